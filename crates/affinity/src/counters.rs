@@ -1,5 +1,5 @@
-//! How often and how long each kind of affinity ran: the share of time in coarse ones is what
-//! limits the cores a cell can use.
+//! How often and how long each kind of affinity ran. The share of time in coarse ones limits the
+//! number of cores that a cell can use.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::Kind;
 /// Of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KindCounters {
-    /// Times an affinity of this kind began to run.
+    /// The number of times an affinity of this kind started to run.
     pub starts: u64,
-    /// Messages handed out.
+    /// The number of messages handed out.
     pub messages: u64,
     /// Time charged by the driver.
     pub busy: Duration,
@@ -20,7 +20,7 @@ pub struct KindCounters {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; Kind::ALL.len()],
-    /// Times the scheduler held other affinities back to let a coarse one in.
+    /// The number of times the scheduler held other affinities back for a coarse one.
     pub drains: u64,
 }
 
@@ -33,12 +33,12 @@ impl Counters {
         &mut self.kinds[kind as usize]
     }
 
-    /// Time in all kinds together.
+    /// The time of all kinds together.
     pub fn busy(&self) -> Duration {
         self.kinds.iter().map(|kind| kind.busy).sum()
     }
 
-    /// The part of all time that this kind took, 0 to 1.
+    /// The fraction of all time that this kind took, 0 to 1.
     pub fn share(&self, kind: Kind) -> f64 {
         let all = self.busy().as_secs_f64();
         if all == 0.0 { 0.0 } else { self.of(kind).busy.as_secs_f64() / all }

@@ -9,20 +9,18 @@
 //!                 > Space > Range(range)
 //! ```
 //!
-//! A running affinity excludes its ancestors and its descendants; everything else may run beside
-//! it.
+//! A running affinity excludes its ancestors and its descendants; all others may run at the same
+//! time.
 //!
-//! * [`Scheduler`] queues messages and says which affinity runs next.
-//! * [`Owned`] hands the state of an affinity, as a value, to whoever runs it.
-//! * [`Model`] maps what a message wants to the affinity it gets: classical, hierarchical or
-//!   hybrid.
+//! * [`Scheduler`] queues messages and chooses the affinity that runs next.
+//! * [`Owned`] hands the state of an affinity, as a value, to the thread that runs it.
+//! * [`Model`] maps the needs of a message to its affinity: classical, hierarchical or hybrid.
 //!
-//! A cell has one thread today and uses [`Scheduler`], [`Affinity`] and [`Counters`] alone.
-//! [`Owned`], [`Model`] and stripes have no user yet: they are what several threads in a cell need
-//! next.
+//! A cell has one thread today and uses only [`Scheduler`], [`Affinity`] and [`Counters`].
+//! [`Owned`], [`Model`] and stripes have no user yet: several threads in a cell will need them.
 //!
-//! What this crate does not do: it has no threads and takes no locks. A driver with several threads
-//! keeps one `Scheduler` behind a short lock of its own.
+//! This crate has no threads and takes no locks. A driver with several threads keeps one
+//! `Scheduler` behind a short lock of its own.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +33,7 @@ mod tree;
 
 pub use counters::{Counters, KindCounters};
 pub use model::{Also, Model, Wanted};
-pub use owned::{Held, Owned};
+pub use owned::{Lent, Owned};
 pub use place::{Affinity, Kind};
 pub use scheduler::{Limits, Scheduler};
 pub use tree::{STRIPE_BYTES, Shape};

@@ -1,19 +1,20 @@
-//! The three models of the paper, whose difference is a result we report.
+//! The three models of the paper, whose difference is a result that we report.
 //!
-//! A message says what it wants: the affinity of the object it works on, and perhaps a second
-//! object that belongs elsewhere (a write that must also allocate). The model says where it runs.
+//! A message names its needs: the affinity of the object it works on, and perhaps a second object
+//! in another affinity (a write that must also allocate). The model chooses where it runs.
 
 use crate::Affinity;
 
 /// Chosen at start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Model {
-    /// Reads and writes inside one stripe run beside each other; all else runs alone (section 3).
+    /// Reads and writes inside one stripe run in parallel; all other messages run alone (section
+    /// 3).
     Classical,
-    /// The tree; a message that needs two objects runs where both are covered (section 4).
+    /// The tree. A message that needs two objects runs in an affinity that covers both (section 4).
     #[default]
     Hierarchical,
-    /// The tree; a second object that has opted in is touched from the finer affinity, under its
+    /// The tree. A second object that has opted in is accessed from the finer affinity, under its
     /// own in-progress flag (section 5).
     Hybrid,
 }
@@ -22,13 +23,13 @@ pub enum Model {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Also {
     Nothing,
-    /// Belongs to this affinity and to nobody else.
+    /// Belongs to this affinity alone.
     Owned(Affinity),
     /// Belongs to this affinity, but has opted in to shared access.
     Shared(Affinity),
 }
 
-/// What a message wants.
+/// The needs of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     pub main: Affinity,
@@ -42,7 +43,7 @@ impl From<Affinity> for Wanted {
 }
 
 impl Model {
-    /// Where the message runs.
+    /// The affinity in which the message runs.
     pub fn place(self, wanted: impl Into<Wanted>) -> Affinity {
         let Wanted { main, also } = wanted.into();
         match (self, also) {

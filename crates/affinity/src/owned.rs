@@ -1,9 +1,9 @@
 //! Exclusion by ownership: the state of an affinity is a value that one runner at a time has.
 //!
-//! The scheduler says who runs; `Owned` gives that runner the state itself, out of its slot, and
-//! takes it back when the run ends. So a handler can touch only what it was handed, the compiler
-//! checks it, and there is neither a lock nor unsafe code. A hand-out that would break exclusion
-//! finds an empty slot and is an assertion, in release builds too.
+//! The scheduler chooses the runner. `Owned` moves the state itself from its slot to that runner,
+//! and back when the run ends. So a handler can access only what it was handed, the compiler checks
+//! that, and there is neither a lock nor unsafe code. A hand-out that would break exclusion finds
+//! an empty slot and fails an assertion, in release builds too.
 
 use std::ops::{Deref, DerefMut};
 
@@ -13,18 +13,18 @@ use crate::{Affinity, Shape};
 /// state, so the compiler warns when it is not used.
 #[must_use = "the state must be given back"]
 #[derive(Debug)]
-pub struct Held<S> {
+pub struct Lent<S> {
     affinity: Affinity,
     state: S,
 }
 
-impl<S> Held<S> {
+impl<S> Lent<S> {
     pub fn affinity(&self) -> Affinity {
         self.affinity
     }
 }
 
-impl<S> Deref for Held<S> {
+impl<S> Deref for Lent<S> {
     type Target = S;
 
     fn deref(&self) -> &S {
@@ -32,7 +32,7 @@ impl<S> Deref for Held<S> {
     }
 }
 
-impl<S> DerefMut for Held<S> {
+impl<S> DerefMut for Lent<S> {
     fn deref_mut(&mut self) -> &mut S {
         &mut self.state
     }
@@ -52,33 +52,33 @@ impl<S> Owned<S> {
         Self { shape, slots }
     }
 
-    /// The state of an affinity that begins to run.
-    pub fn hand_out(&mut self, affinity: Affinity) -> Held<S> {
+    /// Takes the state of an affinity that starts to run.
+    pub fn hand_out(&mut self, affinity: Affinity) -> Lent<S> {
         let slot = &mut self.slots[self.shape.index(affinity) as usize];
         let state = slot.take().expect("an affinity's state was handed out twice");
-        Held { affinity, state }
+        Lent { affinity, state }
     }
 
-    /// The state of an affinity that `holder` covers: whoever runs in a coarse affinity may have it
-    /// too.
-    pub fn hand_out_below(&mut self, holder: &Held<S>, affinity: Affinity) -> Held<S> {
+    /// Takes the state of an affinity that `holder` covers: the runner of a coarse affinity may
+    /// have it too.
+    pub fn hand_out_below(&mut self, holder: &Lent<S>, affinity: Affinity) -> Lent<S> {
         assert!(holder.affinity.covers(affinity), "a handler reached beyond its affinity");
         self.hand_out(affinity)
     }
 
-    /// The state of an ancestor of `holder`, which cannot be running while `holder` does, to read.
-    pub fn ancestor(&self, holder: &Held<S>, affinity: Affinity) -> &S {
+    /// The state of an ancestor of `holder`, to read. The ancestor cannot run while `holder` does.
+    pub fn ancestor(&self, holder: &Lent<S>, affinity: Affinity) -> &S {
         assert!(affinity.covers(holder.affinity), "a handler reached beyond its ancestors");
         assert!(affinity != holder.affinity, "its own state is in the handler's hands");
         let slot = &self.slots[self.shape.index(affinity) as usize];
         slot.as_ref().expect("an ancestor runs beside its descendant")
     }
 
-    /// Ends a hand-out.
-    pub fn give_back(&mut self, held: Held<S>) {
-        let slot = &mut self.slots[self.shape.index(held.affinity) as usize];
+    /// Puts the state back.
+    pub fn give_back(&mut self, lent: Lent<S>) {
+        let slot = &mut self.slots[self.shape.index(lent.affinity) as usize];
         assert!(slot.is_none(), "an affinity's state was given back twice");
-        *slot = Some(held.state);
+        *slot = Some(lent.state);
     }
 }
 
@@ -95,12 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_in_hand_is_there_the_next_time() {
+    fn changes_to_lent_state_are_kept() {
         let mut owned = counts();
-        let mut held = owned.hand_out(FILE);
-        *held += 7;
-        assert_eq!(*owned.ancestor(&held, NAMES), 0);
-        owned.give_back(held);
+        let mut lent = owned.hand_out(FILE);
+        *lent += 7;
+        assert_eq!(*owned.ancestor(&lent, NAMES), 0);
+        owned.give_back(lent);
         let coarse = owned.hand_out(NAMES);
         let fine = owned.hand_out_below(&coarse, FILE);
         assert_eq!(*fine, 7);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "handed out twice")]
-    fn two_runners_of_one_affinity_are_found() {
+    fn two_runners_of_one_affinity_fail() {
         let mut owned = counts();
         let _first = owned.hand_out(FILE);
         let _second = owned.hand_out(FILE);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "runs beside its descendant")]
-    fn an_ancestor_that_runs_is_found() {
+    fn a_running_ancestor_fails() {
         let mut owned = counts();
         let (_coarse, fine) = (owned.hand_out(NAMES), owned.hand_out(FILE));
         owned.ancestor(&fine, NAMES);
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "beyond its affinity")]
-    fn a_reach_to_the_side_is_found() {
+    fn access_beyond_the_affinity_fails() {
         let mut owned = counts();
-        let held = owned.hand_out(FILE);
-        let _other = owned.hand_out_below(&held, Affinity::Space);
+        let lent = owned.hand_out(FILE);
+        let _other = owned.hand_out_below(&lent, Affinity::Space);
     }
 }

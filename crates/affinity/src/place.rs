@@ -1,11 +1,11 @@
-//! The names of affinities, and who excludes whom.
+//! The names of affinities, and which of them exclude each other.
 
 use warren_base::ShardId;
 
-/// A slice of a cell's state that one thread at a time may run in.
+/// A part of a cell's state in which one thread at a time may run.
 ///
 /// File, stripe and range numbers are hashed over a fixed number; [`Shape`](crate::Shape) makes
-/// them, so that equal slices are equal values.
+/// them, so that equal parts are equal values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Affinity {
     /// Everything of the cell.
@@ -14,9 +14,9 @@ pub enum Affinity {
     Volume,
     /// One shard: its entries, inodes and numbers.
     Names(ShardId),
-    /// The files of one shard whose numbers hash alike: size, times, extents.
+    /// The files of one shard whose numbers have the same hash: size, times, extents.
     File(ShardId, u16),
-    /// 2 MiB pieces of such files whose offsets hash alike.
+    /// 2 MiB pieces of such files whose offsets have the same hash.
     Stripe(ShardId, u16, u16),
     /// All free space of the volume.
     Space,
@@ -90,7 +90,7 @@ impl Affinity {
         std::iter::successors(Some(self), |at| at.parent())
     }
 
-    /// Whether whoever runs here may touch what belongs to `other`.
+    /// Whether a message that runs here may access what belongs to `other`.
     pub fn covers(self, other: Self) -> bool {
         other.path().any(|at| at == self)
     }
@@ -100,7 +100,7 @@ impl Affinity {
         self.covers(other) || other.covers(self)
     }
 
-    /// The finest affinity that covers both: where a message goes that needs both (slow path).
+    /// The finest affinity that covers both: a message that needs both runs there (slow path).
     pub fn covering(self, other: Self) -> Self {
         self.path().find(|at| at.covers(other)).unwrap_or(Self::Serial)
     }

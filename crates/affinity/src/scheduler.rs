@@ -1,21 +1,21 @@
 //! The scheduler (Waffinity, section 4.5).
 //!
-//! Order of events for each affinity: idle, waiting (it has messages and stands in one FIFO of
-//! affinities), running (someone works on its messages), and then waiting again at the end of the
+//! The states of each affinity: idle; waiting (it has messages and is in the one FIFO of
+//! affinities); running (a thread works on its messages); then waiting again at the end of the
 //! FIFO, or idle.
 //!
 //! Invariants:
 //! * No running affinity is an ancestor or a descendant of another.
-//! * Messages of one affinity are handed out in the order of posting; between affinities there is
-//!   no order.
-//! * Nobody starves: when the affinity at the head of the FIFO has been passed over
+//! * Messages of one affinity are handed out in the order in which they were submitted; between
+//!   affinities there is no order.
+//! * There is no starvation: when the affinity at the head of the FIFO has been passed over
 //!   [`Limits::passes`] times, nothing that excludes it is started until it runs. Every waiting
-//!   affinity comes to the head.
-//! * In steady state nothing is allocated: messages live in one slab, FIFOs are links between its
-//!   entries and between the nodes.
+//!   affinity reaches the head.
+//! * In the steady state nothing is allocated: messages are in one slab, and FIFOs are links
+//!   between its entries and between the nodes.
 //!
-//! With one thread nothing ever excludes anything, so `next` takes the head at once; and a message
-//! that finds nothing in its way need not be queued at all ([`Scheduler::try_run_now`]).
+//! With one thread nothing ever excludes anything, so `next` takes the head at once, and a message
+//! without anything before it need not be queued at all ([`Scheduler::try_run_now`]).
 
 use std::time::Duration;
 
@@ -27,23 +27,23 @@ use crate::{Affinity, Counters, Shape};
 /// The end of a chain.
 const NONE: u32 = u32::MAX;
 
-/// What bounds a scheduler.
+/// The limits of a scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Messages queued in all affinities together.
     pub messages: u32,
     /// Messages that an affinity may run at a time while others wait.
     pub quantum: u32,
-    /// How often the head of the FIFO is passed over before the others are held back.
+    /// How often the head of the FIFO is passed over before other affinities are held back.
     pub passes: u32,
-    /// Waiting affinities that `next` looks at before it says that there is nothing to run.
+    /// Waiting affinities that `next` examines before it returns `None`.
     pub scan: u32,
 }
 
 impl Default for Limits {
-    /// A quantum of 32 short messages is some ten microseconds. 64 passes let every core of the
-    /// largest machine start something before a coarse affinity stops them, and 128 looked at cost
-    /// about half a microsecond.
+    /// A quantum of 32 short messages takes some ten microseconds. With 64 passes every core of the
+    /// largest machine can start an affinity before a coarse one stops them, and examining 128
+    /// takes about half a microsecond.
     fn default() -> Self {
         let messages = 2 * warren_base::limits::TASKS_MAX as u32;
         Self { messages, quantum: 32, passes: 64, scan: 128 }
@@ -64,10 +64,10 @@ struct Node {
     parent: NodeNo,
     /// The next waiting affinity.
     next: NodeNo,
-    /// Its own messages, first and last.
+    /// The first and the last of its own messages.
     first: u32,
     last: u32,
-    /// Descendants that run, and that wait.
+    /// The number of descendants that run, and that wait.
     running_below: u32,
     waiting_below: u32,
     /// Messages handed out in this run.
@@ -151,14 +151,14 @@ impl<M> Scheduler<M> {
         &self.counters
     }
 
-    /// Charges time to the affinity's kind. The driver measures; this crate has no clock.
+    /// Adds time to the affinity's kind. The driver measures it; this crate has no clock.
     pub fn charge(&mut self, affinity: Affinity, busy: Duration) {
         self.counters.of_mut(affinity.kind()).busy += busy;
     }
 
-    /// Queues a message. It also serves the slow path: a running handler that finds it needs more
-    /// posts its message to a coarser affinity before it has changed anything.
-    pub fn post(&mut self, affinity: Affinity, message: M) -> Result<(), Full<M>> {
+    /// Queues a message. It also serves the slow path: a running handler that needs more submits
+    /// its message to a coarser affinity before it has changed anything.
+    pub fn submit(&mut self, affinity: Affinity, message: M) -> Result<(), Full<M>> {
         let at = self.shape.index(affinity);
         let entry = self.allocate(message)?;
         let node = &mut self.nodes[at as usize];
@@ -174,8 +174,8 @@ impl<M> Scheduler<M> {
         Ok(())
     }
 
-    /// A message to run now, and its affinity, which is running from here to [`done`](Self::done).
-    /// `None` if nothing waits, or everything that does is excluded by what runs.
+    /// A message to run now, and its affinity, which runs from now until [`done`](Self::done).
+    /// `None` if nothing waits, or running affinities exclude everything that waits.
     #[allow(clippy::should_implement_trait)] // It is no iterator: `None` is not the end.
     pub fn next(&mut self) -> Option<(Affinity, M)> {
         let (before, at) = self.startable()?;
@@ -198,7 +198,7 @@ impl<M> Scheduler<M> {
         self.pop(at)
     }
 
-    /// The affinity runs no longer.
+    /// The affinity no longer runs.
     pub fn done(&mut self, affinity: Affinity) {
         let at = self.shape.index(affinity);
         let node = &mut self.nodes[at as usize];
@@ -212,11 +212,12 @@ impl<M> Scheduler<M> {
         }
     }
 
-    /// Starts to run `affinity` for a message that was never queued, if nothing runs or waits that
-    /// excludes it. If true, the caller runs its message and then calls [`done`](Self::done).
+    /// Starts to run `affinity` for a message that was never queued, if no running or waiting
+    /// affinity excludes it. If true, the caller runs its message and then calls
+    /// [`done`](Self::done).
     pub fn try_run_now(&mut self, affinity: Affinity) -> bool {
         let at = self.shape.index(affinity);
-        // Almost always nothing runs and nothing waits.
+        // In most cases nothing runs and nothing waits.
         let quiet = self.running == 0 && self.head == NONE;
         if !quiet && !self.is_way_clear(at) {
             return false;
@@ -242,7 +243,7 @@ impl<M> Scheduler<M> {
         true
     }
 
-    /// Whether what runs excludes this affinity.
+    /// Whether a running affinity excludes this one.
     fn is_excluded(&self, at: NodeNo) -> bool {
         if self.running == 0 {
             return false;
@@ -262,7 +263,7 @@ impl<M> Scheduler<M> {
         false
     }
 
-    /// Whether the head has waited long enough that this affinity must let it in.
+    /// Whether the head has waited so long that this affinity must wait for it.
     fn is_drained(&self, at: NodeNo) -> bool {
         self.passed >= self.limits.passes && at != self.head && self.is_related(at, self.head)
     }
@@ -281,7 +282,7 @@ impl<M> Scheduler<M> {
         false
     }
 
-    /// The first waiting affinity that may start, and the one before it in the FIFO.
+    /// The first waiting affinity that may start, and its predecessor in the FIFO.
     fn startable(&self) -> Option<(NodeNo, NodeNo)> {
         if self.nodes[SERIAL as usize].state == State::Running {
             return None;

@@ -1,5 +1,5 @@
-//! The tree as numbers: every affinity of a shape has a dense index, so that nothing is hashed or
-//! searched.
+//! The tree as numbers: every affinity of a shape has a dense index, so that look-ups need no hash
+//! and no search.
 //!
 //! ```text
 //! 0 Serial | 1 Volume | 2 Space | ranges ... | names ... | files ... | stripes ...
@@ -9,19 +9,20 @@ use warren_base::{Ino, ShardId};
 
 use crate::Affinity;
 
-/// Bytes of a file that are one stripe (Waffinity, section 3).
+/// Bytes of one stripe of a file (Waffinity, section 3).
 pub const STRIPE_BYTES: u64 = 2 << 20;
 
-/// How many affinities of each kind there are. More than threads, so that a thread rarely finds no
-/// work, and few enough that the nodes stay in a core's cache.
+/// The number of affinities of each kind. More than threads, so that a thread rarely finds no work,
+/// and few enough that the nodes stay in a core's cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     pub shards: u16,
-    /// Over how many `File` affinities the files of a shard are hashed. A power of two.
+    /// The number of `File` affinities over which the files of a shard are hashed. A power of two.
     pub files: u16,
-    /// Over how many `Stripe` affinities the stripes of such files are hashed. A power of two.
+    /// The number of `Stripe` affinities over which the stripes of such files are hashed. A power
+    /// of two.
     pub stripes: u16,
-    /// Allocation ranges.
+    /// The number of allocation ranges.
     pub ranges: u32,
 }
 
@@ -34,8 +35,8 @@ const SPACE: NodeNo = 2;
 const FIRST_RANGE: NodeNo = 3;
 
 impl Shape {
-    /// The shape for a volume of `shards`: eight files and four stripes each let every core of the
-    /// largest machine we tune for work in one shard.
+    /// The shape for a volume of `shards`: with eight files and four stripes each, every core of
+    /// the largest machine that we tune for can work in one shard.
     pub const fn of(shards: u16) -> Self {
         Self { shards, files: 8, stripes: 4, ranges: 64 }
     }
@@ -55,7 +56,7 @@ impl Shape {
     /// The affinity of a file's bytes around `offset`.
     pub fn stripe(&self, ino: Ino, offset: u64) -> Affinity {
         let Affinity::File(shard, file) = self.file(ino) else { unreachable!() };
-        // The inode's number is mixed in, so that the first stripes of small files spread.
+        // The inode's number is added, so that the first stripes of small files spread.
         let stripe = spread(ino.sequence().wrapping_add(offset / STRIPE_BYTES), self.stripes);
         Affinity::Stripe(shard, file, stripe)
     }
@@ -84,7 +85,7 @@ impl Shape {
         self.first_file() + u32::from(self.shards) * u32::from(self.files)
     }
 
-    /// How many affinities there are.
+    /// The number of affinities.
     pub fn nodes(&self) -> usize {
         let stripes = u32::from(self.shards) * u32::from(self.files) * u32::from(self.stripes);
         (self.first_stripe() + stripes) as usize
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no such shard")]
-    fn a_shard_outside_the_shape_is_our_own_mistake() {
+    fn a_shard_outside_the_shape_is_a_bug() {
         Shape::of(2).names(ShardId(2));
     }
 }

@@ -1,20 +1,21 @@
-//! What one user may take of a thing of which there is a limited number, whatever the number of its connections.
+//! The share of one user in a limited resource, independent of the number of its connections.
 //!
-//! A user leaves as much free as it has itself, beside a reserve that only root may use. So one user gets a little
-//! less than a half, the next one half of what is left, and root is never refused because of the others.
+//! A user must leave as much free as it has itself, besides a reserve that only root may use. So
+//! one user gets a little less than a half, the next one half of the rest, and root is never
+//! refused because of other users.
 
-/// The user whose requests are never refused because of what others have taken.
+/// The user whose requests are never refused because of other users.
 pub const ROOT: u32 = 0;
 
-/// One part in so many is root's alone.
+/// One part in so many is reserved for root.
 const RESERVE_PART: usize = 16;
 
-/// What is kept for root of `max`.
+/// The part of `max` that is reserved for root.
 pub const fn reserve_of(max: usize) -> usize {
     max / RESERVE_PART
 }
 
-/// Whether `uid`, who has `own` of the `taken`, may take one more where there are `max`.
+/// Whether `uid`, with `own` of the `taken` units, may take one more of `max`.
 pub const fn may_take(uid: u32, own: usize, taken: usize, max: usize) -> bool {
     let free = max.saturating_sub(taken);
     if uid == ROOT { free > 0 } else { own + reserve_of(max) < free }

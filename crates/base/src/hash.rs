@@ -1,8 +1,9 @@
 //! A hasher without a random seed, for the hash maps of pure crates: the same run makes the same maps.
 //!
-//! Fast rather than strong: multiply and fold, a word at a time. Unseeded it is for keys that nobody
-//! chooses (numbers that were handed out). A map whose keys are strings of strangers is given a seed
-//! that they do not know and whose hashes they do not see; else one could choose names that all collide.
+//! Fast rather than strong: it multiplies and folds one word at a time. Without a seed it is for
+//! keys that no client chooses (allocated numbers). A map whose keys come from clients needs a seed
+//! that they do not know and hashes that they do not see; otherwise a client could choose names
+//! that all collide.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -14,14 +15,14 @@ pub struct FixedState {
 }
 
 impl FixedState {
-    /// A state of its own for each seed.
+    /// A state with a seed of its own.
     pub const fn seeded(seed: u64) -> Self {
         Self { seed }
     }
 }
 
 impl fmt::Debug for FixedState {
-    /// The seed may be a secret and must not end in a log.
+    /// The seed may be a secret and must not appear in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FixedState")
     }
@@ -101,8 +102,8 @@ mod tests {
         assert_eq!(hash(b"abc"), hash(b"abc"));
     }
 
-    /// A word that equals the state wipes it out: sixteen bytes, of which the second eight are such a
-    /// word, hash alike whatever came before. Whoever does not know the seed does not know the word.
+    /// A word that equals the state cancels it: sixteen bytes whose second eight are such a word
+    /// have the same hash whatever came before. Without the seed the word is unknown.
     #[test]
     fn names_made_to_collide_without_the_seed_do_not_collide() {
         let known = FixedState::default();

@@ -1,4 +1,5 @@
-//! Newtypes for everything that has a number. A number of one kind never passes for another.
+//! Newtypes for everything that has a number, so that numbers of different kinds cannot be
+//! confused.
 
 use std::fmt;
 
@@ -39,7 +40,7 @@ id!(
     SlotNo(u16), "slot "
 );
 id!(
-    /// How often a cell was started; messages of an earlier epoch are refused as stale.
+    /// The number of a cell's starts. Messages of an earlier epoch are refused as stale.
     Epoch(u32), "epoch "
 );
 id!(
@@ -56,7 +57,7 @@ id!(
 );
 
 impl BlockNo {
-    /// The block `n` further on.
+    /// The block `n` blocks further on.
     pub const fn offset(self, n: u64) -> Self {
         Self(self.0 + n)
     }
@@ -69,9 +70,9 @@ pub struct TxnId {
     pub seq: u64,
 }
 
-/// An inode number. It names its shard for life: `shard : sequence`, 16 and 48 bits, and a sequence
-/// number is never used twice. The root directory is inode 1 of shard 0, so it is also number 1,
-/// which is what FUSE wants.
+/// An inode number. It contains its shard for life: `shard : sequence`, 16 and 48 bits, and a
+/// sequence number is never used twice. The root directory is inode 1 of shard 0, so its number is
+/// 1, as FUSE requires.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ino(pub u64);
 

@@ -1,6 +1,6 @@
-//! What an inode can be.
+//! The kinds of inodes.
 
-/// What an inode is. The numbers are those of the disk format and of messages.
+/// The kind of an inode. The numbers are those of the disk format and of messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {

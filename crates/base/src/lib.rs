@@ -1,4 +1,4 @@
-//! What every other crate of Warren speaks about: ids, errno, limits, time, seeded chance.
+//! The vocabulary of all other crates of Warren: ids, errno, limits, time, seeded randomness.
 //!
 //! This crate is pure: no thread, no clock, no I/O, no randomness that is not seeded by the caller.
 

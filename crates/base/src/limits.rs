@@ -3,11 +3,11 @@
 /// Bytes of a block of the pool device, of a page of file data and of a tree node.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Blocks of a chunk, the unit of free space that changes hands: its used-bitmap is one `u64`.
+/// Blocks of a chunk, the unit of free space that cells exchange: its used-bitmap is one `u64`.
 pub const CHUNK_BLOCKS: u64 = 64;
 
-/// Blocks of a pool: 64 TiB, of which the map of free space, held in memory, is half a GiB. A superblock may
-/// promise more than any machine has, and so may a sparse file.
+/// Blocks of a pool: 64 TiB, for which the map of free space in memory takes half a GiB. A
+/// superblock or a sparse file may claim more than any machine has.
 pub const POOL_BLOCKS_MAX: u64 = 1 << 34;
 
 /// Bytes of a name in a directory, as Linux's `NAME_MAX`.
@@ -16,8 +16,8 @@ pub const NAME_MAX: usize = 255;
 /// Bytes of a symbolic link's target, as Linux's `PATH_MAX` less its terminating NUL.
 pub const SYMLINK_MAX: usize = 4095;
 
-/// Bytes of an extended attribute's value: what fits a leaf beside its name (ext4 has the same order
-/// of limit, one block for all of an inode's).
+/// Bytes of an extended attribute's value: it fits a leaf with its name (ext4 has a limit of the
+/// same order, one block for all attributes of an inode).
 pub const XATTR_VALUE_MAX: usize = 2048;
 
 /// Bytes of an extended attribute's name, as Linux's `XATTR_NAME_MAX`.
@@ -29,39 +29,41 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Hard links of an inode, as ext4's.
 pub const LINK_MAX: u32 = 65_000;
 
-/// Directories above one another, as far as the move of a directory looks for itself among those above its new
-/// place: ELOOP beyond. The shape of the whole tree stands still meanwhile, and an image or a peer may pretend any
-/// depth. A path of `PATH_MAX` bytes reaches 2048.
+/// Depth of a directory, as far as the move of a directory searches for itself among the ancestors
+/// of its new place: ELOOP beyond. The directory tree does not change meanwhile, and an image or a
+/// peer may claim any depth. A path of `PATH_MAX` bytes reaches depth 2048.
 pub const DEPTH_MAX: u32 = 1 << 16;
 
 /// Cells of a fleet: one bit each in a 64-bit set, twice the cores of the largest machine we tune for.
 pub const CELLS_MAX: usize = 64;
 
-/// Shards of a volume if `mkfs` is not told otherwise, and the most it may be told.
+/// Default number of shards of a volume, and the maximum for `mkfs`.
 pub const SHARDS_DEFAULT: u16 = 256;
 pub const SHARDS_MAX: u16 = 4096;
 
 /// Slots of a client: one bit each in a doorbell word.
 pub const SLOTS_MAX: usize = 64;
 
-/// Bytes of file data one request can carry, each way: the largest write FUSE sends.
+/// Bytes of file data of one request, each way: the largest write that FUSE sends.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 
 /// Bytes of a request's or reply's encoded body: two names and a symlink target fit.
 pub const BODY_MAX: usize = 8192;
 
-/// Bytes of a message between cells. A commit of a rename is the largest; pool transfers fill it.
+/// Bytes of a message between cells. A commit of a rename is the largest; pool transfers may fill
+/// it.
 pub const PEER_MESSAGE_MAX: usize = 16 * 1024;
 
-/// Lease words of one client at one cell. A word that is wanted for a second object takes the lease
-/// from the first, so this bounds memory, not correctness.
+/// Lease words of one client at one cell. If a word is needed for a second object, the first one
+/// loses its lease, so this limits memory, not correctness.
 pub const LEASE_WORDS: usize = 1 << 16;
 
-/// Live tasks of a cell before it stops taking new requests: every slot of a busy front, and some.
+/// Live tasks of a cell beyond which it takes no new requests: a little more than the slots of a
+/// busy front.
 pub const TASKS_MAX: usize = 1024;
 
-/// Locks that an inode has, and requests that wait for one: more than any program was seen to hold on a file, and few
-/// enough for the snapshot of a session. A user has a share of them (`budget`).
+/// Locks of an inode, and requests that wait for one: more than any program was seen to hold on a
+/// file, and few enough for the snapshot of a session. Each user has a share (`budget`).
 pub const LOCKS_OF_INODE_MAX: usize = 1 << 15;
 
 /// Supplementary groups of a client, as Linux's `NGROUPS_MAX`.

@@ -1,12 +1,12 @@
-//! A first-in-first-out queue that says `Full` instead of growing.
+//! A first-in-first-out queue that returns `Full` instead of growing.
 
 use std::collections::VecDeque;
 
-/// The queue took nothing; the item comes back.
+/// The queue is full and returns the item.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Full<T>(pub T);
 
-/// Holds at most the number of items it was made for.
+/// Has room for a fixed number of items.
 #[derive(Clone, Debug)]
 pub struct BoundedQueue<T> {
     items: VecDeque<T>,

@@ -1,4 +1,4 @@
-//! Seeded chance: the only source of randomness in a pure crate.
+//! Seeded random numbers: the only source of randomness in a pure crate.
 
 /// SplitMix64 (Steele, Lea, Flood, OOPSLA'14): one 64-bit state, every seed good, fast enough to
 /// draw at every scheduling point of the simulator.
@@ -18,7 +18,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`, evenly. `bound` is not zero.
+    /// A uniform number in `0..bound`. `bound` is not zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0);
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64

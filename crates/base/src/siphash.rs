@@ -1,7 +1,8 @@
-//! SipHash (Aumasson and Bernstein, 2012): a short keyed hash that nobody foretells without its key.
+//! SipHash (Aumasson and Bernstein, 2012): a short keyed hash that cannot be predicted without its
+//! key.
 //!
-//! For what strangers choose, or see the hash of. 1-3 is the one for hash tables, 2-4 the cautious
-//! one of the paper; the numbers are rounds a word and rounds at the end.
+//! It is for keys that clients choose or whose hashes they see. 1-3 is the variant for hash tables,
+//! 2-4 the conservative one of the paper; the numbers are rounds per word and rounds at the end.
 
 /// SipHash-1-3 of `bytes`.
 #[inline]
@@ -27,7 +28,7 @@ fn siphash<const PER_WORD: usize, const AT_END: usize>(key: [u64; 2], bytes: &[u
     for word in &mut words {
         absorb::<PER_WORD>(&mut v, u64::from_le_bytes(word.try_into().expect("chunks of eight")));
     }
-    // The last word is what is left, with the length in its top byte.
+    // The last word is the rest of the bytes, with the length in its top byte.
     let mut last = (bytes.len() as u64) << 56;
     for (at, byte) in words.remainder().iter().enumerate() {
         last |= u64::from(*byte) << (8 * at);
@@ -73,7 +74,7 @@ mod tests {
         assert_eq!(siphash_2_4(KEY, &message), 0xa129_ca61_49be_45e5);
     }
 
-    /// The standard library's own is SipHash-1-3 with a key of zeros.
+    /// The standard library uses SipHash-1-3 with a key of zeros.
     #[test]
     fn the_short_one_is_that_of_the_standard_library() {
         let message: Vec<u8> = (0..64).collect();

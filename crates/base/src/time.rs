@@ -1,10 +1,10 @@
-//! Two times that must not be mixed: `Instant` orders events, `Timestamp` goes into inodes.
-//! Both come from the driver; nothing in a pure crate reads a clock.
+//! Two kinds of time that must not be mixed: `Instant` orders events, `Timestamp` is stored in
+//! inodes. Both come from the driver; pure crates never read a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Monotonic time in nanoseconds since some start that the driver chose.
+/// Monotonic time in nanoseconds since a start that the driver chose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Instant(pub u64);
 
@@ -25,14 +25,14 @@ impl Sub for Instant {
     }
 }
 
-/// Wall-clock time in nanoseconds since 1970-01-01 UTC; reaches from 1677 to 2262.
+/// Wall-clock time in nanoseconds since 1970-01-01 UTC. The range is 1677 to 2262.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
     const NANOS: i64 = 1_000_000_000;
 
-    /// From seconds and nanoseconds as `struct timespec` has them, clamped to what fits.
+    /// From seconds and nanoseconds of a `struct timespec`, clamped to the range.
     pub fn from_parts(seconds: i64, nanos: u32) -> Self {
         Self(seconds.saturating_mul(Self::NANOS).saturating_add(i64::from(nanos)))
     }

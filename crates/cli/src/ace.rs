@@ -25,23 +25,23 @@ pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
         }
     };
     output::print(format_args!("{summary}"));
-    // A control that finds nothing is a defect.
+    // If a campaign without flushes finds nothing, it is defective.
     let passed = summary.is_sound() != arguments.no_flush;
     Ok(ExitCode::from(if passed { 0 } else { CODE_FAILURE }))
 }
 
-/// So many sequences, of which one in five has a file replace another.
+/// So many sequences. In one of five a file replaces another.
 fn some(seed: u64, count: usize) -> Vec<Sequence> {
     let all = replacements();
     let first = seed as usize % all.len();
-    // A step that no part of what they vary divides.
+    // A step without a common divisor with what they vary.
     let of_all = (0..count / 5).map(|at| all[(first + 7 * at) % all.len()].clone());
     let mut sequences: Vec<Sequence> = of_all.collect();
     sequences.extend(pairs(seed, count - sequences.len()));
     sequences
 }
 
-/// Every thread takes its turn of the sequences, so that all have as much to do.
+/// Each thread runs every n-th sequence, so that all have as much to do.
 fn run(sequences: &[Sequence], options: Options, threads: usize) -> Summary {
     let part = |first: usize| -> Vec<Sequence> {
         sequences.iter().skip(first).step_by(threads).cloned().collect()

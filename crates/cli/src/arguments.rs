@@ -18,7 +18,7 @@ Examples:
         run a command on Warren; its pool is made at the first use
   warren mkfs --size 100G /data/pool && warren mount /data/pool /mnt
         make a pool and mount it
-  warren status          what every fleet of this machine does
+  warren status          the state of every fleet of this machine
   warren umount /mnt && warren stop /data/pool && warren fsck /data/pool
 
 Exit codes:
@@ -50,13 +50,13 @@ pub enum Task {
     Umount(Umount),
     /// Run a command inside a mount
     Run(Run),
-    /// Show what serves a pool, or all fleets
+    /// Show the fleet of a pool, or all fleets
     Status(Status),
     /// Stop the fleet of a pool after a last checkpoint
     Stop(Stop),
     /// Check a pool and repair it
     Fsck(Fsck),
-    /// Look into a pool
+    /// Inspect a pool
     #[command(subcommand)]
     Debug(Debug),
     /// Run the simulator
@@ -65,28 +65,28 @@ pub enum Task {
     /// Cut the power at every flush of short sequences of operations
     #[cfg(feature = "sim")]
     Ace(Ace),
-    /// Measure what calls cost
+    /// Measure the cost of calls
     Bench(Bench),
 }
 
 #[derive(Args)]
 pub struct Mkfs {
-    /// Bytes of the pool, like 10G; of a block device or an existing file its own size if not given
+    /// Size of the pool, like 10G [default: the size of the block device or existing file]
     #[arg(long, short, value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Slices of the name space that can be served apart
+    /// Number of shards: parts of the name space that different cells can serve
     #[arg(long, value_parser = shards())]
     pub shards: Option<u16>,
-    /// Bytes of the op logs, like 64M: the more, the fewer checkpoints, and the longer a recovery
+    /// Size of the op logs, like 64M: larger logs mean fewer checkpoints and a longer recovery
     #[arg(long, value_parser = size::parse)]
     pub log_size: Option<u64>,
     /// A name for people, at most 64 bytes
     #[arg(long, default_value = "")]
     pub label: String,
-    /// Have the host allocate all of the file now, and keep it: else it does as the pool fills
+    /// Allocate the whole file on its host now and keep it allocated, instead of as the pool fills
     #[arg(long)]
     pub reserve: bool,
-    /// Overwrite whatever is there
+    /// Overwrite existing contents
     #[arg(long, short)]
     pub force: bool,
     /// Report in JSON
@@ -96,33 +96,34 @@ pub struct Mkfs {
     pub pool: PathBuf,
 }
 
-/// How a fleet is started.
+/// The options of a fleet's start.
 #[derive(Args, Clone)]
 pub struct FleetSize {
     /// Server processes, 1 to 64; may differ from start to start [default: 2, or 1 on one core]
     #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
-    /// Threads of each cell; for now 1
+    /// Threads of each cell; only 1 for now
     #[arg(long, default_value_t = 1, value_parser = threads)]
     pub threads: u16,
-    /// Bytes of file data and tree nodes that all cells together keep in memory
+    /// Memory for file data and tree nodes, all cells together
     #[arg(long, default_value = "256MiB", value_parser = size::parse)]
     pub cache: u64,
-    /// Who may use the fleet besides root and the user who starts it: USER, :GROUP or all
+    /// Users that the fleet admits besides root and the user who starts it: USER, :GROUP or all
     #[arg(long, value_name = "WHO", value_parser = clients::parse)]
     pub clients: Option<Clients>,
-    /// Where faults, starts and ends of processes are recorded: stderr, journal or a FILE, which is rotated
+    /// Where faults, starts and ends of processes are logged: stderr, journal or a FILE, which is
+    /// rotated
     #[arg(long, value_name = "WHERE", default_value = "stderr", value_parser = log())]
     pub log: Target,
 }
 
-/// What root may allow on a mount of a fleet and a pool of root's own.
+/// Features that root may allow on a mount, if the fleet and the pool are also root's.
 #[derive(Args, Clone, Copy, Default)]
 pub struct Powers {
     /// Let programs on the mount run as their owner (set-user-ID, set-group-ID, file capabilities)
     #[arg(long)]
     pub suid: bool,
-    /// Let device nodes on the mount be opened
+    /// Let programs open device nodes on the mount
     #[arg(long)]
     pub dev: bool,
 }
@@ -152,7 +153,7 @@ pub struct Mount {
 
 #[derive(Args)]
 pub struct Umount {
-    /// Detach it now and finish when nothing uses it any more
+    /// Detach the mount now; it ends when nothing uses it any more
     #[arg(long, short)]
     pub lazy: bool,
     pub directory: PathBuf,
@@ -180,13 +181,14 @@ pub struct Status {
     /// Report in JSON
     #[arg(long)]
     pub json: bool,
-    /// The pool [default: all that are served here]
+    /// The pool [default: all pools that are served here]
     pub pool: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct Stop {
-    /// Write back what programs have stored through mappings, then cut off those that use its mounts
+    /// Write back data that programs have stored through mappings, then cut off the programs that
+    /// use its mounts
     #[arg(long)]
     pub force: bool,
     /// Stop even if the last checkpoint fails: what was not synced is lost
@@ -197,19 +199,19 @@ pub struct Stop {
 
 #[derive(Args)]
 pub struct Fsck {
-    /// Change nothing; logs of a pool that was not left in order are replayed in memory
+    /// Change nothing; the logs of a pool that was not left in order are replayed in memory
     #[arg(short = 'n', long, conflicts_with_all = ["yes", "preen"])]
     pub no_changes: bool,
-    /// Repair whatever is wrong without asking
+    /// Repair all damage without asking
     #[arg(short = 'y', long, conflicts_with = "preen")]
     pub yes: bool,
-    /// Repair what costs nothing without asking, and nothing if there is more (-a is the same)
+    /// Repair without asking if that loses nothing; otherwise repair nothing (-a is the same)
     #[arg(short = 'p', short_alias = 'a', long)]
     pub preen: bool,
-    /// Check the last checkpoint of a pool that is being served; changes nothing
+    /// Check the last checkpoint of a pool that is served; changes nothing
     #[arg(long, conflicts_with_all = ["yes", "preen"])]
     pub online: bool,
-    /// Read all file data too and compare checksums
+    /// Also read all file data and compare checksums
     #[arg(long)]
     pub contents: bool,
     /// Report in JSON
@@ -220,7 +222,7 @@ pub struct Fsck {
 
 #[derive(Subcommand)]
 pub enum Debug {
-    /// Print structures as they lie on the device; a pool that is served may change meanwhile
+    /// Print structures as they are on the device; a served pool may change meanwhile
     Dump(Dump),
 }
 
@@ -238,9 +240,9 @@ pub struct Dump {
 pub enum DumpSubject {
     /// Both copies of the superblock
     Superblock,
-    /// The root slots of a shard, or of all that were used
+    /// The root slots of a shard, or all used ones
     Slots { shard: Option<u16> },
-    /// Who owns which chunks
+    /// The owners of the chunks
     Map,
     /// The log tables, and the records that would be replayed
     Log,
@@ -248,7 +250,7 @@ pub enum DumpSubject {
     Tree { shard: u16 },
     /// All records of an inode
     Inode { ino: u64 },
-    /// A block, as what its magic says it is
+    /// A block, decoded by its magic number
     Block { block: u64 },
 }
 
@@ -267,13 +269,13 @@ pub struct Sim {
     /// Cells [default: drawn from the seed]
     #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
-    /// Cut the power at random moments, and see that what was synced is there
+    /// Cut the power at random moments, and check that synced data survives
     #[arg(long, conflicts_with_all = ["steps", "cells"])]
     pub crash: bool,
     /// Kill no cells
     #[arg(long, conflicts_with = "crash")]
     pub no_kills: bool,
-    /// Threads that run seeds [default: one a core]
+    /// Threads that run seeds [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,
     /// Report in JSON
@@ -284,20 +286,20 @@ pub struct Sim {
 #[cfg(feature = "sim")]
 #[derive(Args)]
 pub struct Ace {
-    /// Sequences of two operations, beside all of one
+    /// Number of sequences of two operations, besides all sequences of one
     #[arg(long, default_value_t = 200, value_name = "COUNT")]
     pub pairs: usize,
-    /// Which of them: another number draws others
+    /// Seed that draws them
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Performs so many of the sequences of two operations on real fleets instead, whose processes record what
-    /// they write and flush; as root
+    /// Execute so many sequences of two operations on real fleets instead, whose processes record
+    /// their writes and flushes; as root
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["pairs", "threads"])]
     pub real: Option<usize>,
-    /// The device ignores flushes: passes if that is found
+    /// The device ignores flushes; the run passes if that is found
     #[arg(long)]
     pub no_flush: bool,
-    /// Threads [default: one a core]
+    /// Threads [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,
 }
@@ -310,23 +312,24 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 pub enum BenchTask {
-    /// One client and one cell, in memory, beside the same calls on other file systems
+    /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
-    /// Append and fsync by one and by several, beside the same on a file system and on the bare device
+    /// Append and fsync by one and by several writers, compared with a file system and the bare
+    /// device
     Fsync(BenchFsync),
-    /// How long nobody is answered after a kill of a cell, and of a fleet, with full logs
+    /// How long clients wait after a kill of a cell and of a fleet, with full logs
     Recovery(BenchRecovery),
 }
 
 #[derive(Args)]
 pub struct BenchRecovery {
-    /// Where the temporary pools are made [default: the temporary directory]
+    /// Directory of the temporary pools [default: the temporary directory]
     #[arg(long)]
     pub directory: Option<PathBuf>,
-    /// Cells of the fleets
+    /// Number of cells
     #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
-    /// MiB of all logs together
+    /// Size of all logs together in MiB
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LOG_BYTES_MAX >> 20))]
     pub log_mib: Option<u64>,
     /// Report in JSON
@@ -336,27 +339,27 @@ pub struct BenchRecovery {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum BenchOn {
-    /// A file beside files of the same file system
+    /// A file, compared with files of the same file system
     File,
-    /// A loop device beside an ext4 on another, over two files; needs root
+    /// A loop device, compared with ext4 on another one, over two files; needs root
     Loop,
-    /// A zram device, which is memory, beside an ext4 on another; needs root
+    /// A zram device, which is memory, compared with ext4 on another one; needs root
     Zram,
 }
 
 #[derive(Args)]
 pub struct BenchFsync {
-    /// Where the temporary pool and the files to compare with are made, or the files under loop devices
-    /// [default: the temporary directory]
+    /// Directory of the temporary pool and the files to compare with, or of the files under loop
+    /// devices [default: the temporary directory]
     #[arg(long)]
     pub directory: Option<PathBuf>,
-    /// What the pool lies on, and what it is compared with
+    /// Medium of the pool and of the files to compare with
     #[arg(long, value_enum, value_name = "MEDIUM", default_value_t = BenchOn::File)]
     pub on: BenchOn,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
-    /// Appends of each writer in a round
+    /// Appends of each writer per round
     #[arg(long, value_parser = repetitions())]
     pub calls: Option<u32>,
     /// Measure Warren alone
@@ -369,13 +372,14 @@ pub struct BenchFsync {
 
 #[derive(Args)]
 pub struct BenchClient {
-    /// Where the temporary pool and the files to compare with are made [default: the temporary directory]
+    /// Directory of the temporary pool and the files to compare with [default: the temporary
+    /// directory]
     #[arg(long)]
     pub directory: Option<PathBuf>,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
-    /// Calls of a batch
+    /// Calls per batch
     #[arg(long, value_parser = repetitions())]
     pub calls: Option<u32>,
     /// Show where the time of an operation goes
@@ -406,7 +410,7 @@ fn shards() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX))
 }
 
-/// A cell runs its affinities in one thread for now: any other number would be ignored.
+/// A cell runs its affinities in one thread for now, so any other number is refused.
 fn threads(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(1) => Ok(1),

@@ -1,4 +1,4 @@
-//! `warren bench`: measures, on a pool and a fleet of its own.
+//! `warren bench`: measurements on a pool and a fleet of their own.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
-//! What `--clients` says: `all`, `:GROUP` or `USER`, each by name or number.
+//! The value of `--clients`: `all`, `:GROUP` or `USER`, each by name or number.
 
 use nix::unistd::{Group, User};
 use warren_runtime::Clients;
 
-/// A user called `all` has a number.
+/// A user named `all` can only be given by number.
 const ALL: &str = "all";
 
 pub fn parse(text: &str) -> Result<Clients, String> {
@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<Clients, String> {
 }
 
 fn number_of(text: &str, named: impl Fn(&str) -> nix::Result<Option<u32>>) -> Option<u32> {
-    // The largest number means that there is none.
+    // The largest number means no user or group.
     let number = text.parse().ok().filter(|&number: &u32| number != u32::MAX);
     number.or_else(|| named(text).ok().flatten())
 }

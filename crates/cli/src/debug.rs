@@ -1,4 +1,5 @@
-//! `warren debug dump`: prints what lies on a pool, without judging it. Nothing is locked, so that it works beside a fleet.
+//! `warren debug dump`: prints structures of a pool without checking them. Nothing is locked, so
+//! that it also works while a fleet serves the pool.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +44,11 @@ fn failure(pool: &Path, error: DumpError) -> Failure {
             Failure::new(CODE_NOT_FOUND, line)
         }
         DumpError::Superblock(_) | DumpError::TooShort { .. } | DumpError::RootSlot(_) => {
-            FleetError::BadPool { pool, what: format!("{error}; `warren fsck` says more") }.into()
+            FleetError::BadPool {
+                pool,
+                what: format!("{error}; check the pool with `warren fsck`"),
+            }
+            .into()
         }
     }
 }

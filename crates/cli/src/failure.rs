@@ -11,16 +11,16 @@ use warren_runtime::FleetError;
 
 use crate::output::{print_json_line, printable};
 
-/// Something failed that has no code of its own.
+/// A failure without a code of its own.
 pub const CODE_FAILURE: u8 = 1;
 pub const CODE_USAGE: u8 = 2;
 /// Permission is missing.
 pub const CODE_PERMISSION: u8 = 5;
-/// The kernel has no FUSE for us.
+/// FUSE is not available.
 pub const CODE_NO_FUSE: u8 = 6;
-/// Something that was named does not exist.
+/// A named file or fleet does not exist.
 pub const CODE_NOT_FOUND: u8 = 7;
-/// As shells say it: a command that cannot be executed, and one that is not there.
+/// The codes of a shell for a command that cannot be executed, and one that does not exist.
 pub const CODE_CANNOT_EXECUTE: u8 = 126;
 pub const CODE_NO_COMMAND: u8 = 127;
 
@@ -31,7 +31,7 @@ pub const CODE_FSCK_OPERATIONAL: u8 = 8;
 pub const CODE_FSCK_USAGE: u8 = 16;
 pub const CODE_FSCK_INTERRUPTED: u8 = 32;
 
-/// Why the command ends: what is wrong with what, and what to do.
+/// Why the command fails: the subject, what is wrong, and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     code: u8,
@@ -41,7 +41,7 @@ pub struct Failure {
 impl Failure {
     pub fn new(code: u8, line: impl Into<String>) -> Self {
         let line: String = line.into();
-        // The promise is one line, whatever a message or a path contains.
+        // It must be one line, whatever a message or a path contains.
         Self { code, line: printable(&line).into_owned() }
     }
 
@@ -61,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// Somebody has the pool.
+    /// Another process has the pool open.
     pub fn pool_in_use(pool: &Path) -> Self {
         FleetError::from(DeviceError::Busy(pool.to_path_buf())).into()
     }
@@ -75,29 +75,29 @@ impl Failure {
         Self { code, ..self }
     }
 
-    /// One line on standard error; for who wants JSON, an object on standard output instead.
+    /// Prints one line on standard error, or with `--json` an object on standard output instead.
     pub fn report(self, json: bool) -> ExitCode {
         if json {
-            let error = Told { code: self.code, message: &self.line };
+            let error = Reported { code: self.code, message: &self.line };
             // Numbers and strings always have a JSON form.
             let text = serde_json::to_string(&Envelope { error }).unwrap_or_default();
             print_json_line(&text);
         } else {
-            // With nobody to read it the code has to say it all.
+            // If standard error is closed, the code must do.
             let _unread = writeln!(io::stderr(), "warren: {self}");
         }
         ExitCode::from(self.code)
     }
 }
 
-/// What `--json` has instead of a result.
+/// The output of `--json` instead of a result.
 #[derive(Serialize)]
 struct Envelope<'a> {
-    error: Told<'a>,
+    error: Reported<'a>,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct Reported<'a> {
     /// The exit code.
     code: u8,
     message: &'a str,
@@ -115,7 +115,7 @@ impl From<FleetError> for Failure {
     }
 }
 
-/// Prints what `--json` asks for, on one line.
+/// Prints the output of `--json` on one line.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot write JSON: {error}")))?;

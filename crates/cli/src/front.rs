@@ -106,7 +106,7 @@ fn check_powers(
     let pool = pool.display();
     let line = match (by_root, of_root_alone) {
         (true, true) => return Ok(()),
-        (false, _) => format!("{pool}: {asked}: only root may; mount it without"),
+        (false, _) => format!("{pool}: {asked}: allowed only to root; mount it without"),
         (true, false) => format!(
             "{pool}: {asked}: another user serves the pool, owns it or may write to it; mount it without"
         ),
@@ -114,7 +114,7 @@ fn check_powers(
     Err(Failure::new(CODE_PERMISSION, line))
 }
 
-/// As they are told to the mount's process.
+/// The powers as an argument of the mount's process.
 fn word_of(powers: Powers) -> String {
     let words = [(powers.suid, "suid"), (powers.dev, "dev")];
     let words = words.iter().filter(|(given, _)| *given).map(|&(_, word)| word);
@@ -228,8 +228,8 @@ mod tests {
                     asked.then_some(CODE_PERMISSION)
                 );
             }
-            let told = powers_of(&word_of(powers));
-            assert_eq!((told.suid, told.dev), (powers.suid, powers.dev));
+            let parsed = powers_of(&word_of(powers));
+            assert_eq!((parsed.suid, parsed.dev), (powers.suid, powers.dev));
         }
     }
 

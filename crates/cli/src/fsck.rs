@@ -1,9 +1,10 @@
 //! `warren fsck`: checks a pool and repairs it. Exit codes are the bits of fsck(8).
 //!
-//! Order: open and lock the pool; replay the logs of one that was not left in order (with `-n` in memory); check; if
-//! something is wrong and whoever runs this agrees, replay what can be of logs that could not be replayed before, work
-//! out the repair, write it, and check once more. A repair is one checkpoint, so an interrupted one leaves a pool that is
-//! repaired the same way by the next. Beside a fleet (`--online`) nothing is locked, replayed or changed.
+//! Order: open and lock the pool; replay its logs if it was not left in order (with `-n` in
+//! memory); check. If something is wrong and the user consents: replay as much as possible of logs
+//! that could not be replayed before, plan the repair, write it, and check once more. A repair is
+//! one checkpoint, so an interrupted one leaves a pool that the next run repairs in the same way.
+//! With `--online` nothing is locked, replayed or changed.
 
 mod bar;
 mod check;
@@ -35,7 +36,7 @@ use report::{Logs, Mends, Outcome};
 /// Neighbouring blocks that are written at once.
 const RUN_BLOCKS: usize = 256;
 
-/// Who decides about a repair.
+/// How a repair is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Consent {
     /// `-n`
@@ -43,11 +44,11 @@ enum Consent {
     /// `-y`
     Given,
     /// `-p`
-    ForWhatIsHarmless,
-    /// Whoever sits at the terminal.
+    IfHarmless,
+    /// The user at the terminal is asked.
     Ask,
-    /// Nobody sits there.
-    NobodyToAsk,
+    /// There is no terminal.
+    NoTerminal,
 }
 
 pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
@@ -65,7 +66,7 @@ pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(exit_code(&outcome)))
 }
 
-/// From here on a signal ends the process at once, with its own bit.
+/// Makes a signal end the process at once from now on, with its own exit bit.
 fn end_when_interrupted() -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -76,13 +77,13 @@ fn end_when_interrupted() -> io::Result<()> {
 }
 
 fn consent(arguments: &Fsck) -> Consent {
-    let somebody = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let has_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     match arguments {
         Fsck { no_changes: true, .. } => Consent::Never,
         Fsck { yes: true, .. } => Consent::Given,
-        Fsck { preen: true, .. } => Consent::ForWhatIsHarmless,
-        _ if somebody && !arguments.json => Consent::Ask,
-        _ => Consent::NobodyToAsk,
+        Fsck { preen: true, .. } => Consent::IfHarmless,
+        _ if has_terminal && !arguments.json => Consent::Ask,
+        _ => Consent::NoTerminal,
     }
 }
 
@@ -94,7 +95,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
 
 fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Outcome, Failure> {
     let purpose = match consent {
-        Consent::Never | Consent::NobodyToAsk => Purpose::Check,
+        Consent::Never | Consent::NoTerminal => Purpose::Check,
         _ => Purpose::Repair,
     };
     let pool = OfflinePool::open(path, purpose)?;
@@ -109,21 +110,19 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     bar.clear();
     if !is_agreed(&outcome, consent)? {
         outcome.refused = match consent {
-            Consent::NobodyToAsk => {
-                Some("nobody to ask; -y repairs, -n says that nothing shall change".to_owned())
+            Consent::NoTerminal => {
+                Some("no terminal to ask at; -y repairs, -n only checks".to_owned())
             }
-            Consent::ForWhatIsHarmless => {
-                Some("not all of it can be repaired unasked; -y repairs".to_owned())
-            }
+            Consent::IfHarmless => Some("the repair would lose something; -y repairs".to_owned()),
             _ => None,
         };
         return Ok(outcome);
     }
     let mut mends = Mends::default();
     if outcome.has_logs_left() {
-        (outcome.logs, mends) = replay_what_can_be(path, &pool, &mut bar)?;
+        (outcome.logs, mends) = replay_partly(path, &pool, &mut bar)?;
     }
-    let mut repair = match work_out(&pool, &mut bar) {
+    let mut repair = match plan_repair(&pool, &mut bar) {
         Ok(repair) => repair,
         Err(error) => {
             outcome.refused = Some(format!("{error}; restore it from a copy"));
@@ -139,10 +138,11 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     Ok(outcome)
 }
 
-/// What the last checkpoint lacks is in the logs. If they cannot be replayed, the checkpoint is what there is.
+/// Replays the logs, which hold what the last checkpoint lacks. If that fails, the check uses the
+/// checkpoint alone.
 fn replay(pool: &OfflinePool, purpose: Purpose, bar: &mut Bar) -> Logs {
     match pool.has_logs() {
-        // Why not, the check will find out.
+        // The check will find the reason.
         Err(_) => return Logs::Unknown,
         Ok(false) => return Logs::None,
         Ok(true) => bar.begin("replaying the logs"),
@@ -154,14 +154,10 @@ fn replay(pool: &OfflinePool, purpose: Purpose, bar: &mut Bar) -> Logs {
     }
 }
 
-/// What of the logs does not rest on what is damaged is replayed, and what they rest on is made good before. Says what
-/// was made good.
-fn replay_what_can_be(
-    path: &Path,
-    pool: &OfflinePool,
-    bar: &mut Bar,
-) -> Result<(Logs, Mends), Failure> {
-    bar.begin("looking what the logs rest on");
+/// Repairs the parts of the checkpoint that the logs depend on, then replays the logs except what
+/// depends on damaged shards. Returns the repairs.
+fn replay_partly(path: &Path, pool: &OfflinePool, bar: &mut Bar) -> Result<(Logs, Mends), Failure> {
+    bar.begin("checking what the logs depend on");
     let mut read = reader(pool);
     let footing =
         warren_fsck::footing(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
@@ -184,12 +180,12 @@ fn replay_what_can_be(
 
 fn is_agreed(outcome: &Outcome, consent: Consent) -> Result<bool, Failure> {
     match consent {
-        Consent::Never | Consent::NobodyToAsk => Ok(false),
+        Consent::Never | Consent::NoTerminal => Ok(false),
         Consent::Given => Ok(true),
-        Consent::ForWhatIsHarmless => Ok(outcome.is_harmless()),
+        Consent::IfHarmless => Ok(outcome.is_harmless()),
         Consent::Ask => {
             outcome.print_findings();
-            ask("Repair? What is lost will be named. [y/N] ")
+            ask("Repair? All losses will be reported. [y/N] ")
         }
     }
 }
@@ -202,8 +198,8 @@ fn ask(question: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn work_out(pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, RepairError> {
-    bar.begin("working out the repair");
+fn plan_repair(pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, RepairError> {
+    bar.begin("planning the repair");
     let mut read = reader(pool);
     let repair =
         warren_fsck::repair(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
@@ -211,7 +207,7 @@ fn work_out(pool: &OfflinePool, bar: &mut Bar) -> Result<Repair, RepairError> {
     repair
 }
 
-/// The order is the one that [`Repair`] asks for.
+/// Writes the stages of a repair in their order.
 fn write(path: &Path, pool: &OfflinePool, repair: Repair) -> Result<(), Failure> {
     let mut stages = repair.into_stages().into_iter();
     let written = stages.try_for_each(|stage| write_stage(pool, stage));

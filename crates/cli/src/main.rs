@@ -1,8 +1,8 @@
 //! The `warren` command.
 //!
-//! One program is the whole of Warren: what a person types, and, under names that start with two
-//! underscores, every process of a fleet and of a mount. Each subcommand has a module of its name.
-//! Whatever goes wrong is one line on standard error and an exit code ([`failure`]).
+//! One program is the whole of Warren: the command that a user types, and, under reserved names,
+//! every process of a fleet and of a mount. Each subcommand has a module of its name. Every failure
+//! is one line on standard error and an exit code ([`failure`]).
 
 #![forbid(unsafe_code)]
 
@@ -37,8 +37,8 @@ use failure::{CODE_FSCK_USAGE, CODE_USAGE, Failure};
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let roles = arguments.get(1..).unwrap_or_default();
-    let played = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles));
-    if let Some(code) = played.or_else(|| run::dispatch(roles)) {
+    let role_ended = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles));
+    if let Some(code) = role_ended.or_else(|| run::dispatch(roles)) {
         return code;
     }
     let json = wants_json(roles);
@@ -47,13 +47,13 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => usage_failure(&arguments, &error).report(json),
         Err(help) => match help.print() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => output::end_unheard(&error),
+            Err(error) => output::end_unwritten(&error),
         },
     }
 }
 
-/// Whether a result would be JSON, and so an error is: also one of arguments that make no sense. What stands behind
-/// `--` is for another command.
+/// Whether the output is JSON, for errors as well, also for one in the arguments. Arguments after
+/// `--` belong to another command.
 fn wants_json(arguments: &[OsString]) -> bool {
     arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
@@ -77,14 +77,15 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What clap says over several lines, in one.
+/// Joins clap's error of several lines into one.
 fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Failure {
     let text = error.to_string();
-    let said: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let line = match error.kind() {
-        // What clap says then is the help.
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "say what to do".to_owned(),
-        _ => said.join(" "),
+        // In this case clap's text is the help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no subcommand given".to_owned(),
+        _ => lines.join(" "),
     };
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_command_is_told_asks_us_for_nothing() {
+    fn arguments_of_another_command_are_ignored() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert!(wants_json(&words("status --json /pool")));
         assert!(!wants_json(&words("run -- status --json /pool")));
@@ -121,7 +122,10 @@ mod tests {
         for line in ["warren", "warren debug", "warren debug dump", "warren bench"] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let error = Arguments::try_parse_from(&words).err().expect(line);
-            assert!(usage_failure(&words, &error).to_string().starts_with("say what"), "{line}");
+            assert!(
+                usage_failure(&words, &error).to_string().starts_with("no subcommand"),
+                "{line}"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `warren mkfs`: makes a pool.
 //!
-//! Order: open or make the file, lock it, look whether it holds something, then write so that an
-//! interrupted run leaves no pool rather than half of one: zero superblocks, flush; everything else,
-//! flush; the superblocks, flush. A file that this run made is removed again if it fails.
+//! Order: open or create the file, lock it, check whether it is empty, then write so that an
+//! interrupted run leaves no pool rather than half of one: zero superblocks, flush; everything
+//! else, flush; the superblocks, flush. A file that this run created is removed again if it fails.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -26,10 +26,10 @@ use crate::failure::{CODE_FAILURE, CODE_USAGE, Failure, print_json};
 use crate::output::say;
 use crate::size;
 
-/// Blocks 0 and 1: what is there decides whether a device holds something.
+/// Blocks 0 and 1: their contents decide whether a device is empty.
 const SUPERBLOCKS: usize = 2;
 
-/// Of a pool's file.
+/// The mode of a pool's file.
 const MODE: u32 = 0o600;
 
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ struct Made<'a> {
     label: &'a str,
 }
 
-/// What kind of pool is wanted.
+/// The parameters of a new pool.
 pub struct Wish<'a> {
     pub size: Option<u64>,
     pub shards: Option<u16>,
@@ -50,7 +50,7 @@ pub struct Wish<'a> {
     pub label: &'a str,
     /// Allocate all of a file.
     pub reserve: bool,
-    /// Overwrite what is there.
+    /// Overwrite existing contents.
     pub force: bool,
 }
 
@@ -82,12 +82,12 @@ pub fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
 
 /// Makes a pool at this path.
 pub fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
-    // Wrong sizes and shards are found before anything is touched.
+    // Wrong sizes and shards are refused before anything is changed.
     if let Some(size) = wish.size {
         check_size(size)?;
     }
     if wish.size.is_none() && !pool.exists() {
-        let line = format!("{}: does not exist yet; say how large with --size", pool.display());
+        let line = format!("{}: does not exist yet; give its size with --size", pool.display());
         return Err(Failure::new(CODE_USAGE, line));
     }
     if pool.is_dir() {
@@ -97,7 +97,7 @@ pub fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     let (file, is_new) = open_locked(pool)?;
     let made = write(pool, &file, wish);
     if made.is_err() && is_new {
-        // The failure that is reported is the first one.
+        // The first failure is reported.
         let _left = std::fs::remove_file(pool);
     }
     made
@@ -107,20 +107,20 @@ fn check_size(bytes: u64) -> Result<(), Failure> {
     let (size, least, most) =
         (size::display(bytes), size::display(SIZE_MIN), size::display(SIZE_MAX));
     let line = match bytes {
-        ..SIZE_MIN => format!("--size: {size} are too few; give {least} or more"),
+        ..SIZE_MIN => format!("--size: {size} is too small; give {least} or more"),
         SIZE_MIN..=SIZE_MAX => return Ok(()),
-        _ => format!("--size: {size} are too many; give {most} or less"),
+        _ => format!("--size: {size} is too large; give {most} or less"),
     };
     Err(Failure::new(CODE_USAGE, line))
 }
 
 fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     let failed = |doing| move |error: io::Error| Failure::io(pool, doing, &error);
-    if !wish.force && holds_something(file).map_err(failed("read it"))? {
-        let line = format!("{}: holds something; overwrite it with --force", pool.display());
+    if !wish.force && has_contents(file).map_err(failed("read it"))? {
+        let line = format!("{}: not empty; overwrite it with --force", pool.display());
         return Err(Failure::new(CODE_FAILURE, line));
     }
-    let before = file.metadata().map_err(failed("look at it"))?;
+    let before = file.metadata().map_err(failed("read its metadata"))?;
     let size = settle_size(pool, file, wish)?;
     let options = format_options(wish, size)?;
     let writes = format::image(&options).map_err(|error| {
@@ -129,7 +129,7 @@ fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Fai
     if before.is_file()
         && let Err(failure) = reserve(pool, file, &options)
     {
-        // The failure that is reported is the first one.
+        // The first failure is reported.
         let _as_it_was = file.set_len(before.len());
         return Err(failure);
     }
@@ -137,8 +137,8 @@ fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Fai
     Ok(options)
 }
 
-/// Has the host allocate what lies before the first chunk that may be free, or all of the file. It must not lack room for
-/// any of that later.
+/// Has the host allocate the blocks before the first chunk that may be free, or the whole file, so
+/// that there is room for them later.
 fn reserve(pool: &Path, file: &File, options: &FormatOptions) -> Result<(), Failure> {
     let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
     let log = blocks(options.log_bytes);
@@ -157,7 +157,7 @@ fn reserve(pool: &Path, file: &File, options: &FormatOptions) -> Result<(), Fail
         );
         Failure::new(CODE_FAILURE, line)
     };
-    // Asked first, since what does not fit is allocated in part.
+    // Checked first, because a failed allocation leaves a part allocated.
     if bytes.saturating_sub(allocated) > room {
         return Err(lacks());
     }
@@ -169,8 +169,8 @@ fn reserve(pool: &Path, file: &File, options: &FormatOptions) -> Result<(), Fail
     }
 }
 
-/// Zeros where the op logs will be. In a sparse file the kernel journals where a block lies when it is first
-/// written, which an `fsync` would wait for.
+/// Fills the op logs with zeros. In a sparse file the kernel journals a block's place at its first
+/// write, and an `fsync` would wait for that.
 fn fill_logs(file: &File, options: &FormatOptions) -> io::Result<()> {
     const PIECE: usize = 1 << 20;
     let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
@@ -186,7 +186,7 @@ fn fill_logs(file: &File, options: &FormatOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the blocks, the last two of which make it a pool.
+/// Writes the blocks. The last two make it a pool.
 fn write_image(file: &File, options: &FormatOptions, writes: &[BlockWrite]) -> io::Result<()> {
     for copy in 0..SUPERBLOCKS as u64 {
         file.write_all_at(&[0; BLOCK_SIZE], copy * BLOCK_SIZE as u64)?;
@@ -203,13 +203,13 @@ fn write_image(file: &File, options: &FormatOptions, writes: &[BlockWrite]) -> i
     Ok(())
 }
 
-/// Opens or makes the pool and takes it from everybody else, in the way that a fleet does: a file by
-/// `flock`, a block device by the kernel's exclusive claim; then waits for what a fleet that was killed had
-/// still given the kernel. Says whether the file is new.
+/// Opens or creates the pool and locks it as a fleet does: a file by `flock`, a block device by the
+/// kernel's exclusive claim. Then it waits for the I/O that a killed fleet had submitted to the
+/// kernel. Returns whether the file is new.
 fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(MODE);
-    // Whoever makes a file at the same moment may not have his taken for ours.
+    // Another process may create a file at the same moment, which must not count as ours.
     let made = options.clone().create_new(true).open(pool);
     let is_new = made.is_ok();
     let opened = match made {
@@ -230,14 +230,14 @@ fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| Failure::pool_in_use(pool))?;
     await_writers(&file, pool).map_err(FleetError::from)?;
-    close_to_others(pool, &file)?;
+    restrict_mode(pool, &file)?;
     Ok((file, is_new))
 }
 
-/// Who can read a pool can read every file in it. The file of another user, and a device, have the modes that
-/// their owners have chosen.
-fn close_to_others(pool: &Path, file: &File) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::io(pool, "close it to others", &error);
+/// Limits the mode of the user's own file, because a user who can read a pool can read every file
+/// in it. Files of other users and devices keep their owners' modes.
+fn restrict_mode(pool: &Path, file: &File) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::io(pool, "change its mode", &error);
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
         return Ok(());
@@ -245,8 +245,8 @@ fn close_to_others(pool: &Path, file: &File) -> Result<(), Failure> {
     file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)
 }
 
-/// Whether the first blocks have anything but zeros.
-fn holds_something(file: &File) -> io::Result<bool> {
+/// Whether the first blocks contain anything but zeros.
+fn has_contents(file: &File) -> io::Result<bool> {
     let mut start = vec![0; SUPERBLOCKS * BLOCK_SIZE];
     let mut filled = 0;
     while filled < start.len() {
@@ -258,16 +258,16 @@ fn holds_something(file: &File) -> io::Result<bool> {
     Ok(start.iter().any(|&byte| byte != 0))
 }
 
-/// The pool's size: as asked for, or the device's. A file is given that size.
+/// The pool's size: the wanted one, or the device's. A file is extended to it.
 fn settle_size(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<u64, Failure> {
     let failed = |doing| move |error: io::Error| Failure::io(pool, doing, &error);
-    let kind = file.metadata().map_err(failed("look at it"))?.file_type();
+    let kind = file.metadata().map_err(failed("read its metadata"))?.file_type();
     let mut file = file;
     let own = io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(failed("measure it"))?;
     let size = wish.size.unwrap_or(own);
     check_size(size)?;
     if kind.is_file() {
-        file.set_len(size).map_err(failed("make it that large"))?;
+        file.set_len(size).map_err(failed("extend it"))?;
     } else if !kind.is_block_device() {
         let line = format!("{}: neither a file nor a block device; name one", pool.display());
         return Err(Failure::new(CODE_FAILURE, line));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_no_pool_has_is_found_before_anything_is_made() {
+    fn an_illegal_size_is_refused_before_a_file_is_made() {
         let pool = place("sizes");
         for size in [SIZE_MIN - 1, SIZE_MAX + 1, u64::MAX] {
             let refused = make(&pool, &Wish { size: Some(size), ..WISH }).expect_err("size");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_at_once_one_makes_the_pool_and_no_other_takes_it_away() {
+    fn of_several_runs_at_once_exactly_one_makes_the_pool() {
         let pool = place("at-once");
         for _ in 0..20 {
             let start = Barrier::new(4);
@@ -388,16 +388,16 @@ mod tests {
                 let made = makers.into_iter().map(|maker| maker.join().expect("no panic"));
                 made.filter(Result::is_ok).count()
             });
-            assert_eq!(made, 1, "the others find it in use, or that it holds something");
+            assert_eq!(made, 1, "the others find it in use or not empty");
             let bytes = std::fs::read(&pool).expect("the pool is there");
             assert!(Superblock::decode(&bytes[..4096]).is_ok());
             std::fs::remove_file(&pool).expect("cleanup");
         }
     }
 
-    /// Of a process that is gone the kernel may still have writes.
+    /// The kernel may still have writes of a process that is gone.
     #[test]
-    fn nothing_is_written_before_the_writes_of_the_dead_have_landed() {
+    fn nothing_is_written_before_the_writes_of_dead_processes_have_ended() {
         let pool = place("late");
         make(&pool, &WISH).expect("made");
         let file = OpenOptions::new().read(true).write(true).open(&pool).expect("open");

@@ -15,8 +15,8 @@ use crate::failure::{CODE_FAILURE, CODE_PERMISSION, Failure};
 use crate::front::{self, Tie};
 use crate::serve;
 
-/// How long a fleet that somebody else is starting or stopping may keep us waiting.
-const OTHERS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for a fleet that another process is starting or stopping.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(10);
 const OTHERS_POLL: Duration = Duration::from_millis(20);
 
 pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
@@ -39,35 +39,35 @@ pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         (Err(failure), started) => {
-            // The failure that is reported is the first one.
+            // The first failure is reported.
             let _stopped = started.map(Fleet::stop);
             Err(failure)
         }
     }
 }
 
-/// Before a fleet is started for it.
+/// Checked before a fleet is started for the mount.
 fn check_mount_point(directory: &Path) -> Result<(), Failure> {
     let checked = warren_fuse::check_mount_point(directory);
     let checked = checked.and_then(|directory| warren_fuse::check_unmounted(&directory));
     checked.map_err(|error| front::mount_failure(&error))
 }
 
-/// The path as other processes, with another working directory, can use it.
+/// The path in a form that processes with another working directory can use.
 pub fn absolute(pool: &Path) -> Result<PathBuf, Failure> {
     pool.canonicalize().map_err(|error| FleetError::opening(pool, &error).into())
 }
 
-/// Starts a fleet unless one serves the pool already. Two that try at once share one.
+/// Starts a fleet unless one serves the pool already. Two processes that try at once share one.
 pub fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Failure> {
     let options = serve::options(pool, size)?;
-    let deadline = Instant::now() + OTHERS_PATIENCE;
+    let deadline = Instant::now() + OTHERS_TIMEOUT;
     loop {
         let refused = match warren_runtime::is_served(pool) {
-            Ok(true) if size.clients.is_some() => return Err(clients_are_settled(pool)),
+            Ok(true) if size.clients.is_some() => return Err(clients_are_set(pool)),
             Ok(true) => return Ok(None),
             Ok(false) => None,
-            // Perhaps none serves it: who may not look cannot tell.
+            // Perhaps no fleet serves the pool: without access to the sockets that is unknown.
             Err(error @ FleetError::NotAdmitted(_)) => Some(error),
             Err(error) => return Err(error.into()),
         };
@@ -83,8 +83,8 @@ pub fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Fail
     }
 }
 
-/// Who may use a fleet is said when it is started.
-fn clients_are_settled(pool: &Path) -> Failure {
+/// The clients of a fleet are set when it is started.
+fn clients_are_set(pool: &Path) -> Failure {
     let pool = pool.display();
     let line =
         format!("{pool}: --clients: a fleet serves it already; stop it first, or leave this out");
@@ -108,8 +108,8 @@ pub fn perform_umount(arguments: &Umount) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The mount of ours on the directory. A dead mount cannot be looked at, so the path is resolved only if that
-/// works.
+/// The Warren mount on the directory. A dead mount fails every call, so the path is resolved only
+/// if that works.
 fn mounted_at(directory: &Path) -> Result<MountEntry, Failure> {
     let resolved = match directory.canonicalize() {
         Ok(resolved) => resolved,
@@ -134,14 +134,14 @@ fn by_fusermount(mounted: &Path, lazy: bool) -> Result<ExitCode, Failure> {
         Ok(status) if status.success() => Ok(ExitCode::SUCCESS),
         Ok(_) => {
             let line = format!(
-                "{}: fusermount3 could not unmount it, as it says above",
+                "{}: fusermount3 failed to unmount it; see its message above",
                 mounted.display()
             );
             Err(Failure::new(CODE_FAILURE, line))
         }
         Err(_) => {
             let line = format!(
-                "{}: may not unmount it; run as root or install fusermount3",
+                "{}: permission denied to unmount it; run as root or install fusermount3",
                 mounted.display()
             );
             Err(Failure::new(CODE_PERMISSION, line))

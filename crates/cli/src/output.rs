@@ -1,7 +1,8 @@
-//! Standard output. Its reader may leave early (`warren debug dump ... | head`), its disk may be full.
+//! Standard output. Its reader may close it early (`warren debug dump ... | head`), and its disk
+//! may be full.
 //!
-//! Names of files, pools and labels come from other users, and a terminal obeys control characters. So none of a
-//! name is ever printed as it is: see [`printable`].
+//! Names of files, pools and labels come from other users, and terminals interpret control
+//! characters. So every name is escaped before it is printed: see [`printable`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,30 +11,31 @@ use std::process::exit;
 
 use warren_log::is_unsafe;
 
-/// What a shell says of a program that SIGPIPE ended.
+/// The exit code that a shell shows for a program killed by SIGPIPE.
 const CODE_NO_READER: i32 = 128 + 13;
 
-/// What any failure is that has no code of its own.
+/// The code of a failure without a code of its own.
 const CODE_NOT_WRITTEN: i32 = 1;
 
-/// Prints a line, as `println!` does, and never panics.
+/// Prints a line like `println!`, but never panics.
 macro_rules! say {
     ($($word:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($word)*))) };
 }
 pub(crate) use say;
 
-/// The text with every character that is not to be shown as it is written as `\n`, `\u{1b}` and so on.
+/// The text with every unsafe character escaped, as `
+/// `, `\u{1b}` and so on.
 pub use warren_log::escaped as printable;
 
-/// Prints lines; what may hold a line's end and is not one has been made [`printable`]. All of it is printed, or the
-/// process ends: there is no use in going on with what nobody will read.
+/// Prints lines and escapes everything else that is unsafe ([`printable`]). If the text cannot be
+/// printed the process ends, because its result cannot be read.
 pub fn print(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
     print_raw(&lines.join("\n"));
 }
 
-/// Prints JSON on a line. Its strings may hold what JSON does not have to escape.
+/// Prints JSON on one line. It also escapes characters in strings that JSON need not escape.
 pub fn print_json_line(json: &str) {
     let escaped = |c: char| match is_unsafe(c) {
         true => format!("\\u{:04x}", u32::from(c)),
@@ -45,14 +47,14 @@ pub fn print_json_line(json: &str) {
 fn print_raw(text: &str) {
     let mut out = io::stdout();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        end_unheard(&error);
+        end_unwritten(&error);
     }
 }
 
-/// Ends the process, which cannot print what it should.
-pub fn end_unheard(error: &io::Error) -> ! {
+/// Ends the process because its output cannot be written.
+pub fn end_unwritten(error: &io::Error) -> ! {
     if error.kind() != io::ErrorKind::BrokenPipe {
-        // If standard error cannot be written either, the code has to do.
+        // If standard error cannot be written either, the code must do.
         let _ = writeln!(
             io::stderr(),
             "warren: cannot write to standard output: {error}; free space or redirect it"
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_printed() {
+    fn control_characters_are_never_printed() {
         assert_eq!(printable("/data/pool \u{e4}\u{4e2d}"), "/data/pool \u{e4}\u{4e2d}");
         let name = "a\n\u{1b}[2J\u{9b}x\u{7f}\u{202e}\u{2066}";
         assert_eq!(printable(name), "a\\n\\u{1b}[2J\\u{9b}x\\u{7f}\\u{202e}\\u{2066}");

@@ -6,13 +6,15 @@
 //!  signals on
 //! ```
 //!
-//! Order, in the guard: pool (made at the first use), fleet (unless one serves the pool), mount, command. When the
-//! command has ended, for whatever reason: unmount, stop the fleet if we started it and nobody else
-//! has come, remove the directory we made. The status is the command's.
+//! Order, in the guard: pool (made at the first use), fleet (unless one serves the pool), mount,
+//! command. When the command has ended, for whatever reason: unmount, stop the fleet if this run
+//! started it and nothing else is mounted from it, remove the directory that was made. The exit
+//! code is the command's.
 //!
-//! The guard survives what kills `warren run`, alone or with its process group. It then kills the command and all
-//! that descends from it, and goes on as above: were the mount to go first, they would write into the directory
-//! below. It finds all descendants because those that lose their parents become its children (a subreaper's).
+//! The guard survives a kill of `warren run` or of its process group. It then kills the command and
+//! all its descendants, and continues as above: if the mount went first, they would write into the
+//! directory below. It finds all descendants because it is a subreaper: processes that lose their
+//! parents become its children.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -39,26 +41,28 @@ use crate::front::{self, MountProcess, Tie};
 use crate::mkfs::{self, Wish};
 use crate::mount;
 
-/// Bytes of a pool that is made unasked. The file is sparse and grows as it is used.
+/// Size of the default pool. The file is sparse and grows as it is used.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
 
-/// How the command learns where it is.
+/// The environment variable that names the mount to the command.
 const ROOT_VARIABLE: &str = "WARREN_ROOT";
 
-/// The guard's. Behind it: the number of `warren run`, and what that was called with.
+/// The role of the guard. Its arguments are the process number of `warren run` and that command's
+/// own arguments.
 const ROLE: &str = "__run";
 
-/// Signals that mean the command.
+/// Signals that are passed on to the command.
 const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// A kill of a process group reaches all of it at once, but the last of them may die some time after the first.
-const GROUP_KILL_PATIENCE: Duration = Duration::from_millis(500);
+/// A kill of a process group is sent to all its processes at once, but the last of them may die
+/// some time after the first.
+const GROUP_KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long killed processes may take to end; one that waits for a device may take longer.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long killed processes may take to end. One that waits for a device may take longer.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const KILL_POLL: Duration = Duration::from_millis(2);
 
-/// Has a guard run the command, and waits for it.
+/// Starts a guard, which runs the command, and waits for it.
 pub fn perform() -> Result<ExitCode, Failure> {
     let signals = catch(&PASSED_ON)?;
     let failed = |error| Failure::new(CODE_FAILURE, format!("cannot start a guard: {error}"));
@@ -73,13 +77,15 @@ pub fn perform() -> Result<ExitCode, Failure> {
     pass_signals_on(&guard, signals);
     let status = guard.wait().map_err(failed)?;
     let Some(code) = status.code() else {
-        let line = format!("its guard was killed ({status}); what it left is in `warren status`");
+        let line = format!(
+            "its guard was killed ({status}); see `warren status` for what is still running"
+        );
         return Err(Failure::new(CODE_FAILURE, line));
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(CODE_FAILURE)))
 }
 
-/// Plays the role of the guard if `arguments` name it.
+/// Runs the guard if `arguments` name its role.
 pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let [role, starter, rest @ ..] = arguments else { return None };
     let starter: i32 = starter.to_str().filter(|_| role == ROLE)?.parse().ok()?;
@@ -113,14 +119,14 @@ fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
 /// `warren run`, as its guard sees it.
 struct Starter {
     pidfd: OwnedFd,
-    /// Its process group, which is to be the command's: then the terminal's keys are for that, too.
+    /// Its process group, which the command joins so that it receives the terminal's signals, too.
     group: Pid,
 }
 
 impl Starter {
     fn of(pid: Pid) -> rustix::io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // It is still the parent, so the number is still its own.
+        // The process is still the parent, so no other process has its number.
         if getppid() != Some(pid) {
             return Err(rustix::io::Errno::SRCH);
         }
@@ -128,11 +134,11 @@ impl Starter {
     }
 }
 
-/// What a command is run with.
+/// What the guard needs while the command runs.
 struct Guarded {
     starter: Starter,
     signals: Signals,
-    /// Children that are not the command's.
+    /// Children that do not belong to the command.
     own: Vec<u32>,
 }
 
@@ -160,7 +166,7 @@ fn run_mounted(
     Ok(code)
 }
 
-/// Where it is mounted. A directory that was made for it is removed again.
+/// The mount point. A directory that was made for it is removed again.
 struct MountPlace {
     path: PathBuf,
     made: bool,
@@ -187,13 +193,13 @@ impl MountPlace {
 impl Drop for MountPlace {
     fn drop(&mut self) {
         if self.made {
-            // Empty unless something is still mounted on it, and then it must stay.
+            // The directory stays if something is still mounted on it.
             let _kept = std::fs::remove_dir(&self.path);
         }
     }
 }
 
-/// Runs the command to its end, or to that of `warren run`.
+/// Runs the command until it or `warren run` ends.
 fn run_command(arguments: &Run, root: &Path, guarded: Guarded) -> Result<ExitCode, Failure> {
     let [program, rest @ ..] = arguments.command.as_slice() else {
         return Err(Failure::new(CODE_USAGE, "no command given; see `warren run --help`"));
@@ -221,13 +227,13 @@ fn run_command(arguments: &Run, root: &Path, guarded: Guarded) -> Result<ExitCod
     while poll(&mut ends, None).is_err() {}
     if !ends[0].revents().is_empty() {
         let status = child.wait().map_err(failed)?;
-        // What killed the command may have killed its whole group.
+        // The signal may have killed the whole process group.
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
-        if !is_killed || !has_ended(&starter.pidfd, GROUP_KILL_PATIENCE) {
+        if !is_killed || !has_ended(&starter.pidfd, GROUP_KILL_TIMEOUT) {
             return Ok(ExitCode::from(exit_code(status)));
         }
     }
-    // The command itself may be among them. Nobody reads the code.
+    // The command itself may be among them. No process reads this code.
     kill_all_but(&own);
     Ok(ExitCode::FAILURE)
 }
@@ -238,7 +244,7 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     poll(&mut [PollFd::new(process, PollFlags::IN)], within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// Passes signals on to the command, and reaps what became a child of ours because its parent is gone.
+/// Passes signals on to the command, and reaps orphans that have become children of the guard.
 fn guard_command(command: OwnedFd, mut signals: Signals, not_reaped: Vec<u32>) {
     std::thread::spawn(move || {
         for number in signals.forever() {
@@ -254,10 +260,10 @@ fn guard_command(command: OwnedFd, mut signals: Signals, not_reaped: Vec<u32>) {
     });
 }
 
-/// Kills all children but these, and theirs: who loses its parent becomes a child of ours. A child that is not
-/// reaped keeps its number, so none of another process is killed.
+/// Kills all children but `own`, and their descendants: a process that loses its parent becomes a
+/// child of the guard. A child that is not reaped keeps its number, so no other process is killed.
 fn kill_all_but(own: &[u32]) {
-    let deadline = Instant::now() + KILL_PATIENCE;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         let others: Vec<u32> = children().into_iter().filter(|pid| !own.contains(pid)).collect();
         if others.is_empty() || Instant::now() > deadline {
@@ -274,10 +280,10 @@ fn kill_all_but(own: &[u32]) {
     }
 }
 
-/// If it has ended.
+/// Reaps the child if it has ended.
 fn reap(pid: u32) {
     if let Some(child) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // Whoever is first reaps it.
+        // The other thread may have reaped it.
         let _gone = waitpid(Some(child), WaitOptions::NOHANG);
     }
 }
@@ -296,13 +302,13 @@ fn children() -> Vec<u32> {
     numbers.filter(is_child).collect()
 }
 
-/// The command's exit code, or 128 and the number of the signal that killed it, as shells have it.
+/// The command's exit code, or 128 plus the number of the signal that killed it, as in shells.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(CODE_FAILURE)
 }
 
-/// Signals to `warren run` mean the command. What the terminal's keys send it gets itself.
+/// Passes signals on to the guard. The command receives those of the terminal's keys itself.
 fn pass_signals_on(guard: &Child, mut signals: Signals) {
     let Ok(pidfd) = pidfd_open(Pid::from_child(guard), PidfdFlags::empty()) else { return };
     std::thread::spawn(move || {
@@ -320,8 +326,8 @@ fn in_foreground() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == getpgrp())
 }
 
-/// Stops the fleet that we started, unless others mount from it by now. Our own front is gone, but
-/// the fleet may not have noticed yet.
+/// Stops the fleet that this run started, unless other mounts use it by now. This run's own front
+/// is gone, but the fleet may not have noticed yet.
 fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Result<(), Failure> {
     let others = warren_runtime::status(pool).map_or(0, |status| {
         let is_other = |client: &&ClientStatus| client.front && Some(client.pid) != own_front;
@@ -329,7 +335,7 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
     });
     if others > 0 {
         warren_log::say(&format!(
-            "{}: goes on serving other mounts; end it with `warren stop`",
+            "{}: continues to serve other mounts; stop it with `warren stop`",
             pool.display()
         ));
         fleet.detach();
@@ -338,7 +344,7 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
     fleet.stop().map_err(Failure::from)
 }
 
-/// The user's own pool, made if there is none.
+/// The user's own pool. It is made if it does not exist.
 fn default_pool() -> Result<PathBuf, Failure> {
     let directory = data_directory()?.join("warren");
     DirBuilder::new()
@@ -353,7 +359,8 @@ fn default_pool() -> Result<PathBuf, Failure> {
     mount::absolute(&pool)
 }
 
-/// Under another name first, so that nobody finds half a pool, and whoever is first wins.
+/// Makes the pool under another name first, so that no process finds half a pool. If two processes
+/// make one, the first wins.
 fn make_default_pool(pool: &Path) -> Result<(), Failure> {
     let making = pool.with_extension(format!("new-{}", std::process::id()));
     let size = Some(DEFAULT_POOL_BYTES);

@@ -1,4 +1,4 @@
-//! `warren serve`: a fleet in the foreground, and what all fleets are started with.
+//! `warren serve`: a fleet in the foreground, and the options of all fleets.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,16 +9,16 @@ use warren_runtime::{FleetError, ServeOptions};
 use crate::arguments::{FleetSize, Serve};
 use crate::failure::{CODE_USAGE, Failure};
 
-/// Cells if nobody says otherwise. Two show what a fleet is and leave a small machine room.
+/// The default number of cells. Two make a fleet and leave a small machine room for other work.
 const CELLS_DEFAULT: u16 = 2;
 
-/// Bytes of buffer cache without which a cell cannot serve the largest request.
+/// Bytes of buffer cache that a cell needs for the largest request.
 const CACHE_MIN: u64 = 4 << 20;
 
 pub fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
     let pool = &arguments.pool;
     warren_runtime::serve(&options(pool, &arguments.fleet)?, |cells| {
-        // A fleet serves whether or not anybody reads this.
+        // The fleet serves even if standard output is closed.
         let _unread = writeln!(io::stdout(), "{}: served by {cells} cells", pool.display());
     })?;
     Ok(ExitCode::SUCCESS)
@@ -33,7 +33,7 @@ pub fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Failure> {
         let line = format!("--cache {given}: too small for {cells} cells; give at least {mib}MiB");
         return Err(Failure::new(CODE_USAGE, line));
     }
-    // Before anything is started that could not be looked into.
+    // Checked before anything is started, because it could not be logged.
     size.log.check().map_err(FleetError::from)?;
     let usual = ServeOptions::new(pool, cells);
     let clients = size.clients.unwrap_or_default();

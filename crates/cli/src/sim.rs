@@ -1,5 +1,5 @@
-//! `warren sim`: runs the simulator. A failing seed is printed with what it broke and how to run it
-//! again; the first one ends the run.
+//! `warren sim`: runs the simulator. It prints a failing seed with its error and the command to
+//! repeat it; the first one ends the run.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::arguments::Sim;
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output::{self, say};
 
-/// What is reported of a run.
+/// The report of a run.
 #[derive(Serialize, Default)]
 struct Outcome {
     first_seed: u64,
@@ -37,7 +37,7 @@ pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores);
     let done = AtomicU64::new(0);
-    // A panic of what is simulated is caught and reported as a finding.
+    // A panic of simulated code is caught and reported as a finding.
     std::panic::set_hook(Box::new(|_| {}));
     let progress = |count| {
         done.fetch_max(count, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Numbers of bytes as people write them: `10G`, `512MiB`, `4096`.
+//! Numbers of bytes as users write them: `10G`, `512MiB`, `4096`.
 
 /// Bytes of `text`: a whole number with an optional unit. `K`, `M`, `G`, `T`, `P` and `KiB` ... are
 /// powers of 1024, `KB` ... powers of 1000.

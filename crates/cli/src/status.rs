@@ -19,7 +19,7 @@ pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
     match (arguments.json, &arguments.pool, fleets.first()) {
         (true, Some(_), Some(fleet)) => print_json(fleet)?,
         (true, ..) => print_json(&fleets)?,
-        (false, _, None) => say!("no fleet of yours is running here"),
+        (false, _, None) => say!("no fleet of this user is running here"),
         (false, ..) => {
             fleets.iter().for_each(|fleet| output::print(format_args!("{}", describe(fleet))))
         }
@@ -37,7 +37,7 @@ fn describe(fleet: &FleetStatus) -> String {
     if fleet.state == SILENT {
         return describe_silent(fleet);
     }
-    // What another user's fleet says may be anything.
+    // The report of another user's fleet may contain anything.
     let bytes = |blocks: u64| size::display(blocks.saturating_mul(u64::from(fleet.block_size)));
     let mut text = format!(
         "{}: {}{}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
@@ -53,11 +53,11 @@ fn describe(fleet: &FleetStatus) -> String {
         times(fleet.supervisor_restarts.into()),
     );
     text += &warnings(fleet);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if !fleet.log.is_empty() {
         let trouble = fleet.log_trouble.iter().map(|why| {
             format!(
-                ": NOTHING CAN BE RECORDED ({}); make room or mend it, it goes on by itself",
+                ": NOTHING CAN BE RECORDED ({}); make room or repair it, and logging resumes",
                 printable(why)
             )
         });
@@ -88,10 +88,10 @@ fn describe(fleet: &FleetStatus) -> String {
     text
 }
 
-/// What an administrator has to look after.
+/// The lines that ask for an administrator.
 fn warnings(fleet: &FleetStatus) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if let Some(why) = &fleet.checkpoint.broken {
         let since = fleet.checkpoint.read_only_since;
         let since = since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
@@ -99,7 +99,7 @@ fn warnings(fleet: &FleetStatus) -> String {
         let _ = writeln!(
             text,
             "  READ-ONLY{since}: a write or flush of the pool's device failed ({why}); what was synced before is safe; \
-             copy what is not, look after the device, then `warren stop --discard` and start again"
+             copy other data elsewhere, repair the device, then `warren stop --discard` and start again"
         );
     }
     for gone in &fleet.given_up {
@@ -114,13 +114,13 @@ fn warnings(fleet: &FleetStatus) -> String {
         let harm = printable(harm);
         let _ = writeln!(
             text,
-            "  POOL FILE {harm}: what it holds may be lost when the fleet ends; copy it out of a mount first"
+            "  POOL FILE {harm}: its data may be lost when the fleet ends; copy it out of a mount first"
         );
     }
     text
 }
 
-/// Of a fleet that did not answer.
+/// The text for a fleet that did not answer.
 fn describe_silent(fleet: &FleetStatus) -> String {
     let seconds = STATUS_TIMEOUT.as_secs();
     let mut text =
@@ -144,7 +144,7 @@ fn numbers(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// Nothing, of a fleet of the user who asks.
+/// The fleet's uid, unless it is this user's.
 fn whose(fleet: &FleetStatus) -> String {
     match fleet.uid {
         uid if uid == rustix::process::geteuid().as_raw() => String::new(),
@@ -158,7 +158,7 @@ fn utc(at: i64) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Nothing, for a cell that was never lost.
+/// Empty for a cell that was never lost.
 fn restarts_of(cell: &CellStatus) -> String {
     let pause = cell.last_pause_ms.map(|ms| format!(", last pause {ms} ms")).unwrap_or_default();
     times(cell.restarts) + if cell.restarts == 0 { "" } else { &pause }
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_to_a_pools_file_is_told() {
+    fn damage_to_a_pools_file_is_shown() {
         let harmed = FleetStatus { pool_harm: Some("deleted".into()), ..FleetStatus::default() };
-        assert!(describe(&harmed).contains("\n  POOL FILE deleted: what it holds may be lost"));
+        assert!(describe(&harmed).contains("\n  POOL FILE deleted: its data may be lost"));
         assert!(!describe(&FleetStatus::default()).contains("POOL FILE"));
     }
 
     #[test]
-    fn a_mount_says_where_it_is() {
+    fn a_mount_has_its_directory() {
         let client = |mounted: Option<&str>| ClientStatus {
             front: mounted.is_some(),
             mounted: mounted.map(str::to_owned),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fleet_says_of_itself_stays_on_its_line() {
+    fn a_fleets_own_texts_are_escaped() {
         let evil = "/p\n\u{1b}[31mroot's pool: serving".to_owned();
         let fleet = FleetStatus {
             pool: evil.clone(),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_that_keeps_nothing_more_says_so_and_what_helps() {
+    fn a_read_only_fleet_is_shown_with_the_remedy() {
         let fleet = FleetStatus {
             checkpoint: CheckpointStatus {
                 broken: Some("EIO".into()),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_was_lost_says_so() {
+    fn restarts_of_a_cell_are_shown() {
         let lost = |restarts, last_pause_ms| {
             restarts_of(&CellStatus { restarts, last_pause_ms, ..CellStatus::default() })
         };

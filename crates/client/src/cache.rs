@@ -1,14 +1,14 @@
 //! Copies that a client keeps under leases.
 //!
 //! A copy may be used while the word of its [`Guard`] holds the guard's stamp. A stamp is granted
-//! once and never comes back, so a copy that was found right twice was right all the time between.
-//! The protocol of use is the caller's ([`crate::Call`]): load all words, use the copies, load all
-//! words again. The cache itself never looks at a word; it forgets what [`Cache::discard`] is told.
+//! once and never again, so a copy that was valid at two times was valid all the time between. The
+//! caller follows the protocol ([`crate::Call`]): load all words, use the copies, load all words
+//! again. The cache itself never loads a word; it drops a copy on [`Cache::discard`].
 //!
 //! Targets of symbolic links need no guard: a target never changes, and no inode number is used
 //! twice.
 //!
-//! The size is bounded; the clock algorithm (second chance) chooses what goes.
+//! The size is bounded. The clock algorithm (second chance) chooses the copy to evict.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The lease words of all cells, as the client reads them.
 pub trait Words {
-    /// What the word holds, with acquire order; 0 if there is no such word.
+    /// The value of the word, loaded with acquire order; 0 if there is no such word.
     fn load(&self, cell: CellId, word: u32) -> u64;
 }
 
-/// What must hold for a copy to be right: that word of that cell's segment holds that stamp.
+/// The condition under which a copy is valid: that word of that cell's segment holds that stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
     cell: CellId,
@@ -32,7 +32,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// `None` for a lease of the acknowledged kind (stamp 0), which guards no copy of ours.
+    /// `None` for a lease of the acknowledged kind (stamp 0), which guards no copy in this cache.
     pub const fn new(cell: CellId, lease: Lease) -> Option<Self> {
         match lease.stamp {
             0 => None,
@@ -40,24 +40,24 @@ impl Guard {
         }
     }
 
-    /// One load.
+    /// Whether the copy is valid now. Loads the word once.
     pub fn holds(&self, words: &impl Words) -> bool {
         words.load(self.cell, self.word) == self.stamp
     }
 }
 
-/// Where a name leads; `None`: nowhere.
+/// The inode that a name leads to; `None` if there is none.
 pub(crate) type Named = Option<(InodeRef, FileKind)>;
 
 /// A copy's place in the cache and its guard, so that a copy found stale can be dropped without
 /// looking it up again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub(crate) struct CopyRef {
     place: u32,
     guard: Guard,
 }
 
-impl Held {
+impl CopyRef {
     pub fn holds(&self, words: &impl Words) -> bool {
         self.guard.holds(words)
     }
@@ -124,14 +124,14 @@ struct Slot {
     hash: u64,
     key: Key,
     copied: Copied,
-    /// Looked at since the clock's hand passed.
+    /// The copy was used since the clock's hand passed.
     used: bool,
 }
 
-/// Copies of a client, at most as many as it was made for.
+/// The copies of a client, up to a fixed number.
 #[derive(Clone)]
 pub struct Cache {
-    /// Hash of the key to its place in `slots`.
+    /// From the hash of a key to its place in `slots`.
     table: HashTable<u32>,
     slots: Vec<Option<Slot>>,
     vacant: Vec<u32>,
@@ -140,7 +140,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `limit` copies; not zero.
+    /// `limit` is the number of copies; not zero.
     pub fn new(limit: usize) -> Self {
         assert!(limit > 0 && u32::try_from(limit).is_ok());
         Self { table: HashTable::new(), slots: Vec::new(), vacant: Vec::new(), hand: 0, limit }
@@ -154,23 +154,23 @@ impl Cache {
         self.table.is_empty()
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         *self = Self::new(self.limit);
     }
 
-    pub(crate) fn name(&mut self, dir: Ino, name: &FileName) -> Option<(Named, Held)> {
+    pub(crate) fn name(&mut self, dir: Ino, name: &FileName) -> Option<(Named, CopyRef)> {
         let (place, slot) = self.find(KeyRef::Name(dir, name))?;
         match &slot.copied {
-            Copied::Name(named, guard) => Some((*named, Held { place, guard: *guard })),
+            Copied::Name(named, guard) => Some((*named, CopyRef { place, guard: *guard })),
             _ => None,
         }
     }
 
-    pub(crate) fn attr(&mut self, ino: Ino) -> Option<(Attr, Held)> {
+    pub(crate) fn attr(&mut self, ino: Ino) -> Option<(Attr, CopyRef)> {
         let (place, slot) = self.find(KeyRef::Attr(ino))?;
         match &slot.copied {
-            Copied::Attr(attr, guard) => Some((**attr, Held { place, guard: *guard })),
+            Copied::Attr(attr, guard) => Some((**attr, CopyRef { place, guard: *guard })),
             _ => None,
         }
     }
@@ -182,7 +182,7 @@ impl Cache {
         }
     }
 
-    /// Keeps where a name leads, as `cell` said with this lease.
+    /// Keeps the inode that a name leads to, under a lease of `cell`.
     pub(crate) fn put_name(
         &mut self,
         cell: CellId,
@@ -196,7 +196,7 @@ impl Cache {
         }
     }
 
-    /// Keeps attributes, as `cell` said with this lease.
+    /// Keeps attributes, under a lease of `cell`.
     pub(crate) fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
         if let Some(guard) = Guard::new(cell, lease) {
             self.put(KeyRef::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
@@ -207,11 +207,11 @@ impl Cache {
         self.put(KeyRef::Target(ino), Copied::Target(Arc::clone(target)));
     }
 
-    /// Forgets a copy whose word did not hold its stamp (unless a newer one took its place).
-    pub(crate) fn discard(&mut self, held: Held) {
-        let slot = self.slots.get(held.place as usize).and_then(Option::as_ref);
-        if slot.is_some_and(|slot| slot.copied.guard() == Some(held.guard)) {
-            self.vacate(held.place);
+    /// Drops a copy whose word did not hold its stamp, unless a newer copy took its place.
+    pub(crate) fn discard(&mut self, copy: CopyRef) {
+        let slot = self.slots.get(copy.place as usize).and_then(Option::as_ref);
+        if slot.is_some_and(|slot| slot.copied.guard() == Some(copy.guard)) {
+            self.vacate(copy.place);
         }
     }
 
@@ -237,7 +237,7 @@ impl Cache {
         self.table.insert_unique(hash, place, rehash);
     }
 
-    /// A place that holds nothing; the clock makes one if there is none.
+    /// A vacant place; evicts a copy if there is none.
     fn free_place(&mut self) -> u32 {
         if self.slots.len() < self.limit && self.vacant.is_empty() {
             self.slots.push(None);
@@ -249,7 +249,7 @@ impl Cache {
         self.vacant.pop().expect("eviction leaves a vacant place")
     }
 
-    /// Takes the first copy from the hand on that was not looked at for a round.
+    /// Evicts the first copy, starting at the hand, that was not used for a round.
     fn evict(&mut self) {
         loop {
             let at = self.hand;
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(cache.len(), 3);
     }
 
-    /// Whatever is found is what was put last under that key.
+    /// A copy that is found is always the one that was put last under that key.
     #[test]
     fn a_full_cache_never_mixes_up_its_keys() {
         let mut rng = Rng::new(7);
@@ -344,8 +344,8 @@ mod tests {
                     }
                 }
                 _ => {
-                    if let Some((_, held)) = cache.name(dir, &name(n)) {
-                        cache.discard(held);
+                    if let Some((_, copy)) = cache.name(dir, &name(n)) {
+                        cache.discard(copy);
                         assert!(cache.name(dir, &name(n)).is_none());
                     }
                 }

@@ -11,13 +11,13 @@
 //!                                                   goes to its cell, or the error is right |
 //! ```
 //!
-//! Every load of a word and every use of copies is a step of its own ([`Step::Yield`]). Before a cell
-//! is asked because of copies their words are loaded once, so that no stale copy leads there. Copies
-//! that keep turning out stale are given up: after [`CACHED_TRIES`] the walk asks for everything,
-//! which always ends.
+//! Every load of a word and every use of copies is a step of its own ([`Step::Yield`]). Before a
+//! request is sent because of copies, their words are loaded once, so that no stale copy leads to a
+//! request. If copies are stale again and again the call gives them up: after [`CACHED_TRIES`] the
+//! walk requests everything, which always ends.
 //!
-//! A walk is not one instant, as on every POSIX system: each component was true at some time during
-//! the call. What rests on copies alone was true at one instant.
+//! A walk is not one instant, as on every POSIX system: each component was valid at some time
+//! during the call. An answer from copies alone was valid at one instant.
 
 use std::sync::Arc;
 
@@ -29,30 +29,30 @@ use warren_proto::{
     InodeRef, Reply, Request, RequestHeader,
 };
 
-use crate::cache::{Cache, Held, Words};
+use crate::cache::{Cache, CopyRef, Words};
 use crate::op::{Goal, Op};
 use crate::route::{Route, ShardMap};
 use crate::walk::{Answers, Ask, Stop, Walker};
 
-/// Walks over copies before a call does without them. A hot name changes under a walk rarely; four
+/// Walks over copies before a call stops using them. A hot name rarely changes during a walk; four
 /// times in a row means that copies do not pay here.
 const CACHED_TRIES: u32 = 4;
 
-/// Walks before a call fails with what it last got (ESTALE in a tree that keeps vanishing).
+/// Walks before a call fails with its last error (ESTALE in a tree that keeps vanishing).
 const TRIES_MAX: u32 = 16;
 
-/// Times a request is sent on to a new owner before the call fails with EIO: a map that changes
-/// faster than this is broken.
+/// Times a request is sent to a new owner before the call fails with EIO: a map that changes faster
+/// than this is broken.
 const MOVES_MAX: u32 = 64;
 
-/// Encoded bytes of entries wanted in one page of a listing: what fits a body beside its frame.
+/// Encoded bytes of entries in one page of a listing: they fit a body with its frame.
 const LISTING_BYTES: u32 = BODY_MAX as u32 - 1024;
 
-/// Who makes a call, and from where.
+/// The program that makes a call, and its nearest cell.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub credentials: Arc<Credentials>,
-    /// Executes what any cell can.
+    /// The cell for requests that any cell can execute.
     pub near: CellId,
 }
 
@@ -64,14 +64,14 @@ pub struct Send {
     pub request: Request,
 }
 
-/// What a call wants next.
+/// The next action of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Send this, then step with the answer.
+    /// Send this request, then step with the answer.
     Send(Send),
-    /// Step again; others may run before.
+    /// Step again. Other calls may run in between.
     Yield,
-    /// Step again once the map is of this version or newer.
+    /// Step again once the map has this version or a newer one.
     AwaitMap(MapVersion),
     /// The call is over. The answer is never `Absent` or `Moved`.
     Done(Answered),
@@ -80,15 +80,15 @@ pub enum Step {
 /// Why a request was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose {
-    /// To know the way.
+    /// To continue the walk.
     Walk,
-    /// It is what the call is for.
+    /// It is the request that the call is for.
     Last,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    held: Vec<Held>,
+    used: Vec<CopyRef>,
     end: Result<Goal, Stop>,
 }
 
@@ -102,7 +102,7 @@ struct Asked {
 #[derive(Clone, Debug)]
 enum Phase {
     Plan,
-    /// A walk over copies is done, which may be believed only after their words were loaded.
+    /// A walk over copies has ended. Its result counts only after their words were loaded.
     Check {
         plan: Plan,
         at: Check,
@@ -112,13 +112,13 @@ enum Phase {
     Finished,
 }
 
-/// Words are loaded one in a step: before the copies are taken, and after.
+/// Words are loaded one per step, before the copies are used and afterwards.
 #[derive(Clone, Copy, Debug)]
 enum Check {
-    /// The words of `plan.held[..next]` held their stamps.
+    /// The words of `plan.used[..next]` held their stamps.
     First(usize),
     Take,
-    /// They did so again.
+    /// They held their stamps again.
     Second(usize),
 }
 
@@ -132,9 +132,9 @@ pub struct Call {
     answers: Answers,
     tries: u32,
     moves: u32,
-    /// Entries of the pages of a listing that came so far.
+    /// Entries of the pages of a listing that were received so far.
     listed: Vec<DirEntry>,
-    /// What a create found instead of creating it, while it is opened at its own cell.
+    /// The existing inode that a create found, while it is opened at its own cell.
     found: Option<(Entry, Capability)>,
 }
 
@@ -158,7 +158,7 @@ impl Call {
         Self { payload_len, ..Self::new(op, caller) }
     }
 
-    /// Goes one step further. `input` is the answer to the last [`Step::Send`], else `None`.
+    /// Makes one step. `input` is the answer to the last [`Step::Send`], else `None`.
     pub fn step(
         &mut self,
         cache: &mut Cache,
@@ -172,7 +172,7 @@ impl Call {
         match std::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Plan => {
                 let plan = self.plan(cache);
-                if plan.held.is_empty() {
+                if plan.used.is_empty() {
                     return self.conclude(plan.end, map);
                 }
                 self.phase = Phase::Check { plan, at: Check::First(0) };
@@ -193,19 +193,19 @@ impl Call {
             cache: (self.tries < CACHED_TRIES).then_some(cache),
             answers: &self.answers,
             credentials: &self.caller.credentials,
-            held: Vec::with_capacity(4),
+            used: Vec::with_capacity(4),
         };
         let end = self.op.goal(&mut walker);
-        Plan { held: walker.held, end }
+        Plan { used: walker.used, end }
     }
 
-    /// Goes on where the phase is: moves of a plan would cost more than the check.
+    /// Continues in place, because moving the plan would cost more than the check.
     fn check(&mut self, cache: &mut Cache, map: &ShardMap, words: &impl Words) -> Step {
         let Phase::Check { plan, at } = &mut self.phase else { unreachable!("asked for") };
-        let last = plan.held.len() - 1;
+        let last = plan.used.len() - 1;
         match *at {
-            Check::First(next) | Check::Second(next) if !plan.held[next].holds(words) => {
-                let stale = plan.held[next];
+            Check::First(next) | Check::Second(next) if !plan.used[next].holds(words) => {
+                let stale = plan.used[next];
                 return self.again(cache, stale);
             }
             Check::First(next) if next < last => *at = Check::First(next + 1),
@@ -218,11 +218,12 @@ impl Call {
         Step::Yield
     }
 
-    /// Uses the copies between the loads: another call of the client may have replaced some.
+    /// Uses the copies between the loads, because another call of the client may have replaced
+    /// some.
     fn take(&mut self, cache: &mut Cache) {
         let taken = self.plan(cache);
         match &mut self.phase {
-            Phase::Check { plan, at } if taken.held == plan.held => {
+            Phase::Check { plan, at } if taken.used == plan.used => {
                 (*plan, *at) = (taken, Check::Second(0));
             }
             phase => {
@@ -239,15 +240,15 @@ impl Call {
         }
     }
 
-    /// A copy was stale.
-    fn again(&mut self, cache: &mut Cache, stale: Held) -> Step {
+    /// Starts again, because a copy was stale.
+    fn again(&mut self, cache: &mut Cache, stale: CopyRef) -> Step {
         cache.discard(stale);
         self.tries += 1;
         self.phase = Phase::Plan;
         Step::Yield
     }
 
-    /// What a walk ended in may be believed.
+    /// Acts on the result of a walk, which is valid.
     fn conclude(&mut self, end: Result<Goal, Stop>, map: &ShardMap) -> Step {
         match end {
             Ok(Goal::Answer(reply, granted)) => Step::Done(Answered { answer: Ok(reply), granted }),
@@ -299,7 +300,7 @@ impl Call {
         }
     }
 
-    /// Nothing was executed.
+    /// Sends the request to the shard's new owner. Nothing was executed.
     fn moved(&mut self, map: &ShardMap, asked: Asked, version: MapVersion) -> Step {
         self.moves += 1;
         if self.moves > MOVES_MAX {
@@ -309,7 +310,7 @@ impl Call {
         if map.version() < version { Step::AwaitMap(version) } else { Step::Yield }
     }
 
-    /// Notes an answer and walks on. A request that failed fails again when the walk comes to it.
+    /// Notes an answer and walks on. A failed request fails again when the walk reaches it.
     fn on_the_way(&mut self, request: Request, Answered { answer, granted }: Answered) -> Step {
         match self.answers.note(&request, answer, granted) {
             Ok(()) => {}
@@ -320,7 +321,7 @@ impl Call {
         Step::Yield
     }
 
-    /// An inode on the way is no more: the way has changed. Starts again.
+    /// Starts again, because an inode on the way no longer exists: the way has changed.
     fn vanished(&mut self, errno: Errno) -> Step {
         self.tries += 1;
         if self.tries >= TRIES_MAX {
@@ -335,7 +336,7 @@ impl Call {
         let Ask { request, capabilities } = ask;
         let Answered { answer, granted } = answered;
         match (request, answer) {
-            // A plain request gets the page that it asked for.
+            // A plain request gets the page that it requested.
             (Request::ReadDir { dir, cookie, .. }, Ok(Reply::Listing { parent, entries, end }))
                 if !matches!(self.op, Op::Ino(..)) =>
             {
@@ -360,7 +361,7 @@ impl Call {
         }
     }
 
-    /// A create that was to open found something that its cell could not open.
+    /// Handles a create with open that found an inode which its cell could not open.
     fn found(
         &mut self,
         map: &ShardMap,
@@ -394,7 +395,7 @@ impl Call {
         }
     }
 
-    /// Creates again, where the link that stands in the way leads.
+    /// Creates again at the target of the link that has the name.
     fn probe(&mut self) -> Step {
         self.tries += 1;
         if self.tries >= TRIES_MAX {
@@ -405,7 +406,7 @@ impl Call {
         Step::Yield
     }
 
-    /// Adds a page and asks for the next. A page that leads nowhere would never end.
+    /// Adds a page and requests the next one. A page without progress would repeat for ever.
     fn listing(
         &mut self,
         map: &ShardMap,

@@ -1,5 +1,5 @@
-//! What a client of the file system decides: whom to ask, what it may answer from its own copies,
-//! and how a call on a path becomes requests on inodes.
+//! The decisions of a client of the file system: which cell executes a request, what copies may
+//! answer, and how a call on a path becomes requests on inodes.
 //!
 //! * [`ShardMap`] and [`Route`]: the cell that executes a request.
 //! * [`Cache`]: copies of names, attributes and symbolic links, each guarded by a lease word that is

@@ -1,4 +1,4 @@
-//! What a call can ask for, and the request it ends in once its paths are walked.
+//! The calls, and the request that a call makes once its paths are walked.
 
 use warren_base::Errno;
 use warren_proto::{
@@ -12,14 +12,14 @@ use crate::walk::{Ask, Landing, Stop, Walker, Want};
 /// A file-system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// One request on inodes, with what it takes to name them. `Lookup` and `GetAttr` are answered from copies where
-    /// leases allow.
+    /// One request on inodes, with the capabilities for them. `Lookup` and `GetAttr` are answered
+    /// from copies where leases allow.
     Ino(Request, Capabilities),
     /// All entries of a directory, in one answer.
     List(InodeRef),
-    /// Something with what a path leads to.
+    /// An operation on the inode of a path.
     At(Path, PathOp),
-    /// A second name for what `from` leads to.
+    /// A second name for the inode of `from`.
     Link {
         from: Path,
         to: Path,
@@ -56,10 +56,10 @@ pub enum PathOp {
     Rmdir,
 }
 
-/// What a call comes to once everything on the way is known.
+/// The result of a walk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Goal {
-    /// The copies answer it.
+    /// The copies answer the call.
     Answer(Reply, Capability),
     Ask(Ask),
     List(InodeRef),
@@ -90,8 +90,8 @@ impl Op {
         }
     }
 
-    /// Whether a name that the last request did not find may be an inode that vanished between the
-    /// walk and the request, so that the call starts again.
+    /// Whether the inode of a name that the last request did not find may have vanished between the
+    /// walk and the request. Then the call starts again.
     pub(crate) const fn may_have_vanished(&self, errno: Errno) -> bool {
         match self {
             Self::Ino(..) | Self::List(_) => false,
@@ -114,7 +114,7 @@ impl Op {
         }
     }
 
-    /// Whether a symbolic link that stands where a file was to be created is followed: by an `open`
+    /// Whether the call follows a symbolic link that exists where it would create a file: an `open`
     /// with `O_CREAT`, but without `O_EXCL` or `O_NOFOLLOW`.
     pub(crate) fn creates_through_links(&self) -> bool {
         match self {
@@ -153,7 +153,7 @@ fn ask_about_two(inode: InodeRef, other: InodeRef, request: Request) -> Ask {
     Ask { request, capabilities }
 }
 
-/// A name before a slash must lead to a directory; the walk finds out.
+/// A name followed by a slash must lead to a directory; the walk checks that.
 fn rename(
     walker: &mut Walker<'_>,
     from: &Path,
@@ -173,7 +173,8 @@ fn rename(
     Ok(Goal::Ask(ask_about_two(dir, from, request)))
 }
 
-/// The last name of a path and its directory; `unnamed` is what a path without one gets.
+/// The last name of a path and its directory. `unnamed` is the error for a path without a last
+/// name.
 fn entry(
     walker: &mut Walker<'_>,
     path: &Path,
@@ -210,7 +211,7 @@ impl PathOp {
         Ok(Goal::Ask(Ask::about(parent, request)))
     }
 
-    /// What the call gets for a path that ends in `/`, `.` or `..`, as on Linux.
+    /// The error for a path that ends in `/`, `.` or `..`, as on Linux.
     fn unnamed(&self, path: &Path) -> Errno {
         match self {
             Self::Create { new, .. } if new.kind == FileKind::Regular => Errno::EISDIR,
@@ -245,7 +246,7 @@ impl PathOp {
     }
 }
 
-/// `unlink("x/")` removes nothing, but says why not.
+/// `unlink("x/")` always fails; this finds the error.
 fn unlink_with_slash(
     walker: &mut Walker<'_>,
     dir: InodeRef,

@@ -9,9 +9,9 @@ use warren_proto::{FileName, InodeRef};
 /// A path, where it starts, and whether a symbolic link at its end is followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// What `/` leads to.
+    /// The directory that `/` names.
     pub root: InodeRef,
-    /// Where a path without a leading `/` starts.
+    /// The directory in which a path without a leading `/` starts.
     pub start: InodeRef,
     pub bytes: Box<[u8]>,
     pub follow_last: bool,
@@ -31,17 +31,17 @@ impl Path {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Component {
     Name(FileName),
-    /// `.`: what it comes after must be a directory.
+    /// `.`: the component before it must be a directory.
     Here,
     /// `..`
     Up,
 }
 
-/// What is left to walk.
+/// The components that are not walked yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Components {
     pub absolute: bool,
-    /// The last name must be a directory's.
+    /// The last name must lead to a directory.
     pub slash: bool,
     pub todo: VecDeque<Component>,
 }
@@ -66,7 +66,8 @@ impl Components {
         Ok(Self { absolute: path[0] == b'/', slash: path.ends_with(b"/"), todo })
     }
 
-    /// Puts the target of a symbolic link in front of what is left; true if it starts at the root.
+    /// Puts the target of a symbolic link before the remaining components. True if it starts at the
+    /// root.
     pub fn expand(&mut self, target: &[u8]) -> Result<bool, Errno> {
         let mut front = Self::parse(target)?;
         self.slash |= front.slash && self.todo.is_empty();

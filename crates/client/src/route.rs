@@ -1,10 +1,10 @@
-//! Which cell executes a request.
+//! The cell that executes a request.
 
 use warren_base::{CellId, Ino, MapVersion, ShardId};
 use warren_proto::Request;
 
-/// The owner of every shard, at one version. A client's copy may be old: the cell that is asked in
-/// error answers `Moved` and has executed nothing.
+/// The owner of every shard, at one version. A client's copy may be old: a cell that receives a
+/// request for another's shard answers `Moved` and executes nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardMap {
     version: MapVersion,
@@ -22,12 +22,12 @@ impl ShardMap {
         self.version
     }
 
-    /// `None` of a shard that the volume does not have.
+    /// `None` for a shard that the volume does not have.
     pub fn owner(&self, shard: ShardId) -> Option<CellId> {
         self.owners.get(usize::from(shard.0)).copied()
     }
 
-    /// The cell on a route; `near` executes what any cell can.
+    /// The cell of a route. `near` executes requests for any cell.
     pub fn cell(&self, route: Route, near: CellId) -> Option<CellId> {
         match route {
             Route::Shard(shard) => self.owner(shard),
@@ -36,7 +36,7 @@ impl ShardMap {
     }
 }
 
-/// Where a request has to go, whatever the map.
+/// The destination of a request, whatever the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
     Shard(ShardId),

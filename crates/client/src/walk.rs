@@ -1,13 +1,13 @@
-//! Walking a path over what is known: copies under leases, and what cells answered to this call.
+//! Walking a path over known facts: copies under leases, and the answers to this call.
 //!
-//! A walk asks nobody. It ends at its goal, at an error, or at the first thing that is not known,
-//! with the request that would tell ([`Stop::Need`]). Whoever drives it asks, notes the answer in
+//! A walk sends nothing. It ends at its goal, at an error, or at the first fact that is missing,
+//! with the request for it ([`Stop::Need`]). The caller sends the request, notes the answer in
 //! [`Answers`] and walks again from the start.
 //!
-//! Copies that a walk used are listed in `held`; what it found may be believed only after their
-//! words were loaded (see [`crate::Call`]). Answers to this very call need no word: each was true
-//! while the call ran. Whoever walks by a copy of a name must itself find that the directory may be
-//! searched, from the directory's attributes: losing that right revokes them, not the names.
+//! `used` lists the copies that a walk used. Its result counts only after their words were loaded
+//! (see [`crate::Call`]). Answers to this call need no word: each was valid while the call ran. The
+//! walk itself must check from a directory's attributes that the directory may be searched, because
+//! losing that right revokes the attributes, not the names.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use warren_proto::{
     Answer, Attr, Capabilities, Capability, Credentials, FileKind, FileName, InodeRef, Request,
 };
 
-use crate::cache::{Cache, Held, Named};
+use crate::cache::{Cache, CopyRef, Named};
 use crate::path::{Component, Components, Path};
 
 /// Symbolic links followed in one walk, as Linux's `MAXSYMLINKS`.
 const SYMLINKS_MAX: u32 = 40;
 
-/// A request, and the capabilities for what it names.
+/// A request, and the capabilities for the inodes that it names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ask {
     pub request: Request,
@@ -31,7 +31,7 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// About one inode, which the walk has reached.
+    /// A request about one inode that the walk has reached.
     pub fn about(inode: InodeRef, request: Request) -> Self {
         Self { request, capabilities: Capabilities::of(inode.capability) }
     }
@@ -52,9 +52,9 @@ impl From<Errno> for Stop {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
-    /// What the path leads to.
+    /// The inode of the path.
     Node,
-    /// Its last name and the directory that holds, or would hold, it.
+    /// Its last name, and the directory that has or would have it.
     Parent,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Landing {
         node: InodeRef,
         kind: FileKind,
     },
-    /// `slash`: a slash follows the name.
+    /// `slash`: the name is followed by a slash.
     Entry {
         dir: InodeRef,
         name: FileName,
@@ -72,21 +72,21 @@ pub(crate) enum Landing {
     },
 }
 
-/// What cells answered to this call.
+/// The answers of cells to this call.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Answers {
     pub names: Vec<(Ino, FileName, Named)>,
     pub attrs: Vec<Attr>,
-    /// What `..` of a directory leads to.
+    /// The parents of directories.
     pub parents: Vec<(Ino, InodeRef)>,
     pub targets: Vec<(Ino, Arc<[u8]>)>,
     pub failures: Vec<(Request, Errno)>,
-    /// A create found a symbolic link: look where the last name leads before creating.
+    /// A create found a symbolic link: the walk must follow the last name before it creates.
     pub probe_last: bool,
 }
 
 impl Answers {
-    /// Notes the answer to a request that a walk needed, and that came with this capability.
+    /// Notes the answer, with its capability, to a request that a walk needed.
     pub fn note(
         &mut self,
         request: &Request,
@@ -134,11 +134,11 @@ impl Answers {
 }
 
 pub(crate) struct Walker<'a> {
-    /// `None` once copies turned out stale too often.
+    /// `None` once copies were stale too often.
     pub cache: Option<&'a mut Cache>,
     pub answers: &'a Answers,
     pub credentials: &'a Credentials,
-    pub held: Vec<Held>,
+    pub used: Vec<CopyRef>,
 }
 
 impl Walker<'_> {
@@ -151,7 +151,8 @@ impl Walker<'_> {
 
     pub fn walk(&mut self, path: &Path, want: Want) -> Result<Landing, Stop> {
         let mut rest = Components::parse(&path.bytes)?;
-        // Directories on the way, so that `..` needs no question. The last one is where we are.
+        // The directories on the way, so that `..` needs no request. The last one is the present
+        // one.
         let mut way = Vec::with_capacity(4);
         way.push(if rest.absolute { path.root } else { path.start });
         let mut links = 0;
@@ -200,14 +201,14 @@ impl Walker<'_> {
         Ok(Landing::Node { node, kind: FileKind::Directory })
     }
 
-    /// Where the name leads.
+    /// The inode that the name leads to.
     pub fn named(&mut self, dir: InodeRef, name: &FileName) -> Result<Named, Stop> {
         let ino = dir.ino;
         if let Some(named) = self.answers.named(ino, name) {
             return Ok(named);
         }
-        if let Some((named, held)) = self.cache.as_mut().and_then(|cache| cache.name(ino, name)) {
-            self.held.push(held);
+        if let Some((named, copy)) = self.cache.as_mut().and_then(|cache| cache.name(ino, name)) {
+            self.used.push(copy);
             self.may_search(dir)?;
             return Ok(named);
         }
@@ -219,8 +220,8 @@ impl Walker<'_> {
         if let Some(attr) = self.answers.attr(ino) {
             return Ok(attr);
         }
-        if let Some((attr, held)) = self.cache.as_mut().and_then(|cache| cache.attr(ino)) {
-            self.held.push(held);
+        if let Some((attr, copy)) = self.cache.as_mut().and_then(|cache| cache.attr(ino)) {
+            self.used.push(copy);
             return Ok(attr);
         }
         Err(self.need(Ask::about(node, Request::GetAttr { ino })))
@@ -237,7 +238,7 @@ impl Walker<'_> {
         Err(self.need(Ask::about(link, Request::ReadLink { ino })))
     }
 
-    /// One step towards the root; at the root, none.
+    /// One step towards the root; none at the root.
     fn up(&mut self, way: &mut Vec<InodeRef>, here: InodeRef, root: InodeRef) -> Result<(), Stop> {
         self.may_search(here)?;
         if way.len() > 1 {
@@ -251,7 +252,7 @@ impl Walker<'_> {
     fn parent(&self, dir: InodeRef) -> Result<InodeRef, Stop> {
         match self.answers.parents.iter().find(|(of, _)| *of == dir.ino) {
             Some((_, parent)) => Ok(*parent),
-            // The shortest listing there is also names the parent.
+            // The shortest possible listing also names the parent.
             None => {
                 let list = Request::ReadDir { dir: dir.ino, cookie: 0, bytes_max: 1 };
                 Err(self.need(Ask::about(dir, list)))
@@ -270,7 +271,7 @@ impl Walker<'_> {
         if may_search(&attr, self.credentials) { Ok(()) } else { Err(Stop::Fail(Errno::EACCES)) }
     }
 
-    /// What a cell already refused to tell stays refused for this call.
+    /// A request that a cell has refused during this call is not repeated.
     fn need(&self, ask: Ask) -> Stop {
         match self.answers.failures.iter().find(|(failed, _)| *failed == ask.request) {
             Some((_, errno)) => Stop::Fail(*errno),
@@ -279,7 +280,7 @@ impl Walker<'_> {
     }
 }
 
-/// Whether the mode bits let someone who is not root search a directory.
+/// Whether the mode bits let a user other than root search a directory.
 fn may_search(attr: &Attr, who: &Credentials) -> bool {
     let execute = if attr.uid == who.uid {
         0o100
@@ -298,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_class_that_fits_decides() {
+    fn the_first_matching_class_decides() {
         let attr = |mode| Attr {
             ino: Ino::ROOT,
             kind: FileKind::Directory,
@@ -326,7 +327,7 @@ mod tests {
         assert!(may_search(&attr(0o001), &who(9, 9, &[])));
     }
 
-    /// A chain of so many symbolic links, from `0` on, that ends at a file.
+    /// A chain of so many symbolic links, starting at `0`, that ends at a file.
     fn chain(links: u64) -> Answers {
         let name = |n: u64| FileName::new(n.to_string().as_bytes()).expect("a legal name");
         let mut answers = Answers::default();
@@ -347,8 +348,8 @@ mod tests {
         let credentials = Credentials::default();
         let walk = |links: u64| {
             let answers = chain(links);
-            let (cache, held) = (None, Vec::new());
-            let mut walker = Walker { cache, answers: &answers, credentials: &credentials, held };
+            let (cache, used) = (None, Vec::new());
+            let mut walker = Walker { cache, answers: &answers, credentials: &credentials, used };
             walker.node(&Path::new(b"0"))
         };
         assert_eq!(walk(SYMLINKS_MAX.into()), Ok((Ino(99).into(), FileKind::Regular)));

@@ -1,4 +1,4 @@
-//! A device queue without io_uring: every request waits in [`Device::poll`] until it is done.
+//! A device queue without io_uring: [`Device::poll`] executes the requests, one after the other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,10 +14,10 @@ use crate::device::{Device, Done};
 use crate::transfer::{Action, Step, Transfer};
 use crate::{DeviceError, PoolFile};
 
-/// Takes blocks of a file back, and leaves its size alone. A block device may unmap them.
+/// Returns blocks of a file to the host without changing its size. A block device may unmap them.
 pub(crate) const DISCARD: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// A queue that is worked off one by one.
+/// A queue whose requests are executed one by one.
 pub struct Blocking {
     pool: PoolFile,
     submitted: VecDeque<Transfer>,
@@ -45,12 +45,12 @@ impl Blocking {
         }
     }
 
-    /// One system call; its result as io_uring would give it.
+    /// Makes one system call. Its result has the form of io_uring's.
     fn trip(&self, transfer: &Transfer) -> i32 {
         let (fd, iovecs) = (self.pool.as_fd().as_raw_fd(), transfer.iovecs());
         let (ptr, len, at) = (iovecs.as_ptr(), iovecs.len() as i32, transfer.offset as i64);
-        // SAFETY: the iovecs point into frames which the submitter promised to be valid and left
-        // alone until the request is done.
+        // SAFETY: the iovecs point into frames that the submitter promised to keep valid and
+        // unchanged until the request is done.
         let result = unsafe {
             match transfer.action {
                 Action::Read => libc::preadv(fd, ptr, len, at),
@@ -138,12 +138,12 @@ impl Device for Blocking {
     }
 }
 
-/// Takes what is in the wake descriptor without waiting: an eventfd's count, or a page of a pipe, which
-/// holds no more bells than that.
+/// Empties the wake descriptor without waiting: an eventfd's count, or a page of a pipe, which is
+/// the capacity of a bell.
 pub(crate) fn drain(wake: &OwnedFd) -> Result<(), DeviceError> {
     let mut fds = [PollFd::new(wake, PollFlags::IN)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // Asked first, as the descriptor need not be non-blocking.
+    // Polled first, because the descriptor need not be non-blocking.
     if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
         match rustix::io::read(wake, &mut [0u8; BLOCK_SIZE]) {
             Ok(_) | Err(KernelErrno::AGAIN | KernelErrno::INTR) => {}

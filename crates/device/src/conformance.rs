@@ -13,7 +13,7 @@ use warren_base::{BlockNo, Errno, Rng};
 
 use crate::{Blocking, Device, Done, FRAMES_MAX, PoolFile, Uring};
 
-/// A path for a test's file, removed with it.
+/// A path for a test's file, which is removed with it.
 pub struct ScratchPath(PathBuf);
 
 impl ScratchPath {
@@ -35,7 +35,7 @@ impl Drop for ScratchPath {
     }
 }
 
-/// Frames aligned as direct I/O wants them.
+/// Frames with the alignment that direct I/O needs.
 #[repr(C, align(4096))]
 #[derive(Clone)]
 struct Frame([u8; BLOCK_SIZE]);
@@ -95,7 +95,7 @@ fn scattered_frames_round_trip(device: &mut dyn Device) {
     device.submit_flush(2);
     assert_eq!(wait_all(device), [flushed(2)]);
     let mut back = frames(10, |_| 0);
-    // Backwards, one by one, so that nothing is merged.
+    // In reverse order, one by one, so that nothing is merged.
     for i in (0..10).rev() {
         read(device, i as u64, 5 + i as u64, &mut back[i..=i]);
     }
@@ -140,7 +140,7 @@ fn what_is_reserved_can_be_written_and_what_is_discarded_is_gone(device: &mut dy
     device.submit_reserve(2, BlockNo(end - 1), 2);
     let beyond = Done { result: Err(Errno::EIO), ..ok(2) };
     assert_eq!(wait_all(device), [ok(1), beyond]);
-    // Not by writing, here.
+    // Here the host allocates without writing, so the contents stay.
     let mut back = frames(1, |_| 0);
     read(device, 3, 9, &mut back);
     assert_eq!(wait_all(device), [ok(3)]);
@@ -192,7 +192,8 @@ fn park_ends_by_time_and_by_wake(device: &mut dyn Device) {
         assert!(start.elapsed() < Duration::from_secs(10), "a wake-up was lost");
         device.poll(&mut Vec::new()).unwrap();
     }
-    // A bell rung before the park ends it at once, also if it was rung twice or polled over.
+    // A bell rung before the park ends it at once, also if it was rung twice, or if a poll came in
+    // between.
     for polls in 0..2 {
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
@@ -206,7 +207,7 @@ fn park_ends_by_time_and_by_wake(device: &mut dyn Device) {
     assert!(start.elapsed() >= Duration::from_millis(25), "old bells keep it awake");
 }
 
-/// The bells of cells are pipes of a page, which may be full.
+/// The bells of cells are pipes of one page, which may be full.
 fn a_full_pipe_ends_one_park(device: &mut dyn Device) {
     let (read, bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
     device.set_wake(read);
@@ -217,7 +218,7 @@ fn a_full_pipe_ends_one_park(device: &mut dyn Device) {
         device.park(Some(Duration::from_secs(20))).unwrap();
         assert!(start.elapsed() < Duration::from_secs(10), "{rings} rings were not heard");
         device.poll(&mut Vec::new()).unwrap();
-        // One more may end early: the bell was seen, and then drained.
+        // One more park may end early, after the ring is seen and before it is drained.
         let start = Instant::now();
         (0..2).for_each(|_| device.park(Some(Duration::from_millis(30))).unwrap());
         assert!(start.elapsed() >= Duration::from_millis(25), "{rings} rings keep it awake");

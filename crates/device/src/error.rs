@@ -1,4 +1,4 @@
-//! What can go wrong with a pool device, in one line: its name, what happened, what helps.
+//! The errors of a pool device, one line each: its name, what happened, and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};

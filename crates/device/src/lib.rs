@@ -1,19 +1,19 @@
 //! The pool device: 4 KiB blocks of a file or a block device.
 //!
 //! A [`PoolFile`] is the opened device: its length, its lock, and plain synchronous access for the
-//! supervisor, `mkfs` and `fsck`. A [`Device`] is a cell's queue to it: submit, go on, poll what is
-//! done, and sleep in one place for completions and wake-ups alike. [`Uring`] is the real one;
-//! [`Blocking`] takes its place where io_uring is forbidden (many containers' seccomp profiles).
+//! supervisor, `mkfs` and `fsck`. A [`Device`] is a cell's queue to it: submit, continue, poll for
+//! finished requests, and sleep in one place for completions and wake-ups. [`Uring`] is the usual
+//! one; [`Blocking`] replaces it where io_uring is forbidden (many containers' seccomp profiles).
 //!
-//! Unsafe code: the memory that a device reads and writes behind the caller's back (see
-//! [`Device::submit_read`]) and the calls of io_uring.
+//! Unsafe code: memory that a device reads and writes while the caller runs (see
+//! [`Device::submit_read`]), and the calls of io_uring.
 
 mod blocking;
 mod device;
 mod error;
 mod pool_file;
 mod queue;
-mod recording;
+mod trace;
 mod transfer;
 mod uring;
 
@@ -25,6 +25,6 @@ pub use device::{Device, Done};
 pub use error::DeviceError;
 pub use pool_file::{PoolFile, await_writers};
 pub use queue::open_queue;
-pub use recording::{ENVIRONMENT as RECORD_ENVIRONMENT, Entry, Recorder, read_record};
+pub use trace::{ENVIRONMENT as RECORD_ENVIRONMENT, Entry, TraceWriter, read_trace};
 pub use transfer::FRAMES_MAX;
 pub use uring::Uring;

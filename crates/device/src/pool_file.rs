@@ -1,20 +1,22 @@
 //! The opened pool: a regular file or a block device.
 //!
-//! One fleet at a time has a pool, or one `mkfs`, or one `fsck`. Opening takes the lock (an `flock` on a
-//! file; the kernel's exclusive claim, `O_EXCL`, on a block device), which belongs to the open file
-//! itself: whoever holds a duplicate of the descriptor holds the lock, and it ends with the last of
-//! them, so cells that outlive their supervisor keep other fleets out. Only who looks on beside a fleet takes none.
+//! One fleet at a time has a pool, or one `mkfs`, or one `fsck`. Opening takes the lock (an `flock`
+//! on a file; the kernel's exclusive claim, `O_EXCL`, on a block device). The lock belongs to the
+//! open file: every process with a duplicate of the descriptor holds it, and it ends with the last
+//! duplicate, so cells that outlive their supervisor keep other fleets out. Only a reader beside a
+//! fleet takes no lock.
 //!
-//! Direct I/O is used where it takes our 4 KiB blocks; elsewhere (some file systems) the kernel's
-//! page cache lies between, which costs memory and a copy and changes nothing else. The mode belongs to the
-//! open file, so whoever opens it decides, once, for all who share the descriptor.
+//! Direct I/O is used where it works with 4 KiB blocks. Elsewhere (some file systems) the kernel's
+//! page cache lies between, which costs memory and a copy and changes nothing else. The mode
+//! belongs to the open file, so the process that opens it decides once for all that share the
+//! descriptor.
 //!
-//! **Writers.** A process may be gone while what it gave the kernel is still on its way to the device. So
-//! each that writes by a queue has an open file of its own ([`PoolFile::reopen`]) with a lock on it
-//! ([`PoolFile::lock_as_writer`]), on a byte far beyond any block. The kernel's requests hold that open
-//! file: the lock goes with the last of them, and no sooner. Who takes the writer's place takes its
-//! lock first; who opens the pool waits for all of them. That also gives each writer its own report of
-//! what the kernel failed to write back.
+//! **Writers.** A process may be gone while I/O that it submitted is still on its way to the
+//! device. So each process that writes by a queue has its own open file ([`PoolFile::reopen`]) with
+//! a lock on it ([`PoolFile::lock_as_writer`]), on a byte far beyond any block. The kernel's
+//! requests hold that open file, so the lock is released with the last of them and not before. A
+//! writer's successor takes that lock first; a process that opens the pool waits for all of them.
+//! Its own open file also gives each writer its own report of failed write-back.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,15 +30,15 @@ use warren_base::BlockNo;
 use warren_base::limits::BLOCK_SIZE;
 
 use crate::transfer::{Action, Transfer};
-use crate::{DeviceError, Recorder};
+use crate::{DeviceError, TraceWriter};
 
 /// Blocks that one synchronous call moves at most.
 const BOUNCE_BLOCKS: usize = 64;
 
-/// Where the writers' bytes begin: beyond what any device has, below what a lock can cover.
+/// The offset of the writers' lock bytes: beyond the end of any device, below the limit of a lock.
 const WRITERS_AT: i64 = 1 << 62;
 
-/// A block in memory that direct I/O takes.
+/// A block in memory with the alignment for direct I/O.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy)]
 struct Aligned([u8; BLOCK_SIZE]);
@@ -48,23 +50,23 @@ pub struct PoolFile {
     path: PathBuf,
     len_blocks: u64,
     is_block_device: bool,
-    /// Of tests that ask for it.
-    recorder: Option<Recorder>,
+    /// Only in tests that request it.
+    trace: Option<TraceWriter>,
 }
 
 impl PoolFile {
-    /// Opens the pool for a fleet. [`DeviceError::Busy`] if somebody has it.
+    /// Opens the pool for a fleet. [`DeviceError::Busy`] if another process has it.
     pub fn open_exclusive(path: &Path) -> Result<Self, DeviceError> {
         Self::open_and_claim(path, OFlags::RDWR)
     }
 
-    /// Opens the pool to be read only, by one whom nobody may disturb by writing. [`DeviceError::Busy`] if
-    /// somebody has it.
+    /// Opens the pool to read it while no other process writes. [`DeviceError::Busy`] if another
+    /// process has it.
     pub fn open_to_check(path: &Path) -> Result<Self, DeviceError> {
         Self::open_and_claim(path, OFlags::RDONLY)
     }
 
-    /// Opens a pool to be read only while a fleet may be serving it: what is read may be of any moment.
+    /// Opens a pool to read it while a fleet may serve it. What is read may be of any moment.
     pub fn open_beside(path: &Path) -> Result<Self, DeviceError> {
         let failed = |errno| DeviceError::of(path, "open it", errno);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -75,12 +77,12 @@ impl PoolFile {
         Ok(pool)
     }
 
-    /// Makes a pool file of zero blocks, sparse, and locks it.
+    /// Makes a sparse pool file of zero blocks and locks it.
     pub fn create(path: &Path, blocks: u64) -> Result<Self, DeviceError> {
         let failed = |errno| DeviceError::of(path, "create it", errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        // Who locked it first has it now, and may make a pool of it.
+        // The first process that locks it has it, and may make a pool of it.
         lock(&fd, path)?;
         let sized = |fd: &OwnedFd| {
             let bytes = blocks.checked_mul(BLOCK_SIZE as u64).ok_or(failed(Errno::FBIG))?;
@@ -88,26 +90,27 @@ impl PoolFile {
         };
         let pool = sized(&fd).and_then(|()| Self::opened(fd, path));
         if pool.is_err() {
-            // The error is what matters; a file left behind would only be in the way.
+            // The first error is reported; a file left behind would only be in the way.
             let _ = rustix::fs::unlink(path);
         }
         pool
     }
 
-    /// A pool whose descriptor came from another process, which others use too. `path` is for messages.
+    /// A pool whose descriptor came from another process and is shared with it. `path` is for
+    /// messages.
     pub fn from_fd(fd: OwnedFd, path: &Path) -> Result<Self, DeviceError> {
         let (kind, bytes) = kind_and_len(fd.as_fd(), path)?;
         let len_blocks = bytes / BLOCK_SIZE as u64;
         if len_blocks == 0 {
             return Err(DeviceError::TooShort(path.to_owned()));
         }
-        let recorder = Recorder::wanted();
-        let recorder = recorder.map_err(|source| {
+        let trace = TraceWriter::wanted();
+        let trace = trace.map_err(|source| {
             let path = path.to_owned();
-            DeviceError::Io { path, doing: "record what is done with it", source }
+            DeviceError::Io { path, doing: "trace its writes", source }
         })?;
         let is_block_device = kind == FileType::BlockDevice;
-        Ok(Self { fd, path: path.to_owned(), len_blocks, is_block_device, recorder })
+        Ok(Self { fd, path: path.to_owned(), len_blocks, is_block_device, trace })
     }
 
     /// A pool that was just opened.
@@ -117,11 +120,11 @@ impl PoolFile {
         Ok(pool)
     }
 
-    /// Anything as a pool of so many blocks.
+    /// Any descriptor as a pool of so many blocks.
     #[cfg(test)]
     pub(crate) fn of_descriptor(fd: OwnedFd, len_blocks: u64) -> Self {
         let (path, is_block_device) = (PathBuf::new(), false);
-        Self { fd, path, len_blocks, is_block_device, recorder: None }
+        Self { fd, path, len_blocks, is_block_device, trace: None }
     }
 
     #[cfg(test)]
@@ -129,40 +132,40 @@ impl PoolFile {
         Self { is_block_device: true, ..Self::of_descriptor(fd, len_blocks) }
     }
 
-    /// Another descriptor of the same open pool (and of its lock).
+    /// Another descriptor of the same open pool, and of its lock.
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let io = |source| DeviceError::Io { path: self.path.clone(), doing: "share it", source };
         Ok(self.same_pool(self.fd.try_clone().map_err(io)?))
     }
 
     fn same_pool(&self, fd: OwnedFd) -> Self {
-        let (path, recorder) = (self.path.clone(), self.recorder.clone());
-        Self { fd, path, recorder, ..*self }
+        let (path, trace) = (self.path.clone(), self.trace.clone());
+        Self { fd, path, trace, ..*self }
     }
 
     pub fn is_block_device(&self) -> bool {
         self.is_block_device
     }
 
-    pub(crate) fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_ref()
+    pub(crate) fn trace(&self) -> Option<&TraceWriter> {
+        self.trace.as_ref()
     }
 
-    /// Does something that is recorded, if anything is.
-    fn recorded(
+    /// Does something and traces it, if there is a trace.
+    fn traced(
         &self,
-        begin: impl FnOnce(&Recorder) -> u64,
+        begin: impl FnOnce(&TraceWriter) -> u64,
         perform: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        let number = self.recorder.as_ref().map(begin);
+        let number = self.trace.as_ref().map(begin);
         let result = perform();
-        if let (Some(recorder), Some(number)) = (&self.recorder, number) {
-            recorder.end(number, result.is_ok());
+        if let (Some(trace), Some(number)) = (&self.trace, number) {
+            trace.end(number, result.is_ok());
         }
         result
     }
 
-    /// Another open file of the same pool: with no part in its lock, and no other share in this one.
+    /// Another open file of the same pool, with its own offset and locks.
     pub fn reopen(&self) -> Result<Self, DeviceError> {
         let failed = |errno| self.failed("open it again", errno);
         let mode = fcntl_getfl(&self.fd).map_err(failed)?;
@@ -171,29 +174,30 @@ impl PoolFile {
         Ok(self.same_pool(open(path, flags, Mode::empty()).map_err(failed)?))
     }
 
-    /// Takes the lock of a writer of this number, on this open file. Waits for what an earlier one of
-    /// the same number has given the kernel.
+    /// Takes the writer's lock of this number on this open file. Waits for the I/O that an earlier
+    /// writer of the same number has submitted.
     pub fn lock_as_writer(&self, number: u16) -> Result<(), DeviceError> {
         writers_lock(self.as_fd(), libc::F_WRLCK, i64::from(number), 1)
-            .map_err(|errno| self.failed("wait for who wrote to it", errno))
+            .map_err(|errno| self.failed("wait for its earlier writers", errno))
     }
 
-    /// The same, unless something of an earlier one is still under way; says whether it has the lock.
+    /// The same, unless I/O of an earlier writer is still in flight. Returns whether it has the
+    /// lock.
     pub fn try_lock_as_writer(&self, number: u16) -> Result<bool, DeviceError> {
         let set = libc::F_OFD_SETLK;
         match set_writers_lock(set, self.as_fd(), libc::F_WRLCK, i64::from(number), 1) {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-            Err(errno) => Err(self.failed("look for who wrote to it", errno)),
+            Err(errno) => Err(self.failed("check for its earlier writers", errno)),
         }
     }
 
-    /// Whole blocks of the device.
+    /// The number of whole blocks of the device.
     pub fn len_blocks(&self) -> u64 {
         self.len_blocks
     }
 
-    /// Fills `into`, a whole number of blocks, from blocks `block..`. Waits.
+    /// Fills `into`, a whole number of blocks, from blocks `block..`. Synchronous.
     pub fn read_blocks(&self, block: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
         self.check_range(block, into.len())?;
         let mut bounce = vec![Aligned([0; BLOCK_SIZE]); BOUNCE_BLOCKS.min(into.len() / BLOCK_SIZE)];
@@ -209,10 +213,10 @@ impl PoolFile {
         Ok(())
     }
 
-    /// Writes `from`, a whole number of blocks, to blocks `block..`. Waits, but is durable only
+    /// Writes `from`, a whole number of blocks, to blocks `block..`. Synchronous, but durable only
     /// after [`Self::flush`].
     pub fn write_blocks(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
-        self.recorded(|recorder| recorder.write(block, from, false), || self.put(block, from))
+        self.traced(|trace| trace.write(block, from, false), || self.put(block, from))
     }
 
     fn put(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
@@ -230,15 +234,16 @@ impl PoolFile {
         Ok(())
     }
 
-    /// Makes every write so far durable. After an error none of them can be relied on.
+    /// Makes all earlier writes durable. After an error none of them can be relied on.
     pub fn flush(&self) -> Result<(), DeviceError> {
-        self.recorded(Recorder::flush, || {
+        self.traced(TraceWriter::flush, || {
             retry_on_intr(|| fdatasync(&self.fd)).map_err(|errno| self.failed("flush it", errno))
         })
     }
 
-    /// Has the host allocate `count` blocks, so that no later write to them fails for lack of space. What they hold
-    /// stays. A block device has them already, and on a host that cannot allocate they are as they are.
+    /// Has the host allocate `count` blocks, so that no later write to them fails for lack of
+    /// space. Their contents stay. A block device has its blocks already, and a host that cannot
+    /// allocate is left alone.
     pub fn reserve(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
         match self.fallocate(FallocateFlags::empty(), block, count) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
@@ -246,7 +251,7 @@ impl PoolFile {
         }
     }
 
-    /// Gives `count` unused blocks back to the host, if it takes them.
+    /// Returns `count` unused blocks to the host, if it takes them.
     pub fn discard(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match self.fallocate(punch, block, count) {
@@ -263,8 +268,8 @@ impl PoolFile {
         retry_on_intr(|| fallocate(&self.fd, how, at, len))
     }
 
-    /// Blocks that the host can still allocate for the pool: without limit for a block device, which has all of
-    /// its own, and where the host does not say.
+    /// Blocks that the host can still allocate for the pool. No limit for a block device, and for a
+    /// host that reports none.
     pub fn host_room(&self) -> u64 {
         match fstatvfs(&self.fd) {
             Ok(host) if !self.is_block_device => {
@@ -274,7 +279,7 @@ impl PoolFile {
         }
     }
 
-    /// How another process has harmed the file since it was opened, if it should have so many blocks.
+    /// The damage that another process has done to the file, which should have so many blocks.
     pub fn harm(&self, blocks: u64) -> Option<&'static str> {
         let found = fstat(&self.fd).ok().filter(|_| !self.is_block_device)?;
         if found.st_nlink == 0 {
@@ -283,7 +288,8 @@ impl PoolFile {
         (found.st_size.unsigned_abs() / (BLOCK_SIZE as u64) < blocks).then_some("cut short")
     }
 
-    /// What comes of a request, if it is to reserve blocks on a host that cannot allocate: they are written.
+    /// The result of a request. A request to reserve blocks on a host that cannot allocate writes
+    /// them.
     pub(crate) fn reserved_by_writing(
         &self,
         transfer: &Transfer,
@@ -306,8 +312,9 @@ impl PoolFile {
         Ok(())
     }
 
-    /// A block device is claimed by opening it, so one has to know before. What was opened is looked at
-    /// again: the path may lead elsewhere by then, and waiting for the other end of a FIFO is not wanted.
+    /// Opens and locks the pool. A block device is claimed by opening it, so its kind must be known
+    /// before. The opened file is checked again: the path may lead elsewhere by then, and opening a
+    /// FIFO would wait for its other end.
     fn open_and_claim(path: &Path, access: OFlags) -> Result<Self, DeviceError> {
         let failed = |errno| DeviceError::of(path, "open it", errno);
         let kind = FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode);
@@ -321,7 +328,7 @@ impl PoolFile {
         if FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode) != kind {
             return Err(DeviceError::WrongKind(path.to_owned()));
         }
-        // It would make io_uring give up where it should wait.
+        // The flag would make io_uring give up where it should wait.
         fcntl_setfl(&fd, fcntl_getfl(&fd).map_err(failed)? - OFlags::NONBLOCK).map_err(failed)?;
         if kind == FileType::RegularFile {
             lock(&fd, path)?;
@@ -376,17 +383,17 @@ fn lock(fd: &OwnedFd, path: &Path) -> Result<(), DeviceError> {
         .map_err(|errno| DeviceError::of(path, "lock it", errno))
 }
 
-/// Waits for what a fleet that is gone has given the kernel. Its processes are gone, or they would have
-/// the pool, which whoever asks has locked.
+/// Waits for the I/O that a dead fleet has submitted. Its processes are gone, because the caller
+/// has the lock on the pool.
 pub fn await_writers(fd: impl AsFd, path: &Path) -> Result<(), DeviceError> {
-    // Any number of readers go together; a reader and a writer do not.
+    // Any number of readers exclude only a writer.
     writers_lock(fd.as_fd(), libc::F_RDLCK, 0, 0)
         .and_then(|()| writers_lock(fd.as_fd(), libc::F_UNLCK, 0, 0))
-        .map_err(|errno| DeviceError::of(path, "wait for who wrote to it", errno))
+        .map_err(|errno| DeviceError::of(path, "wait for its earlier writers", errno))
 }
 
-/// Sets a lock of this kind on `count` writers' bytes (0: all) from `first` on. It belongs to the open file,
-/// as `flock`'s does.
+/// Sets a lock of this kind on the bytes of `count` writers (0: all), starting with `first`. It
+/// belongs to the open file, like an `flock`.
 fn writers_lock(
     fd: BorrowedFd<'_>,
     kind: libc::c_int,
@@ -411,16 +418,17 @@ fn set_writers_lock(
         l_pid: 0,
     };
     retry_on_intr(|| {
-        // SAFETY: the descriptor is open, and the kernel only reads `range`, which outlives the call.
+        // SAFETY: the descriptor is open, and the kernel only reads `range`, which outlives the
+        // call.
         let rc = unsafe { libc::fcntl(fd.as_raw_fd(), set, &raw const range) };
         let error = std::io::Error::last_os_error();
         if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)) }
     })
 }
 
-/// What kind of pool it is, and how many bytes long.
+/// The kind of the pool's file, and its length in bytes.
 fn kind_and_len(fd: BorrowedFd<'_>, path: &Path) -> Result<(FileType, u64), DeviceError> {
-    let failed = |errno| DeviceError::of(path, "look at it", errno);
+    let failed = |errno| DeviceError::of(path, "read its metadata", errno);
     let stat = fstat(fd).map_err(failed)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     let len = match kind {
@@ -434,13 +442,13 @@ fn kind_and_len(fd: BorrowedFd<'_>, path: &Path) -> Result<(FileType, u64), Devi
     Ok((kind, len))
 }
 
-/// Switches direct I/O on if it takes blocks of ours from frames of ours.
+/// Switches direct I/O on if it works with blocks and frames of 4 KiB.
 fn direct_if_possible(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = fcntl_getfl(fd)?;
     if declared_unfit(fd) || fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
         return fcntl_setfl(fd, flags - OFlags::DIRECT);
     }
-    // What is declared is not always so, and old kernels declare nothing: try.
+    // The declared alignment is not always right, and old kernels declare none: try.
     let mut probe = [Aligned([0; BLOCK_SIZE])];
     match retry_on_intr(|| pread(fd, &mut *bounce_bytes(&mut probe), 0)) {
         Err(Errno::INVAL) => fcntl_setfl(fd, flags - OFlags::DIRECT),
@@ -448,7 +456,7 @@ fn direct_if_possible(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel says that direct I/O does not go, or not with 4 KiB.
+/// Whether the kernel declares that direct I/O does not work, or not with 4 KiB.
 fn declared_unfit(fd: BorrowedFd<'_>) -> bool {
     let Ok(found) = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return false;

@@ -1,4 +1,4 @@
-//! One request on its way: what is left of it after a short transfer, and when to give up.
+//! One request in flight: the rest after a short transfer, and when to give up.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno};
@@ -8,32 +8,32 @@ use crate::device::Done;
 /// Frames of one request, as Linux's `IOV_MAX`: 4 MiB.
 pub const FRAMES_MAX: usize = 1024;
 
-/// Fruitless tries (EINTR, EAGAIN, nothing transferred) before a request is EIO. Each is a whole
-/// trip through the kernel, which by then is not just busy.
+/// Attempts without progress (EINTR, EAGAIN, nothing transferred) before a request is EIO. Each is
+/// a system call, so by then the kernel is not just busy.
 const RETRIES_MAX: u32 = 1000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Read,
     Write,
-    /// A write; when it is done, a flush.
+    /// A write, followed by a flush.
     WriteThrough,
     /// A write that is durable when it is done.
     WriteDurable,
     Flush,
-    /// Has the host allocate blocks, and takes them back. Neither has frames.
+    /// Has the host allocate blocks, or returns them. Neither has frames.
     Reserve,
     Discard,
 }
 
-/// What comes after a trip through the kernel.
+/// The next step after a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Done(Result<(), Errno>),
     Again,
 }
 
-/// A request. Its frames, neighbours merged, are what is still to be transferred.
+/// A request. `iovecs` are its frames, neighbours merged, that are still to be transferred.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub token: u64,
@@ -41,15 +41,15 @@ pub(crate) struct Transfer {
     /// Bytes from the start of the device.
     pub offset: u64,
     iovecs: Vec<libc::iovec>,
-    /// Whole iovecs transferred.
+    /// The number of whole iovecs transferred.
     finished: usize,
     retries: u32,
     /// Bytes to reserve or to discard.
     pub span: u64,
 }
 
-// SAFETY: the pointers are only handed to the kernel, under the contract of `Device::submit_read`,
-// which ties them to no thread.
+// SAFETY: the pointers are only passed to the kernel, under the contract of `Device::submit_read`,
+// which binds them to no thread.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
@@ -72,7 +72,8 @@ impl Transfer {
         Some(Self { token, action, offset, iovecs, finished: 0, retries: 0, span: 0 })
     }
 
-    /// A request about `count` blocks that moves no data, or `None` if they do not lie within `len_blocks`.
+    /// A request for `count` blocks that moves no data, or `None` if they do not lie within
+    /// `len_blocks`.
     pub fn of_range(
         token: u64,
         action: Action,
@@ -91,12 +92,13 @@ impl Transfer {
         Self { token, action, offset: 0, iovecs, finished: 0, retries: 0, span: 0 }
     }
 
-    /// What is left to transfer. The kernel may read it until the trip is over.
+    /// The frames that are still to be transferred. The kernel may read the list until the call is
+    /// over.
     pub fn iovecs(&self) -> &[libc::iovec] {
         &self.iovecs[self.finished..]
     }
 
-    /// Takes the kernel's result of a trip: bytes, or a negative errno.
+    /// Handles the kernel's result of a call: bytes, or a negative errno.
     pub fn advance(&mut self, result: i32) -> Step {
         let Ok(bytes) = usize::try_from(result) else {
             return match -result {
@@ -108,10 +110,10 @@ impl Transfer {
             return Step::Done(Ok(()));
         }
         if bytes == 0 && self.action == Action::Read {
-            // The device ends here, whatever it said when it was opened.
+            // The device ends here, whatever its length was at opening.
             return Step::Done(Err(Errno::EIO));
         }
-        // Direct I/O goes on at whole blocks only.
+        // Direct I/O can continue only at a whole block.
         let whole = bytes / BLOCK_SIZE * BLOCK_SIZE;
         self.skip(whole);
         match self.iovecs().is_empty() {
@@ -125,14 +127,14 @@ impl Transfer {
         }
     }
 
-    /// Takes the kernel's result of the flush that came behind the write in one trip: so all was written.
+    /// Handles the kernel's result of the flush behind a write in one chain: all was written.
     pub fn advance_flush(&mut self, result: i32) -> Step {
         self.finished = self.iovecs.len();
         self.action = Action::Flush;
         self.advance(result)
     }
 
-    /// What its submitter hears. A durable write may have failed in a flush behind it.
+    /// The completion for the submitter. A failed durable write may have failed in its flush.
     pub fn done(&self, result: Result<(), Errno>) -> Done {
         let flush = match self.action {
             Action::Flush => true,
@@ -167,7 +169,7 @@ impl Transfer {
     }
 }
 
-/// One iovec for each run of frames that lie side by side.
+/// One iovec for each run of adjacent frames.
 fn merged(frames: impl Iterator<Item = *mut u8>) -> Vec<libc::iovec> {
     let mut iovecs: Vec<libc::iovec> = Vec::new();
     for frame in frames {

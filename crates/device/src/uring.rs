@@ -5,17 +5,17 @@
 //!                                        ^------ short, EINTR, EAGAIN ------'
 //! ```
 //!
-//! At most [`DEPTH`] requests are with the kernel, so neither queue overflows; the rest waits in the
-//! backlog, which is as long as the submitter lets it be (a cell bounds its tasks). A multishot poll
-//! of the wake descriptor sits in the same ring, so parking is one wait for both.
+//! At most [`DEPTH`] requests are in the kernel, so neither queue overflows. The others wait in the
+//! backlog, whose length the submitter limits (a cell limits its tasks). A multishot poll of the
+//! wake descriptor is in the same ring, so parking is one wait for both.
 //!
-//! A write-through to a block device is one request, which says that it is to be durable (`RWF_DSYNC`): the kernel
-//! passes that on to the device, or has it flush, without a thread that waits for it. To a file it is two linked
-//! requests, a write and a flush, handed over together. The write is heard of only if it did not do all; the
-//! flush behind it is then not begun and not heard of. So there is one completion in any case.
+//! A write-through to a block device is one request with `RWF_DSYNC`: the kernel passes that on to
+//! the device, or has it flush, without a thread that waits. To a file it is two linked requests, a
+//! write and a flush, submitted together. The write has a completion only if it did not write all;
+//! then the flush behind it is not started and has none. So there is one completion in any case.
 //!
-//! Completions are delivered when we enter the kernel or look (`COOP_TASKRUN`), not by interrupting
-//! us; the `TASKRUN` flag says when looking needs a call.
+//! Completions are delivered when this process enters the kernel or polls (`COOP_TASKRUN`), not by
+//! an interrupt. The `TASKRUN` flag shows when polling needs a system call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,13 +32,14 @@ use crate::device::{Device, Done};
 use crate::transfer::{Action, Step, Transfer};
 use crate::{DeviceError, PoolFile};
 
-/// Requests that the kernel has at once: more than any one disk's queue is worth.
+/// Requests in the kernel at a time: more than any one disk's queue can use.
 const DEPTH: usize = 255;
-/// The submission queue holds all of them, each perhaps two entries, and the poll of the wake descriptor.
+/// The submission queue has room for all of them, each with two entries, and for the poll of the
+/// wake descriptor.
 const ENTRIES: u32 = 512;
 const _: () = assert!(2 * DEPTH < ENTRIES as usize);
 
-/// Names the poll of the wake descriptor among the completions. The others are indices.
+/// Marks the completions of the poll of the wake descriptor. The others are indices.
 const WAKE: u64 = u64::MAX;
 
 /// Marks the index of a write that a flush follows.
@@ -47,20 +48,20 @@ const LINKED: u64 = 1 << 63;
 pub struct Uring {
     ring: IoUring,
     pool: PoolFile,
-    /// Whether the kernel can be silent about a write that is done (since 5.17).
+    /// Whether the kernel supports a successful write without a completion (since 5.17).
     links: bool,
-    /// Requests by index; `None` is free, and listed in `free`.
+    /// Requests by index. `None` is free, and listed in `free`.
     transfers: Vec<Option<Transfer>>,
     free: Vec<usize>,
     backlog: VecDeque<usize>,
-    /// Requests that the kernel has, or will have with the next call.
+    /// Requests that the kernel has, or will have after the next call.
     flying: usize,
     refused: Vec<Done>,
     finished: Vec<Done>,
     wake: Option<OwnedFd>,
     wake_armed: bool,
-    /// A wake-up was taken off the ring since the last park ended: the next one must not sleep, or
-    /// a wake-up that came between the caller's last look and its park would be lost.
+    /// A wake-up was taken off the ring since the last park ended. The next park must not sleep;
+    /// otherwise a wake-up between the caller's last look and its park would be lost.
     woken: bool,
 }
 
@@ -97,7 +98,7 @@ impl Uring {
         self.backlog.push_back(index);
     }
 
-    /// Moves the backlog to the submission queue as far as the depth allows.
+    /// Moves requests from the backlog to the submission queue, up to the depth.
     fn feed(&mut self) {
         while self.flying < DEPTH
             && let Some(index) = self.backlog.pop_front()
@@ -124,13 +125,15 @@ impl Uring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the entry's descriptor is ours and outlives the ring's use of it, its iovecs lie
-        // in `transfers` until the completion, and its frames are what the submitter promised.
+        // SAFETY: this process owns the entry's descriptor, which outlives the ring's use of it;
+        // its iovecs are in `transfers` until the completion; and the submitter vouches for its
+        // frames.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        assert!(pushed.is_ok(), "the submission queue holds all that may be under way");
+        assert!(pushed.is_ok(), "the submission queue holds all that may be in flight");
     }
 
-    /// Hands the queue to the kernel without waiting, and lets it deliver what it holds back.
+    /// Submits the queue without waiting, and lets the kernel deliver completions that it holds
+    /// back.
     fn enter(&mut self) -> Result<(), DeviceError> {
         let queue = self.ring.submission();
         let (empty, must_look) = (queue.is_empty(), queue.taskrun() || queue.cq_overflow());
@@ -142,7 +145,7 @@ impl Uring {
         let mut result = self.ring.submit().and_then(|taken| all_taken(taken, waiting));
         if must_look && result.is_ok() {
             let flags = EnterFlags::GETEVENTS.bits();
-            // SAFETY: submits nothing and waits for nothing; there is no signal mask.
+            // SAFETY: the call submits nothing and waits for nothing; there is no signal mask.
             let looked =
                 unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, flags, None) };
             result = looked.map(drop);
@@ -150,7 +153,7 @@ impl Uring {
         result.or_else(passing)
     }
 
-    /// Takes the completions; requests that need another trip go to the head of the backlog.
+    /// Handles the completions. Requests that need another call go to the head of the backlog.
     fn reap(&mut self) -> Result<(), DeviceError> {
         loop {
             let next = self.ring.completion().next();
@@ -203,8 +206,9 @@ impl Uring {
     }
 }
 
-/// The kernel takes all or nothing, unless it runs out of memory midway. That may have parted a write from the
-/// flush behind it, which would then not wait for it: nothing this ring says can be relied on.
+/// The kernel takes all entries or none, unless it runs out of memory in between. That may separate
+/// a write from the flush behind it, which would then not wait for it, so the ring can no longer be
+/// relied on.
 fn all_taken(taken: usize, waiting: usize) -> io::Result<()> {
     match taken {
         0 => Ok(()),
@@ -213,7 +217,7 @@ fn all_taken(taken: usize, waiting: usize) -> io::Result<()> {
     }
 }
 
-/// Of the errors of entering the kernel, those that pass: the queues keep what is in them.
+/// Of the errors of entering the kernel, ignores those that pass: the queues keep their contents.
 fn passing(error: io::Error) -> Result<(), DeviceError> {
     match error.raw_os_error() {
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ETIME) => Ok(()),
@@ -235,20 +239,20 @@ fn build() -> io::Result<IoUring> {
     let cooperative = builder.setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
     let unknown = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     let ring = match cooperative {
-        // Kernels before 5.19 do not know all flags.
+        // Kernels before 5.19 do not support all flags.
         Err(error) if unknown(&error) => IoUring::builder().setup_r_disabled().build(ENTRIES),
         other => other,
     };
     match ring {
         Ok(ring) => restrict(ring),
-        // Before 5.10 a ring can do anything.
+        // Before 5.10 a ring cannot be restricted.
         Err(error) if unknown(&error) => IoUring::new(ENTRIES),
         Err(error) => Err(error),
     }
 }
 
-/// From now on the ring can do what a queue to a device does, and nothing else. No filter of system calls sees what a
-/// ring is asked for: without this a process that may not open a file could have its ring open it.
+/// Restricts the ring to the operations of a device queue. A filter of system calls does not see a
+/// ring's operations: without this, a process that may not open a file could have its ring open it.
 fn restrict(ring: IoUring) -> io::Result<IoUring> {
     let calls = [
         opcode::Readv::CODE,
@@ -348,7 +352,7 @@ impl Device for Uring {
         self.feed();
         self.reap()?;
         let nothing_done = self.refused.is_empty() && self.finished.is_empty();
-        // A request that needs another trip must be fed first.
+        // A request that needs another call must be fed first.
         let backlog_waits = self.flying < DEPTH && !self.backlog.is_empty();
         if nothing_done && !backlog_waits && !self.woken {
             self.wait(timeout)?;
@@ -365,12 +369,12 @@ impl Device for Uring {
 }
 
 impl Drop for Uring {
-    /// The kernel may still write to frames: they must not go first.
+    /// Waits for the kernel, which may still write to frames: these must not be freed first.
     fn drop(&mut self) {
         self.backlog.clear();
         while self.flying > 0 {
-            // Another trip of a short transfer is not begun. If our own ring fails us, nothing but
-            // the end of the process keeps the kernel out of memory that is about to be reused.
+            // The rest of a short transfer is not started. If the ring itself fails, only the end
+            // of the process keeps the kernel out of memory that is about to be reused.
             if self.wait(None).is_err() || self.reap().is_err() {
                 std::process::abort();
             }
@@ -387,7 +391,7 @@ mod tests {
     use warren_base::limits::BLOCK_SIZE;
 
     #[test]
-    fn only_a_ring_that_is_forbidden_is_done_without() {
+    fn only_a_forbidden_ring_is_replaced() {
         let of = |errno| refused(io::Error::from_raw_os_error(errno));
         for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
             assert!(matches!(of(errno), DeviceError::NoUring(_)));
@@ -397,14 +401,14 @@ mod tests {
         }
     }
 
-    /// Of a pipe, a flush is EINVAL; a write beyond the limit on file sizes would be a short one.
+    /// For a pipe, a flush is EINVAL; a write beyond the limit on file sizes would be a short one.
     #[test]
-    fn an_error_of_either_part_of_a_write_through_is_heard_of_once() {
+    fn an_error_of_either_part_of_a_write_through_is_reported_once() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         for (fd, errno, flush) in [(write, Errno::EINVAL, true), (read, Errno::EBADF, false)] {
             let mut device = Uring::new(PoolFile::of_descriptor(fd, 1)).unwrap();
             let frame = vec![0; BLOCK_SIZE];
-            // SAFETY: the frame lives and is left alone until the device is dropped.
+            // SAFETY: the frame lives and is unchanged until the device is dropped.
             unsafe { device.submit_write_through(5, BlockNo(0), &[frame.as_ptr()]) };
             let mut done = Vec::new();
             while device.in_flight() > 0 {
@@ -416,9 +420,9 @@ mod tests {
         }
     }
 
-    /// A file stands in: it knows the same flag.
+    /// A file stands in for a block device: it supports the same flag.
     #[test]
-    fn what_is_written_through_to_a_block_device_is_one_request() {
+    fn a_write_through_to_a_block_device_is_one_request() {
         let scratch = ScratchPath::new();
         std::fs::write(scratch.path(), [0; 2 * BLOCK_SIZE]).unwrap();
         for (is_writable, result) in [(true, Ok(())), (false, Err(Errno::EBADF))] {
@@ -426,7 +430,7 @@ mod tests {
             let pool = PoolFile::of_block_device(file.into(), 2);
             let mut device = Uring::new(pool).unwrap();
             let frame = vec![7; BLOCK_SIZE];
-            // SAFETY: the frame lives and is left alone until the device is dropped.
+            // SAFETY: the frame lives and is unchanged until the device is dropped.
             unsafe { device.submit_write_through(5, BlockNo(1), &[frame.as_ptr()]) };
             device.feed();
             assert_eq!(device.ring.submission().len(), 1);
@@ -442,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_opens_nothing_and_speaks_with_nobody() {
+    fn a_ring_opens_no_file_and_no_connection() {
         let mut ring = build().unwrap();
         let here = Fd(libc::AT_FDCWD);
         let entries = [
@@ -460,23 +464,23 @@ mod tests {
             assert_eq!(result, -libc::EACCES, "{entry:?}");
         }
         let again = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(0)]);
-        assert!(again.is_err(), "what is restricted stays so");
+        assert!(again.is_err(), "the restriction stays");
     }
 
     #[test]
-    fn what_the_kernel_took_half_of_is_an_error() {
+    fn a_half_submitted_chain_is_an_error() {
         assert!(all_taken(0, 5).is_ok() && all_taken(5, 5).is_ok());
         let error = all_taken(4, 5).unwrap_err();
         assert!(passing(error).is_err());
     }
 
-    /// The device is a pipe, so that its one read is with the kernel until we write.
+    /// The device is a pipe, so that its one read stays in the kernel until the test writes.
     #[test]
-    fn a_dropped_ring_waits_for_who_is_writing_to_frames() {
+    fn a_dropped_ring_waits_for_reads_into_frames() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let mut device = Uring::new(PoolFile::of_descriptor(read, 1)).unwrap();
         let mut frame = vec![0; BLOCK_SIZE];
-        // SAFETY: the frame lives and is left alone until the device is dropped.
+        // SAFETY: the frame lives and is unchanged until the device is dropped.
         unsafe { device.submit_read(1, BlockNo(0), &[frame.as_mut_ptr()]) };
         device.poll(&mut Vec::new()).unwrap();
         assert_eq!(device.flying, 1);

@@ -1,9 +1,9 @@
-//! What the kernel does, on which a fleet builds. What a killed process has given it still reaches the device, and
-//! its writer's lock lasts until then. And of a flush that fails hears who asked for it, and nobody else. Tried on a
-//! device that is as slow as the test wants: one file of FUSE, whose writes are answered when the test says so, and
-//! of whose flushes the first fails.
+//! Kernel behaviour that a fleet relies on. I/O that a killed process has submitted still reaches
+//! the device, and its writer's lock lasts until then. And only the process that flushed receives
+//! the error of a failed flush. The device of the test is as slow as the test wants: one file of
+//! FUSE, whose writes are answered on command, and whose first flush fails.
 //!
-//! This test has a `main` of its own because it is also the program that is killed. It needs root and
+//! This test has its own `main` because it is also the program that is killed. It needs root and
 //! `/dev/fuse`, and mounts only in a name space of its own.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -28,14 +28,14 @@ use warren_base::BlockNo;
 use warren_base::limits::BLOCK_SIZE;
 use warren_device::{Blocking, Device, PoolFile, Uring};
 
-/// The role of the process that is killed: its queue, then the device's path.
+/// The role of the process that is killed. Its arguments are the queue and the device's path.
 const WRITER: &str = "writer";
 const NUMBER: u16 = 3;
 const BLOCKS: u64 = 16;
 const BLOCK: u64 = 5;
 const PATTERN: u8 = 0xa7;
 /// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -50,24 +50,24 @@ fn main() -> ExitCode {
     }
     own_mounts();
     for queue in ["uring", "blocking"] {
-        println!("test a_dead_writer_keeps_its_lock_until_its_write_has_landed ({queue}) ...");
-        a_dead_writer_keeps_its_lock_until_its_write_has_landed(queue);
+        println!("test a_dead_writer_keeps_its_lock_until_its_write_has_ended ({queue}) ...");
+        a_dead_writer_keeps_its_lock_until_its_write_has_ended(queue);
     }
-    println!("test of_a_flush_that_fails_nobody_else_is_told ...");
-    of_a_flush_that_fails_nobody_else_is_told();
+    println!("test only_the_flusher_receives_the_error_of_a_flush ...");
+    only_the_flusher_receives_the_error_of_a_flush();
     println!("\ntest result: ok. 3 passed; 0 failed");
     ExitCode::SUCCESS
 }
 
 #[allow(unsafe_code)]
 fn own_mounts() {
-    // SAFETY: no other thread runs yet, and nothing here depends on the mounts of before.
+    // SAFETY: no other thread runs yet, and nothing here depends on the earlier mounts.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("unshare");
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).expect("private mounts");
 }
 
-/// Locks as a writer, hands the kernel one write, and waits to be killed.
+/// Locks as a writer, submits one write, and waits to be killed.
 #[allow(unsafe_code)]
 fn write_and_wait(queue: &str, path: &Path) -> ! {
     let shared = open(path);
@@ -78,7 +78,7 @@ fn write_and_wait(queue: &str, path: &Path) -> ! {
         _ => Box::new(Blocking::new(own)),
     };
     let frame = Box::leak(Box::new(Frame([PATTERN; BLOCK_SIZE])));
-    // SAFETY: the frame is leaked and left alone.
+    // SAFETY: the frame is leaked and never changed.
     unsafe { device.submit_write(1, BlockNo(BLOCK), &[frame.0.as_ptr()]) };
     loop {
         device.poll(&mut Vec::new()).expect("poll");
@@ -86,7 +86,7 @@ fn write_and_wait(queue: &str, path: &Path) -> ! {
     }
 }
 
-/// For direct I/O, so that a write is under way and not in the page cache.
+/// Opens the device with direct I/O, so that a write goes to the device and not to the page cache.
 fn open(path: &Path) -> PoolFile {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
@@ -96,7 +96,7 @@ fn open(path: &Path) -> PoolFile {
 #[repr(C, align(4096))]
 struct Frame([u8; BLOCK_SIZE]);
 
-fn a_dead_writer_keeps_its_lock_until_its_write_has_landed(queue: &str) {
+fn a_dead_writer_keeps_its_lock_until_its_write_has_ended(queue: &str) {
     let device = SlowDevice::mount(queue);
     let shared = open(&device.path);
     let successor = shared.reopen().expect("the successor's");
@@ -107,28 +107,28 @@ fn a_dead_writer_keeps_its_lock_until_its_write_has_landed(queue: &str) {
             .spawn()
             .expect("the writer"),
     );
-    device.arrived.recv_timeout(PATIENCE).expect("its write arrives");
+    device.arrived.recv_timeout(TIMEOUT).expect("its write arrives");
     writer.0.kill().expect("kill");
-    // The ring's process is gone at once. One in the middle of a call goes when the call is over.
+    // A process with a ring ends at once. One in a system call ends when the call returns.
     let gone = is_gone_within(&writer.0, Duration::from_secs(2));
-    println!("  the process is gone while its write is under way: {gone}");
+    println!("  the process is gone while its write is in flight: {gone}");
     thread::scope(|scope| {
         let waits = scope.spawn(|| successor.lock_as_writer(NUMBER).expect("the lock"));
         thread::sleep(Duration::from_millis(200));
         assert!(
             !waits.is_finished(),
-            "the lock of a writer whose write is under way was given away"
+            "the lock of a writer was taken while its write was in flight"
         );
         assert!(!device.has_landed());
         device.let_go.send(()).expect("the device is there");
         waits.join().expect("the lock in the end");
-        assert!(device.has_landed(), "the lock came before the write had landed");
+        assert!(device.has_landed(), "the lock came before the write had ended");
     });
-    assert!(is_gone_within(&writer.0, PATIENCE));
+    assert!(is_gone_within(&writer.0, TIMEOUT));
 }
 
-/// So each cell shows the others that a flush of its has failed: their own would say that all is well.
-fn of_a_flush_that_fails_nobody_else_is_told() {
+/// That is why each cell publishes its failed flushes: the flushes of other cells would succeed.
+fn only_the_flusher_receives_the_error_of_a_flush() {
     let device = SlowDevice::mount("flush");
     let shared = open(&device.path);
     let [one, other] = [(); 2].map(|()| shared.reopen().expect("an open file of its own"));
@@ -142,18 +142,18 @@ fn is_gone_within(child: &Child, time: Duration) -> bool {
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
-/// Ends with the test, however that ends.
+/// Kills the child when the test ends, in any way.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        // Once the connection is aborted it cannot hang.
+        // After the connection is aborted it cannot hang.
         let _ = self.0.wait();
     }
 }
 
-/// A file whose writes take as long as the test likes.
+/// A file whose writes take as long as the test wants.
 struct SlowDevice {
     directory: PathBuf,
     path: PathBuf,
@@ -210,7 +210,7 @@ const ASYNC_DIO: u32 = 1 << 15;
 const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
-/// Answers the kernel. Every write waits to be let go; meanwhile other requests are answered.
+/// Answers the kernel. Every write waits for a command; meanwhile other requests are answered.
 fn serve(fuse: File, bytes: &Arc<Mutex<Vec<u8>>>, arrived: &Sender<()>, go: Receiver<()>) {
     let fuse = Arc::new(fuse);
     let go = Arc::new(Mutex::new(go));
@@ -259,7 +259,8 @@ fn answer(opcode: u32, body: &[u8], bytes: &Mutex<Vec<u8>>) -> Result<Vec<u8>, i
             }
             Ok(out)
         }
-        // fuse_attr_out: 16 bytes of validity, then ino, size, blocks, ... and the mode at 60 of fuse_attr.
+        // fuse_attr_out: 16 bytes of validity, then ino, size, blocks, ... and the mode at offset
+        // 60 of fuse_attr.
         GETATTR => {
             let mut out = vec![0; 16 + 88];
             out[16..24].copy_from_slice(&1_u64.to_le_bytes());
@@ -288,7 +289,7 @@ fn reply(fuse: &File, unique: u64, answer: Result<Vec<u8>, i32>) {
     out.extend(error.to_le_bytes());
     out.extend(unique.to_le_bytes());
     out.extend(body);
-    // An interrupted request, or the end of the connection: nobody waits.
+    // After an interrupted request, or the end of the connection, no process waits.
     let mut fuse = fuse;
     let _ = fuse.write(&out);
 }

@@ -1,4 +1,4 @@
-//! Little-endian fields read in order, with every end checked, and written in order.
+//! Little-endian fields, read in order with every bound checked, and written in order.
 
 /// Reads fields from the front of a slice; `None` once it is exhausted.
 pub(crate) struct Take<'a>(&'a [u8]);
@@ -54,7 +54,7 @@ impl<'a> Take<'a> {
     }
 }
 
-/// The checksum of a structure whose crc field ends at `covered_from`: over everything behind it.
+/// The checksum of a structure whose crc field ends at `covered_from`: it covers everything behind.
 pub(crate) fn crc_behind(bytes: &[u8], covered_from: usize) -> u32 {
     crc32c::crc32c(&bytes[covered_from..])
 }

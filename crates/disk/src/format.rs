@@ -22,7 +22,7 @@ use warren_base::FileKind;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_DEFAULT, SHARDS_MAX};
 use warren_base::{BlockNo, Ino, ShardId, Timestamp};
 
-/// Bytes of the smallest pool: a few dozen chunks beside the metadata.
+/// Bytes of the smallest pool: a few dozen chunks besides the metadata.
 pub const SIZE_MIN: u64 = 32 << 20;
 
 /// Bytes of the largest pool.
@@ -31,12 +31,12 @@ pub const SIZE_MAX: u64 = POOL_BLOCKS_MAX * BLOCK_SIZE as u64;
 const ROOT_MODE: u16 = 0o755;
 const FIRST_GENERATION: u64 = 1;
 
-/// What a new pool shall be.
+/// The parameters of a new pool.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     pub size_bytes: u64,
     pub shards: u16,
-    /// Bytes of the region of the op logs; [`log_suggested`] if in doubt.
+    /// Bytes of the region of the op logs; [`log_suggested`] is the default.
     pub log_bytes: u64,
     pub uuid: Uuid,
     /// Seed of the name hashes, from a good source of randomness.
@@ -46,7 +46,7 @@ pub struct FormatOptions {
     pub uid: u32,
     pub gid: u32,
     pub label: String,
-    /// All of its file is allocated, and stays so.
+    /// The host has allocated all of its file, and keeps it allocated.
     pub reserved: bool,
 }
 
@@ -67,8 +67,7 @@ pub enum FormatError {
     BadLog { size: u64, max: u64 },
 }
 
-/// The number of shards that suits a device: the usual one, or fewer so that each has chunks to
-/// use.
+/// The number of shards that suits a device: the default, or fewer so that each has chunks to use.
 pub fn shards_suggested(size_bytes: u64) -> u16 {
     let chunks = size_bytes / BLOCK_SIZE as u64 / CHUNK_BLOCKS;
     let fitting = u16::try_from(chunks / 8).unwrap_or(u16::MAX).max(1);
@@ -77,15 +76,15 @@ pub fn shards_suggested(size_bytes: u64) -> u16 {
 
 /// Bytes of the smallest region of op logs: their table, and the log of one cell.
 pub const LOG_MIN: u64 = (2 + LOG_BLOCKS_MIN) * BLOCK_SIZE as u64;
-/// Bytes of the region of op logs that a large device gets.
+/// Bytes of the region of op logs on a large device.
 const LOG_USUAL: u64 = 64 << 20;
 
-/// The bytes of op logs that suit a device: an eighth, up to the usual.
+/// The bytes of op logs that suit a device: an eighth, up to the default.
 pub fn log_suggested(size_bytes: u64) -> u64 {
     (size_bytes / 8).clamp(LOG_MIN, LOG_USUAL)
 }
 
-/// The blocks of a new pool, the superblocks last. Blocks that are not named may hold anything.
+/// The blocks of a new pool, the superblocks last. All other blocks may contain anything.
 pub fn image(options: &FormatOptions) -> Result<Vec<BlockWrite>, FormatError> {
     let layout = layout_of(options)?;
     let superblock = Superblock {
@@ -136,7 +135,7 @@ fn layout_of(options: &FormatOptions) -> Result<Layout, FormatError> {
     Ok(layout)
 }
 
-/// The tree of shard 0: the root directory and the chunk that holds the tree's only node.
+/// The tree of shard 0: the root directory and the chunk of the tree's only node.
 fn root_tree(options: &FormatOptions, chunk: u64) -> (Option<BlockPtr>, u8, Vec<BlockWrite>) {
     let now = options.now;
     let inode = Inode {

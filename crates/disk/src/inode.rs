@@ -29,9 +29,9 @@ pub struct Inode {
     pub btime: Timestamp,
     /// Grows when cached pages were discarded: earlier descriptors get EIO.
     pub generation: u32,
-    /// The directory that holds this directory; `Ino(0)` for everything that is no directory.
+    /// The parent of a directory; `Ino(0)` for all other kinds.
     pub parent: Ino,
-    /// None is known: zero.
+    /// Zero, because no flag is defined.
     pub flags: u32,
 }
 
@@ -100,7 +100,7 @@ impl Inode {
     }
 }
 
-/// What one shard knows of its part of a directory; `stat` merges all parts.
+/// The knowledge of one shard about its part of a directory; `stat` merges all parts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Part {
     pub entries: u64,

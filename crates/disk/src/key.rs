@@ -5,16 +5,16 @@
 //!   | ino    |kind| sub     |     ordered by (ino, kind, sub) as numbers, not as bytes
 //! ```
 //!
-//! Inode 0 does not exist; its keys hold what belongs to the shard itself. All records of an inode
+//! Inode 0 does not exist; its keys are for records of the shard itself. All records of an inode
 //! are neighbours, and so are the extents of a file and the entries of a directory.
 
 use crate::codec::{Put, Take};
 use warren_base::{Ino, siphash_1_3};
 
-/// What a record is. The numbers are the format's, and their order is the order of records.
+/// The kind of a record. The numbers are the format's, and their order is the order of records.
 ///
-/// A byte on disk. In memory it is as wide as the other fields of a [`Key`]: a byte stored and then
-/// loaded with its padding would wait for the store, at every search.
+/// On disk it is a byte. In memory it is as wide as the other fields of a [`Key`]: a byte that is
+/// stored and then loaded together with its padding would wait for the store, at every search.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u64)]
 pub enum Kind {
@@ -27,7 +27,7 @@ pub enum Kind {
     Xattr = 4,
     /// `sub` is the hash of the entry's name.
     Entry = 5,
-    /// `sub` is the first block of the file that the extent holds.
+    /// `sub` is the extent's first block in the file.
     Extent = 6,
     /// Of inode 0: `sub` is a chunk's number, the value its used-bitmap.
     Chunk = 16,
@@ -56,7 +56,7 @@ impl Kind {
         matches!(self, Self::Chunk | Self::Orphan)
     }
 
-    /// Whether a value of this kind can be changed where it is: all take the same number of bytes.
+    /// Whether a value of this kind can be changed in place: all take the same number of bytes.
     pub(crate) const fn has_fixed_size(self) -> bool {
         matches!(self, Self::Inode | Self::Part | Self::Chunk)
     }
@@ -71,9 +71,9 @@ pub struct Key {
 }
 
 impl Key {
-    /// Not above any other key.
+    /// The smallest key.
     pub const MIN: Self = Self { ino: 0, kind: Kind::Inode, sub: 0 };
-    /// Not below any other key.
+    /// The largest key.
     pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Orphan, sub: u64::MAX };
     pub(crate) const ENCODED_LEN: usize = 17;
 
@@ -128,22 +128,22 @@ impl Key {
         Some(Self { ino, kind: Kind::from_raw(kind)?, sub })
     }
 
-    /// Whether the key may be that of a record: a key of the shard under inode 0, or of an inode.
+    /// Whether the key can be that of a record: a key of the shard under inode 0, or of an inode.
     pub(crate) fn is_legal(&self) -> bool {
         let single = matches!(self.kind, Kind::Inode | Kind::Part);
         self.kind.is_of_shard() == (self.ino == 0) && (!single || self.sub == 0)
     }
 }
 
-/// No name has a smaller hash: smaller cookies of a listing are left for `.` and `..`.
+/// The smallest hash of a name: smaller cookies of a listing are left for `.` and `..`.
 pub(crate) const NAME_HASH_MIN: u64 = 16;
 
 /// The second half of the hash's key; the first is the pool's secret.
 const NAME_HASH_KEY: u64 = u64::from_le_bytes(*b"WarrName");
 
-/// The hash under which a name is kept, in 62 bits, since it is also the entry's cookie in a
-/// listing and `d_off` is signed. So everybody sees hashes of names of his own: neither the secret
-/// nor another name of the same hash follows from them, as the hash is a keyed one.
+/// The hash under which a name is kept. It has 62 bits, because it is also the entry's cookie in a
+/// listing and `d_off` is signed. So every user sees hashes of its own names. It is a keyed hash,
+/// so they reveal neither the secret nor another name of the same hash.
 pub fn name_hash(secret: u64, name: &[u8]) -> u64 {
     (siphash_1_3([secret, NAME_HASH_KEY], name) >> 2).max(NAME_HASH_MIN)
 }
@@ -191,7 +191,7 @@ mod tests {
         assert_ne!(name_hash(1, b"name"), name_hash(2, b"name"));
     }
 
-    /// The page and the code speak of the same hash.
+    /// The document and the code use the same hash.
     #[test]
     fn the_hash_is_the_one_of_the_page() {
         let page = include_str!("../../../docs/disk-format.md");

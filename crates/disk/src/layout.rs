@@ -1,5 +1,5 @@
-//! Where things are on a pool device: computed from its size, its shards and its log, never stored
-//! twice.
+//! The places of all structures on a pool device: computed from its size, its shards and its logs,
+//! never stored twice.
 //!
 //! ```text
 //!   block 0     superblock, copy A
@@ -12,13 +12,13 @@
 //!               chunks                    64 blocks each, up to the last whole one
 //! ```
 //!
-//! Chunk `n` is blocks `64 n .. 64 n + 64` of the device, so chunks that overlap what comes before
-//! them exist too and are reserved.
+//! Chunk `n` is blocks `64 n .. 64 n + 64` of the device, so chunks that overlap the structures
+//! before them exist too and are reserved.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_MAX};
 use warren_base::{BlockNo, ShardId};
 
-/// Bytes of a root slot: what a device writes atomically.
+/// Bytes of a root slot: the unit that a device writes atomically.
 pub const ROOT_SLOT_SIZE: usize = 512;
 
 /// Owners in one page of the region map, behind its header.
@@ -29,7 +29,7 @@ const REGION_START: u64 = 2;
 
 const _: () = {
     assert!(OWNERS_PER_PAGE == 2032 && SLOTS_PER_BLOCK == 8);
-    // A page of the region map tells its number in 32 bits.
+    // A page of the region map has a number of 32 bits.
     assert!(POOL_BLOCKS_MAX / CHUNK_BLOCKS / OWNERS_PER_PAGE < u32::MAX as u64);
 };
 
@@ -41,7 +41,7 @@ pub struct Layout {
     log_blocks: u64,
 }
 
-/// Where a root slot lies: a block, and the byte in it.
+/// The place of a root slot: a block, and the byte in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotPlace {
     pub block: BlockNo,
@@ -66,7 +66,7 @@ impl Layout {
         self.shards
     }
 
-    /// Whole chunks of the device, the reserved ones included.
+    /// Whole chunks of the device, including the reserved ones.
     pub fn chunks(&self) -> u64 {
         self.total_blocks / CHUNK_BLOCKS
     }
@@ -117,7 +117,7 @@ impl Layout {
         SlotPlace { block: self.roots_start().offset(block), offset }
     }
 
-    /// Where the op logs begin; block 0 if there are none.
+    /// The first block of the op logs; block 0 if there are none.
     pub fn log_start(&self) -> BlockNo {
         match self.log_blocks {
             0 => BlockNo(0),

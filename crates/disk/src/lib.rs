@@ -1,11 +1,11 @@
-//! Everything Warren keeps on a pool device, typed; the copy-on-write B+tree; `mkfs`.
+//! All structures of Warren on a pool device, typed; the copy-on-write B+tree; `mkfs`.
 //!
 //! The bits are in `docs/disk-format.md`, which changes with this crate. Bytes are decoded once,
-//! into types that can hold only legal values; a damaged or hostile image gives an error, never a
-//! panic, even where its checksums are valid.
+//! into types that can hold only legal values. A damaged or hostile image leads to an error, never
+//! to a panic, even if its checksums are valid.
 //!
-//! This crate is pure: it is handed blocks and hands blocks back. Where blocks are placed is
-//! decided by whoever owns the shard.
+//! This crate is pure: it receives blocks and returns blocks. The owner of a shard decides where
+//! blocks are placed.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The op logs: where each lies, from where it counts, and how its records are framed.
+//! The op logs: the place of each, where its replay starts, and how its records are framed.
 //!
 //! ```text
 //! log region:  table, copy 0 | table, copy 1 | log 0 | log 1 | ... | log n-1
@@ -16,11 +16,10 @@
 //!
 //! An LSN is a byte position: byte `l` of a log of `b` blocks lies at `l % (4096 b)` of its area. A
 //! log ends where no intact record of its incarnation with the right LSN follows. Eight zero bytes
-//! in a record's place say that the rest of the block is empty: what is written to the device ends
-//! with a block, so that a block which holds something durable is never written again.
+//! in a record's place mean that the rest of the block is empty: each write to the device ends with
+//! a block, so that a block with durable contents is never written again.
 //!
-//! An incarnation is never used twice, so nothing that an earlier fleet left in the area is taken
-//! for a record.
+//! An incarnation is never used twice, so records of an earlier fleet in the area are never valid.
 
 use thiserror::Error;
 use warren_base::limits::{BLOCK_SIZE, CELLS_MAX};
@@ -37,9 +36,10 @@ const STARTS: usize = 32;
 pub const RECORD_HEADER: usize = 32;
 /// Records begin at multiples of this.
 pub const RECORD_ALIGN: usize = 8;
-/// The longest record: a page of every run of a write-back batch, or what one `fsync` puts in line.
+/// The longest record: a page of every run of a write-back batch, or the inline data of one
+/// `fsync`.
 pub const RECORD_MAX: usize = 64 << 10;
-/// No log comes to have so many bytes, and what is added to such a position does not overflow.
+/// A limit that no log reaches. Adding to a position below it cannot overflow.
 const LSN_MAX: u64 = 1 << 62;
 /// Blocks of the smallest log of a cell.
 pub const LOG_BLOCKS_MIN: u64 = 128;
@@ -49,8 +49,8 @@ const _: () = {
     assert!(LOG_BLOCKS_MIN as usize * BLOCK_SIZE >= 8 * RECORD_MAX);
 };
 
-/// From where each log counts. Two copies, of which a checkpoint writes the one that does not
-/// count.
+/// Where the replay of each log starts. There are two copies, and a checkpoint writes the one that
+/// is not valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogTable {
     pub generation: u64,
@@ -81,7 +81,7 @@ pub struct LogArea {
 }
 
 impl LogArea {
-    /// Where byte `lsn` lies: a block of the area, counted from its first, and the byte in it.
+    /// The place of byte `lsn`: a block of the area, counted from its first, and the byte in it.
     pub const fn place(&self, lsn: Lsn) -> (u64, usize) {
         let block = (lsn.0 / BLOCK_SIZE as u64) % self.blocks;
         (block, (lsn.0 % BLOCK_SIZE as u64) as usize)
@@ -93,7 +93,7 @@ impl LogArea {
 }
 
 impl Layout {
-    /// Where the copies of the log table lie.
+    /// The blocks of the copies of the log table.
     pub fn log_table(&self, copy: usize) -> BlockNo {
         assert!(copy < 2 && self.log_blocks() > 0);
         self.log_start().offset(copy as u64)
@@ -154,9 +154,9 @@ impl LogTable {
         starts.iter().all(can_be).then_some(Self { generation, incarnation, starts })
     }
 
-    /// The intact copy of at most `logs_max` logs with the highest generation that is not above the
-    /// superblock's, and the number of the other. Every checkpoint writes a table, so one that is
-    /// older than the superblock is of the past, whatever lies in the other's place.
+    /// The intact copy with at most `logs_max` logs and the highest generation that is not above
+    /// the superblock's, and the number of the other copy. Every checkpoint writes a table, so a
+    /// table that is older than the superblock is out of date, whatever is in the other place.
     pub fn choose(
         copies: [&[u8]; 2],
         generation: u64,
@@ -168,7 +168,7 @@ impl LogTable {
         }
     }
 
-    /// What is wrong with a copy that was written, if anything is.
+    /// The error of a copy that was written, if it has one.
     pub fn damage(bytes: &[u8]) -> Option<LogTableError> {
         let never_written = bytes.len() == BLOCK_SIZE && bytes.iter().all(|byte| *byte == 0);
         Self::decode(bytes).err().filter(|_| !never_written)
@@ -191,7 +191,8 @@ impl LogTable {
     }
 }
 
-/// The header of a record whose steps and cause are `body`; the whole is padded to
+/// The header of a record with `body` as its steps and cause. The whole is padded to
+/// [`RECORD_ALIGN`].
 /// [`RECORD_ALIGN`].
 pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16) {
     let len = record.len().next_multiple_of(RECORD_ALIGN);
@@ -205,29 +206,29 @@ pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16)
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A record as it lies in a log.
+/// A record in a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RawRecord {
     pub lsn: Lsn,
-    /// Where the next may begin.
+    /// Where the next record may begin.
     pub end: Lsn,
     pub steps: u16,
     /// Steps, cause, padding.
     pub body: Vec<u8>,
 }
 
-/// What lies in a log where a record may begin.
+/// The contents of a log where a record may begin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FoundRecord {
     Record(RawRecord),
-    /// None begins there: the log ends.
+    /// No record begins there: the log ends.
     None,
-    /// What lies before the limit does not tell.
+    /// The bytes before the limit are not enough to know.
     Beyond,
 }
 
-/// Reads the record at `lsn` or behind it, `None` at the end of the log. `read` copies bytes of the
-/// log from a position on; the log holds no byte at or beyond `limit`.
+/// Reads the record at `lsn` or behind it; `None` at the end of the log. `read` copies bytes of the
+/// log from a position on. The log has no bytes at or beyond `limit`.
 pub fn read_record(
     lsn: Lsn,
     limit: Lsn,
@@ -240,7 +241,7 @@ pub fn read_record(
     }
 }
 
-/// The same of a log of which only the bytes before `limit` are at hand.
+/// The same for a log of which only the bytes before `limit` are available.
 pub fn find_record(
     lsn: Lsn,
     limit: Lsn,
@@ -261,7 +262,7 @@ pub fn find_record(
             };
         }
         let next = (at.0 + 1).next_multiple_of(BLOCK_SIZE as u64);
-        // Only what was written to the device is padded, and that was not nothing.
+        // Padding only follows records.
         if at.0.is_multiple_of(BLOCK_SIZE as u64) {
             return FoundRecord::None;
         }

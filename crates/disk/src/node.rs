@@ -8,9 +8,9 @@
 //!   internal record  | key 17 | child block u64 | child crc u32 |
 //! ```
 //!
-//! The crc covers bytes 8..4096, and a [`BlockPtr`] repeats it, so a node that is intact but is not
-//! the one meant (a lost or misdirected write) is found out. Keys ascend. Every key of a child is
-//! at or above the key of the child's record and below the key of the next.
+//! The crc covers bytes 8..4096, and a [`BlockPtr`] repeats it, so an intact node in the wrong
+//! place (after a lost or misdirected write) is detected. Keys ascend. Every key of a child is at
+//! or above the key of the child's record and below the key of the next.
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::key::Key;
@@ -21,12 +21,12 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, ShardId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WNod");
-/// Where the bytes begin that the checksum covers.
+/// The first byte that the checksum covers.
 const COVERED_FROM: usize = 8;
 
-/// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Our own
-/// splits leave nodes half full, so honest trees stay far below both; the distance between them is
-/// what an image made to look tall (a node may have a single record) may still grow.
+/// Levels of the tallest tree in memory, and of the tallest that a root slot may name. Our splits
+/// leave nodes half full, so valid trees stay far below both. The difference is the room for growth
+/// of a hostile image that looks tall (a node may have a single record).
 pub const HEIGHT_MAX: usize = 12;
 pub const ROOT_HEIGHT_MAX: u8 = 9;
 
@@ -35,14 +35,14 @@ const _: () = {
     assert!((ROOT_HEIGHT_MAX as usize) < HEIGHT_MAX);
 };
 
-/// Where a node is, and the checksum that it has there.
+/// The place of a node, and its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockPtr {
     pub block: BlockNo,
     pub checksum: u32,
 }
 
-/// Why a block is not the node that was asked for.
+/// Why a block is not the expected node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NodeError {
     #[error("not a tree node")]
@@ -67,7 +67,7 @@ pub enum NodeError {
     TooNew(u64),
 }
 
-/// A node as it was read. Not empty; keys ascend.
+/// A node after it was read. Not empty; keys ascend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DecodedNode {
     pub level: u8,
@@ -84,7 +84,7 @@ pub enum DecodedBody {
     Internal(Vec<BlockPtr>),
 }
 
-/// What the header says beside count and checksum.
+/// The header's fields besides count and checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamp {
     pub shard: ShardId,
@@ -172,8 +172,8 @@ impl DecodedNode {
         Ok(Self { level, generation, size, keys, body })
     }
 
-    /// The node of a block that nothing was followed to: shard and checksum are those that its own
-    /// header says.
+    /// The node in a block to which no pointer was followed: shard and checksum come from its own
+    /// header.
     pub fn decode_stray(block: BlockNo, bytes: &[u8]) -> Result<(ShardId, Self), NodeError> {
         let short = NodeError::Malformed("header");
         let field = |at: usize, len: usize| bytes.get(at..at + len).map(Take::new);
@@ -183,8 +183,8 @@ impl DecodedNode {
     }
 }
 
-/// Puts a node's magic where it belongs. Returns the first bit that was not as it should be, or
-/// that of the checksum's field behind it if all were.
+/// Writes a node's magic. Returns the first bit that was wrong, or the first bit of the checksum
+/// behind it if all were right.
 pub fn restore_magic(bytes: &mut [u8]) -> usize {
     let wrong = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) ^ MAGIC;
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -265,7 +265,7 @@ mod tests {
         leaf(&[Key::chunk(1), Key::orphan(Ino(4))], &[Value::Chunk(5), Value::Orphan])
     }
 
-    /// Makes the checksum right again after `change`.
+    /// Recomputes the checksum after `change`.
     fn tampered(change: impl FnOnce(&mut [u8])) -> Result<DecodedNode, NodeError> {
         let (_, mut bytes) = small();
         change(&mut bytes);

@@ -1,5 +1,4 @@
-//! The frame of a record in a tree node: how many bytes it takes beside its value, how many a value
-//! may have.
+//! The frame of a record in a tree node: its bytes besides the value, and the limit of a value.
 
 use crate::key::Key;
 use thiserror::Error;
@@ -11,7 +10,7 @@ pub(crate) const NODE_HEADER: usize = 32;
 /// Bytes of records that a node holds.
 pub const NODE_CAPACITY: usize = BLOCK_SIZE - NODE_HEADER;
 
-/// Bytes of a leaf's record beside its value: the key and the value's length.
+/// Bytes of a leaf's record besides its value: the key and the value's length.
 pub const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;
 
 /// Bytes of an internal node's record: the key, the child's block and its checksum.

@@ -1,19 +1,19 @@
-//! The region map: who owns each chunk of the device.
+//! The region map: the owner of each chunk of the device.
 //!
 //! ```text
 //!   0     4     8            16           20        32
 //!   |magic| crc | generation | page number| zeros   | owner u16 x 2032 |  4096
 //! ```
 //!
-//! Each page has two places and is written by turns to the one that does not count; the page that
-//! counts is the one with the highest generation that the superblock vouches for. Owners: 0xFFFF
-//! free, 0xFFFE reserved (the chunk overlaps what lies before the chunks), else the number of a
+//! Each page has two copies, and each write goes to the copy that is not valid. The valid copy is
+//! the one with the highest generation that is not above the superblock's. Owners: 0xFFFF free,
+//! 0xFFFE reserved (the chunk overlaps the structures before the chunks), else the number of a
 //! shard.
 //!
-//! A page that can be read in one copy only is *in doubt* if the other may have been the newer:
-//! then the map is an old one, which takes chunks for free that have owners. A write that a power
-//! failure tore causes no doubt: what is left of it is the head of the old page, or that of one
-//! never committed.
+//! A page of which only one copy can be read is *in doubt* if the other copy may have been the
+//! newer: then the map is an old one, in which chunks are free that have owners. A write torn by a
+//! power failure causes no doubt: its remains have the head of the old page, or that of a page that
+//! was never committed.
 
 use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};
@@ -26,7 +26,7 @@ use warren_base::{BlockNo, ShardId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WReg");
 const COVERED_FROM: usize = 8;
-/// What a device writes atomically.
+/// The unit that a device writes atomically.
 const SECTOR: usize = 512;
 const FREE: u16 = 0xFFFF;
 const RESERVED: u16 = 0xFFFE;
@@ -37,7 +37,7 @@ const _: () = {
     assert!(REGION_HEADER + 2 * OWNERS_PER_PAGE as usize == BLOCK_SIZE);
 };
 
-/// Who owns a chunk.
+/// The owner of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     Free,
@@ -57,13 +57,13 @@ pub enum RegionError {
     InDoubt(BlockNo),
 }
 
-/// What one copy of a page is.
+/// The state of one copy of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PageState {
     NeverWritten,
     Committed(u64),
     Uncommitted,
-    /// Damaged; the generation that its head still tells, unverified.
+    /// Damaged, with the generation that its head still has, unverified.
     Bad(Option<u64>),
 }
 
@@ -80,9 +80,9 @@ pub struct BadPage {
 pub struct RegionMap {
     layout: Layout,
     owners: Vec<u16>,
-    /// For each page the copy that counts.
+    /// The valid copy of each page.
     copies: Vec<u8>,
-    /// Pages that differ from the copy that counts.
+    /// Pages that differ from their valid copy.
     dirty: BTreeSet<u64>,
     free: u64,
     bad_pages: Vec<BadPage>,
@@ -118,8 +118,8 @@ impl RegionMap {
         Ok(map)
     }
 
-    /// The map as far as it can be read. Chunks of pages of which no copy can, and chunks with an
-    /// owner that cannot be, are free; the pages are named.
+    /// The map as far as it can be read. Chunks of unreadable pages, and chunks with an invalid
+    /// owner, are free; the pages are returned.
     pub fn salvage(superblock: &Superblock, copies: [&[u8]; 2]) -> (Self, Vec<u64>) {
         let layout = superblock.layout;
         let mut map = Self::new(layout);
@@ -140,7 +140,7 @@ impl RegionMap {
         (map, lost)
     }
 
-    /// Takes every page for changed.
+    /// Marks every page as changed.
     pub fn soil(&mut self) {
         self.dirty = (0..self.layout.region_pages()).collect();
     }
@@ -158,11 +158,11 @@ impl RegionMap {
             [_, PageState::Committed(b)] => (1, b),
             _ => return Err(RegionError::Lost(page)),
         };
-        if let PageState::Bad(told) = states[1 - copy] {
+        if let PageState::Bad(claimed) = states[1 - copy] {
             let block = self.layout.region_page(1 - copy, page);
             // No page is newer than the last checkpoint.
             let newer = counts + 1..=generation;
-            let in_doubt = told.map_or(!newer.is_empty(), |told| newer.contains(&told));
+            let in_doubt = claimed.map_or(!newer.is_empty(), |claimed| newer.contains(&claimed));
             self.bad_pages.push(BadPage { block, in_doubt });
         }
         self.copies[page as usize] = copy as u8;
@@ -217,7 +217,7 @@ impl RegionMap {
         self.free -= 1;
     }
 
-    /// Takes a chunk back from its shard.
+    /// Takes a chunk from its shard.
     pub fn release(&mut self, chunk: u64) {
         assert!(matches!(self.owner(chunk), Some(Owner::Shard(_))), "chunk {chunk} has no owner");
         self.set(chunk, FREE);
@@ -229,14 +229,14 @@ impl RegionMap {
         self.dirty.insert(chunk / OWNERS_PER_PAGE);
     }
 
-    /// Copies of pages that could not be read when the map was loaded. Whoever is going to write
-    /// looks whether one is in doubt.
+    /// Copies of pages that could not be read when the map was loaded. The caller must check for
+    /// pages in doubt before it writes.
     pub fn bad_pages(&self) -> &[BadPage] {
         &self.bad_pages
     }
 
-    /// Encodes the dirty pages for checkpoint `generation`, in their order, and takes them for
-    /// written. They are durable before the superblock of that generation is written.
+    /// Encodes the dirty pages for checkpoint `generation`, in order, and marks them clean. They
+    /// must be durable before the superblock of that generation is written.
     pub fn write_out(&mut self, generation: u64) -> Vec<BlockWrite> {
         let dirty = std::mem::take(&mut self.dirty);
         let mut writes = Vec::with_capacity(dirty.len());
@@ -272,7 +272,7 @@ fn page_state(bytes: &[u8], page: u64, superblock_generation: u64) -> PageState 
     } else if bytes.iter().all(|byte| *byte == 0) {
         return PageState::NeverWritten;
     } else if bytes[..SECTOR].iter().all(|byte| *byte == 0) {
-        // The first write of the page was torn, and its head never came.
+        // The first write of the page was torn, and its head was not written.
         return PageState::Bad(Some(0));
     }
     let mut take = Take::new(bytes);
@@ -358,8 +358,8 @@ mod tests {
         assert_eq!(copies.load(2), Err(RegionError::BadOwner(5000)));
     }
 
-    /// Page 2 of the map, of checkpoints 1 and 3, its newer copy changed at `at`; as of checkpoint
-    /// `now`.
+    /// Page 2 of the map at checkpoints 1 and 3, with its newer copy changed at `at`, loaded at
+    /// checkpoint `now`.
     fn bad_pages(now: u64, spoil: impl FnOnce(&mut [u8])) -> Vec<BadPage> {
         let layout = superblock(1).layout;
         let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&layout));

@@ -1,4 +1,4 @@
-//! Root slots: for each shard two, and the newer of those that the superblock vouches for counts.
+//! Root slots: two for each shard. The newer one that the superblock covers is valid.
 //!
 //! ```text
 //!   0     4     8      24           32    34    35 36       40         48         56     64
@@ -7,11 +7,11 @@
 //!   | inodes | used blocks | zeros ... |  512
 //! ```
 //!
-//! A checkpoint writes a slot for every shard that it changed, always the one that does not count,
-//! and then commits by the superblock. A slot whose generation is above the superblock's is of a
-//! checkpoint that never was. Root block 0 stands for a tree without records; a shard both of whose
-//! slots are all zero has never been used. State 1 marks a shard that was given up (decision 28):
-//! the rest of the slot is what the last checkpoint before that said.
+//! A checkpoint writes a slot for every shard that it changed, always the one that is not valid,
+//! and is committed by the superblock. A slot whose generation is above the superblock's belongs to
+//! a checkpoint that was never committed. Root block 0 means a tree without records; a shard both
+//! of whose slots are all zero has never been used. State 1 marks a shard
+//! that was given up (decision 28): the rest of the slot is that of the last checkpoint before.
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::layout::ROOT_SLOT_SIZE;
@@ -37,7 +37,7 @@ pub struct RootSlot {
     pub shard: ShardId,
     /// The checkpoint that wrote the slot.
     pub generation: u64,
-    /// Where the tree's root lies; `None` if and only if `height` is 0.
+    /// The place of the tree's root; `None` if and only if `height` is 0.
     pub root: Option<BlockPtr>,
     pub height: u8,
     /// The sequence number of the next inode, at least 1.
@@ -68,7 +68,7 @@ pub enum RootSlotError {
     InDoubt,
 }
 
-/// What one of the two slots is.
+/// The state of one of the two slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotState {
     /// All zero.
@@ -80,15 +80,15 @@ pub enum SlotState {
     Bad(RootSlotError),
 }
 
-/// The root slot that counts.
+/// The valid root slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChosenRoot {
     /// `None` if the shard was never used.
     pub root: Option<RootSlot>,
     /// The slot that the next checkpoint writes.
     pub spare: usize,
-    /// What lies there now. If it is `Bad`, it may have been the newer one (a slot is written
-    /// atomically, so no crash makes one bad): then the shard is not opened for writing.
+    /// The present contents of that slot. If it is `Bad`, it may have been the newer one (a slot is
+    /// written atomically, so a crash cannot damage it): then the shard is not opened for writing.
     pub spare_state: SlotState,
 }
 
@@ -157,7 +157,7 @@ impl RootSlot {
     }
 
     fn checked(self) -> Result<Self, RootSlotError> {
-        // One past the last sequence: a shard that has used them all.
+        // One past the last sequence number: for a shard that has used them all.
         let sequences = 1..=Ino::SEQUENCE_MAX + 1;
         if self.height > ROOT_HEIGHT_MAX || self.root.is_some() != (self.height > 0) {
             Err(RootSlotError::Nonsense("height"))
@@ -168,7 +168,7 @@ impl RootSlot {
         }
     }
 
-    /// Which of a shard's two slots counts under this superblock.
+    /// Chooses the valid slot of a shard under this superblock.
     pub fn choose(
         slots: [&[u8]; 2],
         superblock: &Superblock,
@@ -191,7 +191,7 @@ impl RootSlot {
         }
     }
 
-    /// What one slot of the shard is under this superblock.
+    /// The state of one slot of the shard under this superblock.
     pub fn state(bytes: &[u8], superblock: &Superblock, shard: ShardId) -> SlotState {
         if bytes.len() == ROOT_SLOT_SIZE && bytes.iter().all(|byte| *byte == 0) {
             return SlotState::NeverWritten;

@@ -1,13 +1,13 @@
-//! The superblock: what a pool is, and which checkpoint is the last.
+//! The superblock: the identity of a pool, and its last checkpoint.
 //!
 //! Two copies, in blocks 0 and 1; the fields lie in the first 512 bytes, the rest is zero. The
-//! commit of checkpoint `n` is the write of copy `n % 2`. Once that is flushed the other copy is
-//! written too, so that losing one copy later never takes the pool back to a state whose blocks
-//! were used again. Every write of a superblock has a new generation, also one that only changes
-//! the clean flag.
+//! commit of checkpoint `n` is the write of copy `n % 2`. After its flush the other copy is written
+//! too, so that a later loss of one copy never takes the pool back to a state whose blocks were
+//! used again. Every write of a superblock has a new generation, also one that only changes the
+//! clean flag.
 //!
-//! Whatever the version, the magic, the checksum (over everything behind it) and the version stay
-//! where they are, so that any version can tell a newer pool from a damaged one.
+//! In every version, the magic, the checksum (over everything behind it) and the version have the
+//! same place, so that any version can distinguish a newer pool from a damaged one.
 
 use crate::BlockWrite;
 use crate::codec::{Put, Take, crc_behind};
@@ -22,10 +22,11 @@ pub(crate) const FORMAT_VERSION: u32 = 2;
 /// Bytes of a pool's label.
 pub(crate) const LABEL_MAX: usize = 64;
 
-/// What tells a pool from every other.
+/// The first bytes of every pool.
 pub(crate) type Uuid = [u8; 16];
 
-/// No pool comes to have so many checkpoints, and what is added to such a number does not overflow.
+/// A limit that no pool's number of checkpoints reaches. Adding to a number below it cannot
+/// overflow.
 const GENERATION_MAX: u64 = 1 << 62;
 
 const MAGIC: [u8; 8] = *b"WARRENfs";
@@ -39,11 +40,11 @@ const _: () = {
     assert!(FIELDS_LEN <= 512);
 };
 
-/// Everything that is known of a pool before its trees are read.
+/// The metadata of a pool that is known before its trees are read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     pub uuid: Uuid,
-    /// Seed of [`crate::name_hash`]. Nobody but the servers may know it.
+    /// Seed of [`crate::name_hash`]. Only the servers may know it.
     pub secret: u64,
     /// The number of the last checkpoint.
     pub generation: u64,
@@ -51,9 +52,9 @@ pub struct Superblock {
     pub created: Timestamp,
     /// At most [`LABEL_MAX`] bytes.
     pub label: String,
-    /// Unmounted in order: nothing to replay. There may be orphans, left to the next start.
+    /// Stopped in order: nothing to replay. There may be orphans, which the next start frees.
     pub clean: bool,
-    /// The host has allocated all of the file, and keeps it so: nothing of it is given back.
+    /// The host has allocated all of the file and keeps it allocated: nothing is returned to it.
     pub reserved: bool,
 }
 
@@ -70,10 +71,10 @@ pub enum SuperblockError {
     Nonsense(&'static str),
 }
 
-/// How the two copies stand to each other.
+/// The relation of the two copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopiesState {
-    /// Both say the same.
+    /// Both have the same contents.
     Agree,
     /// This copy is behind: the last commit was interrupted before it was rewritten.
     Behind(usize),
@@ -87,7 +88,7 @@ impl Superblock {
         BlockNo(generation % 2)
     }
 
-    /// The writes that commit this, in their order; a flush goes before and behind the first.
+    /// The writes that commit this superblock, in order; a flush precedes and follows the first.
     pub fn commit(&self) -> [BlockWrite; 2] {
         let first = Self::commit_copy(self.generation);
         [first, BlockNo(1 - first.0)].map(|block| (block, self.encode()))
@@ -118,7 +119,7 @@ impl Superblock {
         out.into()
     }
 
-    /// What is stored though it follows from the other fields, for tools and as a check.
+    /// Fields that follow from others. They are stored for tools and as a check.
     fn layout_fields(&self) -> [(&'static str, u64); 5] {
         let layout = &self.layout;
         [
@@ -180,11 +181,11 @@ impl Superblock {
         Some(Ok(superblock))
     }
 
-    /// The copy that counts, and how the other stands to it. `a` and `b` are blocks 0 and 1.
+    /// The valid copy, and its relation to the other. `a` and `b` are blocks 0 and 1.
     pub fn choose(a: &[u8], b: &[u8]) -> Result<(Self, CopiesState), SuperblockError> {
         match (Self::decode(a), Self::decode(b)) {
             (Ok(a), Ok(b)) => Self::choose_of_two(a, b),
-            // A newer pool: its other copy may be one that this version misreads.
+            // A newer pool. Its other copy may be one that this version misreads.
             (Err(SuperblockError::UnknownVersion(version)), _)
             | (_, Err(SuperblockError::UnknownVersion(version))) => {
                 Err(SuperblockError::UnknownVersion(version))
@@ -201,7 +202,7 @@ impl Superblock {
         } else if a == b {
             return Ok((a, CopiesState::Agree));
         }
-        // Of two with one generation, which nobody writes, the one that makes replay happen.
+        // Two copies with one generation are never written. Of such, the one that causes a replay.
         let rank = |superblock: &Self| (superblock.generation, !superblock.clean);
         if rank(&a) >= rank(&b) {
             Ok((a, CopiesState::Behind(1)))

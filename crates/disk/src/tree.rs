@@ -1,9 +1,9 @@
 //! The copy-on-write B+tree of one shard, in memory, with nodes that may be absent.
 //!
-//! Nodes are held decoded. A node is either **clean** (it has a place on disk where it lies
-//! unchanged) or **dirty** (it has none yet); an **absent** child is known by its [`BlockPtr`]
-//! alone. Whoever meets one gets [`Absent`], reads the block, gives it to [`Tree::load`] and asks
-//! again.
+//! Nodes are held decoded. A node is either **clean** (it has a place on disk with its present
+//! contents) or **dirty** (it has none yet). An **absent** child is known only by its [`BlockPtr`].
+//! A call that needs one returns [`Absent`]; the caller reads the block, passes it to
+//! [`Tree::load`] and repeats the call.
 //!
 //! Invariants:
 //! * The ancestors of a dirty node are dirty, and those of a resident node are resident.
@@ -11,11 +11,11 @@
 //!   `i - 1`.
 //! * Nodes on disk are not empty. In memory a dirty leaf may be, if its neighbours are absent.
 //! * Every node's records fit one block.
-//! * A call that says `Absent` has changed nothing.
+//! * A call that returns `Absent` has changed nothing.
 //!
-//! Order of a checkpoint: [`Tree::dirty_nodes`] places are found (which may dirty more nodes, so
-//! count again), [`Tree::write_out`] gives the blocks, they are written and flushed, the root slot
-//! is written; only then may the blocks of [`Tree::take_displaced`] be used again.
+//! Order of a checkpoint: find [`Tree::dirty_nodes`] places (which may dirty more nodes, so count
+//! again), get the blocks from [`Tree::write_out`], write and flush them, write the root slot. Only
+//! then may the blocks of [`Tree::take_displaced`] be used again.
 
 mod change;
 mod memo;
@@ -47,14 +47,14 @@ pub struct Tree {
     displaced: Vec<BlockNo>,
     /// A leaf may be empty; `write_out` will look for it.
     hollow: bool,
-    /// Where eviction goes on.
+    /// Where the next eviction starts.
     hand: usize,
     memo: Memo,
 }
 
 impl Tree {
-    /// The tree whose root lies at `root`, with `height` levels, nothing of it in memory. `None`
-    /// and 0 for the tree of a shard that has no records.
+    /// The tree whose root is at `root`, with `height` levels and no node in memory. `None` and 0
+    /// for the tree of a shard without records.
     ///
     /// `root` and `height` come from a root slot that was checked when it was decoded.
     pub fn open(shard: ShardId, root: Option<BlockPtr>, height: u8) -> Self {
@@ -108,7 +108,7 @@ impl Tree {
         }
     }
 
-    /// The first record whose key is `from` or above.
+    /// The first record whose key is at or above `from`.
     pub fn seek(&self, from: &Key) -> Result<Option<(&Key, &Value)>, Absent> {
         self.root.map_or(Ok(None), |root| self.seek_below(root, from))
     }
@@ -132,8 +132,8 @@ impl Tree {
         }
     }
 
-    /// Shows `visit` the records from `from` to `to`, both included, in order, until it breaks. If
-    /// a node is absent, the records before it have been shown.
+    /// Passes the records from `from` to `to`, both included, in order to `visit`, until it breaks.
+    /// If a node is absent, the records before it have been passed.
     pub fn range<'a>(
         &'a self,
         from: Key,
@@ -141,7 +141,7 @@ impl Tree {
         mut visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
     ) -> Result<(), Absent> {
         let Some(root) = self.root else { return Ok(()) };
-        // Mostly what is asked for lies in one leaf, and often that leaf was found lately.
+        // Usually all wanted records are in one leaf, and often that leaf was found recently.
         if let Some(spot) = self.memo.recall(&from, &self.nodes)
             && self.nodes[spot.leaf()].keys.last().is_some_and(|last| *last > to)
         {
@@ -179,7 +179,7 @@ impl Tree {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Levels; 0 of a tree without records.
+    /// The number of levels; 0 for a tree without records.
     pub const fn height(&self) -> u8 {
         self.height
     }
@@ -189,7 +189,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// The way from the root to the leaf where `key` is or would be. The tree is not empty.
+    /// The path from the root to the leaf where `key` is or would be. The tree is not empty.
     fn path(&self, key: &Key) -> Result<Path, Absent> {
         let mut path = Path::default();
         let mut child = self.root.expect("the tree has a root");

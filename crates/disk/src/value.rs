@@ -1,9 +1,8 @@
 //! Values of a shard's tree: one closed enum, small enough that a leaf's records stay close
 //! together.
 //!
-//! A value's bytes are interpreted by its key's kind; what a decoded value holds is legal (names
-//! without slashes, lengths in range, no name twice in a bucket), so nothing has to be checked
-//! again.
+//! The kind of the key defines how a value's bytes are interpreted. A decoded value is legal (names
+//! without slashes, lengths in range, no name twice in a bucket), so it is not checked again.
 
 use crate::codec::{Put, Take};
 use crate::inode::{Inode, Part};
@@ -34,7 +33,7 @@ const _: () = {
     assert!(NAME_MAX <= u8::MAX as usize && XATTR_NAME_MAX <= u8::MAX as usize);
 };
 
-/// What a record holds. Its variant is that of its key's [`Kind`].
+/// The value of a record. Its variant is that of its key's [`Kind`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     Inode(Box<Inode>),
@@ -46,7 +45,7 @@ pub enum Value {
     /// The entries whose names have the same hash.
     Entries(Box<[Dentry]>),
     Extent(Box<Extent>),
-    /// Which blocks of a chunk are used, block 0 in the lowest bit.
+    /// The used blocks of a chunk, block 0 in the lowest bit.
     Chunk(u64),
     Orphan,
 }
@@ -107,7 +106,7 @@ impl Value {
     }
 
     /// Bytes of the value in a leaf. Only a bucket of colliding names can exceed [`VALUE_MAX`];
-    /// whoever adds to a bucket checks this before it inserts, and refuses with ENOSPC.
+    /// code that adds to a bucket checks this before it inserts, and refuses with ENOSPC.
     pub fn encoded_len(&self) -> usize {
         match self {
             Self::Inode(_) => Inode::ENCODED_LEN,
@@ -139,7 +138,7 @@ impl Value {
         }
     }
 
-    /// The value that `bytes` hold for `key`.
+    /// The value in `bytes` for `key`.
     pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut take = Take::new(bytes);
         let short = ValueError("length of value");
@@ -217,7 +216,7 @@ fn decode_dentry(take: &mut Take<'_>) -> Option<Dentry> {
     legal.then(|| Dentry { name: name.into(), ino, kind })
 }
 
-/// Whether a directory may hold an entry of this name; `.` and `..` are implied, not kept.
+/// Whether a directory may have an entry of this name; `.` and `..` are implied, not stored.
 fn is_entry_name(name: &[u8]) -> bool {
     !name.is_empty()
         && name != b"."

@@ -1,15 +1,15 @@
-//! The check: everything that must hold of a pool that no fleet is using.
+//! Checks everything that must be true of a pool that no fleet uses.
 //!
-//! Order: superblocks; whether the device is as long as they say; region map; log table; then for
+//! Order: superblocks; whether the device has the size they state; region map; log table; then for
 //! each shard its root slots and its tree, record by record (`check/shard.rs`), collecting which
 //! blocks are referred to (`check/space.rs`) and which names lead to which inodes
-//! (`check/names.rs`); then what only the whole can show: space and names against each other
+//! (`check/names.rs`); then the rules that need the whole pool: space and names against each other
 //! (`check/links.rs`).
 //!
-//! Where part of a tree cannot be read, what was in it is unknown; checks that would accuse the
-//! rest because of that are left out, and the report says that it is incomplete.
+//! If part of a tree cannot be read, its content is unknown. Checks that would therefore report
+//! faults elsewhere are skipped, and the report states that it is incomplete.
 //!
-//! Nothing here changes the pool; what a repair would write is worked out in `repair.rs`.
+//! The check does not change the pool; `repair.rs` computes a repair.
 
 mod checker;
 mod links;
@@ -26,7 +26,7 @@ use space::Space;
 use std::collections::BTreeMap;
 use warren_base::ShardId;
 
-/// Checks the pool on a device of `device_blocks` blocks, which `read` reads.
+/// Checks the pool on a device of `device_blocks` blocks, read through `read`.
 pub fn check(
     options: Options,
     device_blocks: u64,

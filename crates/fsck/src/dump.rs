@@ -1,7 +1,7 @@
-//! What lies on a pool, for people: any structure as a section of named fields and of lines.
+//! Shows the content of a pool to people: any structure as a section of named fields and of lines.
 //!
-//! Nothing is trusted and nothing is judged: whatever can be decoded is shown, whatever cannot is
-//! said to be so, and the rest is shown as bytes. `fsck` judges.
+//! A dump trusts and judges nothing: it shows every structure that it can decode, reports those
+//! that it cannot, and shows the rest as bytes. `fsck` judges.
 
 use std::fmt::Write;
 use thiserror::Error;
@@ -16,9 +16,9 @@ use warren_disk::{Owner, RegionMap};
 use warren_disk::{RootSlot, RootSlotError};
 use warren_disk::{Superblock, SuperblockError};
 
-/// Bytes in a line of what could not be decoded.
+/// Bytes per line of a structure that could not be decoded.
 const BYTES_A_LINE: usize = 32;
-/// Nodes of one tree that are shown at most: a damaged one may have circles.
+/// The most nodes of one tree that are shown: a damaged tree may have circles.
 const NODES_MAX: usize = 1 << 20;
 
 /// What to show.
@@ -66,7 +66,7 @@ impl Section {
 
 type Read<'a> = &'a mut dyn FnMut(BlockNo, &mut [u8]) -> Result<(), Errno>;
 
-/// Why there is nothing to show.
+/// Why nothing can be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DumpError {
     #[error("{0}")]
@@ -79,8 +79,8 @@ pub enum DumpError {
     NoShard { shard: ShardId, shards: u16 },
 }
 
-/// Shows `subject` of the pool on a device of `device_blocks` blocks, which `read` reads, to
-/// `show`, section by section.
+/// Calls `show` with each section of `subject`, for the pool on a device of `device_blocks` blocks,
+/// read through `read`.
 pub fn dump(
     subject: Subject,
     device_blocks: u64,
@@ -119,8 +119,8 @@ impl Dumper<'_> {
         Ok(bytes)
     }
 
-    /// The block, or a section that says why not, and nothing.
-    fn bytes_or_say(&mut self, title: &str, block: BlockNo) -> Option<Vec<u8>> {
+    /// The block, or `None` after showing a section with the reason.
+    fn bytes_or_report(&mut self, title: &str, block: BlockNo) -> Option<Vec<u8>> {
         match self.bytes(block) {
             Ok(bytes) => Some(bytes),
             Err(errno) => {
@@ -137,7 +137,7 @@ impl Dumper<'_> {
 
     fn superblock(&mut self, block: BlockNo) {
         let title = format!("superblock, copy {block}");
-        let Some(bytes) = self.bytes_or_say(&title, block) else { return };
+        let Some(bytes) = self.bytes_or_report(&title, block) else { return };
         (self.show)(match Superblock::decode(&bytes) {
             Err(error) => Section::wrong(title, error),
             Ok(superblock) => superblock_section(title, &superblock),
@@ -151,7 +151,7 @@ impl Dumper<'_> {
             for slot in 0..2 {
                 let place = layout.root_slot(shard, slot);
                 let title = format!("shard {shard}, root slot {slot}");
-                let Some(bytes) = self.bytes_or_say(&title, place.block) else { continue };
+                let Some(bytes) = self.bytes_or_report(&title, place.block) else { continue };
                 let bytes = &bytes[place.offset..][..ROOT_SLOT_SIZE];
                 let unused = bytes.iter().all(|byte| *byte == 0);
                 if !unused || only.is_some() {
@@ -164,7 +164,7 @@ impl Dumper<'_> {
 
     fn map(&mut self, superblock: &Superblock) -> Result<(), DumpError> {
         let layout = superblock.layout;
-        // A forged superblock may promise far more than there is.
+        // A forged superblock may state a size far beyond the device.
         if layout.total_blocks() > self.device_blocks {
             let (needs, has) = (layout.total_blocks(), self.device_blocks);
             return Err(DumpError::TooShort { has, needs });
@@ -226,7 +226,7 @@ impl Dumper<'_> {
         }
     }
 
-    /// Bytes of a log; zeros, which end it, where it cannot be read.
+    /// Bytes of a log. Unreadable parts are zeros, which end the log.
     fn log_bytes(&mut self, area: &warren_disk::LogArea, lsn: Lsn, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
@@ -239,7 +239,7 @@ impl Dumper<'_> {
     }
 
     fn log_table(&mut self, title: String, block: BlockNo) {
-        let Some(bytes) = self.bytes_or_say(&title, block) else { return };
+        let Some(bytes) = self.bytes_or_report(&title, block) else { return };
         (self.show)(match LogTable::decode(&bytes) {
             Err(error) if LogTable::damage(&bytes).is_some() => Section::wrong(title, error),
             Err(_) => Section::never_written(title),
@@ -276,7 +276,8 @@ impl Dumper<'_> {
         Ok(())
     }
 
-    /// A node and those below; of one inode only, those that lead to it, and its records.
+    /// Shows a node and its descendants; for one inode, only those that lead to it, and its
+    /// records.
     fn node(
         &mut self,
         shard: ShardId,
@@ -293,7 +294,7 @@ impl Dumper<'_> {
         }
         *nodes -= 1;
         let title = format!("node {}", ptr.block);
-        let Some(bytes) = self.bytes_or_say(&title, ptr.block) else { return };
+        let Some(bytes) = self.bytes_or_report(&title, ptr.block) else { return };
         let node = match DecodedNode::decode(ptr, shard, &bytes) {
             Ok(node) => node,
             Err(error) => return (self.show)(Section::wrong(title, error)),
@@ -314,10 +315,10 @@ impl Dumper<'_> {
         }
     }
 
-    /// Whatever its magic says that it is.
+    /// Shows a block as the structure that its magic names.
     fn block(&mut self, block: BlockNo) {
         let title = format!("block {block}");
-        let Some(bytes) = self.bytes_or_say(&title, block) else { return };
+        let Some(bytes) = self.bytes_or_report(&title, block) else { return };
         match &bytes[..4] {
             b"WARR" => self.superblock(block),
             b"WLog" => self.log_table(title, block),
@@ -387,7 +388,7 @@ fn slot_section(title: String, bytes: &[u8]) -> Section {
     section
 }
 
-/// A node that nothing was followed to: what its header says of itself is believed.
+/// A node without a parent that points to it: its own header is believed.
 fn stray_node(title: String, block: BlockNo, bytes: &[u8]) -> Section {
     match DecodedNode::decode_stray(block, bytes) {
         Ok((shard, node)) => node_section(title, shard, &node, None),

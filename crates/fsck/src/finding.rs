@@ -1,4 +1,4 @@
-//! What `fsck` can find, one line each, naming the place.
+//! The findings of `fsck`, one line each, with the place.
 
 use crate::read::ReadError;
 use thiserror::Error;
@@ -8,7 +8,7 @@ use warren_disk::{Key, LogTableError, NodeError, RegionError, RootSlotError, Sup
 /// Whether a finding means that something is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// To be expected after a crash; the next mount deals with it.
+    /// Expected after a crash; the next mount repairs it.
     Note,
     Damage,
 }
@@ -126,8 +126,8 @@ impl Finding {
         }
     }
 
-    /// Whether its repair follows from what is there and takes nothing away, so that no
-    /// administrator need be asked.
+    /// Whether its repair follows from the pool's content and removes nothing, so that no
+    /// administrator must confirm it.
     pub fn is_harmless(&self) -> bool {
         match self {
             Self::SuperblockCopy { .. }
@@ -141,12 +141,12 @@ impl Finding {
         }
     }
 
-    /// Whether it is about file data, of which there is no second copy: no repair brings it back.
+    /// Whether it is about file data, of which there is no second copy: no repair restores it.
     pub fn is_lost_data(&self) -> bool {
         matches!(self, Self::Contents { .. } | Self::UnreadableContents { .. })
     }
 
-    /// The inode that it is about, if it is about one.
+    /// The inode that it concerns, if any.
     pub fn ino(&self) -> Option<Ino> {
         match self {
             Self::ForeignInode { ino, .. }

@@ -1,11 +1,11 @@
-//! `fsck`: checks a pool that no fleet is using, works out its repair, and shows what lies on it.
+//! `fsck`: checks a pool that no fleet uses, computes its repair, and shows its content.
 //!
-//! * `check.rs` finds what is wrong and changes nothing.
-//! * `repair.rs` works out one checkpoint more that puts it right; `repair/footing.rs` one on which
-//!   logs can be replayed.
+//! * `check.rs` finds faults and changes nothing.
+//! * `repair.rs` computes a further checkpoint without these faults; `repair/footing.rs` one on
+//!   which logs can be replayed.
 //! * `dump.rs` shows structures and judges nothing.
 //!
-//! This crate is pure: it is handed blocks and hands blocks back. `disk` decodes them.
+//! This crate is pure: its input and output are blocks. `disk` decodes them.
 
 #![forbid(unsafe_code)]
 

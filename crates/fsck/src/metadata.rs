@@ -1,4 +1,5 @@
-//! What leads to the trees: the superblocks, the region map, the log table, and the root slots.
+//! The structures above the trees: the superblocks, the region map, the log table, and the root
+//! slots.
 
 use crate::finding::Finding;
 use crate::read::{Reader, UNREADABLE};
@@ -9,7 +10,7 @@ use warren_disk::{
     BadPage, CopiesState, KeptRecords, LogTable, RegionError, RegionMap, Superblock,
 };
 
-/// The block, or nothing at all and a finding.
+/// The block, or `None` and a finding.
 pub(crate) fn block_or_none(
     reader: &mut Reader<'_>,
     block: BlockNo,
@@ -42,8 +43,8 @@ pub(crate) fn read_superblock(reader: &mut Reader<'_>, report: &mut Report) -> O
     }
 }
 
-/// Nothing else is looked at on a device that is too short: what a forged superblock promises may
-/// be more than this machine could hold the map of.
+/// On a device that is too short nothing else is read: a forged superblock may state a size whose
+/// map does not fit in this machine's memory.
 pub(crate) fn is_whole(superblock: &Superblock, has: u64, report: &mut Report) -> bool {
     let needs = superblock.layout.total_blocks();
     if needs > has {

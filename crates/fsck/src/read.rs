@@ -9,11 +9,11 @@ use warren_base::{BlockNo, Errno};
 #[error("{0}")]
 pub struct ReadError(pub Errno);
 
-/// What stands for a block that cannot be read: no magic, and not the zeros of a block never
-/// written.
+/// Replaces a block that cannot be read: it has no magic, and differs from the zeros of a block
+/// that was never written.
 pub(crate) const UNREADABLE: u8 = 0xEE;
 
-/// How far a check or a repair has come.
+/// The progress of a check or a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     pub shards_done: u16,
@@ -38,7 +38,7 @@ impl Reader<'_> {
         Ok(bytes)
     }
 
-    /// The block, or bytes that are nothing.
+    /// The block, or [`UNREADABLE`] bytes.
     pub fn block_or_rot(&mut self, block: BlockNo) -> Box<[u8]> {
         self.block(block).unwrap_or_else(|_| vec![UNREADABLE; BLOCK_SIZE].into())
     }

@@ -1,28 +1,27 @@
-//! Repair: what a check finds wrong, put right in one new checkpoint.
+//! Repair: computes one new checkpoint without the faults that a check finds.
 //!
 //! Order:
-//! 1. *Survey.* Every tree is read as far as it can be; a node with one flipped bit is corrected by
-//!    its checksum. What is wrong with an inode's own records is mended there and then
-//!    (`repair/mend.rs`); which blocks are referred to (`repair/space.rs`) and which names lead
-//!    where (`repair/names.rs`) is remembered.
-//! 2. *Decisions.* Each chunk gets one owner and each block one user (`repair/owners.rs`), each
-//!    inode a name, a list of its names or an end (`repair/links.rs`).
-//! 3. *Writing.* A shard about which anything was wrong gets a new tree, from all of its records
-//!    (`repair/write.rs`); the others keep theirs.
+//! 1. *Survey.* Reads every tree as far as possible; corrects a node with one flipped bit by its
+//!    checksum. Repairs faults in an inode's own records at once (`repair/mend.rs`), and records
+//!    which blocks are referred to (`repair/space.rs`) and which names lead to which inodes
+//!    (`repair/names.rs`).
+//! 2. *Decisions.* Gives each chunk one owner and each block one user (`repair/owners.rs`); gives
+//!    each inode a name, a list of its names, or deletes it (`repair/links.rs`).
+//! 3. *Writing.* Builds a new tree from all records for each shard with a fault
+//!    (`repair/write.rs`); the other shards keep theirs.
 //!
 //! Invariants:
-//! * Nothing that the last checkpoint refers to is overwritten, but the table of logs that are
-//!   given up. What is returned is one checkpoint more, so a power failure leaves the old state or
-//!   the new one, and a repair that was interrupted begins anew.
-//! * What is in doubt stays so until everything else counts: what took its place before would make
-//!   the older one count.
-//! * Nothing changes without a [`Mend`] that says so.
+//! * The repair overwrites nothing that the last checkpoint refers to, except the table of
+//!   discarded logs. Its result is a further checkpoint, so a power failure leaves the old state or
+//!   the new one, and an interrupted repair starts again.
+//! * A copy in doubt stays in doubt until everything else is valid: overwriting it earlier would
+//!   make the older copy valid.
+//! * Every change has a [`Mend`] that reports it.
 //! * File data is never invented: a block with a wrong checksum keeps it, and reading it stays EIO.
-//! * A set-id bit of an inode that had to be made anew is not guessed: it has no rights but its
-//!   owner's, root.
+//! * The set-id bits of an inode that had to be created anew are not guessed: it gets only rights
+//!   for its owner, root.
 //!
-//! Memory: some hundred bytes for each inode, the records of one shard at a time, and the new
-//! trees.
+//! Memory: some hundred bytes per inode, the records of one shard at a time, and the new trees.
 
 mod bit;
 mod collect;
@@ -47,9 +46,8 @@ use records::Shard;
 use repairer::Repairer;
 use warren_base::ShardId;
 
-/// Works out the repair of the pool on a device of `device_blocks` blocks, which `read` reads. The
-/// logs of a pool without the clean mark are given up: to keep what they hold, replay them
-/// first.
+/// Computes the repair of the pool on a device of `device_blocks` blocks, read through `read`.
+/// Discards the logs of a pool without the clean mark: to keep their content, replay them first.
 pub fn repair(
     device_blocks: u64,
     read: Read<'_>,
@@ -79,7 +77,7 @@ impl Repairer<'_> {
         self.mends.reported = true;
     }
 
-    /// The records of a shard, each inode's own put right.
+    /// The records of a shard, after repairing each inode's own.
     fn shard(&mut self, shard: ShardId) -> Shard {
         let mut found = self.collect(shard);
         self.mend(&mut found);

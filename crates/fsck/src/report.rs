@@ -1,4 +1,4 @@
-//! What a check is asked for, and what it reports.
+//! The options of a check, and its report.
 
 use crate::finding::{Finding, Severity};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,28 +14,27 @@ pub(crate) const FINDINGS_MAX: usize = 1000;
 pub struct Options {
     /// Read all file data and compare its checksums.
     pub contents: bool,
-    /// Tell the paths of these inodes too.
+    /// Report the paths of these inodes too.
     pub paths_of: BTreeSet<Ino>,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// `None` if the device is no pool that can be read.
+    /// `None` if the device has no readable superblock.
     pub superblock: Option<Superblock>,
     /// In the order of discovery, at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub further_findings: u64,
-    /// Some of it damage, also among the further ones.
+    /// Some finding is damage, perhaps a further one.
     pub damaged: bool,
-    /// Some of it damage whose repair may take something away.
+    /// Some finding is damage whose repair may remove something.
     pub harmful: bool,
-    /// Where the inodes that findings name or that were asked for are found, as far as that is
-    /// known.
+    /// The paths, as far as known, of the inodes that findings name or that were asked for.
     pub paths: BTreeMap<Ino, Box<[u8]>>,
-    /// Part of a tree, or what leads to all of them, could not be read, so not everything was
-    /// checked.
+    /// Part of a tree, or a structure above all trees, could not be read, so the check is
+    /// incomplete.
     pub incomplete: bool,
     /// File data was read too, and compared with its checksums.
     pub contents: bool,
@@ -47,12 +46,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is wrong; notes do not count.
+    /// Whether there is no damage; notes do not count.
     pub fn is_sound(&self) -> bool {
         !self.damaged
     }
 
-    /// Whether no repair would change anything: what is wrong, if anything is, is file data alone.
+    /// Whether a repair would change nothing: the pool is sound, or only file data is damaged.
     pub fn is_past_repair(&self) -> bool {
         let lost = |it: &Finding| it.severity() == Severity::Note || it.is_lost_data();
         !self.incomplete && self.further_findings == 0 && self.findings.iter().all(lost)

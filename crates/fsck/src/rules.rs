@@ -1,13 +1,13 @@
-//! What a check and a repair both demand of a tree.
+//! The rules for a tree that both a check and a repair apply.
 
 use warren_base::FileKind;
 use warren_disk::{DecodedNode, Key, Kind, NodeError};
 
-/// What a node may be, and the keys that it may have.
+/// The permitted level, generation and keys of a node.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub level: u8,
-    /// Of what names the node.
+    /// The generation in the pointer to the node.
     pub generation: u64,
     pub lower: Key,
     pub upper: Option<Key>,
@@ -28,7 +28,7 @@ impl Bounds {
     }
 }
 
-/// The kind of file that alone has such records.
+/// The only kind of file that has such records.
 pub(crate) fn kind_that_has(kind: Kind) -> FileKind {
     match kind {
         Kind::Part | Kind::Entry => FileKind::Directory,

@@ -1,5 +1,5 @@
-//! A small pool with a bit of everything is sound; and each fault that is planted is found, by
-//! name, and nothing else is accused.
+//! A small pool with every kind of structure is sound; each planted fault is found by name, and
+//! nothing else is reported.
 
 use crate::check::names;
 use crate::{Finding, Options, ReadError, Report, check};
@@ -217,7 +217,7 @@ impl Draft {
         }
     }
 
-    /// One more checkpoint, which changes nothing.
+    /// A further checkpoint that changes nothing.
     fn go_on(&mut self) {
         self.superblock.generation += 1;
         let generation = self.superblock.generation;
@@ -348,8 +348,8 @@ fn wrong_names_are_found() {
     );
 }
 
-/// Half of them hang on the root, each in a place of its own; the others are in pairs that hold
-/// each other. It would take hours if each were compared with all before it.
+/// Half of the directories are children of the root, each under its own name; the others form pairs
+/// that contain each other. The test would take hours if each were compared with all before it.
 #[test]
 fn many_directories_are_distinguished_from_many_that_are_detached() {
     const HALF: u64 = 100_000;
@@ -373,7 +373,7 @@ fn directories_that_do_not_form_a_tree_are_found() {
             Finding::Detached { ino: DIR }
         ]
     );
-    // Two directories that hold each other and hang on nothing.
+    // Two directories that contain each other and have no other parent.
     let (a, b) = (Ino(1 << 48 | 8), Ino(1 << 48 | 9));
     assert_eq!(
         planted(|draft| {
@@ -481,7 +481,7 @@ fn space_that_does_not_add_up_is_found() {
 #[test]
 fn a_block_that_is_used_but_free_is_found() {
     let found = planted(|draft| draft.shards[0].used &= !1);
-    // The block is handed out again, for the tree's node.
+    // The block is allocated again, for the tree's node.
     assert!(
         found.iter().any(|finding| matches!(finding, Finding::SharedBlock { .. })),
         "{found:?}"
@@ -529,7 +529,7 @@ fn rot_is_found_where_it_is() {
         root = draft.roots[1].block;
         draft.blocks.get_mut(&root).unwrap()[100] ^= 1;
     });
-    // Shard 1 is lost, and no other shard is accused of it.
+    // Shard 1 is lost, and no fault is reported for any other shard.
     let error = NodeError::BadChecksum;
     assert_eq!(found, [Finding::Node { shard: ShardId(1), block: root, error }]);
     let error = ReadError(Errno::EIO);
@@ -652,7 +652,7 @@ fn findings_fit_one_line_and_name_the_place() {
     assert!(lines.len() >= 8, "{lines:?}");
 }
 
-/// Makes the checksum of a structure that covers the bytes from `covered` on right again.
+/// Corrects the checksum of a structure, which covers the bytes from `covered` on.
 fn seal(bytes: &mut [u8], covered: usize) -> [u8; 4] {
     let crc = crc32c::crc32c(&bytes[covered..]).to_le_bytes();
     bytes[covered - 4..covered].copy_from_slice(&crc);
@@ -663,8 +663,7 @@ fn bend(bytes: &mut [u8], changes: &[(usize, u8)]) {
     changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
 }
 
-/// The root node of a draft's shard and the slot above it, changed with all checksums made right
-/// again.
+/// Changes the root node of a draft's shard and the slot above it, and corrects all checksums.
 fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     let layout = draft.superblock.layout;
     let (root, place) = (draft.roots[shard], layout.root_slot(ShardId(shard as u16), 0));
@@ -676,9 +675,9 @@ fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     seal(slot, 8);
 }
 
-/// Whether many pools, each changed a little by `forge` with right checksums, were found damaged;
-/// checking or repairing none of them may panic, and nothing but rotten data may be wrong with what
-/// was repaired. `forge` is given places in `0..len` to change, and what to.
+/// How many of 1,000 pools, each changed a little by `forge` with right checksums, the check finds
+/// damaged. Checking and repairing must not panic, and a repaired pool may contain no fault but
+/// rotten data. `forge` gets positions in `0..len` and the bytes to write there.
 fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> usize {
     let mut draft = Draft::new();
     for n in 0..400 {
@@ -713,7 +712,8 @@ fn a_forged_image_never_causes_a_panic() {
         }
     };
     let (node, superblock) = (behind(8), behind(12));
-    // Most bytes of a leaf matter; the others are times, owners and modes, which may be anything.
+    // Most bytes of a leaf matter; the others are times, owners and modes, which may have any
+    // value.
     let leaf = damaged_of_forged(900, |draft, changes| forge_root(draft, 0, &node(changes)));
     assert!(leaf > 500, "{leaf}");
     let internal = damaged_of_forged(300, |draft, changes| forge_root(draft, 1, &node(changes)));

@@ -1,16 +1,17 @@
-//! Foreign text in lines: names, paths, and what other users' programs say of themselves.
+//! Escaping of foreign text in lines: names, paths, and texts of other users' programs.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a terminal or a reader of lines might do something else with it than show it: control characters, line
-/// and paragraph separators, and characters that change the direction of what follows.
+/// Whether a terminal or a line reader might interpret the character instead of showing it: control
+/// characters, line and paragraph separators, and characters that change the direction of text.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text on one line, each unsafe character as `\n`, `\u{1b}` and so on. Done twice it is the same.
+/// The text on one line, with each unsafe character escaped as `
+/// `, `\u{1b}` and so on. Escaping twice changes nothing.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return text.into();
@@ -25,10 +26,11 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Appends ` name=value`. A value that is more than one word is quoted, so that it cannot look like other fields.
+/// Appends ` name=value`. A value of more than one word is quoted, so that it cannot look like
+/// other fields.
 pub fn push_field(line: &mut String, name: &str, value: &str) {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./:+,@()".contains(c);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = match !value.is_empty() && value.chars().all(is_plain) {
         true => write!(line, " {name}={value}"),
         false => write!(line, " {name}={value:?}"),
@@ -40,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_character_ends_a_line_or_is_obeyed_by_a_terminal() {
+    fn no_character_ends_a_line_or_controls_a_terminal() {
         let evil = "a\nb\r\u{1b}[2J\u{9b}\u{7f}\u{85}\u{2028}\u{2029}\u{202e}\u{2066}\0c";
         let shown = escaped(evil);
         assert!(!shown.contains(is_unsafe), "{shown}");

@@ -18,13 +18,13 @@ use crate::limit::Limits;
 use crate::line::frame;
 use crate::time::now_ms;
 
-/// The target of events about the start and the end of processes: none is held back.
+/// The target of events about the start and the end of processes. None of them is held back.
 pub const LIFE: &str = "warren::life";
 
-/// Events of other crates are not ours to record.
+/// Events of other crates are not logged.
 const OURS: &str = "warren";
 
-/// Where lines go. A confined process gets no descriptor more than it has.
+/// The destination of lines. A confined process gets no additional descriptor.
 enum Out {
     Stderr,
     Pipe(OwnedFd),
@@ -32,20 +32,21 @@ enum Out {
 
 struct Events {
     out: Out,
-    /// Lines that the pipe had no room for.
+    /// Lines for which the pipe had no room.
     dropped: AtomicU64,
     limits: Mutex<Limits<Identifier>>,
 }
 
-/// From now on all threads of this process record to its standard error, the pipe of a recorder; so does a panic.
-/// For processes that were given such a pipe.
+/// Makes all threads of this process log to its standard error, the pipe of a recorder, from now
+/// on, and logs panics. For processes that were given such a pipe.
 pub fn record_all() {
-    // Only the first one counts, and a process has one role.
+    // Only the first call counts, and a process has one role.
     let _ = tracing::subscriber::set_global_default(Events::new(Out::Stderr));
     std::panic::set_hook(Box::new(record_panic));
 }
 
-/// Until the guard is dropped this thread records to `pipe`. For processes that have a recorder themselves.
+/// Makes this thread log to `pipe` until the guard is dropped. For processes that have a recorder
+/// themselves.
 #[must_use]
 pub fn record_here(pipe: OwnedFd) -> DefaultGuard {
     static PANICS: Once = Once::new();
@@ -70,7 +71,8 @@ impl Events {
         Self { out, dropped: AtomicU64::new(0), limits: Mutex::new(Limits::new()) }
     }
 
-    /// One line, if the pipe has room for it. If lines before it were dropped, that comes first.
+    /// Writes one line, if the pipe has room for it. If lines before it were dropped, their number
+    /// is written first.
     fn write(&self, level: Level, text: &str) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_floods_is_held_back_and_the_life_of_processes_is_not() {
+    fn floods_are_held_back_and_starts_and_ends_of_processes_are_not() {
         let (reader, writer) = pipe();
         let guard = record_here(writer);
         for n in 0..40 {
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_hangs_costs_lines_and_no_time_and_the_next_line_says_how_many() {
+    fn a_hanging_reader_loses_lines_that_are_counted_and_delays_no_writer() {
         let (reader, writer) = pipe();
         let guard = record_here(writer);
         let long = "x".repeat(4000);

@@ -1,13 +1,13 @@
-//! A file that lines are appended to and that is rotated by its size.
+//! A log file that is rotated by its size.
 //!
 //! ```text
 //! FILE ─▶ FILE.1 ─▶ FILE.2 ─▶ FILE.3 ─▶ gone
 //! ```
 //!
-//! Several recorders may write to one file: the fleet's and those of its mounts. Each locks it (`flock`) before it
-//! looks at its size and while it writes or rotates. A file that was renamed or removed meanwhile, by another
-//! recorder or by an operator, is opened anew, so no line goes to a file that is not read any more.
-//! A line is written as a whole or not at all.
+//! Several recorders may write to one file: the fleet's and those of its mounts. Each locks it
+//! (`flock`) before it checks its size and while it writes or rotates. A file that another recorder
+//! or an operator renamed or removed meanwhile is opened again, so no line is written to a file
+//! that is no longer read. A line is written as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// About 80,000 lines: some days of a fleet in trouble, and still a file that an editor opens.
+/// About 80,000 lines: some days of a fleet in trouble, and still small enough for an editor.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The file and its predecessors: 64 MiB in all, however long a fleet serves.
 pub const FILES_KEPT: u32 = 4;
 
-/// Other recorders may rotate the file before this one has locked it, once in so many bytes each. More often than
-/// this in a row never happens.
+/// Attempts to append. Other recorders may rotate the file before this one has locked it, but only
+/// once per file size each, never so often in a row.
 const TRIES: u32 = 16;
 
 pub struct RotatedFile {
@@ -44,7 +44,7 @@ impl RotatedFile {
                 Some(file) => file,
                 None => open(&self.path)?,
             };
-            // It is unlocked when it is closed at the latest.
+            // Closing the file unlocks it at the latest.
             flock(&file, FlockOperation::LockExclusive)?;
             if !is_at(&file, &self.path) {
                 continue;
@@ -56,7 +56,7 @@ impl RotatedFile {
             }
             let written = (&file).write_all(line);
             if written.is_err() {
-                // Half a line may be there. A file that cannot be cut is left with it.
+                // Half a line may have been written. A file that cannot be truncated keeps it.
                 let _ = file.set_len(length);
             }
             let unlocked = flock(&file, FlockOperation::Unlock);
@@ -66,7 +66,7 @@ impl RotatedFile {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// The file is locked. What comes next is opened anew.
+    /// The file is locked. The next line opens a new one.
     fn rotate(&self) -> io::Result<()> {
         for older in (1..FILES_KEPT - 1).rev() {
             match fs::rename(self.numbered(older), self.numbered(older + 1)) {
@@ -84,7 +84,8 @@ impl RotatedFile {
     }
 }
 
-/// Opens the file to append to it; made readable for its owner alone, because it names what users do.
+/// Opens the file to append to it. It is created readable for its owner alone, because it contains
+/// what users do.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // A link would lead elsewhere, and a FIFO would wait for a reader.
@@ -157,7 +158,7 @@ mod tests {
     fn recorders_that_share_a_file_lose_no_line() {
         const LINES: usize = 300;
         let place = Place::new("shared");
-        // All fit into the files that are kept.
+        // All lines fit into the files that are kept.
         let bytes_max = (4 * LINES * "writer 0 line 000\n".len()) as u64 / 3;
         std::thread::scope(|scope| {
             for writer in 0..4 {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_moved_or_removed_is_made_anew() {
+    fn a_file_that_is_moved_or_removed_is_created_again() {
         let place = Place::new("moved");
         let mut file = place.file(1 << 20);
         file.append(b"one\n").expect("append");
@@ -196,7 +197,7 @@ mod tests {
         fs::remove_dir_all(&place.0).expect("remove");
         assert!(file.append(b"four\n").is_err());
         fs::create_dir(&place.0).expect("directory");
-        file.append(b"five\n").expect("it is possible again");
+        file.append(b"five\n").expect("the sink works again");
         assert_eq!(place.lines("log"), ["five"]);
     }
 

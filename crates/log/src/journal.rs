@@ -1,7 +1,8 @@
 //! The systemd journal, by its native protocol: a datagram of `FIELD=value` lines for each event.
 //!
-//! `tracing-journald` is not used: it sends from the process where an event arises, which a confined cell cannot,
-//! waits for the journal, and does not return errors, so that `status` could not name them (decision 24).
+//! `tracing-journald` is not used: it sends from the process of the event, which a confined cell
+//! cannot do, it waits for the journal, and it does not return errors, so that `status` could not
+//! show them (decision 24).
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -12,7 +13,7 @@ use tracing::Level;
 use crate::escape::escaped;
 use crate::line::Line;
 
-/// Where the journal takes datagrams (systemd.io/JOURNAL_NATIVE_PROTOCOL).
+/// The socket where the journal receives datagrams (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 pub const SOCKET: &str = "/run/systemd/journal/socket";
 
 pub struct Journal {
@@ -23,7 +24,8 @@ pub struct Journal {
 impl Journal {
     pub fn open(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        // A journal that does not keep up is one that cannot be written to: what is kept for it is bounded.
+        // A journal that does not keep up counts as one that cannot be written: the backlog for it
+        // is bounded.
         socket.set_nonblocking(true)?;
         Ok(Self { socket, path: path.into() })
     }
@@ -33,7 +35,7 @@ impl Journal {
     }
 }
 
-/// No value has a line's end in it, so none needs the binary form.
+/// No value contains a line end, so none needs the binary form.
 fn datagram(pool: &str, line: &Line) -> String {
     let priority = match line.level {
         Level::ERROR => 3,
@@ -72,6 +74,6 @@ mod tests {
         let known = ["PRIORITY", "SYSLOG_IDENTIFIER", "WARREN_POOL", "WARREN_PROCESS", "MESSAGE"];
         assert_eq!(names, known);
         assert!(text.starts_with("PRIORITY=3\n") && text.ends_with(": ended\n"), "{text}");
-        assert!(journal.send("/pool", &line).is_err(), "nobody receives it");
+        assert!(journal.send("/pool", &line).is_err(), "the socket has no receiver");
     }
 }

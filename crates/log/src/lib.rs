@@ -1,4 +1,4 @@
-//! The log: what the processes of a fleet and of a mount record at their edges.
+//! The log: events of the processes of a fleet and of a mount.
 //!
 //! ```text
 //! tracing::warn!(..) ─ events ─▶ a line in a pipe ─▶ recorder ─ sink ─▶ standard error | file | journal
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A process writes whole lines (at most `PIPE_BUF` bytes) into a pipe that never blocks it: a line
-//! for which there is no room is dropped and counted. It opens nothing, so a confined cell can do it
-//! too, and what it wrote before it was killed is in the pipe. The **recorder** is a thread of the
-//! parent (the keeper or a mount keeper). It knows by the pipe which process wrote a line, so that no
-//! process can write in the name of another. Only this thread waits for a slow disk. It keeps what it
-//! cannot write for a while, and reports that.
+//! for which there is no room is dropped and counted. It opens nothing, so a confined cell can do
+//! it too, and lines that a process wrote before it was killed are in the pipe. The **recorder** is
+//! a thread of the parent (the keeper or a mount keeper). It identifies the process of a line by
+//! the pipe, so that no process can write in the name of another. Only this thread waits for a slow
+//! disk. It keeps lines that it cannot write for a while, and reports that.
 
 #![forbid(unsafe_code)]
 

@@ -1,27 +1,29 @@
-//! How often one place in the code may record an event.
+//! The limit of events of one place in the code.
 //!
-//! A client that is refused a million times, or a device that fails at every read, must not push everything else
-//! out of the log. Each place has so many events a window; the rest are counted, and the count is
-//! recorded with the first event of the process after the window. Events of the life of processes are never
-//! held back: each costs a process, and the supervisor bounds them.
+//! A client that is refused a million times, or a device that fails at every read, must not push
+//! all other events out of the log. Each place may log so many events in a window. The rest are
+//! counted, and the count is logged with the first event of the process after the window. Events
+//! about the start and end of processes are never held back: each costs a process, and the
+//! supervisor limits them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// At most 70,000 lines a day of one place: with 200 bytes each, the files hold several days of it.
+/// At most 70,000 lines a day for one place: at 200 bytes each, the files have room for several
+/// days of it.
 pub const EVENTS_A_WINDOW: u32 = 8;
 pub const WINDOW: Duration = Duration::from_secs(10);
 
 struct Window {
     until: Instant,
     passed: u32,
-    /// Held back since then, and the last of them.
+    /// Events held back in this window, and the last of them.
     held_back: u64,
     sample: String,
 }
 
-/// Events that were held back, and the text of one of them.
+/// The number of events that were held back, and the text of one of them.
 #[derive(PartialEq, Eq, Debug)]
 pub struct HeldBack {
     pub count: u64,
@@ -35,7 +37,7 @@ impl<Place: Eq + Hash> Limits<Place> {
         Self(HashMap::new())
     }
 
-    /// Whether the event of this place may be recorded now.
+    /// Whether the event of this place may be logged now.
     pub fn admits(&mut self, place: Place, now: Instant, text: &str) -> bool {
         let fresh =
             || Window { until: now + WINDOW, passed: 0, held_back: 0, sample: String::new() };
@@ -53,7 +55,7 @@ impl<Place: Eq + Hash> Limits<Place> {
         admits
     }
 
-    /// What was held back in windows that are over. To be called before [`Self::admits`].
+    /// The events held back in windows that are over. Must be called before [`Self::admits`].
     pub fn over(&mut self, now: Instant) -> Vec<HeldBack> {
         let over = |window: &&mut Window| window.until <= now && window.held_back > 0;
         let taken = |window: &mut Window| {

@@ -4,8 +4,8 @@
 //! 0x01  level (E, W or I)  ' '  milliseconds since 1970  ' '  text  '\n'
 //! ```
 //!
-//! Anything else in a pipe is what a library or the runtime wrote to standard error, say before an abort. It is
-//! recorded as a warning.
+//! All other bytes in a pipe were written to standard error by a library or the runtime, for
+//! example before an abort. They are logged as a warning.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ const FRAMED: char = '\u{1}';
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// Since 1970.
+    /// Milliseconds since 1970.
     pub ms: u64,
     pub level: Level,
-    /// The process that wrote it, as its parent knows it.
+    /// The process that wrote it, with its parent's name for it.
     pub process: Arc<str>,
     pub text: String,
-    /// Not from an event.
+    /// The line is not from an event.
     pub is_raw: bool,
 }
 
-/// An event on its way through a pipe.
+/// The form of an event in a pipe.
 pub fn frame(level: Level, ms: u64, text: &str) -> String {
     let letter = match level {
         Level::ERROR => 'E',
@@ -46,7 +46,8 @@ pub fn frame(level: Level, ms: u64, text: &str) -> String {
 }
 
 impl Line {
-    /// What came through the pipe of a process, without its `\n`. None if it is empty.
+    /// Parses a line from the pipe of a process, without its `
+    /// `. None if it is empty.
     pub fn parse(process: &Arc<str>, bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes);
         let framed = text.strip_prefix(FRAMED).and_then(|framed| {
@@ -68,16 +69,16 @@ impl Line {
         Some(Self { ms, level, process, text, is_raw: framed.is_none() })
     }
 
-    /// The line as a file has it.
+    /// The line in the form of a file.
     pub fn format(&self, pool: &str) -> String {
         let mut line = format!("{} {:<5}", rfc3339(self.ms), self.level.as_str());
         push_field(&mut line, "pool", pool);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(line, " {}: {}", escaped(&self.process), self.text);
         line
     }
 
-    /// Bytes that it takes in memory, about.
+    /// Its approximate size in memory.
     pub fn weight(&self) -> usize {
         size_of::<Self>() + self.text.len()
     }
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_comes_through_a_pipe_as_it_was() {
+    fn an_event_passes_a_pipe_unchanged() {
         let process: Arc<str> = "cell 1 (epoch 3)".into();
         let sent = frame(Level::ERROR, 951_868_799_007, "a\nb ended");
         let line = Line::parse(&process, sent.trim_end().as_bytes()).expect("a line");
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_process_writes_is_one_line_of_its_own() {
+    fn any_bytes_of_a_process_are_one_line_in_its_name() {
         let process: Arc<str> = "cell 0".into();
         for bytes in
             [&b"plain"[..], b"\x01E x text", b"\x01", b"\x01I 5", b"\xff\xfe", b"a\rb\x1b[0m"]

@@ -1,13 +1,15 @@
-//! The recorder: a thread that takes lines out of the pipes of processes and writes them where the log goes.
+//! The recorder: a thread that reads lines from the pipes of processes and writes them to the log's
+//! target.
 //!
 //! ```text
 //! pipes ─▶ lines, in the order of their times ─▶ backlog ─▶ sink
 //!                                                   └─ the sink fails: tried again every second
 //! ```
 //!
-//! It is the only thread that waits for a slow disk. While the sink fails, lines wait in the backlog; what has no room
-//! there is lost and counted, and the count is recorded when the sink takes lines again. Meanwhile
-//! [`Recorder::trouble`] says what is wrong, and [`Recorder::changed`] becomes readable when that begins and ends.
+//! It is the only thread that waits for a slow disk. While the sink fails, lines wait in the
+//! backlog. Lines that do not fit are lost and counted, and the count is logged when the sink works
+//! again. Meanwhile [`Recorder::trouble`] returns the error, and [`Recorder::changed`] becomes
+//! readable when that begins and ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,32 +32,33 @@ use crate::stderr::say;
 use crate::target::Target;
 use crate::time::{now_ms, rfc3339};
 
-/// Lines that wait for a sink that fails: some 1,500, which is what a fleet in trouble records in minutes.
+/// The limit of lines that wait for a failing sink: some 1,500, which a fleet in trouble logs in
+/// minutes.
 const BACKLOG_BYTES_MAX: usize = 256 << 10;
 
-/// How often a sink that fails is tried.
+/// How often a failing sink is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the end of a process waits for a sink that hangs.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a process waits for a hanging sink.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Read of one pipe in a turn: all that fits into it.
+/// Bytes read from one pipe in a turn: its whole capacity.
 const READ_MAX: usize = 64 << 10;
 
-/// Turns in which pipes are emptied at the end, when hardly any process is left that writes.
+/// Turns in which pipes are emptied at the end, when hardly any process is left to write.
 const LAST_TURNS: usize = 4;
 
 /// The reading end of a process's pipe.
 struct Source {
     pipe: OwnedFd,
     process: Arc<str>,
-    /// The beginning of a line.
+    /// The beginning of an unfinished line.
     part: Vec<u8>,
 }
 
 struct Shared {
     fresh: Mutex<Vec<Source>>,
-    /// There are fresh sources, or it is to end.
+    /// Signals that there are new sources, or that the thread must end.
     wake: OwnedFd,
     stop: AtomicBool,
     trouble: Mutex<Option<String>>,
@@ -64,12 +67,12 @@ struct Shared {
 
 pub struct Recorder {
     shared: Arc<Shared>,
-    /// Hung up when the thread has ended.
+    /// Hangs up when the thread has ended.
     ended: Receiver<()>,
 }
 
 impl Recorder {
-    /// Starts to record what the processes that serve `pool` write.
+    /// Starts to log the lines of the processes that serve `pool`.
     pub fn start(target: &Target, pool: &str) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(Shared {
@@ -92,7 +95,7 @@ impl Recorder {
         Ok(Self { shared, ended })
     }
 
-    /// A pipe for a process of this name, to be its standard error. A write to it never waits.
+    /// A pipe for a process of this name, as its standard error. A write to it never waits.
     pub fn pipe(&self, process: &str) -> io::Result<OwnedFd> {
         let (pipe, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let source = Source { pipe, process: process.into(), part: Vec::new() };
@@ -101,12 +104,12 @@ impl Recorder {
         Ok(writer)
     }
 
-    /// Readable when [`Self::trouble`] may say something else than before.
+    /// Becomes readable when the result of [`Self::trouble`] may have changed.
     pub fn changed(&self) -> BorrowedFd<'_> {
         self.shared.changed.as_fd()
     }
 
-    /// Why nothing can be recorded now, and since when.
+    /// Why the log cannot be written now, and since when.
     pub fn trouble(&self) -> Option<String> {
         drain(&self.shared.changed);
         self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -114,17 +117,17 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// Has what is in the pipes recorded, unless that takes too long.
+    /// Logs what is in the pipes, unless that takes too long.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         ring(&self.shared.wake);
-        // Nothing is ever sent: it is hung up, or the time is over.
-        let _ = self.ended.recv_timeout(END_PATIENCE);
+        // Nothing is ever sent: the channel hangs up, or the time is over.
+        let _ = self.ended.recv_timeout(END_TIMEOUT);
     }
 }
 
 fn ring(bell: &OwnedFd) {
-    // It cannot fail short of 2^64 rings, and then it is readable.
+    // It can only fail after 2^64 rings, and then the descriptor is readable.
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
@@ -133,7 +136,7 @@ fn drain(bell: &OwnedFd) {
 }
 
 impl Source {
-    /// Takes what is in the pipe; false once it is closed.
+    /// Reads the pipe. False once it is closed.
     fn take(&mut self, lines: &mut Vec<Line>) -> bool {
         let mut bytes = vec![0; READ_MAX];
         let read = match rustix::io::read(&self.pipe, &mut bytes) {
@@ -156,19 +159,19 @@ impl Source {
         true
     }
 
-    /// What a dying process did not end counts as a line.
+    /// An unfinished line of a process that died counts as a line.
     fn end(&mut self, lines: &mut Vec<Line>) {
         lines.extend(Line::parse(&self.process, &self.part));
         self.part.clear();
     }
 }
 
-/// Lines that are not recorded yet.
+/// Lines that are not written yet.
 #[derive(Default)]
 struct Backlog {
     lines: VecDeque<Line>,
     bytes: usize,
-    /// Lines that had no room.
+    /// The number of lines that had no room.
     lost: u64,
 }
 
@@ -182,8 +185,8 @@ impl Backlog {
         self.lines.push_back(line);
     }
 
-    /// Gives the sink what it takes. Lines that came after those that had no room were lost too, so their count comes
-    /// behind what is there.
+    /// Passes lines to the sink. After the first line without room all later ones were lost too, so
+    /// their count follows the lines that are left.
     fn drain(&mut self, mut put: impl FnMut(&Line) -> io::Result<()>) -> io::Result<()> {
         loop {
             while let Some(line) = self.lines.front() {
@@ -219,7 +222,8 @@ impl Sink {
 
     fn put(&mut self, pool: &str, line: &Line) -> io::Result<()> {
         match self {
-            // For people: what went wrong and what came of it. The recorder does not wait for a terminal, so it does not fail.
+            // For users: the errors and their consequences. The recorder does not wait for a
+            // terminal, so this never fails.
             Self::Stderr => {
                 if line.is_raw {
                     say(&format!("{}: {}", line.process, line.text));
@@ -240,7 +244,7 @@ struct Worker {
     sink: Sink,
     sources: Vec<Source>,
     backlog: Backlog,
-    /// Closed with this thread.
+    /// Closed when this thread ends.
     _end: Sender<()>,
 }
 
@@ -269,7 +273,7 @@ impl Worker {
         if is_last {
             self.sources.iter_mut().for_each(|source| source.end(&mut lines));
         }
-        // The order of their times is that of causes, as far as one clock tells.
+        // Their times give the order of causes, as far as one clock can.
         lines.sort_by_key(|line| line.ms);
         lines.into_iter().for_each(|line| self.backlog.push(line));
     }
@@ -295,7 +299,8 @@ impl Worker {
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let retry = Timespec::try_from(RETRY).ok();
         let retry = retry.filter(|_| !self.backlog.lines.is_empty());
-        // What is interrupted is looked at all the same; what cannot be waited for, now and then.
+        // After an interrupted wait everything is checked as usual; if waiting fails, this is
+        // repeated at intervals.
         match poll(&mut fds, retry.as_ref()) {
             Ok(_) | Err(Os::INTR) => {}
             Err(_) => std::thread::sleep(RETRY),

@@ -6,8 +6,8 @@ use rustix::stdio::stderr;
 use crate::escape::escaped;
 use crate::line::FRAME_MAX;
 
-/// Writes `warren: LINE` if it can be taken right now. The reader may be gone, or may have stopped reading: nothing is
-/// served worse for that, so the line is lost then.
+/// Writes `warren: LINE` if standard error takes it right now. If its reader is gone or does not
+/// read, the line is lost, because the service must not wait for it.
 pub fn say(line: &str) {
     let mut line = format!("warren: {}", escaped(line));
     line.truncate(line.floor_char_boundary(FRAME_MAX - 1));

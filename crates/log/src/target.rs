@@ -1,4 +1,4 @@
-//! Where the log goes, as `--log` names it.
+//! The destination of the log, as `--log` names it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,7 +15,7 @@ const JOURNAL: &str = "journal";
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Target {
-    /// The standard error of the process that records: warnings and errors in plain lines.
+    /// The standard error of the recorder's process: warnings and errors in plain lines.
     #[default]
     Stderr,
     Journal,
@@ -23,7 +23,7 @@ pub enum Target {
     File(PathBuf),
 }
 
-/// Why a log cannot go there.
+/// Why the log cannot go there.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     #[error("--log: it names nothing; give `stderr`, `journal` or the path of a file")]
@@ -41,7 +41,7 @@ pub enum TargetError {
 }
 
 impl Target {
-    /// A relative path is one of the working directory.
+    /// A relative path starts at the working directory.
     pub fn parse(word: &OsStr) -> Result<Self, TargetError> {
         match word.as_bytes() {
             b"" => Err(TargetError::Empty),
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// As [`Self::parse`] takes it, in any working directory.
+    /// The word that [`Self::parse`] accepts, for any working directory.
     pub fn word(&self) -> OsString {
         match self {
             Self::Stderr => STDERR.into(),
@@ -66,7 +66,7 @@ impl Target {
         Self::parse(&OsString::from_vec(word.to_vec()))
     }
 
-    /// Whether a log can go there now. A file is made.
+    /// Whether the log can go there now. Creates the file.
     pub fn check(&self) -> Result<(), TargetError> {
         match self {
             Self::Stderr => Ok(()),
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_names_the_same_everywhere() {
+    fn a_word_has_the_same_meaning_in_every_directory() {
         for word in ["stderr", "journal", "/var/log/warren", "./stderr", "a b"] {
             let target = Target::parse(OsStr::new(word)).expect(word);
             assert_eq!(Target::from_bytes(target.word().as_bytes()).expect(word), target);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused_with_the_remedy() {
+    fn an_unwritable_target_is_refused_with_the_remedy() {
         let refused = |path: &str| {
             let error = Target::File(path.into()).check().expect_err(path).to_string();
             assert_eq!(error.lines().count(), 1);

@@ -1,9 +1,9 @@
-//! Time of day as it is written in lines.
+//! The time of day in lines.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Year, month, day, hour, minute and second (UTC) of seconds since 1970, by the calendar of days (Howard Hinnant's
-/// `civil_from_days`).
+/// Year, month, day, hour, minute and second (UTC) of seconds since 1970, by Howard Hinnant's
+/// `civil_from_days`.
 pub fn utc_fields(at: i64) -> (i64, [i64; 5]) {
     let (days, second) = (at.div_euclid(86_400), at.rem_euclid(86_400));
     let shifted = days + 719_468;
@@ -17,7 +17,7 @@ pub fn utc_fields(at: i64) -> (i64, [i64; 5]) {
     (year, [month, day, second / 3600, second / 60 % 60, second % 60])
 }
 
-/// Milliseconds since 1970 as RFC 3339 has them, in UTC.
+/// Milliseconds since 1970 in the form of RFC 3339, in UTC.
 pub fn rfc3339(ms: u64) -> String {
     let (year, [month, day, hour, minute, second]) = utc_fields((ms / 1000).cast_signed());
     let ms = ms % 1000;

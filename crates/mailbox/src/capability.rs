@@ -1,8 +1,8 @@
-//! Capabilities: numbers that let a sender in (fos thesis section 3.2.2).
+//! Capabilities: numbers that admit a sender (fos thesis section 3.2.2).
 //!
-//! Each sender gets a number of its own for the same mailbox, so each can be revoked alone. A
-//! number is no use in guessing the next one: the mint puts a counter through a keyed hash. (The
-//! plain generator would not do: one draw of SplitMix64 gives away its whole state.)
+//! Each sender gets its own number for the same mailbox, so each can be revoked alone. A number
+//! does not help to guess the next one: the mint passes a counter through a keyed hash. (The plain
+//! generator would not do: one draw of SplitMix64 reveals its whole state.)
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,19 +12,19 @@ use warren_proto::Wire;
 
 use crate::CAPABILITIES_MAX;
 
-/// A number that lets its holder send to a mailbox. Zero is never one, so that zeroed memory lets
-/// nobody in.
+/// A number that lets its holder send to a mailbox. Zero is never one, so that zeroed memory admits
+/// no sender.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Wire)]
 pub struct Capability(pub u64);
 
 impl fmt::Debug for Capability {
-    /// The number is a secret and must not end in a log.
+    /// The number is a secret and must not appear in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("capability")
     }
 }
 
-/// Makes capabilities that nobody who has seen some of them can foretell.
+/// Makes capabilities that cannot be predicted from earlier ones.
 #[derive(Clone)]
 pub struct Mint {
     key: [u64; 2],
@@ -48,11 +48,11 @@ impl Mint {
     }
 }
 
-/// How often a capability lets its holder send.
+/// How often the holder of a capability may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uses {
     Many,
-    /// For one reply: the first send spends it.
+    /// For one reply: the first message uses it up.
     Once,
 }
 
@@ -60,7 +60,8 @@ pub enum Uses {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
 
-/// Who may send to one mailbox: kept by the receiver, which checks every message against it.
+/// The capabilities that admit senders to one mailbox. The receiver holds the list and checks every
+/// message against it.
 #[derive(Clone, Default)]
 pub struct CapabilityList {
     entries: BTreeMap<Capability, Uses>,
@@ -71,8 +72,7 @@ impl CapabilityList {
         Self::default()
     }
 
-    /// Lets holders of `capability` in. `Full` after [`CAPABILITIES_MAX`]; there is never room for
-    /// zero.
+    /// Admits holders of `capability`. `Full` after [`CAPABILITIES_MAX`], and always for zero.
     pub fn add(&mut self, capability: Capability, uses: Uses) -> Result<(), Full<Capability>> {
         let known = self.entries.contains_key(&capability);
         if capability.0 == 0 || (!known && self.entries.len() >= CAPABILITIES_MAX) {
@@ -82,7 +82,7 @@ impl CapabilityList {
         Ok(())
     }
 
-    /// Checks the capability that came with a message, and spends it if it was for one use.
+    /// Checks the capability of a message, and removes it if it was for one use.
     pub fn present(&mut self, capability: Capability) -> Result<(), Refused> {
         match self.entries.get(&capability) {
             None => Err(Refused),
@@ -94,12 +94,12 @@ impl CapabilityList {
         }
     }
 
-    /// Whether `present` would let it in; spends nothing.
+    /// Whether `present` would accept it; removes nothing.
     pub fn admits(&self, capability: Capability) -> bool {
         self.entries.contains_key(&capability)
     }
 
-    /// Takes this one capability away, and no other. False if it was not there.
+    /// Removes this one capability. False if it was not there.
     pub fn revoke(&mut self, capability: Capability) -> bool {
         self.entries.remove(&capability).is_some()
     }

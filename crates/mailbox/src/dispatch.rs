@@ -1,29 +1,29 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
-//! Replies first, because they finish work; then peers' requests, because somebody's work waits for
-//! them; then clients' requests, users in turn ([`Turns`]). New requests are not handed out while
-//! as many tasks as allowed are live, which puts back-pressure on the senders instead of growing:
-//! their queues fill, and `Full` is the answer.
+//! Replies first, because they finish work; then peers' requests, because a task of the peer waits
+//! for them; then clients' requests, users in turn ([`Turns`]). At the limit of live tasks no new
+//! requests are handed out. This puts back-pressure on the senders: their queues fill up, and a
+//! push returns `Full`.
 //!
 //! Invariants:
-//! * A reply is always handed out, whatever is live.
-//! * Peers' and clients' live tasks are counted apart, so a flood of clients never keeps a peer's
-//!   request from being served; two cells whose clients wait for each other both go on.
-//! * A request is live from `take_next` until `finished`, however short it was; or as long as its
-//!   driver says with `set_live`.
+//! * A reply is always handed out, however many tasks are live.
+//! * Live tasks of peers and of clients are counted apart, so a flood of clients never delays a
+//!   peer's request. Two cells whose clients wait for each other both make progress.
+//! * A request is live from `take_next` until `finished`, however short it was; or the driver sets
+//!   the number of live tasks with `set_live`.
 
 use warren_base::{BoundedQueue, Full};
 
 use crate::turns::{Next, Sender, Turns};
 
-/// Whose request a task serves.
+/// The sender of the request that a task serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
     Peer,
     Client,
 }
 
-/// What to do next. `Peer` and `Client` must be followed by [`Dispatch::finished`] sooner or later.
+/// The next work. `Peer` and `Client` must be followed by [`Dispatch::finished`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work<R, P, C> {
     Reply(R),
@@ -31,7 +31,7 @@ pub enum Work<R, P, C> {
     Client(C),
 }
 
-/// How much may wait and how much may live. None is zero.
+/// The limits of queues and of live tasks. None is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DispatchLimits {
     pub replies_queued: usize,
@@ -44,7 +44,8 @@ pub struct DispatchLimits {
 }
 
 impl Default for DispatchLimits {
-    /// Every live client task can have one request at a peer, so the replies of all fit.
+    /// Every live client task can have one request at a peer, so the queue has room for all
+    /// replies.
     fn default() -> Self {
         let tasks = warren_base::limits::TASKS_MAX;
         Self {
@@ -117,7 +118,7 @@ impl<R, P, C> Dispatch<R, P, C> {
         Ok(())
     }
 
-    /// What to do next, if anything can be done.
+    /// The next work, if any can be done.
     pub fn take_next(&mut self) -> Option<Work<R, P, C>> {
         let urgent = self.take_urgent();
         if urgent.is_some() {
@@ -131,7 +132,7 @@ impl<R, P, C> Dispatch<R, P, C> {
         Some(Work::Client(request))
     }
 
-    /// What comes before any client's request: a reply or a peer's request.
+    /// The work before any client's request: a reply or a peer's request.
     pub fn take_urgent(&mut self) -> Option<Work<R, P, C>> {
         if let Some(reply) = self.replies.pop() {
             return Some(Work::Reply(reply));
@@ -139,8 +140,8 @@ impl<R, P, C> Dispatch<R, P, C> {
         pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)
     }
 
-    /// The next request of a user that may go on, whatever is live, or one that goes first all the
-    /// same (it ends tasks): for a driver that counts what is live itself. See [`Turns::pop`].
+    /// The next request of a user that may go on, whatever the number of live tasks, or an exempt
+    /// request (it ends tasks). For a driver that counts live tasks itself. See [`Turns::pop`].
     #[inline]
     pub fn take_client(
         &mut self,
@@ -150,7 +151,7 @@ impl<R, P, C> Dispatch<R, P, C> {
         self.clients.pop(may_go_on, goes_first)
     }
 
-    /// So many tasks are live: for a driver whose core counts them itself, instead of
+    /// Sets the number of live tasks, for a driver that counts them itself instead of calling
     /// [`Self::finished`].
     pub fn set_live(&mut self, origin: Origin, live: usize) {
         match origin {
@@ -159,7 +160,7 @@ impl<R, P, C> Dispatch<R, P, C> {
         }
     }
 
-    /// How many requests of this origin may be handed out before one must finish.
+    /// The number of requests of this origin that may be handed out before one must finish.
     pub fn room(&self, origin: Origin) -> usize {
         match origin {
             Origin::Peer => self.peer_tasks.room(),
@@ -167,7 +168,7 @@ impl<R, P, C> Dispatch<R, P, C> {
         }
     }
 
-    /// A request that `take_next` handed out has been answered, or given up.
+    /// A request from `take_next` has been answered, or given up.
     pub fn finished(&mut self, origin: Origin) {
         let tasks = match origin {
             Origin::Peer => &mut self.peer_tasks,
@@ -198,12 +199,12 @@ impl<R, P, C> Dispatch<R, P, C> {
         !self.replies.is_full()
     }
 
-    /// Whether more peers' requests can be queued: if not, the cell leaves them in their rings.
+    /// Whether more peers' requests can be queued. If not, the cell leaves them in their rings.
     pub fn takes_peers(&self) -> bool {
         !self.peers.is_full()
     }
 
-    /// Whether more clients' requests can be queued: if not, the cell leaves them in their slots.
+    /// Whether more clients' requests can be queued. If not, the cell leaves them in their slots.
     fn takes_clients(&self) -> bool {
         self.clients.len() < self.clients_queued_max
     }
@@ -213,7 +214,7 @@ impl<R, P, C> Dispatch<R, P, C> {
         self.clients.len()
     }
 
-    /// Whether nothing is queued, live or not.
+    /// Whether nothing is queued. Live tasks do not count.
     pub fn is_empty(&self) -> bool {
         self.replies.is_empty() && self.peers.is_empty() && self.clients.is_empty()
     }
@@ -281,8 +282,7 @@ mod tests {
         assert_eq!(dispatch.take_next(), Some(Work::Client(2)));
     }
 
-    /// Two cells flooded by clients whose every request needs the other cell: nobody waits in a
-    /// circle.
+    /// Two cells flooded by clients whose every request needs the other cell: there is no deadlock.
     #[test]
     fn flooded_cells_that_need_each_other_go_on() {
         let mut rng = Rng::new(9);

@@ -5,7 +5,7 @@
 //! presents a [`Capability`], and one that is not on the mailbox's [`CapabilityList`] is refused.
 //! [`Dispatch`] orders what arrives.
 //!
-//! What this crate does not do: it moves no bytes. Queues between processes are the driver's.
+//! This crate moves no bytes: queues between processes belong to the driver.
 //!
 //! This crate is pure: no thread, no clock, no I/O; chance comes from the caller's generator.
 
@@ -23,7 +23,7 @@ pub use name::{BadName, Name};
 pub use registry::{RegisterError, RegistrationId, Registry, Resolution, ResolveError};
 pub use turns::{Next, Sender};
 
-/// Bytes of a mailbox's name: `/cell/63/volume/65535/inbox` and its like fit twice.
+/// Bytes of a mailbox's name: twice the length of `/cell/63/volume/65535/inbox`.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// Parts of a mailbox's name.

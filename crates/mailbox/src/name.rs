@@ -1,7 +1,7 @@
 //! Hierarchical names of mailboxes: `/cell/3/inbox`, `/supervisor`.
 //!
-//! A name has one spelling only: it begins with a slash, does not end with one, has no empty part,
-//! and its letters are `a-z 0-9 - _ .`, where `.` and `..` are no parts. So equal names are equal
+//! A name has one spelling: it begins with a slash, does not end with one, has no empty part, and
+//! its letters are `a-z 0-9 - _ .`, where `.` and `..` are no parts. So equal names are equal
 //! bytes.
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Name(Box<str>);
 /// Why a text is no mailbox name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadName {
-    /// It does not begin with a slash, or is nothing but one.
+    /// It does not begin with a slash, or is only a slash.
     NotAbsolute,
     /// More than [`NAME_BYTES_MAX`] bytes.
     TooLong,
@@ -30,7 +30,7 @@ pub enum BadName {
 }
 
 impl Name {
-    /// Checks `text`, which may come from anywhere.
+    /// Checks `text`, which is not trusted.
     pub fn new(text: &str) -> Result<Self, BadName> {
         if text.len() > NAME_BYTES_MAX {
             return Err(BadName::TooLong);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_name_comes_off_the_wire() {
+    fn only_a_legal_name_is_decoded() {
         let name = Name::new("/cell/3").unwrap();
         assert_eq!(Name::from_bytes(&name.to_bytes()), Ok(name));
         for bad in [&b"\x00"[..], b"\x02/", b"\x02/A", b"\x02/\xff", b"\x03/a/"] {

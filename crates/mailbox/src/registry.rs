@@ -1,7 +1,8 @@
-//! Who answers under which name.
+//! The processes behind each name.
 //!
-//! Several processes may register one name; each *sender* is given one of them, in turn, and keeps
-//! it as long as it stays registered, because order holds from one sender to one mailbox only.
+//! Several processes may register one name. Each *sender* is given one of them, in turn, and keeps
+//! it as long as it stays registered, because messages are ordered only from one sender to one
+//! mailbox.
 //!
 //! Invariants: a name is present if and only if it has a registrant; a registration id is never
 //! used twice.
@@ -18,7 +19,7 @@ use crate::{Capability, CapabilityList, NAMES_MAX, Name, REGISTRANTS_MAX, Uses};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct RegistrationId(pub u64);
 
-/// Where to send.
+/// The destination of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Resolution<A> {
     pub address: A,
@@ -37,9 +38,9 @@ pub enum RegisterError {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum ResolveError {
-    /// Nobody has registered the name.
+    /// No process has registered the name.
     Unknown,
-    /// Somebody has, but takes nothing for this capability.
+    /// Processes have registered it, but none accepts this capability.
     Refused,
 }
 
@@ -53,11 +54,12 @@ struct Registrant<A> {
 #[derive(Clone)]
 struct Entry<A> {
     registrants: Vec<Registrant<A>>,
-    /// Which registrant the next sender is offered first.
+    /// The registrant that the next sender is offered first.
     turn: usize,
 }
 
-/// All names of a fleet. Kept by the supervisor; senders ask it once and then cache.
+/// All names of a fleet. The supervisor has the registry; senders query it once and cache the
+/// result.
 #[derive(Clone)]
 pub struct Registry<A> {
     names: BTreeMap<Name, Entry<A>>,
@@ -77,7 +79,7 @@ impl<A: Clone + PartialEq> Registry<A> {
         Self::default()
     }
 
-    /// Registers `address` under `name`; it takes messages that carry one of `capabilities`.
+    /// Registers `address` under `name`. It accepts messages with one of `capabilities`.
     pub fn register(
         &mut self,
         name: &Name,
@@ -112,8 +114,9 @@ impl<A: Clone + PartialEq> Registry<A> {
         Ok(())
     }
 
-    /// Where a sender with `capability` shall send to reach `name`. A sender that was given
-    /// `previous` before gets it again while that still holds; others get the registrants in turn.
+    /// The destination of messages of a sender with `capability` to `name`. A sender that was given
+    /// `previous` before gets it again while that is registered; other senders get the registrants
+    /// in turn.
     pub fn resolve(
         &mut self,
         name: &Name,
@@ -126,7 +129,7 @@ impl<A: Clone + PartialEq> Registry<A> {
         Ok(Resolution { address: registrant.address.clone(), registration: registrant.id })
     }
 
-    /// Lets holders of one more capability send to this registrant.
+    /// Admits holders of one more capability to this registrant.
     pub fn grant(
         &mut self,
         id: RegistrationId,
@@ -136,12 +139,12 @@ impl<A: Clone + PartialEq> Registry<A> {
         registrant.list.add(capability, Uses::Many)
     }
 
-    /// Takes one capability away from one registrant, and no other. False if it was not there.
+    /// Revokes one capability at one registrant. False if it was not there.
     pub fn revoke(&mut self, id: RegistrationId, capability: Capability) -> bool {
         self.registrant(id).is_some_and(|found| found.list.revoke(capability))
     }
 
-    /// Whether this registrant takes messages with this capability.
+    /// Whether this registrant accepts messages with this capability.
     pub fn admits(&self, id: RegistrationId, capability: Capability) -> bool {
         let entry = self.by_id.get(&id).and_then(|name| self.names.get(name));
         let registrants = entry.map_or(&[][..], |entry| &entry.registrants);
@@ -159,7 +162,7 @@ impl<A: Clone + PartialEq> Registry<A> {
         true
     }
 
-    /// Ends all registrations of a process that died or left. Gives back how many there were.
+    /// Ends all registrations of a process that died or left. Returns their number.
     pub fn deregister_address(&mut self, address: &A) -> usize {
         let registrants = self.names.values().flat_map(|entry| &entry.registrants);
         let of_address = registrants.filter(|registrant| registrant.address == *address);
@@ -180,8 +183,7 @@ impl<A: Clone + PartialEq> Registry<A> {
 }
 
 impl<A> Entry<A> {
-    /// Which registrant serves this sender: its previous one, else the first in turn that admits
-    /// it.
+    /// The registrant for this sender: its previous one, else the first in turn that admits it.
     fn choose(
         &mut self,
         capability: Capability,
@@ -203,7 +205,7 @@ impl<A> Entry<A> {
         let at = self.registrants.iter().position(|registrant| registrant.id == id);
         let at = at.expect("an id has a registrant while it lives");
         self.registrants.remove(at);
-        // The turn stays with the registrant that had it.
+        // The turn stays with its registrant.
         if self.turn > at {
             self.turn -= 1;
         }
@@ -216,7 +218,7 @@ impl<A> Entry<A> {
 impl fmt::Display for RegisterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Full => "the registry holds no more under this name",
+            Self::Full => "the registry is full for this name",
             Self::Exists => "the address is registered under this name already",
             Self::BadCapabilities => "too many capabilities, or a zero among them",
         })

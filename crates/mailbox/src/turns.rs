@@ -1,19 +1,19 @@
-//! Whose turn it is: users in turn, the clients of a user in turn, the requests of a client as they
-//! came.
+//! The order of clients' requests: users in turn, the clients of a user in turn, the requests of a
+//! client in order.
 //!
-//! So what a request waits for is one request of each other user, however many another one sends,
-//! and through however many clients. A user that may not go on for now is passed over. Of its
-//! requests those that may not wait (`goes_first`) are found with one look at each; the others are
-//! set aside until the user may go on.
+//! So a request waits for one request of each other user, however many requests a user sends, and
+//! through however many clients. A user that may not go on is passed over. Of its requests, those
+//! that may not wait (`goes_first`) are found by checking each once; the others are set aside until
+//! the user may go on.
 //!
-//! Most requests come to an empty queue: that one is kept apart, for which nothing is looked up.
+//! Most requests find an empty queue. Such a request is kept apart, so that it needs no look-up.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use warren_base::ClientId;
 
-/// Entries without requests that are kept, of users and of a user's clients, so that they are not
-/// made anew for each request.
+/// Empty entries of users, and of a user's clients, that are kept, so that they are not allocated
+/// for each request.
 const KEPT: usize = 64;
 
 /// A request's user and client.
@@ -26,7 +26,7 @@ pub struct Sender {
 /// Requests of one user, clients in turn.
 #[derive(Clone, Debug)]
 struct Clients<T> {
-    /// Those that have requests, the next first.
+    /// Clients with requests, the next one first.
     ring: VecDeque<ClientId>,
     queues: BTreeMap<ClientId, VecDeque<T>>,
 }
@@ -63,7 +63,7 @@ impl<T> Clients<T> {
 
 #[derive(Clone, Debug)]
 struct User<T> {
-    /// Not looked at yet, and looked at and set aside, which are older.
+    /// Requests that were not checked yet, and older ones that were checked and set aside.
     fresh: Clients<T>,
     aside: Clients<T>,
 }
@@ -78,11 +78,11 @@ impl<T> User<T> {
     }
 }
 
-/// A request whose turn it is.
+/// The next request in turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Next<T> {
     pub request: T,
-    /// Its user may not go on: it is let through because it goes first.
+    /// Its user may not go on. The request is let through because it goes first.
     pub is_exempt: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Next<T> {
 #[derive(Clone, Debug)]
 pub struct Turns<T> {
     only: Option<(Sender, T)>,
-    /// Users that have requests, the next first.
+    /// Users with requests, the next one first.
     ring: VecDeque<u32>,
     users: BTreeMap<u32, User<T>>,
     /// Without `only`.
@@ -137,8 +137,8 @@ impl<T> Turns<T> {
         self.len += 1;
     }
 
-    /// The next request of a user that may go on, or one that goes first all the same. After `None`
-    /// there is none before another is pushed or another user may go on.
+    /// The next request of a user that may go on, or one that goes first. After `None` there is
+    /// none until another request is pushed or another user may go on.
     #[inline]
     pub fn pop(
         &mut self,
@@ -180,7 +180,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// The next of the user's requests that goes first. Those that it is behind are set aside.
+/// The next of the user's requests that goes first. Requests before it are set aside.
 fn pop_exempt<T>(user: &mut User<T>, mut goes_first: impl FnMut(&T) -> bool) -> Option<Next<T>> {
     while let Some((client, request)) = user.fresh.pop() {
         if goes_first(&request) {
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn users_take_turns_and_so_do_the_clients_of_each() {
         let mut turns = Turns::default();
-        // Forty clients of one user, then two of another's, then root.
+        // Forty clients of one user, then two of another user, then root.
         for client in 0..40 {
             (0..3).for_each(|n| turns.push(of(7, client), 100 * client + n));
         }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_to_a_flood_is_next_but_one() {
+    fn a_late_user_is_next_but_one_in_a_flood() {
         let mut turns = Turns::default();
         (0..1000).for_each(|n| turns.push(of(7, n % 40), n));
         for late in 2000..2100 {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_may_not_go_on_holds_up_nobody_and_is_looked_at_once() {
+    fn a_user_that_may_not_go_on_delays_no_other_and_is_checked_once() {
         let mut turns = Turns::default();
         (0..10).for_each(|n| turns.push(of(7, n % 2), n));
         let mut looks = Vec::new();
@@ -258,14 +258,14 @@ mod tests {
         assert_eq!(turns.pop(may, &mut look), None);
         looks.sort_unstable();
         assert_eq!(looks, (0..=10).collect::<Vec<_>>());
-        // What was set aside goes on, each client's in its order.
+        // The requests that were set aside follow, each client's in order.
         let order = drain(&mut turns);
         let of_client = |odd: u32| order.iter().copied().filter(move |n| n % 2 == odd);
         assert!(of_client(0).eq([0, 2, 6, 8, 10]) && of_client(1).eq([1, 3, 5, 7, 9]));
     }
 
     #[test]
-    fn one_alone_is_looked_at_like_any_other() {
+    fn a_single_request_is_checked_like_any_other() {
         let mut turns = Turns::default();
         turns.push(of(7, 1), 1);
         assert_eq!(turns.pop(|_| false, |_| false), None);

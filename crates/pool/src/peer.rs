@@ -58,13 +58,13 @@ impl<T> Peer<T> {
 
 /// The other shards that are known, by cell.
 #[derive(Clone, Debug)]
-pub(crate) struct Peers<T> {
+pub(crate) struct PeerShards<T> {
     known: BTreeMap<CellId, Peer<T>>,
     /// Distances that the caller has set, also of cells that are not known yet.
     distances: BTreeMap<CellId, u32>,
 }
 
-impl<T> Peers<T> {
+impl<T> PeerShards<T> {
     pub(crate) const fn new() -> Self {
         Self { known: BTreeMap::new(), distances: BTreeMap::new() }
     }

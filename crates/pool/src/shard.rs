@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use warren_base::CellId;
 
-use crate::peer::{Peers, Phase};
+use crate::peer::{PeerShards, Phase};
 use crate::question::{Question, Search};
 use crate::{Algorithm, Effect, PoolMessage, SearchNo, Ticket, Tuning};
 
@@ -35,7 +35,7 @@ pub struct Pool<T> {
     pub(crate) algorithm: Algorithm,
     pub(crate) tuning: Tuning,
     pub(crate) phase: Phase,
-    pub(crate) peers: Peers<T>,
+    pub(crate) peers: PeerShards<T>,
     /// The shard of all elements in the centralized algorithm. Cells may disagree for a while; then
     /// a search takes longer.
     pub(crate) center: CellId,
@@ -65,7 +65,7 @@ impl<T: Clone> Pool<T> {
             algorithm,
             tuning,
             phase: Phase::Member,
-            peers: Peers::new(),
+            peers: PeerShards::new(),
             center: me,
             elements: VecDeque::new(),
             arrivals: 0,

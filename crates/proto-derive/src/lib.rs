@@ -1,10 +1,10 @@
 //! The derive macro behind every Warren message (fos's stubgen, thesis section 3.2.2).
 //!
-//! `#[derive(Wire)]` writes `encode` and a checking `decode` for structs and enums. Requests are dispatched
-//! by plain matches, which the compiler checks as well as it would a generated table.
+//! `#[derive(Wire)]` writes `encode` and a checking `decode` for structs and enums. Requests are
+//! dispatched by plain matches, which the compiler checks as well as a generated table.
 //!
 //! Invariants of the encoding: fields in the order of declaration, without padding or names; an
-//! enum opens with one tag byte, counted from 1, so that zeroed memory never decodes. Adding a
+//! enum starts with one tag byte, counted from 1, so that zeroed memory never decodes. Adding a
 //! variant anywhere but at the end changes the protocol.
 
 mod wire;

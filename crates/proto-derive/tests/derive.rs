@@ -1,5 +1,5 @@
-//! The macro against a copy of the trait that it names. `warren-proto` depends on this crate, so the
-//! test stands in for it under the same name.
+//! The macro with a copy of the trait that it names. `warren-proto` depends on this crate, so the
+//! test replaces it under the same name.
 
 extern crate self as warren_proto;
 

@@ -1,9 +1,9 @@
 //! The bell of a sleeping cell: a pipe whose reading end only the cell has.
 //!
-//! An eventfd would be simpler and is not enough. It has one end: whoever may ring it may also take
-//! the count, or make the cell's own read block, and clients are hostile. Of a pipe every client
-//! gets a writing end of its own, opened anew, so that even its flags are its own. The worst it can
-//! do is to ring for nothing.
+//! An eventfd is simpler but not enough. It has one end: a process that may ring it may also read
+//! the count, or make the cell's own read block, and clients are hostile. With a pipe, every client
+//! gets its own writing end, which is opened anew, so that the flags of the open file are also its
+//! own. The worst that a client can do is to ring for nothing.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -13,10 +13,10 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use crate::error::{FleetError, system};
 use crate::link::retry;
 
-/// Bytes the pipe holds: a page, the least. One byte is as good as many.
+/// The pipe's capacity in bytes: one page, the minimum. One byte in it is as good as many.
 const PIPE_BYTES: usize = 4096;
 
-/// Reads that empty the pipe, plus what a hostile client writes meanwhile.
+/// Reads that empty the pipe, with a margin for what a hostile client writes meanwhile.
 const DRAINS_MAX: u32 = 4;
 
 /// Both ends, as the supervisor makes and keeps them.
@@ -35,7 +35,7 @@ impl Bell {
         Ok(Self { reader, writer })
     }
 
-    /// One that an earlier supervisor has made.
+    /// Takes over a bell that an earlier supervisor has made.
     pub fn adopt(reader: OwnedFd, writer: OwnedFd) -> Self {
         Self { reader, writer }
     }
@@ -45,8 +45,8 @@ impl Bell {
         self.writer.as_fd()
     }
 
-    /// A writing end of its own for somebody who rings.
-    pub fn rope(&self) -> Result<OwnedFd, FleetError> {
+    /// A new writing end for one process that rings.
+    pub fn new_writer(&self) -> Result<OwnedFd, FleetError> {
         let path = format!("/proc/self/fd/{}", self.writer.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         open(path, flags, Mode::empty()).map_err(system("share a bell"))
@@ -58,7 +58,7 @@ impl Bell {
     }
 }
 
-/// Takes all rings so far.
+/// Removes all rings so far.
 pub fn drain(reader: &OwnedFd) {
     let mut bytes = [0; PIPE_BYTES];
     for _ in 0..DRAINS_MAX {
@@ -75,11 +75,11 @@ mod tests {
     use warren_shm::WakeFd;
 
     #[test]
-    fn a_rope_rings_and_cannot_silence() {
+    fn a_new_writer_rings_and_cannot_silence() {
         let bell = Bell::new().expect("bell");
-        let rope = bell.rope().expect("rope");
-        assert!(rustix::io::read(&rope, &mut [0; 8]).is_err());
-        let wake = WakeFd::from_fd(rope);
+        let writer = bell.new_writer().expect("writer");
+        assert!(rustix::io::read(&writer, &mut [0; 8]).is_err());
+        let wake = WakeFd::from_fd(writer);
         for _ in 0..2 * PIPE_BYTES {
             wake.wake();
         }

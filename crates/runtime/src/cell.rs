@@ -1,10 +1,9 @@
 //! A cell's process: the event loop that drives one [`warren_cell::Cell`].
 //!
-//! A turn gathers what has come, does some of it in the order of [`intake`] (what finishes work,
-//! requests of peers, requests of clients), obeys orders now and then, and sends what it has for
-//! peers. After a turn that found nothing the loop spins for as long as [`spin`] says, then parks:
-//! it announces sleep in its vitals, looks once more everywhere, and waits in one place for its
-//! bell, the device and the timer. A sender rings the bell.
+//! A turn gathers what has arrived, does a bounded part of it in the order of [`intake`], executes
+//! orders now and then, and sends the messages for peers. After a turn without work the loop spins
+//! for the time that [`spin`] allows, then parks: it announces its sleep in its vitals, looks at
+//! all sources once more, and waits in one place for its bell, the device and the timer.
 
 mod disk;
 mod intake;
@@ -43,33 +42,31 @@ use disk::{Disk, Finished};
 use intake::{ClientWork, Completion, Intake, Work};
 use lost_flushes::LostFlushes;
 use memory::SharedMemory;
-use peers::Peers;
+use peers::PeerLinks;
 use reply::encode;
 use spin::Spin;
 use start::{adopt_frames, config, receive_start};
-use supervisor_link::{Message, SupervisorLink, nonsense};
+use supervisor_link::{Message, SupervisorLink, malformed};
 
-/// How often the supervisor's link is looked at while the loop is busy.
+/// How often a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
 
-/// The longest sleep: a cell whose bell was lost (by a faulty peer) is late, never stuck.
+/// The longest sleep. If a faulty peer makes a cell lose a ring, the cell is late but never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Processes that die with one request before it is refused: one or two may have been killed just
-/// then.
+/// Processes that die with a request before it is refused. One or two may have been killed.
 const DEATHS_MAX: u32 = 3;
 
 /// Messages gathered from one peer's lane in a turn.
 const MESSAGES_A_TURN: usize = 64;
 
-/// What is done in a turn, before it is looked whether something came that goes first, or another
-/// sender whose turn it is: so many requests, or so many bytes of their data moved, which takes
-/// about as long.
+/// The work of a turn, before the loop looks again for urgent work and for other senders: so many
+/// requests, or so many bytes of their data, which take about as long.
 const WORK_A_TURN: usize = 16;
 const BYTES_A_TURN: u64 = 256 << 10;
 
-/// Looks at clients' doorbells between two turns of a cell that spins: so few that messages of
-/// peers and finished I/O, for which only turns look, hardly wait longer.
+/// Looks at clients' doorbells between two turns of a spinning cell. They are few, because only
+/// turns look for peers' messages and finished I/O, which must not wait longer.
 const LOOKS_A_SPIN: usize = 8;
 
 struct CellLoop {
@@ -78,12 +75,12 @@ struct CellLoop {
     disk: Disk,
     core: Cell,
     memory: SharedMemory,
-    peers: Peers,
+    peers: PeerLinks,
     intake: Intake,
     supervisor: SupervisorLink,
     spin: Spin,
     vitals: VitalsWriter,
-    /// A request that is not executed again.
+    /// A request that must not be executed again.
     culprit: Option<Culprit>,
     lost_flushes: LostFlushes,
     effects: Vec<Effect>,
@@ -92,17 +89,17 @@ struct CellLoop {
     /// Blocks that the host has room for, as the core has asked.
     host_room: Option<u64>,
     next_look_at_orders: Instant,
-    /// Bodies are copied here.
+    /// A buffer for bodies.
     body: Vec<u8>,
     /// Bytes of file data that went through clients' lanes.
     moved: u64,
     stage: Stage,
     clocks: Clocks,
-    /// Since when the time is not yet counted as busy.
+    /// The time since then is not counted as busy yet.
     busy_since: Instant,
 }
 
-/// How far a cell's process is.
+/// The stages of a cell's process.
 ///
 /// ```text
 /// Recovering ──Ready──▶ Serving ──Save──▶ Saving ──▶ Stopped
@@ -113,7 +110,7 @@ enum Stage {
     /// Clients' requests wait in their slots.
     Recovering,
     Serving,
-    /// What would be answered from now on might not be written any more: requests wait again.
+    /// Requests wait in their slots again, because what they change might not be written any more.
     Saving,
     Stopped,
 }
@@ -123,7 +120,7 @@ pub(crate) fn main(number: u16) -> Result<(), FleetError> {
     let mut link = process::begin(&format!("warren-cell-{number}"), true)?;
     slice::shorten();
     record_all();
-    let last_words = link.share().map_err(system("share the cell's link"))?;
+    let failure_link = link.share().map_err(system("share the cell's link"))?;
     let ended = process::guarded(|| {
         let (start, fds) = receive_start(&mut link)?;
         CellLoop::start(link, start, fds)?.run()
@@ -132,7 +129,7 @@ pub(crate) fn main(number: u16) -> Result<(), FleetError> {
         let (kind, line) = error.report();
         let failed = FromCell::Failed { kind, line };
         // If the supervisor is gone too, the error is not reported.
-        let _ = last_words.send(&failed.to_bytes(), &[], Wait::No);
+        let _ = failure_link.send(&failed.to_bytes(), &[], Wait::No);
     }
     ended
 }
@@ -143,7 +140,8 @@ impl CellLoop {
         start: CellStart,
         [pool, device, map, frames, bell, vitals]: [OwnedFd; START_DESCRIPTORS],
     ) -> Result<Self, FleetError> {
-        // First of all: until it has the lock, a predecessor may still write to device and frames.
+        // The lock comes first: until this process has it, a predecessor may still write to the
+        // device and the frames.
         let device = PoolFile::from_fd(device, &path_of(&start.pool))?;
         device.lock_as_writer(start.id.0)?;
         let vitals = VitalsWriter::new(map_writable(vitals.as_fd())?, start.id, start.epoch)?;
@@ -151,7 +149,7 @@ impl CellLoop {
         let log = LogArea { start: start.log.start, blocks: start.log.blocks };
         let frames = adopt_frames(frames, CellConfig::frames_total(start.frames, log))?;
         let disk = Disk::open(device, bell, pool)?;
-        let peers = Peers::new(start.id, start.epoch, start.cells);
+        let peers = PeerLinks::new(start.id, start.epoch, start.cells);
         let (id, epoch) = (start.id, start.epoch);
         let supervisor = SupervisorLink::new(link, epoch, start.supervisor);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -181,15 +179,16 @@ impl CellLoop {
             busy_since: now.monotonic,
         };
         cell.vitals.set_spinners(1);
-        // Before it takes anything from clients or peers. All that it needs it has, or is sent.
+        // Before the cell takes anything from clients or peers. It has, or is sent, all that it
+        // needs.
         confine()?;
         cell.await_begin()?;
         cell.carry_out(effects)?;
         Ok(cell)
     }
 
-    /// Its links, and the clients of a predecessor: before the first turn, so that no lease word of
-    /// theirs stands when this cell changes anything.
+    /// Receives its links and its predecessor's clients. That must happen before the first turn, so
+    /// that no lease word that the predecessor granted is valid when this cell changes anything.
     fn await_begin(&mut self) -> Result<(), FleetError> {
         let mut begun = false;
         while !begun {
@@ -230,9 +229,9 @@ impl CellLoop {
         self.flush_reports()
     }
 
-    /// Spins between two turns, until a client rings or some looks at the doorbells were made. A
-    /// request that comes now waits neither for the rest of an idle turn nor for the clock. Its
-    /// turn has the time of the look before, which is some hundred ns ago at most.
+    /// Spins between two turns until a client rings or all looks at the doorbells are made, so that
+    /// a new request waits neither for the rest of an idle turn nor for the clock. The next turn
+    /// uses the time that was read before, at most some hundred ns ago.
     fn watch_doorbells(&self) {
         let looks = LOOKS_A_SPIN / self.memory.clients().max(1);
         for _ in 0..=looks {
@@ -248,7 +247,7 @@ impl CellLoop {
         self.busy_since = now;
     }
 
-    /// Whether it is time to sleep after so much spinning.
+    /// Whether the loop has spun long enough and must sleep.
     fn is_spun(&self, spun: Duration) -> bool {
         if spun < spin::SHORT {
             return false;
@@ -257,8 +256,8 @@ impl CellLoop {
         spun >= self.spin.limit(cells + self.memory.clients())
     }
 
-    /// Gathers a bounded amount of everything that has come and does some of it; returns whether
-    /// there was anything.
+    /// Gathers a bounded amount of all that has arrived and does a part of it. Returns whether
+    /// there was any work.
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
         let mut worked = self.gather(now.monotonic)?;
@@ -283,7 +282,7 @@ impl CellLoop {
         Ok(worked)
     }
 
-    /// Takes in what has come, a bounded amount; returns whether a message was dropped.
+    /// Gathers a bounded amount of what has arrived. Returns whether a message was dropped.
     fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
         let mut dropped = self.gather_messages(Lane::Reply);
         self.disk.poll()?;
@@ -358,18 +357,18 @@ impl CellLoop {
         self.apply(now, event)
     }
 
-    /// How an I/O went. With a flush of another cell's, or the supervisor's, that has failed the
-    /// device may have lost what this cell had written: the first of its own flushes that ends
-    /// after that has failed too.
+    /// The result of an I/O. After a failed flush of another cell or of the supervisor, the device
+    /// may have lost what this cell had written. So the first of this cell's flushes that ends
+    /// after that counts as failed, too.
     fn outcome(&mut self, done: Finished) -> Result<(), Errno> {
         let is_lost = done.flush && self.lost_flushes.have_come(&mut self.peers);
         done.result.and(if is_lost { Err(Errno::EIO) } else { Ok(()) })
     }
 
-    /// Takes the slot's request and has it executed.
+    /// Takes the slot's request and executes it.
     fn serve(&mut self, now: Clock, work: ClientWork) -> Result<(), FleetError> {
         let ClientWork { from, must_end_tasks } = work;
-        // A request before it may have ended the client's admission.
+        // An earlier request may have ended the client's admission.
         let Some(taken) = self.memory.take(from, &mut self.body) else { return Ok(()) };
         self.vitals.add(Counter::Requests, 1);
         let mut header = match taken {
@@ -436,7 +435,8 @@ impl CellLoop {
         outcome
     }
 
-    /// Who has room again, a peer in its inbox or the supervisor in its socket, does not ring.
+    /// The limit of a sleep while messages wait for room: a peer and the supervisor do not ring
+    /// when they have room again.
     fn retry_after(&self) -> Duration {
         if self.peers.is_backed_up() {
             Duration::from_micros(100)
@@ -453,7 +453,7 @@ impl CellLoop {
         self.carry_out(effects)
     }
 
-    /// Does what the core wants, in order, and keeps the vector for the next time.
+    /// Carries out the core's effects in order, and keeps the vector for the next event.
     fn carry_out(&mut self, mut effects: Vec<Effect>) -> Result<(), FleetError> {
         for effect in &effects {
             self.carry_out_one(effect)?;
@@ -502,7 +502,7 @@ impl CellLoop {
         Ok(())
     }
 
-    /// Reports peers that have become suspect; returns whether there were any.
+    /// Reports peers that have become suspect. Returns whether there were any.
     fn report_suspicions(&mut self) -> Result<bool, FleetError> {
         let mut any = false;
         while let Some(suspicion) = self.peers.take_suspicion() {
@@ -542,7 +542,7 @@ impl CellLoop {
         match message {
             Message::Order(order, fds) => self.execute(now, order, fds),
             Message::Link(route, fds) => {
-                self.peers.open(route, fds.try_into().map_err(|_| nonsense())?)
+                self.peers.open(route, fds.try_into().map_err(|_| malformed())?)
             }
             Message::Begin | Message::Repeated => Ok(()),
         }
@@ -551,7 +551,7 @@ impl CellLoop {
     fn execute(&mut self, now: Clock, order: Order, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         match order {
             Order::Admit { client, slots, ref credentials, .. } => {
-                let fds: [OwnedFd; ADMIT_DESCRIPTORS] = fds.try_into().map_err(|_| nonsense())?;
+                let fds: [OwnedFd; ADMIT_DESCRIPTORS] = fds.try_into().map_err(|_| malformed())?;
                 let user = (!credentials.checked_by_kernel).then_some(credentials.uid);
                 self.memory.admit(client, (slots, user), fds)?;
             }
@@ -564,8 +564,8 @@ impl CellLoop {
         self.apply(now, Event::Order(order))
     }
 
-    /// A peer is gone: all that it has sent is taken in, what was gathered of it and of others
-    /// first, and its link is closed.
+    /// A peer's process is gone: processes all that it had sent, after what was gathered before,
+    /// and closes its link.
     fn drain_lost(&mut self, now: Clock, lost: CellId) -> Result<(), FleetError> {
         while let Some(work) = self.intake.next_urgent() {
             self.perform(now, work)?;
@@ -578,7 +578,7 @@ impl CellLoop {
                         self.apply(now, Event::Peer { from: lost, message })?;
                     }
                     peers::Received::Dropped => {}
-                    // What lies behind a damaged record is void.
+                    // Everything behind a damaged record is void.
                     peers::Received::Nothing => break,
                 }
             }
@@ -587,7 +587,7 @@ impl CellLoop {
         Ok(())
     }
 
-    /// Everything is reported before the process ends.
+    /// Sends all reports before the process ends.
     fn flush_reports(&mut self) -> Result<(), FleetError> {
         while self.supervisor.is_backed_up() {
             self.supervisor.flush()?;

@@ -1,4 +1,4 @@
-//! The client's side of a fleet: finding it, asking it something, and being a client.
+//! The client's side of a fleet: it finds a fleet, sends it control requests, and is its client.
 //!
 //! ```text
 //! control     the fleet's control socket: one request, one reply

@@ -1,9 +1,9 @@
-//! Whom a fleet admits besides root and the user who runs it.
+//! The clients that a fleet admits besides root and the user who runs it.
 //!
-//! The socket's owner, group and mode keep everyone else from connecting, as far as they can say
-//! it. They cannot name one user beside the fleet's own unless root makes the socket, and its owner
-//! can change them; so the supervisor also compares the peer's credentials, which the kernel
-//! vouches for, with the same rule.
+//! The socket's owner, group and mode keep other users from connecting as far as they can express
+//! the rule. They cannot name one user besides the fleet's own unless root makes the socket, and
+//! the socket's owner can change them. So the supervisor also checks the peer's credentials, which
+//! come from the kernel, against the same rule.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::identity::Identity;
 /// A fleet's rule for clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
 pub enum Clients {
-    /// Nobody else.
+    /// No other users.
     #[default]
     Own,
     User(u32),
@@ -27,7 +27,7 @@ pub enum Clients {
 }
 
 impl Clients {
-    /// Whether the rule admits this peer, who is neither root nor the user of the fleet.
+    /// Whether the rule admits a peer that is neither root nor the user of the fleet.
     pub fn admits(self, peer: &Identity) -> bool {
         match self {
             Self::Own => false,
@@ -42,11 +42,11 @@ impl Clients {
         self != Self::Own
     }
 
-    /// Gives the socket its owner, group and mode. To be called before anything listens at it.
+    /// Sets the socket's owner, group and mode. The caller calls it before it listens.
     pub(crate) fn guard(self, socket: &Path) -> io::Result<()> {
         let mode = match self {
             Self::Own => 0o600,
-            // Who may not give a file away leaves the decision to the supervisor alone.
+            // Without the right to give a file away, the supervisor's check alone decides.
             Self::User(uid) if gives(socket, Some(uid), None)? => 0o600,
             Self::Group(gid) if gives(socket, None, Some(gid))? => 0o660,
             Self::User(_) | Self::Group(_) | Self::All => 0o666,
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_admits_whom_it_names() {
+    fn a_rule_admits_the_users_that_it_names() {
         let (ann, bob) = (peer(10, 20, &[30]), peer(11, 21, &[20, 31]));
         let admitted = |rule: Clients| [rule.admits(&ann), rule.admits(&bob)];
         assert_eq!(admitted(Clients::Own), [false, false]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_as_closed_as_its_mode_can_say() {
+    fn a_socket_has_the_strictest_mode_that_the_rule_allows() {
         let path = std::env::temp_dir().join(format!("warren-guard-{}", std::process::id()));
         let is_root = rustix::process::geteuid().is_root();
         let rules = [

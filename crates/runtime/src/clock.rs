@@ -1,4 +1,4 @@
-//! The only place where clocks are read for the pure core.
+//! Reads the clocks for the pure core, which never reads one itself.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub fn wall() -> Timestamp {
     Timestamp::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
-/// Both.
+/// Both clocks.
 pub fn both() -> Clock {
     Clock { monotonic: monotonic(), wall: wall() }
 }
@@ -27,8 +27,8 @@ pub fn both() -> Clock {
 /// times.
 const OFFSET_FOR: Duration = Duration::from_millis(1);
 
-/// Both for the price of one look: wall-clock time is monotonic time plus an offset that is found
-/// anew every [`OFFSET_FOR`]. A step of the wall clock shows that late.
+/// Both clocks for the price of one: wall-clock time is monotonic time plus an offset, which is
+/// measured every [`OFFSET_FOR`]. A step of the wall clock shows up to that late.
 #[derive(Debug, Default)]
 pub struct Clocks {
     offset: i64,

@@ -1,4 +1,4 @@
-//! What a cell gives up before it serves, and a supervisor when it starts (decision 16).
+//! Rights that a cell gives up before it serves, and a supervisor when it starts (decision 16).
 //!
 //! ```text
 //! as it was started   the lock on the pool, the ring, the mappings of its own memory
@@ -6,10 +6,10 @@
 //! then                clients and peers
 //! ```
 //!
-//! All that a cell works with it has or is sent as a descriptor, so it needs no path, no identity
-//! and no other process. What a client or a damaged pool could make of it can do no more than what
-//! the filter lets through on these descriptors. What its ring does is not seen by the filter:
-//! `warren_device` restricts that.
+//! A cell has, or is sent, descriptors of all that it works with, so it needs no path, no identity
+//! and no other process. If a client or a damaged pool takes control of it, it can do only what the
+//! filter allows on these descriptors. The filter does not see the operations of the ring:
+//! `warren_device` restricts them.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,9 @@ use tracing::warn;
 
 use crate::error::{FleetError, system};
 
-/// A cell of root's has this user and group plus its process number: no other process has, and no
-/// file. It is the first number that no distribution and no container uses (systemd's list of
-/// users, "unused").
+/// The user and group of a cell of a fleet that root runs is this number plus its process number,
+/// which no other process and no file has. It is the first number that no distribution and no
+/// container uses (systemd's list of users, "unused").
 const CELL_USERS: u32 = 1_879_048_192;
 
 /// More processes than Linux ever numbers.
@@ -40,14 +40,14 @@ const PIDS_MAX: u32 = 1 << 22;
 
 const _: () = assert!(CELL_USERS.checked_add(PIDS_MAX).is_some());
 
-/// System calls that depend on nothing but a descriptor that the cell has, or on nothing at all.
+/// System calls that need only a descriptor that the cell has, or nothing.
 const CALLS: &[libc::c_long] = &[
     // Its memory.
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // Its device, by the ring or without one, and the record of it that tests ask for.
+    // Its device, by the ring or without one, and the recording of writes in tests.
     libc::SYS_io_uring_enter,
     libc::SYS_fallocate,
     libc::SYS_fdatasync,
@@ -56,7 +56,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_preadv2,
     libc::SYS_pwritev,
     libc::SYS_pwritev2,
-    // Its bell, the others', its standard error, its supervisor, and what is too long for a packet.
+    // Its bell, its peers' bells, standard error, the supervisor, and bodies too long for a packet.
     libc::SYS_close,
     libc::SYS_fstat,
     libc::SYS_memfd_create,
@@ -67,7 +67,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_write,
     libc::SYS_writev,
-    // Clients that wait, time, chance.
+    // Waking clients, time, random numbers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
     libc::SYS_futex,
@@ -75,7 +75,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_restart_syscall,
     libc::SYS_sched_yield,
-    // Its end, by a panic too.
+    // Its end, also by a panic.
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_getpid,
@@ -86,13 +86,13 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Of older architectures.
+/// Calls of older architectures.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[libc::c_long] = &[libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[libc::c_long] = &[];
 
-/// What may be done to a descriptor with fcntl: nothing that sends signals.
+/// The allowed commands of fcntl: none that sends signals.
 const FCNTL_COMMANDS: &[libc::c_int] = &[
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -102,7 +102,7 @@ const FCNTL_COMMANDS: &[libc::c_int] = &[
     libc::F_ADD_SEALS,
 ];
 
-/// Gives up what a cell does not need. The process has one thread.
+/// Gives up the rights that a cell does not need. The process has one thread.
 pub fn confine() -> Result<(), FleetError> {
     let parent = getppid();
     let is_roots = geteuid().is_root();
@@ -110,7 +110,7 @@ pub fn confine() -> Result<(), FleetError> {
         leave_root(getpid())?;
     }
     set_capabilities(None, NOTHING).map_err(system("give up capabilities"))?;
-    // A change of user has undone both.
+    // The change of user has undone both.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(system("tie the process to its parent"))?;
     if getppid() != parent {
@@ -118,15 +118,16 @@ pub fn confine() -> Result<(), FleetError> {
     }
     if is_roots {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(system("keep others out of the process"))?;
+            .map_err(system("make the process undumpable"))?;
     }
     set_no_new_privs(true).map_err(system("give up new privileges"))?;
     let program = filter(getpid()).map_err(not_filtered)?;
     seccompiler::apply_filter_all_threads(&program).map_err(not_filtered)
 }
 
-/// Gives up what a supervisor of root's does not need: it opens the pool and makes, gives away and
-/// guards the socket, whoever these belong to, and has many descriptors on the way.
+/// Gives up the rights that root's supervisor does not need. It keeps those to open the pool, to
+/// make, give away and guard the socket, whichever user owns them, and to have many descriptors in
+/// flight.
 pub fn limit_supervisor() -> Result<(), FleetError> {
     if geteuid().is_root() {
         let kept = CapabilitySet::CHOWN
@@ -153,8 +154,8 @@ fn not_filtered(error: impl Into<seccompiler::Error>) -> FleetError {
     FleetError::System { doing, source: std::io::Error::other(error.into()) }
 }
 
-/// Becomes a user and a group of which there is nothing else. In a container that has no such
-/// number it remains root's, without capabilities.
+/// Changes to a user and a group that nothing else has. In a container without such a number the
+/// process stays root, without capabilities.
 fn leave_root(pid: Pid) -> Result<(), FleetError> {
     let number = CELL_USERS + pid.as_raw_pid().unsigned_abs();
     let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
@@ -170,10 +171,10 @@ fn leave_root(pid: Pid) -> Result<(), FleetError> {
     }
 }
 
-/// Lets through [`CALLS`], and some with certain arguments. Anything else fails with EPERM. It does
-/// not end the process: what is forbidden is not done either way, and a call that only a rare path
-/// of a library makes would otherwise end every successor, and then the fleet, with what it has
-/// acknowledged.
+/// Allows [`CALLS`], and some other calls with certain arguments. Any other call fails with EPERM.
+/// It does not end the process: the call is not executed either way, and a call that only a rare
+/// path of a library makes would otherwise end every successor, and then the fleet, with what it
+/// has acknowledged.
 fn filter(pid: Pid) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().chain(OLD_CALLS).map(|&call| (call, Vec::new())).collect();
@@ -183,12 +184,12 @@ fn filter(pid: Pid) -> Result<BpfProgram, seccompiler::BackendError> {
     };
     let commands = FCNTL_COMMANDS.iter().map(|&command| rule(1, SeccompCmpOp::Eq, command as u64));
     rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
-    // No new code.
+    // No mapping may be executable, so no new code.
     let executable = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![rule(2, executable.clone(), 0)?]);
     }
-    // An abort is a signal to itself.
+    // An abort is a signal to the process itself.
     let itself = u64::from(pid.as_raw_pid().unsigned_abs());
     rules.insert(libc::SYS_tgkill, vec![rule(0, SeccompCmpOp::Eq, itself)?]);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -202,9 +203,9 @@ mod tests {
     use std::fs::File;
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
-    /// A filter of one thread, which ends with it.
+    /// The filter of one thread, which ends with the thread.
     #[test]
-    fn what_a_cell_does_not_need_is_refused_and_the_rest_works() {
+    fn calls_that_a_cell_does_not_need_are_refused_and_the_others_work() {
         let file = File::open("/proc/self/exe").expect("a file");
         let (ours, theirs) = UnixDatagram::pair().expect("sockets");
         let confined = std::thread::spawn(move || {
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_root_has_nothing_left() {
+    fn a_process_that_leaves_root_has_no_rights_left() {
         if !geteuid().is_root() {
             return;
         }

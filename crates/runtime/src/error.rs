@@ -1,6 +1,6 @@
-//! What can go wrong with a fleet, one line each: what it is about, what is wrong, what to do.
+//! The errors of a fleet, one line each: the subject, what is wrong, and the remedy.
 //!
-//! An error that a process of the fleet meets travels to the process that somebody waits for as
+//! An error in a process of the fleet is sent to the process that waits for it as
 //! [`Reported`](FleetError::Reported): its kind and its line.
 
 use std::io;
@@ -11,7 +11,7 @@ use warren_device::DeviceError;
 use warren_log::TargetError;
 use warren_proto::Wire;
 
-/// What kind of trouble it is, for exit codes.
+/// The kind of an error, for exit codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum ErrorKind {
     /// Nothing below fits.
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     NotFound,
     /// No fleet serves the pool.
     NoFleet,
-    /// The fleet goes on, since its end would lose something.
+    /// The fleet continues to serve, because stopping would lose data.
     StopRefused,
 }
 
@@ -51,7 +51,7 @@ pub enum FleetError {
     TooManyCells { pool: PathBuf, cells: u16, most: usize },
     #[error("{0} cells: a fleet has 1 to 64; choose another --cells")]
     CellCount(u16),
-    #[error("{}: its fleet does not admit this user; its owner can, with --clients", .0.display())]
+    #[error("{}: its fleet does not admit this user; the user who starts it can, with --clients", .0.display())]
     NotAdmitted(PathBuf),
     #[error(
         "{what} needs {needed} descriptors, and {limit} are allowed; raise the limit (ulimit -n {needed})"
@@ -66,7 +66,7 @@ pub enum FleetError {
     #[error("the fleet refused: {0}; see `warren status`")]
     Refused(Errno),
     #[error(
-        "the fleet is too old or too new: it speaks version {theirs}, this program {ours}; restart it"
+        "the fleet is too old or too new: it has version {theirs}, this program {ours}; restart it"
     )]
     Version { ours: u32, theirs: u32 },
     #[error("{0} ended unexpectedly; the pool is consistent, start the fleet again")]
@@ -74,15 +74,15 @@ pub enum FleetError {
     #[error("{0}; start the fleet again")]
     Ended(warren_supervisor::Failure),
     #[error(
-        "what its logs hold cannot be written to their pool ({0}), and stays in them; look after the device, or make \
-         room for it, and start the fleet again"
+        "its logs cannot be replayed to the pool ({0}) and stay as they are; repair the device, or make room for it, \
+         and start the fleet again"
     )]
     Unrecovered(Errno),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
     Bug(String),
     #[error(
-        "the fleet serves on, because a last checkpoint failed: {0}; remove the cause and stop it again, \
-         or lose what was not synced with `warren stop --discard`"
+        "the fleet continues to serve, because its last checkpoint failed: {0}; remove the cause and stop it again, \
+         or discard what was not synced with `warren stop --discard`"
     )]
     StopRefused(Errno),
     #[error("the fleet was not ready within {0} seconds; see its messages")]
@@ -120,8 +120,8 @@ impl FleetError {
         }
     }
 
-    /// Whether the machine, or what this process may take of it, had too little: later there may be
-    /// enough.
+    /// Whether the machine, or this process's limits, had too little of something. Later there may
+    /// be enough.
     pub(crate) fn is_shortage(&self) -> bool {
         use rustix::io::Errno as Os;
         let Self::System { source, .. } = self else { return false };
@@ -142,7 +142,7 @@ impl FleetError {
         }
     }
 
-    /// What an attempt to open the pool says.
+    /// The error of an attempt to open the pool.
     pub fn opening(pool: &Path, error: &io::Error) -> Self {
         let pool = pool.to_path_buf();
         match error.kind() {
@@ -153,7 +153,7 @@ impl FleetError {
         }
     }
 
-    /// The same error as another process can be told it.
+    /// The error in the form in which it is sent to another process.
     pub(crate) fn report(&self) -> (ErrorKind, Box<[u8]>) {
         (self.kind(), self.to_string().into_bytes().into())
     }
@@ -178,7 +178,7 @@ pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) 
     move |source| FleetError::System { doing, source: source.into() }
 }
 
-/// The number in an I/O error; EIO if it has none.
+/// The errno of an I/O error; EIO if it has none.
 pub(crate) fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
 }
@@ -188,12 +188,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_keeps_its_kind_and_line_on_the_way() {
+    fn a_reported_error_keeps_its_kind_and_line() {
         let error = FleetError::Device(DeviceError::Busy("/pool".into()));
         let (kind, line) = error.report();
-        let told = FleetError::reported(kind, &line);
-        assert_eq!(told.exit_code(), error.exit_code());
-        assert_eq!(told.to_string(), error.to_string());
+        let reported = FleetError::reported(kind, &line);
+        assert_eq!(reported.exit_code(), error.exit_code());
+        assert_eq!(reported.to_string(), error.to_string());
     }
 
     #[test]

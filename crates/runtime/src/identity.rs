@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, as the kernel noted when it connected: never a
+//! The identity of a Unix socket's peer, as the kernel recorded it at the connect, never from a
 //! message.
 
 #![allow(unsafe_code)]
@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use warren_base::limits::GROUPS_MAX;
 
-/// A process at the other end.
+/// The process at the other end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// 0 if it is in a process namespace that we cannot see into.
+    /// 0 if it is in a process namespace that is invisible from here.
     pub pid: i32,
     pub uid: u32,
     pub gid: u32,
@@ -76,10 +76,10 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Whoever connects to this listener from now on can send it no descriptors (`SO_PASSRIGHTS`).
-/// False if the kernel is too old for that.
+/// Forbids processes that connect to this listener from now on to send descriptors
+/// (`SO_PASSRIGHTS`). False if the kernel is too old for that.
 pub fn refuse_descriptors(listener: impl AsFd) -> bool {
-    /// Of every architecture; Linux 6.16.
+    /// The same on every architecture; Linux 6.16.
     const SO_PASSRIGHTS: libc::c_int = 83;
     let no: libc::c_int = 0;
     // SAFETY: the pointer and length describe `no`, which outlives the call.
@@ -101,7 +101,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_peer_is_who_the_kernel_says() {
+    fn a_peers_identity_comes_from_the_kernel() {
         let (a, _b) = UnixStream::pair().expect("pair");
         let identity = of_peer(&a).expect("identity");
         assert_eq!(identity.pid, std::process::id() as i32);

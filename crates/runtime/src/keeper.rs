@@ -1,9 +1,10 @@
 //! The keeper: parent of every process of a fleet and holder of its descriptors. No logic.
 //!
-//! It starts what the supervisor asks for, notifies the supervisor of exits, keeps descriptors by
-//! name, and turns a termination signal into a request to stop. A supervisor that ends without a
-//! last word, killed or because it failed itself, is started again, and given all that is kept.
-//! When one ends with it, so does everything: nothing is ever left behind.
+//! It starts the processes that the supervisor requests, reports exits to the supervisor, keeps
+//! descriptors by name, and turns a termination signal into a request to stop. It restarts a
+//! supervisor that ends without a final message, killed or failed, and sends it all kept
+//! descriptors. When a supervisor ends with a final message the keeper ends everything: no process
+//! is left behind.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,21 +33,21 @@ use crate::process::{ROLE_SUPERVISOR, Tie, pool_name, role_args, spawn};
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
 
-/// Before a supervisor is started again that could not be for want of processes, descriptors or
-/// memory, and how long that may last before it counts as an attempt that came to nothing.
+/// The pause before another attempt to start a supervisor after a shortage of processes,
+/// descriptors or memory, and how long the shortage may last before it counts as a failure.
 const START_RETRY: Duration = Duration::from_millis(200);
-const SHORTAGE_PATIENCE: Duration = Duration::from_secs(10);
+const SHORTAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A process that the keeper started.
 struct ChildProcess {
-    /// As the log has it.
+    /// The name of the process in the log.
     name: String,
     child: Child,
     pidfd: OwnedFd,
 }
 
-/// The supervisor's last word.
-enum LastWord {
+/// The final message of a supervisor.
+enum FinalMessage {
     Stopped,
     Failed(FleetError),
 }
@@ -54,31 +55,32 @@ enum LastWord {
 struct Keeper<'a> {
     plan: FleetPlan,
     recorder: &'a Recorder,
-    /// None while the next one waits for its start.
+    /// None while its successor waits for its start.
     supervisor: Option<ChildProcess>,
     next_start: Option<Instant>,
     link: Outbox,
     children: BTreeMap<u32, ChildProcess>,
     kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
-    /// Somebody asked the fleet to stop.
+    /// The fleet was asked to stop.
     stop: bool,
     /// The fleet has served.
     served: bool,
-    /// Supervisors that died, when the last did, and how many of them in a row came to nothing.
+    /// The number of supervisors that died, when the last one did, and how many in a row failed
+    /// before they took over.
     died: u32,
     died_at: Instant,
-    in_vain: u32,
-    /// Since when none could be started for want of something.
+    failed_in_row: u32,
+    /// Since when none could be started because of a shortage.
     short_since: Option<Instant>,
-    /// Since when the present one is ready, and why it cannot go on.
+    /// Since when the present one is ready, and its error if it cannot continue.
     ready_since: Option<Instant>,
-    fell: Option<FleetError>,
-    last_word: Option<LastWord>,
+    failure: Option<FleetError>,
+    final_message: Option<FinalMessage>,
     on_ready: &'a mut dyn FnMut(u16),
 }
 
-/// Runs a fleet to its end. `on_ready` is told the number of cells when clients may come; the fleet
-/// stops on SIGTERM, SIGINT and SIGHUP, and when `starter` hangs up.
+/// Runs a fleet to its end. `on_ready` is called with the number of cells when clients can connect.
+/// The fleet stops on SIGTERM, SIGINT and SIGHUP, and when `starter` hangs up.
 pub(crate) fn keep(
     plan: FleetPlan,
     starter: Option<&Link>,
@@ -96,7 +98,7 @@ pub(crate) fn keep(
     let ended = keep_recorded(plan, &recorder, &stop, starter, on_ready);
     match &ended {
         Ok(()) => info!(target: LIFE, "the fleet has ended"),
-        // On standard error it is the last line of who waits for the fleet.
+        // The process that waits for the fleet prints it as its last line on standard error.
         Err(_) if target == Target::Stderr => {}
         Err(error) => error!(target: LIFE, "the fleet ended: {error}"),
     }
@@ -114,9 +116,9 @@ fn keep_recorded(
     let ended = keeper.run(stop, starter);
     keeper.end_all();
     ended?;
-    match (keeper.last_word, keeper.fell) {
-        (Some(LastWord::Stopped), _) => Ok(()),
-        (Some(LastWord::Failed(error)), _) | (None, Some(error)) => Err(error),
+    match (keeper.final_message, keeper.failure) {
+        (Some(FinalMessage::Stopped), _) => Ok(()),
+        (Some(FinalMessage::Failed(error)), _) | (None, Some(error)) => Err(error),
         (None, None) => Err(supervisor_died()),
     }
 }
@@ -125,7 +127,7 @@ fn supervisor_died() -> FleetError {
     FleetError::Died("the supervisor".into())
 }
 
-/// A stream that becomes readable when the fleet shall stop.
+/// A stream that becomes readable on a signal to stop.
 fn stop_signals() -> Result<UnixStream, FleetError> {
     let doing = "listen for signals";
     let (reader, writer) = UnixStream::pair().map_err(system(doing))?;
@@ -157,7 +159,7 @@ impl ChildProcess {
         }
     }
 
-    /// It has ended, and is reaped.
+    /// Reaps a child that has ended.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         let status = self.child.wait()?;
         info!(target: LIFE, pid = self.child.id(), "{} ended: {status}", self.name);
@@ -167,12 +169,12 @@ impl ChildProcess {
 
 /// Kills a child and waits until it is gone.
 fn end(child: &mut Child) {
-    // It can only fail because the child is gone already.
+    // This can only fail because the child is gone already.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// A supervisor's process and the keeper's end of its link, with the first message to it.
+/// Starts a supervisor's process and sends the first message over the keeper's end of its link.
 fn start_supervisor(
     recorder: &Recorder,
     plan: &FleetPlan,
@@ -185,7 +187,7 @@ fn start_supervisor(
     let supervisor = ChildProcess::start(recorder, "supervisor".into(), &args, theirs.into_fd());
     let supervisor = supervisor.map_err(system(doing))?;
     let mut link = Outbox::new(ours);
-    // A supervisor that is gone already shows by its pidfd.
+    // If the supervisor is gone already its pidfd shows it.
     let _ = link.send(first.to_bytes(), Vec::new());
     Ok((supervisor, link))
 }
@@ -210,18 +212,18 @@ impl<'a> Keeper<'a> {
             served: false,
             died: 0,
             died_at: Instant(0),
-            in_vain: 0,
+            failed_in_row: 0,
             short_since: None,
             ready_since: None,
-            fell: None,
-            last_word: None,
+            failure: None,
+            final_message: None,
             on_ready,
         })
     }
 
-    /// Until the supervisor is gone for good.
+    /// Runs until the supervisor has ended for good.
     fn run(&mut self, stop: &UnixStream, starter: Option<&Link>) -> Result<(), FleetError> {
-        // A hung-up starter is reported by every poll: tell it once.
+        // Every poll reports a hung-up starter, so it is handled once.
         let mut starter = starter;
         loop {
             let ready = self.wait(stop, starter)?;
@@ -231,12 +233,12 @@ impl<'a> Keeper<'a> {
                     starter = None;
                 }
                 let by = if ready.stop { "a signal" } else { "the end of its starter" };
-                info!("the fleet shall stop, by {by}");
+                info!("the fleet is to stop, by {by}");
                 self.stop = true;
-                self.tell(&FromKeeper::Stop);
+                self.send(&FromKeeper::Stop);
             }
             if ready.log {
-                self.tell_log_trouble();
+                self.send_log_trouble();
             }
             for token in ready.ended {
                 self.reap(token)?;
@@ -245,11 +247,12 @@ impl<'a> Keeper<'a> {
             if ready.supervisor
                 && let Some(mut child) = self.supervisor.take()
             {
-                // What it said before it ended is all read by now.
+                // All that it sent before its end has been received.
                 let status = child.reap().map_err(system("wait for the supervisor"))?;
                 if status.signal() != Some(libc::SIGKILL) {
-                    // Who ends by itself has failed, also without a word: an abort, a bus error.
-                    self.fell.get_or_insert_with(supervisor_died);
+                    // A supervisor that ended otherwise has failed, also without a message: by an
+                    // abort or a bus error.
+                    self.failure.get_or_insert_with(supervisor_died);
                 }
                 let goes_on = self.may_go_on();
                 self.record_end(status, goes_on);
@@ -262,10 +265,10 @@ impl<'a> Keeper<'a> {
             {
                 warn!("no supervisor can be started: {error}");
                 if error.is_shortage() && self.may_wait_for_more() {
-                    // The fleet serves meanwhile; a supervisor that never was has not failed.
+                    // The fleet serves meanwhile; a supervisor that did not start has not failed.
                     continue;
                 }
-                self.fell = Some(error);
+                self.failure = Some(error);
                 if !self.may_go_on() {
                     return Ok(());
                 }
@@ -274,29 +277,29 @@ impl<'a> Keeper<'a> {
     }
 
     /// Whether another supervisor can take over from the one that has just ended, and if so, when.
-    /// One that was killed while it served counts for nothing; each that came to nothing makes the
-    /// next wait longer.
+    /// A supervisor that was killed while it served does not count as a failure; each failure in a
+    /// row makes the next wait longer.
     fn may_go_on(&mut self) -> bool {
         let now = clock::monotonic();
-        let failed = self.fell.is_some();
+        let failed = self.failure.is_some();
         let took_over = |since: Instant| !failed || now - since >= SOUND_AFTER;
-        let in_vain = !self.ready_since.take().is_some_and(took_over);
-        self.in_vain = if in_vain { self.in_vain + 1 } else { 0 };
-        let pause = if in_vain { pause_before(self.in_vain) } else { Duration::ZERO };
+        let has_failed = !self.ready_since.take().is_some_and(took_over);
+        self.failed_in_row = if has_failed { self.failed_in_row + 1 } else { 0 };
+        let pause = if has_failed { pause_before(self.failed_in_row) } else { Duration::ZERO };
         self.died += 1;
         self.died_at = now;
         self.next_start = Some(now + pause);
         let left_a_record = self.kept.contains_key(&Kept::Record);
-        let is_lucky = self.in_vain < SUCCESSORS_MAX;
-        self.last_word.is_none() && self.served && left_a_record && is_lucky
+        let may_retry = self.failed_in_row < SUCCESSORS_MAX;
+        self.final_message.is_none() && self.served && left_a_record && may_retry
     }
 
-    /// Of a supervisor that did not end in order.
+    /// Logs the end of a supervisor that did not end in order.
     fn record_end(&self, status: ExitStatus, goes_on: bool) {
-        if self.last_word.is_some() || !self.served {
+        if self.final_message.is_some() || !self.served {
             return;
         }
-        let why = match &self.fell {
+        let why = match &self.failure {
             Some(error) => format!("{status}, {error}"),
             None => status.to_string(),
         };
@@ -306,21 +309,21 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn tell_log_trouble(&mut self) {
+    fn send_log_trouble(&mut self) {
         let line = self.recorder.trouble().unwrap_or_default().into_bytes().into();
-        self.tell(&FromKeeper::LogTrouble { line });
+        self.send(&FromKeeper::LogTrouble { line });
     }
 
-    /// Whether a shortage, which began now or earlier, may still end. Then the next start is put
-    /// off.
+    /// Whether a shortage, which began now or earlier, may still end. If so, the next start is
+    /// postponed.
     fn may_wait_for_more(&mut self) -> bool {
         let now = clock::monotonic();
         self.next_start = Some(now + START_RETRY);
-        now - *self.short_since.get_or_insert(now) < SHORTAGE_PATIENCE
+        now - *self.short_since.get_or_insert(now) < SHORTAGE_TIMEOUT
     }
 
     fn hand_over(&mut self) -> Result<(), FleetError> {
-        self.fell = None;
+        self.failure = None;
         let handover = FromKeeper::Adopt(Handover {
             plan: self.plan.clone(),
             children: self
@@ -337,10 +340,10 @@ impl<'a> Keeper<'a> {
         (self.supervisor, self.link) = (Some(supervisor), link);
         self.short_since = None;
         for (&name, fds) in &self.kept {
-            // A supervisor that is gone shows by its pidfd.
+            // If the supervisor is gone its pidfd shows it.
             let _ = self.link.send_shared(FromKeeper::Kept { name }.to_bytes(), fds.clone());
         }
-        self.tell_log_trouble();
+        self.send_log_trouble();
         Ok(())
     }
 
@@ -351,7 +354,7 @@ impl<'a> Keeper<'a> {
         let tokens: Vec<u32> = self.children.keys().copied().collect();
         fds.extend(self.children.values().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
         let own = fds.len();
-        // The link of one that is gone would never be silent.
+        // A link whose supervisor is gone would be ready all the time.
         if let Some(supervisor) = &self.supervisor {
             fds.push(PollFd::new(&supervisor.pidfd, PollFlags::IN));
             let link = self.link.link.as_fd();
@@ -380,26 +383,26 @@ impl<'a> Keeper<'a> {
     fn reap(&mut self, token: u32) -> Result<(), FleetError> {
         if let Some(mut child) = self.children.remove(&token) {
             let status = child.reap().map_err(system("wait for a process"))?;
-            self.tell(&FromKeeper::Exited { token, status: status.into_raw() });
+            self.send(&FromKeeper::Exited { token, status: status.into_raw() });
         }
         Ok(())
     }
 
     fn receive(&mut self) -> Result<(), FleetError> {
-        // A supervisor that is gone shows by its pidfd.
+        // If the supervisor is gone its pidfd shows it.
         let _ = self.link.flush();
         loop {
             match self.link.link.receive(Wait::No) {
-                Ok(Received::Packet(packet)) => self.obey(packet)?,
+                Ok(Received::Packet(packet)) => self.execute(packet)?,
                 Ok(Received::Nothing | Received::Closed) => return Ok(()),
-                Err(error) => return Err(system("hear the supervisor")(error)),
+                Err(error) => return Err(system("receive from the supervisor")(error)),
             }
         }
     }
 
-    fn obey(&mut self, packet: Packet) -> Result<(), FleetError> {
+    fn execute(&mut self, packet: Packet) -> Result<(), FleetError> {
         let message = ToKeeper::from_bytes(&packet.bytes)
-            .map_err(|_| FleetError::Died("a supervisor that spoke nonsense".into()))?;
+            .map_err(|_| FleetError::Died("a supervisor that sent a malformed message".into()))?;
         match message {
             ToKeeper::Spawn { token, name, args } => {
                 let name = String::from_utf8_lossy(&name).into_owned();
@@ -417,20 +420,22 @@ impl<'a> Keeper<'a> {
                     (self.on_ready)(cells);
                 }
             }
-            ToKeeper::Fell { kind, line } => self.fell = Some(FleetError::reported(kind, &line)),
-            ToKeeper::Failed { kind, line } => {
-                self.release(LastWord::Failed(FleetError::reported(kind, &line)));
+            ToKeeper::SupervisorFailed { kind, line } => {
+                self.failure = Some(FleetError::reported(kind, &line))
             }
-            ToKeeper::Stopped => self.release(LastWord::Stopped),
+            ToKeeper::Failed { kind, line } => {
+                self.release(FinalMessage::Failed(FleetError::reported(kind, &line)));
+            }
+            ToKeeper::Stopped => self.release(FinalMessage::Stopped),
         }
         Ok(())
     }
 
-    /// Nobody will take over. The first word that said so is the last.
-    fn release(&mut self, last_word: LastWord) {
-        self.last_word.get_or_insert(last_word);
+    /// Releases all descriptors, because no supervisor takes over. The first final message counts.
+    fn release(&mut self, final_message: FinalMessage) {
+        self.final_message.get_or_insert(final_message);
         self.kept.clear();
-        self.tell(&FromKeeper::Released);
+        self.send(&FromKeeper::Released);
     }
 
     fn spawn(&mut self, token: u32, name: String, args: &[OsBytes], link: Option<OwnedFd>) {
@@ -443,21 +448,21 @@ impl<'a> Keeper<'a> {
                 self.children.insert(token, child);
                 FromKeeper::Spawned { token, pid }
             }
-            // The supervisor records what it makes of it.
+            // The supervisor logs the failure.
             Err(error) => FromKeeper::NotSpawned { token, errno: errno_of(&error).raw() },
         };
-        self.tell(&answer);
+        self.send(&answer);
     }
 
     fn kill(&mut self, token: u32) {
         if let Some(child) = self.children.get(&token) {
-            // It can only fail because the process is gone already, and then it is reaped.
+            // This can only fail because the process is gone already; then it is reaped.
             let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         }
     }
 
-    fn tell(&mut self, message: &FromKeeper) {
-        // A supervisor that is gone shows by its pidfd.
+    fn send(&mut self, message: &FromKeeper) {
+        // If the supervisor is gone its pidfd shows it.
         let _ = self.link.send(message.to_bytes(), Vec::new());
     }
 
@@ -472,10 +477,10 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// Who woke the keeper.
+/// The sources that woke the keeper.
 struct Awake {
     stop: bool,
-    /// Whether lines can be recorded has changed.
+    /// Whether the log can be written has changed.
     log: bool,
     supervisor: bool,
     ended: Vec<u32>,

@@ -156,20 +156,20 @@ impl Fleet {
         }
     }
 
-    /// Leaves the fleet to itself (only one that stays goes on).
+    /// Leaves the fleet running, if its lifetime allows it.
     pub fn detach(self) {
         drop(self);
     }
 
-    /// Asks the keeper to stop by a signal, and kills it if it does not (its children die with it).
+    /// Sends the keeper SIGTERM, and kills it if it does not end (its children die with it).
     fn end(&mut self) {
-        const PATIENCE: Duration = Duration::from_secs(20);
+        const TIMEOUT: Duration = Duration::from_secs(20);
         let pid = rustix::process::Pid::from_child(&self.keeper);
         if matches!(self.keeper.try_wait(), Ok(None)) {
-            // The child is not reaped yet, so the number is still its own.
+            // The child is not reaped yet, so no other process can have the number.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while matches!(self.keeper.try_wait(), Ok(None)) {
             if Instant::now() >= deadline {
                 let _ = self.keeper.kill();
@@ -193,8 +193,8 @@ fn launch_message(packet: &Packet) -> Result<Launch, FleetError> {
     Launch::from_bytes(&packet.bytes).map_err(|_| FleetError::Died("the keeper".into()))
 }
 
-/// If `args` (without the program's name) name a role of a fleet's process, plays it to its end.
-/// The command calls this before it looks at its arguments otherwise.
+/// Runs a role of a fleet's process to its end if `args` (without the program's name) name one. The
+/// command calls this before it parses its arguments.
 pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     let role = args.first()?.to_str()?;
     let ended = match role {
@@ -213,26 +213,26 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
 /// The keeper of a background fleet.
 fn keeper_main() -> Result<(), FleetError> {
     let mut link = process::begin("warren-keeper", false)?;
-    // Its own session: the terminal's signals are not for it.
+    // A session of its own keeps the terminal's signals away.
     rustix::process::setsid().ok();
     let Received::Packet(packet) =
-        link.receive(Wait::Yes).map_err(system("hear from the starter"))?
+        link.receive(Wait::Yes).map_err(system("receive from the starter"))?
     else {
         return Err(FleetError::Died("the starter".into()));
     };
     let Launch::Begin { plan, tied } = launch_message(&packet)? else {
         return Err(FleetError::Died("the starter".into()));
     };
-    let say = |message: Launch| {
+    let send = |message: Launch| {
         // A starter that does not listen any more needs no answer.
         let _ = link.send(&message.to_bytes(), &[], Wait::No);
     };
-    let ended = keep(plan, tied.then_some(&link), &mut |cells| say(Launch::Ready { cells }));
+    let ended = keep(plan, tied.then_some(&link), &mut |cells| send(Launch::Ready { cells }));
     match &ended {
-        Ok(()) => say(Launch::Stopped),
+        Ok(()) => send(Launch::Stopped),
         Err(error) => {
             let (kind, line) = error.report();
-            say(Launch::Failed { kind, line });
+            send(Launch::Failed { kind, line });
         }
     }
     ended

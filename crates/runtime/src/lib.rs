@@ -1,6 +1,7 @@
 //! Processes, event loops, admission: the real driver of the pure core.
 //!
-//! Three products, and what they share. None of the three imports another.
+//! There are three products, each in its folder, and the modules that they share. None of the three
+//! imports another.
 //!
 //! ```text
 //! cell/         drives `warren_cell`: one event loop a process
@@ -19,9 +20,8 @@
 //! status        what a fleet reports of itself       slice  how soon a process runs that was woken
 //! ```
 //!
-//! Nothing here decides anything about files. What a process may do is what descriptors it was
-//! given: the supervisor makes every segment and hands each process the rights it needs and no
-//! others.
+//! Nothing here decides anything about files. A process may do what its descriptors allow: the
+//! supervisor makes every segment and hands each process the rights that it needs and no others.
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! Whether a process may have what a fleet or a front takes: descriptors, files as long as the
-//! pool, addresses.
+//! The limits of a process against the needs of a fleet or a front: descriptors, files as long as
+//! the pool, addresses.
 //!
-//! With too few it would start and then fail where nothing can be done about it. So a start is
-//! refused, and says how many there must be. Addresses run out later, when clients come: then the
-//! client is refused.
+//! A fleet with too few descriptors would start and fail later, when nothing can be done about it.
+//! So the start is refused, with the number that is needed. Addresses run out only when clients
+//! connect: then the client is refused.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warren_base::limits::CELLS_MAX;
@@ -12,36 +12,36 @@ use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, welcome_descriptors};
 use crate::reserve::Reserve;
 
-/// Of a supervisor: standard streams, its links and notes, the pool, the map, the control socket.
+/// Of a supervisor: standard streams, its links and journal, the pool, the map, the control socket.
 const OWN: usize = 16;
 
 /// Of a supervisor, for each cell: its memory, its process, the pool for the next one.
 const OF_A_CELL: usize = 8;
 
-/// Of a client, with the keeper and the supervisor, beside one a cell.
+/// Of a client, in the keeper and the supervisor, besides one for each cell.
 const OF_A_CLIENT: usize = 3;
 
 /// Of a front and its mount keeper, without the admission: standard streams, device, front state,
 /// links, signals, threads.
 const OF_A_FRONT: usize = 60;
 
-/// Descriptors without which a fleet of so many cells may not come to serve one client: while cells
-/// start, what links each two of them may all be on the way.
+/// The descriptors that a fleet of so many cells needs to serve one client. While cells start, the
+/// descriptors of all links may be in flight.
 pub fn of_fleet(cells: usize) -> u64 {
     let links = cells * cells.saturating_sub(1) * PEER_DESCRIPTORS;
     let client = OF_A_CLIENT + cells + welcome_descriptors(cells);
     Reserve::of(cells).count() + (OWN + cells * OF_A_CELL + links + client) as u64
 }
 
-/// Those of a front, whatever its fleet.
+/// The descriptors of a front, whatever its fleet.
 pub fn of_front() -> u64 {
     (OF_A_FRONT + welcome_descriptors(CELLS_MAX)) as u64
 }
 
-/// What a process may go on to map for itself beside its clients' memory.
+/// Bytes that a process may still map for itself besides its clients' memory.
 const ADDRESSES_OF_ITS_OWN: u64 = 64 << 20;
 
-/// Takes as many as may be had, and what else a soft limit keeps from a fleet.
+/// Raises the soft limits that a fleet needs to their hard limits.
 pub fn raise() {
     for resource in [Resource::Nofile, Resource::Fsize, Resource::As] {
         let limit = getrlimit(resource);
@@ -49,8 +49,7 @@ pub fn raise() {
     }
 }
 
-/// Refuses to go on where files may not get as long. A process that writes beyond it is killed
-/// (SIGXFSZ).
+/// Fails if files may not be that long. A process that writes beyond the limit is killed (SIGXFSZ).
 pub(crate) fn require_files(what: impl FnOnce() -> String, bytes: u64) -> Result<(), FleetError> {
     match getrlimit(Resource::Fsize).maximum {
         Some(limit) if limit < bytes => {
@@ -69,12 +68,12 @@ pub(crate) fn lets_map(process: u32, bytes: u64) -> bool {
         let (pages, _) = line.split_once(' ')?;
         pages.parse::<u64>().ok()
     });
-    // One that is gone has a successor, which maps what is known then.
+    // A process that is gone has a successor, which maps the clients known then.
     let mapped = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
     mapped.saturating_add(bytes).saturating_add(ADDRESSES_OF_ITS_OWN) <= limit
 }
 
-/// Refuses to go on where [`raise`] cannot make room for so many.
+/// Fails if [`raise`] cannot raise the limit that far.
 pub(crate) fn require(what: impl FnOnce() -> String, needed: u64) -> Result<(), FleetError> {
     match getrlimit(Resource::Nofile).maximum {
         Some(limit) if limit < needed => {
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_already_counts() {
+    fn existing_mappings_count() {
         let limit = getrlimit(Resource::As).current;
         assert_eq!(lets_map(std::process::id(), u64::MAX), limit.is_none());
         assert!(lets_map(std::process::id(), 4096));

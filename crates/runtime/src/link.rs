@@ -1,10 +1,10 @@
 //! Messages between processes of a fleet and over its control socket: a sequenced-packet socket
 //! that carries bytes and descriptors.
 //!
-//! A packet is taken whole or not at all. What is too long for the socket travels in a memfd beside
-//! it; only between processes of the fleet, because reading a descriptor that a stranger chose
-//! could block for ever. So could closing it (a file of FUSE is flushed first): from a stranger
-//! none is taken at all.
+//! A packet is received whole or not at all. A body too long for the socket travels in a memfd, but
+//! only between processes of the fleet: reading a descriptor that a stranger chose could block for
+//! ever. So could closing it (a file of FUSE is flushed first), so no descriptor of a stranger is
+//! accepted at all.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -27,35 +27,35 @@ use warren_base::limits::CELLS_MAX;
 /// Bytes of a packet that travel in the socket itself.
 pub const INLINE_MAX: usize = 32 * 1024;
 
-/// Bytes of a packet at all: the free chunks of a cell, at worst every second one of 4 TiB.
+/// The limit of a packet in bytes: the free chunks of a cell, at worst every second one of 4 TiB.
 const PACKET_MAX: usize = 128 << 20;
 
-/// Descriptors of a packet: three a cell, a few of the fleet's, and one for a long body.
+/// Descriptors of a packet: three for each cell, a few of the fleet's, and one for a long body.
 pub const DESCRIPTORS_MAX: usize = 3 * CELLS_MAX + 8;
 
-/// Packets that wait for a slow receiver before it is taken for dead.
+/// Packets that may wait for a slow receiver before it counts as dead.
 const QUEUE_MAX: usize = 64 * 1024;
 
 const _: () = assert!(DESCRIPTORS_MAX <= 253, "SCM_MAX_FD of Linux");
 
-/// When to try again what could not be sent for want of descriptors or memory.
+/// The pause before a send is repeated that failed for want of descriptors or memory.
 pub(crate) const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 const TAG_INLINE: u8 = 0;
 const TAG_MEMFD: u8 = 1;
 
-/// A message as it came.
+/// A message as it was received.
 #[derive(Debug)]
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
 }
 
-/// What [`Link::receive`] found.
+/// The result of [`Link::receive`].
 #[derive(Debug)]
 pub enum Received {
     Packet(Packet),
-    /// Nothing yet (only without blocking).
+    /// No packet yet (only without blocking).
     Nothing,
     /// The other end is gone.
     Closed,
@@ -68,15 +68,15 @@ pub enum Wait {
     No,
 }
 
-/// Who is at the other end.
+/// The peer of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trust {
     /// A process of the same fleet.
     Fleet,
-    /// Somebody else's fleet, which this process asks: its descriptors are taken, none is read
-    /// from.
+    /// A fleet that another user may run and that this process queries: its descriptors are
+    /// accepted, but none is read from.
     Host,
-    /// Anybody: no descriptor of theirs is taken.
+    /// Any process: its descriptors are not accepted.
     Stranger,
 }
 
@@ -85,12 +85,12 @@ pub(crate) enum Trust {
 pub struct Link {
     socket: OwnedFd,
     trust: Trust,
-    /// Where packets are received; made at the first one.
+    /// The receive buffer; allocated at the first packet.
     buffer: Vec<u8>,
 }
 
 impl Link {
-    /// Two ends within the fleet.
+    /// Both ends of a link within the fleet.
     pub fn pair() -> rustix::io::Result<(Self, Self)> {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -101,7 +101,7 @@ impl Link {
         Self { socket, trust, buffer: Vec::new() }
     }
 
-    /// Another end on the same side.
+    /// A copy of this end.
     pub fn share(&self) -> std::io::Result<Self> {
         Ok(Self::new(self.socket.try_clone()?, self.trust))
     }
@@ -110,7 +110,7 @@ impl Link {
         self.socket
     }
 
-    /// Sends one packet. `EAGAIN` if it would have to wait, `EPIPE` if the other end is gone.
+    /// Sends one packet. `EAGAIN` if it would have to wait, `EPIPE` if the peer is gone.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], wait: Wait) -> Result<(), OsError> {
         if bytes.len() <= INLINE_MAX {
             return self.transmit(TAG_INLINE, bytes, fds, wait);
@@ -146,17 +146,18 @@ impl Link {
         retry(|| sendmsg(&self.socket, &parts, &mut control, flags)).map(drop)
     }
 
-    /// Takes the next packet.
+    /// Receives the next packet.
     pub fn receive(&mut self, wait: Wait) -> Result<Received, OsError> {
         self.look(wait, RecvFlags::empty())
     }
 
-    /// The next packet, if there is one, with descriptors of its own. It stays where it is.
+    /// The next packet, if there is one, with copies of its descriptors. The packet stays in the
+    /// socket.
     pub fn peek(&mut self) -> Result<Received, OsError> {
         self.look(Wait::No, RecvFlags::PEEK)
     }
 
-    /// Drops the packet that [`Self::peek`] has shown.
+    /// Drops the packet that [`Self::peek`] has returned.
     pub fn skip(&mut self) -> Result<(), OsError> {
         let mut control = RecvAncillaryBuffer::new(&mut []);
         let (socket, flags) = (&self.socket, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC);
@@ -175,8 +176,8 @@ impl Link {
         let (socket, buffer) = (&self.socket, &mut self.buffer);
         let mut take =
             || retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
-        // An end that was closed with something unread is reported once as a reset, before what it
-        // had sent: that is still to be heard.
+        // An end that its peer closed with unread packets first reports a reset, once, before the
+        // packets that the peer had sent. These must still be received.
         let received = match take() {
             Err(OsError::CONNRESET) => take(),
             received => received,
@@ -213,7 +214,7 @@ impl AsFd for Link {
     }
 }
 
-/// Takes the tag off a packet and fetches a body that travelled beside.
+/// Removes the tag from a packet and reads a body from its memfd.
 fn open(packet: &[u8], trust: Trust, mut fds: Vec<OwnedFd>) -> Result<Received, OsError> {
     let bytes = match (packet[0], trust) {
         (TAG_INLINE, _) => packet[1..].to_vec(),
@@ -249,7 +250,7 @@ fn contents(memfd: &OwnedFd) -> Result<Vec<u8>, OsError> {
     Ok(bytes)
 }
 
-/// A call again as long as a signal interrupted it.
+/// Repeats a call that a signal has interrupted.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
     loop {
         match call() {
@@ -259,7 +260,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T
     }
 }
 
-/// A link with what its receiver has not taken yet: the sender never waits.
+/// A link with a queue of packets that its receiver has not taken yet. The sender never waits.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub link: Link,
@@ -272,12 +273,13 @@ impl Outbox {
         Self { link, waiting: VecDeque::new(), is_short: false }
     }
 
-    /// Sends now or later, in order. An error means that the receiver is dead or as good as.
+    /// Sends now or later, in order. An error means that the receiver is dead or does not receive.
     pub fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), OsError> {
         self.send_shared(bytes, fds.into_iter().map(Arc::new).collect())
     }
 
-    /// The same with descriptors that are kept: one that waits takes no other number.
+    /// The same with descriptors that the caller also keeps: a packet that waits takes no other
+    /// descriptor numbers.
     pub fn send_shared(&mut self, bytes: Vec<u8>, fds: Vec<Arc<OwnedFd>>) -> Result<(), OsError> {
         if self.waiting.len() >= QUEUE_MAX {
             return Err(OsError::NOBUFS);
@@ -286,7 +288,7 @@ impl Outbox {
         self.flush()
     }
 
-    /// Sends as much as the receiver takes.
+    /// Sends packets until the receiver takes no more.
     pub fn flush(&mut self) -> Result<(), OsError> {
         while let Some((bytes, fds)) = self.waiting.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -301,18 +303,18 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether something waits.
+    /// Whether packets wait.
     pub fn is_backed_up(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether it waits not for the receiver but for descriptors or memory: flush again after
-    /// [`SHORTAGE_PAUSE`], a poll does not tell.
+    /// Whether packets wait for descriptors or memory instead of for the receiver. The caller
+    /// flushes again after [`SHORTAGE_PAUSE`], because a poll does not show it.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// What to poll the link for.
+    /// The events for which to poll the link.
     pub fn poll_flags(&self) -> PollFlags {
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, self.is_backed_up() && !self.is_short);
@@ -320,7 +322,7 @@ impl Outbox {
     }
 }
 
-/// Whether a send failed for a want that passes, of which the receiver knows nothing.
+/// Whether a send failed for a shortage that passes. The receiver is not involved.
 fn is_shortage(error: OsError) -> bool {
     use OsError as E;
     matches!(error, E::MFILE | E::NFILE | E::NOMEM | E::NOBUFS | E::TOOMANYREFS)
@@ -353,12 +355,12 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_heard_though_something_was_unread() {
+    fn final_messages_are_received_after_a_reset() {
         let (mut a, b) = Link::pair().expect("pair");
         a.send(b"unread", &[], Wait::Yes).expect("send");
-        b.send(b"last words", &[], Wait::Yes).expect("send");
+        b.send(b"final message", &[], Wait::Yes).expect("send");
         drop(b);
-        assert_eq!(packet(&mut a).bytes, b"last words");
+        assert_eq!(packet(&mut a).bytes, b"final message");
         assert!(matches!(a.receive(Wait::No), Ok(Received::Closed)));
     }
 
@@ -379,7 +381,7 @@ mod tests {
         drop(writer);
         let got = packet(&mut b);
         assert_eq!((got.bytes.as_slice(), got.fds.len()), (&b"hello"[..], 0));
-        // Nobody holds the writing end any more.
+        // No process has the writing end open any more.
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
         let mut host = Link::new(b.into_fd(), Trust::Host);
         a.send(b"hello", &[reader.as_fd()], Wait::Yes).expect("send");

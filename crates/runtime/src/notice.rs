@@ -1,14 +1,14 @@
-//! Telling systemd that a service is ready: one datagram to the socket in `NOTIFY_SOCKET`.
+//! Notifies systemd that a service is ready: one datagram to the socket in `NOTIFY_SOCKET`.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends `READY=1`. Without the variable, or if nobody listens, nothing happens: it is a courtesy.
+/// Sends `READY=1`. Without the variable, or if no process listens, nothing happens.
 pub fn ready() {
     if let Some(path) = std::env::var_os("NOTIFY_SOCKET") {
-        // Nobody depends on it but who set the variable, and who will notice.
+        // Only the service manager that set the variable depends on it, and it notices a failure.
         let _ = send(&path, b"READY=1\n");
     }
 }
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn abstract_sockets_are_told_too() {
+    fn abstract_sockets_are_notified_too() {
         let name = format!("warren-notice-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("address");
         let receiver = UnixDatagram::bind_addr(&address).expect("bind");

@@ -1,5 +1,5 @@
-//! A pool without a fleet: its blocks and metadata, replay of its logs, check and repair, and how
-//! its shards and free chunks are shared out to the cells of a fleet.
+//! A pool without a fleet: its blocks and metadata, replay of its logs, check and repair, and the
+//! distribution of its shards and free chunks to the cells of a fleet.
 
 pub(crate) mod blocks;
 pub(crate) mod offline;

@@ -1,7 +1,7 @@
-//! Starting processes of a fleet, and what each does first.
+//! Starting processes of a fleet, and their first steps.
 //!
 //! A process of a fleet is this program again, with its role in the arguments and one end of a
-//! [`Link`] as standard input, over which everything else comes. It dies with its parent.
+//! [`Link`] as standard input, over which it receives everything else. It dies with its parent.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,17 +17,17 @@ use crate::error::{FleetError, system};
 use crate::link::{Link, Trust};
 use crate::message::OsBytes;
 
-/// What `ps` shows behind the program's name. They are roles only with a link as standard input.
+/// Shown by `ps` behind the program's name. They name roles only if standard input is a link.
 pub(crate) const ROLE_KEEPER: &str = "keeper";
 pub(crate) const ROLE_SUPERVISOR: &str = "supervisor";
 pub(crate) const ROLE_CELL: &str = "cell";
 
-/// Whether a process of a fleet may outlive who started it.
+/// Whether a process of a fleet may outlive its starter.
 #[derive(Debug)]
 pub enum Tie {
-    /// In its starter's session, and with this pipe of its starter's recorder as standard error.
+    /// In its starter's session, with this pipe of the starter's recorder as standard error.
     Child(OwnedFd),
-    /// A session of its own, silent.
+    /// In a session of its own, without standard error.
     Daemon,
 }
 
@@ -41,9 +41,9 @@ pub fn spawn(args: &[OsBytes], link: OwnedFd, tie: Tie) -> std::io::Result<Child
         .stdin(Stdio::from(link))
         .stdout(Stdio::null());
     match tie {
-        // A keyboard's interrupt goes to the keeper alone, which stops the others in order.
+        // An interrupt from the keyboard goes to the keeper alone, which stops the others in order.
         Tie::Child(log) => command.process_group(0).stderr(log),
-        // It makes its own session, which the leader of a process group could not.
+        // It makes its own session, which the leader of a process group cannot do.
         Tie::Daemon => command.stderr(Stdio::null()),
     };
     command.spawn()
@@ -59,17 +59,18 @@ pub(crate) fn pool_name(pool: &[u8]) -> &[u8] {
     pool.rsplit(|&byte| byte == b'/').next().unwrap_or(pool)
 }
 
-/// Closes descriptors that the starter of the fleet had open and did not mean for it. All that a
-/// process of a fleet is to have comes over its link. To be called before anything else.
+/// Closes descriptors that the starter of the fleet had open by chance. A process of a fleet
+/// receives all its descriptors over its link. Must be called before anything else.
 #[allow(unsafe_code)]
 pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: the process has just been started and has opened nothing yet, so nothing in it owns
-    // one of these descriptors. A kernel that does not know the call (before 5.9) leaves them open.
+    // SAFETY: the process has just started and has opened nothing yet, so nothing in it owns one of
+    // these descriptors. A kernel that does not know the call (before 5.9) leaves them open.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }
 
-/// What every process of a fleet does first: takes its link, its name, and dies with its parent.
+/// The first step of every process of a fleet: takes its link and its name, and ties it to its
+/// parent.
 pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
     close_inherited();
     if dies_with_parent {
@@ -81,20 +82,21 @@ pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
     let stdin = std::io::stdin();
     let own = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)
         .map_err(system("take the process's link"))?;
-    // Standard input must not keep the socket alive; it is not read.
+    // Standard input must not keep the socket open; it is not read.
     let null = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
     rustix::stdio::dup2_stdin(&null).map_err(system("close standard input"))?;
     Ok(Link::new(own, Trust::Fleet))
 }
 
-/// Whether standard input is one end of a link: then a role's name is not something a person typed.
+/// Whether standard input is one end of a link. If not, a role's name in the arguments was typed by
+/// a user.
 pub fn has_link() -> bool {
     let stdin = std::io::stdin();
     rustix::net::sockopt::socket_domain(&stdin) == Ok(AddressFamily::UNIX)
         && rustix::net::sockopt::socket_type(&stdin) == Ok(SocketType::SEQPACKET)
 }
 
-/// Runs a role; a panic in it becomes an error that can be reported to the process that waits.
+/// Runs a role. A panic in it becomes an error that can be reported.
 pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, FleetError> {
     static PANIC: Mutex<Option<String>> = Mutex::new(None);
     let before = std::panic::take_hook();
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_that_can_be_told() {
+    fn a_panic_becomes_an_error() {
         let ended = guarded(|| -> Result<(), FleetError> { panic!("a planted panic") });
         let error = ended.expect_err("it panicked").to_string();
         assert!(error.contains("a planted panic"), "{error}");

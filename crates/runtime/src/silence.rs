@@ -1,8 +1,8 @@
-//! Of a fleet that does not answer: which of its processes do not run, as the kernel shows it.
+//! For a fleet that does not answer: which of its processes do not run, from the kernel's
+//! information.
 //!
-//! The kernel says which process listens at a socket; its parent is the keeper, and the keeper's
-//! children are the fleet. What these processes say of themselves (their command lines) is believed
-//! only for their roles.
+//! The kernel names the process that listens at a socket; its parent is the keeper, and the
+//! keeper's children are the fleet. The processes' own command lines are used only for their roles.
 
 use std::fmt;
 use std::fs;
@@ -16,10 +16,10 @@ use crate::status::{CellStatus, FleetStatus};
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Process {
     pid: u32,
-    /// As `ps` has it: R, S, D, T, t, Z, ...
+    /// The state letter of `ps`: R, S, D, T, t, Z, ...
     state: char,
     parent: u32,
-    /// Of a process of a fleet: its role, and of a cell its number.
+    /// The role of a fleet's process, and the number of a cell.
     role: String,
     number: Option<u16>,
 }
@@ -33,7 +33,7 @@ impl Process {
         Some(Self { pid, state, parent, role, number })
     }
 
-    /// None where the kernel does not list them.
+    /// Empty if the kernel does not list them.
     fn children(&self) -> Vec<Self> {
         let pids = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid));
         let pids = pids.unwrap_or_default();
@@ -52,18 +52,18 @@ fn parse_stat(stat: &str) -> Option<(char, u32)> {
     Some((state, fields.next()?.parse().ok()?))
 }
 
-/// The first argument and, if it is one, the number after it.
+/// The first argument, and the one after it if that is a number.
 fn parse_line(line: &[u8]) -> (String, Option<u16>) {
     let mut words = line.split(|&byte| byte == 0).skip(1).map(String::from_utf8_lossy);
     let role = words.next().unwrap_or_default().into_owned();
     (role, words.next().and_then(|word| word.parse().ok()))
 }
 
-/// What a process that serves a mount calls itself. Its parent is the client.
+/// The role name of a process that serves a mount. Its parent is the client.
 const ROLE_FRONT: &str = "front";
 
-/// Which of these processes of a fleet a signal or a debugger keeps from running. Of a mount's
-/// client it may be the front.
+/// The processes that a signal or a debugger has stopped. For a mount's client, its front may be
+/// the stopped one.
 pub(crate) fn stopped(
     pids: impl Iterator<Item = u32>,
     mounts: impl Iterator<Item = u32>,
@@ -76,7 +76,7 @@ pub(crate) fn stopped(
     processes.into_iter().filter(Process::is_stopped).map(|process| process.pid).collect()
 }
 
-/// What can be seen of a fleet that does not answer.
+/// What is visible of a fleet that does not answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Silence {
     supervisor: Option<Process>,
@@ -85,11 +85,11 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Of the fleet at the other end of this socket.
+    /// For the fleet at the other end of this socket.
     pub fn of(socket: &impl AsFd) -> Self {
         let listener = identity::of_peer(socket).ok();
         let pid = listener.and_then(|listener| u32::try_from(listener.pid).ok());
-        // 0: in a process namespace that cannot be seen into.
+        // 0 means that it is in an invisible process namespace.
         let supervisor = pid.filter(|&pid| pid > 0).and_then(Process::of);
         let is_supervisor = |process: &Process| process.role == ROLE_SUPERVISOR;
         let Some(supervisor) = supervisor.filter(is_supervisor) else { return Self::default() };
@@ -99,7 +99,7 @@ impl Silence {
         Self { supervisor: Some(supervisor), keeper, cells }
     }
 
-    /// Puts it into what is known otherwise.
+    /// Adds it to what is known already.
     pub fn status(self, known: FleetStatus) -> FleetStatus {
         let pid_of = |process: &Option<Process>| process.as_ref().map_or(0, |process| process.pid);
         let cell = |process: &Process| CellStatus {

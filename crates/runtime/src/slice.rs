@@ -1,37 +1,37 @@
-//! How long a thread of ours may run while others wait for its core, and with that how soon it runs
-//! when it was woken.
+//! The time slice of our threads: how long a thread runs while other threads wait for its core, and
+//! so how soon it runs when it was woken.
 //!
 //! A cell or a front works for some microseconds for each request that wakes it. The kernel's
-//! scheduler (EEVDF, Linux 6.6 and later) lets the thread that runs go on to the end of its slice
-//! (1.4 ms by default on two cores), unless the one that was woken has a shorter one. A process may
-//! choose its own since Linux 6.12. A shorter slice is no larger share of the machine: who asks for
-//! it is also interrupted sooner. So it takes no privileges, and nothing from other programs
+//! scheduler (EEVDF, Linux 6.6 and later) lets the running thread continue to the end of its slice
+//! (1.4 ms by default on two cores), unless the woken thread has a shorter one. A process may
+//! choose its own slice since Linux 6.12. A shorter slice is no larger share of the machine: the
+//! thread is also preempted sooner. So it needs no privileges and takes nothing from other programs
 //! (decision 25).
 
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
-/// The shortest that the kernel grants, and longer than most requests take.
+/// The shortest slice that the kernel grants. It is longer than most requests take.
 pub const SLICE: Duration = Duration::from_micros(100);
 
 const THIS_THREAD: libc::pid_t = 0;
 const NO_FLAGS: libc::c_uint = 0;
 
-/// Asks for short slices, for this thread and those that it starts from now on. A kernel that knows
-/// no such request is left alone; so is an operator's choice, of another policy or of a slice that
-/// is shorter still.
+/// Requests short slices for this thread and the threads that it starts from now on. A kernel
+/// without this feature is left alone; so is an operator's choice of another policy or of an even
+/// shorter slice.
 pub fn shorten() {
     let Some(mut attributes) = attributes() else { return };
     let ours = SLICE.as_nanos() as u64;
     let has_slices = attributes.sched_policy == libc::SCHED_OTHER as u32;
-    // Zero: a kernel of before 6.12.
+    // Zero on a kernel before 6.12.
     if !has_slices || attributes.sched_runtime <= ours {
         return;
     }
     attributes.sched_runtime = ours;
-    // SAFETY: the kernel reads `size` bytes, which `attributes` has. The call changes how this
-    // thread is scheduled. It is slower if it fails, and nothing else.
+    // SAFETY: the kernel reads `size` bytes, which `attributes` has. The call changes only how this
+    // thread is scheduled. If it fails the thread is slower.
     let _ = unsafe {
         libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, &raw const attributes, NO_FLAGS)
     };

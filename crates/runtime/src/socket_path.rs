@@ -1,4 +1,4 @@
-//! Where the control socket of a pool's fleet is: its name comes from the pool itself.
+//! The path of the control socket of a pool's fleet, which derives from the pool itself.
 //!
 //! ```text
 //! root                 /run/warren/DEV-INO.sock
@@ -11,10 +11,10 @@
 //! other users makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others
 //! cannot reach.
 //!
-//! Invariant: what lies in a directory is believed as much as the directory's owner and no more. A
-//! directory that belongs to another user than its place is for is not looked into, and a socket
-//! leads to a fleet only if that same user listens there. Names and links in it come from that user
-//! and mean nothing.
+//! Invariant: the contents of a directory are trusted as much as the directory's owner and no more.
+//! A directory that another user than the expected one owns is not searched, and a socket leads to
+//! a fleet only if that expected user listens there. Names and links in the directory come from
+//! that user and prove nothing.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,30 +24,30 @@ use std::path::{Path, PathBuf};
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 
-/// Sockets that [`all_sockets`] names at most, and those of one user: who makes thousands hides no
-/// one else's.
+/// The limits of [`all_sockets`]: in total, and for one user, so that a user with thousands of
+/// sockets does not hide those of other users.
 const SOCKETS_MAX: usize = 256;
 const SOCKETS_OF_ONE_MAX: usize = 32;
 
-/// Entries of a directory that are looked at to find them.
+/// Entries of a directory that are searched for sockets.
 const ENTRIES_MAX: usize = 4096;
 
-/// Where a fleet may be found, and whose it can only be.
+/// A possible socket of a fleet, and the only user that it can belong to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SocketPath {
     pub path: PathBuf,
-    /// Who must be listening there.
+    /// The user that must listen there.
     pub uid: u32,
 }
 
-/// Names a pool whatever path leads to it.
+/// Identifies a pool independently of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PoolId {
     device: u64,
     inode: u64,
-    /// Who owns the pool file: who may be serving it besides root and ourselves.
+    /// The owner of the pool file, who may serve it besides root and this process's user.
     owner: u32,
-    /// Others than the owner may write to it.
+    /// Users other than the owner may write to it.
     is_shared: bool,
 }
 
@@ -56,7 +56,8 @@ impl PoolId {
     pub fn of(pool: &Path) -> Result<Self, FleetError> {
         let found = fs::metadata(pool).map_err(|e| FleetError::opening(pool, &e))?;
         let (kind, owner) = (found.file_type(), found.uid());
-        // The group of a block device may write to every file system of the machine.
+        // The group of a block device may write to every file system of the machine, so it does not
+        // count.
         let (device, inode, others) = if kind.is_block_device() {
             (found.rdev(), 0, 0o002)
         } else if kind.is_file() {
@@ -76,8 +77,8 @@ impl PoolId {
         format!("{:x}-{:x}.sock", self.device, self.inode)
     }
 
-    /// Every place where a fleet of this pool may have its socket, likeliest first. A fleet of a
-    /// user who is neither root nor the pool's owner is found by that user alone.
+    /// Every place where a fleet of this pool may have its socket, the most likely first. A fleet
+    /// of a user who is neither root nor the pool's owner is found by that user alone.
     pub fn sockets(self) -> Vec<SocketPath> {
         let mut sockets: Vec<SocketPath> = Vec::new();
         for uid in [uid(), self.owner, 0] {
@@ -93,11 +94,11 @@ impl PoolId {
         sockets
     }
 
-    /// Where this process, as the fleet's, makes the socket: the first directory that it can have.
+    /// Where this process, for its fleet, makes the socket: the first directory that is usable.
     pub fn make_socket_path(self, clients: Clients) -> Result<PathBuf, FleetError> {
         let mut candidates = directories(uid());
         if clients.are_others() && uid() != 0 {
-            // The last one alone is not in a directory that is closed to others.
+            // Only the last directory is not in a directory that is closed to other users.
             candidates.drain(..candidates.len() - 1);
         }
         let mut last = None;
@@ -111,8 +112,8 @@ impl PoolId {
     }
 }
 
-/// The sockets of all fleets that are this user's own; for root, those of everyone. Who makes too
-/// many is seen in part.
+/// The sockets of all fleets of this user; for root, of all users. A user with too many sockets is
+/// shown in part.
 pub fn all_sockets() -> Vec<SocketPath> {
     let mut places: Vec<(u32, PathBuf)> =
         directories(uid()).into_iter().map(|directory| (uid(), directory)).collect();
@@ -129,8 +130,8 @@ pub fn all_sockets() -> Vec<SocketPath> {
     sockets
 }
 
-/// Where other users' fleets may have their sockets: users of low numbers first, as people and
-/// services are.
+/// Where other users' fleets may have their sockets, in order of their numbers: people and services
+/// have low ones.
 fn others_directories() -> Vec<(u32, PathBuf)> {
     let named = |parent: &str, prefix: &str, rest: &str| {
         let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -151,8 +152,8 @@ fn others_directories() -> Vec<(u32, PathBuf)> {
 fn sockets_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_socket = |entry: &fs::DirEntry| {
-        let named = entry.file_name().to_str().is_some_and(is_door_name);
-        // Not what a link leads to.
+        let named = entry.file_name().to_str().is_some_and(is_socket_name);
+        // The type of the entry itself, not of a link's target.
         named && entry.file_type().is_ok_and(|kind| kind.is_socket())
     };
     let sockets = entries.take(ENTRIES_MAX).filter(is_socket).take(SOCKETS_OF_ONE_MAX);
@@ -161,8 +162,8 @@ fn sockets_in(directory: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Whether it is as [`PoolId::file_name`] makes it.
-fn is_door_name(name: &str) -> bool {
+/// Whether the name has the form of [`PoolId::file_name`].
+fn is_socket_name(name: &str) -> bool {
     let is_number = |text: &str| u64::from_str_radix(text, 16).is_ok();
     let parts = name.strip_suffix(".sock").and_then(|stem| stem.split_once('-'));
     parts.is_some_and(|(device, inode)| is_number(device) && is_number(inode))
@@ -187,7 +188,7 @@ fn directories(of: u32) -> Vec<PathBuf> {
     places
 }
 
-/// Whether it is a directory of this user's. `None` if that cannot be seen from here.
+/// Whether it is a directory that this user owns. `None` if that is not visible from here.
 fn is_owned(path: &Path, by: u32) -> Option<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => Some(found.is_dir() && found.uid() == by),
@@ -200,9 +201,9 @@ fn is_absolute(path: &OsString) -> bool {
     Path::new(path).is_absolute()
 }
 
-/// Makes the directory, or accepts one that nobody else could have put there or write to.
-/// `is_open`: others must be able to reach what is in it. It is not closed again: another fleet may
-/// need it open.
+/// Makes the directory, or accepts one that no other user can have made or write to. With `is_open`
+/// other users can reach its contents. It is never closed again, because another fleet may need it
+/// open.
 fn make_directory(path: &Path, is_open: bool) -> Result<(), FleetError> {
     let doing = "make a directory for the fleet's socket";
     match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_to_a_pool_leads_to_the_same_door() {
+    fn every_path_to_a_pool_leads_to_the_same_socket() {
         let directory = std::env::temp_dir().join(format!("warren-place-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");
         let (pool, link) = (directory.join("pool"), directory.join("link"));
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_user_is_not_looked_into() {
+    fn a_directory_of_another_user_is_not_searched() {
         let directory = std::env::temp_dir().join(format!("warren-own-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");
         assert_eq!(is_owned(&directory, uid()), Some(true));
@@ -276,10 +277,10 @@ mod tests {
     #[test]
     fn only_sockets_with_the_name_of_a_pool_are_a_fleets() {
         for name in ["1f-20.sock", "0-0.sock"] {
-            assert!(is_door_name(name), "{name}");
+            assert!(is_socket_name(name), "{name}");
         }
         for name in ["1f.sock", "x-1.sock", "1-1", "1-1.sock\u{1b}[31m", "-.sock", ".sock"] {
-            assert!(!is_door_name(name), "{name}");
+            assert!(!is_socket_name(name), "{name}");
         }
         let directory = std::env::temp_dir().join(format!("warren-names-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");

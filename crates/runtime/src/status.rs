@@ -9,34 +9,33 @@ pub const SILENT: &str = "silent";
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetStatus {
     pub pool: String,
-    /// How another process has harmed the pool's file since the fleet opened it: `deleted`, `cut
-    /// short`.
+    /// The damage that another process has done to the pool's file since the fleet opened it:
+    /// `deleted`, `cut short`.
     #[serde(default)]
     pub pool_harm: Option<String>,
-    /// Where its log goes: `stderr`, `journal` or a path. Why nothing can be recorded there now,
-    /// and since when.
+    /// Where its log goes: `stderr`, `journal` or a path. `log_trouble` says why it cannot be
+    /// written now, and since when.
     #[serde(default)]
     pub log: String,
     #[serde(default)]
     pub log_trouble: Option<String>,
-    /// Who runs it, as the kernel of who asked knows it.
+    /// The user that runs it, from the kernel of the querying process.
     #[serde(default)]
     pub uid: u32,
     pub keeper_pid: u32,
     pub supervisor_pid: u32,
-    /// Supervisors that died, each with another to take over.
+    /// Supervisors that died and were replaced.
     pub supervisor_restarts: u32,
     /// `starting`, `serving`, `stopping`, `ended` or `silent`.
     pub state: String,
-    /// Its processes, fronts included, that do not run because of a signal (SIGSTOP) or a debugger.
+    /// Its processes, fronts included, that are stopped by a signal (SIGSTOP) or a debugger.
     #[serde(default)]
     pub stopped_pids: Vec<u32>,
     #[serde(flatten)]
     pub checkpoint: CheckpointStatus,
     pub block_size: u32,
     pub total_blocks: u64,
-    /// Blocks of chunks that no shard has taken, or as many as the host of a sparse pool still has
-    /// room for.
+    /// Blocks of chunks that belong to no shard, limited by the room on the host of a sparse pool.
     pub free_blocks: u64,
     pub shards: u16,
     /// Shards that are not served until they are repaired.
@@ -64,12 +63,13 @@ pub struct GivenUpStatus {
 pub struct CheckpointStatus {
     /// The last checkpoint that the superblock names.
     pub generation: u64,
-    /// Checkpoints of this run that happened, and that did not.
+    /// Successful and failed checkpoints of this run.
     pub checkpoints: u64,
     pub checkpoints_failed: u64,
-    /// Why no checkpoint happens any more.
+    /// Why checkpoints are not possible any more.
     pub broken: Option<String>,
-    /// Since when, in seconds since 1970: all changes are refused, as they could not be kept.
+    /// Since when, in seconds since 1970, the fleet refuses all changes because it could not keep
+    /// them.
     pub read_only_since: Option<i64>,
 }
 
@@ -81,22 +81,21 @@ pub struct CellStatus {
     /// `starting`, `ready`, `lost`, `stopped` or `exited`.
     pub state: String,
     pub shards: u16,
-    /// Successors that took the place of the first process, and the last time in which the cell did
-    /// not serve because of that.
+    /// Successors of the cell's first process, and the duration of the last pause that one caused.
     pub restarts: u64,
     pub last_pause_ms: Option<u64>,
     /// Counts up while the cell is awake.
     pub heartbeat: u64,
     pub parked: bool,
-    /// Threads that are awake.
+    /// The number of threads that are awake.
     pub spinners: u32,
-    /// Since the fleet started: clients' requests and peers' messages taken.
+    /// Since the fleet started: requests of clients and messages of peers.
     pub requests: u64,
     pub peer_messages: u64,
-    /// Messages of peers dropped: under no capability of its inbox, of an earlier epoch.
+    /// Dropped messages of peers: without a capability of the inbox, and of an earlier epoch.
     pub refused: u64,
     pub stale: u64,
-    /// Time at work (and spinning), time asleep.
+    /// Time awake (at work and spinning), and asleep.
     pub busy_ns: u64,
     pub parked_ns: u64,
     /// Live tasks, requests that wait for file locks, clients' requests that wait in their slots.
@@ -110,12 +109,12 @@ pub struct CellStatus {
 /// What a cell does with the device.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceCounters {
-    /// I/Os under way.
+    /// I/Os in flight.
     pub ios: u64,
     /// Blocks read from and written to the device.
     pub blocks_read: u64,
     pub blocks_written: u64,
-    /// Writes of one or more blocks given to the device, and flushes.
+    /// Writes of one or more blocks, and flushes.
     pub writes: u64,
     pub flushes: u64,
 }

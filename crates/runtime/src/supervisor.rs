@@ -2,15 +2,16 @@
 //! disk.
 //!
 //! Order at start: lock the pool, read it, make the fleet's memory, make the control socket, start
-//! the cells. Order at the end: every cell's process is gone, the keeper gets its last word and
-//! closes everything, the socket is removed, the pool is unlocked, clients that asked for the end
-//! get their reply. It never waits for a peer; only for the disk. What it does follows an event,
-//! and is written to the journal first, because the next supervisor may have to do it (`adopt`).
+//! the cells. Order at the end: every cell's process is gone, the keeper receives the final message
+//! and closes everything, the socket is removed, the pool is unlocked, clients that asked for the
+//! end receive their reply.
 //!
-//! `state` holds the state; each of its parts (`keeper_link`, `cells`, `clients`, `connections`,
-//! `stop_attempt`, `logged`, `journal`, ...) owns its own and knows no other. What the supervisor
-//! does with all of them together stands here, in `adopt`, `restart`, `start`, `status`, `stop` and
-//! `save`.
+//! The supervisor waits for the disk, but never for a peer. Each action follows an event and is
+//! written to the journal first, because the next supervisor may have to execute it (`adopt`).
+//!
+//! `state` holds the state. Each of its parts (`keeper_link`, `cells`, `clients`, `connections`,
+//! `stop_attempt`, `logged`, `journal`, ...) owns its own state and knows no other part. Code that
+//! uses several parts is here, in `adopt`, `restart`, `start`, `status`, `stop` and `save`.
 
 mod adopt;
 mod cell_process;
@@ -63,21 +64,21 @@ use cell_process::Ended;
 use clients::PendingWelcome;
 use connections::ConnectionEvent;
 use keeper_link::{KeeperLink, keeper_died};
-use memory::{ClientMemory, Outfit};
+use memory::{ClientMemory, NewClientMemory};
 use state::SupervisorLoop;
 use stop_attempt::StopRequest;
 
-/// How long the processes of cells that said `Stopped` may take to be gone.
-const EXIT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the processes of cells that have reported `Stopped` may take to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Packets of one sender taken in a turn.
+/// Packets received from one sender in a turn.
 const PACKETS_A_TURN: usize = 64;
 
 /// The role `supervisor`.
 pub(crate) fn main() -> Result<(), FleetError> {
     let mut link = process::begin("warren-super", true)?;
     record_all();
-    let first = match link.receive(Wait::Yes).map_err(system("hear from the keeper"))? {
+    let first = match link.receive(Wait::Yes).map_err(system("receive from the keeper"))? {
         Received::Packet(packet) => {
             FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())?
         }
@@ -95,12 +96,12 @@ pub(crate) fn main() -> Result<(), FleetError> {
     if let Err(error) = &ended {
         // The keeper knows whether the fleet had ended before that.
         let (kind, line) = error.report();
-        KeeperLink::new(&mut keeper, 0).last_word(&ToKeeper::Fell { kind, line });
+        KeeperLink::new(&mut keeper, 0).final_message(&ToKeeper::SupervisorFailed { kind, line });
     }
     ended
 }
 
-/// What woke the supervisor.
+/// The sources that woke the supervisor.
 #[derive(Default)]
 struct Awake {
     keeper: bool,
@@ -110,8 +111,8 @@ struct Awake {
 }
 
 impl SupervisorLoop<'_> {
-    /// Until the fleet has ended, one way or the other. An error is this process's alone: the next
-    /// one goes on from the notes.
+    /// Runs until the fleet has ended, in order or not. An error concerns this process alone: the
+    /// next one continues from the notes.
     fn serve(mut self) -> Result<(), FleetError> {
         self.run()?;
         self.await_exits()?;
@@ -127,10 +128,10 @@ impl SupervisorLoop<'_> {
                 (ToKeeper::Failed { kind, line }, to_clients)
             }
         };
-        // Unlocked before the keeper learns of the end, so that the next fleet can start at once.
-        self.keeper.last_word(&to_keeper);
+        // The pool is unlocked before the keeper ends, so that the next fleet can start at once.
+        self.keeper.final_message(&to_keeper);
         self.await_release();
-        // Before the next fleet can make its own in the same place.
+        // The socket is removed before the next fleet can make its own in the same place.
         self.connections.remove_socket();
         drop(self.pool);
         self.connections.close_all(&to_clients);
@@ -139,14 +140,14 @@ impl SupervisorLoop<'_> {
 
     fn outcome(&self) -> Result<(), FleetError> {
         let Some(Err(failure)) = self.ended else { return Ok(()) };
-        // The cell's own error is more precise than that it ended.
-        let words = match failure {
+        // The cell's own error is more precise than the fact that it ended.
+        let error = match failure {
             Failure::CellExited { cell, .. } | Failure::NoSuccessor { cell, .. } => {
                 self.cells[cell].last_error.as_ref()
             }
             _ => None,
         };
-        let Some(error) = words else { return Err(FleetError::Ended(failure)) };
+        let Some(error) = error else { return Err(FleetError::Ended(failure)) };
         let line = format!("{failure}: {error}; remove the cause and start the fleet again");
         Err(FleetError::Reported { kind: error.kind(), line })
     }
@@ -158,7 +159,7 @@ impl SupervisorLoop<'_> {
                 self.receive_from_keeper()?;
             }
             for cell in awake.cells {
-                // More of it is received in the next turn.
+                // More of its packets are received in the next turn.
                 self.receive_from_cell(cell)?;
             }
             if awake.listener {
@@ -201,19 +202,19 @@ impl SupervisorLoop<'_> {
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         let first = fds.len() - links.len();
-        let heard = |n: &usize| woke(first + n) || links[*n].is_short();
+        let is_ready = |n: &usize| woke(first + n) || links[*n].is_short();
         Ok(Awake {
             keeper: woke(0) || self.keeper.is_short(),
             listener: woke(1) || self.connections.is_short(),
-            cells: (0..cells.len()).filter(heard).map(|n| cells[n]).collect(),
+            cells: (0..cells.len()).filter(is_ready).map(|n| cells[n]).collect(),
             connections: (cells.len()..links.len())
-                .filter(heard)
+                .filter(is_ready)
                 .map(|n| numbers[n - cells.len()])
                 .collect(),
         })
     }
 
-    /// Hands an event to the core, and whatever its effects lead to.
+    /// Applies an event to the core, and the events that its effects cause.
     fn apply(&mut self, event: Event) -> Result<(), FleetError> {
         self.pending.push_back(event);
         self.apply_pending()
@@ -230,7 +231,7 @@ impl SupervisorLoop<'_> {
         Ok(())
     }
 
-    /// Does what was noted, and gives the vector back.
+    /// Carries out noted effects, and returns the vector.
     fn follow(&mut self, mut effects: Vec<Effect>) -> Result<Vec<Effect>, FleetError> {
         if effects.is_empty() {
             return Ok(effects);
@@ -238,17 +239,18 @@ impl SupervisorLoop<'_> {
         for effect in effects.drain(..) {
             self.carry_out(effect)?;
         }
-        // What they must know first came with the order to start them.
+        // All that the new cells must know first was in these effects.
         self.cells.send_begins();
-        // What waits to be sent is lost with this process: then it is better done again.
+        // Unsent messages are lost with this process. While there are any, the notes keep the
+        // effects, so that the next supervisor carries them out again.
         if !self.cells.is_backed_up() {
             self.note(&[])?;
         }
         Ok(effects)
     }
 
-    /// Writes down what is to be done, for the next supervisor; all that it then needs the keeper
-    /// has.
+    /// Writes the effects to the journal for the next supervisor, after the keeper has all
+    /// descriptors that it needs.
     fn note(&mut self, effects: &[Effect]) -> Result<(), FleetError> {
         self.keeper.settle()?;
         let notes = self.notes(effects);
@@ -300,7 +302,7 @@ impl SupervisorLoop<'_> {
 
     fn ready(&mut self) -> Result<(), FleetError> {
         self.connections.listen()?;
-        self.keeper.tell(&ToKeeper::Ready { cells: self.plan.cells })
+        self.keeper.send(&ToKeeper::Ready { cells: self.plan.cells })
     }
 
     fn send(&mut self, to: CellId, order: Order) {
@@ -318,7 +320,7 @@ impl SupervisorLoop<'_> {
             }
             _ => {}
         }
-        // A cell that is gone shows by its exit.
+        // The exit of a cell's process shows that it is gone.
         let number = cell.orders;
         cell.orders += 1;
         let _ = cell.link.send_shared(ToCell::Order { number, order }.to_bytes(), fds);
@@ -328,7 +330,7 @@ impl SupervisorLoop<'_> {
     fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
         if self.clients.register(connection, client) && !self.connections.enter(connection, client)
         {
-            // It has not waited.
+            // The client closed its connection before its admission.
             self.pending.push_back(Event::Hangup { client });
         }
     }
@@ -360,7 +362,7 @@ impl SupervisorLoop<'_> {
                 if self.in_use(client, number, &by) {
                     return Ok(());
                 }
-                // It was not asked.
+                // An answer to a question that was not asked.
                 self.connections.close(connection);
                 self.client_hung_up(client)
             }
@@ -369,7 +371,8 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Makes what the client gets, has the keeper hold it, and hands the application to the core.
+    /// Makes the client's segments, gives them to the keeper, and applies the application to the
+    /// core.
     fn admit(
         &mut self,
         connection: ConnectionNo,
@@ -383,13 +386,13 @@ impl SupervisorLoop<'_> {
             }
         };
         applicant.slots = slots;
-        let Some((socket, outfit)) = self.outfit(connection, slots) else {
+        let Some((socket, new_memory)) = self.new_memory(connection, slots) else {
             self.connections.refuse(connection, Errno::ENFILE);
             return Ok(());
         };
-        self.keep_client(connection, socket, &outfit.kept)?;
-        let welcome = PendingWelcome { connection, slots, fds: outfit.client };
-        self.clients.apply(welcome, outfit.kept);
+        self.keep_client(connection, socket, &new_memory.kept)?;
+        let welcome = PendingWelcome { connection, slots, fds: new_memory.client };
+        self.clients.apply(welcome, new_memory.kept);
         self.apply(Event::Connect { connection, applicant })
     }
 
@@ -403,7 +406,7 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// From now on its connection and its memory outlive this process.
+    /// Gives the client's connection and memory to the keeper, so that they outlive this process.
     fn keep_client(
         &mut self,
         connection: ConnectionNo,
@@ -415,44 +418,48 @@ impl SupervisorLoop<'_> {
         self.keeper.keep_shared(Kept::Client(connection.0), fds)
     }
 
-    /// What a client of so many slots gets, and its connection for the keeper, unless descriptors
-    /// are scarce.
-    fn outfit(&self, connection: ConnectionNo, slots: u16) -> Option<(OwnedFd, Outfit)> {
+    /// Makes the segments of a client with so many slots, and a copy of its connection for the
+    /// keeper. `None` if descriptors are scarce.
+    fn new_memory(
+        &self,
+        connection: ConnectionNo,
+        slots: u16,
+    ) -> Option<(OwnedFd, NewClientMemory)> {
         let welcomes = (self.clients.count() + 1) * welcome_descriptors(self.cells.count());
         let reserve = Reserve::of(self.cells.count());
         if !reserve.lets_send(welcomes) || !self.cells_can_map(slots) {
             return None;
         }
         let socket = self.connections.socket(connection)?;
-        let outfit = self.memory.outfit(connection, slots).ok()?;
-        let is_scarce = outfit.fds().any(|fd| reserve.has(fd));
-        (!is_scarce).then_some((socket, outfit))
+        let new_memory = self.memory.new_client(connection, slots).ok()?;
+        let is_scarce = new_memory.fds().any(|fd| reserve.has(fd));
+        (!is_scarce).then_some((socket, new_memory))
     }
 
-    /// Whether every cell may map the memory of one more client of so many slots.
+    /// Whether every cell can map the memory of one more client of so many slots.
     fn cells_can_map(&self, slots: u16) -> bool {
         let slots = usize::from(slots);
         let bytes = (client_segment_len(slots) + cell_segment_len(slots)) as u64;
         self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
     }
 
-    /// Receives a bounded number of packets; returns whether there may be more.
+    /// Receives a bounded number of packets. Returns whether there may be more.
     fn receive_from_cell(&mut self, from: CellId) -> Result<bool, FleetError> {
         for _ in 0..PACKETS_A_TURN {
             let cell = &mut self.cells[from];
-            // What a cell sent before it closed its link is received, whether or not it still
-            // receives.
+            // Packets that the cell sent before it closed its link are received even if it no
+            // longer receives.
             let _ = cell.link.flush();
-            // What is not noted yet stays in the socket, where the next supervisor finds it.
+            // A packet stays in the socket until it is noted, so that the next supervisor finds it.
             match cell.link.link.peek() {
                 Ok(Received::Packet(packet)) => {
                     self.take_report(from, &packet)?;
                     let cell = &mut self.cells[from];
-                    // It can only fail if the socket is broken, and then the next look finds it so.
+                    // This can only fail if the socket is broken; the next peek shows that.
                     let _ = cell.link.link.skip();
                 }
                 Ok(Received::Nothing) => return Ok(false),
-                // The cell is gone, or its messages are damaged: some of them are lost.
+                // The cell is gone, or its messages are damaged, so that some are lost.
                 Ok(Received::Closed) | Err(_) => {
                     self.kill(from);
                     return Ok(false);
@@ -465,26 +472,26 @@ impl SupervisorLoop<'_> {
     fn take_report(&mut self, from: CellId, packet: &Packet) -> Result<(), FleetError> {
         match FromCell::from_bytes(&packet.bytes) {
             Ok(FromCell::Report { capability, epoch, number, report }) => {
-                let heard = &mut self.cells[from].reports;
-                if number < *heard || !self.mailboxes.admits_report(capability) {
+                let expected = &mut self.cells[from].reports;
+                if number < *expected || !self.mailboxes.admits_report(capability) {
                     return Ok(());
                 }
-                if number > *heard {
-                    // A report is lost.
+                if number > *expected {
+                    // A report was lost.
                     self.kill(from);
                     return Ok(());
                 }
-                *heard += 1;
+                *expected += 1;
                 if matches!(report, Report::Ready { .. }) {
                     self.serves(from);
                 }
                 if report == (Report::WantCheckpoint { cell: from }) && self.memory.has_lost_flush()
                 {
-                    // A cell that cannot keep what it is given asks at once.
+                    // A cell whose flush failed reports this at once.
                     self.apply(Event::FlushFailed { errno: Errno::EIO })?;
                 }
-                // The core ignores those of an earlier epoch.
                 logged::report(&report);
+                // The core ignores reports of an earlier epoch.
                 self.apply(Event::Report { from, epoch, report })
             }
             Ok(FromCell::Failed { kind, line }) => {
@@ -534,25 +541,25 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Until the keeper holds nothing any more.
+    /// Waits until the keeper has released all descriptors.
     fn await_release(&mut self) {
         let _ = self.keeper.settle();
         while !self.keeper.is_released() {
             let is_there = self.keeper.await_message(None).is_ok();
-            // A keeper that is gone holds nothing.
+            // A keeper that is gone holds none.
             if !is_there || self.receive_from_keeper().is_err() {
                 return;
             }
         }
     }
 
-    /// Until every cell's process is gone, and with it every descriptor of the pool.
+    /// Waits until every cell's process, and with it every descriptor of the pool, is gone.
     fn await_exits(&mut self) -> Result<(), FleetError> {
-        let deadline = clock::monotonic() + EXIT_PATIENCE;
+        let deadline = clock::monotonic() + EXIT_TIMEOUT;
         while !self.cells.have_all_exited() {
             let left = deadline - clock::monotonic();
             if left.is_zero() {
-                // The keeper kills what is left when this process ends.
+                // The keeper kills the others when this process ends.
                 return Ok(());
             }
             self.keeper.await_message(Some(left))?;

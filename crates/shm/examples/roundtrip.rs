@@ -1,4 +1,4 @@
-//! What a slot's round trip costs: `cargo run --release -p warren-shm --example roundtrip`.
+//! The cost of a slot's round trip: `cargo run --release -p warren-shm --example roundtrip`.
 //!
 //! Client and cell are two threads, pinned to CPUs 0 and 1 (then both to 0), over separate mappings
 //! of the same segments, as two processes would have. Prints the median of many batches.
@@ -66,12 +66,12 @@ fn pair() -> Result<Pair, SegmentError> {
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // Measured without pinning where that is not allowed.
+    // Without the right to pin, it measures unpinned.
     let _ = sched_setaffinity(None, &set);
 }
 
-fn post(pair: &Pair, seq: u32) {
-    pair.requests.post(CELL, SLOT, &RequestHeader { seq, ..Default::default() }, &[1; 24]);
+fn submit(pair: &Pair, seq: u32) {
+    pair.requests.submit(CELL, SLOT, &RequestHeader { seq, ..Default::default() }, &[1; 24]);
     pair.requests.ring(CELL, SLOT);
 }
 
@@ -85,7 +85,7 @@ fn trips(pair: &Pair, seq: &mut u32, cell_cpu: usize, spin: Duration, batch: u32
         let mut body = Vec::new();
         let nanos = median(batch, || {
             *seq += 1;
-            post(pair, *seq);
+            submit(pair, *seq);
             pair.answers.wait(&pair.requests, SLOT, *seq, spin, None);
             black_box(pair.answers.take(SLOT, *seq, &mut body).is_ok());
         });
@@ -113,13 +113,13 @@ fn serve(pair: &Pair, mut last: u32, cpu: usize, stop: &AtomicBool) {
     }
 }
 
-/// Both sides by turns: the instructions alone.
+/// Both sides in turn on one thread: the instructions alone.
 fn alone(pair: &Pair, seq: &mut u32) -> f64 {
     let (mut seen, mut body) = (0, Vec::new());
     pair.client.rung(CELL, &mut seen);
     median(1000, || {
         *seq += 1;
-        post(pair, *seq);
+        submit(pair, *seq);
         black_box(pair.client.rung(CELL, &mut seen));
         black_box(pair.client.take(CELL, SLOT, *seq - 1, &mut body).is_ok());
         pair.replies.reply(&pair.client, SLOT, *seq, OK, &body);

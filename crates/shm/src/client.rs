@@ -1,13 +1,15 @@
 //! Requests: the client segment, from both sides. Layout: [`warren_proto::slot`].
 //!
-//! Order of a post: body, line, the word with `seq` (release), then the cell's doorbell bit is flipped
-//! (release). Order of a take: doorbell (acquire), `seq` and what is in its word (acquire), every other
-//! word of the line once, checks, body once. The client may be hostile and rewrite all of it meanwhile; then the cell gets some mixture
-//! of what the client wrote, which is still only the client's own request.
+//! Order of a submission: body, line, the word with `seq` (release), then the cell's doorbell bit
+//! is flipped (release). Order of a take: doorbell (acquire), the word with `seq` (acquire), every
+//! other word of the line once, checks, body once. The client may be hostile and rewrite all of it
+//! meanwhile. Then the cell reads some mixture of what the client wrote, which is still only the
+//! client's own request.
 //!
-//! A bit rings by *changing*, so the bell needs no second writer to clear it. It may ring for a
-//! request that was taken already (a successor that looked at all slots), or whose slot has gone on to
-//! another cell: `take` says `None`. For that a request names its cell, in the same word as its number.
+//! A bit rings by *changing*, so no second writer has to clear it. It may ring for a request that
+//! was taken already (by a successor that looked at all slots), or whose slot has since been used
+//! for another cell: then `take` returns `None`. For that, the word with a request's number also
+//! names its cell.
 
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
@@ -23,7 +25,7 @@ use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store};
 use crate::segment::{SegmentError, SegmentKind, check, stamp};
 
-/// Bytes of a payload that are fetched ahead: about as many lines as a core can have on their way.
+/// Bytes of a payload that are prefetched: about as many lines as a core can have in flight.
 pub(crate) const PREFETCH_MAX: usize = 4096;
 
 fn line(slot: SlotNo, slots: usize) -> usize {
@@ -49,15 +51,15 @@ fn payload(slot: SlotNo, offset: usize, len: usize) -> usize {
     area(slot) + BODY_MAX + offset
 }
 
-/// The client's side. Threads share it; a slot is used by one of them at a time.
+/// The client's side. Threads share it; one thread at a time uses a slot.
 pub struct ClientWriter<W = WriteMap> {
     memory: W,
     slots: usize,
 }
 
 impl<W: Store> ClientWriter<W> {
-    /// Takes a segment of at least `client_segment_len(slots)` bytes into use. Does not disturb
-    /// requests that a predecessor (a front before its restart) left in it.
+    /// Opens a segment of at least `client_segment_len(slots)` bytes. Requests that a predecessor
+    /// (a front before its restart) left in it stay.
     pub fn new(memory: W, slots: usize) -> Result<Self, SegmentError> {
         assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
         let needed = client_segment_len(slots);
@@ -72,27 +74,27 @@ impl<W: Store> ClientWriter<W> {
         self.slots
     }
 
-    /// The number of the slot's last request: what a front goes on from after a restart.
+    /// The number of the slot's last request. A front continues from it after a restart.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
         posted(&self.memory, line(slot, self.slots), Relaxed).seq
     }
 
-    /// Fills `offset..` of the slot's payload lane. Comes before the post.
+    /// Fills `offset..` of the slot's payload lane. Must precede the submission.
     pub fn write_payload(&self, slot: SlotNo, offset: usize, bytes: &[u8]) {
         line(slot, self.slots);
         self.memory.copy_in(payload(slot, offset, bytes.len()), bytes);
     }
 
-    /// Says that a post to `cell` comes next: two cache lines that others have looked at begin to come
-    /// back, both at a time.
+    /// Prefetches, both at a time, the two cache lines that a submission to `cell` writes and that
+    /// the cell has read.
     pub fn prepare(&self, cell: CellId, slot: SlotNo) {
         self.memory.prefetch_own(line(slot, self.slots));
         self.memory.prefetch_own(doorbell(cell));
     }
 
-    /// Publishes a request for `cell`. `header.seq` differs from the slot's last one (it grows by one). The
-    /// cell knows only when its bell is rung.
-    pub fn post(&self, cell: CellId, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
+    /// Publishes a request for `cell`. `header.seq` differs from the slot's last one (it grows by
+    /// one). The cell notices it only when its bell is rung.
+    pub fn submit(&self, cell: CellId, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
         assert!(body.len() <= BODY_MAX && header.payload_len as usize <= PAYLOAD_MAX);
         let line = line(slot, self.slots);
         let memory = &self.memory;
@@ -106,7 +108,8 @@ impl<W: Store> ClientWriter<W> {
         memory.store64(line + POSTED, posted.pack(), Release);
     }
 
-    /// Rings the cell's bell for the slot. If the cell may be asleep, [`crate::WakeFd`] comes next.
+    /// Rings the cell's bell for the slot. If the cell may be asleep, [`crate::WakeFd`] must
+    /// follow.
     pub fn ring(&self, cell: CellId, slot: SlotNo) {
         line(slot, self.slots);
         self.memory.xor64(doorbell(cell), 1 << slot.0, Release);
@@ -118,28 +121,28 @@ impl<W: Store> ClientWriter<W> {
 }
 
 impl ClientWriter {
-    /// The slot's payload lane, `PAYLOAD_MAX` bytes, for a system call to fill.
+    /// The slot's payload lane, `PAYLOAD_MAX` bytes, to be filled by a system call.
     pub fn payload_raw(&self, slot: SlotNo) -> *mut u8 {
         line(slot, self.slots);
         self.memory.raw(payload(slot, 0, PAYLOAD_MAX), PAYLOAD_MAX)
     }
 }
 
-/// A request that cannot be read: its number is what it is answered with.
+/// A malformed request, with the number for its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unreadable {
     pub seq: u32,
     pub why: Malformed,
 }
 
-/// The cell's side. Nothing in the segment is believed.
+/// The cell's side. Nothing in the segment is trusted.
 pub struct ClientReader<R = ReadMap> {
     memory: R,
     slots: usize,
 }
 
 impl<R: Load> ClientReader<R> {
-    /// Opens the segment of a client that was admitted with this many slots.
+    /// Opens the segment of a client that was admitted with so many slots.
     pub fn new(memory: R, slots: usize) -> Result<Self, SegmentError> {
         assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
         check(&memory, SegmentKind::Client, client_segment_len(slots))?;
@@ -150,14 +153,14 @@ impl<R: Load> ClientReader<R> {
         self.slots
     }
 
-    /// Whether a slot rang since `last_seen`.
+    /// Whether a slot has rung since `last_seen`.
     #[inline]
     pub fn has_rung(&self, cell: CellId, last_seen: u64) -> bool {
         self.memory.load64(doorbell(cell), Relaxed) != last_seen
     }
 
-    /// The slots that rang since `last_seen`, as bits, and remembers them as seen. Bits beyond the
-    /// client's slots do not ring.
+    /// The slots that have rung since `last_seen`, as bits; updates `last_seen`. Bits beyond the
+    /// client's slots are ignored.
     pub fn rung(&self, cell: CellId, last_seen: &mut u64) -> u64 {
         let bell = self.memory.load64(doorbell(cell), Acquire);
         let changed = bell ^ *last_seen;
@@ -169,18 +172,18 @@ impl<R: Load> ClientReader<R> {
         rung
     }
 
-    /// Whether the slot holds a request for `cell` that is not the one numbered `last_seq`.
+    /// Whether the slot has a request for `cell` that is not the one numbered `last_seq`.
     pub fn waits(&self, cell: CellId, slot: SlotNo, last_seq: u32) -> bool {
         let posted = posted(&self.memory, line(slot, self.slots), Acquire);
         posted.seq != last_seq && posted.cell == cell.0
     }
 
-    /// The user that the slot's request names: a front's word.
+    /// The user that the slot's request names, if the client is a front.
     pub fn uid(&self, slot: SlotNo) -> u32 {
         self.memory.load32(line(slot, self.slots) + UID, Relaxed)
     }
 
-    /// The slot's request, its body copied to `body`; `None` if it is still the one numbered
+    /// The slot's request, with its body copied to `body`. `None` if it is still the one numbered
     /// `last_seq`, or is not for `cell`.
     pub fn take(
         &self,
@@ -208,7 +211,7 @@ impl<R: Load> ClientReader<R> {
         if header.payload_len as usize > PAYLOAD_MAX {
             return unreadable("payload longer than its lane");
         }
-        // It comes while the request is looked at.
+        // It arrives while the request is checked.
         let soon = (header.payload_len as usize).min(PREFETCH_MAX);
         memory.prefetch(payload(slot, 0, soon), soon);
         let body_len = usize::from(body_len);
@@ -222,7 +225,8 @@ impl<R: Load> ClientReader<R> {
         Ok(Some(header))
     }
 
-    /// Copies `offset..` of the slot's payload lane. The client may be changing it: use the copy.
+    /// Copies `offset..` of the slot's payload lane. The client may be changing it, so only the
+    /// copy may be used.
     pub fn copy_payload(&self, slot: SlotNo, offset: usize, into: &mut [u8]) {
         line(slot, self.slots);
         self.memory.copy_out(payload(slot, offset, into.len()), into);
@@ -269,7 +273,7 @@ mod tests {
         for (i, len) in [0, 1, INLINE_MAX, INLINE_MAX + 1, 500, BODY_MAX].into_iter().enumerate() {
             let sent: Vec<u8> = (0..len).map(|b| (b + i) as u8).collect();
             let seq = i as u32 + 1;
-            writer.post(CELL, SlotNo(2), &header(seq), &sent);
+            writer.submit(CELL, SlotNo(2), &header(seq), &sent);
             let taken = reader.take(CELL, SlotNo(2), seq - 1, &mut body).unwrap();
             assert_eq!(taken, Some(header(seq)));
             assert_eq!(body, sent);
@@ -282,8 +286,8 @@ mod tests {
     fn a_request_is_taken_only_by_the_cell_that_it_is_for() {
         let (writer, reader, _) = pair();
         let mut body = Vec::new();
-        writer.post(CellId(1), SlotNo(0), &header(7), b"body");
-        // A successor of cell 0, whose last answer in the slot was another.
+        writer.submit(CellId(1), SlotNo(0), &header(7), b"body");
+        // A successor of cell 0, whose last answer in the slot had another number.
         assert!(!reader.waits(CellId(0), SlotNo(0), 6));
         assert_eq!(reader.take(CellId(0), SlotNo(0), 6, &mut body), Ok(None));
         assert!(reader.waits(CellId(1), SlotNo(0), 6) && !reader.waits(CellId(1), SlotNo(0), 7));
@@ -316,7 +320,7 @@ mod tests {
     #[test]
     fn hostile_lengths_and_bits_are_refused() {
         let (writer, reader, raw) = pair();
-        writer.post(CELL, SlotNo(0), &header(1), b"body");
+        writer.submit(CELL, SlotNo(0), &header(1), b"body");
         let mut body = Vec::new();
         let posted = |body_len| Posted { seq: 1, cell: CELL.0, body_len }.pack();
         for bad in [BODY_MAX as u16 + 1, u16::MAX] {
@@ -344,7 +348,7 @@ mod tests {
         assert!(ClientReader::new(map, 1).is_ok());
     }
 
-    /// Memory whose writer changes it all the time: what was loaded once is something else by now.
+    /// Memory that changes all the time: a word that is loaded twice differs.
     struct Restless {
         seen: RefCell<BTreeSet<usize>>,
         rng: RefCell<Rng>,
@@ -393,7 +397,7 @@ mod tests {
         fn pause() {}
     }
 
-    /// So a check and a use are always of the same value, whatever the client writes meanwhile.
+    /// So a check and a use always see the same value, whatever the client writes meanwhile.
     #[test]
     fn nothing_of_a_request_is_loaded_twice() {
         let (mut taken, mut body) = (0, Vec::new());

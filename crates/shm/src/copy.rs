@@ -1,17 +1,17 @@
 //! Copies between private memory and memory that another process may be writing.
 //!
-//! A plain `memcpy` there would be a data race. Two ways are sound, and both read or write every
-//! byte once: relaxed atomic words for a few bytes, and for many a string instruction in inline
-//! assembly, which the compiler does not see into and which does what the processor does: it tears
-//! at worst. The x86 manual orders the stores of a string instruction before a later plain store,
-//! which is all that publishing with a release store needs.
+//! A plain `memcpy` would be a data race. Two ways are sound, and both read or write every byte
+//! once: relaxed atomic words for a few bytes, and for many bytes a string instruction in inline
+//! assembly, which is opaque to the compiler; at worst its result is torn. The x86 manual orders
+//! the stores of a string instruction before a later plain store, so a release store publishes
+//! them.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use warren_proto::slot::LINE;
 
-/// Up to here the start-up of a string instruction costs more than it saves.
+/// Up to this length the start-up of a string instruction costs more than it saves.
 const WORDS_MAX: usize = 256;
 
 /// Copies `into.len()` bytes from shared memory.
@@ -20,10 +20,10 @@ const WORDS_MAX: usize = 256;
 /// `from` is valid for reading that many bytes.
 pub(crate) unsafe fn from_shared(from: *const u8, into: &mut [u8]) {
     if into.len() <= WORDS_MAX || cfg!(any(miri, not(target_arch = "x86_64"))) {
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller promises the same.
         unsafe { words_from_shared(from, into) }
     } else {
-        // SAFETY: as promised by the caller; `into` is ours alone.
+        // SAFETY: the caller promises the same for `from`; `into` is private.
         unsafe { string_copy(from, into.as_mut_ptr(), into.len()) }
     }
 }
@@ -34,10 +34,11 @@ pub(crate) unsafe fn from_shared(from: *const u8, into: &mut [u8]) {
 /// `into` is valid for writing that many bytes.
 pub(crate) unsafe fn to_shared(from: &[u8], into: *mut u8) {
     if from.len() <= WORDS_MAX || cfg!(any(miri, not(target_arch = "x86_64"))) {
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller promises the same.
         unsafe { words_to_shared(from, into) }
     } else {
-        // SAFETY: as promised by the caller; `from` is private, so the two do not overlap.
+        // SAFETY: the caller promises the same for `into`; `from` is private, so the two do not
+        // overlap.
         unsafe { string_copy(from.as_ptr(), into, from.len()) }
     }
 }
@@ -51,19 +52,19 @@ pub(crate) unsafe fn zero_shared(into: *mut u8, len: usize) {
     let mut done = 0;
     while done < len {
         let n = (len - done).min(ZEROS.len());
-        // SAFETY: `done + n <= len`, so the range lies in what the caller promised.
+        // SAFETY: `done + n <= len`, so the range lies in the one that the caller vouches for.
         unsafe { to_shared(&ZEROS[..n], into.add(done)) };
         done += n;
     }
 }
 
-/// Fetches `len` bytes at `from` into this core's cache.
+/// Prefetches `len` bytes at `from` into this core's cache.
 #[inline]
 pub(crate) fn prefetch(from: *const u8, len: usize) {
     let _hint = (from, len);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in (0..len).step_by(LINE) {
-        // SAFETY: a prefetch changes nothing and never faults, wherever it points.
+        // SAFETY: a prefetch changes nothing and never faults, at any address.
         unsafe {
             std::arch::asm!(
                 "prefetcht0 [{}]",
@@ -74,7 +75,7 @@ pub(crate) fn prefetch(from: *const u8, len: usize) {
     }
 }
 
-/// Fetches the line at `at` into this core's cache, away from all others.
+/// Prefetches the line at `at` into this core's cache, exclusively.
 #[inline]
 pub(crate) fn prefetch_own(at: *mut u8) {
     let _hint = at;
@@ -158,7 +159,7 @@ unsafe fn string_copy(_: *const u8, _: *mut u8, _: usize) {
 mod tests {
     use super::*;
 
-    /// Every alignment of the shared side, every length around the change of methods.
+    /// Every alignment of the shared side, and every length around the change of methods.
     #[test]
     fn copies_are_exact_and_touch_nothing_else() {
         let lens = (0..40).chain(WORDS_MAX - 2..WORDS_MAX + 3).chain([4096]);

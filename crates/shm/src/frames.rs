@@ -1,9 +1,9 @@
 //! The buffer cache's frames: a memfd of 4 KiB pages that outlives the cell.
 //!
 //! Only one process maps it at a time (the keeper holds the descriptor and never maps it), so its
-//! pages are plain memory of ours, and references to them are sound. While a device reads or writes
-//! a frame through [`Frames::raw`], nobody may hold a reference to it (writing) or change it
-//! (reading): the cell leaves a frame with an I/O under way alone.
+//! pages are plain memory, and references to them are sound. While a device reads into a frame
+//! through [`Frames::raw`] there must be no reference to it, and while a device writes a frame out
+//! it must not change: the cell does not touch a frame with an I/O in flight.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -19,7 +19,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Makes `count` frames of zeroes. Memory is taken when a frame is first touched.
+    /// Makes `count` zeroed frames. Memory is allocated when a frame is first touched.
     pub fn create(count: u32) -> Result<Self, SegmentError> {
         let segment = Segment::create("warren-frames", count as usize * BLOCK_SIZE)?;
         Ok(Self { segment, count })
@@ -40,14 +40,14 @@ impl Frames {
         self.count
     }
 
-    /// For the keeper and a successor.
+    /// The descriptor, for the keeper and a successor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.segment.fd()
     }
 
     pub fn frame(&self, frame: u32) -> &[u8; BLOCK_SIZE] {
-        // SAFETY: in the mapping (checked by `raw`), which lives as long as `self`; nobody else
-        // maps it, our own changes need `&mut self`, and the cell makes no reference to a frame
+        // SAFETY: in the mapping (checked by `raw`), which lives as long as `self`. No other
+        // process maps it, changes need `&mut self`, and the cell makes no reference to a frame
         // that a device fills (see the head of this file).
         unsafe { &*self.raw(frame).cast() }
     }
@@ -57,7 +57,7 @@ impl Frames {
         unsafe { &mut *self.raw(frame).cast() }
     }
 
-    /// Where the frame lies, for a device.
+    /// The address of the frame, for a device.
     pub fn raw(&self, frame: u32) -> *mut u8 {
         assert!(frame < self.count, "frame {frame} of {}", self.count);
         self.segment.map().raw(frame as usize * BLOCK_SIZE, BLOCK_SIZE)
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "frame 3 of 3")]
-    fn a_frame_that_is_not_there_is_our_own_bug() {
+    fn a_frame_that_does_not_exist_is_a_bug() {
         Frames::create(3).unwrap().frame(3);
     }
 }

@@ -1,13 +1,13 @@
 //! The memory that Warren's processes share: segments, slots, doorbells, rings, parking.
 //!
-//! The firewall (design section 3): every page has one writer, who alone maps it writable. So
-//! every protocol here comes in two halves, a writer over [`WriteMap`] and a reader over
-//! [`ReadMap`]. Both halves are generic over [`Store`] and [`Load`], so that the models in
-//! `model.rs` run the very same code under loom.
+//! The firewall (design section 3): every page has one writer, which alone maps it writable. So
+//! every protocol here has two halves, a writer over [`WriteMap`] and a reader over [`ReadMap`].
+//! Both halves are generic over [`Store`] and [`Load`], so that the models in `model.rs` run the
+//! same code under loom.
 //!
 //! Readers follow the careful reference protocol: they check range and alignment, load every word
-//! once, copy to their own memory, and believe only what passes the checks on the copy. Whatever a
-//! peer writes ends in an `Err`, never in a panic. What *we* get wrong (a slot that is not ours, a
+//! once, copy to private memory, and use only what passes the checks on the copy. Whatever a peer
+//! writes leads to an `Err`, never to a panic. A mistake of this process (a slot out of range, a
 //! body that is too long) is an assertion.
 //!
 //! ```text

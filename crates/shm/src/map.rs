@@ -1,7 +1,8 @@
-//! A segment in our address space, read-only or writable. Unmapped with its last clone.
+//! A segment in the address space of this process, read-only or writable. It is unmapped with its
+//! last clone.
 //!
-//! Every access is an atomic word or one of the copies of `copy.rs`, so whatever other processes
-//! and threads do to the same bytes is never a data race. No reference to the bytes is given out.
+//! Every access is an atomic word or one of the copies of `copy.rs`, so concurrent access by other
+//! processes and threads is never a data race. No reference to the bytes is handed out.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -21,15 +22,15 @@ struct Pages {
     len: usize,
 }
 
-// SAFETY: the pointer is to a mapping that lives as long as this value, in no thread's keeping; all
-// accesses are atomic (see the head of this file).
+// SAFETY: the pointer is to a mapping that lives as long as this value and belongs to no thread;
+// all accesses are atomic (see the head of this file).
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
     fn map(fd: BorrowedFd<'_>, len: usize, prot: ProtFlags) -> rustix::io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs no other.
+        // SAFETY: a new mapping at an address that the kernel chooses disturbs no other.
         let base = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
         let pages = Self { base, len };
@@ -49,7 +50,8 @@ impl Pages {
     #[inline]
     fn word32(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4));
-        // SAFETY: in the mapping and aligned, as the base is to a page; atomics may be shared.
+        // SAFETY: in the mapping and aligned, because the base is page-aligned; atomics may be
+        // shared.
         unsafe { &*self.at(at, 4).cast() }
     }
 
@@ -63,7 +65,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our mapping, and nothing borrows from it any more.
+        // SAFETY: this value owns the mapping, and nothing borrows from it any more.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
@@ -73,7 +75,7 @@ impl Drop for Pages {
 #[derive(Clone)]
 pub struct ReadMap(Arc<Pages>);
 
-/// A segment that we write, alone.
+/// A segment of which this process is the only writer.
 #[derive(Clone)]
 pub struct WriteMap(Arc<Pages>);
 
@@ -82,7 +84,7 @@ impl ReadMap {
         Ok(Self(Arc::new(Pages::map(fd, len, ProtFlags::READ)?)))
     }
 
-    /// Where `len` bytes at `at` lie, for a system call to read. Never make a reference of it.
+    /// The address of `len` bytes at `at`, for a system call to read. Must not become a reference.
     pub fn raw(&self, at: usize, len: usize) -> *const u8 {
         self.0.at(at, len)
     }
@@ -93,15 +95,15 @@ impl WriteMap {
         Ok(Self(Arc::new(Pages::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)?)))
     }
 
-    /// Where `len` bytes at `at` lie, for a system call to read or fill. Never make a reference of
-    /// it while others may write.
+    /// The address of `len` bytes at `at`, for a system call to read or fill. Must not become a
+    /// reference while others may write.
     pub fn raw(&self, at: usize, len: usize) -> *mut u8 {
         self.0.at(at, len)
     }
 }
 
 fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Waited {
-    // A time-out too long for the kernel is as good as none.
+    // A time-out that is too long for the kernel counts as none.
     let limit = timeout.and_then(|t| rustix::time::Timespec::try_from(t).ok());
     match futex::wait(word, futex::Flags::empty(), expected, limit.as_ref()) {
         Err(rustix::io::Errno::TIMEDOUT) => Waited::TimedOut,
@@ -195,7 +197,7 @@ impl Store for WriteMap {
     }
 
     fn wake32(&self, at: usize) {
-        // Only a bad address can fail, and this is none.
+        // Only a bad address can fail, and this one is valid.
         let _ = futex::wake(self.0.word32(at), futex::Flags::empty(), i32::MAX as u32);
     }
 }

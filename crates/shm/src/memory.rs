@@ -1,37 +1,37 @@
-//! Shared memory as the protocols see it: 32- and 64-bit words with an order, bytes without one.
+//! The interface of shared memory for the protocols: 32- and 64-bit words with an ordering, bytes
+//! without one.
 //!
-//! Offsets are bytes from the start of the segment. They are always the caller's own (a peer's
-//! index is checked before it becomes an offset), so one out of range or unaligned is a bug and
-//! panics. A word is always accessed with the same width.
+//! Offsets are bytes from the start of the segment. They always come from this process (a peer's
+//! index is checked before it becomes an offset), so one that is out of range or unaligned is a bug
+//! and panics. A word is always accessed with the same width.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Why a wait on a word ended. None of them says that the word changed: look again.
+/// Why a wait on a word ended. None of them means that the word has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// Somebody woke us, or the word had changed already.
+    /// A wake-up, or the word had changed already.
     Woken,
     TimedOut,
     /// A signal handler ran.
     Interrupted,
 }
 
-/// Memory that may be read. Somebody else may be writing it at any time.
+/// Memory that this process may read. Another process may write it at any time.
 pub trait Load {
-    /// Bytes of it.
+    /// The number of bytes.
     fn size(&self) -> usize;
 
     fn load32(&self, at: usize, order: Ordering) -> u32;
 
     fn load64(&self, at: usize, order: Ordering) -> u64;
 
-    /// Copies bytes `at..` out, each byte read once, in no order. What is torn by a writer is
-    /// simply the wrong bytes.
+    /// Copies bytes `at..` out, each byte read once, in no order. Bytes torn by a writer are simply
+    /// wrong.
     fn copy_out(&self, at: usize, into: &mut [u8]);
 
-    /// Fetches bytes that will be copied out soon, while something else is done. A hint: it does nothing
-    /// that can be told but by a clock.
+    /// Prefetches bytes that will be copied out soon. A hint without any effect but on time.
     fn prefetch(&self, _at: usize, _len: usize) {}
 
     /// Sleeps while the word holds `expected`, at most `timeout`.
@@ -40,23 +40,23 @@ pub trait Load {
     /// A full (sequentially consistent) fence.
     fn fence();
 
-    /// Breathes in a loop that waits for somebody else.
+    /// A pause in a loop that waits for another process.
     fn pause();
 }
 
-/// Memory of which we are the one writer.
+/// Memory of which this process is the only writer.
 pub trait Store: Load {
     fn store32(&self, at: usize, value: u32, order: Ordering);
 
     fn store64(&self, at: usize, value: u64, order: Ordering);
 
-    /// Fetches the line at `at` to be stored to soon. A hint, as [`Load::prefetch`].
+    /// Prefetches the line at `at` for a store. A hint, like [`Load::prefetch`].
     fn prefetch_own(&self, _at: usize) {}
 
     /// Flips the bits of `mask`, atomically among the threads of the one writing process.
     fn xor64(&self, at: usize, mask: u64, order: Ordering);
 
-    /// Adds, atomically among the threads of the one writing process, in no order.
+    /// Adds, atomically among the threads of the one writing process, with relaxed order.
     fn add64(&self, at: usize, by: u64);
 
     /// Copies bytes in, in no order. A later release store publishes them.
@@ -64,6 +64,6 @@ pub trait Store: Load {
 
     fn zero(&self, at: usize, len: usize);
 
-    /// Wakes everybody who sleeps on the word.
+    /// Wakes all threads that sleep on the word.
     fn wake32(&self, at: usize);
 }

@@ -1,8 +1,8 @@
-//! The protocols under loom: every interleaving, and every value that a weak memory may show.
+//! The protocols under loom: every interleaving, and every value that a weak memory model allows.
 //!
-//! [`Modelled`] is shared memory made of loom's words; the code that runs on it is the very code of
-//! the other modules. A lost wake-up is a deadlock, which loom reports. The controls at the end run
-//! the same protocols without fences and must fail.
+//! [`Modelled`] is shared memory made of loom's words; the code that runs on it is that of the
+//! other modules. A lost wake-up is a deadlock, which loom reports. The controls at the end run the
+//! same protocols without fences and must fail.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,7 +30,7 @@ const SLOT: SlotNo = SlotNo(0);
 const HEADER: Range<usize> = 8..28;
 const SLOT_LINE: Range<usize> = LINES..LINES + LINE;
 
-/// Shared memory with these words only. `FENCED` is false in controls.
+/// Shared memory with only these words. `FENCED` is false in controls.
 struct Words {
     narrow: BTreeMap<usize, AtomicU32>,
     wide: BTreeMap<usize, AtomicU64>,
@@ -48,7 +48,7 @@ impl<const FENCED: bool> Clone for Modelled<FENCED> {
 }
 
 impl<const FENCED: bool> Modelled<FENCED> {
-    /// `narrow` are ranges of 32-bit words, `wide` are 64-bit words. The magic is always there.
+    /// `narrow` are ranges of 32-bit words, `wide` are 64-bit words. The header is always present.
     fn new(narrow: &[Range<usize>], wide: &[usize]) -> Self {
         let narrow = narrow.iter().cloned().chain([HEADER]).flat_map(|range| range.step_by(4));
         let wide = wide.iter().copied().chain([0]);
@@ -156,8 +156,8 @@ fn header(seq: u32) -> RequestHeader {
 
 const ANSWER: ReplyHeader = ReplyHeader { errno: None, payload_len: 3 };
 
-/// All interleavings with at most this many preemptions, which is where bugs of such protocols are;
-/// more take minutes.
+/// All interleavings with at most this many preemptions, which is enough for the bugs of such
+/// protocols; more take minutes.
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -169,11 +169,11 @@ fn a_bell_that_rang_means_a_whole_request() {
     explore(4, || {
         let (writer, reader) = client::<true>();
         let sender = thread::spawn(move || {
-            writer.post(CELL, SLOT, &header(1), b"whole???");
+            writer.submit(CELL, SLOT, &header(1), b"whole???");
             writer.ring(CELL, SLOT);
         });
         let (mut seen, mut body) = (0, Vec::new());
-        // A look without the bell (a successor's) finds nothing or all of it.
+        // A look without the bell (by a successor) finds nothing or all of it.
         let looked = reader.take(CELL, SLOT, 0, &mut body).unwrap();
         assert!(looked.is_none_or(|taken| taken == header(1) && body == b"whole???"));
         if reader.rung(CELL, &mut seen) == 1 {
@@ -204,7 +204,7 @@ fn bells_of_two_threads_ring_once_each() {
     });
 }
 
-/// A client that sleeps for its reply, and a cell that wakes only who is parked.
+/// A client that sleeps for its reply, and a cell that wakes only a parked client.
 fn round_trip<const F: bool>() {
     let (writer, reader) = client::<F>();
     let (answers, answered) = replies::<F>();

@@ -3,9 +3,9 @@
 //!
 //! Order of a reply: payload, body, line, `seq` (release), full fence, load the request line's
 //! `parked`; if set, wake. Order of a wait: spin on `seq`; then `parked` = 1, full fence, load
-//! `seq`, sleep while it is the old one. Of the two fences one comes first: either the cell sees
-//! that the client is parked, or the client sees the reply. No wake-up is lost, and one that is
-//! not needed costs no system call.
+//! `seq`, sleep while it is the old one. One of the two fences comes first: either the cell sees
+//! that the client is parked, or the client sees the reply. So no wake-up is lost, and an
+//! unnecessary one costs no system call.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store, Waited};
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
 
-/// Looks at the word between two looks at the clock.
+/// Polls of the word between two reads of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
 fn line(slot: SlotNo, slots: usize) -> usize {
@@ -43,7 +43,7 @@ fn word_at(word: u32) -> usize {
     WORDS + word as usize * 8
 }
 
-/// What a reply says beside its body.
+/// The contents of a reply besides its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyHeader {
     pub errno: Option<Errno>,
@@ -59,8 +59,8 @@ pub struct ReplyWriter<W = WriteMap> {
 }
 
 impl<W: Store> ReplyWriter<W> {
-    /// Takes a segment of at least `cell_segment_len(slots)` bytes into use. Replies and lease
-    /// words of a predecessor stay.
+    /// Opens a segment of at least `cell_segment_len(slots)` bytes. Replies and lease words of a
+    /// predecessor stay.
     pub fn new(memory: W, slots: usize, cell: CellId, epoch: Epoch) -> Result<Self, SegmentError> {
         assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
         let needed = cell_segment_len(slots);
@@ -72,7 +72,7 @@ impl<W: Store> ReplyWriter<W> {
         Ok(Self { memory, slots, inherited })
     }
 
-    /// Whether a predecessor had taken the segment into use.
+    /// Whether a predecessor had opened the segment.
     pub fn is_inherited(&self) -> bool {
         self.inherited
     }
@@ -81,7 +81,7 @@ impl<W: Store> ReplyWriter<W> {
         self.slots
     }
 
-    /// Fills `offset..` of the slot's payload lane. Comes before the reply.
+    /// Fills `offset..` of the slot's payload lane. Must precede the reply.
     pub fn write_payload(&self, slot: SlotNo, offset: usize, bytes: &[u8]) {
         line(slot, self.slots);
         self.memory.copy_in(payload(slot, offset, bytes.len()), bytes);
@@ -121,12 +121,12 @@ impl<W: Store> ReplyWriter<W> {
         memory.store32(line + SEQ, seq, Release);
     }
 
-    /// The last request that was answered in the slot: what a successor believes first.
+    /// The last request that was answered in the slot. A successor starts from it.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
         self.memory.load32(line(slot, self.slots) + SEQ, Relaxed)
     }
 
-    /// Wakes a client that sleeps though it has its answer: the predecessor died before it could.
+    /// Wakes clients that sleep though their answer is there: the predecessor died before it could.
     pub fn wake_parked<R: Load>(&self, client: &ClientReader<R>) {
         for slot in (0..self.slots as u16).map(SlotNo) {
             if client.parked(slot) {
@@ -143,7 +143,7 @@ impl<W: Store> ReplyWriter<W> {
     /// Revokes everything that a predecessor granted.
     pub fn clear_words(&self) {
         for word in 0..LEASE_WORDS as u32 {
-            // Looking first leaves pages that were never touched untaken.
+            // Loading first does not allocate pages that were never touched.
             if self.memory.load64(word_at(word), Relaxed) != 0 {
                 self.store_word(word, 0);
             }
@@ -154,7 +154,7 @@ impl<W: Store> ReplyWriter<W> {
 /// How a wait for a reply ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitOutcome {
-    /// [`ReplyReader::take`] has it.
+    /// [`ReplyReader::take`] will return it.
     Answered,
     /// The deadline passed. The cell may be dead, or slow.
     TimedOut,
@@ -190,7 +190,7 @@ impl<R: Load> ReplyReader<R> {
         self.memory.load32(line(slot, self.slots) + SEQ, Acquire) == seq
     }
 
-    /// The answer to request `seq`, its body copied to `body`; `None` if there is none yet.
+    /// The answer to request `seq`, with its body copied to `body`; `None` if there is none yet.
     pub fn take(
         &self,
         slot: SlotNo,
@@ -211,7 +211,7 @@ impl<R: Load> ReplyReader<R> {
         if payload_len as usize > PAYLOAD_MAX || body_len > BODY_MAX {
             return Err(Malformed::new("reply longer than its lane"));
         }
-        // It comes while the answer is parsed.
+        // It arrives while the answer is parsed.
         let soon = (payload_len as usize).min(PREFETCH_MAX);
         memory.prefetch(payload(slot, 0, soon), soon);
         body.clear();
@@ -251,8 +251,8 @@ impl<R: Load> ReplyReader<R> {
         outcome
     }
 
-    /// Looks for the answer to request `seq` for as long as `spin`; says whether it is there. No
-    /// clock is looked at after it came.
+    /// Polls for the answer to request `seq` during `spin`. Returns whether it has arrived. The
+    /// clock is not read after its arrival.
     pub fn spin(&self, slot: SlotNo, seq: u32, spin: Duration) -> bool {
         if self.answered(slot, seq) {
             return true;
@@ -272,7 +272,7 @@ impl<R: Load> ReplyReader<R> {
         false
     }
 
-    /// `parked` is set.
+    /// `parked` must be set.
     fn sleep(&self, slot: SlotNo, seq: u32, deadline: Option<Instant>) -> WaitOutcome {
         let word = line(slot, self.slots) + SEQ;
         R::fence();
@@ -383,7 +383,7 @@ mod tests {
             scope.spawn(|| serve(&p, TRIPS));
             let mut body = Vec::new();
             for seq in 1..=TRIPS {
-                p.requests.post(
+                p.requests.submit(
                     CellId(3),
                     SLOT,
                     &RequestHeader { seq, ..Default::default() },

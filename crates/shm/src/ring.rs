@@ -16,14 +16,13 @@
 //!  32  body, padded to 8
 //! ```
 //!
-//! Cursors count bytes since the ring began and never go back. Order of a send: check the peer's
-//! head, record, tail (release): then it is in the receiver's memory. Order of a receive: tail
-//! (acquire), copy the header once, check it, copy the body once, check the sum, head (release).
-//! Both sides keep their own cursors privately and only publish them; a cursor is read back from
-//! the segment only by a successor that adopts it.
+//! Cursors count bytes since the ring began and never decrease. Order of a send: check the peer's
+//! head, record, tail (release); then the message is in the receiver's memory. Order of a receive:
+//! tail (acquire), copy the header once, check it, copy the body once, check the sum, head
+//! (release). Both sides keep their own cursors privately and only publish them. Only a successor
+//! that adopts the segment reads a cursor back.
 //!
-//! Whether a capability lets its sender in, and whether an epoch is too old, is the receiver's
-//! business: the ring says what came with a message.
+//! The receiver checks capabilities and epochs: the ring only delivers them with a message.
 
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -42,7 +41,7 @@ const RING_BYTES: usize = 128 * 1024;
 const CURSORS: usize = 4096;
 const RINGS: usize = 8192;
 const RECORD_HEADER: usize = 32;
-/// Where the checksum is, behind all that it covers but the body.
+/// The offset of the checksum, which covers everything before it and the body.
 const SUM: usize = RECORD_HEADER - 4;
 
 /// Bytes of a peer segment.
@@ -54,7 +53,7 @@ const _: () = {
     assert!(CURSORS + 4 * LINE <= RINGS);
 };
 
-/// Requests and replies have separate queues, so that a full one never holds up the other (Hive's
+/// Requests and replies have separate queues, so that a full one never blocks the other (Hive's
 /// SIPS).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
@@ -76,7 +75,7 @@ impl Lane {
     }
 }
 
-/// What comes with a message.
+/// The metadata of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Envelope {
     /// The epoch of the peer that sent it.
@@ -87,9 +86,9 @@ pub struct Envelope {
 /// Why a message was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendError {
-    /// No room now: keep it and try again.
+    /// No room now: keep the message and try again.
     Full,
-    /// The peer's head is nonsense: the peer is faulty.
+    /// The peer's head is invalid: the peer is faulty.
     BadHead,
 }
 
@@ -104,8 +103,8 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// What came is no message of the peer's: the peer is faulty. The ring stays as it is; every
-/// further receive says so too.
+/// The bytes are no message of the peer, so the peer is faulty. The ring stays as it is; every
+/// further receive fails, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadMessage(&'static str);
 
@@ -129,9 +128,9 @@ pub struct PeerLink<W = WriteMap, R = ReadMap> {
 }
 
 impl<W: Store, R: Load> PeerLink<W, R> {
-    /// Links `cell`, which writes `own` and now is in `epoch`, with `peer`, which writes `theirs`.
-    /// Fresh segments start an empty link; a successor goes on with its predecessor's `own` where
-    /// that stopped. A peer's segment that is not stamped yet is not an error: it is all zeroes.
+    /// Links `cell`, which writes `own` and is in `epoch`, with `peer`, which writes `theirs`.
+    /// Fresh segments start an empty link. A successor continues its predecessor's `own` where that
+    /// stopped. A peer's segment without a header is no error: it is all zeroes.
     pub fn new(
         own: W,
         theirs: R,
@@ -152,7 +151,7 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         Ok(Self { own, theirs, cell, peer, epoch, tails, heads })
     }
 
-    /// Whether the peer has taken its segment into use.
+    /// Whether the peer has opened its segment.
     pub fn is_open(&self) -> bool {
         check(&self.theirs, SegmentKind::Peer, PEER_SEGMENT_LEN).is_ok()
     }
@@ -161,7 +160,7 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         self.peer
     }
 
-    /// Sends a message. When this returns it is in the receiver's memory, all of it.
+    /// Sends a message. When this returns, all of it is in the receiver's memory.
     pub fn send(
         &mut self,
         lane: Lane,
@@ -187,7 +186,7 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         Ok(())
     }
 
-    /// The next message, copied to `message`, and what came with it; `None` if there is none.
+    /// The next message, copied to `message`, and its metadata; `None` if there is none.
     pub fn receive(
         &mut self,
         lane: Lane,
@@ -261,7 +260,7 @@ fn encode_header(at: u64, body: &[u8], envelope: Envelope, cell: CellId) -> [u8;
     raw
 }
 
-/// Length of the body and what came with it. `there` is what the ring holds from `head` on.
+/// Length of the body, and the metadata. `there` is the number of bytes in the ring from `head` on.
 fn decode_header(
     raw: &[u8; RECORD_HEADER],
     head: u64,

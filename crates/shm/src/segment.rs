@@ -1,12 +1,12 @@
 //! A segment: a sealed memfd and its writer's mapping.
 //!
-//! Order of creation: memfd, mode 0600 (a memfd is born 0777, and a read-only descriptor could be
-//! reopened for writing through `/proc/self/fd`), size, seals. SHRINK, so that no reader can be
-//! killed by a peer that cuts the file under its mapping; GROW and SEAL, so that this stays so;
-//! never FUTURE_WRITE, which would lock out a successor. Memory is taken when a page is first
-//! touched.
+//! Order of creation: memfd, mode 0600 (a memfd is created with 0777, and a read-only descriptor
+//! could be reopened for writing through `/proc/self/fd`), size, seals. SHRINK, so that a peer
+//! cannot kill a reader by truncating the file under its mapping; GROW and SEAL, so that this does
+//! not change; never FUTURE_WRITE, which would lock out a successor. Memory is allocated when a
+//! page is first touched.
 //!
-//! A descriptor from a peer is believed only after its size and seals were asked of the kernel.
+//! A descriptor from a peer is trusted only after the kernel has reported its size and seals.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -38,7 +38,7 @@ pub enum SegmentError {
     Foreign(SegmentKind),
 }
 
-/// What a segment holds; a word of its header.
+/// The kind of a segment; a word of its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum SegmentKind {
@@ -54,7 +54,7 @@ pub(crate) mod header {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 8;
     pub const KIND: usize = 12;
-    /// Slots of a client; of a peer's segment, the cell it speaks to.
+    /// Slots of a client; in a peer's segment, the receiving cell.
     pub const EXTRA: usize = 16;
     pub const CELL: usize = 20;
     pub const EPOCH: usize = 24;
@@ -70,7 +70,7 @@ pub(crate) fn stamp<W: Store>(memory: &W, kind: SegmentKind, extra: u32, cell: u
     memory.store64(header::MAGIC, MAGIC, std::sync::atomic::Ordering::Release);
 }
 
-/// Whether a segment is long enough and says that it is of this kind.
+/// Whether a segment is long enough and its header names this kind.
 pub(crate) fn check<R: Load>(
     memory: &R,
     kind: SegmentKind,
@@ -85,7 +85,7 @@ pub(crate) fn check<R: Load>(
     if genuine { Ok(()) } else { Err(SegmentError::Foreign(kind)) }
 }
 
-/// A segment of which this process is the writer (or which it makes for one).
+/// A segment of which this process is the writer (or which it makes for the writer).
 pub struct Segment {
     fd: OwnedFd,
     map: WriteMap,
@@ -110,7 +110,7 @@ impl Segment {
         &self.map
     }
 
-    /// The writer's descriptor, for the keeper and a successor alone.
+    /// The writer's descriptor, only for the keeper and a successor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -119,13 +119,14 @@ impl Segment {
         (self.fd, self.map)
     }
 
-    /// A descriptor for readers: a reopen, as a duplicate would share the right to write.
+    /// A descriptor for readers. It is reopened, because a duplicate would share the right to
+    /// write.
     pub fn read_only_fd(&self) -> Result<OwnedFd, SegmentError> {
         reopen_read_only(self.fd())
     }
 }
 
-/// Another descriptor of a segment, with which nobody can write to it.
+/// A new read-only descriptor of a segment.
 pub fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, SegmentError> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(SegmentError::Map)
@@ -142,8 +143,8 @@ fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
 
 /// The length of a memfd that can neither shrink nor grow any more.
 fn sealed_len(fd: BorrowedFd<'_>) -> Result<usize, SegmentError> {
-    // Anything that is no memfd (a file that its owner can cut, a FUSE file that never answers)
-    // has no seals and says EINVAL.
+    // A descriptor that is no memfd (a file that its owner can truncate, a FUSE file that never
+    // answers) has no seals: EINVAL.
     let seals = fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
     if !seals.contains(SEALS) {
         return Err(SegmentError::Unsealed);
@@ -160,7 +161,7 @@ pub fn map_read_only(fd: BorrowedFd<'_>) -> Result<ReadMap, SegmentError> {
     ReadMap::new(fd, sealed_len(fd)?).map_err(SegmentError::Map)
 }
 
-/// Maps a segment that somebody made for us, to write it.
+/// Maps a segment that another process made for this one, to write it.
 pub fn map_writable(fd: BorrowedFd<'_>) -> Result<WriteMap, SegmentError> {
     WriteMap::new(fd, sealed_len(fd)?).map_err(SegmentError::Map)
 }

@@ -1,21 +1,21 @@
-//! The shard map: which cell owns which shard, written by the supervisor, read by everyone.
+//! The shard map: the owner of each shard, written by the supervisor, read by all processes.
 //!
 //! ```text
-//!   0        header          magic, version
-//!   4096     u32 sequence    odd while the map is being written
-//!            u32 map version, u32 shards, u32 cells
-//!   4128     u64 lost        flushes of the device that failed, of the supervisor's
-//!   4160     u32 epochs      one a cell
-//!   8192     u32 owners      one a shard
+//! 0        header          magic, version
+//! 4096     u32 sequence    odd while the map is being written
+//! u32 map version, u32 shards, u32 cells
+//! 4128     u64 lost        failed flushes of the supervisor
+//! 4160     u32 epochs      one per cell
+//! 8192     u32 owners      one per shard
 //! ```
 //!
 //! A seqlock: the writer makes the sequence odd, fences, writes, makes it even (release). A reader
-//! copies everything between two looks at the sequence and keeps the copy only if both saw the same
-//! even number. It tries a bounded number of times: a supervisor that died while it wrote must not
-//! hang its readers; its successor publishes anew.
+//! copies everything between two loads of the sequence and keeps the copy only if both saw the same
+//! even number. It tries a bounded number of times, so that a supervisor that died while it wrote
+//! does not hang its readers; its successor publishes anew.
 //!
-//! `lost` stands beside the map, for cells: what a cell's vitals say of its own flushes ([`crate::vitals`]) this says of
-//! the supervisor's. A successor goes on counting.
+//! `lost` is beside the map, for cells: it counts the supervisor's failed flushes as a cell's
+//! vitals ([`crate::vitals`]) count the cell's. A successor continues the count.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -33,7 +33,7 @@ const CELLS: usize = SEQUENCE + 12;
 const LOST_FLUSHES: usize = SEQUENCE + 32;
 const EPOCHS: usize = SEQUENCE + 64;
 const OWNERS: usize = 8192;
-/// Some fifty microseconds. A map is written in a few, unless its writer loses its core meanwhile.
+/// Some fifty microseconds. A map is written in a few, unless its writer is preempted meanwhile.
 const TRIES_MAX: u32 = 1000;
 
 /// Bytes of a shard map segment.
@@ -50,7 +50,7 @@ pub struct ShardMap {
     pub version: MapVersion,
     /// The owner of each shard.
     pub owners: Vec<CellId>,
-    /// The epoch that each cell is in, by cell number.
+    /// The epoch of each cell, by cell number.
     pub epochs: Vec<Epoch>,
 }
 
@@ -64,7 +64,7 @@ impl ShardMap {
 /// Why the map could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ShardMapError {
-    #[error("the shard map is being written for too long: go on with the old one and try again")]
+    #[error("the shard map is being written for too long: use the old one and try again")]
     Busy,
     #[error("the shard map is corrupt")]
     Corrupt,
@@ -76,7 +76,7 @@ pub struct ShardMapWriter<W = WriteMap> {
 }
 
 impl<W: Store> ShardMapWriter<W> {
-    /// Takes the segment into use; a predecessor's map stays until the first publication.
+    /// Opens the segment. A predecessor's map stays until the first publication.
     pub fn new(memory: W) -> Result<Self, SegmentError> {
         if memory.size() < SHARD_MAP_LEN {
             let needed = SHARD_MAP_LEN;
@@ -91,7 +91,7 @@ impl<W: Store> ShardMapWriter<W> {
         assert!(map.owners.len() <= usize::from(SHARDS_MAX) && map.epochs.len() <= CELLS_MAX);
         assert!(map.owners.iter().all(|cell| usize::from(cell.0) < map.epochs.len()));
         let memory = &self.memory;
-        // Odd already if a predecessor died in here.
+        // It is odd already if a predecessor died while it published.
         let odd = memory.load32(SEQUENCE, Relaxed) | 1;
         memory.store32(SEQUENCE, odd, Relaxed);
         W::fence();
@@ -107,19 +107,19 @@ impl<W: Store> ShardMapWriter<W> {
         memory.store32(SEQUENCE, odd.wrapping_add(1), Release);
     }
 
-    /// A flush has failed. Everybody sees it before anything that this supervisor does about it.
+    /// Counts a failed flush. All processes see it before this supervisor acts on it.
     pub fn lose_flush(&self) {
         self.memory.add64(LOST_FLUSHES, 1);
         W::fence();
     }
 
-    /// Flushes of this supervisor, and of its predecessors, that have failed.
+    /// Failed flushes of this supervisor and of its predecessors.
     pub fn lost_flushes(&self) -> u64 {
         self.memory.load64(LOST_FLUSHES, Relaxed)
     }
 }
 
-/// Everyone else's side.
+/// The side of all other processes.
 pub struct ShardMapReader<R = ReadMap> {
     memory: R,
 }
@@ -130,12 +130,12 @@ impl<R: Load> ShardMapReader<R> {
         Ok(Self { memory })
     }
 
-    /// The version now: cheap, to see whether a copy is out of date. A hint while it is written.
+    /// The version now, to check cheaply whether a copy is out of date. A hint while it is written.
     pub fn version(&self) -> MapVersion {
         MapVersion(self.memory.load32(VERSION, Acquire))
     }
 
-    /// Flushes of the supervisor, and of its predecessors, that have failed.
+    /// Failed flushes of the supervisor and of its predecessors.
     pub fn lost_flushes(&self) -> u64 {
         self.memory.load64(LOST_FLUSHES, Acquire)
     }
@@ -156,7 +156,7 @@ impl<R: Load> ShardMapReader<R> {
         Err(ShardMapError::Busy)
     }
 
-    /// Possibly a mixture of two maps. `None` if a count is out of range.
+    /// A copy that may be a mixture of two maps. `None` if a count is out of range.
     fn copy(&self) -> Option<ShardMap> {
         let memory = &self.memory;
         let version = MapVersion(memory.load32(VERSION, Relaxed));
@@ -211,7 +211,7 @@ mod tests {
                 done.store(true, Release);
             });
             while !done.load(Acquire) {
-                // Busy is possible here: this writer does nothing else.
+                // Busy is possible here: this writer publishes all the time.
                 if let Ok(seen) = reader.read() {
                     assert_eq!(seen, map_or_empty(seen.version));
                 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_died_hangs_nobody_and_is_succeeded() {
+    fn a_writer_that_died_hangs_no_reader_and_is_succeeded() {
         let (mut writer, reader, raw) = pair();
         writer.publish(&map(1));
         raw.store32(SEQUENCE, 3, Relaxed);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn flushes_that_failed_are_counted_on_over_maps_and_supervisors() {
+    fn failed_flushes_are_counted_across_maps_and_supervisors() {
         let (mut writer, reader, raw) = pair();
         assert_eq!((writer.lost_flushes(), reader.lost_flushes()), (0, 0));
         writer.lose_flush();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error() {
+    fn an_invalid_map_is_an_error() {
         let (mut writer, reader, raw) = pair();
         writer.publish(&map(7));
         for (at, bad) in [(SHARDS, 5000), (CELLS, 65), (OWNERS, 64), (OWNERS + 4, 1 << 16)] {

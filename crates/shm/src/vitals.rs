@@ -1,27 +1,28 @@
-//! Vitals: a cell's signs of life, written by it, read by everyone.
+//! Vitals: the state of a cell's process, written by it, read by all others.
 //!
 //! ```text
-//!   0        header          magic, version, cell, epoch
-//!   4096     u32 parked      the cell sleeps, or is about to: ring its WakeFd
-//!   4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
-//!   4224     u32 spinners    threads of the cell that are awake: each takes a core, for work or to spin
-//!   4288     u64 counters    one a [`Counter`]
-//!   4544     u64 lost        flushes of the device that failed, checked (0: none yet)
-//!   4608     u64 running     the request that is being executed: bit 63, slot << 32, client (0: none)
-//!   4616     u64 sequence    its number
-//!   4624     u64, u64        the same of the request that the last process died with, and in the upper half of the
-//!                            second how many in a row died with it
+//! 0        header          magic, version, cell, epoch
+//! 4096     u32 parked      the cell sleeps, or is about to: ring its WakeFd
+//! 4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
+//! 4224     u32 spinners    threads of the cell that are awake: each takes a core
+//! 4288     u64 counters    one for each [`Counter`]
+//! 4544     u64 lost        failed flushes of the cell, checked (0: none yet)
+//! 4608     u64 running     the request in execution: bit 63, slot << 32, client (0: none)
+//! 4616     u64 sequence    its number
+//! 4624     u64, u64        the same for the request with which the last process died; the upper
+//! half of the second word: how many in a row died with it
 //! ```
 //!
 //! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
 //! `parked` = 0. Order of waking: bell or tail, full fence, load `parked`, write the [`WakeFd`] if
 //! it is set. So either the cell sees the bell or the waker sees the flag.
 //!
-//! The counters are hints for the balancer: they decide nothing that must be right. `lost` does: what a device
-//! has lost with one cell's flush may be another's, and only who asked for the flush is told. A successor goes on
-//! counting. So that a stray store does not look like a lost flush, the word holds the count in its lower half and its
-//! complement in the upper one; a word that does not is no count, and makes the cell suspect. Readers take only a
-//! count that has grown for news, because a successor that finds no count begins at zero.
+//! The counters are hints for the balancer: nothing that must be right depends on them. On `lost`
+//! it does: a failed flush of one cell may lose writes of another, and only the process that
+//! flushed receives the error. A successor continues the count. So that a stray store does not look
+//! like a lost flush, the word has the count in its lower half and its complement in the upper one;
+//! any other word is invalid and makes the cell suspect. Readers act only on a count that has
+//! grown, because a successor that finds no count begins at zero.
 //!
 //! [`WakeFd`]: crate::WakeFd
 
@@ -41,20 +42,20 @@ const COUNTERS: usize = SPINNERS + LINE;
 const LOST_FLUSHES: usize = COUNTERS + 4 * LINE;
 const RUNNING: usize = LOST_FLUSHES + LINE;
 const DIED_WITH: usize = RUNNING + 16;
-/// Of a word that names a request.
+/// Set in a word that names a request.
 const NAMES: u64 = 1 << 63;
 
 /// Bytes of a vitals segment.
 pub const VITALS_LEN: usize = 8192;
 
-/// What a cell counts. Gauges are set, the others grow.
+/// The counters of a cell. Gauges are set, the others grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counter {
-    /// Requests of clients taken.
+    /// Requests taken from clients.
     Requests,
-    /// Messages of peers taken.
+    /// Messages taken from peers.
     PeerMessages,
-    /// Nanoseconds spent on work, and nanoseconds asleep.
+    /// Nanoseconds at work, and nanoseconds asleep.
     BusyNs,
     ParkedNs,
     /// Live tasks now (gauge).
@@ -68,13 +69,14 @@ pub enum Counter {
     /// Blocks read from and written to the device.
     BlocksRead,
     BlocksWritten,
-    /// Writes given to the device, each of one or more blocks, and flushes.
+    /// Writes of one or more blocks, and flushes.
     Writes,
     Flushes,
     /// Frames in use and dirty now (gauges).
     Frames,
     FramesDirty,
-    /// Messages of peers dropped: without a capability on the inbox's list, of an earlier epoch.
+    /// Messages of peers that were dropped: without a capability of the inbox, and of an earlier
+    /// epoch.
     Refused,
     Stale,
 }
@@ -109,12 +111,12 @@ const _: () = {
     assert!(RUNNING + LINE <= VITALS_LEN);
 };
 
-/// A count as it stands in memory.
+/// The word for a count.
 const fn checked(count: u32) -> u64 {
     (!count as u64) << 32 | count as u64
 }
 
-/// The count, if the word can be one. Fresh memory is none yet.
+/// The count of the word, if it is valid. Fresh memory counts as zero.
 const fn count_of(word: u64) -> Option<u64> {
     match word as u32 {
         _ if word == 0 => Some(0),
@@ -129,7 +131,7 @@ pub struct Culprit {
     pub client: ClientId,
     pub slot: SlotNo,
     pub seq: u32,
-    /// How many.
+    /// The number of such processes.
     pub deaths: u32,
 }
 
@@ -158,21 +160,21 @@ impl<W: Store> VitalsWriter<W> {
         self.increase(HEARTBEAT, 1);
     }
 
-    /// One thread of one process writes the words, so a load and a store are enough. An atomic addition would wait
-    /// until all stores before it are visible, in each turn and for each request.
+    /// One thread of one process writes the words, so a load and a store are enough. An atomic
+    /// addition would wait until all earlier stores are visible, in each turn and for each request.
     #[inline]
     fn increase(&self, at: usize, by: u64) {
         let count = self.memory.load64(at, Relaxed).wrapping_add(by);
         self.memory.store64(at, count, Relaxed);
     }
 
-    /// Announces sleep. Every bell and ring must be looked at once more after this.
+    /// Announces sleep. Every bell and ring must be checked once more after this.
     pub fn park(&self) {
         self.memory.store32(PARKED, 1, Release);
         W::fence();
     }
 
-    /// Awake again.
+    /// The cell is awake again.
     pub fn unpark(&self) {
         self.memory.store32(PARKED, 0, Release);
     }
@@ -189,20 +191,22 @@ impl<W: Store> VitalsWriter<W> {
         self.memory.store64(counter.at(), value, Relaxed);
     }
 
-    /// From now on this request is executed. If the process dies meanwhile, its successor knows with what.
+    /// This request is executed from now on. If the process dies meanwhile, its successor knows the
+    /// request.
     pub fn run(&self, client: ClientId, slot: SlotNo, seq: u32) {
         self.memory.store64(RUNNING + 8, u64::from(seq), Relaxed);
         let name = NAMES | u64::from(slot.0) << 32 | u64::from(client.0);
         self.memory.store64(RUNNING, name, Release);
     }
 
-    /// No request is executed.
+    /// No request is in execution.
     pub fn rest(&self) {
         self.memory.store64(RUNNING, 0, Release);
     }
 
-    /// Of a successor, once, before it runs anything: the request with which its predecessor died, if it was executing one,
-    /// else the one with which an earlier one did.
+    /// Called by a successor, once, before it executes anything. Returns the request with which its
+    /// predecessor died, or, if that was executing none, the one with which an earlier process
+    /// died.
     pub fn take_culprit(&self) -> Option<Culprit> {
         let load = |at| self.memory.load64(at, Relaxed);
         let (name, seq) = (load(RUNNING), load(RUNNING + 8) & u64::from(u32::MAX));
@@ -223,16 +227,16 @@ impl<W: Store> VitalsWriter<W> {
         })
     }
 
-    /// A flush has failed. Everybody sees it before anything that this cell does about it.
+    /// Counts a failed flush. All processes see it before this cell acts on it.
     pub fn lose_flush(&self) {
-        // Nobody else writes the word.
+        // The cell is the only writer of the word.
         let lost = count_of(self.memory.load64(LOST_FLUSHES, Relaxed)).unwrap_or(0) as u32;
         self.memory.store64(LOST_FLUSHES, checked(lost.saturating_add(1)), Release);
         W::fence();
     }
 }
 
-/// Everyone else's side.
+/// The side of all other processes.
 pub struct VitalsReader<R = ReadMap> {
     memory: R,
 }
@@ -247,7 +251,7 @@ impl<R: Load> VitalsReader<R> {
         Ok(Self { memory })
     }
 
-    /// Whether the cell has taken the segment into use.
+    /// Whether the cell has opened the segment.
     pub fn is_open(&self) -> bool {
         check(&self.memory, SegmentKind::Vitals, VITALS_LEN).is_ok()
     }
@@ -268,12 +272,13 @@ impl<R: Load> VitalsReader<R> {
         self.memory.load64(counter.at(), Relaxed)
     }
 
-    /// Flushes of the cell, and of its predecessors, that have failed. `None`: the cell has written what is no count.
+    /// Failed flushes of the cell and of its predecessors. `None` if the cell has written an
+    /// invalid count.
     pub fn lost_flushes(&self) -> Option<u64> {
         count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
-    /// Whether the cell must be woken to see what was just posted (bell or tail).
+    /// Whether the cell must be woken to see what was just submitted (bell or tail).
     pub fn must_wake(&self) -> bool {
         R::fence();
         self.memory.load32(PARKED, Relaxed) != 0
@@ -286,7 +291,7 @@ mod tests {
     use crate::segment::{Segment, map_read_only};
 
     #[test]
-    fn what_a_cell_writes_everyone_reads() {
+    fn all_readers_see_what_a_cell_writes() {
         let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
         let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
         assert!(!reader.is_open());
@@ -306,7 +311,7 @@ mod tests {
         }
         assert_eq!(reader.lost_flushes(), Some(1));
         VitalsWriter::new(segment.map().clone(), CellId(3), Epoch(9)).unwrap().lose_flush();
-        assert_eq!(reader.lost_flushes(), Some(2), "a successor goes on counting");
+        assert_eq!(reader.lost_flushes(), Some(2), "a successor continues the count");
     }
 
     #[test]
@@ -331,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_which_processes_die_is_known() {
+    fn the_request_with_which_processes_die_is_found() {
         let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
         let next =
             |epoch| VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap();
@@ -344,7 +349,7 @@ mod tests {
             writer.run(client, slot, u32::MAX);
             let seq = u32::MAX;
             assert_eq!(next(9).take_culprit(), Some(Culprit { client, slot, seq, deaths }));
-            // One that died with nothing forgets nothing.
+            // A process that died without a request in execution forgets nothing.
             assert_eq!(next(9).take_culprit(), Some(Culprit { client, slot, seq, deaths }));
         }
         next(9).run(client, slot, 5);

@@ -1,7 +1,8 @@
-//! Wakes a cell that sleeps in its device's queue: a descriptor, written only if the cell is parked.
+//! Wakes a cell that sleeps in its device's queue: a descriptor, written only if the cell is
+//! parked.
 //!
-//! Any that counts or queues eight bytes will do. A fleet uses a pipe, because its clients are
-//! hostile; an eventfd, which [`WakeFd::new`] makes, is for those who trust each other.
+//! Any descriptor that counts or queues eight bytes will do. A fleet uses a pipe, because its
+//! clients are hostile; [`WakeFd::new`] makes an eventfd, for processes that trust each other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,7 +13,7 @@ use crate::memory::Load;
 use crate::segment::SegmentError;
 use crate::vitals::VitalsReader;
 
-/// The bell of a sleeping cell. Everyone who posts to the cell holds one.
+/// The bell of a sleeping cell. Every process that sends to the cell has one.
 #[derive(Debug)]
 pub struct WakeFd(OwnedFd);
 
@@ -24,7 +25,7 @@ impl WakeFd {
         eventfd(0, flags).map(Self).map_err(failed)
     }
 
-    /// One that came from another process.
+    /// A bell that came from another process.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -35,12 +36,13 @@ impl WakeFd {
 
     /// Wakes the cell, whether it sleeps or not.
     pub fn wake(&self) {
-        // EAGAIN says that it is full, which rings as well; whatever else may fail, the cell's own
-        // time-out saves it.
+        // EAGAIN means that it is full, which rings as well. If anything else fails, the cell's own
+        // time-out ends its sleep.
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Wakes the cell if it sleeps; says whether. Comes after the bell or tail was stored.
+    /// Wakes the cell if it sleeps, and returns whether it did. Must follow the store of the bell
+    /// or tail.
     pub fn wake_if_parked<R: Load>(&self, vitals: &VitalsReader<R>) -> bool {
         let parked = vitals.must_wake();
         if parked {
@@ -49,7 +51,7 @@ impl WakeFd {
         parked
     }
 
-    /// Takes all rings so far; says whether there was one.
+    /// Removes all rings so far. Returns whether there was one.
     pub fn drain(&self) -> bool {
         let mut count = [0; 8];
         !matches!(read(&self.0, &mut count), Err(Errno::AGAIN))

@@ -1,5 +1,5 @@
-//! A client and a cell in two processes: the cell is this test program, started anew with the
-//! descriptors it may have.
+//! A client and a cell in two processes: the cell is this test program, started again with the
+//! descriptors that it may have.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -59,7 +59,12 @@ fn a_client_and_a_cell_in_two_processes() {
         let sent: Vec<u8> = (0..seq * 7).map(|b| (b + seq) as u8).collect();
         requests.write_payload(slot, 0, &sent);
         let payload_len = sent.len() as u32;
-        requests.post(CELL, slot, &RequestHeader { seq, payload_len, ..Default::default() }, &sent);
+        requests.submit(
+            CELL,
+            slot,
+            &RequestHeader { seq, payload_len, ..Default::default() },
+            &sent,
+        );
         requests.ring(CELL, slot);
         bell.wake_if_parked(&vitals_reader);
         let outcome = replies.wait(&requests, slot, seq, Duration::from_micros(5), deadline());
@@ -72,7 +77,7 @@ fn a_client_and_a_cell_in_two_processes() {
     }
     assert_eq!(vitals_reader.counter(Counter::Requests), 300);
     let quit = RequestHeader { seq: 301, ..Default::default() };
-    requests.post(CELL, SlotNo(0), &quit, QUIT);
+    requests.submit(CELL, SlotNo(0), &quit, QUIT);
     requests.ring(CELL, SlotNo(0));
     bell.wake_if_parked(&vitals_reader);
 }
@@ -91,7 +96,7 @@ fn wait_for(condition: impl Fn() -> bool) {
 fn cell_process() {
     let Ok(list) = std::env::var(FDS) else { return };
     let mut fds = list.split(',').map(|fd| {
-        // SAFETY: the parent made these descriptors for us alone.
+        // SAFETY: the parent made these descriptors for this process alone.
         unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) }
     });
     let out = fds.next().unwrap();

@@ -1,5 +1,5 @@
-//! Runs seeds of the simulator without the whole command: `seeds sim|crash COUNT [FIRST]`. Ends with a failure when one
-//! of them does.
+//! Runs seeds of the simulator without the whole command: `seeds sim|crash COUNT [FIRST]`. Fails if
+//! a seed fails.
 
 use std::process::ExitCode;
 

@@ -1,14 +1,16 @@
-//! The systematic crash campaign: every sequence of one operation, and many of two, each with every call that
-//! makes something durable, on two directories that lie on different cells; and files that replace others.
+//! The systematic crash campaign: every sequence of one operation, and many of two, each with every
+//! call that makes something durable, on two directories of different cells; and files that replace
+//! others.
 //!
 //! ```text
-//! base image -> a fleet performs the sequence, all that reaches the device is recorded
-//!   -> at each flush, and at the end: without the unflushed writes, with all, with some, with torn blocks
-//!   -> recovery -> fsck -> a fleet reads everything back -> is that one of the states that were promised?
+//! base image -> a fleet executes the sequence, and all its writes and flushes are recorded
+//! -> at each flush, and at the end: without the unflushed writes, with all, with some, with torn
+//! blocks
+//! -> recovery -> fsck -> a fleet reads everything back -> is it one of the promised states?
 //! ```
 //!
-//! The cells, their logs, their recovery and the supervisor are those of the runtime. `crash` is its
-//! counterpart: long histories under chance, delays and failing devices.
+//! The cells, their logs, their recovery and the supervisor are those of the runtime. `crash` is
+//! the counterpart: long random histories with delays and failing devices.
 
 mod client;
 mod fleet;
@@ -41,45 +43,45 @@ use promise::Promises;
 use state::{Boundary, Kind, STATES, boundaries};
 use tree::{ROOT, View};
 
-/// Cells of the fleet that performs, and of the one that looks.
+/// Cells of the fleet that executes, and of the one that reads back.
 pub const CELLS: u16 = 2;
 const SHARDS: u16 = 4;
 /// Bytes of the pool.
 pub const POOL_BYTES: u64 = SIZE_MIN;
-/// Seeds of the names' hashes that are tried until `A` and `B` lie where they should.
+/// Seeds of the name hashes that are tried until `A` and `B` are on different cells.
 const SECRETS: u64 = 1000;
 /// Violations that are described.
 const SHOWN: usize = 5;
 
-/// What to break, to show that it is found.
+/// Faults to plant, to show that the campaign finds them.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
-    /// The device forgets to flush.
+    /// The device ignores flushes.
     pub no_flush: bool,
     pub plant: Option<Plant>,
 }
 
-/// What came out of some sequences.
+/// The results of some sequences.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
     pub sequences: u64,
-    /// Moments at which the power was cut, states that the device was left in, and those of one sequence
-    /// that were not alike.
+    /// Moments at which the power was cut, states of the device, and the distinct states of each
+    /// sequence.
     pub boundaries: u64,
     pub states: u64,
     pub recovered: u64,
-    /// States in which the logs held something to replay, and with torn blocks.
+    /// States in which the logs had something to replay, and states with torn blocks.
     pub replayed: u64,
     pub torn: u64,
-    /// States that nobody was promised, pools that did not come up, and faults that fsck found.
+    /// States that were not promised, pools that did not start, and faults that fsck found.
     pub violations: u64,
     pub lost_pools: u64,
     pub faults: u64,
-    /// The first of all these.
+    /// Descriptions of the first of these.
     pub shown: Vec<String>,
 }
 
-/// What a state of the device turned out to be.
+/// The outcome of one state of the device.
 #[derive(Clone)]
 enum Outcome {
     Seen(Rc<View>),
@@ -95,13 +97,13 @@ pub struct Campaign {
 
 impl Campaign {
     /// # Panics
-    /// If not even the base can be made.
+    /// If the base cannot be made.
     pub fn new(options: Options) -> Self {
         let made = (0..SECRETS).find_map(|secret| make_base(secret).expect("a base is made"));
         Self { image: made.expect("some secret puts A and B on different cells"), options }
     }
 
-    /// Performs these sequences and tries what a power cut would have left of each.
+    /// Executes these sequences and tries the states after a power cut of each.
     pub fn run(&self, sequences: &[Sequence]) -> Summary {
         let mut summary = Summary::default();
         for sequence in sequences {
@@ -118,8 +120,8 @@ impl Campaign {
         blocks
     }
 
-    /// Performs a sequence by another client's calls; `mark` is told before step `n` that `2 n`, and behind it
-    /// that `2 n + 1`.
+    /// Executes a sequence through another client. `mark` is called with `2 n` before step `n`, and
+    /// with `2 n + 1` after it.
     pub fn perform_by(
         &self,
         client: &mut impl Client,
@@ -138,7 +140,8 @@ impl Campaign {
         }
     }
 
-    /// What a power cut would have left of a sequence that was performed elsewhere, on [`Self::base`].
+    /// Tries the states after a power cut of a sequence that was executed elsewhere, on
+    /// [`Self::base`].
     pub fn run_recorded(&self, sequence: &Sequence, record: Vec<Recorded>) -> Summary {
         let mut summary = Summary { sequences: 1, ..Summary::default() };
         self.judge(sequence, &Promises::new(&sequence.steps), &record, &mut summary);
@@ -158,7 +161,7 @@ impl Campaign {
         self.judge(sequence, &promises, &record, summary);
     }
 
-    /// Cuts the power at every boundary of what was recorded of a sequence on this campaign's image.
+    /// Cuts the power at every boundary of the recorded sequence, on this campaign's image.
     fn judge(
         &self,
         sequence: &Sequence,
@@ -186,7 +189,7 @@ impl Campaign {
         }
     }
 
-    /// Returns what was recorded. That nothing went wrong without a power cut is checked too.
+    /// Executes a sequence and returns the record. Also checks the result without a power cut.
     fn perform(
         &self,
         sequence: &Sequence,
@@ -246,7 +249,7 @@ impl Summary {
         other.shown.into_iter().for_each(|text| self.show(text));
     }
 
-    /// Whether everything was as promised.
+    /// Whether every state was as promised.
     pub fn is_sound(&self) -> bool {
         (self.violations, self.lost_pools, self.faults) == (0, 0, 0)
     }
@@ -333,7 +336,7 @@ fn hash_of_blocks(blocks: &Blocks) -> u64 {
     hasher.finish()
 }
 
-/// What is seen otherwise than it should be.
+/// The differences from the expected view.
 fn difference(seen: &View, expected: &View) -> String {
     let mut text = String::new();
     let paths = seen.keys().chain(expected.keys().filter(|path| !seen.contains_key(*path)));
@@ -363,7 +366,7 @@ fn crc32c_of(bytes: &[u8]) -> u32 {
     hasher.finish() as u32
 }
 
-/// The base as a pool that was left in order; `None` if its directories are not where they should be.
+/// The base as a pool that was left in order; `None` if its directories are on the wrong cells.
 fn make_base(secret: u64) -> Result<Option<Rc<Blocks>>, String> {
     let options = FormatOptions {
         size_bytes: SIZE_MIN,
@@ -397,7 +400,7 @@ fn make_base(secret: u64) -> Result<Option<Rc<Blocks>>, String> {
     fleet.stop().map(|disk| Some(disk.into_image()))
 }
 
-/// Makes what is in the two directories.
+/// Fills the two directories.
 fn fill(fleet: &mut Fleet, tree: &tree::Tree) -> Result<(), String> {
     let mut made = std::collections::BTreeMap::new();
     for dir in ["A", "B"] {

@@ -1,15 +1,16 @@
-//! The crash campaign: a fleet serves clients, its power is cut at any moment, and what a recovery makes
-//! of the pool must be what was promised: whatever was synced, and nothing that never was.
+//! The crash campaign: a fleet serves clients, its power is cut at any moment, and the pool after a
+//! recovery must have all that was synced, and nothing that never existed.
 //!
 //! ```text
 //! mkfs -> [ fleet -> clients work under faults -> power cut
-//!           -> recovery, which a power cut may end too -> fsck
-//!           -> fleet of another size -> everything is read back and compared ] -> next life
+//! -> recovery, which a power cut may end too -> fsck
+//! -> fleet of another size -> everything is read back and compared ] -> next life
 //! ```
 //!
-//! One seed, one queue of events, virtual time: a seed always runs alike. While clients work, cells are
-//! killed alone too, and their successors take over their frames; the supervisor is, from the start of a fleet
-//! to its end, and another one takes over. The power is cut at any point of that.
+//! One seed, one queue of events, virtual time: a seed always has the same run. While clients work,
+//! single cells are also killed, and their successors take over their frames. The supervisor may be
+//! killed from the start of a fleet to its end, and another one takes over. The power may be cut at
+//! any point of that.
 
 mod audit;
 mod client;
@@ -24,11 +25,11 @@ use warren_base::{CellId, Errno, Instant, Rng};
 use warren_cell::{Backing, Plant};
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::control::Report;
-use warren_supervisor::{Event as Heard, Failure as Ended};
+use warren_supervisor::{Event as SupervisorEvent, Failure as Ended};
 
 use crate::fleet::disk::Disk;
 use crate::fleet::trace::Trace;
-use crate::fleet::{EPOCH, Faults, Fleet, Happening, Pace, happen_next, tell_supervisor};
+use crate::fleet::{EPOCH, Faults, Fleet, Happening, Pace, happen_next, notify_supervisor};
 use crate::run::{Failure, Summary, many, twice};
 use crate::world::Broken;
 use client::Client;
@@ -38,14 +39,14 @@ use mix::Mix;
 const POOL_BYTES: u64 = 96 << 20;
 /// Chunks that the host of a sparse pool has room for before clients work.
 const HOST_ROOM: u64 = 1000;
-/// Events without which a phase must be over: far more than the slowest needs.
+/// Events after which a phase counts as stuck: far more than the slowest needs.
 const EVENTS_MAX: u64 = 1_000_000;
 /// Virtual time in which every operation must end, whatever has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Power cuts of one recovery.
 const CUTS_OF_RECOVERY_MAX: u64 = 3;
 
-/// What to break, to show that it is found.
+/// Faults to plant, to show that the campaign finds them.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
     /// No read, no write and no flush fails.
@@ -58,8 +59,8 @@ pub fn run(seed: u64, options: Options) -> Result<Summary, Failure> {
     twice(seed, &|verbose| World::run(seed, options, verbose))
 }
 
-/// Runs seeds `first..first + count` on `threads` threads until one fails. `progress` is told how many
-/// are done.
+/// Runs seeds `first..first + count` on `threads` threads until one fails. `progress` is called
+/// with the number of finished ones.
 pub fn run_many(
     first: u64,
     count: u64,
@@ -72,7 +73,7 @@ pub fn run_many(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nobody is admitted yet, or ever (a recovery).
+    /// No client is admitted yet, or ever (in a recovery).
     Starting,
     Serving,
     Ended(Result<(), Ended>),
@@ -81,7 +82,7 @@ enum Stage {
 /// Why the world stands still.
 #[derive(Debug)]
 enum Halt {
-    /// As many events have happened as were to.
+    /// The planned number of events has happened.
     Cut,
     Broken(String),
 }
@@ -95,21 +96,21 @@ impl Halt {
     }
 }
 
-/// What happens beside what happens to the fleet.
+/// The world's own events, besides those of the fleet.
 #[derive(Debug)]
 enum Own {
-    /// A client asks to be admitted.
+    /// A client applies for admission.
     Connect { client: usize },
-    /// A client has thought.
+    /// A client makes its next call.
     Step { client: usize },
-    /// Somebody wants a checkpoint.
+    /// A checkpoint is requested.
     Nudge,
 }
 
 struct World {
     mix: Mix,
     fleet: Fleet<Own>,
-    /// Those that work, and one that looks.
+    /// The clients that work, and the auditor.
     clients: Vec<Client>,
     stage: Stage,
     /// Clients work, and anything may fail.
@@ -187,7 +188,7 @@ impl World {
         }
     }
 
-    /// The client that only looks.
+    /// The client that only reads.
     fn auditor(&self) -> usize {
         self.clients.len() - 1
     }
@@ -210,7 +211,7 @@ impl World {
         self.fsck("at the end")
     }
 
-    /// Starts a fleet that serves; its power may be cut before it does.
+    /// Starts a fleet that serves. Its power may be cut before.
     fn open(&mut self, may_be_cut: bool) -> Result<(), Halt> {
         loop {
             let cells = 1 + self.fleet.rng.below(u64::from(self.mix.cells_max)) as u16;
@@ -233,7 +234,7 @@ impl World {
         }
     }
 
-    /// Clients work until the power goes out, or the fleet was stopped in peace.
+    /// Clients work until the power is cut, or the fleet was stopped in order.
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
         self.fleet.faults = self.mix.faults();
@@ -248,12 +249,12 @@ impl World {
             Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => {}
             Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => return self.answer_all(),
             Err(Halt::Cut) => return Ok(()),
-            // Only a device that fails ends a fleet.
+            // Only a failing device ends a fleet.
             ended => return ended,
         }
         self.is_stopping = true;
         self.fleet.count("a stop");
-        tell_supervisor(self, Heard::Stop);
+        notify_supervisor(self, SupervisorEvent::Stop);
         let some = self.fleet.trace.events + self.fleet.rng.below(200);
         self.cut_at = if self.fleet.rng.chance(1, 2) { some } else { u64::MAX };
         match self.pump(is_over) {
@@ -263,17 +264,17 @@ impl World {
             }
             Ok(()) if self.stage == Stage::Ended(Ok(())) => {
                 self.clients.iter_mut().for_each(Client::promise);
-                self.fleet.count("stopped in peace");
+                self.fleet.count("stopped in order");
                 Ok(())
             }
             ended => ended,
         }
     }
 
-    /// Nobody asks for anything more before the power goes out, and everybody is answered, whatever has failed.
+    /// Stops new requests, and waits until all are answered, whatever has failed.
     fn answer_all(&mut self) -> Result<(), Halt> {
         (self.is_working, self.cut_at) = (false, u64::MAX);
-        self.fleet.count("everybody answered");
+        self.fleet.count("all clients answered");
         self.pump(|world| {
             let is_idle = world.clients.iter().all(|client| client.under_way.is_none());
             is_idle || matches!(world.stage, Stage::Ended(_))
@@ -282,11 +283,11 @@ impl World {
 
     fn stop(&mut self) -> Result<(), Halt> {
         self.is_stopping = true;
-        tell_supervisor(self, Heard::Stop);
+        notify_supervisor(self, SupervisorEvent::Stop);
         self.pump(|world| matches!(world.stage, Stage::Ended(_)))
     }
 
-    /// The power is cut: what is left is what the disk holds.
+    /// Cuts the power: only the contents of the disk are left.
     fn power_cut(&mut self) {
         self.suppose_under_way();
         let under_way = self.fleet.vanish();
@@ -311,8 +312,8 @@ impl World {
         self.fleet.start(cells).map_err(Halt::Broken)
     }
 
-    /// Whether the fleet may end with this failure. Writes of cells that fail end none, but a last checkpoint may fail
-    /// for them.
+    /// Whether the fleet may end with this failure. Failed writes of cells end no fleet, but they
+    /// may make a last checkpoint fail.
     fn may_fail(&self, failure: Ended) -> bool {
         let is_broken = matches!(failure, Ended::Unreadable { cell, errno: Errno::EIO }
             if self.fleet.incidents.excuse_broken(cell));
@@ -352,7 +353,7 @@ impl World {
         self.fsck("after recovery")
     }
 
-    /// Lets things happen until something has.
+    /// Runs events until the condition holds.
     fn pump(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), Halt> {
         let begun = self.fleet.trace.events;
         self.answered_at = self.fleet.now;
@@ -361,7 +362,7 @@ impl World {
                 return Err(Halt::Cut);
             }
             if !happen_next(self) {
-                let text = format!("nothing happens any more; {}", self.under_way());
+                let text = format!("there are no more events; {}", self.under_way());
                 return Err(Halt::Broken(text));
             }
             if let Some(failure) = self.fleet.failure.take() {
@@ -372,15 +373,18 @@ impl World {
             {
                 return Err(Halt::Broken(format!("the fleet ended: {failure}")));
             }
-            let is_late = self.fleet.now - self.waits_since() > PATIENCE;
+            let is_late = self.fleet.now - self.waits_since() > PROGRESS_TIMEOUT;
             if is_late || self.fleet.trace.events - begun > EVENTS_MAX {
-                return Err(Halt::Broken(format!("nothing comes to an end; {}", self.under_way())));
+                return Err(Halt::Broken(format!(
+                    "the fleet makes no progress; {}",
+                    self.under_way()
+                )));
             }
         }
         Ok(())
     }
 
-    /// Since when somebody has waited, or nobody was answered.
+    /// The time since which a client has waited without any answer.
     fn waits_since(&self) -> Instant {
         let waiting = self.clients.iter().filter(|client| client.under_way.is_some());
         waiting.map(|client| client.asked.1).min().unwrap_or(self.answered_at)
@@ -408,7 +412,7 @@ impl World {
         if self.stage == Stage::Serving {
             let (from, epoch) = (CellId(0), self.fleet.epoch(CellId(0)));
             let report = Report::WantCheckpoint { cell: from };
-            tell_supervisor(self, Heard::Report { from, epoch, report });
+            notify_supervisor(self, SupervisorEvent::Report { from, epoch, report });
             self.plan_nudge();
         }
     }

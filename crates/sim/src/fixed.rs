@@ -1,8 +1,8 @@
-//! Hashing with a fixed function: what runs twice from one seed must run alike.
+//! Hashing with a fixed function, so that two runs of one seed are equal.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// A small, fast hasher (one wide multiplication a word, as wyhash).
+/// A small, fast hasher (one wide multiplication per word, as in wyhash).
 #[derive(Default)]
 pub struct Mix(u64);
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hasher_tells_neighbours_apart() {
+    fn the_hasher_distinguishes_neighbours() {
         let hash = |x: u64| {
             let mut mix = Mix::default();
             mix.write_u64(x);

@@ -1,18 +1,18 @@
-//! A fleet in virtual time, for every world of this crate: cells and their supervisor, what they have of the
-//! machine (frames, links, a device, lanes and words of clients), and what goes wrong with it.
+//! A fleet in virtual time, for every world of this crate: cells and their supervisor, their part
+//! of the machine (frames, links, a device, memory shared with clients), and its faults.
 //!
-//! A world adds what is around the fleet ([`Surroundings`]): clients, when faults may happen, and what must
-//! hold. A [`Fleet`] is the machine: it decides nothing but by its generator. What cells and supervisor make of
-//! an event is in `drive`, because that is where clients are met.
+//! A world adds what is around the fleet ([`Surroundings`]): clients, the times of faults, and what
+//! must hold. A [`Fleet`] is the machine: all its decisions come from its generator. `drive`
+//! applies events to cells and supervisor, because clients take part there.
 //!
-//! * `start`: from what the device holds. `drive`: events in, effects carried out. `io`, `link`, `memory`:
-//!   what those reach.
+//! * `start`: a start from the device. `drive`: events in, effects carried out. `io`, `link`,
+//!   `memory`: the targets of effects.
 //! * `kill`: cells that die, and their successors. `adopt`: supervisors that die.
-//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which errors of calls what
-//!   went wrong with it excuses.
+//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which
+//!   faults of the machine excuse which errors of calls.
 //!
-//! Without delays (`Pace::default()`) and without faults one thing happens after the other, in the order in
-//! which it was asked for.
+//! Without delays (`Pace::default()`) and without faults, events happen one after the other, in the
+//! order of their causes.
 
 mod adopt;
 pub mod disk;
@@ -40,25 +40,25 @@ use warren_proto::{Answered, CapabilityKey, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
 use disk::Disk;
-pub use drive::{happen_next, tell_supervisor};
+pub use drive::{happen_next, notify_supervisor};
 use incident::Incidents;
 use io::{InFlight, Supervised};
-use lanes::Lanes;
+use lanes::ClientMemory;
 use link::Link;
 use process::Slots;
 use queue::EventQueue;
 pub use start::load_ledger;
 use trace::Trace;
 
-/// When virtual time begins, by the wall clock.
+/// The wall-clock time at which virtual time begins.
 pub const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
-/// The version of the only shard map a life of the fleet has.
+/// The version of the only shard map in a life of the fleet.
 pub const MAP_VERSION: MapVersion = MapVersion(1);
 
-/// What is around a fleet. Whatever happens is given to [`happen_next`] with it.
+/// The world around a fleet. [`happen_next`] applies every event with it.
 pub trait Surroundings: Sized {
-    /// What happens here beside what happens to a fleet.
+    /// The world's own events, besides those of the fleet.
     type Own: fmt::Debug;
 
     fn fleet(&self) -> &Fleet<Self::Own>;
@@ -67,26 +67,26 @@ pub trait Surroundings: Sized {
 
     fn happen(&mut self, own: Self::Own);
 
-    /// What kind it is, and what tells it from others of the kind.
+    /// The kind of an event, and what identifies it within its kind.
     fn words(own: &Self::Own) -> [u64; 4];
 
-    /// An answer is in its slot; what it answers took effect about `hint` in the order of events.
+    /// An answer is in its slot. Its request took effect at about `hint` in the order of events.
     fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answered);
 
-    /// Clients may connect.
+    /// Clients can connect.
     fn fleet_is_ready(&mut self);
 
-    /// Who connected has this number from now on.
+    /// The connection's client has this number from now on.
     fn numbered(&mut self, connection: ConnectionNo, client: ClientId);
 
-    /// The client may speak.
+    /// The client may send requests.
     fn admit(&mut self, client: ClientId);
 
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno);
 
     fn fleet_ended(&mut self, result: Result<(), Failure>);
 
-    /// The cell has released all that the client had.
+    /// The cell has released everything of the client.
     fn let_go(&mut self, _cell: CellId, _client: ClientId) {}
 
     /// The cell serves, for the first time or as a successor.
@@ -98,10 +98,10 @@ pub trait Surroundings: Sized {
     }
 }
 
-/// Under which the fleets' inode capabilities are made.
+/// The key of all fleets' inode capabilities.
 pub const KEY: CapabilityKey = CapabilityKey([0x7761_7272_656e, 0x006b_6579]);
 
-/// Everything that can happen.
+/// All events.
 #[derive(Debug)]
 pub enum Happening<H> {
     Request {
@@ -135,33 +135,33 @@ pub enum Happening<H> {
         epoch: Epoch,
         io: IoId,
     },
-    /// The host was looked at for a cell.
+    /// The room on the host was measured for a cell.
     HostMeasured {
         cell: CellId,
         epoch: Epoch,
         blocks: u64,
     },
-    /// The supervisor gets the exit notice of a cell's process.
+    /// The supervisor receives the exit notice of a cell's process.
     Exited {
         cell: CellId,
         epoch: Epoch,
     },
-    /// A cell's process that is still there is ended, for the supervisor wants it.
+    /// A running process of a cell is killed by the supervisor.
     Kill {
         cell: CellId,
         epoch: Epoch,
     },
-    /// A cell's successor may start, if its predecessor has nothing under way any more.
+    /// A cell's successor may start, if no I/O of its predecessor is in flight any more.
     Start {
         cell: CellId,
     },
-    /// A report of a process that is gone, which should have been read before.
+    /// A report of a process that is gone, read late.
     LateReport {
         from: CellId,
         epoch: Epoch,
         report: Report,
     },
-    /// An I/O of the supervisor of this number.
+    /// The end of an I/O of the supervisor with this number.
     SupervisorIo {
         by: u64,
         io: SupervisorIo,
@@ -174,7 +174,7 @@ pub enum Happening<H> {
     SupervisorTick {
         at: Instant,
     },
-    /// Something of the world's own.
+    /// An event of the world's own.
     Own(H),
 }
 
@@ -185,12 +185,12 @@ pub struct Pace {
     pub io: u64,
 }
 
-/// What goes wrong, as chances.
+/// The chances of faults.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Faults {
     /// In 1,000: a message or an I/O takes long.
     pub stall: u64,
-    /// In 1,000: an I/O of a cell that serves fails, or a block comes wrong from the device.
+    /// In 1,000: an I/O of a serving cell fails, or a block is read damaged.
     pub cell_read: u64,
     pub cell_write: u64,
     pub cell_flush: u64,
@@ -198,9 +198,10 @@ pub struct Faults {
     /// In 1,000: an I/O of the supervisor fails.
     pub supervisor_write: u64,
     pub supervisor_flush: u64,
-    /// In 10,000: a message between cells is damaged; a cell, or the supervisor, is killed at an event.
+    /// In 10,000: a message between cells is damaged; a cell, or the supervisor, is killed at an
+    /// event.
     pub damage: u64,
-    /// In 10,000: a cell's process is stopped before an event, and goes on later.
+    /// In 10,000: a cell's process is stopped before an event, and continues later.
     pub pauses: u64,
     pub kills: u64,
     pub deaths: u64,
@@ -208,25 +209,25 @@ pub struct Faults {
 
 type Frame = Box<[u8; BLOCK_SIZE]>;
 
-/// A cell and what it has of the machine. While the cell runs it is taken out.
+/// A cell and its part of the machine. The cell is taken out while it runs.
 pub struct CellHost {
     pub cell: Option<Cell>,
     pub epoch: Epoch,
     frames: Vec<Option<Frame>>,
     in_flight: BTreeMap<(Epoch, IoId), InFlight>,
-    /// Failed flushes of the device that were told to whoever has its file open for this cell.
+    /// Failed flushes of the device that were reported on this cell's open file.
     errors_seen: u64,
     /// Its process is gone.
     pub dead: bool,
-    /// It was stopped, and does nothing before then.
+    /// It was stopped, and does nothing before this time.
     paused_until: Instant,
     /// A successor is to start.
     is_starting: bool,
-    /// Processes that ended since the supervisor heard that one was ready.
+    /// Processes that ended since the supervisor was last informed that one was ready.
     ended_in_a_row: u32,
     wake: Option<Instant>,
     orders: VecDeque<Order>,
-    /// How many of them a successor gets before its first turn: those that came with the one to start it.
+    /// The orders that a successor receives before its first turn: those sent with its start.
     beginning: Option<usize>,
     reports: VecDeque<Report>,
     pub slots: Slots,
@@ -239,18 +240,18 @@ struct SupervisorHost {
     in_flight: BTreeMap<SupervisorIo, Supervised>,
     errors_seen: u64,
     wake: Option<Instant>,
-    /// How many there were before it.
+    /// The number of supervisors before it.
     number: u64,
 }
 
-/// The machine that a fleet runs on. `H` is what happens in the world beside.
+/// The machine of a fleet. `H` are the world's own events.
 pub struct Fleet<H> {
     pub rng: Rng,
     pub now: Instant,
     pub queue: EventQueue<Happening<H>>,
     pub trace: Trace,
     pub disk: Disk,
-    pub lanes: Lanes,
+    pub lanes: ClientMemory,
     pub pace: Pace,
     pub faults: Faults,
     pub plant: Option<Plant>,
@@ -258,28 +259,28 @@ pub struct Fleet<H> {
     pub frames: u32,
     /// Tree nodes that a cell keeps.
     pub nodes_max: usize,
-    /// Free chunks for all cells together, if they do not get all that there are.
+    /// Free chunks for all cells together, if they do not get all of them.
     pub chunks: Option<usize>,
     pub backing: Backing,
     pub map: Vec<CellId>,
     pub cells: Vec<CellHost>,
     links: BTreeMap<(CellId, CellId), Link>,
-    /// Links between cells made so far.
+    /// The number of links between cells made so far.
     links_made: u64,
-    /// Damaged messages that this life's supervisor was, or will be, told of.
+    /// Damaged messages of which this life's supervisor was, or will be, informed.
     alarms: usize,
     supervisor: SupervisorHost,
     /// Fleets started so far.
     pub lives: u32,
     places: u64,
-    /// Where in the order of events the one that a cell handles began.
+    /// The place in the order of events where the present event of a cell began.
     pub event_began: u64,
-    /// Where in the order of events the last checkpoint was done, and a flush failed.
+    /// The places of the last finished checkpoint, and of the first failed flush.
     pub switched_at: u64,
     pub flush_failed_at: Option<u64>,
     /// A log is full, and the device refuses the checkpoints that would make room.
     pub is_stuck: bool,
-    /// Faults of the device that cells, and the supervisor, have met.
+    /// Faults of the device that affected cells, and the supervisor.
     pub cell_faults: u64,
     pub supervisor_faults: u64,
     pub incidents: Incidents,
@@ -288,8 +289,8 @@ pub struct Fleet<H> {
 }
 
 impl<H> Fleet<H> {
-    /// Whether a flush has failed, or a write of a supervisor's, or what keeps a log full: then the fleet refuses
-    /// changes.
+    /// Whether a flush or a write of the supervisor has failed, or a log stays full: then the fleet
+    /// refuses changes.
     pub const fn may_be_read_only(&self) -> bool {
         self.supervisor_faults > 0 || self.flush_failed_at.is_some() || self.is_stuck
     }
@@ -301,7 +302,7 @@ impl<H> Fleet<H> {
             queue: EventQueue::new(),
             trace,
             disk,
-            lanes: Lanes::default(),
+            lanes: ClientMemory::default(),
             pace: Pace::default(),
             faults: Faults::default(),
             plant: None,
@@ -336,7 +337,7 @@ impl<H> Fleet<H> {
         self.supervisor.supervisor.as_ref().expect("between two events")
     }
 
-    /// Whether this process of the cell's lives.
+    /// Whether this process of the cell runs.
     fn is_running(&self, id: CellId, epoch: Epoch) -> bool {
         let host = &self.cells[usize::from(id.0)];
         !host.dead && host.epoch == epoch
@@ -358,7 +359,7 @@ impl<H> Fleet<H> {
         self.cells[usize::from(id.0)].epoch
     }
 
-    /// Nothing goes wrong any more, not even what is under way.
+    /// Ends all faults, also those of I/O in flight.
     pub fn heal(&mut self) {
         self.faults = Faults::default();
         for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
@@ -367,7 +368,7 @@ impl<H> Fleet<H> {
         self.supervisor.in_flight.values_mut().for_each(Supervised::heal);
     }
 
-    /// Whether nothing is left to happen at this time.
+    /// Whether no event is left at this time.
     pub fn is_quiet(&self) -> bool {
         self.queue.next_at().is_none_or(|at| at > self.now)
     }
@@ -377,7 +378,7 @@ impl<H> Fleet<H> {
         self.take_places(1)
     }
 
-    /// The next so many; returns the first.
+    /// The next so many places; returns the first.
     fn take_places(&mut self, count: u64) -> u64 {
         let first = self.places + 1;
         self.places += count;
@@ -396,7 +397,7 @@ impl<H> Fleet<H> {
         self.queue.plan(Instant(self.now.0 + nanos), happening);
     }
 
-    /// A request goes to the slot's cell.
+    /// Sends a request to the slot's cell.
     pub fn plan_request(
         &mut self,
         cell: CellId,
@@ -452,7 +453,7 @@ impl<H> Fleet<H> {
     }
 }
 
-/// What a frame holds that nobody has filled: neither zeros nor data.
+/// The contents of a frame that was never filled: neither zeros nor data.
 static UNFILLED: [u8; BLOCK_SIZE] = [0xc3; BLOCK_SIZE];
 
 impl CellHost {

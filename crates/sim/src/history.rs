@@ -1,8 +1,8 @@
-//! What clients asked and were answered, and when: the material of the linearizability checker.
+//! The requests and answers of clients, with their times: the input of the linearizability checker.
 //!
-//! As in Herlihy and Wing's definition, a history is made of invocations and returns; a call without
-//! a return was under way when the run ended, and may have happened or not. A *process* makes one
-//! call at a time (a slot of a client).
+//! As in Herlihy and Wing's definition, a history consists of invocations and returns. A call
+//! without a return was under way when the run ended, and may or may not have taken effect. A
+//! *process* (a slot of a client) makes one call at a time.
 
 use std::rc::Rc;
 
@@ -11,8 +11,8 @@ use warren_base::{ClientId, ShardId, Timestamp};
 use warren_proto::{Answer, Credentials, Request};
 
 bitflags! {
-    /// Errors that the harness may have caused while a call was under way. A call that ended in one
-    /// of them is legal, and must have changed nothing.
+    /// Errors that the harness may have caused while a call was under way. A call that failed with
+    /// one of them is legal, and must have changed nothing.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Excuses: u8 {
         /// The pool was small enough to run out: ENOSPC, and short writes.
@@ -21,32 +21,33 @@ bitflags! {
         const IO = 2;
         /// The call was cancelled: EINTR.
         const CANCELLED = 4;
-        /// The answer is a copy whose access time may be old: reads do not wait until it is gone.
+        /// The answer is a copy whose access time may be old: reads do not wait for its recall.
         const OLD_ATIME = 8;
-        /// A flush failed, or a write of the supervisor's, and the fleet takes no changes any more: EROFS.
+        /// A flush or a write of the supervisor failed, and the fleet has become read-only: EROFS.
         const READ_ONLY = 16;
     }
 }
 
-/// What a process did.
+/// An action of a process.
 #[derive(Clone, Debug)]
 pub enum Action {
     Request(Request),
     /// A request that names an inode which its client has not reached.
     Forged(Request),
-    /// Attributes of what a path leads to, answered from copies alone: all of the way at one instant.
+    /// The attributes of the inode at the end of a path, answered from copies alone: the whole walk
+    /// at one instant.
     Stat {
         path: Rc<[u8]>,
         follow_last: bool,
     },
-    /// The client of the process is gone: the cell of these shards closes what it had open there and
+    /// The client of the process is gone: the cell of these shards closes its open files there and
     /// releases its locks.
     Expel(Rc<[ShardId]>),
     /// The fleet stopped and started again: no opens, no locks, no unlinked files.
     Restart,
 }
 
-/// What came back. `payload` is the file data of a read.
+/// The result. `payload` is the file data of a read.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub answer: Answer,
@@ -59,7 +60,7 @@ impl Outcome {
     }
 }
 
-/// Wall-clock times between which a call took effect.
+/// The wall-clock times between which a call took effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     pub from: Timestamp,
@@ -73,17 +74,19 @@ pub struct Operation {
     pub client: ClientId,
     pub credentials: Rc<Credentials>,
     pub action: Action,
-    /// File data of a write.
+    /// The file data of a write.
     pub payload: Rc<[u8]>,
-    /// Places in the order of all events. `returned` is [`NEVER`] of a call that did not return.
+    /// Positions in the order of all events. `returned` is [`NEVER`] for a call that did not
+    /// return.
     pub invoked: u64,
     pub returned: u64,
-    /// Where in the order of events the call most likely took effect. Only speed depends on it.
+    /// The position at which the call most likely took effect. It affects only the speed of the
+    /// search.
     pub hint: u64,
     pub window: Window,
     pub excuses: Excuses,
-    /// Of a call that never returned: what it would have returned, had it happened; `None` if it
-    /// cannot have happened.
+    /// For a call that never returned: its result if it took effect; `None` if it cannot have taken
+    /// effect.
     pub outcome: Option<Outcome>,
 }
 

@@ -1,14 +1,16 @@
 //! The simulator: the pure core of Warren in virtual time, with simulated links, disk and clients,
-//! injected faults, and checkers that know what POSIX promises.
+//! injected faults, and checkers that know the promises of POSIX.
 //!
-//! * [`model`]: a file system in memory, written for obviousness; says whether an outcome is legal.
-//! * [`history`] and [`linear`]: what clients saw, and whether one order of all calls explains it.
-//! * `fleet`: cells and supervisor, links, disk, and what goes wrong with them, for all worlds.
-//! * [`world`]: clients of all kinds, and one order of all that they saw.
-//! * [`crash`]: a fleet, its power cut at any moment, and what has to be there afterwards.
-//! * [`ace`]: every short sequence of operations, its power cut at every flush.
+//! * [`model`]: a file system in memory, written to be obviously correct; it decides whether an
+//!   outcome is legal.
+//! * [`history`] and [`linear`]: what clients observed, and whether one order of all calls explains
+//!   it.
+//! * `fleet`: cells and supervisor, links, disk and their faults, for all worlds.
+//! * [`world`]: clients of all kinds, and the history of their calls.
+//! * [`crash`]: a fleet whose power is cut at any moment, and the state that must survive.
+//! * [`ace`]: every short sequence of operations, with the power cut at every flush.
 //! * [`swarm`]: the mix that a seed draws.
-//! * [`run`] and [`run_many`]: what the command line and the tests call.
+//! * [`run`] and [`run_many`]: the entry points of the command line and the tests.
 //!
 //! The same seed gives the same run, event by event. Threads are used only to run many seeds.
 

@@ -1,24 +1,24 @@
 //! The linearizability checker: is there one order of all calls, each placed between its invocation
 //! and its return, in which the reference model allows every outcome?
 //!
-//! Wing and Gong's search (1993) with Lowe's memoization (2017): a depth-first search over what may
-//! come next, which never enters twice where the same calls led to the same state. A hint (where the
-//! call most likely took effect) orders the choices; with good hints the search goes straight
-//! through, and without any it is still right.
+//! It is Wing and Gong's search (1993) with Lowe's memoization (2017): a depth-first search over
+//! the calls that may come next, which never enters a state twice after the same set of calls. A
+//! hint (where the call most likely took effect) orders the choices. With good hints the search
+//! needs no backtracking; without any it is still correct.
 //!
-//! A wrong choice may show only when a long call returns, many calls later. Without more, the search
-//! would first try every order of those calls. Two rules prevent that:
+//! A wrong choice may show only when a long call returns, many calls later. A plain search would
+//! first try every order of those calls. Two rules prevent that:
 //!
-//! * **Observers come first.** A call that can only look ([`is_observer`]: every failed call, and
-//!   lookups) is placed as soon as it is legal and leaves the state as it is; nothing else is tried in
-//!   its place. This loses no legal order. Suppose one goes on from here with the calls `X`, then the
-//!   observer, then `Y`. The observer may come first: it was invoked, and no call that is left
-//!   returned before that. It changes nothing here, so `X` stays legal. Where it stood before, it
-//!   could at most have narrowed what is known of times ([`TimeBound`](crate::model::TimeBound)), and
-//!   what is legal where more times are possible includes what is legal where fewer are: `Y` stays
-//!   legal too.
-//! * **Restarts.** After some states the search begins anew, and now tries the call that it was stuck
-//!   at most often as soon as that was invoked. This changes only the order of choices. What was
+//! * **Observers come first.** A call that can only observe ([`is_observer`]: every failed call,
+//!   and lookups) is placed as soon as it is legal and leaves the state unchanged; the search tries
+//!   no alternative. This loses no legal order. Suppose a legal order continues from here with the
+//!   calls `X`, then the observer, then `Y`. The observer may come first: it was invoked, and no
+//!   remaining call returned before that. It changes nothing here, so `X` stays legal. At its old
+//!   position it could at most have narrowed a time ([`TimeBound`](crate::model::TimeBound)), and a
+//!   wider bound allows every call that a narrower one allows, so `Y` stays legal too.
+//! * **Restarts.** After a number of states the search restarts, and now tries the call at which it
+//!   was stuck most often as soon as that was invoked. This changes only the order of choices.
+//!   Completely searched states remain known as dead ends; all others are forgotten.
 //!   searched to its end stays known as a dead end; what was not is forgotten.
 
 #[cfg(test)]
@@ -35,18 +35,18 @@ use crate::fixed::{Fixed, Mix};
 use crate::history::{Action, NEVER, Operation};
 use crate::model::{Refusal, Rules, State, identities, is_observer};
 
-/// States the search looks at before it gives up. A history of the simulator needs one a call;
-/// hundreds of times that is a search that will not end.
+/// States that the search tries before it gives up. A history of the simulator needs one per call;
+/// a search that needs hundreds of times that will not end.
 pub const SEARCH_MAX: usize = 300_000;
 
-/// States until the first restart, and how many more there are until each next one. A straight search
-/// of a usual history needs less.
+/// States until the first restart, and the increment from each restart to the next. A usual history
+/// needs fewer.
 const RESTART_STATES: usize = 2_000;
 
 /// Calls before the point of failure that an [`Explanation`] shows.
 const CONTEXT: usize = 12;
 
-/// What the search found.
+/// The result of the search.
 #[derive(Debug)]
 pub enum Verdict {
     /// Legal; the state after all calls in the order that was found.
@@ -55,18 +55,18 @@ pub enum Verdict {
         looked_at: usize,
     },
     Illegal(Explanation),
-    /// More states than it may look at: how far the search came. Histories that are legal do not get
-    /// here with the hints they have, so this is most likely an illegal one of many processes.
+    /// The limit of states was reached; shows how far the search came. Legal histories do not reach
+    /// it with their hints, so this is most likely an illegal history of many processes.
     Undecided(Explanation),
 }
 
-/// How far the search came, and what stopped it there.
+/// How far the search came, and why it could not continue.
 #[derive(Debug)]
 pub struct Explanation {
     /// Calls that could be put in order.
     pub placed: usize,
     pub context: Vec<String>,
-    /// What each call that could come next is refused for.
+    /// For each call that could come next, why it is refused.
     pub stuck: Vec<String>,
     /// When the first of these had returned.
     pub until: Timestamp,
@@ -86,7 +86,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// Checks a history that begins in `first`, and looks at so many states of it at most.
+/// Checks a history that begins in `first`, trying at most `states_max` states.
 pub fn check(first: &State, history: &[Operation], states_max: usize) -> Verdict {
     match learn(history) {
         Ok(rules) => Search::new(history, &rules, states_max).run(first),
@@ -94,8 +94,8 @@ pub fn check(first: &State, history: &[Operation], states_max: usize) -> Verdict
     }
 }
 
-/// Learns what holds for every order: places in listings. Checks what no order can repair: a number
-/// of an inode or a handle that was given out twice.
+/// Learns the facts that hold in every order: the positions of names in listings. Also checks for
+/// faults that no order can explain: an inode number or a handle that was assigned twice.
 fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
     let mut rules = Rules::default();
     let mut given = HashSet::with_hasher(Fixed);
@@ -121,11 +121,11 @@ fn blame(history: &[Operation], at: usize, why: &str) -> Explanation {
     Explanation { placed: 0, context: Vec::new(), stuck, until: history[at].window.to }
 }
 
-/// A place in the search: some calls are in order, `state` is what they led to.
+/// A node of the search: the state after the calls that are in order.
 struct Frame {
     state: State,
     key: u128,
-    /// The call that led here (none at the root), then observers that were placed with it.
+    /// The call that led here (none at the root), then the observers placed with it.
     placed: Vec<usize>,
     /// Calls that may come next, the most likely last.
     choices: Vec<usize>,
@@ -136,18 +136,18 @@ struct Search<'a> {
     history: &'a [Operation],
     rules: &'a Rules,
     states_max: usize,
-    /// Calls of each process, in their order.
+    /// The calls of each process, in their order.
     processes: Vec<Vec<usize>>,
-    /// How many calls of each process are in order.
+    /// The number of calls of each process that are in order.
     positions: Vec<usize>,
     /// Calls that returned and are not in order yet.
     left: usize,
     /// Calls that are in order.
     placed: usize,
-    /// Where the search was: dead ends, and where it is.
+    /// The nodes visited: dead ends, and those on the stack.
     seen: HashSet<u128, Fixed>,
     looked_at: usize,
-    /// [`Operation::hint`] of each call, or what was learned since.
+    /// [`Operation::hint`] of each call, or a better one learned since.
     hints: Vec<u64>,
     /// How often the search was stuck at each call since the last restart.
     stuck: Vec<u32>,
@@ -212,7 +212,7 @@ impl<'a> Search<'a> {
         Verdict::Illegal(self.best.expect("the search has left its root"))
     }
 
-    /// Begins anew, if there is a call to try earlier.
+    /// Restarts the search if there is a call to try earlier.
     fn restart(&mut self, first: &State) {
         self.restart_states += RESTART_STATES;
         self.restart_at = self.looked_at + self.restart_states;
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Goes on from `state`, where `call` led, unless the search was there before.
+    /// Continues from `state`, the result of `call`, unless the search was there before.
     fn enter(&mut self, state: State, call: Option<usize>) {
         let mut placed = Vec::new();
         if let Some(call) = call {
@@ -255,12 +255,12 @@ impl<'a> Search<'a> {
         self.stack.push(Frame { state, key, placed, choices, refused: Vec::new() });
     }
 
-    /// Places the observers that are legal in `state` and leave it as it is.
+    /// Places the observers that are legal in `state` and leave it unchanged.
     fn place_observers(&mut self, state: &State, placed: &mut Vec<usize>) {
         let mut processes: Vec<usize> = (0..self.processes.len()).collect();
         loop {
             let (before, first_return) = (placed.len(), self.first_return());
-            // Whether the next call of the process may be placed once other calls are.
+            // Keeps a process if its next call may be placed after other calls.
             processes.retain(|process| {
                 while let Some(call) = self.head(*process) {
                     if self.history[call].invoked >= first_return {
@@ -294,7 +294,7 @@ impl<'a> Search<'a> {
         (0..self.processes.len()).filter_map(|process| self.head(process))
     }
 
-    /// What was not invoked before this cannot come next.
+    /// A call that was not invoked before this cannot come next.
     fn first_return(&self) -> u64 {
         self.heads().map(|at| self.history[at].returned).min().unwrap_or(NEVER)
     }

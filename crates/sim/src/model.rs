@@ -1,11 +1,11 @@
-//! The reference model: POSIX on the level of inodes, in memory, written for obviousness.
+//! The reference model: POSIX at the level of inodes, in memory, written to be obviously correct.
 //!
-//! [`State::step`] asks: is this outcome of this call legal here, and what is the state after? What
-//! the system chooses (inode numbers, handles, the order of a listing) is taken from the outcome and
-//! checked for being a legal choice. Which error wins when several apply follows Linux and ext4; the
-//! kernel functions are named where the order is not obvious.
+//! [`State::step`] decides whether this outcome of this call is legal here, and computes the next
+//! state. The choices of the system (inode numbers, handles, the order of a listing) are taken from
+//! the outcome, and must be legal choices. When several errors apply, Linux and ext4 decide which
+//! one is returned; comments name the kernel functions where the order is not obvious.
 //!
-//! States are copied at every step of the checker, so everything big in them is shared.
+//! The checker copies the state at every step, so everything big in it is shared.
 
 mod access;
 mod attributes;
@@ -32,21 +32,21 @@ use crate::history::{Action, Excuses, Operation, Outcome, Window};
 /// Why an outcome is not legal in a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The call had to fail, with this.
+    /// The call had to fail with this error.
     MustFail(Errno),
     /// The call failed, but had to succeed.
     MustNotFail,
-    /// The call succeeded, but what came back is wrong.
+    /// The call succeeded, but its result is wrong.
     Differs(&'static str),
 }
 
-/// Places of names in listings, learned from all listings of a history: the order is the system's
-/// choice, but a name keeps its place.
+/// Positions of names in listings, learned from all listings of a history: the system chooses the
+/// order, but a name keeps its position.
 #[derive(Clone, Default, Debug)]
 pub struct Cookies(BTreeMap<Name, u64>);
 
 impl Cookies {
-    /// False if the name was seen at another place.
+    /// False if the name was seen at another position.
     pub fn learn(&mut self, name: &[u8], cookie: u64) -> bool {
         *self.0.entry(Name::from(name)).or_insert(cookie) == cookie
     }
@@ -56,7 +56,7 @@ impl Cookies {
     }
 }
 
-/// What is the same for all steps of a history.
+/// The facts that are common to all steps of a history.
 #[derive(Clone, Default, Debug)]
 pub struct Rules {
     pub cookies: Cookies,
@@ -69,7 +69,7 @@ pub struct State {
     fingerprint: u64,
 }
 
-/// One call, as the parts of the model see it.
+/// One call, in the form that the parts of the model use.
 struct Step<'a> {
     client: ClientId,
     credentials: &'a Credentials,
@@ -93,7 +93,7 @@ impl State {
         state
     }
 
-    /// Two states with the same fingerprint are the same.
+    /// Two states with the same fingerprint are equal.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -107,7 +107,7 @@ impl State {
     }
 
     /// The state after `operation`, if its outcome is legal here. An operation without an outcome
-    /// cannot be stepped over: whether it happened is the checker's question.
+    /// cannot be stepped: the checker decides whether it took effect.
     pub fn step(&self, operation: &Operation, rules: &Rules) -> Result<State, Refusal> {
         let mut next = self.clone();
         match &operation.action {
@@ -193,8 +193,8 @@ impl State {
         }
     }
 
-    /// Whether the call failed because an inode that it names is gone. Which of two inodes is looked
-    /// at first is nobody's business: POSIX knows no inode numbers.
+    /// Whether the call failed because an inode that it names is gone. If it names two, either may
+    /// be checked first: POSIX does not define inode numbers as arguments.
     fn is_refused_as_stale(&self, request: &Request, step: &Step<'_>) -> bool {
         let gone = |ino: Ino| self.get(ino).is_none();
         step.outcome.answer == Err(Errno::ESTALE)
@@ -205,7 +205,7 @@ impl State {
             }
     }
 
-    /// The inode, if anybody can still reach it: ESTALE if not.
+    /// The inode if it can still be reached, else ESTALE.
     fn alive(&self, ino: Ino) -> Result<&Inode, Errno> {
         self.get(ino).ok_or(Errno::ESTALE)
     }
@@ -217,7 +217,7 @@ impl State {
         assert!(before.is_none(), "an inode number was used twice");
     }
 
-    /// Changes an inode that is there, and lets it go if nobody can reach it any more.
+    /// Changes an existing inode, and removes it if it can no longer be reached.
     fn change<R>(&mut self, ino: Ino, with: impl FnOnce(&mut Inode) -> R) -> R {
         let inodes = Rc::make_mut(&mut self.inodes);
         let inode = Rc::make_mut(inodes.get_mut(&ino).expect("the caller has looked"));
@@ -232,7 +232,7 @@ impl State {
         result
     }
 
-    /// Sees attributes that the system gave out.
+    /// Checks attributes that the system returned.
     fn observe_attr(&mut self, step: &Step<'_>, ino: Ino, attr: &Attr) -> Legal {
         let Some(inode) = self.get(ino) else {
             return Err(Refusal::Differs("attributes of an inode that is gone"));
@@ -243,7 +243,7 @@ impl State {
             .map_or(Ok(()), |what| Err(Refusal::Differs(what)))
     }
 
-    /// Sees where the system says a name leads.
+    /// Checks the entry that the system returned for a name.
     fn observe_entry(&mut self, step: &Step<'_>, expected: Ino, entry: &Entry) -> Legal {
         let inode = self.get(expected).expect("an entry leads to an inode that is there");
         if entry.ino != expected {
@@ -292,7 +292,8 @@ impl Step<'_> {
         self.excuses.contains(excuse)
     }
 
-    /// Compares what must happen with what did. `Ok(Some)`: the call had to succeed and did.
+    /// Compares the required result with the actual one. `Ok(Some)`: the call had to succeed and
+    /// did.
     fn settle<T>(&self, must: Result<T, Errno>) -> Result<Option<(T, &Reply)>, Refusal> {
         match (must, &self.outcome.answer) {
             (Ok(plan), Ok(reply)) => Ok(Some((plan, reply))),
@@ -302,7 +303,7 @@ impl Step<'_> {
         }
     }
 
-    /// A call that answers only whether it could be done, and changes nothing.
+    /// A call that returns only success or an error, and changes nothing.
     fn done(&self, must: Result<(), Errno>) -> Legal {
         match self.settle(must)? {
             Some((_, reply)) => expect_done(reply),
@@ -311,7 +312,7 @@ impl Step<'_> {
     }
 }
 
-/// POSIX has no word for an inode number whose inode is gone: ESTALE and ENOENT say the same.
+/// POSIX has no error for an inode number whose inode is gone: ESTALE and ENOENT are equivalent.
 fn same_error(must: Errno, errno: Errno) -> bool {
     must == errno || (must == Errno::ESTALE && errno == Errno::ENOENT)
 }
@@ -322,7 +323,7 @@ fn expect_done(reply: &Reply) -> Legal {
 
 const UNEXPECTED_REPLY: Refusal = Refusal::Differs("a reply that belongs to another request");
 
-/// The numbers that an operation's outcome gives to what it made: an inode, a handle.
+/// The numbers that an operation's outcome assigns to new objects: an inode, a handle.
 pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u64>)> {
     let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
     let (entry, opened) = match answer {
@@ -338,14 +339,15 @@ pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u6
     made.into_iter().chain(opened.map(|o| (o.handle.ino, Some(o.handle.open))))
 }
 
-/// Whether the call can only look: wherever its outcome is legal, it changes nothing, or only narrows
-/// what is known of times. What may have set a time is none: a read, a listing, a link read.
+/// Whether the call can only observe: wherever its outcome is legal, it changes nothing, or only
+/// narrows the bounds of times. A call that may have set a time (a read, a listing, a link read) is
+/// not an observer.
 pub fn is_observer(operation: &Operation) -> bool {
     let Some(outcome) = &operation.outcome else { return false };
     match (&operation.action, &outcome.answer) {
         (Action::Expel(_) | Action::Restart, _) => false,
         (Action::Forged(_) | Action::Stat { .. }, _) => true,
-        // A conversion that fails has given up the old lock.
+        // A conversion that fails has released the old lock.
         (Action::Request(Request::Lock { .. }), Err(errno)) => *errno != Errno::EAGAIN,
         (Action::Request(_), Err(_)) => true,
         (Action::Request(request), Ok(_)) => matches!(

@@ -1,4 +1,4 @@
-//! Running seeds: one, or very many.
+//! Runs one seed, or very many.
 
 use std::fmt;
 use std::panic::RefUnwindSafe;
@@ -10,21 +10,21 @@ use warren_cell::Plant;
 use crate::fleet::trace::Coverage;
 use crate::world::{Broken, Plan, World};
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub seed: u64,
-    /// Calls that clients begin, the seed's swarm apart.
+    /// Calls that clients begin, if the seed's swarm does not change that.
     pub steps: u64,
     /// Fixes the number of cells.
     pub cells: Option<u16>,
-    /// A fault to plant, to see that it is found.
+    /// A fault to plant, to show that it is found.
     pub plant: Option<Plant>,
     /// Cells are killed in some seeds.
     pub kills: bool,
 }
 
-/// Calls of a run unless told otherwise.
+/// The default number of calls of a run.
 pub const STEPS_DEFAULT: u64 = 500;
 
 impl Options {
@@ -33,15 +33,15 @@ impl Options {
     }
 }
 
-/// What one seed, or many, did.
+/// The results of one seed, or of many.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
     pub runs: u64,
-    /// Of the trace; of many runs all hashes together.
+    /// The hash of the trace; for many runs the sum of all hashes.
     pub hash: u64,
     pub events: u64,
     pub operations: u64,
-    /// States the checker looked at.
+    /// States that the checker tried.
     pub looked_at: u64,
     /// How often rare branches were reached.
     pub coverage: Coverage,
@@ -50,7 +50,7 @@ pub struct Summary {
 impl Summary {
     fn add(&mut self, other: &Self) {
         self.runs += other.runs;
-        // The order in which threads finish must not matter.
+        // The sum must not depend on the order in which threads finish.
         self.hash = self.hash.wrapping_add(other.hash);
         self.events += other.events;
         self.operations += other.operations;
@@ -61,12 +61,12 @@ impl Summary {
     }
 }
 
-/// A seed that broke a rule.
+/// A seed that violated a rule.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
     pub rule: String,
-    /// The last events before.
+    /// The last events before the violation.
     pub events: Vec<String>,
 }
 
@@ -83,19 +83,19 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs one seed. The same seed always does the same.
+/// Runs one seed. The same seed gives the same run.
 pub fn run(options: Options) -> Result<Summary, Failure> {
     let Options { seed, steps: calls, cells, plant, kills } = options;
     let calls = calls.max(1);
     twice(seed, &|verbose| attempt(Plan { seed, calls, cells, plant, kills, verbose }))
 }
 
-/// Runs `attempt`, and if it fails once more: text costs time, so only a run that fails writes any.
+/// Runs `attempt`, and a failed one again with text: text costs time, so passing runs write none.
 pub(crate) fn twice(
     seed: u64,
     attempt: &(dyn Fn(bool) -> Result<Summary, Broken> + RefUnwindSafe),
 ) -> Result<Summary, Failure> {
-    // A panic of what is simulated is a finding like any other, with its seed.
+    // A panic of the simulated code is a finding like any other, with its seed.
     let attempt = |verbose| {
         std::panic::catch_unwind(|| attempt(verbose)).unwrap_or_else(|panic| {
             let text = (panic.downcast_ref::<String>().map(String::as_str))
@@ -128,8 +128,8 @@ fn attempt(plan: Plan) -> Result<Summary, Broken> {
     })
 }
 
-/// Runs seeds `options.seed..options.seed + count` on `threads` threads until one fails; of those that
-/// failed by then, the lowest is reported. `progress` is told how many are done.
+/// Runs seeds `options.seed..options.seed + count` on `threads` threads until one fails; reports
+/// the lowest seed that failed by then. `progress` is called with the number of finished seeds.
 pub fn run_many(
     options: Options,
     count: u64,

@@ -1,12 +1,12 @@
-//! Swarm testing (Groce et al., ISSTA'12): every seed draws its own mix of operations, sizes, shape of
-//! the fleet and faults. A mix that leaves much out reaches states that an even mix never does.
+//! Swarm testing (Groce et al., ISSTA'12): every seed draws its own mix of operations, sizes, shape
+//! of the fleet and faults. A mix that omits much reaches states that an even mix never does.
 
 use warren_base::Rng;
 use warren_cell::CellConfig;
 
 use crate::fleet::Faults;
 
-/// What a client may do next, with how likely each is.
+/// A kind of call; `KINDS` has the weight of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Lookup,
@@ -86,7 +86,7 @@ const KINDS: [(Kind, u64); 36] = [
     (Kind::RenamePath, 3),
 ];
 
-/// What one seed draws.
+/// The mix that one seed draws.
 #[derive(Clone, Debug)]
 pub struct Swarm {
     pub cells: u16,
@@ -94,19 +94,19 @@ pub struct Swarm {
     pub cells_later: u16,
     pub shards: u16,
     pub clients: usize,
-    /// Calls one client has under way at once.
+    /// Calls that one client has under way concurrently.
     pub slots: u16,
-    /// Names that calls choose from: few names make calls meet.
+    /// Names that calls choose from: few names make calls conflict.
     pub names: u64,
     /// Files that most calls choose from.
     pub hot_files: usize,
     /// Frames of a cell's cache.
     pub frames: u32,
-    /// Free chunks for all cells together; few run out.
+    /// Free chunks for all cells together; a small number runs out.
     pub chunks: Option<u64>,
     /// Clients that are not root.
     pub plain_users: bool,
-    /// Bytes of the largest write, and how far into a file calls reach.
+    /// Bytes of the largest write, and the range of a file that calls use.
     pub write_max: u64,
     pub reach: u64,
     /// Chances in 1,000.
@@ -119,40 +119,42 @@ pub struct Swarm {
     /// Clients whose copies are in a kernel, and chances in 1,000 that one acknowledges late.
     pub fronts: usize,
     pub late_recall: u64,
-    /// Chances in 100 that a front is killed while it is recalled, and in 1,000 before a call.
+    /// Chances in 100 that a front is killed during a recall, and in 1,000 before a call.
     pub front_kills: u64,
     /// Only the first client changes data.
     pub one_writer: bool,
-    /// Fronts cut files that others change, under a lock; else they do not.
+    /// Whether fronts shrink files that others change; if so, under a lock.
     pub cuts_under_locks: bool,
-    /// Fronts cut such files as they like, and their kernels' pages are not looked at.
+    /// Fronts shrink such files without a lock, and the contents of their kernels' pages are not
+    /// checked.
     pub cuts_freely: bool,
-    /// Most calls are about the pages of one file.
+    /// Most calls use the pages of one file.
     pub shares_pages: bool,
-    /// Programs of fronts store in its pages: while they have locked it, or as they like where kernels' pages are not
-    /// looked at.
+    /// Programs of fronts store in its pages: while they have locked it, or at any time if kernels'
+    /// pages are not checked.
     pub stores: bool,
-    /// Chances in 10,000: that a client goes before a call, that a message between cells is damaged.
+    /// Chances in 10,000 that a client disconnects before a call, and that a message between cells
+    /// is damaged.
     pub hangups: u64,
     pub damage: u64,
-    /// Chances in 1,000: that a block comes wrong from the device, that a write or a flush of the
+    /// Chances in 1,000 that the device returns a wrong block, and that a write or a flush of the
     /// supervisor fails.
     pub rot: u64,
     pub supervisor_error: u64,
     pub flush_error: u64,
-    /// Chances in 10,000 that a cell is killed at an event of its.
+    /// Chances in 10,000 that a cell is killed at one of its events.
     pub kills: u64,
-    /// Chances in 10,000 that the supervisor is killed at an event of its.
+    /// Chances in 10,000 that the supervisor is killed at one of its events.
     pub deaths: u64,
-    /// Chances in 10,000 that a cell is paused at an event of its.
+    /// Chances in 10,000 that a cell is paused at one of its events.
     pub pauses: u64,
-    /// Chances in 100 that a slot which begins a call cancels one of another slot.
+    /// Chances in 100 that a slot which begins a call cancels a call of another slot.
     pub cancels: u64,
     /// Tree nodes that a cell keeps.
     pub nodes_max: usize,
     /// Directories are made in each other, and renamed across each other.
     pub deep: bool,
-    /// Names so long, and so many in one directory, that a listing takes several pages.
+    /// Long names, and so many in one directory that a listing takes several pages.
     pub long_names: bool,
     kinds: Vec<Kind>,
 }
@@ -161,8 +163,8 @@ impl Swarm {
     /// `cells` fixes the number of cells.
     pub fn draw(rng: &mut Rng, cells: Option<u16>) -> Self {
         let cells = cells.unwrap_or_else(|| 1 + rng.below(8) as u16);
-        // As many shards as cells put most directories on another cell than their parents. With fewer there are
-        // cells without any.
+        // With as many shards as cells, most directories are on another cell than their parents.
+        // With fewer shards, some cells have none.
         let shards = match rng.below(8) {
             0 => 1 + rng.below(cells.into()) as u16,
             1..=4 => cells,
@@ -218,7 +220,7 @@ impl Swarm {
         .sharing(rng)
     }
 
-    /// Sometimes two or three fronts, and perhaps others, are about one file's pages.
+    /// Sometimes two or three fronts, and perhaps other clients, share one file's pages.
     fn sharing(mut self, rng: &mut Rng) -> Self {
         if !rng.chance(1, 8) {
             return self;
@@ -248,13 +250,13 @@ impl Swarm {
         self
     }
 
-    /// What goes wrong while clients work.
+    /// The faults while clients work.
     pub const fn faults(&self) -> Faults {
         Faults {
             stall: self.stall,
             cell_read: self.io_error,
             cell_write: self.io_error,
-            // Flushes of cells fail in the crash campaign only, where everything can be lost.
+            // Flushes of cells fail only in the crash campaign, where everything may be lost.
             cell_flush: 0,
             rot: self.rot,
             supervisor_write: self.supervisor_error,
@@ -271,7 +273,7 @@ impl Swarm {
     }
 }
 
-/// Each kind is left out, as likely as usual, or three times as likely; creating is never left out.
+/// Each kind is omitted, as likely as usual, or three times as likely; creating is never omitted.
 fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
     let mut kinds = vec![Kind::CreateFile, Kind::Mkdir];
     let data = if rng.chance(1, 8) { 10 } else { 1 };

@@ -1,5 +1,5 @@
-//! The simulated world: one queue of events, one seed, virtual time, and nothing else that could
-//! differ between two runs.
+//! The simulated world: one event queue, one seed and virtual time, so that two runs of one seed
+//! are equal.
 //!
 //! ```text
 //! mkfs -> first life: safety under faults -> heal: everything must finish -> stop, fsck
@@ -25,13 +25,13 @@ use warren_client::Op;
 use warren_disk::format::{FormatOptions, image, log_suggested};
 use warren_fsck::Finding;
 use warren_proto::{Capabilities, Credentials, Request, SetAttr};
-use warren_supervisor::Event as Heard;
+use warren_supervisor::Event as SupervisorEvent;
 
 use crate::fleet::disk::Disk;
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::trace::{Coverage, Trace};
 use crate::fleet::{
-    EPOCH, Faults, Fleet, Happening, MAP_VERSION, Pace, happen_next, tell_supervisor,
+    EPOCH, Faults, Fleet, Happening, MAP_VERSION, Pace, happen_next, notify_supervisor,
 };
 use crate::history::{Action, Excuses, Operation, Window};
 use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};
@@ -41,23 +41,23 @@ use audit::Audit;
 use clients::{At, Client, SlotState};
 use program::Known;
 
-/// Virtual time in which something must return, if anything is under way: far more than the slowest
-/// mix needs for a whole run.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// If calls are under way, one of them must return within this virtual time. It is far more than
+/// the slowest mix needs for a whole run.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Events of a run: a run has about 20 a call.
+/// Events of a run: a run has about 20 per call.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// Bytes of the pool: enough that only a mix that wants to runs out.
+/// Size of the pool: only a mix with a small chunk limit runs out of space.
 const POOL_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Faults may happen; calls are begun.
+    /// Faults may occur; clients begin calls.
     Safety,
-    /// No more faults, no more calls; what is held is given back.
+    /// No more faults and no more calls; clients release what they hold.
     Heal,
-    /// The supervisor was told to stop.
+    /// The supervisor was asked to stop.
     Stopping,
     Stopped,
 }
@@ -71,36 +71,36 @@ pub struct Plan {
     pub cells: Option<u16>,
     pub plant: Option<Plant>,
     pub kills: bool,
-    /// Keep the text of the last events.
+    /// Whether to keep the text of the last events.
     pub verbose: bool,
 }
 
-/// What a run was like.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Ran {
     pub hash: u64,
     pub events: u64,
     pub operations: usize,
-    /// States the checker looked at.
+    /// States that the checker tried.
     pub looked_at: usize,
     pub coverage: Coverage,
 }
 
-/// The rule that was broken, and what led there.
+/// The violated rule, and the last events before it.
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub rule: String,
     pub lines: Vec<String>,
 }
 
-/// What happens beside what happens to the fleet.
+/// Events beside those of the fleet.
 #[derive(Debug)]
 pub enum Own {
     Step {
         at: At,
         ticket: u64,
     },
-    /// A front's kernel drops what a cell recalls.
+    /// A front's kernel drops the copies that a cell recalls.
     DropCopies {
         client: usize,
         listener: usize,
@@ -113,7 +113,7 @@ pub enum Own {
     KillFront {
         client: usize,
     },
-    /// Its successor goes on.
+    /// A killed front's successor starts.
     StartFront {
         client: usize,
     },
@@ -127,18 +127,18 @@ pub struct World {
     history: Vec<Operation>,
     phase: Phase,
     admitted: bool,
-    /// Checkpoints up to here in the order of events were looked at.
+    /// Checkpoints up to this event were checked.
     looked_at: u64,
-    /// The pool is as of a checkpoint: the fleet could not end as it should.
+    /// The pool is in the state of a checkpoint, because the fleet could not stop in order.
     lost: bool,
-    /// Numbers of processes given out. The first is the restart's.
+    /// Process numbers used so far. The first is the restart's.
     processes: usize,
     calls_left: u64,
-    /// The first call of all, which lets others than root in.
+    /// The first call of all: it gives other users than root access.
     opening: Option<Op>,
     audit: Option<Audit>,
     last_return: Instant,
-    /// The events up to here are of interest in a failure.
+    /// A failure report shows the events up to this time.
     blamed_at: Instant,
 }
 
@@ -196,7 +196,7 @@ impl World {
             looked_at: 0,
             lost: false,
             processes: 1,
-            // Programs first have to open the file that they share.
+            // Programs first open the file that they share.
             calls_left: if shares_pages { 2 * plan.calls } else { plan.calls },
             opening: Some(Op::Ino(open_up, Capabilities::default())),
             audit: None,
@@ -217,13 +217,14 @@ impl World {
         self.fsck("after the stop")?;
         self.restart()?;
         self.live()?;
-        // After a loss the pool is as of its last checkpoint, and nobody knows yet what that must hold.
+        // After a loss the pool is in the state of its last checkpoint, and there is no model of
+        // that state to compare with.
         let looked_at = if self.is_lost() { 0 } else { self.check_history()? };
         self.fsck("after the second stop")?;
         Ok(looked_at)
     }
 
-    /// States looked at.
+    /// Returns the number of states tried.
     fn check_history(&mut self) -> Result<usize, String> {
         match check(&State::new(0, 0, EPOCH), &self.history, SEARCH_MAX) {
             Verdict::Linearizable { looked_at, .. } => Ok(looked_at),
@@ -239,7 +240,7 @@ impl World {
         format!("{so_far}{explanation}")
     }
 
-    /// One client, who looks at everything.
+    /// Starts one client, which reads everything.
     fn restart(&mut self) -> Result<(), String> {
         if self.is_lost() {
             self.fleet.count("a fleet started after a loss");
@@ -259,7 +260,7 @@ impl World {
             outcome: None,
         });
         self.fleet.faults = Faults::default();
-        // What was under way when the fleet ended does not get there.
+        // Messages under way when the fleet ended are lost.
         self.fleet.vanish();
         self.clients.clear();
         self.phase = Phase::Heal;
@@ -274,16 +275,16 @@ impl World {
         Ok(())
     }
 
-    /// Until the fleet has stopped.
+    /// Runs until the fleet has stopped.
     fn live(&mut self) -> Result<(), String> {
         while self.phase != Phase::Stopped {
             if !happen_next(self) {
-                return Err(format!("nothing will ever happen again; {}", self.under_way()));
+                return Err(format!("there are no more events; {}", self.under_way()));
             }
             if let Some(failure) = self.fleet.failure.take() {
                 return Err(failure);
             }
-            // A checkpoint is as the last but one says, or the last.
+            // The new checkpoint is in the state of the last one or of the one before.
             let is_new = std::mem::replace(&mut self.looked_at, self.fleet.switched_at)
                 != self.fleet.switched_at;
             if is_new && self.fleet.rng.chance(1, 8) {
@@ -300,22 +301,23 @@ impl World {
                         ..Faults::default()
                     };
                 }
-                tell_supervisor(self, Heard::Stop);
+                notify_supervisor(self, SupervisorEvent::Stop);
             }
-            if self.fleet.now - self.last_return > PATIENCE {
-                return Err(format!("nothing returns any more; {}", self.under_way()));
+            if self.fleet.now - self.last_return > RETURN_TIMEOUT {
+                return Err(format!("no call returns; {}", self.under_way()));
             }
             if self.fleet.trace.events > EVENTS_MAX {
                 return Err(format!("the run does not end; {}", self.under_way()));
             }
         }
-        // A fleet that was lost ends while answers are on their way: what they tell has happened.
+        // When a fleet is lost while answers are under way, the effects of these calls have
+        // happened.
         while let Some((_, happening)) = self.fleet.queue.next() {
             if let Happening::Reply { from, to, seq, hint, answer } = happening {
                 self.would_answer(from, to, seq, hint, answer.answer);
             }
         }
-        // And while cells are dead that had executed more.
+        // A dead cell may also have executed requests that it had not answered.
         for id in (0..self.fleet.cells.len() as u16).map(CellId) {
             let slots = &mut self.fleet.cells[usize::from(id.0)].slots;
             for ((to, seq), (hint, answer)) in std::mem::take(&mut slots.executed) {
@@ -349,11 +351,11 @@ impl World {
     }
 
     fn fsck(&mut self, when: &str) -> Result<(), String> {
-        // The second superblock copy is brought up to date while cells already go on.
+        // The second superblock copy is updated after the cells have continued.
         let matters = |finding: &Finding| !matches!(finding, Finding::SuperblockBehind { .. });
         let blocks = POOL_BYTES / BLOCK_SIZE as u64;
         let Some(findings) = self.fleet.disk.damage(blocks, matters) else { return Ok(()) };
-        // Wrong answers tell more than a wrong disk, where it is known which are right.
+        // If the right answers are known, a wrong answer explains more than a wrong disk.
         if !self.is_lost() {
             self.check_history()?;
         }
@@ -368,7 +370,7 @@ impl World {
         self.audit.is_none()
     }
 
-    /// Whether something acknowledged may not be on the device.
+    /// Whether something acknowledged may be missing on the device.
     fn is_lost(&self) -> bool {
         self.lost || self.fleet.flush_failed_at.is_some()
     }
@@ -381,7 +383,8 @@ impl World {
         }
     }
 
-    /// What excuses an error that `from` answers now to a request that was made at place `invoked`.
+    /// The excuses for an error that `from` returns now for a request invoked at position
+    /// `invoked`.
     fn excuses(&self, request: &Request, from: CellId, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
         let is_small = self.swarm.chunks.is_some() && self.is_first_life();

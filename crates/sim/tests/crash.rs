@@ -1,4 +1,4 @@
-//! The crash campaign: seeds pass, rare branches are reached, and planted bugs are found.
+//! The crash campaign: seeds pass and reach rare branches, and planted bugs are found.
 
 use warren_cell::Plant;
 use warren_sim::crash::{Options, run, run_many};
@@ -36,7 +36,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a tree read back",
         "a write failed",
         "a write of the supervisor failed",
-        "everybody answered",
+        "all clients answered",
         "fsync promised",
         "logs replayed",
         "power cut after a failed flush",
@@ -44,7 +44,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "power cut while recovering",
         "power cut while stopping",
         "recovered",
-        "stopped in peace",
+        "stopped in order",
         "sync promised",
         "the host is full",
         "torn block",
@@ -63,7 +63,7 @@ fn the_same_seed_runs_alike() {
     }
 }
 
-/// And the seed that finds it passes without it: it is the plant that was found.
+/// The seed that finds the bug passes without it, so the plant caused the failure.
 fn is_found(plant: Plant) {
     let options = Options { plant: Some(plant), ..SOUND };
     match run_many(1, CONTROL_SEEDS, options, threads(), &|_| {}) {
@@ -107,7 +107,7 @@ fn a_forgotten_dependence_is_found() {
 }
 
 #[test]
-fn a_lost_flush_that_others_do_not_hear_of_is_found() {
+fn a_failed_flush_that_is_not_reported_to_others_is_found() {
     is_found(Plant::HideLostFlush);
 }
 

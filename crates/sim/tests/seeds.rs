@@ -1,9 +1,10 @@
-//! The simulator on the real cells, clients and supervisor: seeds pass, and planted bugs are found.
+//! The simulator with the real cells, clients and supervisor: seeds pass, and planted bugs are
+//! found.
 
 use warren_cell::Plant;
 use warren_sim::{Options, run, run_many};
 
-/// Few enough for every build; `warren sim` runs as many as one likes.
+/// Few enough for every build; `warren sim` runs any number.
 const SEEDS: u64 = 200;
 
 /// A planted bug must be found within this many seeds.
@@ -59,18 +60,18 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a successor killed before it was ready",
         "a stall",
         "a supervisor killed",
-        "a sync was told of a failure",
+        "a sync returned a failure",
         "a wait for a lock interrupted",
         "a write failed",
         "a write of the supervisor failed",
         "answered from copies",
         "block read by a cell",
-        "last words of a lost cell",
+        "remaining messages of a lost cell",
         "ENOSPC answered",
         "fsck while running",
         "link over two cells",
         "messages behind a damaged one",
-        "lock granted to who would wait",
+        "lock granted to a waiting call",
         "permission denied",
         "rename in one cell",
         "rename over two cells",
@@ -90,7 +91,7 @@ fn the_same_seed_runs_alike() {
     }
 }
 
-/// And the seed that finds it passes without it: it is the plant that was found.
+/// The seed that finds the bug passes without it, so the plant caused the failure.
 fn is_found(plant: Plant) {
     let options = Options { plant: Some(plant), ..Options::new(1) };
     match run_many(options, CONTROL_SEEDS, threads(), &|_| {}) {
@@ -179,7 +180,7 @@ fn a_link_that_is_read_on_behind_damage_is_found() {
 }
 
 #[test]
-fn numbers_that_are_authority_are_found() {
+fn inode_numbers_accepted_without_a_capability_are_found() {
     is_found(Plant::NumbersAreAuthority);
 }
 
@@ -199,6 +200,6 @@ fn a_successor_that_starts_before_its_predecessors_writes_are_done_is_found() {
 }
 
 #[test]
-fn a_sync_told_of_a_failed_checkpoint_as_done_is_found() {
+fn a_sync_that_succeeds_after_a_failed_checkpoint_is_found() {
     is_found(Plant::IgnoreFailure);
 }

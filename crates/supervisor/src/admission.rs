@@ -56,12 +56,12 @@ pub(crate) struct Client {
 }
 
 #[derive(Default, Wire)]
-pub(crate) struct Admission {
+pub(crate) struct Admissions {
     clients: BTreeMap<ClientId, Client>,
     last: u32,
 }
 
-impl Admission {
+impl Admissions {
     /// Admits an applicant, or returns why not. The order goes to the `living` of all `cells`;
     /// the successors of the others receive it when they start.
     pub fn connect(

@@ -10,19 +10,19 @@
 //! * `loss`: lost cells and their successors. `count`: free chunks that were lost with them.
 //!   `alarm`: cells that accuse each other. `recovery`: the logs of a pool that is not clean.
 //! * [`Ledger`]: roots and chunk owners on the device, and how a checkpoint changes them.
-//! * `recorder`: the order of writes and flushes that commits a checkpoint.
+//! * `committer`: the order of writes and flushes that commits a checkpoint.
 
 #![forbid(unsafe_code)]
 
 mod admission;
 mod alarm;
 mod barrier;
+mod committer;
 mod count;
 mod event;
 mod fleet;
 mod ledger;
 mod loss;
-mod recorder;
 mod recovery;
 mod schedule;
 mod set;

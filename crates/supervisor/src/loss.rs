@@ -9,7 +9,7 @@
 //! * A successor starts from the ledger as the last checkpoint left it. So no successor starts
 //!   while a checkpoint is being recorded, and a checkpoint that still waits for cells is aborted.
 //! * No checkpoint starts between the loss of a cell and the readiness of its successor.
-//! * There are no successors once the recorder is broken, because it is unknown which superblock
+//! * There are no successors once the committer is broken, because it is unknown which superblock
 //!   counts: a successor would take blocks for free that its predecessor wrote for a checkpoint
 //!   that may be on the device.
 //! * Of successors that end before they serve, each waits longer than the one before

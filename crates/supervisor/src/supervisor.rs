@@ -14,14 +14,14 @@ use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId, 
 use warren_disk::CopiesState;
 use warren_proto::control::{Order, Report, Suspicion};
 
-use crate::admission::Admission;
+use crate::admission::Admissions;
 use crate::alarm::{Alarms, Process};
 use crate::barrier::Barrier;
+use crate::committer::Committer;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
 use crate::ledger::Ledger;
 use crate::loss::{Ended, Losses, SUCCESSORS_MAX};
-use crate::recorder::Recorder;
 use crate::recovery::{Next, Recovery};
 use crate::schedule::Schedule;
 use crate::stage::Stage;
@@ -57,11 +57,11 @@ pub struct Supervisor {
     fleet: Fleet,
     map_version: MapVersion,
     owners: Vec<CellId>,
-    admission: Admission,
+    admission: Admissions,
     losses: Losses,
     alarms: Alarms,
     barrier: Barrier,
-    recorder: Recorder,
+    committer: Committer,
     schedule: Schedule,
     stage: Stage,
     stop: Stop,
@@ -91,9 +91,9 @@ impl Supervisor {
             owners,
             losses: Losses::new(epochs.len()),
             alarms: Alarms::default(),
-            admission: Admission::default(),
+            admission: Admissions::default(),
             barrier: Barrier::new(ledger.superblock().generation),
-            recorder: Recorder::new(ledger),
+            committer: Committer::new(ledger),
             schedule: Schedule::default(),
             stage: Stage::Starting,
             stop: Stop::default(),
@@ -110,7 +110,7 @@ impl Supervisor {
 
     /// The committed state on the device.
     pub const fn ledger(&self) -> &Ledger {
-        self.recorder.ledger()
+        self.committer.ledger()
     }
 
     pub fn apply(
@@ -131,7 +131,7 @@ impl Supervisor {
 
     fn update_copy(&mut self, turn: &mut Turn<'_>) {
         if let Some(copy) = self.behind.take() {
-            self.recorder.write_copy(copy, turn.effects);
+            self.committer.write_copy(copy, turn.effects);
         }
     }
 
@@ -152,15 +152,15 @@ impl Supervisor {
             Event::Connect { connection, applicant } => self.connect(connection, applicant, turn),
             Event::Hangup { client } => self.hangup(client, turn),
             Event::TryCheckpoint => {
-                let broken = self.recorder.broken();
+                let broken = self.committer.broken();
                 self.stop.request_trial(self.stage, broken, turn.effects);
             }
             Event::TryStop => self.stop_requested(Loss::Refused, turn),
             Event::Stop => self.stop_requested(Loss::Reported, turn),
             Event::GiveUp => self.stop_requested(Loss::Accepted, turn),
-            Event::FlushFailed { errno } => self.recorder.break_off(errno),
+            Event::FlushFailed { errno } => self.committer.break_off(errno),
             Event::IoDone { io, result } => {
-                let progress = self.recorder.io_done(io, result, turn.effects);
+                let progress = self.committer.io_done(io, result, turn.effects);
                 self.progress(progress, turn);
             }
             Event::Tick => self.tick(turn),
@@ -195,7 +195,7 @@ impl Supervisor {
             Report::Unreadable { errno, .. } => {
                 self.fail(Failure::Unreadable { cell: from, errno }, turn);
             }
-            Report::Stuck { errno, .. } => self.recorder.break_off(errno),
+            Report::Stuck { errno, .. } => self.committer.break_off(errno),
             Report::BrokenLog { errno, .. } => {
                 self.fail(Failure::BrokenLog { cell: from, errno }, turn);
             }
@@ -238,7 +238,7 @@ impl Supervisor {
             None => return,
             Some(Next::Cut(ends)) => Order::Cut { ends },
             Some(Next::Replay) => Order::Replay,
-            Some(Next::Claimed(chunks)) => match self.recorder.ledger().wrongly_claimed(&chunks) {
+            Some(Next::Claimed(chunks)) => match self.committer.ledger().wrongly_claimed(&chunks) {
                 Some(chunk) => return self.fail(Failure::BrokenLogs { chunk }, turn),
                 None => Order::Claimed { chunks },
             },
@@ -327,7 +327,7 @@ impl Supervisor {
             && !self.barrier.is_recording()
             && let Some(cell) = self.losses.next_due(turn.now)
         {
-            if self.recorder.broken().is_some() {
+            if self.committer.broken().is_some() {
                 let epoch = self.fleet.epoch(cell);
                 return self.fail(Failure::CellExited { cell, epoch }, turn);
             }
@@ -344,7 +344,7 @@ impl Supervisor {
     }
 
     fn stop_requested(&mut self, loss: Loss, turn: &mut Turn<'_>) {
-        if self.stop.request(loss, self.stage, self.recorder.broken(), turn.effects) {
+        if self.stop.request(loss, self.stage, self.committer.broken(), turn.effects) {
             self.begin_stop(turn);
         }
     }
@@ -367,7 +367,7 @@ impl Supervisor {
     fn fail(&mut self, failure: Failure, turn: &mut Turn<'_>) {
         self.failure = self.failure.or(Some(failure));
         if !self.stage.is_closing() {
-            self.recorder.halt();
+            self.committer.halt();
             self.close(if self.replaces_cells() { Order::Save } else { Order::Stop }, turn);
         }
     }
@@ -414,7 +414,7 @@ impl Supervisor {
 
     /// Sends all cells the order to go read-only once nothing can be recorded any more.
     fn report_broken(&mut self, turn: &mut Turn<'_>) {
-        let Some(errno) = self.recorder.broken().filter(|_| self.stage.is_open()) else { return };
+        let Some(errno) = self.committer.broken().filter(|_| self.stage.is_open()) else { return };
         if self.broken_since.is_none() {
             self.broken_since = Some(turn.wall);
             turn.send(self.fleet.living(), &Order::ReadOnly { errno });

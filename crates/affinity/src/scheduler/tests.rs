@@ -13,7 +13,7 @@ fn scheduler(limits: Limits) -> Scheduler<u32> {
 }
 
 #[test]
-fn what_is_not_excluded_runs_beside() {
+fn affinities_that_are_not_excluded_run_in_parallel() {
     let mut scheduler = scheduler(Limits::default());
     let posted = [
         Affinity::Stripe(A, 0, 0),
@@ -24,7 +24,7 @@ fn what_is_not_excluded_runs_beside() {
         Affinity::Volume,
     ];
     for (message, affinity) in (0..).zip(posted) {
-        scheduler.post(affinity, message).unwrap();
+        scheduler.submit(affinity, message).unwrap();
     }
     let beside: Vec<u32> = std::iter::from_fn(|| scheduler.next()).map(|(_, m)| m).collect();
     assert_eq!(beside, [0, 1, 3, 4]);
@@ -45,12 +45,12 @@ fn a_quantum_ends_when_others_wait() {
     let mut scheduler = scheduler(Limits { quantum: 2, ..Limits::default() });
     let (busy, other) = (Affinity::Names(A), Affinity::Names(B));
     for message in 0..4 {
-        scheduler.post(busy, message).unwrap();
+        scheduler.submit(busy, message).unwrap();
     }
     assert_eq!(scheduler.next(), Some((busy, 0)));
     assert_eq!(scheduler.again(busy), Some(1));
     assert_eq!(scheduler.again(busy), Some(2), "alone, it goes on");
-    scheduler.post(other, 9).unwrap();
+    scheduler.submit(other, 9).unwrap();
     assert_eq!(scheduler.again(busy), None);
     scheduler.done(busy);
     assert_eq!(scheduler.next(), Some((other, 9)), "it went to the end of the line");
@@ -66,9 +66,9 @@ fn a_quantum_is_so_many_messages_while_others_wait() {
     let mut scheduler = scheduler(Limits { quantum: 2, ..Limits::default() });
     let (busy, other) = (Affinity::Names(A), Affinity::Names(B));
     for message in 0..3 {
-        scheduler.post(busy, message).unwrap();
+        scheduler.submit(busy, message).unwrap();
     }
-    scheduler.post(other, 9).unwrap();
+    scheduler.submit(other, 9).unwrap();
     assert_eq!(scheduler.next(), Some((busy, 0)));
     assert_eq!(scheduler.again(busy), Some(1));
     assert_eq!(scheduler.again(busy), None);
@@ -84,12 +84,12 @@ fn the_fast_path_yields_to_whatever_is_in_its_way() {
     assert!(!scheduler.try_run_now(Affinity::Stripe(A, 0, 1)));
     assert!(scheduler.try_run_now(Affinity::File(A, 1)));
     scheduler.done(file);
-    scheduler.post(Affinity::Volume, 0).unwrap();
+    scheduler.submit(Affinity::Volume, 0).unwrap();
     assert!(!scheduler.try_run_now(file), "a waiting ancestor is not overtaken");
     scheduler.done(Affinity::File(A, 1));
     assert_eq!(scheduler.next(), Some((Affinity::Volume, 0)));
     scheduler.done(Affinity::Volume);
-    scheduler.post(file, 1).unwrap();
+    scheduler.submit(file, 1).unwrap();
     assert!(!scheduler.try_run_now(Affinity::Names(A)), "nor is a waiting descendant");
     assert!(scheduler.try_run_now(Affinity::Names(B)));
 }
@@ -97,16 +97,16 @@ fn the_fast_path_yields_to_whatever_is_in_its_way() {
 #[test]
 fn a_full_scheduler_gives_the_message_back() {
     let mut scheduler = scheduler(Limits { messages: 2, ..Limits::default() });
-    scheduler.post(Affinity::Serial, 0).unwrap();
-    scheduler.post(Affinity::Space, 1).unwrap();
-    assert_eq!(scheduler.post(Affinity::Space, 2), Err(Full(2)));
+    scheduler.submit(Affinity::Serial, 0).unwrap();
+    scheduler.submit(Affinity::Space, 1).unwrap();
+    assert_eq!(scheduler.submit(Affinity::Space, 2), Err(Full(2)));
     assert_eq!(scheduler.next(), Some((Affinity::Serial, 0)));
-    scheduler.post(Affinity::Space, 2).unwrap();
+    scheduler.submit(Affinity::Space, 2).unwrap();
     assert_eq!(scheduler.slab.len(), 2, "entries are used again");
 }
 
 /// Several threads on a random schedule, against the definition of exclusion and a plain queue for
-/// each affinity. `Owned` stands by: it panics if two runners meet.
+/// each affinity. `Owned` panics if two runners conflict.
 fn random_schedule(seed: u64) {
     let mut rng = Rng::new(seed);
     let limits = Limits {
@@ -116,20 +116,20 @@ fn random_schedule(seed: u64) {
         scan: 1 + rng.below(30) as u32,
     };
     let affinities: Vec<Affinity> = SHAPE.affinities().collect();
-    let (threads, mut posting) = (1 + rng.below(6), 400);
+    let (threads, mut submitting) = (1 + rng.below(6), 400);
     let mut scheduler = scheduler(limits);
     let mut owned = Owned::new(SHAPE, |_| 0u32);
     let mut running = Vec::new();
     let mut expected: BTreeMap<Affinity, std::collections::VecDeque<u32>> = BTreeMap::new();
     let mut handed_out = 0;
-    while posting > 0 || !scheduler.is_empty() || !running.is_empty() {
-        if posting > 0 && rng.chance(1, 2) {
-            posting -= 1;
-            // Coarse ones are rarer, as in life.
+    while submitting > 0 || !scheduler.is_empty() || !running.is_empty() {
+        if submitting > 0 && rng.chance(1, 2) {
+            submitting -= 1;
+            // Coarse ones are rarer, as in practice.
             let at = rng.below(affinities.len() as u64).max(rng.below(affinities.len() as u64));
             let affinity = affinities[at as usize];
-            if scheduler.post(affinity, posting).is_ok() {
-                expected.entry(affinity).or_default().push_back(posting);
+            if scheduler.submit(affinity, submitting).is_ok() {
+                expected.entry(affinity).or_default().push_back(submitting);
             } else {
                 assert_eq!(scheduler.len(), 40, "seed {seed}");
             }
@@ -180,7 +180,7 @@ fn exclusion_and_order_hold_on_random_schedules() {
     }
 }
 
-/// Three threads have fine work without end; a coarse message must run after a bounded number of
+/// Three threads have endless fine work. A coarse message must run after a bounded number of
 /// starts.
 #[test]
 fn coarse_affinities_do_not_starve() {
@@ -193,13 +193,13 @@ fn coarse_affinities_do_not_starve() {
         let fine: Vec<_> = SHAPE.affinities().filter(|a| a.kind() == Kind::Stripe).collect();
         let mut running = Vec::new();
         let mut starts_since = 0;
-        scheduler.post(fine[0], 0).unwrap();
+        scheduler.submit(fine[0], 0).unwrap();
         running.extend(scheduler.next().map(|(affinity, _)| affinity));
-        scheduler.post(*coarse, 1).unwrap();
+        scheduler.submit(*coarse, 1).unwrap();
         loop {
             for affinity in &fine {
                 if scheduler.len() < 30 {
-                    scheduler.post(*affinity, 0).unwrap();
+                    scheduler.submit(*affinity, 0).unwrap();
                 }
             }
             while running.len() < 3 {
@@ -214,8 +214,8 @@ fn coarse_affinities_do_not_starve() {
                 break;
             }
             assert!(starts_since < 40, "seed {seed}: {coarse:?} starves");
-            // One thread at a time ends, so that the fine ones overlap for ever unless held back.
-            // They go on for as long as the scheduler lets them.
+            // One thread at a time ends, so that fine affinities overlap for ever unless they are
+            // held back. They run for as long as the scheduler allows.
             let at = rng.below(running.len() as u64) as usize;
             while scheduler.again(running[at]).is_some() {}
             scheduler.done(running.swap_remove(at));
@@ -227,11 +227,11 @@ fn coarse_affinities_do_not_starve() {
 
 #[test]
 #[should_panic(expected = "done without next")]
-fn ending_what_does_not_run_is_our_own_mistake() {
+fn ending_an_idle_affinity_is_a_bug() {
     scheduler(Limits::default()).done(Affinity::Serial);
 }
 
-/// Not a test of right or wrong: `cargo test --release -p warren-affinity cost -- --ignored
+/// This is a measurement, not a test: `cargo test --release -p warren-affinity cost -- --ignored
 /// --nocapture`.
 #[test]
 #[ignore = "prints a measurement"]
@@ -241,7 +241,7 @@ fn cost_with_one_thread() {
     let stripe = |round: u32| Affinity::Stripe(ShardId(round as u16 & 255), 3, 1);
     let start = std::time::Instant::now();
     for round in 0..ROUNDS {
-        scheduler.post(stripe(round), [u64::from(round); 2]).unwrap();
+        scheduler.submit(stripe(round), [u64::from(round); 2]).unwrap();
         let (affinity, message) = scheduler.next().unwrap();
         std::hint::black_box(message);
         scheduler.done(affinity);

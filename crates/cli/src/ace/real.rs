@@ -1,5 +1,6 @@
-//! Sequences that a real fleet performs: its processes, its shared memory, io_uring. They record what they do to
-//! the device; what that means after a power cut is judged as it is of simulated fleets.
+//! Sequences that a real fleet executes, with its processes, shared memory and io_uring. The
+//! processes record their writes and flushes; the states after a power cut are checked as those of
+//! simulated fleets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use warren_base::Ino;
-use warren_device::{Entry, RECORD_ENVIRONMENT, Recorder, read_record};
+use warren_device::{Entry, RECORD_ENVIRONMENT, TraceWriter, read_trace};
 use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
 use warren_runtime::{ConnectOptions, Connection, Slot, StopOptions};
 use warren_sim::ace::{
@@ -21,7 +22,7 @@ use warren_sim::ace::{
 use crate::failure::{CODE_FAILURE, Failure};
 
 /// How long a fleet may take to serve.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn run(sequences: &[Sequence], options: Options) -> Result<Summary, Failure> {
     let campaign = Campaign::new(options);
@@ -34,7 +35,7 @@ pub fn run(sequences: &[Sequence], options: Options) -> Result<Summary, Failure>
     Ok(summary)
 }
 
-/// A directory with the pool and the record, removed with both.
+/// A directory with the pool and the record. Removed when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -55,12 +56,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // There is nobody left to be told.
+        // A failure cannot be reported here.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A fleet that is stopped, at the latest when it is dropped.
+/// A fleet that ends at the latest when it is dropped.
 struct Serving {
     keeper: Child,
     pool: PathBuf,
@@ -78,15 +79,15 @@ impl Serving {
         let serving = Self { keeper, pool: pool.clone() };
         let begun = Instant::now();
         while !warren_runtime::status(&pool).is_ok_and(|status| status.state == "serving") {
-            if begun.elapsed() > PATIENCE {
-                return Err(Failure::new(CODE_FAILURE, "a fleet did not come up".to_owned()));
+            if begun.elapsed() > START_TIMEOUT {
+                return Err(Failure::new(CODE_FAILURE, "a fleet did not start".to_owned()));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(serving)
     }
 
-    /// Ends in order.
+    /// Stops the fleet in order.
     fn stop(mut self) -> Result<(), Failure> {
         warren_runtime::control::stop(&self.pool, StopOptions::default())?;
         self.keeper.wait().map_err(|error| Failure::io(&self.pool, "end its fleet", &error))?;
@@ -96,7 +97,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // After an error, or of what has ended: then neither does anything.
+        // After an error; if the fleet has ended, neither call does anything.
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
@@ -134,19 +135,19 @@ fn perform(
     place: &Place,
 ) -> Result<Vec<Recorded>, Failure> {
     let record = place.record();
-    let failed = |error| Failure::io(&record, "record what is done", &error);
+    let failed = |error| Failure::io(&record, "record its writes", &error);
     write_base(campaign, &place.pool()).map_err(failed)?;
     let serving = Serving::start(place)?;
     let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
     let connection = Connection::connect(&place.pool(), &options)?;
-    let slot = connection.slot().expect("nobody else has taken it");
-    let recorder = Recorder::append_to(&record).map_err(failed)?;
+    let slot = connection.slot().expect("it is free");
+    let trace = TraceWriter::append_to(&record).map_err(failed)?;
     let mut client = RealClient { slot, capabilities: BTreeMap::new() };
-    let performed = campaign.perform_by(&mut client, sequence, |number| recorder.mark(number));
+    let performed = campaign.perform_by(&mut client, sequence, |number| trace.mark(number));
     performed.map_err(|why| Failure::new(CODE_FAILURE, format!("{sequence}: {why}")))?;
     drop((client, connection));
     serving.stop()?;
-    let entries = read_record(&fs::read(&record).map_err(failed)?);
+    let entries = read_trace(&fs::read(&record).map_err(failed)?);
     let entries = entries.ok_or_else(|| failed(std::io::ErrorKind::InvalidData.into()))?;
     Ok(recorded(entries))
 }
@@ -160,13 +161,14 @@ fn write_base(campaign: &Campaign, pool: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A request of a process under way: the numbers of its writes, and what it makes durable beside them, if it does.
+/// A request in flight: the numbers of its writes, and what it makes durable besides them, if it
+/// flushes.
 struct UnderWay {
     writes: Range<usize>,
     covers: Option<BTreeSet<usize>>,
 }
 
-/// The entries as a campaign reads them: a write is there from its beginning, a flush when it is over.
+/// The entries in the form of a campaign: a write counts from its start, a flush from its end.
 fn recorded(entries: Vec<Entry>) -> Vec<Recorded> {
     let (mut record, mut under_way) = (Vec::new(), BTreeMap::new());
     let (mut done, mut writes) = (BTreeSet::new(), 0);

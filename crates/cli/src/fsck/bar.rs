@@ -1,4 +1,4 @@
-//! How far it has come, for a person who waits at a terminal. Drawn on standard error, and nowhere else.
+//! The progress of a check, for a user at a terminal. It is drawn on standard error only.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use warren_fsck::Progress;
@@ -27,7 +27,7 @@ impl Bar {
         self.0.set_position(progress.shards_done.into());
     }
 
-    /// Takes it away, so that lines can be printed.
+    /// Removes the bar, so that lines can be printed.
     pub fn clear(&mut self) {
         self.0.finish_and_clear();
     }

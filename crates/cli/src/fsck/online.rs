@@ -1,9 +1,10 @@
-//! A check beside a fleet.
+//! A check while a fleet serves the pool.
 //!
-//! What is checked is the last checkpoint, and nothing is held back for it. A tree is never changed in place, so
-//! a pool in which nothing is wrong was sound as of that checkpoint, whatever was written meanwhile. The other way round does
-//! not hold: blocks that a newer checkpoint does without are used again, and then look damaged. So damage counts only
-//! if the superblock stood still, or if it was found at every try.
+//! It checks the last checkpoint and does not delay the fleet. A tree is never changed in place, so
+//! a pool in which nothing is wrong was sound as of that checkpoint, whatever was written
+//! meanwhile. The reverse does not hold: blocks that a newer checkpoint no longer uses are reused,
+//! and then look damaged. So damage counts only if the superblock did not change during the check,
+//! or if every try found it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::failure::{CODE_FSCK_OPERATIONAL, Failure};
 
 /// A fleet makes a checkpoint every few seconds if anything changed.
 const TRIES: usize = 5;
-/// Between two tries, so that damage seen twice was not seen in one and the same moment.
+/// The pause between two tries, so that they are not at the same moment.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
@@ -48,7 +49,7 @@ pub fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
         seen = Some(always);
     }
     let line =
-        format!("{}: too much was changed while it was checked; try again later", path.display());
+        format!("{}: the pool changed too much during the check; try again later", path.display());
     Err(Failure::new(CODE_FSCK_OPERATIONAL, line))
 }
 

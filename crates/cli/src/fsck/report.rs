@@ -1,4 +1,4 @@
-//! What is told of a check and a repair: lines for a person, or one of JSON.
+//! The report of a check and a repair: lines of text, or one of JSON.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::failure::{Failure, print_json};
 use crate::output::say;
 use crate::size;
 
-/// What became of the logs.
+/// What was done with the logs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Logs {
@@ -22,29 +22,30 @@ pub enum Logs {
     Replayed,
     /// Nothing was written; the next start will replay them.
     ReplayedInMemory,
-    /// As far as they do not rest on what is damaged.
+    /// All but the records that depend on damaged structures.
     ReplayedInPart {
         given_up: Vec<GivenUp>,
     },
-    /// A fleet is at work on them.
+    /// A fleet is using them.
     OfTheFleet,
-    /// Too much is damaged to tell whether they count.
+    /// Too much is damaged to know whether they are valid.
     Unknown,
     Failed(String),
 }
 
-/// Of which log what was not replayed.
+/// A part of a log that was not replayed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct GivenUp {
-    /// Whose log.
+    /// The cell of the log.
     pub cell: u16,
-    /// All that it holds of this shard. Without one: all behind a block that cannot be read.
+    /// The steps of this shard. If none: everything behind an unreadable block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<u16>,
 }
 
 impl Logs {
-    /// Replayed on this footing, these cells' as far as they could be read.
+    /// The outcome of a replay on `footing`, in which the logs of these cells were cut at
+    /// unreadable blocks.
     pub fn replayed_on(footing: &Footing, cut: &BTreeSet<CellId>) -> Self {
         let of_shard =
             |shard: &ShardId| GivenUp { cell: shard.0 % footing.logs, shard: Some(shard.0) };
@@ -64,17 +65,17 @@ impl fmt::Display for GivenUp {
         match shard {
             Some(shard) => write!(
                 f,
-                "shard {shard}: its tree is not as of the last checkpoint; what the log of cell {cell} holds of it is given up"
+                "shard {shard}: its tree is older than the last checkpoint; its steps in the log of cell {cell} are discarded"
             ),
             None => write!(
                 f,
-                "cell {cell}: a block of its log cannot be read; what may follow there is given up"
+                "cell {cell}: a block of its log cannot be read; the rest of the log is discarded"
             ),
         }
     }
 }
 
-/// What a repair did.
+/// The changes of a repair.
 #[derive(Default)]
 pub struct Mends {
     pub list: Vec<Mend>,
@@ -82,22 +83,22 @@ pub struct Mends {
 }
 
 impl Mends {
-    /// Takes in what another repair is going to do.
+    /// Adds the changes of another repair.
     pub fn add(&mut self, repair: &mut Repair) {
         self.list.append(&mut repair.mends);
         self.further += repair.further_mends;
     }
 }
 
-/// What was found and done.
+/// The result of a check, and of a repair.
 pub struct Outcome {
-    /// How it is now.
+    /// The state now.
     pub report: Report,
-    /// How it was, if it was repaired.
+    /// The state before the repair.
     pub before: Option<Report>,
     pub logs: Logs,
     pub repair: Option<Mends>,
-    /// Why it was not repaired, if that has to be said.
+    /// Why it was not repaired, if that must be printed.
     pub refused: Option<String>,
 }
 
@@ -118,7 +119,7 @@ struct Summary<'a> {
     findings: Vec<Line>,
     further_findings: u64,
     repaired: bool,
-    /// What was found before the repair.
+    /// The findings before the repair.
     repaired_findings: Vec<Line>,
     mends: Vec<Mended>,
     further_mends: u64,
@@ -145,17 +146,17 @@ impl Outcome {
     }
 
     pub fn is_sound(&self) -> bool {
-        let logs_stand =
+        let logs_remain =
             matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && self.repair.is_none();
-        self.report.is_sound() && !self.report.incomplete && !logs_stand
+        self.report.is_sound() && !self.report.incomplete && !logs_remain
     }
 
-    /// Whether only file data is wrong, which no repair brings back.
+    /// Whether only file data is damaged, which no repair can restore.
     pub fn is_past_repair(&self) -> bool {
         self.report.is_past_repair() && !matches!(self.logs, Logs::Failed(_) | Logs::Unknown)
     }
 
-    /// Whether a repair takes nothing away.
+    /// Whether a repair loses nothing.
     pub fn is_harmless(&self) -> bool {
         let logs_lost = matches!(self.logs, Logs::Failed(_) | Logs::Unknown);
         !self.report.harmful && !self.report.incomplete && !logs_lost
@@ -185,12 +186,12 @@ impl Outcome {
         Ok(())
     }
 
-    /// What is wrong now.
+    /// Prints the present findings.
     pub fn print_findings(&self) {
         print_lines(&self.report);
         match &self.logs {
             Logs::Failed(why) if self.repair.is_some() => {
-                say!("repaired: the logs, which could not be replayed, are given up: {why}");
+                say!("repaired: the logs, which could not be replayed, are discarded: {why}");
             }
             Logs::Failed(why) => say!("damage: the logs cannot be replayed: {why}"),
             Logs::Replayed => say!("note: the logs were replayed"),
@@ -199,29 +200,31 @@ impl Outcome {
                 say!("note: the rest of the logs was replayed");
             }
             Logs::ReplayedInMemory => {
-                say!("note: the logs were replayed in memory only; the next start does it on disk");
+                say!(
+                    "note: the logs were replayed in memory only; the next start replays them on the device"
+                );
             }
             Logs::Unknown if self.repair.is_none() => {
-                say!("damage: too much is damaged to tell whether the logs count");
+                say!("damage: too much is damaged to know whether the logs are valid");
             }
             Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
         }
     }
 
-    /// Whether there are logs that could not be replayed, perhaps because of what is damaged.
+    /// Whether there are logs that could not be replayed, perhaps because of the damage.
     pub fn has_logs_left(&self) -> bool {
         let is_clean = self.report.superblock.as_ref().is_none_or(|superblock| superblock.clean);
         matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && !is_clean
     }
 
-    /// One line: how the pool is now, and what of it was not read.
+    /// One line: the state of the pool, and which part was not read.
     pub fn verdict(&self, pool: &Path) -> String {
         let verdict = match (self.is_sound(), self.report.incomplete, self.repair.is_some()) {
             (true, _, false) => "sound",
             (true, _, true) => "repaired",
-            (false, _, true) => "repaired, but not all of it could be",
+            (false, _, true) => "repaired, but some damage remains",
             (false, false, _) => "damaged",
-            (false, true, _) => "damaged, and not all of it could be checked",
+            (false, true, _) => "damaged, and not fully checked",
         };
         let Report { inodes, directories, used_blocks, .. } = &self.report;
         let used = size::display(used_blocks * BLOCK_SIZE as u64);
@@ -233,14 +236,14 @@ impl Outcome {
         )
     }
 
-    /// What was repaired; paths are those of afterwards.
+    /// The repairs, with paths as they are afterwards.
     fn mends(&self) -> Vec<Mended> {
         let list = self.repair.as_ref().map(|repair| &repair.list[..]).unwrap_or_default();
-        let told = |mend: &Mend| Mended {
+        let mended = |mend: &Mend| Mended {
             text: mend.to_string(),
             path: mend.ino().and_then(|ino| path_of(&self.report, ino)),
         };
-        list.iter().map(told).collect()
+        list.iter().map(mended).collect()
     }
 
     fn summary<'a>(&'a self, pool: &'a Path) -> Summary<'a> {

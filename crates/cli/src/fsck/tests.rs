@@ -8,10 +8,10 @@ use warren_device::PoolFile;
 use warren_disk::{Layout, LogTable, ROOT_SLOT_SIZE, Superblock};
 use warren_fsck::Finding;
 
-/// As for every command.
+/// The same for every command.
 const CODE_POOL_IN_USE: u8 = 4;
 
-/// A pool file that goes with the test.
+/// A pool file that the test removes.
 struct Pool(PathBuf);
 
 impl Pool {
@@ -53,7 +53,7 @@ impl Drop for Pool {
 }
 
 #[test]
-fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
+fn a_pool_in_use_is_not_touched_and_a_truncated_one_is_not_sound() {
     let pool = Pool::new("cut");
     let holder = PoolFile::open_exclusive(&pool.0).expect("a fleet");
     assert_eq!(pool.fsck(Consent::Never), Err(CODE_POOL_IN_USE));
@@ -62,14 +62,14 @@ fn a_pool_in_use_is_left_alone_and_a_truncated_one_is_not_sound() {
     let file = std::fs::OpenOptions::new().write(true).open(&pool.0).expect("open");
     file.set_len(63 << 20).expect("cut");
     assert_eq!(pool.fsck(Consent::Never), Ok(CODE_FSCK_ERRORS_LEFT));
-    // It was checked as far as it is there, and what is wrong is told, whoever wants it repaired.
+    // The existing part is checked, and the damage is reported, whatever the consent.
     let outcome = check_and_repair(&pool.0, true, Consent::Given).expect("a report");
     assert_eq!(exit_code(&outcome), CODE_FSCK_ERRORS_LEFT);
     assert!(outcome.refused.is_some() && outcome.report.incomplete);
     assert!(matches!(outcome.report.findings[..], [Finding::TooShort { .. }]));
 }
 
-/// A check that did not read the file data does not vouch for it.
+/// The verdict of a check without file data says so.
 #[test]
 fn the_verdict_names_what_was_not_read() {
     let pool = Pool::new("unread");
@@ -87,28 +87,28 @@ fn the_verdict_names_what_was_not_read() {
 }
 
 #[test]
-fn whoever_runs_it_decides() {
+fn consent_decides() {
     let pool = Pool::new("consent");
-    assert_eq!(pool.fsck(Consent::NobodyToAsk), Ok(0));
+    assert_eq!(pool.fsck(Consent::NoTerminal), Ok(0));
     assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing to repair");
     pool.change(|bytes| bytes[4096..8192].fill(0));
     let before = std::fs::read(&pool.0).expect("read");
-    for consent in [Consent::Never, Consent::NobodyToAsk] {
+    for consent in [Consent::Never, Consent::NoTerminal] {
         assert_eq!(pool.fsck(consent), Ok(CODE_FSCK_ERRORS_LEFT));
     }
     assert!(std::fs::read(&pool.0).expect("read") == before, "not one byte is changed");
-    assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_REPAIRED));
+    assert_eq!(pool.fsck(Consent::IfHarmless), Ok(CODE_FSCK_REPAIRED));
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
     pool.change(|bytes| bytes[..8192].fill(0));
     assert_eq!(pool.fsck(Consent::Given), Err(CODE_FSCK_OPERATIONAL));
 }
 
 #[test]
-fn what_costs_something_is_not_repaired_unasked() {
+fn a_repair_with_losses_needs_consent() {
     let pool = Pool::new("harmful");
     let map = pool.layout().region_page(0, 0).0 as usize * 4096;
     pool.change(|bytes| bytes[map..map + 4096].fill(1));
-    assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_ERRORS_LEFT));
+    assert_eq!(pool.fsck(Consent::IfHarmless), Ok(CODE_FSCK_ERRORS_LEFT));
     assert_eq!(pool.fsck(Consent::Given), Ok(CODE_FSCK_REPAIRED));
     assert_eq!(pool.fsck(Consent::Given), Ok(0), "nothing is left to repair");
     assert_eq!(pool.fsck(Consent::Never), Ok(0));
@@ -119,7 +119,7 @@ fn at(block: BlockNo) -> usize {
 }
 
 /// The power failed before a fleet of two cells had logged anything.
-fn left_without_order(name: &str) -> Pool {
+fn not_left_in_order(name: &str) -> Pool {
     let pool = Pool::new(name);
     pool.change(|bytes| {
         let old = Superblock::decode(&bytes[..BLOCK_SIZE]).expect("a new pool's");
@@ -136,12 +136,12 @@ fn left_without_order(name: &str) -> Pool {
 }
 
 #[test]
-fn what_became_of_the_logs_is_told() {
+fn the_replay_of_the_logs_is_reported() {
     let repaired = |name: &str, spoil: fn(&Layout, &mut [u8])| {
-        let pool = left_without_order(name);
+        let pool = not_left_in_order(name);
         let layout = pool.layout();
         pool.change(|bytes| spoil(&layout, bytes));
-        assert_eq!(pool.fsck(Consent::ForWhatIsHarmless), Ok(CODE_FSCK_ERRORS_LEFT), "{name}");
+        assert_eq!(pool.fsck(Consent::IfHarmless), Ok(CODE_FSCK_ERRORS_LEFT), "{name}");
         let outcome = check_and_repair(&pool.0, true, Consent::Given).expect("a repair");
         assert_eq!(exit_code(&outcome), CODE_FSCK_REPAIRED, "{name}");
         assert_eq!(pool.fsck(Consent::Given), Ok(0), "{name}");

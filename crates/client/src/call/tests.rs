@@ -13,7 +13,7 @@ use crate::{Path, PathOp};
 
 const KEY: CapabilityKey = CapabilityKey([1, 2]);
 
-/// Shard 0 and 1, a cell each.
+/// Shards 0 and 1, with one cell each.
 #[derive(Default)]
 struct Tree {
     names: BTreeMap<(Ino, FileName), (Ino, FileKind)>,
@@ -42,7 +42,7 @@ fn ino(shard: u16, n: u64) -> Ino {
     Ino::new(ShardId(shard), n)
 }
 
-/// An inode as the client has reached it.
+/// A reference to an inode that the client has reached.
 fn at(ino: Ino) -> InodeRef {
     match ino {
         Ino::ROOT => InodeRef::ROOT,
@@ -157,7 +157,7 @@ impl Tree {
         }
     }
 
-    /// Every inode that is named was reached.
+    /// Asserts that the request has the capability of each inode that it names.
     fn answer(&mut self, send: &Send) -> Answered {
         assert_eq!(send.header.capabilities, capabilities(&send.request), "{:?}", send.request);
         let answer = self.execute(send);
@@ -223,7 +223,7 @@ impl Tree {
         Ok(Reply::Created { entry, opened: opened.map(Box::new) })
     }
 
-    /// Two entries a page.
+    /// Returns two entries per page.
     fn list(&self, dir: Ino, cookie: u64) -> Answer {
         let all: Vec<DirEntry> = (self.names.iter().filter(|((d, _), _)| *d == dir))
             .enumerate()
@@ -258,7 +258,7 @@ impl Client {
         Call::new(op, Caller { credentials: Arc::new(credentials), near: CellId(0) })
     }
 
-    /// Runs to the end; `between` runs at every point where others may.
+    /// Runs the call to its end. `between` runs at every point where other calls may run.
     fn run(&mut self, tree: &mut Tree, op: Op, mut between: impl FnMut(&mut Tree, u32)) -> Answer {
         let mut call = self.call(op);
         let mut input = None;
@@ -310,7 +310,7 @@ fn two_levels() -> Tree {
 }
 
 #[test]
-fn what_is_known_costs_no_message() {
+fn valid_copies_need_no_message() {
     let (mut tree, mut client) = (two_levels(), Client::new());
     assert_eq!(client.stat(&mut tree, "/d/f"), Ok(ino(1, 6)));
     assert_eq!(client.stat(&mut tree, "/d/none"), Err(Errno::ENOENT));
@@ -322,7 +322,7 @@ fn what_is_known_costs_no_message() {
 }
 
 #[test]
-fn every_load_and_the_use_between_are_steps() {
+fn every_load_and_every_use_is_a_step() {
     let (mut tree, mut client) = (two_levels(), Client::new());
     client.stat(&mut tree, "/d/f").expect("it is there");
     let mut call = client.call(stat("/d/f"));
@@ -330,7 +330,8 @@ fn every_load_and_the_use_between_are_steps() {
     while call.step(&mut client.cache, &client.map, &tree, None) == Step::Yield {
         yields += 1;
     }
-    // The plan, three first loads, the use, two of three second loads: the third is the end.
+    // The plan, three first loads, the use, two of three second loads; the call ends with the
+    // third.
     assert_eq!(yields, 1 + 3 + 1 + 2);
 }
 
@@ -356,7 +357,7 @@ fn a_change_between_the_loads_is_seen_at_whatever_step() {
 }
 
 #[test]
-fn a_name_under_a_stale_directory_is_not_believed_missing() {
+fn a_missing_name_under_a_stale_directory_does_not_count() {
     let (mut tree, mut client) = (Tree::new(), Client::new());
     tree.add(Ino::ROOT, "a", ino(1, 5), FileKind::Directory);
     tree.add(Ino::ROOT, "b", ino(0, 7), FileKind::Directory);
@@ -367,9 +368,9 @@ fn a_name_under_a_stale_directory_is_not_believed_missing() {
     assert_eq!(client.stat(&mut tree, "/b/x"), Err(Errno::ENOENT));
 }
 
-/// Directories change places all the time, and both always have `x`.
+/// Directories swap places all the time, and each of them always has `x`.
 #[test]
-fn what_always_exists_is_always_found() {
+fn a_name_that_always_exists_is_always_found() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let (mut tree, mut client) = (Tree::new(), Client::new());
@@ -489,7 +490,7 @@ fn a_request_follows_its_shard() {
     assert_eq!(client.map.version(), MapVersion(4));
     tree.moved = Some(MapVersion(4));
     let sync = client.quiet(&mut tree, Op::Ino(Request::Sync, Capabilities::default()));
-    assert_eq!(sync, Err(Errno::EIO), "a cell that always says the same is not asked for ever");
+    assert_eq!(sync, Err(Errno::EIO), "requests to a cell that always replies Moved end");
 }
 
 #[test]
@@ -504,7 +505,7 @@ fn a_listing_is_all_pages() {
 }
 
 #[test]
-fn a_parent_above_the_start_is_asked_for() {
+fn a_parent_above_the_start_is_requested() {
     let (mut tree, mut client) = (two_levels(), Client::new());
     let path = Path { start: at(ino(1, 5)), ..Path::new(b"../d/f") };
     let answer = client.quiet(&mut tree, Op::At(path, PathOp::Stat));

@@ -59,7 +59,7 @@ fn a_writers_lock_goes_with_its_open_file() {
         drop(duplicate);
         waits.join().unwrap();
     });
-    // The pool can be had when nobody has its lock and the last writer's is gone.
+    // The pool can be locked when no process has its lock and the last writer's lock is free.
     drop(pool);
     std::thread::scope(|scope| {
         let opens = scope.spawn(|| PoolFile::open_exclusive(scratch.path()).unwrap());
@@ -129,7 +129,7 @@ fn a_cell_that_starts_leaves_the_mode_of_all_as_it_is() {
     }
 }
 
-/// On a block device of which everything may be lost, named by the environment.
+/// Runs on a block device named by the environment, whose contents may be lost.
 #[test]
 #[ignore = "needs WARREN_TEST_BLOCK_DEVICE"]
 fn a_block_device_is_claimed_and_used_directly() {

@@ -1,6 +1,6 @@
-//! Insert, remove, and the shape that follows: nodes that outgrow a block split, empty leaves
-//! vanish, small nodes join a neighbour if it is in memory. Nothing here needs a node beside the
-//! path.
+//! Insertions, removals, and their effect on the shape: nodes that outgrow a block split, empty
+//! leaves vanish, and small nodes join a neighbour that is in memory. No node beside the path is
+//! needed.
 
 use super::Tree;
 use super::slab::{Absent, Body, Child, Node, NodeId, Path, Spot};
@@ -15,7 +15,7 @@ const SMALL: usize = NODE_CAPACITY / 4;
 const JOINED_MAX: usize = NODE_CAPACITY * 3 / 4;
 
 impl Tree {
-    /// Gives `key` its value and returns the one it had. The value is at most [`VALUE_MAX`] bytes
+    /// Sets the value of `key` and returns the old one. The value is at most [`VALUE_MAX`] bytes
     /// and of the key's kind.
     pub fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Absent> {
         assert_eq!(key.kind, value.kind());
@@ -44,7 +44,7 @@ impl Tree {
         Ok(old)
     }
 
-    /// Takes the record of `key` out and returns its value.
+    /// Removes the record of `key` and returns its value.
     pub fn remove(&mut self, key: &Key) -> Result<Option<Value>, Absent> {
         let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
             return Ok(None);
@@ -60,9 +60,9 @@ impl Tree {
         Ok(Some(old))
     }
 
-    /// The value of `key`, to be changed in place; the way to it becomes dirty. Only for kinds
-    /// whose values have a fixed size (inodes, parts, chunks): others change through
-    /// [`Tree::insert`], which keeps count of bytes. The value must keep its variant.
+    /// The value of `key`, to be changed in place; the path to it becomes dirty. Only for kinds
+    /// whose values have a fixed size (inodes, parts, chunks). Others change through
+    /// [`Tree::insert`], which counts bytes. The value must keep its variant.
     pub fn get_mut(&mut self, key: &Key) -> Result<Option<&mut Value>, Absent> {
         assert!(key.kind.has_fixed_size());
         let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
@@ -75,9 +75,9 @@ impl Tree {
         Ok(Some(&mut self.nodes[spot.leaf()].values_mut()[spot.at()]))
     }
 
-    /// Makes the way to the leaf where `key` is or would be dirty, so that it stays in memory until
-    /// it is written: until then no call with this key says `Absent`, whatever else is inserted and
-    /// removed.
+    /// Makes the path to the leaf where `key` is or would be dirty, so that it stays in memory
+    /// until it is written. Until then no call with this key returns `Absent`, whatever else is
+    /// inserted and removed.
     pub fn pin(&mut self, key: &Key) -> Result<(), Absent> {
         if self.root.is_some() {
             let path = self.path(key)?;
@@ -86,8 +86,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Where `key` is or would be, if that can be told without a search and the leaf is dirty, and
-    /// so are the nodes above it.
+    /// Where `key` is or would be, if that is known without a search and the leaf and the nodes
+    /// above it are dirty.
     fn locate_dirty(&self, key: &Key) -> Option<Spot> {
         let spot = self.memo.recall(key, &self.nodes)?;
         let leaf = &self.nodes[spot.leaf()];
@@ -101,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// Makes a node dirty: its old place will be free after the next checkpoint.
+    /// Makes a node dirty. Its old place becomes free after the next checkpoint.
     pub(super) fn soil(&mut self, id: NodeId) {
         let node = &mut self.nodes[id];
         node.touch();
@@ -121,7 +121,7 @@ impl Tree {
         node
     }
 
-    /// A key below everything goes to the first child, whose record must then be as low.
+    /// A key below all others goes to the first child, whose record must then be as low.
     fn lower_bounds(&mut self, path: &Path, key: &Key) {
         let internal = path.len - 1;
         for (id, at) in &path.steps()[..internal] {
@@ -130,8 +130,8 @@ impl Tree {
         }
     }
 
-    /// Splits the leaf and whatever outgrows its block above it. `appended`: the leaf grew at its
-    /// end.
+    /// Splits the leaf, and nodes above it that outgrow their block. `appended`: the leaf grew at
+    /// its end.
     fn split_up(&mut self, path: &Path, mut appended: bool) {
         for depth in (0..path.len).rev() {
             let (id, _) = path.steps[depth];
@@ -152,7 +152,7 @@ impl Tree {
                 self.nodes[parent].adopt(at + 1 + further, first, child);
             }
         }
-        // A new root holds the few pieces of the old one, so it never splits at once.
+        // A new root has the few pieces of the old one, so it never splits at once.
         if let Some(Child::Resident(root)) = self.root {
             assert!(self.nodes[root].size <= NODE_CAPACITY);
         }
@@ -173,7 +173,7 @@ impl Tree {
     }
 
     /// After a removal: an empty leaf vanishes, small nodes join a neighbour, a root with one child
-    /// goes.
+    /// is replaced by it.
     fn shrink_up(&mut self, path: &Path) {
         for depth in (1..path.len).rev() {
             let ((id, _), (parent, at)) = (path.steps[depth], path.steps[depth - 1]);
@@ -211,7 +211,7 @@ impl Tree {
         right_one || at.checked_sub(1).is_some_and(|left| self.join_pair(parent, left))
     }
 
-    /// Joins children `left` and `left + 1` of `parent` if both are there, in memory and small.
+    /// Joins children `left` and `left + 1` of `parent` if both exist, are in memory and small.
     fn join_pair(&mut self, parent: NodeId, left: usize) -> bool {
         let Some(&[Child::Resident(into), Child::Resident(from)]) =
             self.nodes[parent].children().get(left..left + 2)
@@ -228,7 +228,7 @@ impl Tree {
         true
     }
 
-    /// A root with a single child gives way to it; an empty root goes.
+    /// A root with a single child is replaced by it; an empty root is dropped.
     fn collapse(&mut self) {
         while let Some(Child::Resident(root)) = self.root {
             let node = &self.nodes[root];
@@ -244,7 +244,7 @@ impl Tree {
 }
 
 impl Node {
-    /// Bytes of the leaf's records once `value` stands at `spot`.
+    /// Bytes of the leaf's records with `value` at `spot`.
     fn size_with(&self, spot: Spot, value: &Value) -> usize {
         let old = if spot.is_found() { self.record_len(spot.at()) } else { 0 };
         self.size - old + RECORD_OVERHEAD + value.encoded_len()
@@ -261,7 +261,7 @@ impl Node {
         None
     }
 
-    /// Takes record `at` out of a leaf.
+    /// Removes record `at` of a leaf.
     fn take_out(&mut self, at: usize) -> Value {
         self.size -= self.record_len(at);
         self.keys.remove(at);
@@ -290,8 +290,8 @@ impl Node {
         }
     }
 
-    /// Keeps the front and returns the rest, in order: one piece, or two where a record of more
-    /// than half a block leaves no other way.
+    /// Keeps the front and returns the rest, in order: one piece, or two if a record of more than
+    /// half a block requires it.
     fn split(&mut self, appended: bool) -> Vec<Node> {
         let at = self.split_point(appended);
         let mut right = self.split_off(at);
@@ -305,8 +305,9 @@ impl Node {
         pieces
     }
 
-    /// Where the two sides are most alike; or before the last record if that one was appended, so
-    /// that nodes filled in order (the inodes of a shard, the extents of a file) stay full.
+    /// The split at which both sides are most alike; or before the last record if that was
+    /// appended, so that nodes filled in order (the inodes of a shard, the extents of a file) stay
+    /// full.
     fn split_point(&self, appended: bool) -> usize {
         let last = self.keys.len() - 1;
         if appended && self.size - self.record_len(last) <= NODE_CAPACITY {

@@ -1,10 +1,9 @@
-//! Where keys were found lately, so that an operation which asks for a key again (it looks, makes
-//! sure, then changes) need not search the tree again.
+//! Places where keys were found recently, so that an operation that needs a key again (it looks,
+//! checks, then changes) need not search the tree again.
 //!
-//! An entry is only a hint. Whoever follows one looks whether the node is a leaf whose keys reach
-//! from at or below the wanted key to at or above it: no other leaf can hold such a key. So nothing
-//! has to be kept right when nodes split, join, go or come, and a node's index that is used again
-//! does no harm.
+//! An entry is only a hint. Its user checks that the node is a leaf whose keys reach from at or
+//! below the wanted key to at or above it: no other leaf can have such a key. So nothing has to be
+//! updated when nodes split, join, leave or enter memory, and a reused node index does no harm.
 //!
 //! The entries are atomic for the same reason as a node's mark of use: readers may share a tree.
 
@@ -12,8 +11,8 @@ use super::slab::{Body, Node, NodeId, Slab, Spot};
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What one operation touches (two inodes, a directory's part, an entry, an extent, an orphan)
-/// finds a place each, mostly.
+/// The records that one operation touches (two inodes, a directory's part, an entry, an extent, an
+/// orphan) usually have an entry each.
 const ENTRIES: usize = 16;
 
 /// A [`Spot`] an entry.
@@ -21,7 +20,7 @@ const ENTRIES: usize = 16;
 pub(super) struct Memo([AtomicU64; ENTRIES]);
 
 impl Memo {
-    /// Keys that differ only in `sub` share an entry: they are neighbours, or asked for one by one.
+    /// Keys that differ only in `sub` share an entry: they are neighbours, or used one by one.
     #[inline]
     fn entry(&self, key: &Key) -> &AtomicU64 {
         &self.0[key.ino.wrapping_mul(5).wrapping_add(key.kind as u64) as usize % ENTRIES]
@@ -31,7 +30,7 @@ impl Memo {
         self.entry(key).store(spot.0, Ordering::Relaxed);
     }
 
-    /// Where `key` is or would be, if that can be told.
+    /// Where `key` is or would be, if that is known.
     #[inline(always)]
     pub(super) fn recall(&self, key: &Key, nodes: &Slab) -> Option<Spot> {
         let spot = Spot(self.entry(key).load(Ordering::Relaxed));

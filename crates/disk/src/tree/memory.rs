@@ -1,4 +1,4 @@
-//! Which nodes are in memory: loading absent ones, evicting clean ones.
+//! The nodes in memory: loading absent ones, evicting clean ones.
 
 use super::Tree;
 use super::slab::{Body, Child, Node, NodeId};
@@ -6,11 +6,11 @@ use crate::key::Key;
 use crate::node::{BlockPtr, DecodedBody, DecodedNode, NodeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often eviction goes round: once to take away second chances, once to evict leaves, and then
-/// the levels above that lost their last resident child.
+/// Rounds of an eviction: one to remove second chances, one to evict leaves, and then the levels
+/// above that lost their last resident child.
 const EVICTION_ROUNDS: usize = 4;
 
-/// Where a node that was read belongs.
+/// The place of a node that was read.
 enum Berth {
     Root,
     ChildOf(NodeId, usize),
@@ -19,8 +19,8 @@ enum Berth {
 }
 
 impl Tree {
-    /// Puts the node that lies at `ptr` into memory, from the bytes of its block. Does nothing if
-    /// it is there already or the tree no longer refers to it.
+    /// Puts the node at `ptr` into memory, from the bytes of its block. Does nothing if it is in
+    /// memory already or the tree no longer refers to it.
     pub fn load(&mut self, ptr: BlockPtr, bytes: &[u8]) -> Result<(), NodeError> {
         let decoded = DecodedNode::decode(ptr, self.shard, bytes)?;
         match self.berth(ptr, &decoded)? {
@@ -73,9 +73,9 @@ impl Tree {
         }
     }
 
-    /// The node is in memory already, or its keys do not lead to it. Usually it was asked for
-    /// twice, or is an old one; but if an absent child bears its name, the image is damaged, and to
-    /// say nothing would make the caller load it for ever.
+    /// The node is in memory already, or its keys do not lead to it. Usually it was read twice, or
+    /// is an old one. But if an absent child has the same pointer the image is damaged, and without
+    /// an error the caller would load it for ever.
     fn unless_referenced(&self, ptr: BlockPtr) -> Result<Berth, NodeError> {
         let wanted = Child::absent(ptr);
         let referenced = self.root == Some(wanted)
@@ -86,9 +86,9 @@ impl Tree {
         if referenced { Err(NodeError::OutOfRange) } else { Ok(Berth::None) }
     }
 
-    /// Drops clean nodes that have no resident children, least recently used first (second chance),
-    /// until at most `target` nodes are in memory or none can go. Leaves with records of the shard
-    /// itself (inode 0) stay. Returns how many went.
+    /// Drops clean nodes without resident children, least recently used first (second chance),
+    /// until at most `target` nodes are in memory or none can be dropped. Leaves with records of
+    /// the shard itself (inode 0) stay. Returns the number of dropped nodes.
     pub fn evict(&mut self, target: usize) -> usize {
         let before = self.nodes.len();
         let slots = self.nodes.nodes.len();
@@ -120,7 +120,7 @@ impl Tree {
         }
     }
 
-    /// Puts the node's place where the node was. Its parent is found by its first key.
+    /// Replaces the node by its place. Its parent is found by its first key.
     fn drop_node(&mut self, id: NodeId) {
         let node = self.nodes.take(id);
         let place = Child::absent(node.place.expect("only clean nodes are dropped"));

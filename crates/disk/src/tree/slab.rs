@@ -1,4 +1,4 @@
-//! Nodes in memory, by index; and how a parent knows a child that is in memory or absent.
+//! Nodes in memory, by index, and how a parent refers to a child in memory or absent.
 
 use crate::key::Key;
 use crate::node::{BlockPtr, HEIGHT_MAX};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 use warren_base::BlockNo;
 
-/// The node that lies there is not in memory: read it, [`Tree::load`] it, and ask again.
+/// The node is not in memory: read it, [`Tree::load`] it, and repeat the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the tree node at block {} is not in memory", .0.block)]
 pub struct Absent(pub BlockPtr);
@@ -18,8 +18,8 @@ pub struct Absent(pub BlockPtr);
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct NodeId(pub u32);
 
-/// A place in a leaf: that of a record, or where it would be. In one word, so that it is passed in
-/// a register and kept in an atomic.
+/// A place in a leaf: that of a record, or where it would be. In one word, so that it fits a
+/// register and an atomic.
 ///
 /// ```text
 ///   63     32  31     30      0
@@ -51,7 +51,7 @@ impl Spot {
     }
 }
 
-/// A child as its parent knows it. Flat, so that it takes 16 bytes.
+/// A child in its parent. Flat, so that it takes 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Child {
     Resident(NodeId),
@@ -80,10 +80,10 @@ pub(super) struct Node {
     pub body: Body,
     /// Bytes that its records take on disk.
     pub size: usize,
-    /// Where it lies unchanged; `None` if it is dirty.
+    /// Its place on disk; `None` if it is dirty.
     pub place: Option<BlockPtr>,
     pub level: u8,
-    /// Used since eviction last came by.
+    /// Used since the last pass of eviction.
     pub touched: AtomicBool,
 }
 
@@ -107,19 +107,19 @@ impl Node {
         self.keys.binary_search(key)
     }
 
-    /// The child under which `key` belongs; the first reaches down without end.
+    /// The child for `key`. The first child has no lower bound.
     pub fn child_index(&self, key: &Key) -> usize {
         self.keys.partition_point(|first| first <= key).saturating_sub(1)
     }
 
-    /// Only stores if it must, so that readers do not take the cache line from each other.
+    /// Stores only if needed, so that readers do not take the cache line from each other.
     pub fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Shows `visit` the records of a leaf from `at` on, up to `to`, until it breaks.
+    /// Passes the records of a leaf from `at` up to `to` to `visit`, until it breaks.
     pub fn show<'a>(
         &'a self,
         at: usize,

@@ -16,7 +16,7 @@ use warren_base::{BlockNo, Ino, Rng, ShardId};
 
 const SHARD: ShardId = ShardId(5);
 
-/// A tree, the device under it, and what it should hold.
+/// A tree, the device under it, and its expected contents.
 struct Bench {
     tree: Tree,
     device: BTreeMap<BlockNo, Box<[u8]>>,
@@ -38,7 +38,7 @@ impl Bench {
         }
     }
 
-    /// Asks again until every absent node was loaded.
+    /// Repeats a call until every absent node was loaded.
     fn settle<T>(&mut self, mut ask: impl FnMut(&mut Tree) -> Result<T, Absent>) -> T {
         loop {
             match ask(&mut self.tree) {
@@ -89,7 +89,7 @@ impl Bench {
         assert_eq!(found, expected);
     }
 
-    /// A checkpoint: afterwards the device holds the tree's blocks and no other.
+    /// A checkpoint. Afterwards the device has the tree's blocks and no others.
     fn write_out(&mut self) -> (Option<BlockPtr>, u8) {
         self.generation += 1;
         let first = self.next_block;
@@ -107,7 +107,7 @@ impl Bench {
         (root, height)
     }
 
-    /// Forgets everything in memory, as after a restart.
+    /// Drops everything in memory, as a restart does.
     fn reopen(&mut self) {
         let (root, height) = self.write_out();
         self.tree = Tree::open(SHARD, root, height);
@@ -185,7 +185,7 @@ enum Op {
     Look(Key),
     List(Key, Key),
     Pinned(Vec<(Key, Option<Value>)>),
-    /// Removes this many records from here on, and puts every so manieth back.
+    /// Removes this many records, and inserts some of them again at intervals.
     Clear(Key, usize, usize),
     Evict(usize),
     WriteOut,
@@ -207,7 +207,7 @@ fn any_value(kind: Kind, size: usize) -> Value {
                 ino: Ino(77),
                 kind: FileKind::Regular,
             };
-            // Now and then a bucket of collisions that nearly fills a block.
+            // From time to time a bucket of collisions that nearly fills a block.
             let names = if size.is_multiple_of(50) { 15 } else { 1 };
             Value::Entries((0..names).map(dentry).collect())
         }
@@ -257,7 +257,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Pins, lets everything else go, and changes: nothing may be absent now.
+/// Pins, evicts everything else, and changes: nothing may be absent now.
 fn pinned(bench: &mut Bench, records: Vec<(Key, Option<Value>)>) {
     bench.write_out();
     for (key, _) in &records {
@@ -312,7 +312,7 @@ proptest! {
     }
 }
 
-/// Longer than proptest's histories: trees of three levels grow and shrink to nothing.
+/// Longer histories than proptest's: trees of three levels grow and shrink to nothing.
 #[test]
 fn grows_tall_and_shrinks_to_nothing() {
     let mut rng = Rng::new(3);
@@ -423,7 +423,7 @@ fn loading_twice_or_too_late_does_nothing() {
     bench.check();
 }
 
-/// A leaf with a valid checksum whose keys belong elsewhere must be an error, not an endless loop.
+/// A leaf with a valid checksum and keys of another place must be an error, not an endless loop.
 #[test]
 fn a_leaf_with_keys_of_another_place_is_refused() {
     let mut bench = Bench::new();
@@ -479,8 +479,8 @@ fn a_node_is_two_cache_lines_and_a_half() {
     assert!(HEIGHT_MAX * size_of::<(NodeId, usize)>() <= 256);
 }
 
-/// Not a check but a measurement: `cargo test -p warren-disk --release -- --ignored --nocapture
-/// speed`.
+/// This is a measurement, not a check: `cargo test -p warren-disk --release -- --ignored
+/// --nocapture speed`.
 #[test]
 #[ignore = "a measurement"]
 fn speed_of_get_and_insert() {

@@ -6,7 +6,7 @@ use crate::BlockWrite;
 use crate::node::{self, BlockPtr, Stamp};
 use warren_base::BlockNo;
 
-/// What is being handed out and collected while the dirty part of the tree is walked.
+/// The state of a walk over the dirty part of the tree.
 struct Walk<'a> {
     generation: u64,
     places: std::slice::Iter<'a, BlockNo>,
@@ -14,7 +14,7 @@ struct Walk<'a> {
 }
 
 impl Tree {
-    /// Nodes that have no place on disk yet: as many places as [`Tree::write_out`] wants.
+    /// The number of nodes without a place on disk: [`Tree::write_out`] needs as many places.
     pub fn dirty_nodes(&self) -> usize {
         match self.root {
             Some(root) if self.hollow => self.surviving_below(root).unwrap_or(0),
@@ -41,7 +41,7 @@ impl Tree {
         }
     }
 
-    /// Drops empty leaves, and the nodes above that have nothing else.
+    /// Drops empty leaves, and nodes above them that have no other child.
     fn prune(&mut self) {
         if let Some(root) = self.root
             && self.prune_below(root)
@@ -74,8 +74,8 @@ impl Tree {
     }
 
     /// Encodes all dirty nodes, children before parents, into `places`, of which there are exactly
-    /// [`Tree::dirty_nodes`], and takes them for clean from now on. Returns the root, the height
-    /// and the blocks to write.
+    /// [`Tree::dirty_nodes`], and marks them clean. Returns the root, the height and the blocks to
+    /// write.
     pub fn write_out(
         &mut self,
         generation: u64,
@@ -93,8 +93,8 @@ impl Tree {
         (root, self.height, walk.writes)
     }
 
-    /// The blocks where nodes lay that have changed or vanished since the last call. The last
-    /// checkpoint still refers to them.
+    /// The blocks of nodes that have changed or vanished since the last call. The last checkpoint
+    /// still refers to them.
     pub fn take_displaced(&mut self) -> Vec<BlockNo> {
         std::mem::take(&mut self.displaced)
     }
@@ -104,7 +104,7 @@ impl Tree {
         !self.displaced.is_empty()
     }
 
-    /// Takes every node in memory for dirty: what was written of it may not be there.
+    /// Marks every node in memory dirty, because its written copy may be lost.
     pub fn soil_all(&mut self) {
         for id in self.nodes.ids() {
             self.soil(id);

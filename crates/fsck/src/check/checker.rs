@@ -1,4 +1,4 @@
-//! The state of a check, and the questions that its parts ask of the device.
+//! The state of a check, and its queries of the device.
 
 use super::names::Names;
 use super::space::Space;
@@ -14,7 +14,7 @@ use warren_disk::{
     Value,
 };
 
-/// The state of a check once superblock and region map are known.
+/// The state of a check after superblock and region map are known.
 pub(super) struct Checker<'a> {
     pub options: Options,
     pub reader: Reader<'a>,
@@ -23,12 +23,12 @@ pub(super) struct Checker<'a> {
     pub region: RegionMap,
     pub space: Space,
     pub names: Names,
-    /// The roots that counted, for looking names up again.
+    /// The valid roots, for looking names up again.
     pub roots: BTreeMap<ShardId, RootSlot>,
 }
 
 impl Checker<'_> {
-    /// The slot that counts, `Some(None)` for a shard never used, `None` if it is lost.
+    /// The valid slot; `Some(None)` for a shard that was never used, `None` if it is lost.
     pub fn root_slot(&mut self, shard: ShardId) -> Option<Option<RootSlot>> {
         let layout = self.superblock.layout;
         let slots = [0, 1].map(|slot| {
@@ -86,7 +86,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Counts a reference to a block; false if the block cannot be what it is referred to as.
+    /// Counts a reference to a block; false if the block cannot be used in this way.
     pub fn refer(&mut self, block: BlockNo, shard: ShardId, by: Key) -> bool {
         let layout = self.superblock.layout;
         if !layout.is_allocatable(block) {

@@ -1,4 +1,5 @@
-//! Names against inodes: links, kinds, parents, and whether everything is reached from the root.
+//! Compares names with inodes: links, kinds, parents, and whether everything is reachable from the
+//! root.
 
 use super::checker::Checker;
 use super::names::{InodeFacts, Link, Links, Names};
@@ -6,15 +7,14 @@ use crate::finding::Finding;
 use std::collections::BTreeMap;
 use warren_base::{FileKind, Ino};
 
-/// Links of a directory that are its own: its name and its `.`.
+/// A directory's own links: its name and its `.`.
 const DIRECTORY_LINKS: u32 = 2;
 
-/// Bytes of a path that is worth reporting, as Linux's `PATH_MAX`: no program could use a longer
-/// one.
+/// The longest path that is reported, as Linux's `PATH_MAX`: no program could use a longer one.
 const PATH_MAX: usize = 4096;
 
 impl Checker<'_> {
-    /// Everything about names that only the whole pool can show. All trees were read completely.
+    /// The checks of names that need the whole pool. All trees must have been read completely.
     pub(super) fn check_names(&mut self) {
         let names = std::mem::take(&mut self.names);
         for (ino, links) in &names.links {
@@ -39,11 +39,11 @@ impl Checker<'_> {
         self.names = names;
     }
 
-    /// Where the inodes lie that findings name, and those asked for.
+    /// The paths of the inodes that findings name, and of those asked for.
     pub(super) fn find_paths(&mut self) {
         let mut inos = std::mem::take(&mut self.options.paths_of);
         inos.extend(self.report.findings.iter().filter_map(Finding::ino));
-        // Each is looked up once, however many of the paths lead over it.
+        // Each directory is looked up once, even if many paths go through it.
         let mut known = BTreeMap::new();
         for ino in inos {
             if let Some(path) = self.path_of(ino, &mut known) {
@@ -79,7 +79,7 @@ impl Checker<'_> {
         Some(if path.is_empty() { [b'/'].into() } else { path.into() })
     }
 
-    /// What one entry says against the inode that it leads to.
+    /// Compares one entry with its inode.
     fn check_entry(&mut self, names: &Names, ino: Ino, link: Link) {
         let is = names.inodes.get(&ino).map(|facts| facts.kind);
         if is == Some(link.kind) {
@@ -115,7 +115,7 @@ impl Checker<'_> {
     ) {
         // The links from its subdirectories are counted in its parts.
         let (recorded, found) = (facts.nlink, DIRECTORY_LINKS);
-        // A removed directory has no links, whatever its own two names were.
+        // A removed directory has no links, although it had its name and its `.`.
         if recorded != if is_orphan { 0 } else { found } {
             self.report.add(Finding::DirectoryLinks { ino, recorded, found });
         }

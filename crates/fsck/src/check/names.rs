@@ -1,4 +1,4 @@
-//! All inodes and all names that a check has seen.
+//! All inodes and all names that a check has read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{FileKind, Ino};
@@ -9,12 +9,12 @@ use warren_disk::Dentry;
 pub(crate) struct Names {
     pub(super) inodes: BTreeMap<Ino, InodeFacts>,
     pub(super) links: BTreeMap<Ino, Links>,
-    /// Entries that disagree with an earlier one about the kind of the same inode.
+    /// Entries with another kind than an earlier entry of the same inode.
     pub(super) odd: Vec<(Ino, Link)>,
     pub(super) orphans: BTreeSet<Ino>,
 }
 
-/// What is remembered of an inode.
+/// The facts that a check keeps of an inode.
 #[derive(Clone, Copy)]
 pub(crate) struct InodeFacts {
     pub kind: FileKind,
@@ -24,7 +24,7 @@ pub(crate) struct InodeFacts {
     pub entries: u64,
 }
 
-/// An entry: its place and what it says.
+/// The place and the content of an entry.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) dir: Ino,
@@ -79,7 +79,7 @@ impl Names {
                 }
             };
             let chain = if is_attached { &mut attached } else { &mut detached };
-            // Not `append`, which would build the whole set anew.
+            // `append` would rebuild the whole set.
             chain.extend(climbed);
         }
         let reported = |ino: &Ino| {

@@ -1,7 +1,8 @@
 //! One shard: its tree from the root down, and its records in order.
 //!
-//! All records of an inode are neighbours, so what belongs together is checked when the next inode
-//! begins. A node that cannot be read leaves a gap; the inodes on both its sides are not judged.
+//! All records of an inode are adjacent, so rules about several of them are checked when the next
+//! inode begins. A node that cannot be read leaves a gap; the inodes at both its ends are not
+//! judged.
 
 use super::checker::Checker;
 use super::names::InodeFacts;
@@ -26,7 +27,7 @@ struct Walk {
     complete: bool,
 }
 
-/// What has been seen of the inode whose records are passing.
+/// The facts about the inode whose records are being read.
 struct File {
     ino: Ino,
     inode: Option<Inode>,
@@ -78,8 +79,8 @@ impl Checker<'_> {
     }
 
     fn walk_node(&mut self, walk: &mut Walk, ptr: BlockPtr, bounds: Bounds) {
-        // A node met a second time is not entered, so a tangled image costs no more than a sound
-        // one.
+        // A node that is reached a second time is not entered, so a tangled image costs no more
+        // than a sound one.
         if !self.refer(ptr.block, walk.shard, bounds.lower) {
             walk.leave_gap();
             return;
@@ -215,7 +216,7 @@ impl Checker<'_> {
         }
     }
 
-    /// All records of an inode have passed.
+    /// All records of an inode have been read.
     fn finish_file(&mut self, walk: &mut Walk) {
         let Some(file) = walk.file.take() else { return };
         let ino = file.ino;

@@ -1,4 +1,4 @@
-//! Which blocks are referred to, against which blocks are recorded as used.
+//! Compares the blocks that are referred to with those recorded as used.
 
 use crate::finding::Finding;
 use crate::report::Report;
@@ -11,14 +11,14 @@ use warren_disk::{Owner, RegionMap};
 pub(super) struct Space {
     /// For each chunk, the blocks that something refers to.
     references: BTreeMap<u64, u64>,
-    /// For each chunk, the shard that records it and the blocks it says are used.
+    /// For each chunk, the shard that records it and the blocks that it records as used.
     records: BTreeMap<u64, (ShardId, u64)>,
-    /// Shards parts of whose trees are unknown.
+    /// Shards whose trees are partly unknown.
     lost: BTreeSet<ShardId>,
 }
 
 impl Space {
-    /// Counts a reference; false if there was one before.
+    /// Counts a reference; false if the block already had one.
     pub fn refer(&mut self, block: BlockNo) -> bool {
         let bits = self.references.entry(block.0 / CHUNK_BLOCKS).or_default();
         let bit = 1 << (block.0 % CHUNK_BLOCKS);
@@ -31,7 +31,7 @@ impl Space {
         region.owner(block.0 / CHUNK_BLOCKS) == Some(Owner::Shard(shard))
     }
 
-    /// Takes in a shard's Chunk record; false if the shard does not own the chunk.
+    /// Adds a shard's Chunk record; false if the shard does not own the chunk.
     pub fn record(&mut self, region: &RegionMap, shard: ShardId, chunk: u64, used: u64) -> bool {
         let owned = region.owner(chunk) == Some(Owner::Shard(shard));
         if owned {
@@ -46,12 +46,12 @@ impl Space {
         owned.map(|(chunk, _)| chunk).filter(|chunk| !self.records.contains_key(chunk))
     }
 
-    /// Not everything of the shard's tree was seen.
+    /// Notes that part of the shard's tree was not read.
     pub fn lose(&mut self, shard: ShardId) {
         self.lost.insert(shard);
     }
 
-    /// Blocks in use without a record of it, and the other way round.
+    /// Blocks in use without a record of it, and recorded blocks that are not in use.
     pub fn compare(&self, region: &RegionMap, report: &mut Report) {
         for (chunk, owner) in region.iter() {
             let Owner::Shard(shard) = owner else { continue };

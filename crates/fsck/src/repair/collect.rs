@@ -1,4 +1,4 @@
-//! A shard as far as it can be read: its root slot, and the records of all nodes that lead from it.
+//! Reads a shard as far as possible: its root slot, and the records of all nodes reachable from it.
 
 use super::bit::flipped_bit;
 use super::mend::Mend;
@@ -12,7 +12,7 @@ use warren_disk::{
     RootSlotError, SlotState, restore_magic,
 };
 
-/// Where the bytes of a node begin that its checksum covers.
+/// The offset at which the part of a node covered by its checksum begins.
 const NODE_COVERED: usize = 8;
 
 impl Repairer<'_> {
@@ -64,7 +64,8 @@ impl Repairer<'_> {
 
     fn collect_node(&mut self, found: &mut Shard, ptr: BlockPtr, bounds: Bounds) {
         let (shard, block) = (found.shard, ptr.block);
-        // A node met twice is taken once; with what its other place lacks, the tree is incomplete.
+        // A node that is reached twice is used once; the tree then lacks its other part and is
+        // incomplete.
         if !self.superblock.layout.is_allocatable(block) || found.nodes.contains(&block) {
             let error = NodeError::WrongBlock(block);
             self.mends.add(Mend::NodeLost { shard, block, error });
@@ -88,7 +89,7 @@ impl Repairer<'_> {
         }
     }
 
-    /// The node that lies there, or what flipping one bit back makes of it.
+    /// The node in the block, perhaps after flipping one bit back.
     fn read_node(
         &mut self,
         found: &mut Shard,
@@ -123,9 +124,9 @@ impl Repairer<'_> {
     }
 }
 
-/// The node with the one bit flipped back that makes it what its parent names, if there is one, and
-/// which bit it was: it may lie in what the checksum covers, or in the magic and the node's own
-/// copy of the checksum. The bytes are the node's then.
+/// The node that the parent's pointer names, perhaps after flipping one bit back, with that bit and
+/// the node's bytes. The bit may be in the covered part, in the magic, or in the node's own copy of
+/// the checksum.
 fn corrected(
     ptr: BlockPtr,
     shard: ShardId,
@@ -141,7 +142,7 @@ fn corrected(
     Some((DecodedNode::decode(ptr, shard, &bytes).ok()?, bit, bytes.into()))
 }
 
-/// Whether the slot that does not count may have been the newer one.
+/// Whether the invalid slot may have been the newer one.
 pub(super) fn in_doubt(chosen: &ChosenRoot, generation: u64) -> bool {
     matches!(chosen.spare_state, SlotState::Bad(_))
         && chosen.root.is_none_or(|root| root.generation < generation)

@@ -1,16 +1,17 @@
-//! What a replay of the logs can stand on, in a pool that cannot be opened as it is.
+//! Computes the checkpoint that a replay of the logs can start from, for a pool that cannot be
+//! opened as it is.
 //!
-//! The logs hold steps that follow on the last checkpoint. So what can be made as of that
-//! checkpoint is, in one more that changes no tree and keeps the logs; and the result names the
-//! trees that cannot: no step can be made on those. The steps of a shard change its tree alone, so
-//! what the others become is what they were when the logs ended.
+//! The logs hold steps after the last checkpoint. So the result restores everything possible as of
+//! that checkpoint, in a further checkpoint that changes no tree and keeps the logs. It names the
+//! trees that cannot be restored: no step can be applied to those. The steps of a shard change only
+//! its own tree, so all other trees reach their state at the end of the logs.
 //!
 //! Invariants:
-//! * No block is written that a log may name: slots, map, table and superblocks only.
-//! * A page of the map is made of what all trees record. If one of them is lost, it is unknown
-//!   which chunks it has, and the logs stand on nothing.
-//! * The slots of a shard that is lost or in doubt stay so: the pool can only be opened
-//!   without that shard.
+//! * No block that a log may name is written: only slots, map, table and superblocks are.
+//! * A page of the map is rebuilt from the records of all trees. If one tree is lost, its chunks
+//!   are unknown, and no log can be replayed.
+//! * The slots of a shard that is lost or in doubt stay so: the pool can only be opened without
+//!   that shard.
 
 use super::collect::in_doubt;
 use super::mend::Mend;
@@ -25,15 +26,14 @@ use warren_disk::{
     LogTable, LogTableError, OWNERS_PER_PAGE, Owner, ROOT_SLOT_SIZE, RootSlot, Superblock, Value,
 };
 
-/// What the logs of a pool can be replayed on.
+/// The basis for replaying the logs of a pool.
 #[derive(Clone, Debug)]
 pub struct Footing {
-    /// Shards whose trees are not as of the last checkpoint, all of them: no step of a log is made
-    /// on these.
+    /// Every shard whose tree is not as of the last checkpoint: no step of a log is applied to it.
     pub lost: BTreeSet<ShardId>,
-    /// Nodes one bit of which had flipped, as they have to be read.
+    /// Nodes with one flipped bit, in their corrected form.
     pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
-    /// So many cells have written the logs, at least one.
+    /// The number of cells that wrote the logs, at least one.
     pub logs: u16,
 }
 
@@ -42,36 +42,36 @@ pub struct Footing {
 pub enum NoFooting {
     #[error("{0}")]
     Pool(#[from] RepairError),
-    #[error("from where they count cannot be told: {0}")]
+    #[error("the start of the logs is unknown: {0}")]
     LogTable(#[from] LogTableError),
     #[error(
-        "which chunks were free cannot be told: a page of the region map is lost or in doubt, and shard {0} as well"
+        "it is unknown which chunks were free: a page of the region map is lost or in doubt, and shard {0} as well"
     )]
     Map(ShardId),
 }
 
-/// What leads to the trees, and what these say of chunks.
+/// The structures above the trees, and the chunks that the trees record.
 #[derive(Default)]
 struct Trees {
-    /// The slots that count. A shard that is never used has none.
+    /// The valid slots. A shard that was never used has none.
     slots: BTreeMap<ShardId, Option<RootSlot>>,
-    /// Shards of whose slots none can be used.
+    /// Shards without a usable slot.
     slotless: BTreeSet<ShardId>,
     lost: BTreeSet<ShardId>,
     corrected: BTreeMap<BlockNo, Box<[u8]>>,
-    /// Which shard records which chunk, of those that are not lost.
+    /// Which shard records which chunk, for shards that are not lost.
     chunks: BTreeMap<u64, ShardId>,
 }
 
-/// Works out what the logs of the pool on a device of `device_blocks` blocks, which `read` reads,
-/// can be replayed on; and the checkpoint, with logs, that has to be written before.
+/// Computes the basis for replaying the logs of the pool on a device of `device_blocks` blocks,
+/// read through `read`, and the checkpoint, with logs, to write first.
 pub fn footing(
     device_blocks: u64,
     read: Read<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Footing, Repair), NoFooting> {
     let mut repairer = Repairer::begin(device_blocks, read)?;
-    // What is wrong with trees is reported when it is repaired.
+    // Faults of trees are reported when they are repaired.
     repairer.mends.reported = true;
     let (table, place) = repairer.log_table()?;
     if table.starts.is_empty() {
@@ -117,14 +117,14 @@ impl Repairer<'_> {
         trees.corrected.extend(found.corrected);
         let chunks = found.records.iter().filter(|(_, value)| matches!(value, Value::Chunk(_)));
         for (key, _) in chunks {
-            // Of one that two shards record neither is believed.
+            // If two shards record the same chunk, neither is believed.
             if let Some(other) = trees.chunks.insert(key.sub, shard) {
                 trees.lost.extend([other, shard]);
             }
         }
     }
 
-    /// Makes the pages of the map that may be of the past, or that are lost, what the trees record.
+    /// Rebuilds the pages of the map that may be stale or are lost, from the records of the trees.
     fn restore_map(&mut self, trees: &mut Trees) -> Result<(), NoFooting> {
         let pages = self.doubtful_pages();
         let is_doubtful = |chunk: u64| pages.contains(&(chunk / OWNERS_PER_PAGE));
@@ -154,10 +154,10 @@ impl Repairer<'_> {
                 self.region.claim(chunk, *shard);
             }
         }
-        // The others were reported when the map was read.
+        // The other pages were reported when the map was read.
         for page in pages {
             if !self.lost_pages.contains(&page) {
-                self.tell(Mend::RegionPage(page));
+                self.report(Mend::RegionPage(page));
             }
         }
         Ok(())
@@ -171,7 +171,7 @@ impl Repairer<'_> {
         in_doubt.chain(self.lost_pages.iter().copied()).collect()
     }
 
-    /// The checkpoint that is as the last one, with the map made good, and with its logs.
+    /// A checkpoint equal to the last, with the map repaired, and with its logs.
     fn foundation(mut self, trees: &Trees, table: LogTable, table_place: BlockNo) -> Repair {
         let generation = self.superblock.generation + 1;
         let (mut heads, tails) = self.region_pages(generation);
@@ -180,7 +180,7 @@ impl Repairer<'_> {
         let slots = trees.slots.iter().map(|(shard, slot)| (*shard, as_they_are(slot))).collect();
         let (mut first, last) = self.new_slots(&slots);
         assert!(last.is_empty(), "these are of slots that are in doubt");
-        // What lies in wait there would count under the next superblock.
+        // A stale slot left there would become valid under the next superblock.
         let spoilt: Box<[u8]> = [UNREADABLE; ROOT_SLOT_SIZE].into();
         first.extend(trees.slotless.iter().flat_map(|shard| {
             [0, 1].map(|slot| NewSlot { shard: *shard, slot, bytes: spoilt.clone() })

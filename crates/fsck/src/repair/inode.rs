@@ -1,7 +1,7 @@
-//! What can be put right by looking at one inode's records alone.
+//! Repairs that need only one inode's records.
 //!
-//! All of this gives the same result whenever the same shard is read again: the survey looks at
-//! what comes out, and the writing makes it anew.
+//! Repeating them on the same shard gives the same result: the survey uses the repaired records,
+//! and the writing computes them again.
 
 use super::mend::Mend;
 use super::records::{
@@ -24,7 +24,7 @@ impl Repairer<'_> {
             group.insert(key, value);
             if all.peek().is_none_or(|(next, _)| next.ino != key.ino) {
                 self.mend_inode(shard, Ino(key.ino), &mut group);
-                // Not `append`, which would build the whole map anew.
+                // `append` would rebuild the whole map.
                 found.records.extend(std::mem::take(&mut group));
             }
         }
@@ -53,7 +53,7 @@ impl Repairer<'_> {
         }
     }
 
-    /// The shard's own records: chunks that the device has, and orphans of its own.
+    /// The shard's own records: chunks that exist on the device, and its own orphans.
     fn mend_own(&mut self, shard: ShardId, group: &mut Records) {
         let chunks = self.superblock.layout.chunks();
         group.retain(|key, _| {
@@ -68,7 +68,8 @@ impl Repairer<'_> {
         });
     }
 
-    /// What the inode is; if its attributes are lost, what its records say, and it gets new ones.
+    /// The kind of the inode. If its attributes are lost, its records decide, and it gets new
+    /// attributes.
     fn kind_of(&mut self, ino: Ino, group: &mut Records) -> Option<FileKind> {
         if let Some(Value::Inode(inode)) = group.get(&Key::inode(ino)) {
             return Some(inode.kind);
@@ -112,7 +113,7 @@ impl Repairer<'_> {
         }
     }
 
-    /// Names that lie under a hash that is not theirs would never be found.
+    /// A name under another name's hash would never be found.
     fn rehash_entries(&mut self, ino: Ino, group: &mut Records) {
         let secret = self.superblock.secret;
         let strays = take_strays(group, Kind::Entry, |sub, value| match value {
@@ -158,7 +159,7 @@ impl Repairer<'_> {
         }
     }
 
-    /// A target of which a piece is missing would lead somewhere else.
+    /// A target with a missing piece would lead elsewhere.
     fn mend_symlink(&mut self, ino: Ino, group: &mut Records) {
         let (len, whole) = target_len(ino, group);
         let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino)) else { return };
@@ -187,8 +188,8 @@ impl Repairer<'_> {
         }
     }
 
-    /// Blocks outside of the device, behind the largest file, or for a place that another extent
-    /// fills.
+    /// Blocks outside the device, beyond the largest file, or at a position that another extent
+    /// has.
     fn drop_impossible_blocks(&mut self, ino: Ino, group: &mut Records) {
         let layout = self.superblock.layout;
         let size_max = warren_base::limits::FILE_SIZE_MAX / BLOCK_SIZE as u64;
@@ -238,7 +239,7 @@ fn boxed<T>(bucket: Vec<T>) -> Option<Box<[T]>> {
     (!bucket.is_empty()).then(|| bucket.into())
 }
 
-/// Takes out of all buckets of a kind what `strays` says does not belong there.
+/// Removes from all buckets of a kind the entries that `strays` reports as misplaced.
 fn take_strays<T>(
     group: &mut Records,
     kind: Kind,

@@ -1,6 +1,6 @@
-//! Names against inodes, over all shards: every inode gets as many links as names lead to it; one
-//! that none leads to gets one in `/lost+found`, or comes to its end if it had no link; directories
-//! become a tree.
+//! Matches names and inodes over all shards: every inode gets as many links as it has names; one
+//! without a name gets a name in `/lost+found`, or is deleted if it had no link; directories become
+//! a tree.
 
 use super::mend::Mend;
 use super::names::{Census, Edit, Entry, Fact, LOST_FOUND, raise};
@@ -55,8 +55,8 @@ impl Repairer<'_> {
         entries
     }
 
-    /// Removes entries that lead nowhere, and all but one of a directory's; corrects the kind that
-    /// the others say.
+    /// Removes entries without an inode, and all but one of a directory's; corrects the kind in the
+    /// remaining entries.
     fn judge(&mut self, census: &mut Census, ino: Ino, entries: &[Entry]) {
         let Some(fact) = census.inodes.get(&ino).copied() else {
             let why = "what it led to is lost";
@@ -79,7 +79,7 @@ impl Repairer<'_> {
             }
             if kind != fact.kind {
                 let name = entry.name.clone();
-                self.tell(Mend::EntryKind { dir, name: name.clone(), ino, kind: fact.kind });
+                self.report(Mend::EntryKind { dir, name: name.clone(), ino, kind: fact.kind });
                 self.edit(dir, Edit::EntryKind { dir, name, kind: fact.kind });
             }
         }
@@ -97,17 +97,18 @@ impl Repairer<'_> {
         if dir == Ino::ROOT && &*name == LOST_FOUND {
             census.lost_found = None;
         }
-        self.tell(Mend::Unlinked { dir, name: name.clone(), ino, why });
+        self.report(Mend::Unlinked { dir, name: name.clone(), ino, why });
         self.edit(dir, Edit::Unlink { dir, name });
     }
 
-    /// Takes one directory out of each circle; it will be found without a name.
+    /// Removes the name of one directory from each circle; it is then handled as one without a
+    /// name.
     fn cut_circles(&mut self, census: &mut Census) {
         let links = census.links.iter().filter(|(ino, _)| census.is_directory(**ino));
         let holders = links.map(|(ino, links)| (*ino, links.dir)).collect();
         let cut = census.circles(&holders);
         for (ino, entries) in self.entries_of(&cut) {
-            // Of several names all but one are gone already.
+            // Of several names all but one were removed before.
             let holder = census.links.get(&ino).map(|links| links.dir);
             if let Some(entry) = entries.iter().find(|entry| Some(entry.dir) == holder) {
                 self.unlink(census, entry, "the directory would be within itself");
@@ -121,13 +122,13 @@ impl Repairer<'_> {
             let none = fact.is_none_or(|fact| fact.kind == FileKind::Directory && fact.has_entries);
             if none || census.links.contains_key(&ino) {
                 census.orphans.remove(&ino);
-                self.tell(Mend::NoOrphan { ino });
+                self.report(Mend::NoOrphan { ino });
                 self.edit(ino, Edit::DropOrphan { ino });
             }
         }
     }
 
-    /// Gives an inode the links that it has, or a name.
+    /// Gives an inode its number of links, or a name.
     fn settle(&mut self, census: &mut Census, ino: Ino, fact: Fact) -> Result<(), RepairError> {
         let is_directory = fact.kind == FileKind::Directory;
         let links = census.links.get(&ino).copied();
@@ -138,7 +139,7 @@ impl Repairer<'_> {
             parent = ino;
         } else if count == 0 && !orphan {
             if fact.nlink == 0 && !fact.has_entries {
-                self.tell(Mend::Reclaimed { ino });
+                self.report(Mend::Reclaimed { ino });
                 self.edit(ino, Edit::AddOrphan { ino });
             } else {
                 parent = self.put_into_lost_found(census, ino, fact.kind)?;
@@ -152,11 +153,11 @@ impl Repairer<'_> {
             false => count,
         };
         if nlink != fact.nlink {
-            self.tell(Mend::SetRight { ino, what: "the number of links" });
+            self.report(Mend::SetRight { ino, what: "the number of links" });
             self.edit(ino, Edit::Links { ino, nlink });
         }
         if is_directory && !gone && parent != fact.parent {
-            self.tell(Mend::SetRight { ino, what: "the parent" });
+            self.report(Mend::SetRight { ino, what: "the parent" });
             self.edit(ino, Edit::Parent { ino, dir: parent });
         }
         Ok(())
@@ -173,7 +174,7 @@ impl Repairer<'_> {
             Some(dir) if census.is_directory(dir) && dir != ino => dir,
             _ => self.make_lost_found(census)?,
         };
-        self.tell(Mend::Found { ino });
+        self.report(Mend::Found { ino });
         let name = format!("#{ino}").into_bytes().into();
         self.edit(dir, Edit::Link { dir, name, ino, kind });
         Ok(dir)

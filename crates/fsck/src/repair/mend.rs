@@ -4,10 +4,10 @@ use thiserror::Error;
 use warren_base::{BlockNo, FileKind, Ino, ShardId};
 use warren_disk::NodeError;
 
-/// Mends that are kept by name; the others are counted.
+/// The most mends that are kept by name; the others are counted.
 pub(super) const MENDS_MAX: usize = 10_000;
 
-/// What a repair did, one line each, naming the place.
+/// A change that a repair made, as one line with the place.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Mend {
     #[error("block {block}: its bit {bit} had flipped and was flipped back")]
@@ -20,7 +20,7 @@ pub enum Mend {
     NodeUnreadable { shard: ShardId, block: BlockNo },
     #[error("shard {0}: neither root slot can be read, all that it held is lost")]
     ShardLost(ShardId),
-    #[error("shard {0}: a root slot that may have been the newer is given up")]
+    #[error("shard {0}: a root slot that may have been the newer is discarded")]
     SlotGivenUp(ShardId),
     #[error("shard {0}: is served again")]
     Served(ShardId),
@@ -71,7 +71,7 @@ pub enum Mend {
 }
 
 impl Mend {
-    /// The inode whose path says where this is, if it is at an inode.
+    /// The inode whose path locates the change, if it is at an inode.
     pub fn ino(&self) -> Option<Ino> {
         match self {
             Self::Dropped { ino, .. }
@@ -91,12 +91,12 @@ impl Mend {
     }
 }
 
-/// What was done, as it comes about.
+/// The changes so far.
 #[derive(Default)]
 pub(super) struct Mends {
     pub list: Vec<Mend>,
     pub count: u64,
-    /// A shard is being read once more: what is wrong with it was reported.
+    /// A shard is being read again: its faults were reported.
     pub reported: bool,
     pub further: u64,
 }

@@ -1,4 +1,4 @@
-//! All inodes and names that a repair has seen, and the changes of names that it decides on.
+//! All inodes and names that a repair has read, and the changes of names that it decides on.
 
 use super::records::Shard;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,15 +7,15 @@ use warren_disk::Value;
 
 pub(super) const LOST_FOUND: &[u8] = b"lost+found";
 
-/// What is to be changed in a shard's records once its inodes are mended.
+/// The changes to a shard's records after its inodes are repaired.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Edit {
-    /// Takes an entry out.
+    /// Removes an entry.
     Unlink {
         dir: Ino,
         name: Box<[u8]>,
     },
-    /// Makes an entry, of another name if the one wished for is taken.
+    /// Makes an entry, under another name if the wanted one exists.
     Link {
         dir: Ino,
         name: Box<[u8]>,
@@ -47,7 +47,7 @@ pub(super) enum Edit {
     },
 }
 
-/// What is remembered of an inode.
+/// The facts that a repair keeps of an inode.
 #[derive(Clone, Copy)]
 pub(super) struct Fact {
     pub kind: FileKind,
@@ -56,13 +56,13 @@ pub(super) struct Fact {
     pub has_entries: bool,
 }
 
-/// The first name that leads to an inode, and how many there are.
+/// The first name that leads to an inode, and the number of its names.
 #[derive(Clone, Copy)]
 pub(super) struct Links {
     pub dir: Ino,
     pub kind: FileKind,
     pub count: u32,
-    /// They do not all say the same kind.
+    /// Its names disagree about its kind.
     pub odd: bool,
 }
 
@@ -81,11 +81,10 @@ pub(super) struct Census {
     pub inodes: BTreeMap<Ino, Fact>,
     pub links: BTreeMap<Ino, Links>,
     pub orphans: BTreeSet<Ino>,
-    /// For each shard the highest sequence of an inode that there is, and of one that a name says
-    /// there is.
+    /// For each shard the highest sequence of an existing inode, and of an inode in a name.
     pub present: BTreeMap<ShardId, u64>,
     pub named: BTreeMap<ShardId, u64>,
-    /// What the root calls `lost+found`.
+    /// The inode of the root's entry `lost+found`.
     pub lost_found: Option<Ino>,
 }
 
@@ -125,9 +124,8 @@ impl Census {
         links.odd |= links.kind != kind;
     }
 
-    /// The least that the next sequence of a shard can be whose root slot says `known`. What names
-    /// say of inodes that are gone counts only if nothing else tells: a forged one could use all
-    /// numbers up.
+    /// The lowest possible next sequence of a shard whose root slot records `known`. Names of
+    /// missing inodes count only if the slot is lost: a forged name could use all numbers up.
     pub fn next_sequence(&self, shard: ShardId, known: Option<u64>) -> u64 {
         let present = self.present.get(&shard).copied().unwrap_or(0);
         let named = self.named.get(&shard).copied().unwrap_or(0);
@@ -138,7 +136,7 @@ impl Census {
         self.inodes.get(&ino).is_some_and(|fact| fact.kind == FileKind::Directory)
     }
 
-    /// Inodes each of whose names has to be looked at.
+    /// Inodes whose names must all be checked.
     pub fn questionable(&self) -> BTreeSet<Ino> {
         let is_questionable = |(ino, links): &(&Ino, &Links)| match self.inodes.get(*ino) {
             None => true,
@@ -149,8 +147,8 @@ impl Census {
         self.links.iter().filter(is_questionable).map(|(ino, _)| *ino).collect()
     }
 
-    /// For each circle of directories one of them. `holders`: the directory that a directory's name
-    /// is in.
+    /// For each circle of directories one of them. `holders`: the directory that contains a
+    /// directory's name.
     pub fn circles(&self, holders: &BTreeMap<Ino, Ino>) -> BTreeSet<Ino> {
         let mut settled = BTreeSet::from([Ino::ROOT]);
         let mut cut = BTreeSet::new();
@@ -169,7 +167,7 @@ impl Census {
                     None => break,
                 }
             }
-            // Not `append`, which would build the whole set anew.
+            // `append` would rebuild the whole set.
             settled.extend(climbed);
         }
         cut

@@ -17,30 +17,30 @@ pub enum RepairError {
     NoNumbers,
 }
 
-/// A repair that is ready to be written, in the order of its fields; [`Repair::into_stages`] says
-/// where flushes are.
+/// A repair that is ready to be written, in the order of its fields; [`Repair::into_stages`]
+/// defines the flushes.
 #[derive(Clone, Debug)]
 pub struct Repair {
-    /// In the order in which they were decided on, at most [`MENDS_MAX`].
+    /// In the order of the decisions, at most [`MENDS_MAX`].
     pub mends: Vec<Mend>,
     pub further_mends: u64,
-    /// Of a pool with logs, which are given up, a log table without any, in both places: what
-    /// follows may be written over what the logs name, so first of all they are not replayed any
-    /// more.
+    /// For a pool whose logs are discarded, a log table without logs, at both places. The later
+    /// writes may overwrite blocks that the logs name, so these must first be out of use.
     pub farewell: Vec<BlockWrite>,
-    /// New tree nodes and copies of file data, where nothing is referred to.
+    /// New tree nodes and copies of file data, in blocks without a reference.
     pub body: Vec<BlockWrite>,
-    /// Root slots, region map and log table, as far as they do not count.
+    /// Root slots, region map and log table, at the places that are not valid.
     pub heads: Vec<BlockWrite>,
     pub superblocks: [BlockWrite; 2],
-    /// Slots and pages of the map over those that are in doubt or lost. As long as one of these
-    /// lies there the pool is not opened, or not with anything of the past: the rest of the repair
-    /// counts before they go.
+    /// Overwrites slots and pages of the map that are in doubt or lost. While one of these exists,
+    /// the pool is not opened, or not from stale copies; so the rest of the repair must be valid
+    /// first.
     pub tails: Vec<BlockWrite>,
 }
 
 impl Repair {
-    /// What is to be written, and flushed before the next of it is: within each in any order.
+    /// The writes in stages: each stage is flushed before the next, and its writes may be in any
+    /// order.
     pub fn into_stages(self) -> Vec<Vec<BlockWrite>> {
         let [first, second] = self.superblocks;
         let superblocks = [vec![first], vec![second]];

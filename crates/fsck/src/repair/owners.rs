@@ -1,8 +1,7 @@
-//! Which shard refers to which block, and which shall: each chunk has one owner, each block one
-//! user.
+//! Decides which shard owns what it refers to: each chunk has one owner, each block one user.
 //!
-//! A block that is an intact tree node is one; no file data lies there. Of several extents that
-//! claim a block the first of the chunk's owner keeps it, in the order of shards and keys, and the
+//! A block that is an intact tree node stays one and holds no file data. If several extents claim a
+//! block, the first one of the chunk's owner keeps it, in the order of shards and keys, and the
 //! others get copies. The reader verifies each copied block by its checksum.
 
 use super::mend::Mend;
@@ -14,8 +13,8 @@ use warren_base::{BlockNo, ShardId};
 use warren_disk::Owner;
 
 impl Repairer<'_> {
-    /// Gives every chunk its owner and every contested block its keeper, and marks the shards that
-    /// must be written anew because of it.
+    /// Gives every chunk an owner and every contested block a keeper, and marks the shards that
+    /// must be rewritten for it.
     pub(super) fn decide_space(&mut self) {
         for chunk in self.space.chunks() {
             self.decide_owner(chunk);
@@ -43,11 +42,11 @@ impl Repairer<'_> {
                 self.dirty.insert(owner);
                 self.region.release(chunk);
                 self.region.claim(chunk, first);
-                self.tell(Mend::ChunkOwner { chunk, to: first });
+                self.report(Mend::ChunkOwner { chunk, to: first });
             }
             Some(Owner::Free) => {
                 self.region.claim(chunk, first);
-                self.tell(Mend::ChunkOwner { chunk, to: first });
+                self.report(Mend::ChunkOwner { chunk, to: first });
             }
             Some(Owner::Reserved) | None => {}
         }
@@ -70,7 +69,7 @@ impl Repairer<'_> {
         self.dirty.extend(involved.map(|(shard, _)| *shard));
     }
 
-    /// Finds shards whose Chunk records are not what they refer to.
+    /// Finds shards whose Chunk records differ from their references.
     fn compare_records(&mut self) {
         let mut differences = BTreeMap::<ShardId, (u64, u64)>::new();
         for ((chunk, shard), uses) in &self.space.uses {
@@ -83,13 +82,13 @@ impl Repairer<'_> {
             }
         }
         for (shard, (leaked, missing)) in differences {
-            // Of a shard that lost records it is known already that nothing fits.
+            // For a shard that lost records the difference is already known.
             let known = !self.dirty.insert(shard);
             if leaked > 0 && !known {
-                self.tell(Mend::Leaked { shard, blocks: leaked });
+                self.report(Mend::Leaked { shard, blocks: leaked });
             }
             if missing > 0 && !known {
-                self.tell(Mend::Recorded { shard, blocks: missing });
+                self.report(Mend::Recorded { shard, blocks: missing });
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The records of one shard, as a repair holds and changes them.
+//! The records of one shard, as a repair reads and changes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{BlockNo, FileKind, Ino, ShardId, Timestamp};
@@ -6,7 +6,7 @@ use warren_disk::{
     Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, RootSlot, VALUE_MAX, Value, Xattr, name_hash,
 };
 
-/// What a directory, or another inode, may whose attributes are lost.
+/// The mode of an inode whose attributes are lost; directories have another.
 const INVENTED_MODE: u16 = 0o600;
 const INVENTED_DIRECTORY_MODE: u16 = 0o700;
 
@@ -19,19 +19,19 @@ pub(super) type FileBlock = (u64, BlockNo, u32);
 /// A shard as far as it could be read.
 pub(super) struct Shard {
     pub shard: ShardId,
-    /// The slot that counts.
+    /// The valid slot.
     pub slot: Option<RootSlot>,
     pub records: Records,
-    /// Where its nodes lie that could be read.
+    /// Its readable nodes.
     pub nodes: BTreeSet<BlockNo>,
-    /// Nodes that could be read with one bit flipped back, as they should be.
+    /// Nodes that were readable after flipping one bit back, in their corrected form.
     pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
-    /// Some node could not be read, or the slot.
+    /// The slot or some node could not be read.
     pub incomplete: bool,
 }
 
-/// An inode of root's that no other user may use. Which directory holds it, if it is one, is found
-/// by its name.
+/// An inode of root's that no other user may use. The repair finds a directory's parent by its
+/// name.
 pub(super) fn blank(kind: FileKind) -> Inode {
     let directory = kind == FileKind::Directory;
     let time = Timestamp(0);
@@ -54,7 +54,7 @@ pub(super) fn blank(kind: FileKind) -> Inode {
     }
 }
 
-/// Puts an entry where it is looked for; false if its name is there or the bucket is full.
+/// Puts an entry into its bucket; false if its name exists or the bucket is full.
 pub(super) fn add_entry(records: &mut Records, secret: u64, dir: Ino, dentry: Dentry) -> bool {
     let key = Key::entry(dir, name_hash(secret, &dentry.name));
     let mut bucket = match records.get(&key) {
@@ -116,7 +116,7 @@ pub(super) fn file_blocks(group: &Records) -> Vec<FileBlock> {
     blocks
 }
 
-/// Makes these the blocks of the file, in as few extents as they fit.
+/// Sets the blocks of the file, in as few extents as possible.
 pub(super) fn put_file_blocks(ino: Ino, records: &mut Records, blocks: &[FileBlock]) {
     let old: Vec<Key> =
         records.range(Key::extent(ino, 0)..=Key::extent(ino, u64::MAX)).map(|(k, _)| *k).collect();

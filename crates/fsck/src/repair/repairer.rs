@@ -23,12 +23,12 @@ pub(super) struct Repairer<'a> {
     /// Shards that get a new tree.
     pub dirty: BTreeSet<ShardId>,
     pub edits: BTreeMap<ShardId, Vec<Edit>>,
-    /// Before this one no chunk is free.
+    /// No chunk before this one is free.
     pub chunks_searched: u64,
 }
 
 impl<'a> Repairer<'a> {
-    /// Reads what leads to the trees.
+    /// Reads the structures above the trees.
     pub fn begin(device_blocks: u64, read: Read<'a>) -> Result<Self, RepairError> {
         let mut reader = Reader { read, blocks_read: 0 };
         let mut report = Report::default();
@@ -53,8 +53,8 @@ impl<'a> Repairer<'a> {
         })
     }
 
-    /// Tells the mend whatever is being read again.
-    pub fn tell(&mut self, mend: Mend) {
+    /// Reports the mend even while a shard is being read again.
+    pub fn report(&mut self, mend: Mend) {
         let reported = std::mem::take(&mut self.mends.reported);
         self.mends.add(mend);
         self.mends.reported = reported;

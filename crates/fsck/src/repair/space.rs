@@ -6,7 +6,7 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
 use warren_disk::Value;
 
-/// What a shard says of a chunk; the chunk's first block in bit 0.
+/// A shard's use of a chunk; the chunk's first block is bit 0.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Use {
     pub nodes: u64,
@@ -25,7 +25,8 @@ pub(super) struct Space {
     pub uses: BTreeMap<(u64, ShardId), Use>,
     /// Blocks that several extents claim, or an extent and a node.
     pub contested: BTreeSet<BlockNo>,
-    /// Of those that no node has, the shard that keeps them. Each takes it once.
+    /// For the contested blocks that are not nodes, the shard that keeps each. A shard takes it
+    /// once.
     pub keepers: BTreeMap<BlockNo, ShardId>,
 }
 
@@ -53,7 +54,7 @@ impl Space {
         self.uses.entry((block.0 / CHUNK_BLOCKS, shard)).or_default()
     }
 
-    /// What all shards say of a chunk.
+    /// The uses of a chunk by all shards.
     pub fn of_chunk(&self, chunk: u64) -> impl Iterator<Item = (ShardId, Use)> + '_ {
         let all = (chunk, ShardId(0))..=(chunk, ShardId(u16::MAX));
         self.uses.range(all).map(|((_, shard), uses)| (*shard, *uses))
@@ -71,8 +72,7 @@ impl Space {
         self.of_chunk(chunk).any(|(_, uses)| uses.nodes & bit(block) != 0)
     }
 
-    /// Whether the shard's extent may stay where it is. A shard that keeps a contested block takes
-    /// it by asking.
+    /// Whether the shard's extent may stay where it is. Asking for a contested block takes it.
     pub fn keep(&mut self, shard: ShardId, owned: bool, block: BlockNo) -> bool {
         if !owned {
             return false;

@@ -1,9 +1,8 @@
-//! The new checkpoint: trees of the shards about which something was wrong, and everything above
-//! all trees.
+//! The new checkpoint: trees of the shards with faults, and all structures above the trees.
 //!
-//! New nodes and copies lie where nothing refers to anything and nothing is recorded as used, in
-//! the shard's own chunks and then in free ones; only if there are none, where something is
-//! recorded but nothing refers to it.
+//! New nodes and copies go to blocks without a reference that are not recorded as used, in the
+//! shard's own chunks and then in free ones; only if there are none, to blocks that are recorded as
+//! used but have no reference.
 
 use super::collect::in_doubt;
 use super::mend::Mend;
@@ -21,17 +20,17 @@ use warren_disk::{
     RootSlot, SlotState, Superblock, Tree, Value, name_hash,
 };
 
-/// What a shard that is being written uses.
+/// The space of a shard that is being written.
 struct Draft {
     shard: ShardId,
-    /// All of its chunks, with the blocks that are used.
+    /// All of its chunks, with the used blocks.
     used: BTreeMap<u64, u64>,
-    /// In the chunks before this one nothing is free.
+    /// The chunks before this one have no free block.
     full_before: u64,
     body: Vec<BlockWrite>,
 }
 
-/// What one of a shard's slots is to be.
+/// The new content of one of a shard's slots.
 pub(super) struct NewSlot {
     pub shard: ShardId,
     pub slot: usize,
@@ -48,7 +47,7 @@ impl Repairer<'_> {
         let mut slots = BTreeMap::new();
         for shard in self.shards() {
             let slot = if self.dirty.contains(&shard) {
-                self.tell(Mend::TreeWritten(shard));
+                self.report(Mend::TreeWritten(shard));
                 Some(self.write_shard(shard, generation, &mut body)?)
             } else {
                 self.kept_slot(shard, generation)
@@ -74,13 +73,13 @@ impl Repairer<'_> {
         Ok(Repair { mends, further_mends, farewell, body, heads, superblocks, tails })
     }
 
-    /// The slot of a shard about which nothing is wrong but perhaps its counts.
+    /// The slot of a shard without faults, except perhaps in its counts.
     fn kept_slot(&mut self, shard: ShardId, generation: u64) -> Option<RootSlot> {
         let found = self.collect(shard);
         let slot = found.slot?;
         let right = RootSlot { generation, ..self.counted_slot(&found, slot) };
         if right != (RootSlot { generation, ..slot }) {
-            self.tell(Mend::Counts(shard));
+            self.report(Mend::Counts(shard));
         }
         Some(right)
     }
@@ -170,7 +169,7 @@ impl Repairer<'_> {
         }
     }
 
-    /// Every block of a file stays if it may, and is copied if it must not.
+    /// Each block of a file stays if it may, else it is copied.
     fn place_data(&mut self, draft: &mut Draft, records: &mut Records) -> Result<(), RepairError> {
         let files: BTreeSet<u64> = records
             .iter()
@@ -207,16 +206,16 @@ impl Repairer<'_> {
         from: BlockNo,
     ) -> Result<Option<BlockNo>, RepairError> {
         let Ok(bytes) = self.reader.block(from) else {
-            self.tell(Mend::DataLost { ino, file_block, why: "it cannot be read" });
+            self.report(Mend::DataLost { ino, file_block, why: "it cannot be read" });
             return Ok(None);
         };
         let to = self.take_block(draft)?;
-        self.tell(Mend::Copied { ino, file_block, to });
+        self.report(Mend::Copied { ino, file_block, to });
         draft.body.push((to, bytes));
         Ok(Some(to))
     }
 
-    /// The tree of these records, with a Chunk record for every chunk, itself included in them.
+    /// The tree of these records, with a Chunk record for every chunk, including those of the tree.
     fn plant(
         &mut self,
         draft: &mut Draft,
@@ -263,7 +262,7 @@ impl Repairer<'_> {
         self.own_free_block(draft, chunk.is_none()).ok_or(RepairError::NoSpace)
     }
 
-    /// A chunk that no shard has or refers to. None before the last one is found again.
+    /// A chunk that no shard has or refers to. The search continues after the last one found.
     fn unused_chunk(&mut self) -> Option<u64> {
         let is_unused = |chunk: &u64| {
             self.region.owner(*chunk) == Some(Owner::Free) && self.space.taken(*chunk) == (0, 0)
@@ -288,8 +287,8 @@ impl Repairer<'_> {
         None
     }
 
-    /// Every page of the map, in the copy that does not count. Last come the copies that are in
-    /// doubt, and of lost pages the other one.
+    /// Every page of the map, at the copy that is not valid. The second list has the copies in
+    /// doubt and, for lost pages, the other copy.
     pub(super) fn region_pages(&mut self, generation: u64) -> (Vec<BlockWrite>, Vec<BlockWrite>) {
         let layout = self.superblock.layout;
         let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
@@ -311,8 +310,8 @@ impl Repairer<'_> {
         (heads, tails)
     }
 
-    /// Every shard's slot, in the place that does not count, so that none is left in which
-    /// something lies in wait. A bad slot of a shard that is in doubt or lost is written last.
+    /// Every shard's slot, at the place that is not valid, so that no stale slot remains. The
+    /// second list has the bad slots of shards that are in doubt or lost.
     pub(super) fn new_slots(
         &mut self,
         slots: &BTreeMap<ShardId, Option<RootSlot>>,
@@ -337,8 +336,8 @@ impl Repairer<'_> {
         (first, last)
     }
 
-    /// Of a shard that is lost the slot that keeps it so: a bad one if there is one. Of two of one
-    /// generation the first counts, so else it is the second.
+    /// For a lost shard the slot that keeps it lost: a bad one if there is one. Of two with the
+    /// same generation the first is valid, so otherwise the second.
     fn last_bad_slot(&mut self, shard: ShardId) -> usize {
         let slots = self.slots(shard);
         let is_bad = |slot: &Vec<u8>| {
@@ -347,8 +346,8 @@ impl Repairer<'_> {
         usize::from(!is_bad(&slots[0]) || is_bad(&slots[1]))
     }
 
-    /// Puts slots into their blocks, as these are or in `blocks` are to be, and returns which
-    /// blocks these are.
+    /// Copies slots into their blocks, starting from `blocks` or the device, and returns these
+    /// block numbers.
     pub(super) fn put_slots(
         &mut self,
         slots: Vec<NewSlot>,
@@ -365,8 +364,8 @@ impl Repairer<'_> {
         put
     }
 
-    /// A table without logs, over the one that does not count; or over both, if logs count or
-    /// neither table does.
+    /// A table without logs, at the place that is not valid; at both if the logs are in use or
+    /// neither table is valid.
     fn log_tables(&mut self, generation: u64) -> Vec<BlockWrite> {
         let table = LogTable { generation, incarnation: generation, starts: Vec::new() }.encode();
         match self.log_table() {
@@ -375,7 +374,7 @@ impl Repairer<'_> {
         }
     }
 
-    /// The log table that counts, and the place of the other.
+    /// The valid log table, and the place of the other.
     pub(super) fn log_table(&mut self) -> Result<(LogTable, BlockNo), LogTableError> {
         let layout = self.superblock.layout;
         let places = [0, 1].map(|copy| layout.log_table(copy));
@@ -401,7 +400,7 @@ fn change_bucket(
     }
 }
 
-/// Makes every directory's part say what is in it now.
+/// Sets the counts of every directory's parts to its actual content.
 fn recount(records: &mut Records) {
     let parts: Vec<(Key, Part)> = records
         .iter()

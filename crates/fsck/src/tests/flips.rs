@@ -1,6 +1,5 @@
-//! A hundred random flipped bits in each kind of structure: each that matters is found, none makes
-//! a check or a repair panic, and after the repair the pool is sound and the names of all files are
-//! there.
+//! Flips a hundred random bits in each kind of structure. Every flip that matters is found, no
+//! check or repair panics, and after the repair the pool is sound and has the names of all files.
 
 use super::repair::is_damage;
 use super::*;
@@ -54,7 +53,7 @@ fn of_superblocks_root_slots_and_region_map() {
     assert_eq!(flipped(&sound, &[BlockNo(0), BlockNo(1)], 0..BLOCK_SIZE), FLIPS);
     let slots = layout.root_slot(ShardId(0), 0).block;
     let map = layout.region_page(0, 0);
-    // The shards 2 and 3 have none, and their slots are lost if they are not all zeros.
+    // Shards 2 and 3 have none, and their slots are lost if they are not all zeros.
     assert_eq!(flipped(&sound, &[slots], 2 * 512..4 * 512), FLIPS);
     let tables: Vec<_> = [0, 1].map(|copy| layout.log_table(copy)).into();
     let choose = |draft: &Draft| {
@@ -63,14 +62,15 @@ fn of_superblocks_root_slots_and_region_map() {
     assert!(choose(&sound));
     assert_eq!(flipped(&sound, &tables[..1], 0..BLOCK_SIZE), FLIPS);
     assert_eq!(flipped(&sound, &[map], 0..BLOCK_SIZE), FLIPS);
-    // The other copies were never written: what lies in them does not count, and is written over.
+    // The other copies were never written: their content is not valid, and the repair overwrites
+    // it.
     flipped(&sound, &[layout.region_page(1, 0)], 0..BLOCK_SIZE);
     flipped(&sound, &tables[1..], 0..BLOCK_SIZE);
     flipped(&sound, &[layout.root_slot(ShardId(0), 1).block], 0..2 * 512);
 }
 
-/// A slot without a second copy that counts is its shard's end; what is lost is named, and the rest
-/// stays.
+/// A shard whose slot is damaged and has no valid second copy is lost. The repair names it, and the
+/// other shards stay.
 #[test]
 fn of_the_only_root_slot_of_a_shard() {
     let sound = pool();
@@ -91,7 +91,7 @@ fn of_tree_nodes() {
     let sound = pool();
     let nodes: Vec<_> =
         sound.blocks.iter().filter(|(_, bytes)| bytes.starts_with(b"WNod")).collect();
-    // `image` left a node that counts no more.
+    // `image` left a node that is no longer valid.
     let counts = |block: &BlockNo| [20, 22].contains(&(block.0 / CHUNK_BLOCKS));
     for level in [0, 1] {
         let of_level = nodes.iter().filter(|(block, bytes)| bytes[28] == level && counts(block));
@@ -113,7 +113,7 @@ fn of_data() {
         let wrong: Vec<_> = report.findings.iter().filter(|finding| is_damage(finding)).collect();
         assert!(matches!(wrong[..], [Finding::Contents { ino: FILE, .. }]), "{wrong:?}");
         assert_eq!(&*report.paths[&FILE], b"/file");
-        // It stays an error, see `rotten_data_stays_an_error`.
+        // The error remains, see `rotten_data_stays_an_error`.
         assert!(draft.work_out_repair().is_ok());
     }
 }

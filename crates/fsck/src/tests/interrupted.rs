@@ -1,18 +1,18 @@
-//! The power is cut at any write of a repair: what is left is the old pool, which still has to be
-//! repaired, or the new one; never one that opens with something of the past.
+//! Cuts the power at any write of a repair. The result is the old pool, which still needs a repair,
+//! or the new one; never a pool that opens with stale content.
 
 use super::repair::is_damage;
 use super::*;
 use warren_disk::{BlockWrite, Owner, ROOT_SLOT_SIZE, SlotState};
 
-/// What a device writes atomically.
+/// The unit that a device writes atomically.
 const SECTOR: usize = 512;
 
-/// Of each shard the records, and the owners of all chunks.
+/// The records of each shard, and the owners of all chunks.
 type Contents = (Vec<BTreeMap<Key, Value>>, Vec<(u64, Owner)>);
 
 impl Draft {
-    /// Whether a fleet takes the pool: what it looks at before it looks at any tree.
+    /// Whether a fleet opens the pool, judged by what it reads before any tree.
     fn may_be_opened(&self) -> bool {
         let superblock = self.superblock_now();
         let (layout, generation) = (superblock.layout, superblock.generation);
@@ -44,12 +44,12 @@ impl Draft {
         block[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(bytes);
     }
 
-    /// A shard's slot of the first checkpoint, as of another.
+    /// A shard's slot of the first checkpoint, as if it were of another.
     fn slot_of(&self, shard: u16, generation: u64) -> Box<[u8]> {
         RootSlot { generation, ..RootSlot::decode(self.slots(shard)[0]).unwrap() }.encode()
     }
 
-    /// Everything that the trees hold but where it lies, and whose chunks are whose.
+    /// The content of the trees apart from block positions, and the owner of each chunk.
     fn contents(&self) -> Contents {
         let superblock = self.superblock_now();
         let layout = superblock.layout;
@@ -63,7 +63,7 @@ impl Draft {
         ((0..layout.shards()).map(without_space).collect(), map.iter().collect())
     }
 
-    /// Some sectors of some of these blocks are written.
+    /// Writes some sectors of some of these blocks.
     fn write_some(&mut self, stage: &[BlockWrite], rng: &mut Rng) {
         for (block, bytes) in stage {
             let before = self.blocks.entry(*block).or_insert_with(|| vec![0; BLOCK_SIZE].into());
@@ -77,7 +77,7 @@ impl Draft {
     }
 }
 
-/// A repair of the pool as `spoil` leaves it is interrupted again and again.
+/// Interrupts a repair of the pool as damaged by `spoil`, again and again.
 fn interrupted(what: &str, spoil: impl FnOnce(&mut Draft)) {
     let mut draft = Draft::new();
     draft.write();
@@ -118,7 +118,7 @@ fn rotten_table(draft: &mut Draft, copy: usize) {
 
 const ROTTEN: [u8; ROOT_SLOT_SIZE] = [5; ROOT_SLOT_SIZE];
 
-/// A map of the past would give away what has owners.
+/// A stale map would give away chunks that have owners.
 #[test]
 fn no_map_of_the_past_counts() {
     interrupted("the newer copy", |draft| rotten_page(draft, 1));
@@ -157,7 +157,7 @@ fn no_map_of_the_past_counts() {
     });
 }
 
-/// A root of the past leads to blocks that have been used again.
+/// A stale root leads to blocks that have been used again.
 #[test]
 fn no_root_of_the_past_counts() {
     interrupted("the newer slot", |draft| draft.put_slot(0, 1, &ROTTEN));
@@ -179,14 +179,14 @@ fn no_root_of_the_past_counts() {
     });
 }
 
-/// A log table of the past has logs replayed whose changes are in the trees.
+/// A stale log table would replay logs whose changes are in the trees.
 #[test]
 fn no_log_table_of_the_past_counts() {
     interrupted("the newer copy", |draft| rotten_table(draft, 1));
     interrupted("both copies", |draft| (0..2).for_each(|copy| rotten_table(draft, copy)));
 }
 
-/// A repair takes blocks that nothing refers to, and logs that are given up may name them.
+/// A repair uses blocks without a reference, and the discarded logs may name them.
 #[test]
 fn logs_that_are_given_up_stay_so() {
     let mut draft = Draft::new();

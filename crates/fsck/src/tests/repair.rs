@@ -1,4 +1,5 @@
-//! Every kind of damage: repaired once, nothing is wrong any more, and what could be kept is there.
+//! Repairs every kind of damage: after one repair the pool has no fault, and still has all content
+//! that could be kept.
 
 use super::*;
 use crate::{Mend, Repair, RepairError, footing, repair};
@@ -15,7 +16,7 @@ impl Draft {
         repair(DEVICE_BLOCKS, &mut read, &mut |_| {})
     }
 
-    /// Repairs the pool and makes sure that nothing is wrong with it then.
+    /// Repairs the pool and asserts that it has no fault then.
     pub(super) fn repaired(&mut self) -> Vec<Mend> {
         let repair = self.work_out_repair().expect("a repair");
         let trail: Vec<String> = repair.mends.iter().map(Mend::to_string).collect();
@@ -26,7 +27,7 @@ impl Draft {
         mends
     }
 
-    /// Works out what logs could be replayed on, were there some: only that it ends.
+    /// Computes the basis for a replay of logs, if there were any: asserts only that this ends.
     fn look_for_footing(&self) {
         let copies = [0, 1].map(|copy| &self.blocks[&BlockNo(copy)][..]);
         let Ok((superblock, _)) = Superblock::choose(copies[0], copies[1]) else { return };
@@ -42,7 +43,7 @@ impl Draft {
         drop(footing(DEVICE_BLOCKS, &mut read, &mut |_| {}));
     }
 
-    /// Repairs the pool if that can be done; then nothing may be wrong but data.
+    /// Repairs the pool if that is possible; then only data may be damaged.
     pub(super) fn repair_whatever_it_is(&mut self) {
         self.look_for_footing();
         let Ok(repair) = self.work_out_repair() else { return };
@@ -61,7 +62,7 @@ impl Draft {
         Superblock::choose(&self.blocks[&BlockNo(0)], &self.blocks[&BlockNo(1)]).unwrap().0
     }
 
-    /// A shard's tree as the last checkpoint has it.
+    /// A shard's tree in the last checkpoint.
     fn tree(&self, shard: ShardId) -> Tree {
         let superblock = self.superblock_now();
         let slots = [0, 1].map(|slot| {
@@ -293,22 +294,22 @@ fn extents_are_made_to_fit() {
 fn space_adds_up_again() {
     let (_, mends) = mended(|draft| draft.shards[0].used |= 1 << 40);
     assert!(mends.contains(&Mend::Leaked { shard: ShardId(0), blocks: 1 }));
-    // The map knows nothing of shard 1's chunk.
+    // The map does not record shard 1's chunk.
     let (draft, _) = mended(|draft| {
         let mut region = RegionMap::new(draft.superblock.layout);
         region.claim(20, ShardId(0));
         draft.region = region;
     });
     assert_eq!(draft.lookup(DIR, "inner"), Some(INNER));
-    // The map gives shard 1's chunk to shard 2, which has no use for it.
+    // The map gives shard 1's chunk to shard 2, which does not use it.
     mended(|draft| {
         draft.region.release(21);
         draft.region.claim(21, ShardId(2));
     });
 }
 
-/// A block is handed out twice, to data and to the tree's node: the node is intact, so the data is
-/// gone.
+/// A block is allocated twice, to data and to the tree's node: the node is intact, so the data is
+/// lost.
 #[test]
 fn data_that_a_node_was_written_over_is_an_error() {
     let mut draft = Draft::new();
@@ -375,8 +376,7 @@ fn one_flipped_bit_of_a_node_costs_nothing() {
     }
 }
 
-/// A node with a right checksum that is another shard's, and one whose flipped bit comes on top of
-/// that.
+/// A node of another shard with a right checksum, and one that also has a flipped bit.
 #[test]
 fn nothing_is_said_to_be_corrected_that_is_lost() {
     for flipped in [false, true] {
@@ -411,7 +411,7 @@ fn a_lost_tree_is_given_up_and_what_it_held_is_named() {
         assert!(mends.iter().any(named), "{mends:?}");
         assert_eq!(draft.lookup(Ino::ROOT, "file"), Some(FILE));
     }
-    // Numbers that were used are not used again.
+    // Numbers are not used twice.
     let (draft, _) = healed(lost[2]);
     let place = draft.superblock.layout.root_slot(ShardId(1), 0);
     let slot = RootSlot::decode(&draft.blocks[&place.block][place.offset..][..512]).unwrap();

@@ -21,13 +21,13 @@ fn a_backlog_is_bounded_and_counts_what_it_loses() {
         if taken.len() == 10 { Err(Os::NOSPC.into()) } else { Ok(()) }
     });
     assert!(refused.is_err());
-    // The tenth comes again.
+    // The tenth is passed again.
     taken.pop();
     let put = |line: &Line| -> io::Result<()> {
         taken.push(line.text.clone());
         Ok(())
     };
-    backlog.drain(put).expect("it is possible again");
+    backlog.drain(put).expect("the sink works again");
     assert_eq!(taken.len() as u64, kept + 1);
     assert_eq!((taken[9].as_str(), backlog.bytes), ("line 9", 0));
     assert_eq!(
@@ -65,7 +65,7 @@ fn await_change(recorder: &Recorder) -> Option<String> {
 }
 
 #[test]
-fn what_processes_wrote_before_they_died_is_there_when_the_recorder_ends() {
+fn lines_of_dead_processes_are_logged_when_the_recorder_ends() {
     let place = Place::new("ends");
     let recorder = Recorder::start(&Target::File(place.0.join("log")), "/pool").expect("start");
     let pipes: Vec<OwnedFd> =
@@ -75,11 +75,11 @@ fn what_processes_wrote_before_they_died_is_there_when_the_recorder_ends() {
         rustix::io::write(pipe, framed.as_bytes()).expect("write");
         rustix::io::write(pipe, b"memory allocation failed").expect("write");
     }
-    // One pipe stays open: an end waits for none.
+    // One pipe stays open: the end does not wait for it.
     drop(pipes.into_iter().take(2).collect::<Vec<_>>());
     let began = Instant::now();
     drop(recorder);
-    assert!(began.elapsed() < END_PATIENCE);
+    assert!(began.elapsed() < END_TIMEOUT);
     let log = place.log();
     for n in 0..3 {
         assert!(log.contains(&format!(" WARN  pool=/pool cell {n}: an event\n")), "{log}");
@@ -88,7 +88,7 @@ fn what_processes_wrote_before_they_died_is_there_when_the_recorder_ends() {
 }
 
 #[test]
-fn what_cannot_be_written_waits_and_is_written_when_it_can_be() {
+fn lines_wait_for_a_failing_sink() {
     let place = Place::new("waits");
     let directory = place.0.join("sub");
     let target = Target::File(directory.join("log"));

@@ -78,7 +78,7 @@ fn limits_hold() {
     assert_eq!(registry.resolve(&other, key, None), Err(ResolveError::Unknown));
 }
 
-/// Random changes against a list of who must be there.
+/// Random changes against a plain list of the registrants.
 #[test]
 fn a_random_history_matches_the_plain_model() {
     for seed in 0..50 {

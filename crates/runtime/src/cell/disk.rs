@@ -13,26 +13,27 @@ use warren_shm::Frames;
 use crate::bell;
 use crate::error::FleetError;
 
-/// An I/O too long for one request of the device goes in parts.
+/// An I/O that is too long for one request of the device and is split.
 struct InParts {
     left: usize,
     result: Result<(), Errno>,
 }
 
-/// The device's queue, and where the cell sleeps.
+/// The device's queue. The cell also sleeps in it.
 pub struct Disk {
     device: Box<dyn Device>,
-    /// The same open file, to look at its host.
+    /// The same open file, to measure the room on its host.
     file: PoolFile,
     bell: OwnedFd,
     split: BTreeMap<u64, InParts>,
-    /// What is under way, to be named if it fails. Few enough to be looked through.
+    /// The I/Os in flight with their purpose, for the log if one fails. They are few, so a search
+    /// is cheap.
     under_way: Vec<(IoId, What, BlockNo)>,
-    /// The host had no room for blocks.
+    /// The host has no room for blocks.
     host_is_full: bool,
     done: Vec<Done>,
     finished: VecDeque<Finished>,
-    /// With it the fleet's lock on the pool, for as long as this process may write to it.
+    /// Keeps the fleet's lock on the pool for as long as this process may write to it.
     _pool: OwnedFd,
 }
 
@@ -41,11 +42,11 @@ pub struct Disk {
 pub struct Finished {
     pub io: IoId,
     pub result: Result<(), Errno>,
-    /// It ended with a flush: see [`Done::flush`].
+    /// Whether it ended with a flush: see [`Done::flush`].
     pub flush: bool,
 }
 
-/// What an I/O is, in a line of the log.
+/// What an I/O does, for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Read,
@@ -64,7 +65,7 @@ enum Direction {
 }
 
 impl Disk {
-    /// `device` is an open file of this process's own. The reading end of the cell's bell ends
+    /// `device` is an open file of this process alone. The reading end of the cell's bell ends
     /// [`Self::sleep`].
     pub fn open(device: PoolFile, bell: OwnedFd, pool: OwnedFd) -> Result<Self, FleetError> {
         let file = device.try_clone()?;
@@ -95,13 +96,13 @@ impl Disk {
         self.submit(Direction::Write, io, block, from, frames);
     }
 
-    /// Writes, then makes durable that and what was written before. It must fit one request.
+    /// Writes, then makes this and all earlier writes durable. It must fit one request.
     pub fn write_through(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
         assert!(from.len() <= FRAMES_MAX, "written through in parts");
         self.submit(Direction::WriteThrough, io, block, from, frames);
     }
 
-    /// Makes durable what was written before.
+    /// Makes all earlier writes durable.
     pub fn flush(&mut self, io: IoId) {
         self.under_way.push((io, What::Flush, BlockNo(0)));
         self.device.submit_flush(io.0);
@@ -119,7 +120,7 @@ impl Disk {
         self.device.submit_discard(io.0, block, count);
     }
 
-    /// Blocks that the host could still allocate.
+    /// Blocks that the host can still allocate.
     pub fn host_room(&self) -> u64 {
         self.file.host_room()
     }
@@ -160,16 +161,16 @@ impl Disk {
         match direction {
             Direction::Read => {
                 let raw: Vec<*mut u8> = list.iter().map(|frame| frames.raw(frame.0)).collect();
-                // SAFETY: frames are mapped for as long as the process runs (the loop that owns
-                // both ends with it, the device first), and the core makes no reference to a
-                // frame that it asked to be filled before it hears that this is done.
+                // SAFETY: frames are mapped for as long as the process runs: the loop owns both and
+                // drops the device first. The core makes no reference to a frame that a read fills
+                // before it receives the completion.
                 unsafe { self.device.submit_read(io.0, block, &raw) };
             }
             Direction::Write | Direction::WriteThrough => {
                 let raw: Vec<*const u8> =
                     list.iter().map(|frame| frames.raw(frame.0).cast_const()).collect();
                 let is_durable = direction == Direction::WriteThrough;
-                // SAFETY: as above; the core leaves a frame unchanged while it is being written.
+                // SAFETY: as above; the core leaves a frame unchanged while it is written.
                 unsafe {
                     match is_durable {
                         true => self.device.submit_write_through(io.0, block, &raw),
@@ -180,7 +181,7 @@ impl Disk {
         }
     }
 
-    /// Hands the device what was submitted and takes what is done.
+    /// Submits to the device and collects completions.
     pub fn poll(&mut self) -> Result<(), FleetError> {
         if self.device.in_flight() == 0 {
             return Ok(());
@@ -202,12 +203,12 @@ impl Disk {
         Ok(())
     }
 
-    /// I/Os of the device under way.
+    /// I/Os that the device has in flight.
     pub fn in_flight(&self) -> usize {
         self.device.in_flight()
     }
 
-    /// The next I/O that is done.
+    /// The next finished I/O.
     pub fn finished(&mut self) -> Option<Finished> {
         let finished = self.finished.pop_front()?;
         if let Some(at) = self.under_way.iter().position(|it| it.0 == finished.io) {
@@ -217,12 +218,14 @@ impl Disk {
         Some(finished)
     }
 
-    /// Failures; and of a full host the beginning and the end.
+    /// Logs failures, and once each the beginning and the end of a full host.
     fn record(&mut self, what: What, block: BlockNo, result: Result<(), Errno>) {
         match (what, result) {
             (What::Reserve, Err(Errno::ENOSPC)) if !self.host_is_full => {
                 self.host_is_full = true;
-                warn!("the host has no room for the pool: what needs more fails with ENOSPC");
+                warn!(
+                    "the host has no room for the pool: requests that need more blocks fail with ENOSPC"
+                );
             }
             (What::Reserve, Ok(())) if self.host_is_full => {
                 self.host_is_full = false;
@@ -234,7 +237,7 @@ impl Disk {
         }
     }
 
-    /// Sleeps until something is done, the bell rings, or the time is over.
+    /// Sleeps until an I/O finishes, the bell rings, or the time is over.
     pub fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
         self.device.park(Some(limit))?;
         bell::drain(&self.bell);

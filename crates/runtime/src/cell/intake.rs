@@ -1,26 +1,26 @@
-//! What a cell does next: its dispatch order and its back-pressure.
+//! The dispatch order of a cell, and its back-pressure on clients.
 //!
 //! ```text
-//! first   what finishes work: replies of peers, finished I/O, the timer
+//! first   completions: replies of peers, finished I/O, the timer
 //! then    requests of peers
 //! then    requests of clients: users in turn, the clients of each in turn
 //! ```
 //!
-//! Of [`TASKS_MAX`] live tasks a user has a share (`base::budget`), through however many clients;
-//! beyond it its requests stay in their slots. Two kinds must not wait even then, or a few could
-//! stop a cell for good: requests that end tasks (they give a lock back, cancel, acknowledge a
-//! recall), and those of a user that has almost nothing in work. So a user is held up by others
-//! only beyond its share, and root never. No request that a peer or a client has sent is ever
-//! dropped here.
+//! Each user has a share of the [`TASKS_MAX`] live tasks (`base::budget`), however many clients it
+//! has. Requests beyond the share stay in their slots. Two kinds of request are taken even then,
+//! because a few users could otherwise stop a cell for good: requests that end tasks (they release
+//! a lock, cancel a request, acknowledge a recall), and requests of a user that has almost none in
+//! progress. So other users delay a user's requests only beyond its share, and they never delay
+//! root's. No request of a peer or a client is ever dropped here.
 //!
-//! A request that waits for a file lock is no live task: it ends when others go on, who must find
-//! room.
+//! A request that waits for a file lock is not a live task: it ends only when other requests
+//! execute, and these need room.
 //!
-//! A request is looked at where its client can still change it. So one that was let through by what
-//! it looked like is judged again when it has been taken, by its one copy.
+//! A request is peeked at where its client can still change it. So a request that was let through
+//! as one that ends tasks is checked again when it has been taken, in the cell's own copy.
 //!
-//! Invariant: a slot is in the queue at most once (its memory sees to that), so all slots of all
-//! clients bound it.
+//! Invariant: a slot is in the queue at most once (its memory ensures that), so the queue holds at
+//! most all slots of all clients.
 
 use warren_base::CellId;
 use warren_base::budget::{ROOT, may_take, reserve_of};
@@ -33,18 +33,17 @@ use warren_supervisor::ADMISSIONS_MAX;
 use super::disk::Finished;
 use super::memory::SharedMemory;
 
-/// Requests that a user may have in work however many tasks are live, and so many are live at a
-/// cell before anybody is asked how many it has.
+/// A user may have so many requests in progress, however many tasks are live.
 const SHARE_MIN: usize = 2;
-const NOBODY_ASKS: usize = TASKS_MAX / 4;
+const SHARES_FROM: usize = TASKS_MAX / 4;
 
 /// The same for root.
 const SHARE_MIN_OF_ROOT: usize = reserve_of(TASKS_MAX);
 
-/// Every slot of every client fits.
+/// The queue has room for every slot of every client.
 const CLIENTS_QUEUED: usize = ADMISSIONS_MAX * SLOTS_MAX;
 
-/// What finishes work.
+/// An event that finishes work.
 #[derive(Debug)]
 pub enum Completion {
     Peer {
@@ -62,20 +61,22 @@ pub enum Completion {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientWork {
     pub from: SlotRef,
-    /// It goes first only because it looked like one that [ends tasks](Request::ends_tasks): anything else is refused.
+    /// The request was let through because it looked like one that [ends
+    /// tasks](Request::ends_tasks). If it is any other, it is refused.
     pub must_end_tasks: bool,
 }
 
 /// There is no idle work yet.
 pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
 
-/// Everything that has come and waits to be done.
+/// All that has arrived and waits.
 pub struct Intake {
     dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef>,
-    /// [`SharedMemory::eased`] and the live tasks when nobody that has requests might go on; until
-    /// the one grows, the other falls or another request comes, nobody may.
+    /// Set when clients' requests were queued and none could be taken: [`SharedMemory::eased`] and
+    /// the number of live tasks then. None can be taken until the first grows, the second falls, or
+    /// another request arrives.
     stuck_since: Option<(u64, usize)>,
-    /// Where requests are looked at.
+    /// A buffer for requests that are peeked at.
     body: Vec<u8>,
 }
 
@@ -94,12 +95,12 @@ impl Intake {
         self.dispatch.takes_peers()
     }
 
-    /// Comes after [`Self::takes_completions`].
+    /// The caller checks [`Self::takes_completions`] first.
     pub fn push_completion(&mut self, completion: Completion) {
         self.dispatch.push_reply(completion).expect("there was room");
     }
 
-    /// Comes after [`Self::takes_peers`].
+    /// The caller checks [`Self::takes_peers`] first.
     pub fn push_peer(&mut self, from: CellId, message: PeerMessage) {
         self.dispatch.push_peer((from, message)).expect("there was room");
     }
@@ -115,8 +116,8 @@ impl Intake {
         self.dispatch.clients_queued()
     }
 
-    /// The next that finishes work, or of a peer. Peers' requests are bounded where they come from,
-    /// by their own cells' tasks.
+    /// The next completion or peer's request. Peers' requests need no limit here: the tasks of
+    /// their own cells bound them.
     #[inline]
     pub fn next_urgent(&mut self) -> Option<Work> {
         self.dispatch.set_live(Origin::Peer, 0);
@@ -127,7 +128,7 @@ impl Intake {
         })
     }
 
-    /// What to do next while `live` tasks are.
+    /// The next work, while `live` tasks are live.
     #[inline]
     pub fn next(&mut self, live: usize, memory: &SharedMemory) -> Option<Work> {
         let urgent = self.next_urgent();
@@ -145,26 +146,26 @@ impl Intake {
             |uid| may_go_on(uid, live, memory),
             |from| seems_to_end_tasks(*from, memory, body),
         );
-        self.stuck_since = (taken.is_none() && live >= NOBODY_ASKS).then(|| (memory.eased(), live));
+        self.stuck_since = (taken.is_none() && live >= SHARES_FROM).then(|| (memory.eased(), live));
         let Taken { request: from, is_exempt } = taken?;
         Some(Next::Client(ClientWork { from, must_end_tasks: is_exempt }))
     }
 }
 
-/// Whether another request of the user's may become a task beside `live` ones.
+/// Whether another request of the user may become a task beside the `live` ones.
 #[inline]
 fn may_go_on(uid: u32, live: usize, memory: &SharedMemory) -> bool {
-    if live < NOBODY_ASKS {
+    if live < SHARES_FROM {
         return true;
     }
-    let own = memory.in_work(uid);
+    let own = memory.in_progress(uid);
     let least = if uid == ROOT { SHARE_MIN_OF_ROOT } else { SHARE_MIN };
     own < least || may_take(uid, own, live, TASKS_MAX)
 }
 
-/// Whether the slot's request looks like one that others may be waiting for.
+/// Whether the slot's request looks like one that other requests may wait for.
 fn seems_to_end_tasks(from: SlotRef, memory: &SharedMemory, body: &mut Vec<u8>) -> bool {
-    // What is nothing or is refused takes no task.
+    // An empty slot or a refused request makes no task.
     let of = |body: &[u8]| Request::from_body(body, &mut Capabilities::default());
     !memory.peek(from, body) || of(body).map_or(true, |request| request.ends_tasks())
 }

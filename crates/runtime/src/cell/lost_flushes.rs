@@ -1,13 +1,13 @@
-//! Flushes of other processes that have failed: what this cell had written may be lost with them.
+//! Failed flushes of other processes: what this cell had written may be lost with them.
 
 use warren_shm::ShardMapReader;
 
-use super::peers::Peers;
+use super::peers::PeerLinks;
 
-/// The supervisor counts its failed flushes beside the shard map, and each cell in its vitals.
+/// The supervisor counts its failed flushes beside the shard map, each cell in its vitals.
 pub(super) struct LostFlushes {
     map: ShardMapReader,
-    /// So many of the supervisor's are known.
+    /// The supervisor's count when it was last read.
     known: u64,
 }
 
@@ -16,8 +16,8 @@ impl LostFlushes {
         Self { known: map.lost_flushes(), map }
     }
 
-    /// Whether a flush of another process has failed since this was last asked.
-    pub fn have_come(&mut self, peers: &mut Peers) -> bool {
+    /// Whether a flush of another process has failed since the last call.
+    pub fn have_come(&mut self, peers: &mut PeerLinks) -> bool {
         let lost = self.map.lost_flushes();
         let is_news = std::mem::replace(&mut self.known, lost) != lost;
         peers.have_lost_flush() | is_news

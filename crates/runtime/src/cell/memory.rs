@@ -1,18 +1,18 @@
 //! The memory that a cell shares with its clients, and its frames.
 //!
-//! A client is here from its admission until the core has forgotten it; from its expulsion on it is
-//! silent: what it still writes is not looked at.
+//! A client has an entry here from its admission until the core has forgotten it. After its
+//! expulsion it is silenced: the cell does not read what it still writes.
 //!
 //! ```text
-//! slot:  rung --offer--> queued --take--> in work --reply--> idle
+//! slot:  rung --offer--> queued --take--> in progress --reply--> idle
 //! ```
 //!
-//! A slot has at most one request queued or in work, whatever its client writes meanwhile, so a
-//! client's slots bound what it can ask for at once. A slot that rings early waits for its turn.
+//! A slot has at most one request queued or in progress, whatever its client writes meanwhile, so
+//! the number of a client's slots bounds its requests. A slot that rings early waits.
 //!
-//! A request that is still in work when its turn is over counts for its user until it is answered:
-//! the client's, or of a front's request the one whom it names. One that waits for a file lock does
-//! not: it may wait for as long as others please.
+//! A request that is still in progress when its turn is over counts for its user until it is
+//! answered. The user is the client's own, or for a front the one that the request names. A request
+//! that waits for a file lock does not count, because other users decide how long it waits.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,19 +34,19 @@ struct ClientMemory {
     requests: ClientReader,
     replies: ReplyWriter,
     bells_seen: u64,
-    /// Slots that rang and were not taken since, were offered and not taken since, and whose
-    /// requests are not answered yet, as bits.
+    /// Bits of the slots that have rung and were not taken since; that are queued; whose requests
+    /// are in progress.
     rung: u64,
     queued: u64,
-    in_work: u64,
-    /// Of these, requests that count for a user, and of each slot for whom.
+    in_progress: u64,
+    /// Of those in progress, the requests that count for a user, and that user by slot.
     counted: u64,
-    /// Those that wait for file locks, and so do not count.
+    /// Requests that wait for file locks and so do not count.
     awaits_lock: u64,
     users: Vec<u32>,
-    /// The client's own user, unless it acts for others.
+    /// The client's own user, unless it acts for many (a front).
     user: Option<u32>,
-    /// The last request taken of each slot.
+    /// The number of the last request taken from each slot.
     taken: Vec<u32>,
     silent: bool,
 }
@@ -68,7 +68,7 @@ impl ClientMemory {
             bells_seen: 0,
             rung: 0,
             queued: 0,
-            in_work: 0,
+            in_progress: 0,
             counted: 0,
             awaits_lock: 0,
             users: vec![0; slots],
@@ -82,9 +82,9 @@ impl ClientMemory {
         Ok(memory)
     }
 
-    /// What a predecessor left: its grants are void, who has its answer and sleeps is woken, and
-    /// what it had not answered rings. A request that is posted later changes the bell after this
-    /// look at it.
+    /// Takes over a predecessor's memory: voids its lease words, wakes client threads that sleep
+    /// though their answer is there, and marks the slots whose request it had not answered. A
+    /// request that is submitted later changes the doorbell after it is read here.
     fn take_over(&mut self, cell: CellId) {
         self.replies.clear_words();
         self.requests.rung(cell, &mut self.bells_seen);
@@ -96,23 +96,23 @@ impl ClientMemory {
     }
 }
 
-/// What [`Memory`] is over.
+/// The implementation of [`Memory`] over shared segments.
 pub struct SharedMemory {
     cell: CellId,
     epoch: Epoch,
     frames: Frames,
     clients: BTreeMap<ClientId, ClientMemory>,
-    /// Requests in work of each user that has any.
-    in_work: BTreeMap<u32, usize>,
+    /// The number of requests in progress of each user that has any.
+    in_progress: BTreeMap<u32, usize>,
     eased: u64,
-    /// There it says what it executes.
+    /// Where the cell publishes the request that it executes.
     vitals: Option<VitalsWriter>,
 }
 
 impl SharedMemory {
     pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
-        let (clients, in_work) = (BTreeMap::new(), BTreeMap::new());
-        Self { cell, epoch, frames, clients, in_work, eased: 0, vitals: None }
+        let (clients, in_progress) = (BTreeMap::new(), BTreeMap::new());
+        Self { cell, epoch, frames, clients, in_progress, eased: 0, vitals: None }
     }
 
     pub fn with_vitals(self, vitals: VitalsWriter) -> Self {
@@ -123,8 +123,9 @@ impl SharedMemory {
         &self.frames
     }
 
-    /// Maps the segments of a new client: its own, and the cell's for it. It has so many slots, and
-    /// acts for this user, or for whom its requests name.
+    /// Maps the segments of a new client: the client's own, and the cell's for it. `terms` are its
+    /// number of slots and its user; a client without a user is a front, whose requests name
+    /// theirs.
     pub fn admit(
         &mut self,
         client: ClientId,
@@ -147,29 +148,29 @@ impl SharedMemory {
     pub fn forget(&mut self, client: ClientId) {
         if let Some(memory) = self.clients.remove(&client) {
             let slots = (0..memory.users.len()).filter(|slot| memory.counted >> slot & 1 != 0);
-            slots.for_each(|slot| self.one_less_of(memory.users[slot]));
+            slots.for_each(|slot| self.decrement(memory.users[slot]));
         }
         self.eased += 1;
     }
 
-    fn one_less_of(&mut self, uid: u32) {
-        let count = self.in_work.get_mut(&uid).expect("counted");
+    fn decrement(&mut self, uid: u32) {
+        let count = self.in_progress.get_mut(&uid).expect("counted");
         *count -= 1;
         if *count == 0 {
-            self.in_work.remove(&uid);
+            self.in_progress.remove(&uid);
         }
     }
 
-    /// Grows whenever a user may have less in work.
+    /// A counter that grows whenever a user may have fewer requests in progress.
     pub fn eased(&self) -> u64 {
         self.eased
     }
 
-    /// Offers each slot that has rung, once, until `queue` takes no more.
+    /// Offers each slot that has rung once, until `queue` takes no more.
     pub fn offer(&mut self, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
         for (&client, memory) in &mut self.clients {
             memory.rung |= memory.requests.rung(self.cell, &mut memory.bells_seen);
-            let mut bits = memory.rung & !(memory.queued | memory.in_work);
+            let mut bits = memory.rung & !(memory.queued | memory.in_progress);
             while bits != 0 && !memory.silent {
                 let slot = SlotNo(bits.trailing_zeros() as u16);
                 let uid = memory.user.unwrap_or_else(|| memory.requests.uid(slot));
@@ -193,21 +194,21 @@ impl SharedMemory {
     }
 
     /// The user's requests that are not answered yet.
-    pub fn in_work(&self, uid: u32) -> usize {
-        self.in_work.get(&uid).copied().unwrap_or(0)
+    pub fn in_progress(&self, uid: u32) -> usize {
+        self.in_progress.get(&uid).copied().unwrap_or(0)
     }
 
-    /// The request's turn is over. If it was not answered it counts for its user from now on, for
-    /// whom `header` says.
+    /// Ends the request's turn. If it is not answered it counts from now on for the client's user,
+    /// or for the one that `header` names.
     #[inline]
     pub fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
         let Some(memory) = self.clients.get_mut(&from.client) else { return };
         let bit = 1 << from.slot.0;
-        if memory.in_work & !memory.counted & !memory.awaits_lock & bit != 0 {
+        if memory.in_progress & !memory.counted & !memory.awaits_lock & bit != 0 {
             let uid = memory.user.unwrap_or(header.uid);
             memory.counted |= bit;
             memory.users[usize::from(from.slot.0)] = uid;
-            *self.in_work.entry(uid).or_default() += 1;
+            *self.in_progress.entry(uid).or_default() += 1;
         }
     }
 
@@ -219,18 +220,18 @@ impl SharedMemory {
         self.eased += 1;
     }
 
-    /// The slot's request counts for its user no more.
+    /// The slot's request no longer counts for its user.
     fn discount(&mut self, from: SlotRef) {
         let Some(memory) = self.clients.get_mut(&from.client) else { return };
         let bit = 1 << from.slot.0;
         if memory.counted & bit != 0 {
             memory.counted &= !bit;
             let uid = memory.users[usize::from(from.slot.0)];
-            self.one_less_of(uid);
+            self.decrement(uid);
         }
     }
 
-    /// Copies the slot's new request to `body` and leaves it where it is. False if there is none
+    /// Copies the slot's new request to `body` without taking it. False if there is none, or none
     /// that can be read.
     pub fn peek(&self, from: SlotRef, body: &mut Vec<u8>) -> bool {
         let Some(memory) = self.clients.get(&from.client) else { return false };
@@ -238,8 +239,8 @@ impl SharedMemory {
         matches!(memory.requests.take(self.cell, from.slot, taken, body), Ok(Some(_)))
     }
 
-    /// The slot's new request, its body copied to `body`, or the number of one that is malformed.
-    /// `None` if there is nothing new.
+    /// Takes the slot's new request and copies its body to `body`; an error is the number of a
+    /// malformed one. `None` if there is no new request.
     pub fn take(
         &mut self,
         from: SlotRef,
@@ -254,7 +255,7 @@ impl SharedMemory {
             Ok(None) => None,
             Ok(Some(header)) => {
                 *taken = header.seq;
-                memory.in_work |= bit;
+                memory.in_progress |= bit;
                 Some(Ok(header))
             }
             Err(unreadable) => {
@@ -268,14 +269,14 @@ impl SharedMemory {
         let memory = self.clients.get_mut(&to.client);
         let memory = memory.expect("the core names only clients that it has not forgotten");
         let bit = 1 << to.slot.0;
-        memory.in_work &= !bit;
+        memory.in_progress &= !bit;
         memory.awaits_lock &= !bit;
         self.eased += 1;
         memory.replies.reply(&memory.requests, to.slot, seq, header, body);
         self.discount(to);
     }
 
-    /// Answers bytes that are no request.
+    /// Answers a malformed request.
     pub fn refuse(&mut self, to: SlotRef, seq: u32) {
         self.reply(to, seq, ReplyHeader { errno: Some(Errno::EPROTO), payload_len: 0 }, &[]);
     }
@@ -352,7 +353,7 @@ mod tests {
     const CELL: CellId = CellId(2);
     const USER: u32 = 1000;
 
-    /// One client of two slots, as it sees a cell.
+    /// One client of two slots, and the cell's memory for it.
     fn pair() -> (SharedMemory, ClientWriter, ReplyReader) {
         let requests = Segment::create("warren-test", client_segment_len(2)).expect("segment");
         let replies = Segment::create("warren-test", cell_segment_len(2)).expect("segment");
@@ -375,8 +376,8 @@ mod tests {
         slots
     }
 
-    fn post(client: &ClientWriter, seq: u32, payload_len: u32) {
-        client.post(
+    fn submit(client: &ClientWriter, seq: u32, payload_len: u32) {
+        client.submit(
             CELL,
             SLOT.slot,
             &RequestHeader { seq, payload_len, ..Default::default() },
@@ -389,40 +390,40 @@ mod tests {
     fn a_request_is_taken_once() {
         let (mut memory, client, _) = pair();
         let mut body = Vec::new();
-        post(&client, 1, 0);
+        submit(&client, 1, 0);
         assert_eq!(offered(&mut memory), [SLOT]);
         let header = memory.take(SLOT, &mut body).expect("new").expect("sound");
         assert_eq!((header.seq, body.as_slice()), (1, b"body".as_slice()));
-        assert_eq!(memory.in_work(USER), 0, "its turn is not over");
+        assert_eq!(memory.in_progress(USER), 0, "the turn has not ended");
         (0..2).for_each(|_| memory.end_turn(SLOT, &header));
-        assert_eq!(memory.in_work(USER), 1);
+        assert_eq!(memory.in_progress(USER), 1);
         client.ring(CELL, SLOT.slot);
-        assert!(offered(&mut memory).is_empty(), "its request is in work");
+        assert!(offered(&mut memory).is_empty(), "its request is in progress");
         memory.reply(SLOT, 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
-        assert_eq!((memory.in_work(USER), offered(&mut memory)), (0, vec![SLOT]));
+        assert_eq!((memory.in_progress(USER), offered(&mut memory)), (0, vec![SLOT]));
         assert!(memory.take(SLOT, &mut body).is_none());
         assert!(offered(&mut memory).is_empty());
     }
 
     #[test]
-    fn a_slot_is_offered_once_and_again_if_nobody_took_it() {
+    fn a_slot_is_offered_once_and_again_if_the_queue_was_full() {
         let (mut memory, client, _) = pair();
-        post(&client, 1, 0);
+        submit(&client, 1, 0);
         memory.offer(|_, _| false);
         assert_eq!(offered(&mut memory), [SLOT]);
         client.ring(CELL, SLOT.slot);
         assert!(offered(&mut memory).is_empty(), "it is queued");
         let mut body = Vec::new();
         assert!(memory.peek(SLOT, &mut body) && memory.peek(SLOT, &mut body));
-        assert_eq!((body.as_slice(), memory.in_work(USER)), (b"body".as_slice(), 0));
+        assert_eq!((body.as_slice(), memory.in_progress(USER)), (b"body".as_slice(), 0));
         assert!(memory.take(SLOT, &mut body).is_some());
         assert!(!memory.peek(SLOT, &mut body));
     }
 
     #[test]
-    fn what_cannot_be_read_is_answered_by_its_number() {
+    fn a_malformed_request_is_answered_by_its_number() {
         let (mut memory, client, replies) = pair();
-        post(&client, 5, 0);
+        submit(&client, 5, 0);
         assert_eq!(offered(&mut memory), [SLOT]);
         let mut body = Vec::new();
         let header = memory.take(SLOT, &mut body).expect("new").expect("a line");
@@ -432,10 +433,10 @@ mod tests {
         assert_eq!(answer.errno, Some(Errno::EPROTO));
     }
 
-    /// Cell 2 dies with one request answered, one taken, one posted and not rung; the slot of
-    /// another is on its way to a living cell.
+    /// Cell 2 dies with one request answered, one taken, and one submitted without a ring. Another
+    /// slot waits for an answer of a living cell.
     #[test]
-    fn a_successor_finds_what_waits_for_it_and_nothing_else() {
+    fn a_successor_finds_the_unanswered_requests_and_no_others() {
         let slots = 4;
         let segment = |len| Segment::create("warren-test", len).expect("segment");
         let (requests, replies) =
@@ -455,7 +456,7 @@ mod tests {
         assert!(offered(&mut first).is_empty());
         first.store_word(CLIENT, 9, 5);
         for (cell, slot) in [(CELL, 0), (CELL, 1), (CellId(1), 2)] {
-            client.post(cell, SlotNo(slot), &header(1), b"body");
+            client.submit(cell, SlotNo(slot), &header(1), b"body");
             client.ring(cell, SlotNo(slot));
         }
         assert_eq!(offered(&mut first), [of(0), of(1)]);
@@ -463,7 +464,7 @@ mod tests {
             assert!(first.take(of(slot), &mut Vec::new()).is_some());
         }
         first.reply(of(0), 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
-        client.post(CELL, SlotNo(3), &header(1), b"body");
+        client.submit(CELL, SlotNo(3), &header(1), b"body");
         drop(first);
         let mut second = open(2);
         assert_eq!(
@@ -477,24 +478,24 @@ mod tests {
         for slot in [1, 3] {
             assert_eq!(second.take(of(slot), &mut body).expect("new").expect("sound").seq, 1);
         }
-        // The bell of a request that was found without it.
+        // The ring of a request that was found without it.
         client.ring(CELL, SlotNo(3));
         second.reply(of(3), 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
         assert_eq!(offered(&mut second), [of(3)]);
         assert!(second.take(of(3), &mut body).is_none());
-        client.post(CELL, SlotNo(0), &header(2), b"body");
+        client.submit(CELL, SlotNo(0), &header(2), b"body");
         client.ring(CELL, SlotNo(0));
         assert_eq!(offered(&mut second), [of(0)]);
     }
 
     #[test]
-    fn a_silenced_client_is_not_heard_and_a_forgotten_one_is_gone() {
+    fn a_silenced_client_is_ignored_and_a_forgotten_one_is_gone() {
         let (mut memory, client, _) = pair();
-        post(&client, 1, 0);
+        submit(&client, 1, 0);
         memory.silence(CLIENT);
         assert!(offered(&mut memory).is_empty());
         assert!(memory.take(SLOT, &mut Vec::new()).is_none());
-        // The core may still write to it until it says that it has forgotten it.
+        // The core may write to it until it reports that it has forgotten it.
         memory.zero_payload(SLOT, PAYLOAD_MAX - 8, 8);
         memory.forget(CLIENT);
         assert!(offered(&mut memory).is_empty());

@@ -1,14 +1,14 @@
-//! The cell's inbox and its ways to the others'. What finds a peer's inbox full waits here, in
-//! order.
+//! The cell's inbox and its links to the other cells. Messages that find a peer's inbox full wait
+//! here, in order.
 //!
-//! A message is taken if its capability is on the inbox's list and it is of no earlier epoch than
-//! its peer's; else it is counted and dropped, and the first of each kind is told on the standard
-//! error output. Only the supervisor raises a peer's epoch, so that a faulty peer cannot lock its
-//! successor out.
+//! A message is accepted if its capability is on the inbox's list and its epoch is not earlier than
+//! the peer's. Any other message is counted and dropped, and the first of each kind is logged. Only
+//! the supervisor raises a peer's epoch, so that a faulty peer cannot lock its successor out.
 //!
-//! A peer that has written what cannot be (a record, a cursor, its vitals) is *suspect*: what lies
-//! behind that is void, nothing more is sent to it, and the supervisor is told, which ends one of
-//! the two. Then the link is made anew. All else goes on meanwhile.
+//! A peer that has written an impossible value (a record, a cursor, its vitals) is *suspect*.
+//! Everything behind that value is void, nothing more is sent to the peer, and the supervisor
+//! receives a report and ends one of the two cells. Then the link is made anew. All other work
+//! continues meanwhile.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,14 +26,14 @@ use warren_shm::{
 use crate::error::FleetError;
 use crate::message::{PEER_DESCRIPTORS, PeerRoute};
 
-/// Messages that wait for one peer before it is suspect: more than all tasks send.
+/// Messages that may wait for one peer before it becomes suspect: more than all tasks send.
 const WAITING_MAX: usize = 1 << 20;
 
 struct Peer {
     link: PeerLink,
-    /// Messages of an earlier one are refused.
+    /// Messages of an earlier epoch are refused.
     epoch: Epoch,
-    /// What is sent to it is sent under this one, and what it sends under the other.
+    /// The capability of messages to the peer; `admits` is that of messages from it.
     capability: Capability,
     admits: Capability,
     vitals: VitalsReader,
@@ -42,14 +42,14 @@ struct Peer {
     waiting: [VecDeque<Vec<u8>>; 2],
     /// Something was sent since the bell was last rung.
     unrung: bool,
-    /// What it sends is read: not before the order that names it.
-    heard: bool,
-    /// It is not read, nor sent anything, any more.
+    /// The order that names the peer has arrived. Its messages are not read before that.
+    is_joined: bool,
+    /// Nothing is read from it or sent to it any more.
     is_suspect: bool,
 }
 
 impl Peer {
-    /// Returns what is to be reported, the first time.
+    /// Marks the peer suspect. Returns the report, the first time.
     fn suspect(&mut self, cell: CellId, why: Suspicion) -> Option<Report> {
         if std::mem::replace(&mut self.is_suspect, true) {
             return None;
@@ -59,18 +59,18 @@ impl Peer {
     }
 }
 
-/// All other cells of the fleet.
-pub struct Peers {
+/// The links to all other cells of the fleet.
+pub struct PeerLinks {
     cell: CellId,
     epoch: Epoch,
     peers: Vec<Option<Peer>>,
-    /// Those that have joined and to whom there is no link.
+    /// Peers that have joined without a link.
     absent: BTreeSet<CellId>,
-    /// Who may send to this cell.
+    /// The capabilities that admit messages to this cell.
     inbox: CapabilityList,
     dropped: Dropped,
-    /// Flushes of each that are known to have failed, also while it has no link, and whether there
-    /// are new ones.
+    /// The known number of each peer's failed flushes, also while it has no link, and whether it
+    /// has grown since it was last read.
     lost_flushes: Vec<Option<u64>>,
     new_lost_flush: bool,
     /// Suspicions that were not reported yet.
@@ -78,7 +78,7 @@ pub struct Peers {
     bytes: Vec<u8>,
 }
 
-/// Messages that were not taken.
+/// The number of messages that were not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Dropped {
     /// Without a capability on the inbox's list.
@@ -87,16 +87,16 @@ pub struct Dropped {
     pub stale: u64,
 }
 
-/// What [`Peers::receive`] found.
+/// What [`PeerLinks::receive`] found.
 #[derive(Debug)]
 pub enum Received {
     Message(PeerMessage),
-    /// One that was dropped. There may be more behind it.
+    /// A message that was dropped. There may be more behind it.
     Dropped,
     Nothing,
 }
 
-/// The lane a message takes. Pool messages are requests: nobody waits for one to free something.
+/// The lane of a message. Pool messages are requests: nothing that frees a resource waits for one.
 fn lane_of(message: &PeerMessage) -> Lane {
     match message.body {
         PeerBody::Reply(_) => Lane::Reply,
@@ -104,7 +104,7 @@ fn lane_of(message: &PeerMessage) -> Lane {
     }
 }
 
-impl Peers {
+impl PeerLinks {
     pub fn new(cell: CellId, epoch: Epoch, cells: u16) -> Self {
         let peers = (0..cells).map(|_| None).collect();
         let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
@@ -138,11 +138,11 @@ impl Peers {
         let bell = WakeFd::from_fd(bell);
         let no_room = || FleetError::Bug(format!("no room for a link to cell {peer}"));
         let place = self.peers.get_mut(usize::from(peer.0)).ok_or_else(no_room)?;
-        // Of vitals that cannot be it is seen later.
+        // Impossible vitals are noticed later.
         let lost_flushes = vitals.lost_flushes().unwrap_or(0);
         self.lost_flushes[usize::from(peer.0)].get_or_insert(lost_flushes);
         self.inbox.add(admits, Uses::Many).map_err(|_| no_room())?;
-        let (waiting, unrung, heard) = (Default::default(), false, false);
+        let (waiting, unrung, is_joined) = (Default::default(), false, false);
         self.absent.remove(&peer);
         *place = Some(Peer {
             link,
@@ -153,30 +153,31 @@ impl Peers {
             bell,
             waiting,
             unrung,
-            heard,
+            is_joined,
             is_suspect: false,
         });
         Ok(())
     }
 
-    /// What the peer has sent makes no sense.
+    /// Marks a peer whose messages make no sense suspect.
     pub fn suspect(&mut self, peer: CellId, why: Suspicion) {
         let place = self.peers.get_mut(usize::from(peer.0)).and_then(Option::as_mut);
         self.suspicions.extend(place.and_then(|place| place.suspect(peer, why)));
     }
 
-    /// Whether what came of the peer is void.
+    /// Whether messages that were received from the peer are void.
     pub fn is_suspect(&self, peer: CellId) -> bool {
         let place = self.peers.get(usize::from(peer.0)).and_then(Option::as_ref);
         place.is_some_and(|place| place.is_suspect)
     }
 
-    /// A suspicion that is to be reported.
+    /// A suspicion to report.
     pub fn take_suspicion(&mut self) -> Option<Report> {
         self.suspicions.pop()
     }
 
-    /// The peer is gone, and what it had sent has been received. What waits for it is dropped.
+    /// Closes the link to a peer that is gone, after all that it had sent was received. Messages
+    /// that wait for it are dropped.
     pub fn close(&mut self, peer: CellId) {
         self.look_for_lost_flushes();
         let place = self.peers.get_mut(usize::from(peer.0));
@@ -186,19 +187,20 @@ impl Peers {
         self.absent.remove(&peer);
     }
 
-    /// The order that names a successor of a peer is here. Without a link to it: it is gone
-    /// already, and what is sent to it before the order that says so is lost.
+    /// The order that names a peer's successor has arrived. If there is no link, the successor is
+    /// gone already, and messages to it are dropped until the order arrives that reports its end.
     pub fn joined(&mut self, peer: CellId) {
         match self.peers.get_mut(usize::from(peer.0)) {
-            Some(Some(peer)) => peer.heard = true,
+            Some(Some(peer)) => peer.is_joined = true,
             Some(None) => drop(self.absent.insert(peer)),
             None => {}
         }
     }
 
-    /// Those to whom there is a link by now were there before this cell: no order names them.
+    /// Starts to read from the peers with a link. They were there before this cell, so no order
+    /// names them.
     pub fn begin(&mut self) {
-        self.peers.iter_mut().flatten().for_each(|peer| peer.heard = true);
+        self.peers.iter_mut().flatten().for_each(|peer| peer.is_joined = true);
     }
 
     /// Messages dropped so far.
@@ -206,13 +208,13 @@ impl Peers {
         self.dropped
     }
 
-    /// Threads of other cells that are awake.
+    /// The number of threads of other cells that are awake.
     pub fn spinners(&self) -> u32 {
         // A cell has one thread, whatever its vitals say.
         self.peers.iter().flatten().map(|peer| peer.vitals.spinners().min(1)).sum()
     }
 
-    /// Whether a flush of one of them has failed since this was last asked.
+    /// Whether a flush of a peer has failed since the last call.
     pub fn have_lost_flush(&mut self) -> bool {
         self.look_for_lost_flushes();
         std::mem::take(&mut self.new_lost_flush)
@@ -235,7 +237,7 @@ impl Peers {
         (0..self.peers.len() as u16).map(CellId).filter(move |&peer| peer != cell)
     }
 
-    /// Sends now or, behind what waits already, later.
+    /// Sends now, or later behind messages that wait already.
     pub fn send(&mut self, to: CellId, message: &PeerMessage) -> Result<(), FleetError> {
         self.bytes.clear();
         message.encode(&mut self.bytes);
@@ -269,8 +271,8 @@ impl Peers {
         Ok(())
     }
 
-    /// Sends what waits and rings the bells of peers that were sent something; says whether
-    /// anything that waited went out.
+    /// Sends messages that wait, and rings the bells of peers to which something was sent. Returns
+    /// whether any waiting message was sent.
     pub fn flush(&mut self) -> bool {
         let mut went_out = false;
         for (cell, peer) in (0..).map(CellId).zip(&mut self.peers) {
@@ -293,16 +295,16 @@ impl Peers {
         went_out
     }
 
-    /// Whether something waits for room.
+    /// Whether messages wait for room.
     pub fn is_backed_up(&self) -> bool {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
-    /// The next message in a lane of a peer, if it may be taken. There is none of one that is lost,
-    /// that has not joined yet, or that is suspect.
+    /// The next message in a lane of a peer. A peer that is lost, has not joined yet or is suspect
+    /// has none.
     pub fn receive(&mut self, from: CellId, lane: Lane) -> Received {
         let place = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut);
-        let Some(peer) = place.filter(|peer| peer.heard && !peer.is_suspect) else {
+        let Some(peer) = place.filter(|peer| peer.is_joined && !peer.is_suspect) else {
             return Received::Nothing;
         };
         let Envelope { epoch, capability } = match peer.link.receive(lane, &mut self.bytes) {
@@ -315,12 +317,12 @@ impl Peers {
         };
         if epoch < peer.epoch {
             self.dropped.stale += 1;
-            tell_first(self.dropped.stale, self.cell, from, "of an earlier epoch");
+            warn_first(self.dropped.stale, self.cell, from, "of an earlier epoch");
             return Received::Dropped;
         }
         if self.inbox.present(capability).is_err() {
             self.dropped.refused += 1;
-            tell_first(self.dropped.refused, self.cell, from, "without a capability");
+            warn_first(self.dropped.refused, self.cell, from, "without a capability");
             return Received::Dropped;
         }
         match PeerMessage::from_bytes(&self.bytes) {
@@ -333,8 +335,9 @@ impl Peers {
     }
 }
 
-/// Says what was dropped if it is the first of its kind: a flood of them fills no log.
-fn tell_first(count: u64, cell: CellId, from: CellId, what: &str) {
+/// Warns of the first dropped message of a kind only, so that a flood of them does not fill the
+/// log.
+fn warn_first(count: u64, cell: CellId, from: CellId, what: &str) {
     if count == 1 {
         warn!("/cell/{cell}/inbox: a message of cell {from} {what} was dropped");
     }

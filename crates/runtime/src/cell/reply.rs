@@ -1,11 +1,11 @@
-//! An answer as it goes into a slot.
+//! The encoding of an answer for its slot.
 
 use warren_base::Errno;
 use warren_base::limits::BODY_MAX;
 use warren_proto::{Answer, Capability};
 
-/// The answer as it goes into a slot, in `body` or as an errno. What does not fit is one too: its
-/// length may come from a damaged image.
+/// Encodes the answer in `body`, or as an errno. A reply that does not fit the slot becomes EIO:
+/// its length may come from a damaged image.
 pub(super) fn encode(
     answer: &Answer,
     granted: Capability,

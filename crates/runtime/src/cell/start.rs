@@ -10,7 +10,7 @@ use warren_disk::{LogArea, RootSlot};
 use warren_proto::Wire;
 use warren_shm::Frames;
 
-use super::supervisor_link::{next_packet, nonsense};
+use super::supervisor_link::{malformed, next_packet};
 use crate::error::FleetError;
 use crate::link::Link;
 use crate::message::{CellStart, START_DESCRIPTORS};
@@ -19,19 +19,19 @@ pub(super) fn receive_start(
     link: &mut Link,
 ) -> Result<(CellStart, [OwnedFd; START_DESCRIPTORS]), FleetError> {
     let packet = next_packet(link)?;
-    let start = CellStart::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
-    let fds = packet.fds.try_into().map_err(|_| nonsense())?;
+    let start = CellStart::from_bytes(&packet.bytes).map_err(|_| malformed())?;
+    let fds = packet.fds.try_into().map_err(|_| malformed())?;
     Ok((start, fds))
 }
 
-/// The frames that the supervisor made for this cell.
+/// The frames that the supervisor has made for this cell.
 #[allow(unsafe_code)]
 pub(super) fn adopt_frames(fd: OwnedFd, count: u32) -> Result<Frames, FleetError> {
-    // SAFETY: the supervisor has unmapped the segment before it sent the descriptor; the keeper
-    // only holds one; each cell has its own.
+    // SAFETY: the supervisor unmaps the segment before it sends the descriptor; the keeper only
+    // holds a descriptor; each cell has its own segment.
     let frames = unsafe { Frames::adopt(fd) }?;
     if frames.count() < count {
-        return Err(nonsense());
+        return Err(malformed());
     }
     Ok(frames)
 }
@@ -41,7 +41,7 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
     for (shard, bytes) in &start.roots {
         let root = match bytes.len() {
             0 => None,
-            _ => Some(RootSlot::decode(bytes).map_err(|_| nonsense())?),
+            _ => Some(RootSlot::decode(bytes).map_err(|_| malformed())?),
         };
         roots.push((ShardId(*shard), root));
     }

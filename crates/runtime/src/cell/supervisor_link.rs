@@ -14,33 +14,33 @@ use crate::message::{FromCell, PeerRoute, ToCell};
 
 pub(super) struct SupervisorLink {
     outbox: Outbox,
-    /// Reports are sent in this epoch, under this capability.
+    /// The epoch and capability of the cell's reports.
     epoch: Epoch,
     capability: Capability,
-    /// Reports sent, and orders received.
+    /// The number of reports sent and of orders received.
     reports: u64,
     orders: u64,
 }
 
-/// What the supervisor has sent.
+/// A message from the supervisor.
 pub(super) enum Message {
     Order(Order, Vec<OwnedFd>),
     Link(PeerRoute, Vec<OwnedFd>),
-    /// The cell has been sent all that it must know before its first turn.
+    /// The cell has received all that it must know before its first turn.
     Begin,
     /// An order that an earlier supervisor had sent already: it is dropped.
     Repeated,
 }
 
 pub(super) fn next_packet(link: &mut Link) -> Result<Packet, FleetError> {
-    match link.receive(Wait::Yes).map_err(system("hear from the supervisor"))? {
+    match link.receive(Wait::Yes).map_err(system("receive from the supervisor"))? {
         Received::Packet(packet) => Ok(packet),
         _ => Err(FleetError::Died("the supervisor".into())),
     }
 }
 
-pub(super) fn nonsense() -> FleetError {
-    FleetError::Died("a supervisor that spoke nonsense".into())
+pub(super) fn malformed() -> FleetError {
+    FleetError::Died("a supervisor that sent a malformed message".into())
 }
 
 impl SupervisorLink {
@@ -57,7 +57,7 @@ impl SupervisorLink {
     /// The next message, if there is one.
     pub fn receive(&mut self) -> Result<Option<Message>, FleetError> {
         let received = self.outbox.link.receive(Wait::No);
-        match received.map_err(system("hear from the supervisor"))? {
+        match received.map_err(system("receive from the supervisor"))? {
             Received::Packet(packet) => self.message(packet).map(Some),
             Received::Nothing => Ok(None),
             Received::Closed => Err(FleetError::Died("the supervisor".into())),
@@ -65,14 +65,14 @@ impl SupervisorLink {
     }
 
     fn message(&mut self, packet: Packet) -> Result<Message, FleetError> {
-        match ToCell::from_bytes(&packet.bytes).map_err(|_| nonsense())? {
+        match ToCell::from_bytes(&packet.bytes).map_err(|_| malformed())? {
             ToCell::Order { number, order } => match number.cmp(&self.orders) {
                 Ordering::Less => Ok(Message::Repeated),
                 Ordering::Equal => {
                     self.orders += 1;
                     Ok(Message::Order(order, packet.fds))
                 }
-                Ordering::Greater => Err(nonsense()),
+                Ordering::Greater => Err(malformed()),
             },
             ToCell::Link(route) => Ok(Message::Link(route, packet.fds)),
             ToCell::Begin => Ok(Message::Begin),
@@ -87,7 +87,7 @@ impl SupervisorLink {
         sent.map_err(system("report to the supervisor"))
     }
 
-    /// Sends reports that wait until the supervisor takes them.
+    /// Sends waiting reports until the supervisor takes no more.
     pub fn flush(&mut self) -> Result<(), FleetError> {
         self.outbox.flush().map_err(system("report to the supervisor"))
     }

@@ -1,9 +1,10 @@
-//! An admission as things that can be kept and handed on: its terms and its descriptors.
+//! An admission: the terms and the descriptors of a client, which can be kept and handed to another
+//! process.
 //!
-//! It lasts as long as one copy of its socket is open, whichever process has it. So a process that
-//! serves nothing can hold the admission of one that may die, and the next one goes on with it:
-//! [`super::Connection`] and [`super::Slot`] keep nothing that is not in the memory behind these
-//! descriptors.
+//! It lasts as long as one copy of its socket is open, in whichever process. So a process that
+//! serves nothing can hold the admission of a process that may die, and the successor continues
+//! with it: [`super::Connection`] and [`super::Slot`] keep nothing that is not in the memory behind
+//! these descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,14 +24,14 @@ use crate::message::{
     path_of, welcome_descriptors,
 };
 
-/// Descriptors of an admission beside those of a `Welcome`: socket and flights.
+/// Descriptors of an admission besides those of a `Welcome`: socket and flights.
 const OWN_DESCRIPTORS: usize = 2;
 
 /// How a client wants to be admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
-    /// Name uid and gid with every request, access having been checked. Only root and the fleet's
-    /// own user may.
+    /// Name uid and gid with every request; the client has checked access. Allowed to root and the
+    /// fleet's own user.
     pub front: bool,
     /// Requests in flight at a time, `1..=SLOTS_MAX`.
     pub slots: u16,
@@ -42,7 +43,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// What was granted, and to whom.
+/// What the fleet has granted, and to which client.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(super) struct Terms {
     pub pool: OsBytes,
@@ -52,21 +53,21 @@ pub(super) struct Terms {
     pub shards: u16,
 }
 
-/// A place in a fleet, whether or not anybody makes use of it now.
+/// A client's place in a fleet, whether or not a process uses it now.
 #[derive(Debug)]
 pub struct Admission {
     pub(super) terms: Terms,
     /// The fleet expels the client when the last copy of this is closed.
     pub(super) socket: OwnedFd,
-    /// Where the slots' last calls went: see [`crate::InFlight`].
+    /// The segment that records the last call of each slot: see [`crate::InFlight`].
     pub(super) flights: OwnedFd,
-    /// As they came beside the `Welcome`.
+    /// In the order of the `Welcome`.
     pub(super) segments: Vec<OwnedFd>,
     is_roots: bool,
 }
 
 impl Admission {
-    /// Asks the fleet that serves the pool.
+    /// Applies to the fleet that serves the pool.
     pub fn ask(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
         Self::ask_mounted(pool, options, Path::new(""))
     }
@@ -88,14 +89,14 @@ impl Admission {
             mounted: mounted.as_os_str().as_bytes().into(),
         };
         let (socket, is_roots, reply, segments) =
-            control::exchange(pool, control::patience(), |call| {
+            control::exchange(pool, control::reply_deadline(), |call| {
                 let (reply, segments) = control::ask(&mut call.link, &request, call.until)?;
                 let socket = call.link.share().map_err(system("keep an admission"))?.into_fd();
                 let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
                 Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
             })?;
         let ControlReply::Welcome { client, slots, cells, shards } = reply else {
-            return Err(nonsense());
+            return Err(malformed());
         };
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
         let pool = pool.as_os_str().as_bytes().into();
@@ -107,8 +108,8 @@ impl Admission {
         path_of(&self.terms.pool)
     }
 
-    /// What the fleet asks the process that holds a front's admission; `None` if it is nothing that
-    /// concerns it, as when a supervisor that takes over sends another `Welcome`.
+    /// The next message of the fleet to the process that holds a front's admission. `None` if it is
+    /// not for that process, for example another `Welcome` from a supervisor that takes over.
     pub fn receive_leave(&self) -> Option<(u32, Leave)> {
         let mut link = Link::new(self.socket.try_clone().ok()?, Trust::Host);
         let Ok(Received::Packet(packet)) = link.receive(Wait::No) else { return None };
@@ -118,27 +119,27 @@ impl Admission {
         }
     }
 
-    /// The answer to it, unless that is to close the connection.
+    /// Answers a `Leave` other than by closing the connection.
     pub fn send_in_use(&self, number: u32, by: &str) {
         let by = by.as_bytes()[..by.len().min(IN_USE_MAX)].into();
         let answer = ControlRequest::InUse { version: CONTROL_VERSION, number, by };
         let Ok(socket) = self.socket.try_clone() else { return };
-        // A fleet that does not take it in time takes the mount for one that does not answer.
+        // A fleet that does not take it in time treats the mount as one that does not answer.
         let _ = Link::new(socket, Trust::Host).send(&answer.to_bytes(), &[], Wait::No);
     }
 
-    /// Whether root alone decides what is in the pool: root runs the fleet, and no other user may
-    /// write to the pool beside it. Known to the process that was admitted.
+    /// Whether root alone controls the contents of the pool: root runs the fleet, and no other user
+    /// may write to the pool. Only the process that was admitted knows it.
     pub fn is_roots(&self) -> bool {
         self.is_roots
     }
 
-    /// Hung up when the fleet is gone. What can be read is for [`Self::receive_leave`].
+    /// The socket hangs up when the fleet is gone. Messages on it are for [`Self::receive_leave`].
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// What [`Self::from_parts`] makes an admission of again, in another process.
+    /// The parts from which [`Self::from_parts`] makes the admission again in another process.
     pub fn parts(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
         let own = [self.socket.as_fd(), self.flights.as_fd()];
         let fds = own.into_iter().chain(self.segments.iter().map(AsFd::as_fd));
@@ -146,10 +147,10 @@ impl Admission {
     }
 
     pub fn from_parts(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Self, FleetError> {
-        let terms = Terms::from_bytes(bytes).map_err(|_| nonsense())?;
+        let terms = Terms::from_bytes(bytes).map_err(|_| malformed())?;
         let mut fds = fds.into_iter();
-        let socket = fds.next().ok_or_else(nonsense)?;
-        let flights = fds.next().ok_or_else(nonsense)?;
+        let socket = fds.next().ok_or_else(malformed)?;
+        let flights = fds.next().ok_or_else(malformed)?;
         Self { terms, socket, flights, segments: fds.collect(), is_roots: false }.checked()
     }
 
@@ -157,13 +158,13 @@ impl Admission {
         let (slots, cells) = (usize::from(self.terms.slots), usize::from(self.terms.cells));
         let in_range = (1..=SLOTS_MAX).contains(&slots) && (1..=CELLS_MAX).contains(&cells);
         if !in_range || self.segments.len() != welcome_descriptors(cells) {
-            return Err(nonsense());
+            return Err(malformed());
         }
         Ok(self)
     }
 }
 
-fn nonsense() -> FleetError {
+fn malformed() -> FleetError {
     FleetError::Refused(Errno::EPROTO)
 }
 

@@ -1,8 +1,8 @@
-//! A client's admission to a fleet: its segments, the shard map, the cells' bells.
+//! A client's use of its admission: its segments, the shard map, the cells' bells.
 //!
-//! The admission lasts as long as its socket: the fleet expels a client that closes it, and a
-//! client whose fleet closes it gets EIO from every call. Threads share a connection; each takes
-//! [`Slot`]s of its own.
+//! The admission lasts as long as its socket. The fleet expels a client that closes the socket, and
+//! a client whose fleet closes it gets EIO from every call. Threads share a connection; each takes
+//! its own [`Slot`]s.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::segments::{InFlight, Segments};
 use super::slot::Slot;
 use crate::error::FleetError;
 
-/// An admission to a fleet. Clones are the same admission.
+/// An open admission to a fleet. Clones are the same admission.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<Segments>,
@@ -24,7 +24,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Asks the fleet that serves the pool for admission.
+    /// Applies for admission to the fleet that serves the pool.
     pub fn connect(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
         Admission::ask(pool, options)?.open()
     }
@@ -41,7 +41,7 @@ impl Connection {
         Some(Slot::new(Arc::clone(&self.shared), number))
     }
 
-    /// The request that waits in a slot now: what a `Cancel` names.
+    /// The request that is in flight in a slot, for a `Cancel`.
     pub fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
         self.shared.in_flight(slot)
     }
@@ -66,19 +66,19 @@ impl Connection {
         self.shared.requests.slots() as u16
     }
 
-    /// Whether the fleet is there. `false` once it has closed the socket.
+    /// Whether the fleet still exists: `false` once it has closed the socket.
     pub fn is_alive(&self) -> bool {
         self.shared.is_alive()
     }
 
-    /// Waits until the fleet closes the socket; `false` if it is still there after `timeout`.
+    /// Waits until the fleet closes the socket. `false` if it is still open after `timeout`.
     pub fn wait_for_hangup(&self, timeout: Duration) -> bool {
         self.shared.wait_for_hangup(timeout)
     }
 }
 
 impl Admission {
-    /// Makes use of it. Only one process at a time may.
+    /// Opens the admission. Only one process may use it at a time.
     pub fn open(self) -> Result<Connection, FleetError> {
         let pool = self.pool();
         Ok(Connection { shared: Arc::new(Segments::open(self)?), pool })

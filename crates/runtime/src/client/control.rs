@@ -1,4 +1,4 @@
-//! The fleet's control socket, as a client sees it: find it, make sure who listens, send one
+//! The client's side of the fleet's control socket: finds it, verifies the listener, and sends one
 //! request.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,23 +25,23 @@ use crate::status::{FleetStatus, SILENT};
 /// How long a fleet may take to reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long fleets may take to send their status, all together.
+/// How long all fleets together may take to send their status.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a request is sent anew because the connection was closed. After `SUCCESSORS_MAX`
-/// supervisors in a row that failed there is none.
+/// How often a request is sent again after the connection was closed. After `SUCCESSORS_MAX` failed
+/// supervisors in a row there is no other.
 const EXCHANGES_MAX: usize = 100;
 
-/// Bytes of stack of a thread that asks one fleet: a packet, and JSON that nests a few levels.
+/// Bytes of stack of a thread that queries one fleet: for a packet and slightly nested JSON.
 const ASKING_STACK: usize = 256 << 10;
 
-/// Bytes of a status at most: more than a fleet with all cells and clients it can have.
+/// The limit of a status in bytes: more than a fleet with the maximum of cells and clients needs.
 const STATUS_MAX: usize = 1 << 20;
 
-/// What a connection to one socket came to.
+/// The result of connecting to one socket.
 enum Attempt {
     Connected(Link),
-    /// No process listens there, or one whose socket it cannot be.
+    /// No process listens there, or a process that cannot be the fleet.
     NoFleet,
     /// This process may not connect.
     Denied,
@@ -50,9 +50,9 @@ enum Attempt {
 /// A connection to the fleet that serves a pool.
 pub(crate) struct Call {
     pub link: Link,
-    /// The pool as it was when its socket was looked for.
+    /// The pool as it was when the socket was searched.
     pub pool: PoolId,
-    /// When the fleet must have answered.
+    /// The deadline for the fleet's answer.
     pub until: Instant,
 }
 
@@ -72,8 +72,9 @@ pub(crate) fn connect_to(pool: &Path, until: Instant) -> Result<Call, FleetError
     })
 }
 
-/// Exchanges messages with the fleet that serves the pool; again if it closes the connection: the
-/// supervisor may have died, and the next one does not know the requests that it had not answered.
+/// Exchanges messages with the fleet that serves the pool. If the fleet closes the connection, the
+/// exchange is repeated: the supervisor may have died, and its successor does not know the requests
+/// that it had not answered.
 pub(crate) fn exchange<T>(
     pool: &Path,
     until: Instant,
@@ -84,7 +85,7 @@ pub(crate) fn exchange<T>(
         if !outcome.as_ref().is_err_and(is_closed) {
             break;
         }
-        // If no process listens any more the fleet has died, and not only its supervisor.
+        // If no process listens any more, the whole fleet has died, not only its supervisor.
         let Ok(mut call) = connect_to(pool, until) else { break };
         outcome = talk(&mut call);
     }
@@ -94,8 +95,8 @@ pub(crate) fn exchange<T>(
     }
 }
 
-/// When a fleet must have answered that is asked now.
-pub(crate) fn patience() -> Instant {
+/// The deadline for a fleet that is queried now.
+pub(crate) fn reply_deadline() -> Instant {
     Instant::now() + ANSWER_TIMEOUT
 }
 
@@ -110,14 +111,14 @@ fn is_closed(error: &FleetError) -> bool {
     }
 }
 
-/// Connects to a socket. A listener of another user gets no request.
+/// Connects to a socket. A listener of another user receives no request.
 fn open(place: &SocketPath, until: Instant) -> Result<Attempt, FleetError> {
     let doing = "connect to the fleet";
     let address = SocketAddrUnix::new(&place.path).map_err(system(doing))?;
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system(doing))?;
-    // The listener may not accept, and after that may not read.
+    // The listener may neither accept nor read.
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     set_socket_timeout(&socket, Timeout::Send, Some(left)).map_err(system(doing))?;
     match retry(|| connect(&socket, &address)) {
@@ -135,7 +136,7 @@ fn open(place: &SocketPath, until: Instant) -> Result<Attempt, FleetError> {
     Ok(Attempt::Connected(Link::new(socket, trust)))
 }
 
-/// One request, one reply.
+/// Sends one request and receives one reply.
 pub(crate) fn ask(
     link: &mut Link,
     request: &ControlRequest,
@@ -158,7 +159,7 @@ pub(crate) fn ask(
 }
 
 pub(crate) fn await_packet(link: &mut Link, until: Instant) -> Result<Packet, FleetError> {
-    let doing = "hear from the fleet";
+    let doing = "receive from the fleet";
     let timeout = until.saturating_duration_since(Instant::now());
     if !is_readable(link, timeout)? {
         return Err(FleetError::NotReady(timeout.as_secs()));
@@ -169,7 +170,7 @@ pub(crate) fn await_packet(link: &mut Link, until: Instant) -> Result<Packet, Fl
     }
 }
 
-/// Waits until the descriptor is readable or closed by its peer; false if it took too long.
+/// Waits until the descriptor is readable or closed by its peer. False after the timeout.
 pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, FleetError> {
     let timeout = timeout.try_into().map_err(|_| FleetError::NotReady(timeout.as_secs()))?;
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
@@ -179,52 +180,52 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Fle
 
 /// The status of the fleet of this pool.
 pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
-    exchange(pool, patience(), |call| ask_status(&mut call.link, call.until))
+    exchange(pool, reply_deadline(), |call| ask_status(&mut call.link, call.until))
 }
 
-/// The same within [`STATUS_TIMEOUT`], or an error that names the process that does not answer.
+/// The same within [`STATUS_TIMEOUT`]. The error names the process that does not answer.
 pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
     let mut silence = None;
-    let told = exchange(pool, Instant::now() + STATUS_TIMEOUT, |call| {
-        let told = ask_status(&mut call.link, call.until);
-        if matches!(told, Err(FleetError::NotReady(_))) {
+    let status = exchange(pool, Instant::now() + STATUS_TIMEOUT, |call| {
+        let status = ask_status(&mut call.link, call.until);
+        if matches!(status, Err(FleetError::NotReady(_))) {
             silence = Some(Silence::of(&call.link));
         }
-        told
+        status
     });
-    match told {
+    match status {
         Err(FleetError::NotReady(_)) => Err(FleetError::Silent {
             pool: pool.to_path_buf(),
             seconds: STATUS_TIMEOUT.as_secs(),
             what: silence.unwrap_or_default().to_string(),
         }),
-        told => told,
+        status => status,
     }
 }
 
 fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError> {
-    let nonsense = || FleetError::Refused(Errno::EPROTO);
+    let malformed = || FleetError::Refused(Errno::EPROTO);
     let mut reply = ask(link, &ControlRequest::Status { version: CONTROL_VERSION }, until)?.0;
     let mut whole = Vec::new();
     while let ControlReply::Status { json, more } = reply {
         whole.extend_from_slice(&json);
         if !more {
-            let told: FleetStatus = serde_json::from_slice(&whole).map_err(|_| nonsense())?;
-            // The kernel's word, not the fleet's.
+            let status: FleetStatus = serde_json::from_slice(&whole).map_err(|_| malformed())?;
+            // The uid comes from the kernel, not from the fleet.
             let uid = identity::of_peer(&link).map_err(system("talk to the fleet"))?.uid;
-            return Ok(FleetStatus { uid, ..told });
+            return Ok(FleetStatus { uid, ..status });
         }
         if whole.len() > STATUS_MAX {
             break;
         }
         let packet = await_packet(link, until)?;
-        reply = ControlReply::from_bytes(&packet.bytes).map_err(|_| nonsense())?;
+        reply = ControlReply::from_bytes(&packet.bytes).map_err(|_| malformed())?;
     }
-    Err(nonsense())
+    Err(malformed())
 }
 
-/// The status of the fleets of this user; for root, of all users. They are asked at the same time
-/// and answer within [`STATUS_TIMEOUT`], or are shown as [`SILENT`].
+/// The status of this user's fleets; for root, of all users' fleets. They are queried in parallel.
+/// A fleet that does not answer within [`STATUS_TIMEOUT`] is shown as [`SILENT`].
 pub fn status_of_all() -> Vec<FleetStatus> {
     let until = Instant::now() + STATUS_TIMEOUT;
     let sockets = socket_path::all_sockets();
@@ -236,9 +237,9 @@ pub fn status_of_all() -> Vec<FleetStatus> {
                 asking.spawn_scoped(scope, || status_at(socket, until))
             })
             .collect();
-        // A thread that could not be started is a fleet that is not asked.
-        let told = asking.into_iter().filter_map(|asking| asking.ok()?.join().ok()?);
-        told.collect()
+        // If a thread could not be started its fleet is left out.
+        let answered = asking.into_iter().filter_map(|asking| asking.ok()?.join().ok()?);
+        answered.collect()
     })
 }
 
@@ -260,9 +261,10 @@ fn silent(socket: &SocketPath) -> FleetStatus {
     FleetStatus { pool, state: SILENT.into(), uid: socket.uid, ..FleetStatus::default() }
 }
 
-/// Whether a fleet serves the pool. An error if one may, which does not admit this process.
+/// Whether a fleet serves the pool. An error if a fleet may serve it but does not admit this
+/// process.
 pub fn is_served(pool: &Path) -> Result<bool, FleetError> {
-    match connect_to(pool, patience()) {
+    match connect_to(pool, reply_deadline()) {
         Ok(_) => Ok(true),
         Err(FleetError::NoFleet(_)) => Ok(false),
         Err(error) => Err(error),
@@ -272,21 +274,22 @@ pub fn is_served(pool: &Path) -> Result<bool, FleetError> {
 /// How a fleet is stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StopOptions {
-    /// Cuts off programs that use its mounts, after what they have stored was written back.
+    /// Cuts off programs that use the mounts, after the data that they have stored was written
+    /// back.
     pub force: bool,
-    /// Gives up what the last checkpoint lacks if it fails.
+    /// If the last checkpoint fails, gives up what it lacks.
     pub discard: bool,
 }
 
-/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. Its mounts are
-/// unmounted first, after another checkpoint has shown that nothing would be lost; while one is in
-/// use that is refused, and all stay as they are. If a checkpoint fails the fleet serves on
-/// ([`FleetError::StopRefused`]), unless what it lacks is to be discarded.
+/// Stops the pool's fleet after a last checkpoint, and waits until it is gone. First another
+/// checkpoint shows that nothing would be lost, then the mounts are unmounted. If a mount is in use
+/// the stop is refused, and all mounts stay. If a checkpoint fails the fleet continues to serve
+/// ([`FleetError::StopRefused`]), unless `discard` is set.
 pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let StopOptions { force, discard } = options;
     let request = ControlRequest::Stop { version: CONTROL_VERSION, force, discard };
     let (mut link, keeper) =
-        exchange(pool, patience(), |call| match begin_stop(call, &request)? {
+        exchange(pool, reply_deadline(), |call| match begin_stop(call, &request)? {
             ControlReply::Stopping { keeper } => {
                 Ok((call.link.share().map_err(system("talk to the fleet"))?, keeper))
             }
@@ -294,11 +297,11 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
             ControlReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
         })?;
-    // The keeper is still there: its supervisor has just answered. It may be invisible from another
-    // process namespace; then the hang-up must do.
+    // The keeper still runs, because its supervisor has just answered. If it is invisible from this
+    // process namespace, the hang-up of the socket must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
     let pidfd = keeper.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let outcome = last_word(&mut link);
+    let outcome = final_reply(&mut link);
     if let Err(FleetError::StopRefused(_)) = outcome {
         return outcome;
     }
@@ -306,13 +309,13 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
         is_readable(&pidfd, STOP_TIMEOUT)?;
     }
     match outcome {
-        // Its last supervisor may have died between the end and the last word.
+        // Its last supervisor may have died between the end and its final reply.
         Err(FleetError::Died(_)) if is_in_order(pool) => Ok(()),
         outcome => outcome,
     }
 }
 
-/// The answer of a fleet that is to stop, after its trial if it makes one.
+/// The fleet's answer to a stop, after its trial if it makes one.
 fn begin_stop(call: &mut Call, request: &ControlRequest) -> Result<ControlReply, FleetError> {
     let mut answer = ask(&mut call.link, request, call.until)?.0;
     while answer == ControlReply::Trying {
@@ -327,24 +330,24 @@ fn stop_refused(errno: i32) -> FleetError {
     FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO))
 }
 
-/// Whether the superblock has the clean mark: a last checkpoint was made, and nothing since.
+/// Whether the superblock has the clean mark: nothing has changed since a last checkpoint.
 fn is_in_order(pool: &Path) -> bool {
     let superblock = OfflinePool::open(pool, Purpose::Beside).and_then(|pool| pool.superblock());
     superblock.is_ok_and(|superblock| superblock.clean)
 }
 
-/// The fleet's last message. One that closes the connection without it has not ended in order.
-fn last_word(link: &mut Link) -> Result<(), FleetError> {
+/// The fleet's final reply. A fleet that closes the connection without it has not ended in order.
+fn final_reply(link: &mut Link) -> Result<(), FleetError> {
     loop {
         if !is_readable(link, STOP_TIMEOUT)? {
             return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
         }
-        let received = link.receive(Wait::No).map_err(system("hear from the fleet"))?;
+        let received = link.receive(Wait::No).map_err(system("receive from the fleet"))?;
         let Received::Packet(packet) = received else {
             return Err(FleetError::Died("the fleet".into()));
         };
         return match ControlReply::from_bytes(&packet.bytes) {
-            // Another supervisor goes on with it.
+            // Another supervisor continues the stop.
             Ok(ControlReply::Stopping { .. }) => continue,
             Ok(ControlReply::CutOff { line }) => {
                 warren_log::say(&String::from_utf8_lossy(&line));
@@ -364,23 +367,23 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::message::STATUS_PART_MAX;
 
-    /// The outcome of a command whose fleet sends this and closes the connection.
-    fn heard(said: Option<ControlReply>) -> Result<(), FleetError> {
+    /// The outcome of a command whose fleet sends this reply and closes the connection.
+    fn outcome_of(reply: Option<ControlReply>) -> Result<(), FleetError> {
         let (mut ours, theirs) = Link::pair().expect("pair");
-        if let Some(said) = said {
-            theirs.send(&said.to_bytes(), &[], Wait::Yes).expect("send");
+        if let Some(reply) = reply {
+            theirs.send(&reply.to_bytes(), &[], Wait::Yes).expect("send");
         }
         drop(theirs);
-        last_word(&mut ours)
+        final_reply(&mut ours)
     }
 
     #[test]
-    fn a_fleet_that_ends_without_a_word_has_not_stopped() {
-        assert!(heard(Some(ControlReply::Stopped)).is_ok());
+    fn a_fleet_that_ends_without_a_final_reply_has_not_stopped() {
+        assert!(outcome_of(Some(ControlReply::Stopped)).is_ok());
         let failed = ControlReply::Failed { kind: ErrorKind::Other, line: (*b"no space").into() };
-        let failed = heard(Some(failed));
+        let failed = outcome_of(Some(failed));
         assert!(matches!(failed, Err(FleetError::Reported { line, .. }) if line == "no space"));
-        assert!(matches!(heard(None), Err(FleetError::Died(_))));
+        assert!(matches!(outcome_of(None), Err(FleetError::Died(_))));
     }
 
     #[test]
@@ -388,7 +391,7 @@ mod tests {
         let status = FleetStatus { pool: "/pool".repeat(9000), ..FleetStatus::default() };
         let json = serde_json::to_vec(&status).expect("json");
         let (ours, theirs) = Link::pair().expect("pair");
-        // A host's bodies are not read from memfds.
+        // Bodies from a host are not read from memfds.
         let mut ours = Link::new(ours.into_fd(), Trust::Host);
         let parts: Vec<&[u8]> = json.chunks(STATUS_PART_MAX).collect();
         for (n, part) in parts.iter().enumerate() {
@@ -397,6 +400,9 @@ mod tests {
         }
         assert!(parts.len() > 2);
         let uid = socket_path::uid();
-        assert_eq!(ask_status(&mut ours, patience()).ok(), Some(FleetStatus { uid, ..status }));
+        assert_eq!(
+            ask_status(&mut ours, reply_deadline()).ok(),
+            Some(FleetStatus { uid, ..status })
+        );
     }
 }

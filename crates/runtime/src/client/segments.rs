@@ -1,4 +1,4 @@
-//! What all threads of a client share: the memory behind its admission, mapped, and which of its
+//! The state that all threads of a client share: the mapped memory of its admission, and which
 //! slots are taken.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,22 +19,21 @@ use super::admission::Admission;
 use crate::error::FleetError;
 use crate::message::FLIGHTS_LEN;
 
-/// What a client holds of one cell.
+/// A client's mappings and bell of one cell.
 pub(super) struct CellSegments {
     pub replies: ReplyReader,
     pub vitals: VitalsReader,
     pub bell: WakeFd,
 }
 
-/// What all threads of a client share.
+/// The state that all threads of a client share.
 pub(super) struct Segments {
     pub client: ClientId,
     pub shards: u16,
     pub requests: ClientWriter,
     pub cells: Vec<CellSegments>,
     map: ShardMapReader,
-    /// The last call of every slot, an [`InFlight`] each. A successor of this process finds it
-    /// here.
+    /// The last call of every slot, an [`InFlight`] each. A successor of this process reads it.
     flights: WriteMap,
     /// Free slots, as bits.
     free: Mutex<u64>,
@@ -42,8 +41,8 @@ pub(super) struct Segments {
     dead: AtomicBool,
 }
 
-/// A call of a slot, packed into a word: sequence number, cell, whether there is one, and whether
-/// it is waited for.
+/// A slot's call, packed into a word: sequence number, cell, whether there is a call, and whether a
+/// thread waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InFlight {
     pub cell: CellId,
@@ -98,7 +97,7 @@ impl Segments {
         })
     }
 
-    /// The wanted slot, or the lowest, if it is free.
+    /// Takes the wanted slot, or the lowest free one.
     pub fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
@@ -116,14 +115,14 @@ impl Segments {
         waits.then_some(call)
     }
 
-    /// The slot's last call, whether or not it was answered; `None` if there was none yet.
+    /// The slot's last call, answered or not. `None` if there was none yet.
     pub fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
         InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
-    /// The slot makes this call, or has made it. No other thread of the client must see that at
-    /// once: a cell sees the request only after it, and a thread that wants to cancel the call and
-    /// does not find it tries again.
+    /// Records that the slot makes this call, or has made it. Other threads of the client may see
+    /// that late: a cell sees the request only afterwards, and a thread that wants to cancel the
+    /// call and does not find it tries again.
     pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);
@@ -134,9 +133,9 @@ impl Segments {
         (slot < self.requests.slots()).then_some(slot * size_of::<u64>())
     }
 
-    /// The shard map if it is another than `than` and can be read now. One that is being written
-    /// for long leaves the old one in force: a request by that is answered with `Moved`. EIO if it
-    /// is damaged.
+    /// The shard map if it is newer than `than` and can be read now. While a map is being written
+    /// the old one stays in use: a cell answers requests that follow it wrongly with `Moved`. EIO
+    /// if the map is damaged.
     pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);
@@ -156,7 +155,8 @@ impl Segments {
         if self.dead.load(Relaxed) {
             return true;
         }
-        // Not what there is to read: a supervisor that takes over may have sent another `Welcome`.
+        // Polls for the hang-up alone: the socket may be readable because a supervisor that takes
+        // over has sent another `Welcome`.
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let hung_up = matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0);

@@ -1,8 +1,9 @@
-//! A slot: one request of a client on its way, there and back.
+//! A slot: one request of a client and its reply.
 //!
-//! Order of a call: the request goes to the owner of its shard by the newest shard map; `Moved`
-//! means that nothing was executed, so it goes again when the map has changed. Waiting is a short
-//! spin, then sleep; the sleep looks now and then whether the fleet is still there.
+//! Order of a call: the request goes to the owner of its shard by the newest shard map. `Moved`
+//! means that nothing was executed, so the request is sent again when the map has changed. The
+//! caller spins shortly, then sleeps; while it sleeps it checks now and then whether the fleet
+//! still exists.
 
 #![allow(unsafe_code)]
 
@@ -16,41 +17,43 @@ use warren_shm::{ShardMap, WaitOutcome};
 
 use super::segments::{InFlight, Segments};
 
-/// The longest spin: what a loaded cell takes for a few requests. Longer costs others their core.
+/// The longest spin: what a loaded cell needs for a few requests. A longer spin would take the core
+/// from other threads.
 const SPIN_MAX: Duration = Duration::from_micros(20);
 
-/// The shortest spin: a round trip to a cell that spins on another core, and some.
+/// The shortest spin: a little more than a round trip to a cell that spins on another core.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// Calls between two tries whether the longest spin is worth it again.
+/// Calls between two attempts to spin for the longest time again.
 const TRY_LONG_SPIN_EVERY: u32 = 32;
 
-/// When a sleeping call first looks whether the fleet is still there. It waits twice as long each
-/// time, so that a call that waits for hours costs next to nothing.
+/// When a sleeping call first checks whether the fleet still exists. The pause doubles each time,
+/// so that a call that waits for hours costs almost nothing.
 const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
 
-/// The longest that a sleeping call does not notice that the fleet is gone.
+/// The longest time until a sleeping call notices that the fleet is gone.
 const LOOK_AT_FLEET_MAX: Duration = Duration::from_millis(1600);
 
-/// When an inherited slot's bell is rung again if there is no answer: see [`Slot::inherited`]. It
-/// waits twice as long each time, beyond the second in which a cell looks in any case.
+/// When the bell of an inherited slot is rung again without an answer: see [`Slot::inherited`]. The
+/// pause doubles each time, beyond the second after which a cell looks anyway.
 const RING_AGAIN: Duration = Duration::from_millis(2);
 
-/// How often a call follows a shard that moves before the map or the cells must be wrong.
+/// How often a call follows a moving shard before it fails: then the map or the cells must be
+/// wrong.
 const MOVES_MAX: u32 = 100;
 
-/// How long a call waits for the shard map that a `Moved` announced, or for any.
-const MAP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a call waits for the shard map that a `Moved` announced, or for the first one.
+const MAP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first version that a shard map can have.
 const MAP_FIRST: MapVersion = MapVersion(1);
 
-/// What a request rests on.
+/// The authority of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Authority {
-    /// A front's: its kernel has checked what this user may do (uid, gid).
+    /// For a front: its kernel has checked what this user may do (uid, gid).
     User(u32, u32),
-    /// Any other client's: it has reached what it names.
+    /// For other clients: the capabilities of the inodes that the request names.
     Capabilities(Capabilities),
 }
 
@@ -71,23 +74,23 @@ pub struct Slot {
     shared: Arc<Segments>,
     number: SlotNo,
     seq: u32,
-    /// Others have used the slot, perhaps a process that was killed before or after it rang the
-    /// bell. A bell rings by changing: if there was a change that the cell has not looked at yet,
-    /// ours undoes it. So it is rung until the cell must have seen a change; one too many does no
-    /// harm but to the next.
+    /// The slot was used before, perhaps by a process that was killed before or after it rang the
+    /// bell. A bell rings by changing a bit: if the cell has not seen the earlier change yet, this
+    /// process's ring undoes it. So the bell is rung until the cell must have seen a change. One
+    /// ring too many harms only the next call.
     inherited: bool,
     map: ShardMap,
     last_cell: Option<CellId>,
-    /// Where the next request that any cell can serve goes.
+    /// The cell for the next request that any cell can serve.
     any_cell: u16,
     /// How long to spin; zero on a single core.
     spin: Duration,
-    /// Calls since the longest spin was tried.
+    /// Calls since the longest spin was last tried.
     calls: u32,
     body: Vec<u8>,
     /// Bytes of the last reply's payload.
     payload_len: usize,
-    /// What came with the last reply.
+    /// The capability that came with the last reply.
     granted: Capability,
 }
 
@@ -125,7 +128,7 @@ impl Slot {
         self.granted
     }
 
-    /// The lease word of a cell as it stands now.
+    /// The current value of a cell's lease word.
     pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
         match self.shared.cells.get(usize::from(cell.0)) {
             Some(of_cell) if (word as usize) < warren_base::limits::LEASE_WORDS => {
@@ -136,10 +139,10 @@ impl Slot {
     }
 
     /// Sends the request to the cell that can execute it, and waits for the answer. The first
-    /// `payload_len` bytes of [`Slot::payload_out`] go with it. EIO if the fleet is gone.
+    /// `payload_len` bytes of [`Slot::payload_out`] are sent with it. EIO if the fleet is gone.
     ///
-    /// A `Cancel` goes where the slot's request waits; its `seq` 0 stands for whatever waits there
-    /// now.
+    /// A `Cancel` is sent to the cell where the slot's request waits. Its `seq` 0 means the request
+    /// that waits there now.
     pub fn call(
         &mut self,
         authority: impl Into<Authority>,
@@ -160,7 +163,7 @@ impl Slot {
             if self.map.owners.is_empty() {
                 self.await_map(MAP_FIRST)?;
             }
-            // A shard beyond the map is no inode of this pool.
+            // A shard beyond the map belongs to no inode of this pool.
             let cell = self.map.owner(shard).ok_or(Errno::ESTALE)?;
             match self.call_cell(cell, authority, request, payload_len)? {
                 Reply::Moved(version) => self.await_map(version)?,
@@ -170,7 +173,7 @@ impl Slot {
         Err(Errno::EIO)
     }
 
-    /// Sends the request to this very cell. `Moved` is the caller's business.
+    /// Sends the request to this cell. The caller handles `Moved`.
     pub fn call_cell(
         &mut self,
         cell: CellId,
@@ -210,33 +213,33 @@ impl Slot {
         self.seq
     }
 
-    /// Waits for the answer to the last request that this slot sent, be it a dead predecessor's,
-    /// and returns it (again). `None` if there was no request, or it never got out. A slot that
-    /// always asks one cell names it: then it has an answer also if a later request did not get
-    /// out.
+    /// Waits for the answer to the last request that this slot sent, possibly in a process that
+    /// died, and returns it (again). `None` if there was no request, or it was not sent. A caller
+    /// whose slot always uses one cell names it: then there is an answer even if a later request
+    /// was not sent.
     pub fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer> {
         let last = self.shared.last_call(self.number)?;
-        let posted = InFlight { cell: cell.unwrap_or(last.cell), seq: self.seq };
+        let submitted = InFlight { cell: cell.unwrap_or(last.cell), seq: self.seq };
         if self.seq == 0 || cell.is_none() && last.seq != self.seq {
             return None;
         }
-        if usize::from(posted.cell.0) >= self.shared.cells.len() {
+        if usize::from(submitted.cell.0) >= self.shared.cells.len() {
             return None;
         }
-        let of_cell = &self.shared.cells[usize::from(posted.cell.0)];
-        // Perhaps it was killed before it could.
-        self.shared.requests.ring(posted.cell, self.number);
+        let of_cell = &self.shared.cells[usize::from(submitted.cell.0)];
+        // The predecessor may have been killed before it rang.
+        self.shared.requests.ring(submitted.cell, self.number);
         let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
-        let waited = self.wait(posted.cell, posted.seq, slept);
-        let answer = waited.and_then(|_| self.take(posted));
-        self.shared.set_flight(self.number, posted, false);
+        let waited = self.wait(submitted.cell, submitted.seq, slept);
+        let answer = waited.and_then(|_| self.take(submitted));
+        self.shared.set_flight(self.number, submitted, false);
         Some(answer)
     }
 
     fn exchange(&mut self, cell: CellId, header: &RequestHeader) -> Answer {
         let shared = &*self.shared;
         let of_cell = &shared.cells[usize::from(cell.0)];
-        shared.requests.post(cell, self.number, header, &self.body);
+        shared.requests.submit(cell, self.number, header, &self.body);
         shared.requests.ring(cell, self.number);
         let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
         let answered_in_spin = self.wait(cell, header.seq, slept)?;
@@ -246,7 +249,7 @@ impl Slot {
         self.take(InFlight { cell, seq: header.seq })
     }
 
-    /// The answer to a call, which is there.
+    /// Takes the answer to a call, which has arrived.
     fn take(&mut self, call: InFlight) -> Answer {
         let of_cell = &self.shared.cells[usize::from(call.cell.0)];
         let header = of_cell.replies.take(self.number, call.seq, &mut self.body);
@@ -260,8 +263,8 @@ impl Slot {
         Reply::from_body(&self.body, &mut self.granted).map_err(|_| Errno::EPROTO)
     }
 
-    /// Waits for the answer; returns whether the spin saw it. A cell that slept takes longer than
-    /// any spin that is worth it.
+    /// Waits for the answer. Returns whether the spin saw it. If the cell slept there is no spin,
+    /// because waking takes longer than any useful spin.
     fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
         let shared = &*self.shared;
         let replies = &shared.cells[usize::from(cell.0)].replies;
@@ -289,7 +292,7 @@ impl Slot {
         }
     }
 
-    /// Spins longer where that was worth it lately, and tries now and then whether it is again.
+    /// Spins longer if that was useful recently, and tries now and then whether it is useful again.
     fn adapt(&mut self, worth_it: bool) {
         if self.spin.is_zero() {
             return;
@@ -318,7 +321,7 @@ impl Slot {
     }
 
     fn await_map(&mut self, version: MapVersion) -> Result<(), Errno> {
-        let deadline = Instant::now() + MAP_PATIENCE;
+        let deadline = Instant::now() + MAP_TIMEOUT;
         loop {
             self.refresh_map()?;
             if self.map.version >= version {
@@ -331,12 +334,12 @@ impl Slot {
         }
     }
 
-    /// Where the data of a request goes before the call: `PAYLOAD_MAX` bytes.
+    /// The lane for the data of the next request: `PAYLOAD_MAX` bytes.
     pub fn payload_out(&mut self) -> &mut [u8] {
         let raw = self.shared.requests.payload_raw(self.number);
         // SAFETY: the lane lies in a mapping that lives as long as `self.shared`. This process is
-        // its only writer, this slot its only user in the process, and `&mut self` its only
-        // borrow. Cells only read it, by their own copies, and only during a call.
+        // its only writer, this slot its only user in the process, and `&mut self` its only borrow.
+        // Cells read it only by copying, and only during a call.
         unsafe { std::slice::from_raw_parts_mut(raw, PAYLOAD_MAX) }
     }
 
@@ -351,10 +354,10 @@ impl Slot {
     }
 }
 
-/// Whether the machine has a single core. Not how many this thread may use: its cell may run on
-/// another.
+/// Whether the machine has a single core. The number of cores of this thread does not count: its
+/// cell may run on another core.
 fn is_single_core() -> bool {
-    // SAFETY: it only asks for a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) == 1 }
 }
 

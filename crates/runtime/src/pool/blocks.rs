@@ -1,5 +1,5 @@
-//! The blocks of a pool that a fleet or a command holds, and what a supervisor must know of them
-//! before anything else.
+//! The blocks of a pool that a fleet or a command has open, and the metadata that a supervisor
+//! reads first.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +12,11 @@ use warren_supervisor::Ledger;
 
 use crate::error::FleetError;
 
-/// What stands for a block that cannot be read: no magic, and not the zeros of a block never
-/// written.
+/// Fills a block that cannot be read. It is no magic number, and differs from the zeros of a block
+/// that was never written.
 const UNREADABLE: u8 = 0xEE;
 
-/// Reads, writes and flushes that are waited for.
+/// Synchronous reads, writes and flushes.
 pub trait Blocks {
     fn len_blocks(&self) -> u64;
     /// Fills `into`, a whole number of blocks.
@@ -30,12 +30,12 @@ pub trait Blocks {
     }
 }
 
-/// Reads what the supervisor must know of the pool.
+/// Reads the metadata that the supervisor needs.
 pub fn load(blocks: &dyn Blocks, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
     load_without(&BTreeSet::new(), blocks, path)
 }
 
-/// The same without these shards, whose root slots may be bad.
+/// The same without these shards, whose root slots may be damaged.
 pub fn load_without(
     lost: &BTreeSet<ShardId>,
     blocks: &dyn Blocks,
@@ -60,7 +60,7 @@ pub fn load_without(
     Ok((ledger, copies))
 }
 
-/// The superblock that counts, and how the other stands to it.
+/// The valid superblock, and the state of its other copy.
 pub fn superblock(
     blocks: &dyn Blocks,
     path: &Path,
@@ -72,7 +72,7 @@ pub fn superblock(
     let (a, b) = both.split_at(BLOCK_SIZE);
     match Superblock::choose(a, b) {
         Ok(chosen) => Ok(chosen),
-        // Nothing is known of it: least of all may a new pool be made there.
+        // Nothing is known about the device, so it must not be called a place for a new pool.
         Err(SuperblockError::NotAPool) if is_unread(a) || is_unread(b) => Err(FleetError::PoolIo {
             pool: path.to_path_buf(),
             doing: "read its superblocks",
@@ -87,8 +87,8 @@ pub fn superblock(
     }
 }
 
-/// Blocks of which there are two each. One that cannot be read is as one that is damaged: the other
-/// may do.
+/// Reads blocks that have two copies. An unreadable block is treated like a damaged one: the other
+/// copy may be good.
 fn read(pool: &dyn Blocks, block: BlockNo, blocks: u64) -> Vec<u8> {
     let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
     if pool.read(block, &mut bytes).is_ok() {
@@ -132,7 +132,7 @@ fn damaged(path: &Path, why: &str) -> FleetError {
 mod tests {
     use super::*;
 
-    /// Zeros, of which some blocks cannot be read.
+    /// Zeros, with some unreadable blocks.
     struct Zeros(&'static [u64]);
 
     impl Blocks for Zeros {
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_called_no_pool() {
-        let told = |unreadable| {
+    fn an_unreadable_device_is_not_reported_as_no_pool() {
+        let error = |unreadable| {
             superblock(&Zeros(unreadable), Path::new("pool")).expect_err("no pool").to_string()
         };
-        assert!(told(&[]).contains("mkfs"));
+        assert!(error(&[]).contains("mkfs"));
         for unreadable in [&[0, 1][..], &[0], &[1]] {
-            assert_eq!(told(unreadable), "pool: cannot read its superblocks: input/output error");
+            assert_eq!(error(unreadable), "pool: cannot read its superblocks: input/output error");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! A pool that this process has for itself, to be checked, looked at or repaired.
+//! A pool that this process has for itself, to check, inspect or repair it.
 //!
-//! Who only looks never writes to the device: what a replay of the logs writes lies *over* it, in
-//! memory, and is read instead of what is below. It is a few times the size of the logs at most.
+//! A check never writes to the device: the blocks that a replay of the logs writes are kept in
+//! memory, as an overlay, and are read instead of the device's. The overlay is at most a few times
+//! the size of the logs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,14 +18,14 @@ use super::blocks::{self, Blocks, errno_of_device};
 use super::recovery;
 use crate::error::FleetError;
 
-/// What a pool is opened for.
+/// The purpose for which a pool is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// To look at, while no other process has it.
+    /// To inspect it, while no other process has it.
     Check,
-    /// To be written to.
+    /// To write to it.
     Repair,
-    /// To look at, while a fleet may be serving it.
+    /// To inspect it, while a fleet may serve it.
     Beside,
 }
 
@@ -32,7 +33,7 @@ pub enum Purpose {
 pub struct OfflinePool {
     file: PoolFile,
     path: PathBuf,
-    /// Blocks written over a device that is only looked at.
+    /// The overlay: blocks written, if the device must not be changed.
     over: Option<RefCell<BTreeMap<BlockNo, Box<[u8]>>>>,
 }
 
@@ -47,18 +48,18 @@ impl OfflinePool {
         Ok(Self { file, path: path.to_path_buf(), over })
     }
 
-    /// The superblock that counts now.
+    /// The valid superblock.
     pub fn superblock(&self) -> Result<Superblock, FleetError> {
         Ok(blocks::superblock(self, &self.path)?.0)
     }
 
-    /// Whether the pool was not left in order, so that its logs count.
+    /// Whether the pool was not left in order, so that its logs are valid.
     pub fn has_logs(&self) -> Result<bool, FleetError> {
         let (ledger, _) = blocks::load(self, &self.path)?;
         Ok(recovery::is_needed(&ledger))
     }
 
-    /// Replays the logs, as the next start would. If that fails the pool is as it was.
+    /// Replays the logs, as the next start would. If that fails the pool is unchanged.
     pub fn replay(&self) -> Result<(), FleetError> {
         let (ledger, copies) = blocks::load(self, &self.path)?;
         let replayed = recovery::recover(self, ledger, copies);
@@ -68,8 +69,8 @@ impl OfflinePool {
         replayed
     }
 
-    /// Replays what of the logs can be replayed on `footing`, whose checkpoint is written. Returns
-    /// the cells whose logs end at a block that cannot be read. If it fails the pool is as it was.
+    /// Replays as much of the logs as possible on `footing`, whose checkpoint is written. Returns
+    /// the cells whose logs end at an unreadable block. If it fails the pool is unchanged.
     pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
         replay_on(footing, self, &self.path)
     }
@@ -85,7 +86,7 @@ fn replay_on(
     recovery::recover_without(&footing.lost, &pool, ledger, copies)
 }
 
-/// The pool with some of its nodes as they should be.
+/// The pool with some of its nodes corrected.
 struct Corrected<'a> {
     pool: &'a dyn Blocks,
     nodes: &'a BTreeMap<BlockNo, Box<[u8]>>,
@@ -111,8 +112,7 @@ impl Blocks for Corrected<'_> {
     }
 }
 
-/// Puts the blocks of `over` where they belong in what was read from `block` on; returns how many
-/// they are.
+/// Copies the blocks of `over` that lie within what was read from `block` on. Returns their number.
 fn lay_over(over: &BTreeMap<BlockNo, Box<[u8]>>, block: BlockNo, into: &mut [u8]) -> usize {
     let end = block.offset((into.len() / BLOCK_SIZE) as u64);
     let mut covered = 0;

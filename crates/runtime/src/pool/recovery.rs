@@ -1,12 +1,12 @@
 //! Recovery of a pool that was not left in order, before a fleet is started on it.
 //!
-//! The cells that wrote the logs, and their supervisor, are run here once more: all in this
-//! process, one after the other, each I/O waited for. They replay the logs, write one checkpoint
-//! and mark the pool clean; what is started then may have any number of cells.
+//! The cells that wrote the logs, and their supervisor, run here once more: all in this process,
+//! one after the other, with synchronous I/O. They replay the logs, write one checkpoint and mark
+//! the pool clean. The fleet that is started then may have any number of cells.
 //!
-//! This is a small driver beside the simulator's, not a use of it: its device answers at once and
-//! with real errors, it has no clients, and nothing in it may die. So it ends when its checkpoint
-//! fails: a fleet would serve on, and be stopped again later.
+//! This is a small driver of its own, besides the simulator: its device completes at once and with
+//! real errors, it has no clients, and nothing in it may die. So it ends when its checkpoint fails,
+//! whereas a fleet would continue to serve and be stopped again later.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,29 +19,31 @@ use warren_cell::{
 use warren_disk::{CopiesState, LogArea};
 use warren_proto::CapabilityKey;
 use warren_proto::control::Report;
-use warren_supervisor::{Config, Effect as Said, Event as Heard, Ledger, Supervisor};
+use warren_supervisor::{
+    Config, Effect as SupervisorEffect, Event as SupervisorEvent, Ledger, Supervisor,
+};
 
 use super::blocks::Blocks;
 use super::shares::{owners, shares_of_free};
 use crate::clock;
 use crate::error::FleetError;
 
-/// Frames of each cell's buffer cache beside one for every page that its log can leave dirty: for
-/// tree nodes on their way, and for what the cell keeps free.
+/// Frames of each cell's buffer cache besides one for every page that its log can leave dirty: for
+/// tree nodes in use, and for what the cell keeps free.
 const FRAMES: u32 = 4096;
-/// Bytes of a log for each page that it leaves dirty, at least: a truncation in the middle of one,
-/// in a record of its own. Nothing is written before all is replayed, so each of them stays in its
-/// frame until then.
+/// The least number of log bytes for each page that the log leaves dirty: a truncation in the
+/// middle of a page, in a record of its own. Nothing is written before all is replayed, so each of
+/// these pages stays in its frame until then.
 const LOG_PER_PAGE: u64 = 64;
-/// What stands for a block of a log that cannot be read: no record's header consists of it.
+/// Fills an unreadable block of a log: no record's header consists of it.
 const NO_RECORD: u8 = 0xEE;
 const EPOCH: Epoch = Epoch(1);
 const MAP: MapVersion = MapVersion(1);
 
-/// What is still to happen, in order.
-enum Happening {
+/// Events that are not applied yet, in order.
+enum Pending {
     Cell(CellId, Event),
-    Supervisor(Heard),
+    Supervisor(SupervisorEvent),
 }
 
 struct Member {
@@ -50,8 +52,8 @@ struct Member {
     log: LogArea,
 }
 
-/// Frames that nobody shares, each made when it is first written to: of the many that a log could
-/// need few are.
+/// Private frames. Each is allocated when it is first written to, because a log seldom needs as
+/// many as it could.
 struct Frames(Vec<Option<Box<[u8; BLOCK_SIZE]>>>);
 
 impl Memory for Frames {
@@ -63,7 +65,7 @@ impl Memory for Frames {
         self.0[frame.0 as usize].get_or_insert_with(|| Box::new([0; BLOCK_SIZE]))
     }
 
-    // Nobody is admitted while a pool is recovered, so no lane is ever named.
+    // No client is admitted while a pool is recovered, so no lane is ever named.
     fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
 
     fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
@@ -73,19 +75,18 @@ impl Memory for Frames {
     fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
 }
 
-/// Whether the pool has to be recovered before it is used.
+/// Whether the pool must be recovered before it is used.
 pub fn is_needed(ledger: &Ledger) -> bool {
     !ledger.superblock().clean && !ledger.logs().starts.is_empty()
 }
 
-/// Replays the pool's logs. What `ledger` held is out of date afterwards.
+/// Replays the pool's logs. `ledger` is out of date afterwards.
 pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
     LoneFleet::new(pool, ledger, copies, &BTreeSet::new()).recover()
 }
 
-/// Replays what can be replayed: no step of the shards `lost`, which `ledger` was loaded without,
-/// and of a log no more than there is before a block that cannot be read. Returns the cells whose
-/// logs were cut there.
+/// Replays as much as possible: no step of the shards `lost`, without which `ledger` was loaded,
+/// and each log only up to its first unreadable block. Returns the cells whose logs were cut there.
 pub fn recover_without(
     lost: &BTreeSet<ShardId>,
     pool: &dyn Blocks,
@@ -101,14 +102,14 @@ struct LoneFleet<'a> {
     pool: &'a dyn Blocks,
     members: Vec<Member>,
     supervisor: Supervisor,
-    queue: VecDeque<Happening>,
-    /// Time runs only when there is nothing else to do.
+    queue: VecDeque<Pending>,
+    /// Time advances only when no event is left.
     now: Instant,
     wake: Option<Instant>,
-    /// The first flush that failed.
+    /// The outcome of all flushes: the first error stays.
     flushed: Result<(), Errno>,
     ended: Option<Result<(), FleetError>>,
-    /// Whose logs end at a block that cannot be read, if they may.
+    /// The cells whose logs end at an unreadable block, if that is allowed.
     cut: Option<BTreeSet<CellId>>,
 }
 
@@ -159,9 +160,9 @@ impl<'a> LoneFleet<'a> {
                 return ended;
             }
             match self.queue.pop_front() {
-                Some(Happening::Cell(id, event)) => self.happen_to(id, event),
-                Some(Happening::Supervisor(event)) => self.tell_supervisor(event),
-                // Whatever is left waits for a time that has been asked for.
+                Some(Pending::Cell(id, event)) => self.apply_to_cell(id, event),
+                Some(Pending::Supervisor(event)) => self.apply_to_supervisor(event),
+                // Only timers are left.
                 None => self.tick(),
             }
         }
@@ -171,7 +172,7 @@ impl<'a> LoneFleet<'a> {
         Clock { monotonic: self.now, wall: clock::both().wall }
     }
 
-    fn happen_to(&mut self, id: CellId, event: Event) {
+    fn apply_to_cell(&mut self, id: CellId, event: Event) {
         let now = self.clock();
         let mut effects = Vec::new();
         let Member { cell, frames, .. } = &mut self.members[usize::from(id.0)];
@@ -183,23 +184,23 @@ impl<'a> LoneFleet<'a> {
         for effect in effects {
             let (io, result) = match effect {
                 Effect::Send { to, message } => {
-                    self.queue.push_back(Happening::Cell(to, Event::Peer { from: id, message }));
+                    self.queue.push_back(Pending::Cell(to, Event::Peer { from: id, message }));
                     continue;
                 }
                 Effect::Report(report) => {
                     if let Report::Replayed { chunks, .. } = &report {
                         self.reserve(chunks);
                     }
-                    let heard = Heard::Report { from: id, epoch: EPOCH, report };
-                    self.queue.push_back(Happening::Supervisor(heard));
+                    let event = SupervisorEvent::Report { from: id, epoch: EPOCH, report };
+                    self.queue.push_back(Pending::Supervisor(event));
                     continue;
                 }
                 Effect::Wake(at) => {
                     self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
                     continue;
                 }
-                // Nobody is here to be ended: a recovery that needs what was refused comes to
-                // nothing.
+                // No client or peer process is here. If the recovery needs a suspect peer, it
+                // fails.
                 Effect::Reply { .. } | Effect::AwaitsLock { .. } | Effect::Suspect { .. } => {
                     continue;
                 }
@@ -211,15 +212,15 @@ impl<'a> LoneFleet<'a> {
                 }
                 Effect::Flush { io } => (io, self.flush()),
                 Effect::Reserve { io, block, count } => (io, self.pool.reserve(block, count)),
-                // The fleet that is started next does it.
+                // The fleet that is started next discards.
                 Effect::Discard { io, .. } => (io, Err(Errno::EOPNOTSUPP)),
                 Effect::MeasureHost => {
                     let measured = Event::HostMeasured { blocks: u64::MAX };
-                    self.queue.push_back(Happening::Cell(id, measured));
+                    self.queue.push_back(Pending::Cell(id, measured));
                     continue;
                 }
             };
-            self.queue.push_back(Happening::Cell(id, Event::IoDone { io, result }));
+            self.queue.push_back(Pending::Cell(id, Event::IoDone { io, result }));
         }
     }
 
@@ -227,7 +228,7 @@ impl<'a> LoneFleet<'a> {
         let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
         match self.pool.read(block, &mut bytes) {
             Err(errno) if !self.ends_log(id, block, frames.len()) => return Err(errno),
-            // No record begins there, and none that goes on there is whole.
+            // No record begins there, and a record that continues there has a wrong checksum.
             Err(_) => bytes.fill(NO_RECORD),
             Ok(()) => {}
         }
@@ -238,16 +239,17 @@ impl<'a> LoneFleet<'a> {
         Ok(())
     }
 
-    /// Has the host allocate chunks that logs have claimed. It had, but a power failure may have
-    /// undone that for those that nothing durable names. If there is no room a write will show it.
+    /// Has the host allocate chunks that the logs have claimed. They were allocated before, but a
+    /// power failure may have undone that for chunks that nothing durable names. If there is no
+    /// room, a later write fails.
     fn reserve(&self, chunks: &[u64]) {
         for chunk in chunks {
             let _ = self.pool.reserve(BlockNo(chunk * CHUNK_BLOCKS), CHUNK_BLOCKS);
         }
     }
 
-    /// Whether the cell's log may be taken to end before this block, which cannot be read. A cell
-    /// that cannot read several asks for each by itself, as far as it needs them.
+    /// Whether the cell's log may end before this unreadable block. A cell whose read of several
+    /// blocks fails reads each one that it needs by itself.
     fn ends_log(&mut self, id: CellId, block: BlockNo, blocks: usize) -> bool {
         let log = self.members[usize::from(id.0)].log;
         let is_needed = blocks == 1 && (log.start..log.start.offset(log.blocks)).contains(&block);
@@ -266,59 +268,61 @@ impl<'a> LoneFleet<'a> {
         self.pool.write(block, &bytes)
     }
 
-    /// What one flush has lost no other makes good, whoever asks for it.
+    /// After a failed flush every later one fails, too: it cannot repair what was lost.
     fn flush(&mut self) -> Result<(), Errno> {
         self.flushed = self.flushed.and_then(|()| self.pool.flush());
         self.flushed
     }
 
-    fn tell_supervisor(&mut self, event: Heard) {
+    fn apply_to_supervisor(&mut self, event: SupervisorEvent) {
         let mut effects = Vec::new();
         let now = self.clock();
         self.supervisor.apply(now.monotonic, now.wall, event, &mut effects);
         for effect in effects {
             let (io, result) = match effect {
-                Said::Send { to, order } => {
-                    self.queue.push_back(Happening::Cell(to, Event::Order(order)));
+                SupervisorEffect::Send { to, order } => {
+                    self.queue.push_back(Pending::Cell(to, Event::Order(order)));
                     continue;
                 }
-                Said::Write { io, block, bytes } => (io, self.pool.write(block, &bytes)),
-                Said::Flush { io } => (io, self.flush()),
-                Said::Wake(at) => {
+                SupervisorEffect::Write { io, block, bytes } => {
+                    (io, self.pool.write(block, &bytes))
+                }
+                SupervisorEffect::Flush { io } => (io, self.flush()),
+                SupervisorEffect::Wake(at) => {
                     self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
                     continue;
                 }
-                Said::Exit(result) => {
+                SupervisorEffect::Exit(result) => {
                     self.ended = Some(result.map_err(FleetError::Ended));
                     continue;
                 }
-                Said::StopRefused { errno } => {
+                SupervisorEffect::StopRefused { errno } => {
                     self.ended = Some(Err(FleetError::Unrecovered(errno)));
                     continue;
                 }
-                // Nobody is admitted.
-                Said::FleetReady
-                | Said::NewClient { .. }
-                | Said::AdmitClient { .. }
-                | Said::RefuseClient { .. }
-                | Said::ForgetClient { .. }
-                | Said::Kill { .. }
-                | Said::MayStop
-                | Said::Restart { .. } => continue,
+                // No client is admitted.
+                SupervisorEffect::FleetReady
+                | SupervisorEffect::NewClient { .. }
+                | SupervisorEffect::AdmitClient { .. }
+                | SupervisorEffect::RefuseClient { .. }
+                | SupervisorEffect::ForgetClient { .. }
+                | SupervisorEffect::Kill { .. }
+                | SupervisorEffect::MayStop
+                | SupervisorEffect::Restart { .. } => continue,
             };
-            self.queue.push_back(Happening::Supervisor(Heard::IoDone { io, result }));
+            self.queue.push_back(Pending::Supervisor(SupervisorEvent::IoDone { io, result }));
         }
     }
 
     fn tick(&mut self) {
         let Some(at) = self.wake.take() else {
-            self.ended = Some(Err(FleetError::Bug("a recovery came to nothing".into())));
+            self.ended = Some(Err(FleetError::Bug("a recovery has stalled".into())));
             return;
         };
         self.now = self.now.max(at);
         let cells = (0..self.members.len() as u16).map(CellId);
-        self.queue.extend(cells.map(|id| Happening::Cell(id, Event::Tick)));
-        self.queue.push_back(Happening::Supervisor(Heard::Tick));
+        self.queue.extend(cells.map(|id| Pending::Cell(id, Event::Tick)));
+        self.queue.push_back(Pending::Supervisor(SupervisorEvent::Tick));
     }
 }
 
@@ -347,7 +351,7 @@ fn config(
         map: owners.to_vec(),
         map_version: MAP,
         secret: superblock.secret,
-        // No client comes.
+        // No client is admitted.
         capabilities: CapabilityKey::default(),
         roots: shards.iter().map(root).collect(),
         lost: shards.iter().filter(|shard| lost.contains(shard)).copied().collect(),

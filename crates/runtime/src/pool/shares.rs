@@ -1,17 +1,17 @@
-//! Which cell begins with what of a pool: its shards, and its share of the free chunks.
+//! The shards and free chunks with which each cell of a fleet starts.
 
 use warren_base::CellId;
 use warren_disk::Owner;
 use warren_supervisor::Ledger;
 
-/// Owner of every shard: round-robin, so that neighbours (and the siblings that a directory's
-/// children are hashed to) spread over all cells.
+/// The owner of every shard: round-robin, so that neighbours (also the siblings to which a
+/// directory's children are hashed) spread over all cells.
 pub fn owners(shards: u16, cells: u16) -> Vec<CellId> {
     (0..shards).map(|shard| CellId(shard % cells)).collect()
 }
 
-/// The free chunks as each cell gets them to begin with: contiguous pieces of about equal size, so
-/// that what a cell writes lies together.
+/// The free chunks with which each cell starts: contiguous pieces of about equal size, so that a
+/// cell's writes lie together.
 pub fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
     let regions = ledger.regions();
     let free: Vec<u64> =

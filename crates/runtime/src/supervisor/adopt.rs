@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! descriptors and notes -> flush, ledger -> memory, mailboxes, links, connections as they were
-//!   -> what the dead one was about to do -> what the device has of its checkpoint
-//!   -> processes that ended meanwhile
+//! -> noted effects of the dead supervisor -> what the device has of its checkpoint
+//! -> processes that ended meanwhile
 //! ```
 //!
-//! A cell drops orders that it has received already by their number, and reports that the dead
-//! supervisor had taken are known by theirs; reports that it had not taken are still in the
-//! sockets. Connections that the keeper does not hold were closed by its death; their clients
+//! A cell drops orders that it has received already, by their numbers. This supervisor drops
+//! reports that the dead one had handled, by theirs; other reports are still in the sockets.
+//! Connections that the keeper does not hold were closed by the supervisor's death; their clients
 //! connect again ([`crate::client::control`]).
 //!
-//! A successor of a cell whose start is among the effects is given up: half of what it needs was in
-//! the dead one's memory. Its process is ended, if there is one, and it counts as lost at once. So
-//! does a cell to which something was still to be sent that it had not taken in time, and one whose
-//! start had failed when the core was not told yet.
+//! A successor of a cell whose start is among the noted effects is given up, because a part of what
+//! it needs was in the dead supervisor's memory. Its process, if there is one, is killed, and the
+//! cell counts as lost at once. The same holds for a cell that had not taken all its packets in
+//! time, and for one whose start had failed before the core was informed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -50,10 +50,10 @@ use crate::pool::blocks::{self, Blocks};
 use crate::pool::shares;
 use crate::reserve::Reserve;
 
-/// The token of a process that the keeper does not have.
+/// A token that no process has.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// What the keeper holds.
+/// The descriptors that the keeper holds.
 struct KeptDescriptors(BTreeMap<Kept, Vec<OwnedFd>>);
 
 impl KeptDescriptors {
@@ -79,7 +79,7 @@ impl KeptDescriptors {
     }
 }
 
-/// The cells whose start is among the effects, with the epochs of what was started.
+/// The cells whose start is among the effects, with the epochs of the new processes.
 fn voids(notes: &Notes) -> BTreeMap<CellId, Epoch> {
     let start = |effect: &Effect| match effect {
         Effect::Restart { cell, epoch } => Some((*cell, *epoch)),
@@ -88,7 +88,7 @@ fn voids(notes: &Notes) -> BTreeMap<CellId, Epoch> {
     notes.effects.iter().filter_map(start).collect()
 }
 
-/// Connections that become clients with the effects.
+/// Connections that become clients by the effects.
 fn newcomers(notes: &Notes) -> BTreeMap<u64, ClientId> {
     let newcomer = |effect: &Effect| match effect {
         Effect::NewClient { connection, client } => Some((connection.0, *client)),
@@ -114,7 +114,7 @@ pub(super) fn take_over(
     let (core, effects) = core(Predecessor { record: &notes.core, ledger, copies, flushed })?;
     let cells = (0..handover.plan.cells).map(CellId);
     let in_place = cells.filter(|cell| !notes.cells[usize::from(cell.0)].exited);
-    let mailboxes = Mailboxes::adopt(in_place, notes.given.clone(), notes.reports_refused)?;
+    let mailboxes = Mailboxes::adopt(in_place, notes.grants.clone(), notes.reports_refused)?;
     let listener = kept.take_one(Kept::Listener)?;
     let (path, reserve) = (path_of(&notes.socket), Reserve::of(processes.len()));
     let clients = handover.plan.clients;
@@ -146,7 +146,7 @@ pub(super) fn take_over(
     Ok(next)
 }
 
-/// The core, and what it wants done first.
+/// The core, and its first effects.
 fn core(predecessor: Predecessor<'_>) -> Result<(Supervisor, Vec<Effect>), FleetError> {
     let mut effects = Vec::new();
     let core = Supervisor::adopt(predecessor, clock::monotonic(), clock::wall(), &mut effects);
@@ -169,7 +169,7 @@ fn memory(
     FleetMemory::adopt(kept.take_one(Kept::Map)?, map, memories.into_iter())
 }
 
-/// The cells' processes as they were; those of voids as if their processes were about to end.
+/// The cells' processes as they were. Those that are given up appear as if they were about to end.
 fn processes(
     notes: &Notes,
     handover: &Handover,
@@ -188,7 +188,7 @@ fn processes(
             (None, None) => return Err(incomplete()),
             (Some(&epoch), next_device) => {
                 let next_device = next_device.map_or_else(|| pool.reopen(), Ok)?;
-                // What is sent to it is not received.
+                // Nothing that is sent over it is received.
                 let unused = Link::pair().map_err(system("make a cell's link"))?.0;
                 CellProcess::new(epoch, NO_TOKEN, unused, next_device)
             }
@@ -210,7 +210,7 @@ fn processes(
 }
 
 impl SupervisorLoop<'_> {
-    /// What the next supervisor must know if this one dies now.
+    /// The notes that the next supervisor needs if this one dies now.
     pub(super) fn notes(&self, effects: &[Effect]) -> Notes {
         let clients = self.clients.connections();
         let clients =
@@ -220,7 +220,7 @@ impl SupervisorLoop<'_> {
             effects: effects.iter().filter(|effect| effect.is_repeatable()).cloned().collect(),
             next_token: self.keeper.next_token(),
             cells: self.cells.as_slice().iter().map(cell_notes).collect(),
-            given: self.mailboxes.given(),
+            grants: self.mailboxes.grants(),
             capabilities: self.capabilities.clone(),
             reports_refused: self.mailboxes.refused,
             clients: clients.collect(),
@@ -229,8 +229,8 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Connections that are clients, are about to become clients, or wait for the end. Of others
-    /// that the keeper holds no request had been received yet.
+    /// Adopts the connections that are clients, are about to become clients, or wait for the end of
+    /// the fleet. No request was received yet from other connections that the keeper holds.
     fn adopt_clients(
         &mut self,
         kept: &mut KeptDescriptors,
@@ -282,7 +282,7 @@ impl SupervisorLoop<'_> {
         Ok(PendingWelcome { connection, slots, fds: self.memory.welcome(memory)? })
     }
 
-    /// Does what the dead one was about to do, and what the core makes of the device.
+    /// Carries out the dead supervisor's noted effects, and those of the core.
     fn catch_up(&mut self, notes: Notes, effects: Vec<Effect>) -> Result<(), FleetError> {
         for effect in notes.effects {
             // The exit of a process that is given up leads to its restart.
@@ -299,14 +299,14 @@ impl SupervisorLoop<'_> {
         }
         self.logged.effects(&effects, self.core.ledger());
         self.note(&effects)?;
-        // Not before it is noted how the flush went, and before this one writes.
+        // After the outcome of the flush is noted, and before this supervisor writes.
         self.keeper.keep(Kept::Pool, self.pool.kept()?)?;
         self.keeper.settle()?;
         self.follow(effects)?;
         self.apply_pending()
     }
 
-    /// Finds processes that ended while there was no supervisor, and a stop that was asked for.
+    /// Handles processes that ended while there was no supervisor, and a stop that was requested.
     fn find_exits(&mut self, children: &[(u32, u32)], stop: bool) -> Result<(), FleetError> {
         self.cells.orphans().iter().for_each(|&token| self.keeper.kill(token));
         let is_there = |token: u32| children.iter().any(|(child, _)| *child == token);
@@ -327,15 +327,15 @@ impl SupervisorLoop<'_> {
             self.send_stopping(connection);
         }
         if !connections.is_empty() {
-            // These are kept from when no mount stood in the way any more.
+            // The keeper holds these only once no mount blocks the stop.
             self.apply(if stop { Event::Stop } else { Event::TryStop })?;
         } else if stop {
             self.begin_stop(StopRequest::of_keeper())?;
         }
-        self.keeper.tell(&ToKeeper::Ready { cells: self.plan.cells })
+        self.keeper.send(&ToKeeper::Ready { cells: self.plan.cells })
     }
 
-    /// Successors that could not be started, of which the dead one had not come to tell the core.
+    /// Successors that could not be started, before the dead supervisor informed the core.
     fn failed_starts(&self) -> Vec<(CellId, Epoch)> {
         let cells = self.core.status().cells.into_iter();
         let failed =
@@ -343,7 +343,7 @@ impl SupervisorLoop<'_> {
         cells.filter(failed).map(|cell| (cell.cell, cell.epoch)).collect()
     }
 
-    /// Once no orphan is left, successors that were given up have ended.
+    /// Once no orphan is left, the successors that are given up count as ended.
     pub(super) fn end_given_up(&mut self) -> Result<(), FleetError> {
         if self.cells.orphans().is_empty() {
             while self.cells.running(NO_TOKEN).is_some() {

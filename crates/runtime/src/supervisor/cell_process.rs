@@ -1,5 +1,5 @@
-//! A cell as the supervisor's process sees it: the process that there is now, and what is kept for
-//! the next one.
+//! A cell as the supervisor's process sees it: its present process, and the state kept for the next
+//! one.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,20 +15,20 @@ use crate::error::{FleetError, system};
 use crate::link::{Link, Outbox};
 use crate::message::{PeerRoute, ToCell};
 
-/// One side of a link of two cells, on its way.
+/// One end of a link between two cells, with its descriptors.
 pub(super) struct LinkEnd {
     pub link: PeerRoute,
     pub fds: Vec<OwnedFd>,
 }
 
-/// How a cell's process came to its end.
+/// How a cell's process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    /// It has not, or no supervisor was there to see it.
+    /// It has not ended, or no supervisor saw it.
     Unknown,
-    /// It was killed, or could not be started: nothing is known against what it had.
+    /// It was killed, or could not be started: nothing suggests that its data is bad.
     FromOutside,
-    /// Of something in it: an error, a panic, a fault.
+    /// By its own fault: an error, a panic, a signal.
     ByItself,
 }
 
@@ -41,7 +41,7 @@ impl Ended {
 
 pub(super) struct CellProcess {
     pub epoch: Epoch,
-    /// The keeper's name for the process.
+    /// The keeper's number of the process.
     pub token: u32,
     pub link: Outbox,
     pub pid: u32,
@@ -50,11 +50,11 @@ pub(super) struct CellProcess {
     /// Its process has been reaped.
     pub exited: bool,
     pub ended: Ended,
-    /// The pool for the successor alone.
+    /// An open file of the pool for the successor alone.
     pub next_device: OwnedFd,
-    /// Links to peers that return, to be sent right before `Joined`.
+    /// Links to successors of peers, to be sent right before `Joined`.
     pub links: BTreeMap<CellId, LinkEnd>,
-    /// Why it ended, as it reported it.
+    /// The error that it reported, or why it ended.
     pub last_error: Option<FleetError>,
     pub pauses: Pauses,
     /// Orders sent to this process, and reports received from it.
@@ -78,7 +78,7 @@ impl Pauses {
         self.since.get_or_insert(now);
     }
 
-    /// Gives the pause that is over, if there was one.
+    /// Ends the pause, if there is one, and returns its duration.
     pub fn end(&mut self, now: Instant) -> Option<Duration> {
         let pause = now - self.since.take()?;
         self.last = Some(pause);
@@ -105,20 +105,20 @@ impl CellProcess {
         }
     }
 
-    /// For the next supervisor. With this end of the link open in the keeper the cell does not see
-    /// this one die.
+    /// Descriptors for the next supervisor. The keeper's copy of this end of the link keeps the
+    /// link open when this supervisor dies.
     pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
         let fds = [self.link.link.as_fd(), self.next_device.as_fd()];
         let copies = fds.into_iter().map(|fd| fd.try_clone_to_owned());
         copies.collect::<Result<_, _>>().map_err(system("share a cell's link"))
     }
 
-    /// Gives the cell a link. A cell that is gone shows by its exit.
+    /// Sends the cell a link. If the cell is gone its exit shows it.
     pub fn send_link(&mut self, end: LinkEnd) {
         let _ = self.link.send(ToCell::Link(end.link).to_bytes(), end.fds);
     }
 
-    /// All that the cell must know first has been sent.
+    /// Sends `Begin`, after all that the cell must know before its first turn.
     pub fn send_begin(&mut self) {
         let _ = self.link.send(ToCell::Begin.to_bytes(), Vec::new());
     }

@@ -1,4 +1,4 @@
-//! The cells' processes, and those of an earlier supervisor that this one does not use.
+//! The cells' processes, and processes of an earlier supervisor that this one does not use.
 
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
@@ -10,10 +10,10 @@ use super::cell_process::CellProcess;
 pub(super) struct Cells {
     /// In the order of their numbers.
     cells: Vec<CellProcess>,
-    /// Processes that an earlier supervisor had started and this one will not use: they are about
-    /// to end.
+    /// Processes that an earlier supervisor had started and this one does not use. They are being
+    /// killed.
     orphans: BTreeSet<u32>,
-    /// Successors that have not been sent all that they must know first.
+    /// Successors that have not been sent `Begin` yet.
     beginning: Vec<CellId>,
 }
 
@@ -34,7 +34,7 @@ impl Cells {
         (0..).map(CellId).zip(&self.cells)
     }
 
-    /// Cells whose processes are there and whose links are open.
+    /// Cells whose processes run and whose links are open.
     pub fn living(&self) -> impl Iterator<Item = CellId> {
         self.iter().filter(|(_, cell)| cell.alive).map(|(number, _)| number)
     }
@@ -43,7 +43,7 @@ impl Cells {
         self.cells.iter().all(|cell| cell.exited)
     }
 
-    /// Whether something waits until a cell takes it.
+    /// Whether packets wait until a cell takes them.
     pub fn is_backed_up(&self) -> bool {
         self.cells.iter().any(|cell| cell.link.is_backed_up())
     }
@@ -52,13 +52,14 @@ impl Cells {
         self.cells.iter_mut().find(|cell| cell.token == token)
     }
 
-    /// The cell whose process this is, unless that has been reaped.
+    /// The cell whose process this is, unless it has been reaped.
     pub fn running(&self, token: u32) -> Option<CellId> {
         let is_it = |(_, cell): &(CellId, &CellProcess)| cell.token == token && !cell.exited;
         self.iter().find(is_it).map(|(number, _)| number)
     }
 
-    /// What the successor must know first comes with the effects that are being carried out.
+    /// Sends `Begin` after the effects that are being carried out, because they contain what the
+    /// successor must know first.
     pub fn begin_later(&mut self, cell: CellId) {
         self.beginning.push(cell);
     }
@@ -73,7 +74,7 @@ impl Cells {
         &self.orphans
     }
 
-    /// Whether the process that ended was one of them.
+    /// Removes an orphan that has ended. False if the process was not one.
     pub fn end_orphan(&mut self, token: u32) -> bool {
         self.orphans.remove(&token)
     }

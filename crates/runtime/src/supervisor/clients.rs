@@ -13,21 +13,21 @@ use warren_supervisor::ConnectionNo;
 
 use super::memory::ClientMemory;
 
-/// A client that not all cells know yet. What it gets is made before the core receives its
-/// application, so that a lack of it is a refusal.
+/// The welcome of a client that not all cells know yet. Its descriptors are made before the core
+/// receives the application, so that a shortage of them refuses the client.
 pub(super) struct PendingWelcome {
     pub connection: ConnectionNo,
     pub slots: u16,
-    /// Beside its `Welcome`.
+    /// The descriptors with its `Welcome`.
     pub fds: Vec<OwnedFd>,
 }
 
 #[derive(Default)]
 pub(super) struct Clients {
-    /// Connections that applied and were not answered yet.
+    /// Connections whose application is not answered yet.
     applying: BTreeMap<ConnectionNo, (PendingWelcome, ClientMemory)>,
     welcomes: BTreeMap<ClientId, PendingWelcome>,
-    /// Of every client that some cell may know.
+    /// The memory of every client that some cell may know.
     memory: BTreeMap<ClientId, ClientMemory>,
 }
 
@@ -36,12 +36,12 @@ impl Clients {
         self.applying.insert(memory.connection, (welcome, memory));
     }
 
-    /// The application is refused.
+    /// Drops an application that is refused.
     pub fn withdraw(&mut self, connection: ConnectionNo) {
         self.applying.remove(&connection);
     }
 
-    /// The applicant is this client from now on; false if there is no such application.
+    /// Makes the applicant this client. False if there is no such application.
     pub fn register(&mut self, connection: ConnectionNo, client: ClientId) -> bool {
         let Some((welcome, memory)) = self.applying.remove(&connection) else { return false };
         self.welcomes.insert(client, welcome);
@@ -49,7 +49,7 @@ impl Clients {
         true
     }
 
-    /// A client of an earlier supervisor, with its welcome unless it has that already.
+    /// Adds a client of an earlier supervisor, with its welcome unless that was sent already.
     pub fn adopt(
         &mut self,
         client: ClientId,
@@ -60,12 +60,12 @@ impl Clients {
         self.welcomes.extend(welcome.map(|welcome| (client, welcome)));
     }
 
-    /// What the client gets, once all cells know it.
+    /// The client's welcome, once all cells know the client.
     pub fn take_welcome(&mut self, client: ClientId) -> Option<PendingWelcome> {
         self.welcomes.remove(&client)
     }
 
-    /// No cell knows the client any more. Returns its connection.
+    /// Removes a client that no cell knows any more. Returns its connection.
     pub fn forget(&mut self, client: ClientId) -> Option<ConnectionNo> {
         self.welcomes.remove(&client);
         self.memory.remove(&client).map(|memory| memory.connection)

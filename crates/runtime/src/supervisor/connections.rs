@@ -1,8 +1,8 @@
 //! Connections to the fleet's control socket, from their first request to their end.
 //!
-//! Any process may connect. It gets one reply to one request, so what waits for it is bounded. If
-//! it asked to be admitted, its connection stays open for as long as it is a client. A connection
-//! that sends more is closed. Connections are accepted at a [`pace`].
+//! Any process may connect. A connection gets one reply to one request, so the replies that wait
+//! for it are bounded. After an application it stays open for as long as the process is a client. A
+//! connection that sends anything else is closed. Connections are accepted at a [`pace`].
 
 mod pace;
 
@@ -36,18 +36,17 @@ use pace::Pace;
 /// Connections at a time, clients included. Connections over the limit are closed.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// Of these, what only root and we may take: an administrator must be able to query and to stop the
-/// fleet.
+/// The part of these that only root and the fleet's user may use, so that an administrator can
+/// always query and stop the fleet.
 const CONNECTIONS_OF_PRIVILEGED: usize = 64;
 
-/// Connections at a time of one user who is neither root nor ours, so that no user shuts another
-/// out.
+/// Connections at a time of any other user, so that no user shuts another out.
 const CONNECTIONS_OF_ONE_MAX: usize = 512;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Connections accepted in one go, so that a flood does not hold up the fleet.
+/// Connections accepted in one turn, so that a flood does not delay the fleet's other work.
 const ACCEPTS_A_TURN: usize = 16;
 
 /// One connection.
@@ -61,16 +60,16 @@ struct Accepted {
 enum State {
     /// Has sent no request yet.
     New,
-    /// Has its reply, or as much of it as it has taken; the peer is to close it now.
+    /// The reply is sent, or waits to be; the peer must close the connection now.
     Answered,
-    /// Asked to enter and waits.
+    /// Has applied for admission and waits.
     Applying,
     Client(ClientId),
     /// Waits for the end of the fleet.
     Stopping,
 }
 
-/// What a connection asks for that the supervisor must do.
+/// A request that the supervisor must handle.
 pub(super) enum ConnectionEvent {
     Enter(Applicant),
     Status,
@@ -78,7 +77,7 @@ pub(super) enum ConnectionEvent {
         force: bool,
         discard: bool,
     },
-    /// A client's word of what uses its mount.
+    /// A client's answer what uses its mount.
     InUse {
         client: ClientId,
         number: u32,
@@ -91,12 +90,12 @@ pub(super) enum ConnectionEvent {
 pub(super) struct Connections {
     listener: OwnedFd,
     path: PathBuf,
-    /// Who may ask for anything, beside root and us.
+    /// The users whose requests are answered, besides root and the fleet's user.
     clients: Clients,
     next: u64,
     accepted: BTreeMap<ConnectionNo, Accepted>,
-    /// Clients whose connections are closed and that some cell still knows, with their users, for
-    /// whom they still count.
+    /// The users of clients whose connections are closed and that some cell still knows. These
+    /// clients still count for their users.
     leaving: BTreeMap<ClientId, u32>,
     reserve: Reserve,
     /// The last connection could not be accepted for want of descriptors or memory.
@@ -105,7 +104,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Makes the socket. The pool is locked, so a socket that is there is a dead fleet's.
+    /// Makes the socket. The pool is locked, so an existing socket belongs to a dead fleet.
     pub fn open(pool: PoolId, clients: Clients, reserve: Reserve) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
         let path = pool.make_socket_path(clients)?;
@@ -120,14 +119,15 @@ impl Connections {
             .map_err(system(doing))?;
         let address = SocketAddrUnix::new(&path).map_err(system(doing))?;
         bind(&listener, &address).map_err(system(doing))?;
-        // Descriptors in packets that were not received are closed by us, and closing one may
-        // block. A kernel that is too old closes them all the same, but does not flush them.
+        // The kernel closes descriptors in packets that were not received in this process, and that
+        // may block. A kernel that is too old for the option also closes them, but does not flush
+        // them.
         let _ = identity::refuse_descriptors(&listener);
         clients.guard(&path).map_err(system(doing))?;
         Ok(Self::adopt(listener, path, clients, 0, reserve))
     }
 
-    /// The socket that an earlier supervisor had made. Connections that the keeper did not hold are
+    /// Takes over the socket of an earlier supervisor. Connections that the keeper did not hold are
     /// closed.
     pub fn adopt(
         listener: OwnedFd,
@@ -142,7 +142,7 @@ impl Connections {
         Self { listener, path, clients, next, accepted, leaving, reserve, is_short, pace }
     }
 
-    /// For the next supervisor.
+    /// A copy for the next supervisor.
     pub fn kept(&self) -> Result<OwnedFd, FleetError> {
         self.listener.try_clone().map_err(system("share the fleet's socket"))
     }
@@ -160,8 +160,8 @@ impl Connections {
         self.accepted.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
     }
 
-    /// A connection to an earlier supervisor that applies, is a client or waits for the end. The
-    /// kernel still knows its peer.
+    /// Adopts a connection to an earlier supervisor that applies, is a client or waits for the end.
+    /// The kernel still knows its peer.
     pub fn adopt_connection(
         &mut self,
         number: ConnectionNo,
@@ -183,7 +183,7 @@ impl Connections {
         self.accepted.iter().filter(stopping).map(|(&number, _)| number)
     }
 
-    /// From now on processes can connect. The kernel names this process to them.
+    /// Lets processes connect from now on. The kernel shows them this process as the listener.
     pub fn listen(&self) -> Result<(), FleetError> {
         listen(&self.listener, BACKLOG).map_err(system("listen at the fleet's socket"))
     }
@@ -197,7 +197,8 @@ impl Connections {
         self.accepted.iter().map(|(&number, connection)| (number, &connection.link))
     }
 
-    /// Whether a poll of the listener is of no use: [`Self::accept`] is tried now and then instead.
+    /// Whether polling the listener is useless. Then [`Self::accept`] is tried from time to time
+    /// instead.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
@@ -207,7 +208,7 @@ impl Connections {
         self.pace.wait(now)
     }
 
-    /// Accepts connections that wait.
+    /// Accepts waiting connections.
     pub fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_A_TURN {
             if !self.pace.permits(now) {
@@ -216,10 +217,10 @@ impl Connections {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = accept_with(&self.listener, flags);
             let failed = socket.as_ref().err().filter(|&&error| error != OsError::AGAIN);
-            // Before it listens the socket is invalid.
+            // The error of a socket that does not listen yet.
             let is_news = |error: &&OsError| !self.is_short && **error != OsError::INVAL;
             if let Some(error) = failed.filter(is_news) {
-                warn!("no client can be let in: {error}");
+                warn!("no connection can be accepted: {error}");
             }
             self.is_short = failed.is_some();
             let Ok(socket) = socket else { return };
@@ -257,7 +258,7 @@ impl Connections {
             && of_same.count() < CONNECTIONS_OF_ONE_MAX
     }
 
-    /// Receives from one connection; returns what the supervisor must do.
+    /// Receives from one connection. Returns the request that the supervisor must handle.
     pub fn receive(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
         let connection = self.accepted.get_mut(&number)?;
         let flushed = connection.link.flush();
@@ -269,7 +270,7 @@ impl Connections {
                 let is_new = connection.state == State::New;
                 if request.is_none() {
                     let Identity { uid, pid, .. } = connection.identity;
-                    warn!(uid, pid, "a client's message makes no sense, or is of another version");
+                    warn!(uid, pid, "a client's message is malformed, or of another version");
                 }
                 if request.is_none() && is_new && is_of_another_version(&packet.bytes) {
                     return self.refuse(number, Errno::EPROTO);
@@ -283,9 +284,9 @@ impl Connections {
                 Some(ConnectionEvent::InUse { client, number, by })
             }
             (Some(request), State::New) => self.answer(number, request),
-            // Closed, or a request out of turn.
+            // The connection is closed, or the client sent a request out of turn.
             (_, State::Client(_)) => self.close(number),
-            // The supervisor answers later; the answer goes nowhere.
+            // The supervisor's answer, which comes later, is dropped.
             _ => {
                 self.accepted.remove(&number);
                 None
@@ -324,7 +325,7 @@ impl Connections {
                 connection.state = State::Stopping;
                 let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
                 let by = program(pid);
-                info!(uid, pid, by, force, discard, "the fleet shall stop");
+                info!(uid, pid, by, force, discard, "the fleet is to stop");
                 Some(ConnectionEvent::Stop { force, discard })
             }
             ControlRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
@@ -355,7 +356,7 @@ impl Connections {
         None
     }
 
-    /// The last reply to a connection that waits for the end of a fleet that goes on.
+    /// Sends the last reply to a connection that waits for the end of a fleet that continues.
     pub fn send_last(&mut self, number: ConnectionNo, reply: &ControlReply) {
         self.send(number, reply, Vec::new());
         if let Some(connection) = self.accepted.get_mut(&number) {
@@ -363,7 +364,7 @@ impl Connections {
         }
     }
 
-    /// Sends a reply; a connection that does not take it is closed by the next poll.
+    /// Sends a reply. A connection that does not take it is closed after the next poll.
     pub fn send(&mut self, number: ConnectionNo, reply: &ControlReply, fds: Vec<OwnedFd>) {
         if let Some(connection) = self.accepted.get_mut(&number) {
             // A broken connection is readable, and `receive` removes it.
@@ -371,41 +372,41 @@ impl Connections {
         }
     }
 
-    /// The applicant is a client from now on: when its connection closes, it is expelled. False if
-    /// it is closed already.
+    /// Makes the applicant's connection that of a client, which is expelled when it closes. False
+    /// if it is closed already.
     pub fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
         let Some(connection) = self.accepted.get_mut(&number) else { return false };
         connection.state = State::Client(client);
         true
     }
 
-    /// No cell knows the client any more.
+    /// Forgets a client that no cell knows any more.
     pub fn forget(&mut self, client: ClientId) {
         self.leaving.remove(&client);
         self.accepted.retain(|_, connection| connection.state != State::Client(client));
     }
 
-    /// From now on no client finds the fleet. To be called while the pool is locked: what lies
-    /// there afterwards is another fleet's.
+    /// Removes the socket, so that no client finds the fleet. The pool must still be locked: later
+    /// the path may be another fleet's socket.
     pub fn remove_socket(&self) {
-        // Behind one that cannot be removed no process listens.
+        // No process listens at a socket that cannot be removed.
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Replies to every connection that asked for the end how it went.
+    /// Sends the outcome to every connection that waits for the end.
     pub fn close_all(mut self, outcome: &ControlReply) {
         let stopping: Vec<ConnectionNo> = self.stopping().collect();
         stopping.into_iter().for_each(|number| self.send(number, outcome, Vec::new()));
     }
 }
 
-/// Requests of all versions begin with a tag and the version, whatever follows.
+/// Requests of all versions begin with a tag and the version.
 fn is_of_another_version(bytes: &[u8]) -> bool {
     let version = bytes.get(1..5).and_then(|version| version.try_into().ok());
     version.is_some_and(|version| u32::from_le_bytes(version) != CONTROL_VERSION)
 }
 
-/// Root and the fleet's own user may stop it and put up a front.
+/// Root and the fleet's own user may stop it and run a front.
 fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == socket_path::uid()
 }

@@ -1,13 +1,13 @@
-//! What a supervisor writes down for the next one, in a memfd that the keeper holds.
+//! The notes of a supervisor for its successor, in a memfd that the keeper holds.
 //!
 //! ```text
 //! two places, 4 GiB apart (sparse), written in turn:
-//!     u64 sequence | u64 length | u32 checksum | notes
+//! u64 sequence | u64 length | u32 checksum | notes
 //! ```
 //!
-//! Notes are written before any effect of theirs, and without them when they are carried out. A
-//! supervisor that is killed while it writes leaves the notes before, whole, in the other place;
-//! whatever it was about to do then, it has not begun.
+//! Notes are written before their effects are carried out, and again without them afterwards. A
+//! supervisor that is killed while it writes leaves the previous notes whole in the other place,
+//! and has not begun to carry out the effects of the new ones.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,28 +17,28 @@ use warren_base::{ClientId, Epoch, Instant};
 use warren_proto::{CapabilityKey, Reader, Wire};
 use warren_supervisor::Effect;
 
-use super::mailboxes::Given;
+use super::mailboxes::Grant;
 use super::memory::incomplete;
 use crate::error::{FleetError, system};
 use crate::link::retry;
 use crate::message::OsBytes;
 
-/// Between the two places: far more than notes can be.
+/// The distance of the two places: far longer than notes can be.
 const PLACE: u64 = 4 << 30;
 
-/// What the file may come to, holes included: limits on the length of files count them.
+/// The largest size of the file, with holes, which limits on file lengths include.
 pub(crate) const LEN_MAX: u64 = PLACE + (1 << 30);
 
 const HEADER: usize = 8 + 8 + 4;
 
-/// Of a cell.
+/// Notes on a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct CellNotes {
     pub epoch: Epoch,
     pub token: u32,
     pub alive: bool,
     pub exited: bool,
-    /// Something that it was sent waited until it would take it, and is gone now.
+    /// Packets for it waited in the dead supervisor's memory and are lost.
     pub behind: bool,
     pub orders: u64,
     pub reports: u64,
@@ -47,23 +47,23 @@ pub struct CellNotes {
     pub last_pause_ms: Option<u64>,
 }
 
-/// Of a client.
+/// Notes on a client.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct ClientNotes {
     pub client: ClientId,
     pub connection: u64,
 }
 
-/// All that the next supervisor must know.
+/// The state that the next supervisor needs.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Notes {
     /// The core, after an event.
     pub core: Box<[u8]>,
-    /// What the event led to, but for I/O, unless it is carried out.
+    /// The effects of the event, except I/O, until they are carried out.
     pub effects: Vec<Effect>,
     pub next_token: u32,
     pub cells: Vec<CellNotes>,
-    pub given: Vec<Given>,
+    pub grants: Vec<Grant>,
     pub capabilities: CapabilityKey,
     pub reports_refused: u64,
     pub clients: Vec<ClientNotes>,
@@ -85,7 +85,7 @@ impl Journal {
         Ok(Self { file, sequence: 0 })
     }
 
-    /// What an earlier supervisor wrote last.
+    /// Reads the last notes of an earlier supervisor.
     pub fn adopt(file: OwnedFd) -> Result<(Self, Notes), FleetError> {
         let places = [0, 1].map(|place| read_place(&file, place * PLACE));
         let newest = places.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
@@ -94,7 +94,7 @@ impl Journal {
         Ok((Self { file, sequence }, notes))
     }
 
-    /// For the keeper.
+    /// A copy for the keeper.
     pub fn kept(&self) -> Result<OwnedFd, FleetError> {
         self.file.as_fd().try_clone_to_owned().map_err(system("share a record"))
     }
@@ -160,7 +160,7 @@ mod tests {
             effects: vec![Effect::FleetReady],
             next_token: 3,
             cells: Vec::new(),
-            given: Vec::new(),
+            grants: Vec::new(),
             capabilities: CapabilityKey([4, 5]),
             reports_refused: 0,
             clients: vec![ClientNotes { client: ClientId(1), connection: 2 }],
@@ -184,7 +184,7 @@ mod tests {
         let before = reopened(&journal).0.sequence;
         let whole = journal.kept().expect("kept");
         for cut in [1, 8, 19, 20, 21, 90] {
-            // As much of the next notes as a kill leaves behind what stood there.
+            // A kill leaves the first `cut` bytes of the next notes before the old contents.
             let mut next = Journal { file: whole.try_clone().expect("clone"), sequence: before };
             let mut old = vec![0; 5_000];
             assert!(read_exactly(&whole, &mut old, (before + 1) % 2 * PLACE));

@@ -1,5 +1,5 @@
-//! The supervisor's link to its keeper: processes that it asks for, descriptors that the keeper
-//! holds for the next supervisor, and the keeper's last word.
+//! The supervisor's link to its keeper: requests for processes, descriptors that the keeper holds
+//! for the next supervisor, and the final message.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::message::{FromKeeper, Kept, OsBytes, ToKeeper};
 
 pub(super) struct KeeperLink<'a> {
     outbox: &'a mut Outbox,
-    /// What the keeper will know the next process by.
+    /// The token of the next process.
     next_token: u32,
-    /// The keeper holds nothing any more.
+    /// The keeper has released all descriptors.
     is_released: bool,
 }
 
-/// A keeper that is gone takes this process with it.
+/// If the keeper is gone this process dies with it.
 pub(super) fn keeper_died() -> FleetError {
     FleetError::Died("the keeper".into())
 }
@@ -35,17 +35,16 @@ impl<'a> KeeperLink<'a> {
         self.next_token
     }
 
-    pub fn tell(&mut self, message: &ToKeeper) -> Result<(), FleetError> {
-        self.send(message, Vec::new())
+    pub fn send(&mut self, message: &ToKeeper) -> Result<(), FleetError> {
+        self.send_with(message, Vec::new())
     }
 
-    /// The keeper that is gone needs no word.
-    pub fn last_word(&mut self, message: &ToKeeper) {
-        let _ = self.tell(message);
+    /// Sends the final message. A keeper that is gone needs none.
+    pub fn final_message(&mut self, message: &ToKeeper) {
+        let _ = self.send(message);
     }
 
-    /// Asks for a process, which the keeper will know by [`Self::next_token`], with its end of its
-    /// link.
+    /// Asks for a process with the token [`Self::next_token`], and passes its end of the link.
     pub fn spawn(
         &mut self,
         name: String,
@@ -54,12 +53,12 @@ impl<'a> KeeperLink<'a> {
     ) -> Result<(), FleetError> {
         let (token, name) = (self.next_token, name.into_bytes().into());
         self.next_token += 1;
-        self.send(&ToKeeper::Spawn { token, name, args }, vec![Arc::new(link.into_fd())])
+        self.send_with(&ToKeeper::Spawn { token, name, args }, vec![Arc::new(link.into_fd())])
     }
 
-    /// Its exit notice follows. A keeper that is gone takes this process with it.
+    /// Kills a process; its exit notice follows. If the keeper is gone this process dies with it.
     pub fn kill(&mut self, token: u32) {
-        let _ = self.tell(&ToKeeper::Kill { token });
+        let _ = self.send(&ToKeeper::Kill { token });
     }
 
     pub fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
@@ -67,19 +66,19 @@ impl<'a> KeeperLink<'a> {
     }
 
     pub fn keep_shared(&mut self, name: Kept, fds: Vec<Arc<OwnedFd>>) -> Result<(), FleetError> {
-        self.send(&ToKeeper::Keep { name }, fds)
+        self.send_with(&ToKeeper::Keep { name }, fds)
     }
 
     pub fn forget(&mut self, name: Kept) -> Result<(), FleetError> {
-        self.tell(&ToKeeper::Forget { name })
+        self.send(&ToKeeper::Forget { name })
     }
 
-    fn send(&mut self, message: &ToKeeper, fds: Vec<Arc<OwnedFd>>) -> Result<(), FleetError> {
+    fn send_with(&mut self, message: &ToKeeper, fds: Vec<Arc<OwnedFd>>) -> Result<(), FleetError> {
         self.outbox.send_shared(message.to_bytes(), fds).map_err(|_| keeper_died())
     }
 
-    /// Waits until the keeper has everything that it was sent. It never waits for this process.
-    /// What it sends is received later.
+    /// Waits until the keeper has received everything. This cannot deadlock, because the keeper
+    /// never waits for this process. The keeper's messages are received later.
     pub fn settle(&mut self) -> Result<(), FleetError> {
         while self.outbox.is_backed_up() {
             let flags = self.outbox.poll_flags() - PollFlags::IN;

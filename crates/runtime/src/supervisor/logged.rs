@@ -1,17 +1,17 @@
-//! The log of what the core decided.
+//! Logs the decisions of the core.
 //!
-//! An order to all cells is one decision and so one event. What comes of it (a cell's end, a
-//! client's refusal) is logged where it is done.
+//! An order to all cells is one decision and so one event. Its consequences (a cell's end, a
+//! client's refusal) are logged where they are carried out.
 
 use tracing::{error, info, warn};
 use warren_base::ClientId;
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect, Ledger, Supervisor};
 
-/// What was logged, so that it is once. The next supervisor begins anew.
+/// What was logged already, so that it is logged once. The next supervisor begins anew.
 #[derive(Default)]
 pub(super) struct Logged {
-    /// Why nothing can be logged; empty if it can.
+    /// Why the log cannot be written; empty if it can.
     trouble: String,
     /// The last checkpoint that failed.
     failed_checkpoint: u64,
@@ -28,7 +28,7 @@ impl Logged {
         Some(self.trouble.clone()).filter(|trouble| !trouble.is_empty())
     }
 
-    /// To be called when the core has decided, before anything is done.
+    /// Called when the core has decided, before its effects are carried out.
     pub fn effects(&mut self, effects: &[Effect], ledger: &Ledger) {
         let mut read_only = None;
         let mut saves = false;
@@ -50,14 +50,16 @@ impl Logged {
             error!(%errno, "the fleet is read-only from now on: the device may have lost what was written, or refuses it");
         }
         if saves {
-            warn!("the fleet cannot go on: its cells write what they have answered, and end");
+            warn!(
+                "the fleet cannot continue: its cells write the changes that they have acknowledged, and end"
+            );
         }
         if switched {
             self.room(ledger);
         }
     }
 
-    /// Once when no chunk is free, and once when one is again.
+    /// Logs once that no chunk is free, and once that one is free again.
     fn room(&mut self, ledger: &Ledger) {
         let is_full = ledger.regions().free_chunks() == 0;
         match (std::mem::replace(&mut self.is_full, is_full), is_full) {
@@ -68,14 +70,14 @@ impl Logged {
     }
 }
 
-/// A cell reports. What it does not serve any more is an administrator's business.
+/// Logs the report of a cell that does not serve a shard any more.
 pub(super) fn report(report: &Report) {
     if let Report::GivenUp { cell, shard, errno } = report {
         error!(%cell, %shard, %errno, "a shard is given up: what lies there answers EIO until `warren fsck -y` repairs it");
     }
 }
 
-/// A client serves a mount from now on, or does so no more.
+/// Logs that a client serves a mount, or no longer does.
 pub(super) fn front(core: &Supervisor, client: ClientId, what: &str) {
     if let Some(front) = core.applicant(client).filter(|it| it.front) {
         let (pid, uid) = (front.pid, front.credentials.uid);
@@ -84,7 +86,7 @@ pub(super) fn front(core: &Supervisor, client: ClientId, what: &str) {
     }
 }
 
-/// The name of a process, which it chooses itself.
+/// The name of a process, which the process chooses itself.
 pub(super) fn program(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()

@@ -1,15 +1,15 @@
-//! The fleet's mailboxes: who answers under which name, and who was given which capability.
+//! The fleet's mailboxes: the process behind each name, and the capabilities of its senders.
 //!
 //! ```text
-//! /supervisor        takes the reports of cells
-//! /cell/N/inbox      takes the requests and replies of cell N's peers
+//! /supervisor        receives the reports of cells
+//! /cell/N/inbox      receives the requests and replies of cell N's peers
 //! ```
 //!
-//! A sender gets to a mailbox by its name: a capability of the sender's own is put on the mailbox's
-//! list, and the registry says where the name leads. The receiver checks every message; the
-//! registry is where its list comes from.
+//! A sender finds a mailbox by its name: the registry resolves the name, and a capability of the
+//! sender's own is put on the mailbox's list. The receiver checks every message against its list,
+//! which comes from the registry.
 //!
-//! Invariant: what is in `given` is on the list of the mailbox that it names.
+//! Invariant: each of `grants` is on the list of the mailbox that it names.
 
 use std::collections::BTreeMap;
 
@@ -28,31 +28,32 @@ pub enum Address {
     Cell(CellId),
 }
 
-/// How a sender gets to a mailbox.
+/// The way of a sender to a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Passage {
+pub struct Route {
     pub address: Address,
-    /// The sender's own, to be shown with every message.
+    /// The sender's own capability, sent with every message.
     pub capability: Capability,
 }
 
-/// What one sender was given, to the inbox of a cell or, of no cell, to the supervisor.
+/// A capability of one sender (`to`) for the inbox of a cell (`by`) or, without a cell, for the
+/// supervisor's mailbox.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct Given {
+pub struct Grant {
     to: CellId,
     by: Option<CellId>,
     capability: Capability,
 }
 
-/// The registry, and what was given out of it.
+/// The registry, and the capabilities granted from it.
 pub struct Mailboxes {
     registry: Registry<Address>,
     mint: Mint,
     registrations: BTreeMap<Name, RegistrationId>,
-    /// Of every name that ever was one.
+    /// The address of every name, also of those not registered now.
     addresses: BTreeMap<Name, Address>,
     /// By sender, then mailbox.
-    given: BTreeMap<(CellId, Name), Capability>,
+    grants: BTreeMap<(CellId, Name), Capability>,
     /// Reports without a capability on the list.
     pub refused: u64,
 }
@@ -68,42 +69,42 @@ pub fn inbox_name(cell: CellId) -> Name {
 }
 
 impl Mailboxes {
-    /// Mailboxes of a fleet; nobody may send to any of them yet.
+    /// The mailboxes of a fleet, without any sender.
     pub fn open(cells: u16) -> Result<Self, FleetError> {
         Self::with_mint(cells, Mint::new(&mut Rng::new(entropy()?)))
     }
 
-    /// The mailboxes of an earlier supervisor: those of these cells, and what it had given.
+    /// The mailboxes of these cells, with the grants of an earlier supervisor.
     pub fn adopt(
         cells: impl Iterator<Item = CellId>,
-        given: Vec<Given>,
+        grants: Vec<Grant>,
         refused: u64,
     ) -> Result<Self, FleetError> {
         let mut mailboxes = Self::open(0)?;
         for cell in cells {
             mailboxes.enter(cell)?;
         }
-        for Given { to, by, capability } in given {
+        for Grant { to, by, capability } in grants {
             let name = by.map_or_else(supervisor_name, inbox_name);
             let lost = |_| FleetError::Bug(format!("{}: too many senders", name.as_str()));
             if let Some(&id) = mailboxes.registrations.get(&name) {
                 mailboxes.registry.grant(id, capability).map_err(lost)?;
-                mailboxes.given.insert((to, name), capability);
+                mailboxes.grants.insert((to, name), capability);
             }
         }
         mailboxes.refused = refused;
         Ok(mailboxes)
     }
 
-    /// For the next supervisor.
-    pub fn given(&self) -> Vec<Given> {
+    /// The grants, for the next supervisor.
+    pub fn grants(&self) -> Vec<Grant> {
         let cell_of = |name: &Name| match self.addresses.get(name)? {
             Address::Cell(cell) => Some(*cell),
             Address::Supervisor => None,
         };
-        let given = self.given.iter();
-        given
-            .map(|((to, name), &capability)| Given { to: *to, by: cell_of(name), capability })
+        let grants = self.grants.iter();
+        grants
+            .map(|((to, name), &capability)| Grant { to: *to, by: cell_of(name), capability })
             .collect()
     }
 
@@ -113,7 +114,7 @@ impl Mailboxes {
             mint,
             registrations: BTreeMap::new(),
             addresses: BTreeMap::new(),
-            given: BTreeMap::new(),
+            grants: BTreeMap::new(),
             refused: 0,
         };
         mailboxes.register(supervisor_name(), Address::Supervisor)?;
@@ -131,28 +132,27 @@ impl Mailboxes {
         Ok(())
     }
 
-    /// A successor answers under the name of the cell that has left.
+    /// Registers a successor under the name of the cell that has left.
     pub fn enter(&mut self, cell: CellId) -> Result<(), FleetError> {
         self.register(inbox_name(cell), Address::Cell(cell))
     }
 
-    /// Lets a cell send to the mailbox of this name, under a capability of its own, and says where
-    /// the name leads.
-    pub fn give(&mut self, sender: CellId, name: &Name) -> Result<Passage, FleetError> {
+    /// Grants a cell a capability of its own for the mailbox of this name, and resolves the name.
+    pub fn grant(&mut self, sender: CellId, name: &Name) -> Result<Route, FleetError> {
         let no_way = |why: &str| FleetError::Bug(format!("{}: {why}", name.as_str()));
         let id = *self.registrations.get(name).ok_or_else(|| no_way("no such mailbox"))?;
         let capability = self.mint.draw();
         self.registry.grant(id, capability).map_err(|_| no_way("too many senders"))?;
         let resolved = self.registry.resolve(name, capability, None);
         let resolution = resolved.map_err(|e| no_way(&e.to_string()))?;
-        let earlier = self.given.insert((sender, name.clone()), capability);
+        let earlier = self.grants.insert((sender, name.clone()), capability);
         if let Some(earlier) = earlier {
             self.registry.revoke(id, earlier);
         }
-        Ok(Passage { address: resolution.address, capability })
+        Ok(Route { address: resolution.address, capability })
     }
 
-    /// Whether a report under this capability is taken; counts it if not.
+    /// Whether a report with this capability is accepted; counts it if not.
     pub fn admits_report(&mut self, capability: Capability) -> bool {
         let id = self.registrations.get(&supervisor_name());
         let admitted = id.is_some_and(|&id| self.registry.admits(id, capability));
@@ -160,14 +160,14 @@ impl Mailboxes {
         admitted
     }
 
-    /// A cell is gone: nobody finds its mailbox any more, and what it was given, or others for it,
-    /// is taken away. Its peers take it off their own lists when they have handled what it had
-    /// sent.
+    /// Removes the mailbox of a cell that is gone, and revokes all capabilities that it had or that
+    /// others had for it. Its peers remove them from their own lists when they have handled its
+    /// last messages.
     pub fn leave(&mut self, cell: CellId) {
         let inbox = inbox_name(cell);
         self.registry.deregister_address(&Address::Cell(cell));
         self.registrations.remove(&inbox);
-        let gone = self.given.extract_if(.., |(sender, to), _| *sender == cell || *to == inbox);
+        let gone = self.grants.extract_if(.., |(sender, to), _| *sender == cell || *to == inbox);
         for ((_, name), capability) in gone {
             if let Some(&id) = self.registrations.get(&name) {
                 self.registry.revoke(id, capability);
@@ -175,17 +175,17 @@ impl Mailboxes {
         }
     }
 
-    /// All mailboxes, in order of their names.
+    /// The names of all mailboxes, in order.
     pub fn names(&self) -> Vec<String> {
         self.registry.names().map(|name| name.as_str().to_owned()).collect()
     }
 }
 
-/// A seed that nobody can guess.
+/// A seed that cannot be guessed.
 pub(super) fn entropy() -> Result<u64, FleetError> {
     let mut seed = [0; 8];
     let drawn = retry(|| getrandom(&mut seed, GetRandomFlags::empty()));
-    // The kernel gives that few bytes all at once.
+    // The kernel returns so few bytes all at once.
     if drawn.map_err(system("draw a secret"))? != seed.len() {
         return Err(FleetError::Bug("the kernel drew too little".into()));
     }
@@ -201,56 +201,57 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_their_processes() {
+    fn names_resolve_to_their_processes() {
         let mut mailboxes = mailboxes(3);
         let names = ["/cell/0/inbox", "/cell/1/inbox", "/cell/2/inbox", "/supervisor"];
         assert_eq!(mailboxes.names(), names);
-        let passage = mailboxes.give(CellId(0), &inbox_name(CellId(2))).expect("give");
-        assert_eq!(passage.address, Address::Cell(CellId(2)));
-        let report = mailboxes.give(CellId(0), &supervisor_name()).expect("give");
+        let route = mailboxes.grant(CellId(0), &inbox_name(CellId(2))).expect("grant");
+        assert_eq!(route.address, Address::Cell(CellId(2)));
+        let report = mailboxes.grant(CellId(0), &supervisor_name()).expect("grant");
         assert_eq!(report.address, Address::Supervisor);
         assert!(mailboxes.admits_report(report.capability));
-        assert!(!mailboxes.admits_report(passage.capability), "it is for another mailbox");
+        assert!(!mailboxes.admits_report(route.capability), "it is for another mailbox");
         assert_eq!(mailboxes.refused, 1);
-        assert!(mailboxes.give(CellId(0), &inbox_name(CellId(3))).is_err());
+        assert!(mailboxes.grant(CellId(0), &inbox_name(CellId(3))).is_err());
     }
 
     #[test]
-    fn who_leaves_loses_its_own_capabilities_and_no_others() {
+    fn a_cell_that_leaves_loses_only_its_own_capabilities() {
         let mut mailboxes = mailboxes(3);
-        let mut give = |from, to| mailboxes.give(CellId(from), &to).expect("give").capability;
-        let to_supervisor = [0, 1, 2].map(|cell| give(cell, supervisor_name()));
-        let to_two = give(1, inbox_name(CellId(2)));
-        give(2, inbox_name(CellId(1)));
+        let mut grant = |from, to| mailboxes.grant(CellId(from), &to).expect("grant").capability;
+        let to_supervisor = [0, 1, 2].map(|cell| grant(cell, supervisor_name()));
+        let to_two = grant(1, inbox_name(CellId(2)));
+        grant(2, inbox_name(CellId(1)));
         let two = mailboxes.registrations[&inbox_name(CellId(2))];
         mailboxes.leave(CellId(1));
         assert!(!mailboxes.registry.admits(two, to_two));
         let admitted = to_supervisor.map(|it| mailboxes.admits_report(it));
         assert_eq!(admitted, [true, false, true]);
-        assert!(mailboxes.give(CellId(0), &inbox_name(CellId(1))).is_err());
+        assert!(mailboxes.grant(CellId(0), &inbox_name(CellId(1))).is_err());
         mailboxes.leave(CellId(1));
     }
 
     #[test]
-    fn a_successor_answers_under_its_predecessors_name() {
+    fn a_successor_has_its_predecessors_name() {
         let mut mailboxes = mailboxes(2);
         let inbox = inbox_name(CellId(1));
-        let before = mailboxes.give(CellId(0), &inbox).expect("give").capability;
+        let before = mailboxes.grant(CellId(0), &inbox).expect("grant").capability;
         mailboxes.leave(CellId(1));
         mailboxes.enter(CellId(1)).expect("enter");
-        let passage = mailboxes.give(CellId(0), &inbox).expect("give");
-        assert_eq!(passage.address, Address::Cell(CellId(1)));
+        let route = mailboxes.grant(CellId(0), &inbox).expect("grant");
+        assert_eq!(route.address, Address::Cell(CellId(1)));
         let list = mailboxes.registrations[&inbox];
         let admits = |it| mailboxes.registry.admits(list, it);
-        assert!(admits(passage.capability) && !admits(before));
+        assert!(admits(route.capability) && !admits(before));
         assert!(mailboxes.enter(CellId(1)).is_err(), "it is there");
     }
 
     #[test]
     fn a_second_capability_takes_the_place_of_the_first() {
         let mut mailboxes = mailboxes(1);
-        let mut give = || mailboxes.give(CellId(0), &supervisor_name()).expect("give").capability;
-        let (first, second) = (give(), give());
+        let mut grant =
+            || mailboxes.grant(CellId(0), &supervisor_name()).expect("grant").capability;
+        let (first, second) = (grant(), grant());
         assert!(!mailboxes.admits_report(first));
         assert!(mailboxes.admits_report(second));
     }

@@ -1,6 +1,6 @@
-//! The fleet's shared memory: the supervisor makes every segment and gives each process the rights
-//! it needs, the writer's descriptor to one and read-only ones to the others. The keeper gets them
-//! all, for the next supervisor.
+//! The fleet's shared memory. The supervisor makes every segment and gives each process only the
+//! rights that it needs: a writable descriptor to the writer, read-only ones to the others. The
+//! keeper holds them all for the next supervisor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::bell::Bell;
 use crate::error::{FleetError, system};
 use crate::link::retry;
 
-/// One cell's lasting memory: what its successor takes over.
+/// The memory of a cell that its successor takes over.
 pub struct CellMemory {
-    /// Its buffer cache, log image and cache table. Nobody maps them but the cell.
+    /// Its buffer cache, log image and cache table. Only the cell maps them.
     frames: OwnedFd,
     bell: Bell,
-    /// The supervisor's own rope.
-    rope: WakeFd,
+    /// The supervisor's own writing end of the bell.
+    waker: WakeFd,
     vitals_segment: Segment,
     pub vitals: VitalsReader,
 }
 
-/// The fleet's lasting memory. What belongs to a pair is made when it is given away.
+/// The fleet's lasting memory. A segment for a pair of processes is made when it is handed out.
 pub struct FleetMemory {
     map_segment: Segment,
     published: ShardMapWriter,
@@ -38,32 +38,32 @@ pub struct FleetMemory {
     pub cells: Vec<CellMemory>,
 }
 
-/// A client's segments, kept for as long as any cell, or a successor of one, may have to know it.
+/// A client's segments, kept for as long as any cell, or a successor of one, may need them.
 pub struct ClientMemory {
     pub connection: ConnectionNo,
     pub slots: u16,
-    /// The client's own.
+    /// The client's own segment, writable.
     own: Arc<OwnedFd>,
     /// The same, read-only.
     requests: Arc<OwnedFd>,
-    /// Each cell's for it.
+    /// Each cell's segment for it.
     replies: Vec<Arc<OwnedFd>>,
 }
 
 impl ClientMemory {
-    /// Beside an `Order::Admit` to this cell.
+    /// The descriptors with an `Order::Admit` to this cell.
     pub fn for_cell(&self, cell: CellId) -> Vec<Arc<OwnedFd>> {
         vec![Arc::clone(&self.requests), Arc::clone(&self.replies[usize::from(cell.0)])]
     }
 }
 
 impl ClientMemory {
-    /// For the keeper, behind the connection.
+    /// Copies for the keeper, after the connection.
     pub fn kept(&self) -> Vec<Arc<OwnedFd>> {
         [&self.own].into_iter().chain(&self.replies).map(Arc::clone).collect()
     }
 
-    /// What an earlier supervisor had kept.
+    /// Takes over the memory that an earlier supervisor had kept.
     pub fn adopt(
         connection: ConnectionNo,
         slots: u16,
@@ -76,9 +76,9 @@ impl ClientMemory {
     }
 }
 
-/// A client's part, as it is made.
-pub struct Outfit {
-    /// Beside a `Welcome`.
+/// A new client's memory, and the descriptors for the client.
+pub struct NewClientMemory {
+    /// The descriptors with a `Welcome`.
     pub client: Vec<OwnedFd>,
     pub kept: ClientMemory,
 }
@@ -94,7 +94,7 @@ fn copy(fd: impl AsFd) -> Result<OwnedFd, FleetError> {
 }
 
 impl FleetMemory {
-    /// `frames` says how many each cell has in all.
+    /// `frames` is the total number of each cell's frames.
     pub fn create(map: ShardMap, frames: impl Fn(CellId) -> u32) -> Result<Self, FleetError> {
         let map_segment = Segment::create("warren-map", SHARD_MAP_LEN)?;
         let published = publish(&map_segment, &map)?;
@@ -104,8 +104,8 @@ impl FleetMemory {
         Ok(Self { map_segment, published, map, cells })
     }
 
-    /// What an earlier supervisor had made: the shard map, published anew because it may have died
-    /// while it wrote it, and each cell's memory.
+    /// Takes over the memory that an earlier supervisor had made. The shard map is published anew
+    /// because that supervisor may have died while it wrote it.
     pub fn adopt(
         map_segment: OwnedFd,
         map: ShardMap,
@@ -117,7 +117,7 @@ impl FleetMemory {
         Ok(Self { map_segment, published, map, cells })
     }
 
-    /// For the keeper.
+    /// A copy for the keeper.
     pub fn kept_map(&self) -> Result<OwnedFd, FleetError> {
         copy(self.map_segment.fd())
     }
@@ -126,20 +126,21 @@ impl FleetMemory {
         &self.map
     }
 
-    /// The cell has a successor. Who owns what stays, so the map is no newer for it.
+    /// Publishes the epoch of a cell's successor. The owners of shards do not change, so the map
+    /// keeps its version.
     pub fn renew(&mut self, cell: CellId, epoch: Epoch) {
         self.map.epochs[usize::from(cell.0)] = epoch;
         self.published.publish(&self.map);
     }
 
-    /// For the keeper.
+    /// Copies for the keeper.
     pub fn kept_cell(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
         let CellMemory { frames, bell, vitals_segment, .. } = self.cell(cell);
         let fds = [frames.as_fd(), bell.reader(), bell.writer(), vitals_segment.fd()];
         fds.into_iter().map(copy).collect()
     }
 
-    /// What a cell that is gone has left in its frames, from one of them on.
+    /// Reads frames of a cell that is gone, starting with `first`.
     pub fn read_frames(&self, cell: CellId, first: u64, into: &mut [u8]) -> Result<(), FleetError> {
         let (frames, mut done) = (&self.cell(cell).frames, 0);
         while done < into.len() {
@@ -153,7 +154,7 @@ impl FleetMemory {
         Ok(())
     }
 
-    /// Beside a `CellStart`, behind the device.
+    /// The descriptors with a `CellStart`, after the device.
     pub fn for_start(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
         let own = self.cell(cell);
         Ok(vec![
@@ -164,14 +165,14 @@ impl FleetMemory {
         ])
     }
 
-    /// Beside a `PeerRoute`: the link of two cells, as each of them gets it.
+    /// The descriptors with two `PeerRoute`s: the link between two cells, for each of them.
     pub fn link(&self, a: CellId, b: CellId) -> Result<[Vec<OwnedFd>; 2], FleetError> {
         let a_to_b = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
         let b_to_a = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
         let end = |peer: CellId, own: &Segment, theirs: &Segment| {
             let peer = self.cell(peer);
             Ok::<_, FleetError>(vec![
-                peer.bell.rope()?,
+                peer.bell.new_writer()?,
                 peer.vitals_segment.read_only_fd()?,
                 copy(own.fd())?,
                 theirs.read_only_fd()?,
@@ -180,9 +181,9 @@ impl FleetMemory {
         Ok([end(b, &a_to_b, &b_to_a)?, end(a, &b_to_a, &a_to_b)?])
     }
 
-    /// How a flush of this process went, which cells see at once. EIO too if one of a cell, or of
-    /// an earlier supervisor, has failed: what the device has lost with it may be of a checkpoint,
-    /// and only the process that flushed knows.
+    /// Publishes the outcome of this process's flush, which cells see at once, and returns it. EIO
+    /// also if a flush of a cell or of an earlier supervisor has failed: the device may have lost
+    /// blocks of a checkpoint with it, and only the process that flushed receives the error.
     pub fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.published.lose_flush();
@@ -196,7 +197,7 @@ impl FleetMemory {
         self.published.lost_flushes() > 0 || of_cells.max() > Some(0)
     }
 
-    /// Cells whose vitals are damaged: they do not count flushes.
+    /// Cells with damaged vitals, whose failed flushes cannot be counted.
     pub fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
         let cells = (0..).map(CellId).zip(&self.cells);
         cells.filter(|(_, memory)| memory.vitals.lost_flushes().is_none()).map(|(cell, _)| cell)
@@ -206,13 +207,17 @@ impl FleetMemory {
         &self.cells[usize::from(cell.0)]
     }
 
-    /// Makes the memory of a new client, known by its connection, and all descriptors of it: what
-    /// cannot be had is refused before the core and the cells know of the client.
-    pub fn outfit(&self, connection: ConnectionNo, slots: u16) -> Result<Outfit, FleetError> {
+    /// Makes the memory of a new client, named by its connection, with all descriptors. A shortage
+    /// refuses the client before the core and the cells know it.
+    pub fn new_client(
+        &self,
+        connection: ConnectionNo,
+        slots: u16,
+    ) -> Result<NewClientMemory, FleetError> {
         let len = usize::from(slots);
         let name = format!("warren-client-{}", connection.0);
         let own = Segment::create(&name, client_segment_len(len))?;
-        // Cells open it before the client has seen it.
+        // Cells may open it before the client does.
         ClientWriter::new(own.map().clone(), len)?;
         let replies = self.cells.iter().map(|_| {
             let replies = Segment::create(&name, cell_segment_len(len))?;
@@ -222,22 +227,22 @@ impl FleetMemory {
         let requests = Arc::new(own.read_only_fd()?);
         let own = Arc::new(own.into_parts().0);
         let kept = ClientMemory { connection, slots, own, requests, replies };
-        Ok(Outfit { client: self.welcome(&kept)?, kept })
+        Ok(NewClientMemory { client: self.welcome(&kept)?, kept })
     }
 
-    /// Beside a `Welcome`.
+    /// The descriptors with a `Welcome`.
     pub fn welcome(&self, client: &ClientMemory) -> Result<Vec<OwnedFd>, FleetError> {
         let mut fds = vec![copy(&*client.own)?, self.map_segment.read_only_fd()?];
         for (cell, replies) in self.cells.iter().zip(&client.replies) {
             fds.push(reopen_read_only(replies.as_fd())?);
             fds.push(cell.vitals_segment.read_only_fd()?);
-            fds.push(cell.bell.rope()?);
+            fds.push(cell.bell.new_writer()?);
         }
         Ok(fds)
     }
 }
 
-/// The keeper does not hold what it was given.
+/// The keeper does not hold all that it was given.
 pub fn incomplete() -> FleetError {
     FleetError::Bug("what a supervisor left is incomplete".into())
 }
@@ -255,8 +260,8 @@ impl CellMemory {
     fn new(frames: OwnedFd, bell: Bell, vitals_segment: Segment) -> Result<Self, FleetError> {
         let read_only = vitals_segment.read_only_fd()?;
         let vitals = VitalsReader::new(map_read_only(read_only.as_fd())?)?;
-        let rope = WakeFd::from_fd(bell.rope()?);
-        Ok(Self { frames, bell, rope, vitals_segment, vitals })
+        let waker = WakeFd::from_fd(bell.new_writer()?);
+        Ok(Self { frames, bell, waker, vitals_segment, vitals })
     }
 
     fn adopt(kept: Vec<OwnedFd>) -> Result<Self, FleetError> {
@@ -265,9 +270,9 @@ impl CellMemory {
         Self::new(frames, Bell::adopt(reader, writer), Segment::adopt(vitals)?)
     }
 
-    /// Makes the cell look at what the supervisor has sent.
+    /// Wakes the cell so that it receives the supervisor's messages.
     pub fn ring(&self) {
-        self.rope.wake_if_parked(&self.vitals);
+        self.waker.wake_if_parked(&self.vitals);
     }
 
     pub fn counter(&self, counter: Counter) -> u64 {
@@ -275,7 +280,7 @@ impl CellMemory {
     }
 }
 
-impl Outfit {
+impl NewClientMemory {
     pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
         let ClientMemory { own, requests, replies, .. } = &self.kept;
         let kept = [own, requests].into_iter().chain(replies);

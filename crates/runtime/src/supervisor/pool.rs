@@ -1,5 +1,5 @@
-//! The pool as the supervisor has it: locked, read, and written only by itself (cells write blocks
-//! of chunks, the supervisor everything before them).
+//! The pool as the supervisor has it: locked, read, and written only by the supervisor (cells write
+//! blocks of chunks, the supervisor all blocks before them).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::pool::blocks::{self, Blocks, errno_of_device};
 
 /// A pool that this fleet has locked.
 pub struct OpenPool {
-    /// Whoever has a descriptor of this open file holds the lock.
+    /// Every process with a descriptor of this open file holds the lock.
     lock: PoolFile,
-    /// What is read and written.
+    /// The open file for reads and writes.
     file: PoolFile,
 }
 
 impl OpenPool {
-    /// Locks the pool and reads what the supervisor must know of it.
+    /// Locks the pool and reads its metadata.
     pub fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
         let file = PoolFile::open_exclusive(path)?;
         let pool = Self { file: file.try_clone()?, lock: file };
@@ -33,25 +33,27 @@ impl OpenPool {
         Ok((pool, ledger, copies))
     }
 
-    /// One that an earlier supervisor had opened: its lock, and an open file that was made before
-    /// it wrote anything, so that errors of what it wrote are still to be seen there.
+    /// Takes over the pool of an earlier supervisor: its lock, and an open file that was made
+    /// before that supervisor wrote anything, so that write errors since then are still reported on
+    /// it.
     pub fn adopt(kept: Vec<OwnedFd>, path: &Path) -> Result<Self, FleetError> {
         let [lock, file]: [OwnedFd; 2] = kept.try_into().map_err(|_| incomplete())?;
         let [lock, file] = [PoolFile::from_fd(lock, path)?, PoolFile::from_fd(file, path)?];
         Ok(Self { lock, file })
     }
 
-    /// For the keeper: the lock, and an open file for the next supervisor. Before this one writes.
+    /// Copies for the keeper: the lock, and an open file for the next supervisor. They must be made
+    /// before this supervisor writes.
     pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
         Ok(vec![self.share()?, self.reopen()?])
     }
 
-    /// Blocks that the host could still allocate.
+    /// Blocks that the host can still allocate.
     pub fn host_room(&self) -> u64 {
         self.file.host_room()
     }
 
-    /// What was done to the pool's file, if it should have so many blocks.
+    /// Damage to the pool's file, which should have so many blocks.
     pub fn harm(&self, blocks: u64) -> Option<&'static str> {
         self.file.harm(blocks)
     }
@@ -64,8 +66,8 @@ impl OpenPool {
         }
     }
 
-    /// Has the host allocate what the pool has in use, or all of it. It is so already, unless the
-    /// file was copied as a sparse one, or made sparse.
+    /// Has the host allocate the used chunks, or the whole pool. They are allocated already, unless
+    /// the file was copied sparsely or made sparse.
     pub fn reserve_used(&self, ledger: &Ledger) -> Result<(), FleetError> {
         let is_used = |owner| owner != Owner::Free || ledger.superblock().reserved;
         for (block, count) in runs(ledger, is_used) {
@@ -74,7 +76,7 @@ impl OpenPool {
         Ok(())
     }
 
-    /// Gives free chunks back to the host that a fleet before this one kept allocated.
+    /// Returns free chunks to the host that an earlier fleet kept allocated.
     pub fn discard_free(&self, ledger: &Ledger) -> Result<(), FleetError> {
         if self.backing(ledger) == Backing::OnDemand {
             for (block, count) in runs(ledger, |owner| owner == Owner::Free) {
@@ -84,12 +86,12 @@ impl OpenPool {
         Ok(())
     }
 
-    /// For a cell's I/O: an open file of its own.
+    /// A new open file, for a cell's I/O.
     pub fn reopen(&self) -> Result<OwnedFd, FleetError> {
         Ok(self.file.reopen()?.into())
     }
 
-    /// For a cell: the same open file, and so the same lock.
+    /// The same open file, and so the same lock, for a cell.
     pub fn share(&self) -> Result<OwnedFd, FleetError> {
         self.lock.as_fd().try_clone_to_owned().map_err(system("share the pool device"))
     }
@@ -117,7 +119,7 @@ impl Blocks for OpenPool {
     }
 }
 
-/// The blocks of neighbouring chunks with such owners.
+/// Runs of blocks in neighbouring chunks with such owners.
 fn runs(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> Vec<(BlockNo, u64)> {
     let regions = ledger.regions();
     let chunks = regions.iter().filter(|&(_, owner)| wanted(owner)).map(|(chunk, _)| chunk);
@@ -127,7 +129,7 @@ fn runs(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> Vec<(BlockNo, u64)> 
     runs.map(|run| (BlockNo(blocks(run[0])), blocks(run.len() as u64))).collect()
 }
 
-/// The shards of a cell with their root slots, as a `CellStart` carries them.
+/// The shards of a cell with their root slots, for a `CellStart`.
 pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Box<[u8]>)> {
     let shards = (0..owners.len() as u16).filter(|&shard| owners[usize::from(shard)] == cell);
     shards

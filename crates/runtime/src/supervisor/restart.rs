@@ -6,9 +6,9 @@
 //! Joined      -> every other cell: its end of the link, then the order
 //! ```
 //!
-//! Invariant: a process of a cell is asked for only when the one before has been reaped, so that no
-//! other process maps the frames. The successor itself waits for the I/O that its predecessor had
-//! given the kernel.
+//! Invariant: a new process of a cell is requested only after the previous one has been reaped, so
+//! that no other process maps the frames. The successor itself waits for the I/O that its
+//! predecessor had submitted to the kernel.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ use crate::clock;
 use crate::error::{ErrorKind, FleetError, system};
 
 impl SupervisorLoop<'_> {
-    /// The keeper could not start a process.
+    /// Handles the keeper's failure to start a process.
     pub(super) fn not_spawned(&mut self, token: u32, errno: i32) -> Result<(), FleetError> {
         let error = system("start a cell")(std::io::Error::from_raw_os_error(errno));
         let Some(process) = self.cells.by_token(token) else {
@@ -37,7 +37,8 @@ impl SupervisorLoop<'_> {
         self.cell_exited(token, "", Ended::FromOutside)
     }
 
-    /// A cell's process has been reaped. `how` it ended is the reason, unless it reported one.
+    /// Handles the end of a cell's process, which has been reaped. `how` is the reason, unless the
+    /// cell reported one.
     pub(super) fn cell_exited(
         &mut self,
         token: u32,
@@ -45,7 +46,7 @@ impl SupervisorLoop<'_> {
         ended: Ended,
     ) -> Result<(), FleetError> {
         let Some(cell) = self.cells.running(token) else { return Ok(()) };
-        // What it sent before it ended comes first.
+        // Reports that it sent before its end come first.
         while self.cells[cell].alive && self.receive_from_cell(cell)? {}
         let process = &mut self.cells[cell];
         process
@@ -59,7 +60,7 @@ impl SupervisorLoop<'_> {
         self.apply(Event::CellExited { cell, epoch, by_itself })
     }
 
-    /// Ends this process of a cell, which still speaks, unless it is gone already.
+    /// Kills this process of a cell, whose link still works, unless it is gone already.
     pub(super) fn condemn(&mut self, cell: CellId, epoch: Epoch, verdict: impl fmt::Display) {
         let process = &mut self.cells[cell];
         if process.epoch == epoch && process.alive {
@@ -69,7 +70,7 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Ends cells that have written what cannot be where failed flushes are counted.
+    /// Kills cells whose vitals have an impossible count of failed flushes.
     pub(super) fn end_bad_vitals(&mut self) {
         let bad: Vec<CellId> = self.memory.have_bad_vitals().collect();
         for cell in bad {
@@ -78,7 +79,7 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Ends a cell with which there is no speaking. Its exit notice follows.
+    /// Kills a cell whose link does not work. Its exit notice follows.
     pub(super) fn kill(&mut self, cell: CellId) {
         let process = &mut self.cells[cell];
         process.alive = false;
@@ -86,7 +87,7 @@ impl SupervisorLoop<'_> {
         self.keeper.kill(token);
     }
 
-    /// Starts a successor. If that fails it is as if it had ended at once.
+    /// Starts a successor. If that fails the successor counts as lost.
     pub(super) fn restart(&mut self, cell: CellId, epoch: Epoch) {
         let process = &self.cells[cell];
         assert!(process.exited, "a cell has one process at a time");
@@ -113,7 +114,7 @@ impl SupervisorLoop<'_> {
         self.mailboxes.enter(cell)?;
         self.memory.renew(cell, epoch);
         let old = &mut self.cells[cell];
-        // If the start fails the next one has it.
+        // If the start fails, the next successor gets it.
         let own_device = old.next_device.try_clone().map_err(system("share the pool device"))?;
         let devices = [own_device, self.pool.reopen()?];
         let ledger = self.core.ledger();
@@ -132,7 +133,8 @@ impl SupervisorLoop<'_> {
         Ok(())
     }
 
-    /// Links it with every cell whose process is there. These cells get their ends with `Joined`.
+    /// Links the successor with every cell whose process runs. These cells get their ends with
+    /// `Joined`.
     fn link_successor(&mut self, cell: CellId) -> Result<(), FleetError> {
         for other in (0..self.plan.cells).map(CellId) {
             if other == cell || self.cells[other].exited {

@@ -1,20 +1,22 @@
-//! The end of a fleet without a checkpoint: what its cells have logged goes to the device, for the
+//! The end of a fleet without a checkpoint: the log of each cell is written to the device, for the
 //! next start to replay.
 //!
-//! Cells that live write it themselves (`Order::Save`), with the data of their files. A cell that
-//! has no successor cannot; but the image of its log is in its frames, and a block of the image is
-//! a block of the log. So its records are written from there, and what other logs rest on is not
-//! cut off. The data of its files that no record names is lost, as after a power failure.
+//! Live cells write it themselves (`Order::Save`), with the data of their files. A cell without a
+//! successor cannot, but its frames hold the image of its log, and a block of the image is a block
+//! of the log. So the supervisor writes its records from there, and records of other logs that
+//! depend on them remain valid. The data of its files that no record names is lost, as after a
+//! power failure.
 //!
 //! Invariants:
-//! * Nothing is written before every process of that cell is gone, and all that it had given the
-//!   kernel (its lock as a writer).
+//! * Nothing is written before every process of that cell is gone and its submitted I/O has ended
+//!   (its lock as a writer is free).
 //! * A record is written only if the data that it names is on the device: the log ends before the
-//!   first of which it is not.
-//! * No log becomes shorter than it is on the device, where all of it may be promised: neither
-//!   because data that a record names cannot be read, nor because the log itself cannot.
-//! * Where successors ended by themselves, what they took over may have ended them, and would end
-//!   the next start's replay as well. It stays off the device.
+//!   first record whose data is not.
+//! * No log becomes shorter than it is on the device, because all of it may have been promised
+//!   durable: neither because data that a record names cannot be read, nor because the log itself
+//!   cannot.
+//! * If a cell's successors ended by themselves, the state that they took over may have ended them,
+//!   and would end the next start's replay as well. It is not written to the device.
 
 use std::time::Duration;
 
@@ -35,12 +37,12 @@ use crate::message::path_of;
 use crate::pool::blocks::Blocks;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// How long what dead cells have given the kernel may take to land, longer than was ever seen; and
-/// between two looks.
+/// How long the submitted I/O of dead cells may take to end, longer than was ever seen; and the
+/// pause between two checks.
 const LANDING_WAIT: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Whether a fleet that ends so had served, with logs that count.
+/// Whether a fleet with this failure has valid logs.
 pub(super) const fn leaves_logs(failure: Failure) -> bool {
     matches!(
         failure,
@@ -53,7 +55,7 @@ pub(super) const fn leaves_logs(failure: Failure) -> bool {
     )
 }
 
-/// A log as it lies in a cell's frames.
+/// A log in a cell's frames.
 struct Image {
     area: LogArea,
     bytes: Vec<u8>,
@@ -73,10 +75,10 @@ impl Image {
 }
 
 impl SupervisorLoop<'_> {
-    /// Writes out the logs of all cells, as far as they are not on the device. What fails is
-    /// logged, and lost.
+    /// Writes the logs of all cells to the device where they are not there yet. Failures are
+    /// logged; that log is lost.
     pub(super) fn save_logs(&mut self) {
-        // After a flush that has failed nothing on the device can be relied on.
+        // After a failed flush nothing on the device can be relied on.
         if self.memory.judge_flush(self.pool.flush()).is_err() {
             return;
         }
@@ -85,18 +87,18 @@ impl SupervisorLoop<'_> {
         for cell in (0..self.plan.cells).map(CellId) {
             match self.save_log(cell, deadline) {
                 Ok(blocks) => written += blocks,
-                Err(error) => error!("the log of cell {cell} cannot be kept: {error}"),
+                Err(error) => error!("the log of cell {cell} cannot be saved: {error}"),
             }
         }
         if written > 0 {
             match self.memory.judge_flush(self.pool.flush()) {
                 Ok(()) => warn!("{written} blocks of logs were written at the end"),
-                Err(errno) => error!("the logs cannot be kept: {errno}"),
+                Err(errno) => error!("the logs cannot be saved: {errno}"),
             }
         }
     }
 
-    /// Returns how many blocks were written.
+    /// Returns the number of blocks written.
     fn save_log(&self, cell: CellId, deadline: Instant) -> Result<u64, FleetError> {
         let process = &self.cells[cell];
         let has_stopped = self.core.status().cells[usize::from(cell.0)].state == CellState::Stopped;
@@ -135,22 +137,23 @@ struct SavedLog<'a> {
 }
 
 impl SavedLog<'_> {
-    /// Writes what the image has and the device lacks. Returns how many blocks were written.
+    /// Writes the part of the image that the device lacks. Returns the number of blocks written.
     fn complete(&self, image: &mut Image) -> Result<u64, Errno> {
-        // If it cannot be read, it is not known what is durable, and nothing may be written over.
+        // If the device's log cannot be read, its durable part is unknown, and nothing may be
+        // overwritten.
         let mut there = vec![0; self.area.bytes() as usize];
         self.blocks.read(self.area.start, &mut there)?;
         let there = Image { area: self.area, bytes: there };
         let durable = self.end_of(&there, |_| true);
         let end = self.end_of(image, |record| self.is_complete(record));
-        // The last block is padded, which would cut off what was promised.
+        // Otherwise the padding of the last block would overwrite durable records.
         if end <= durable {
             return Ok(0);
         }
         self.write(image, &there, end)
     }
 
-    /// Behind the last record of those in a row that are wanted.
+    /// The end of the wanted records in a row.
     fn end_of(&self, image: &Image, is_wanted: impl Fn(&RawRecord) -> bool) -> Lsn {
         let limit = Lsn(self.start.0 + self.area.bytes());
         let mut end = self.start;
@@ -180,8 +183,7 @@ impl SavedLog<'_> {
         is_read && pages.into_iter().all(|(page, sum)| crc32c::crc32c(page) == *sum)
     }
 
-    /// Writes the blocks that the device does not hold. The last is padded, as that of every
-    /// commit.
+    /// Writes the blocks that differ on the device. The last one is padded, as in every commit.
     fn write(&self, image: &mut Image, there: &Image, end: Lsn) -> Result<u64, Errno> {
         let mut written = 0;
         for number in self.start.0 / BLOCK..end.0.div_ceil(BLOCK) {

@@ -35,10 +35,10 @@ pub(super) const FIRST_EPOCH: Epoch = Epoch(1);
 /// The first version of the shard map.
 pub(super) const FIRST_MAP: MapVersion = MapVersion(1);
 
-/// Frames of a cell at least: less cannot hold the nodes and pages of one large operation.
+/// The fewest frames of a cell: it must hold the nodes and pages of one large operation.
 const FRAMES_MIN: u64 = 1024;
 
-/// Frames of a cell at most: what a cell numbers with room to spare (a terabyte).
+/// The most frames of a cell, which a frame number can hold with room to spare (a terabyte).
 const FRAMES_MAX: u64 = 1 << 28;
 
 pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<SupervisorLoop<'_>, FleetError> {
@@ -106,15 +106,15 @@ pub(super) fn log_area(ledger: &Ledger, cell: CellId, plan: &FleetPlan) -> LogAr
     layout.log_area(usize::from(cell.0), usize::from(plan.cells))
 }
 
-/// How a cell finds its log and its frames.
+/// The state of a cell's log and frames at its start.
 pub(super) enum Beginning {
-    /// Both empty, with these free chunks to give to its shards.
+    /// Both are empty; the cell distributes these free chunks to its shards.
     Fresh(Vec<u64>),
     /// As its predecessor left them.
     Successor,
 }
 
-/// What is at hand while cells are started.
+/// The parts of the supervisor that the start of a cell needs.
 pub(super) struct Starter<'a, 'k> {
     pub keeper: &'a mut KeeperLink<'k>,
     pub plan: &'a FleetPlan,
@@ -125,8 +125,7 @@ pub(super) struct Starter<'a, 'k> {
 }
 
 impl Starter<'_, '_> {
-    /// Has the processes started, each with all that only it needs, then gives every two their
-    /// link.
+    /// Starts the processes, sends each its own start message, then links every two of them.
     fn start_cells(
         &mut self,
         ledger: &Ledger,
@@ -150,9 +149,10 @@ impl Starter<'_, '_> {
         Ok(())
     }
 
-    /// Has a cell's process started and sends it what only it needs. Its links come next. Of the
-    /// devices one is for it, and one, opened before it can have written, for its successor: that
-    /// will see every error that this one causes. After an error no process was asked for.
+    /// Starts a cell's process and sends it its start message. Its links follow. One of the devices
+    /// is for it. The other was opened before this process can write, and is for its successor,
+    /// which will see every write error that this process causes. After an error no process was
+    /// requested.
     pub(super) fn start(
         &mut self,
         cell: CellId,
@@ -169,7 +169,7 @@ impl Starter<'_, '_> {
         let kept = process.kept()?;
         self.spawn(cell, epoch, theirs)?;
         self.keeper.keep(Kept::Process(cell), kept)?;
-        // A cell that is gone shows by its exit.
+        // If the cell is gone its exit shows it.
         let _ = process.link.send(start.to_bytes(), fds);
         Ok(process)
     }
@@ -188,7 +188,7 @@ impl Starter<'_, '_> {
             Beginning::Fresh(chunks) => (chunks, false),
             Beginning::Successor => (Vec::new(), true),
         };
-        // The opening of the pool, which comes next, makes all logs anew.
+        // The opening of the pool, which comes next, starts new logs.
         let (incarnation, from) = match successor {
             false => (superblock.generation + 1, Lsn(0)),
             true => (logs.incarnation, logs.starts[usize::from(cell.0)]),
@@ -212,11 +212,11 @@ impl Starter<'_, '_> {
             log: LogStart { start: area.start, blocks: area.blocks, from, incarnation },
             successor,
             generation: superblock.generation,
-            supervisor: self.mailboxes.give(cell, &supervisor_name())?.capability,
+            supervisor: self.mailboxes.grant(cell, &supervisor_name())?.capability,
         })
     }
 
-    /// Asks the keeper for the cell's process, by the next token, with its end of its link.
+    /// Asks the keeper for the cell's process, with the next token and its end of the link.
     fn spawn(&mut self, cell: CellId, epoch: Epoch, link: Link) -> Result<(), FleetError> {
         let number = cell.to_string();
         let pool = pool_name(&self.plan.pool);
@@ -224,16 +224,16 @@ impl Starter<'_, '_> {
         self.keeper.spawn(format!("cell {cell} (epoch {epoch})"), args, link)
     }
 
-    /// A link for two cells, as each of them gets it: each is found by the name of its inbox, and
-    /// sends under a capability of its own.
+    /// A link between two cells, for each of them. Each is found by the name of its inbox, and
+    /// sends with its own capability.
     pub(super) fn link(
         &mut self,
         a: CellId,
         b: CellId,
         processes: &[CellProcess],
     ) -> Result<[LinkEnd; 2], FleetError> {
-        let a_to_b = self.mailboxes.give(a, &inbox_name(b))?;
-        let b_to_a = self.mailboxes.give(b, &inbox_name(a))?;
+        let a_to_b = self.mailboxes.grant(a, &inbox_name(b))?;
+        let b_to_a = self.mailboxes.grant(b, &inbox_name(a))?;
         let (a_at, b_at) = (cell_at(b_to_a.address)?, cell_at(a_to_b.address)?);
         let [for_a, for_b] = self.memory.link(a_at, b_at)?;
         let (to, from) = (a_to_b.capability, b_to_a.capability);

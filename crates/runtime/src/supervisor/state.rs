@@ -1,4 +1,4 @@
-//! The state of a supervisor's process. What it does with it stands in the files beside this one.
+//! The state of a supervisor's process. The files beside this one operate on it.
 
 use std::collections::VecDeque;
 
@@ -20,9 +20,9 @@ use crate::message::FleetPlan;
 
 pub(super) struct SupervisorLoop<'a> {
     pub plan: FleetPlan,
-    /// Of this fleet, from its start to its end.
+    /// The key of the fleet's capabilities, the same from its start to its end.
     pub capabilities: CapabilityKey,
-    /// Supervisors of this fleet before this one.
+    /// The number of this fleet's earlier supervisors.
     pub predecessors: u32,
     pub keeper: KeeperLink<'a>,
     pub pool: OpenPool,
@@ -35,16 +35,16 @@ pub(super) struct SupervisorLoop<'a> {
     pub journal: Journal,
     pub stop: StopAttempts,
     pub logged: Logged,
-    /// Kept for the next event.
+    /// An empty vector, kept for the next event.
     pub effects: Vec<Effect>,
-    /// Events that effects gave rise to.
+    /// Events that effects have caused.
     pub pending: VecDeque<Event>,
-    /// When the core wants to be called again.
+    /// When the core must be called again.
     pub wake: Option<Instant>,
     pub ended: Option<Result<(), Failure>>,
 }
 
-/// What a supervisor begins with, as it made it or as an earlier one left it.
+/// The parts with which a supervisor starts, newly made or taken over.
 pub(super) struct Parts<'a> {
     pub plan: FleetPlan,
     pub capabilities: CapabilityKey,

@@ -14,7 +14,7 @@ use crate::status::{
 impl SupervisorLoop<'_> {
     /// JSON of the fleet as it is now.
     pub(super) fn status_json(&self) -> Box<[u8]> {
-        // Numbers and strings of our own always have a JSON form.
+        // Our own numbers and strings always have a JSON form.
         serde_json::to_vec(&fleet_status(self)).unwrap_or_default().into()
     }
 }
@@ -35,7 +35,7 @@ fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
         keeper_pid: keeper,
         supervisor_pid: std::process::id(),
         supervisor_restarts: it.predecessors,
-        // Who asks knows better.
+        // The client that queries fills this in.
         uid: 0,
         state: stage_name(core.stage).into(),
         stopped_pids: silence::stopped(pids, fronts),

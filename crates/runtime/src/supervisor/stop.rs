@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! stop          trial ──▶ all: Ask ──▶ all idle ──▶ all: IfIdle ──▶ all gone ──▶ the core stops
-//!                 │           └─ one is in use, or silent ──┴──▶ refused, the fleet goes on
-//!                 └─ its checkpoint fails ──▶ refused, the fleet goes on
+//! │           └─ one is in use, or silent ──┴──▶ refused, the fleet continues
+//! └─ its checkpoint fails ──▶ refused, the fleet continues
 //! stop --force  trial ──▶ all fronts: Force ──▶ all gone, or the time is over ──▶ the core stops
 //! ```
 //!
-//! The trial is a checkpoint while all goes on. It comes first because mounts that have left do not
-//! come back when the last checkpoint turns out to fail. A fleet without mounts, one that is to
-//! lose what was not synced (`--discard`), and one that ends by a signal make none here.
+//! The trial is a checkpoint while the fleet serves. It comes first because unmounted mounts do not
+//! return if the last checkpoint fails. There is no trial for a fleet without mounts, for a stop
+//! that may lose what was not synced (`--discard`), and for a stop by a signal.
 //!
-//! Asking first leaves every mount in its place when one of them is in use: under a directory that
-//! is unmounted programs would write to another file system. A signal to the keeper is a forced
-//! stop, because a service must end; a second one does not wait any longer.
+//! All mounts are asked before any is unmounted, so that all stay if one of them is in use: under
+//! an unmounted directory programs would write to another file system. A signal to the keeper is a
+//! forced stop, because a service must end; a second signal ends the wait.
 //!
-//! Nothing of it is written down. A supervisor that dies meanwhile closes the connection of the
-//! client, which asks the next supervisor again; the keeper passes its signal on to that one.
+//! An attempt is not noted in the journal. If the supervisor dies meanwhile, its client's
+//! connection closes and the client asks the next supervisor again. The keeper repeats its signal
+//! to the next supervisor.
 
 use std::collections::BTreeSet;
 
@@ -32,12 +33,12 @@ use crate::error::{ErrorKind, FleetError};
 use crate::message::{ControlReply, IN_USE_MAX, Kept, Leave, path_of};
 
 impl SupervisorLoop<'_> {
-    /// The fleet shall stop.
+    /// Handles a request to stop the fleet.
     pub(super) fn begin_stop(&mut self, request: StopRequest) -> Result<(), FleetError> {
         let status = self.core.status();
-        // A stop that is going to be refused leaves the mounts.
-        let is_in_vain = status.broken.is_some() && !request.discard && !request.by_keeper;
-        if status.stage != Stage::Serving || is_in_vain {
+        // A stop that would be refused leaves the mounts.
+        let is_refused = status.broken.is_some() && !request.discard && !request.by_keeper;
+        if status.stage != Stage::Serving || is_refused {
             let event = stop_event(request.by_keeper, request.discard);
             return self.stop_core(&request.connections, event);
         }
@@ -53,8 +54,8 @@ impl SupervisorLoop<'_> {
         self.begin_trial(how, connections)
     }
 
-    /// Sees first whether the stop would be refused. A trial that is under way for an earlier
-    /// caller does for this one.
+    /// Tests first whether the stop would be refused. A trial for an earlier caller that is in
+    /// progress serves this one as well.
     fn begin_trial(
         &mut self,
         how: Leave,
@@ -80,13 +81,13 @@ impl SupervisorLoop<'_> {
 
     fn fronts(&self) -> Vec<ClientStatus> {
         let mut clients = self.core.status().clients;
-        // A client whose connection is closed may still be known to cells; one that cells do not
-        // know yet is not mounted.
+        // A client whose connection is closed may still be known to cells. A client that not all
+        // cells know yet is not mounted.
         clients.retain(|client| client.front && client.state == ClientState::Admitted);
         clients
     }
 
-    /// Takes the reply of a mount keeper. False if it was not asked.
+    /// Handles the answer of a mount keeper. False if it was not asked.
     pub(super) fn in_use(&mut self, client: ClientId, number: u32, by: &[u8]) -> bool {
         let Some(front) = self.fronts().into_iter().find(|front| front.client == client) else {
             return false;
@@ -104,7 +105,7 @@ impl SupervisorLoop<'_> {
         self.apply(Event::Hangup { client })
     }
 
-    /// Goes on with the attempt to stop when all fronts have answered, or the time is over.
+    /// Continues the attempt to stop when all fronts have answered, or the time is over.
     pub(super) fn advance_stop(&mut self) -> Result<(), FleetError> {
         while let Some(mut attempt) = self.stop.take_over(clock::monotonic()) {
             let silent = self.fronts().into_iter();
@@ -125,7 +126,7 @@ impl SupervisorLoop<'_> {
                 self.refuse_late_trial(&attempt);
                 return Ok(());
             }
-            // Another stop went on without the mounts that have come meanwhile.
+            // Another stop has gone on without the mounts that were made meanwhile.
             Some(Trial::Succeeded) if self.core.status().stage != Stage::Serving => {
                 return self.stop_core(&attempt.connections, stop_event(by_keeper, discard));
             }
@@ -144,7 +145,7 @@ impl SupervisorLoop<'_> {
             }
             _ if !attempt.in_use.is_empty() => self.refuse_in_use(&attempt),
             Leave::Ask => self.ask_fronts(Leave::IfIdle, attempt.connections, (false, discard)),
-            // A mount has come meanwhile.
+            // A mount was made meanwhile.
             Leave::IfIdle if !self.fronts().is_empty() => {
                 self.ask_fronts(Leave::Ask, attempt.connections, (false, discard));
             }
@@ -155,7 +156,7 @@ impl SupervisorLoop<'_> {
 
     fn refuse_late_trial(&mut self, attempt: &StopAttempt) {
         let line = format!(
-            "{}: a checkpoint takes longer than {} s: the fleet serves on",
+            "{}: a checkpoint takes longer than {} s: the fleet continues to serve",
             path_of(&self.plan.pool).display(),
             TRIAL_SECONDS_MAX
         );
@@ -181,13 +182,13 @@ impl SupervisorLoop<'_> {
         self.refuse(attempt, ErrorKind::PoolInUse, line);
     }
 
-    /// No mount stands in the way any more.
+    /// Stops the core. No mount blocks the stop any more.
     fn stop_core(&mut self, connections: &[ConnectionNo], event: Event) -> Result<(), FleetError> {
         for &connection in connections {
             let socket = self.connections.socket(connection).into_iter().collect();
             self.keeper.keep(Kept::Stopping(connection.0), socket)?;
         }
-        // The next supervisor, if this one dies, stops the fleet, too.
+        // If this supervisor dies, the next one continues the stop.
         self.keeper.settle()?;
         connections.iter().for_each(|&connection| self.send_stopping(connection));
         self.apply(event)
@@ -199,9 +200,9 @@ impl SupervisorLoop<'_> {
         self.connections.send(connection, &stopping, Vec::new());
     }
 
-    /// Every client that asked for the stop is answered that it does not come, and why.
+    /// Sends every client that asked for the stop the reason why it is refused.
     pub(super) fn refuse_stop(&mut self, errno: Errno) -> Result<(), FleetError> {
-        warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet serves on");
+        warn!(%errno, "the stop is refused, because its checkpoint failed: the fleet continues to serve");
         self.stop.trial_failed();
         let connections: Vec<ConnectionNo> = self.connections.stopping().collect();
         for connection in connections {
@@ -213,8 +214,8 @@ impl SupervisorLoop<'_> {
     }
 }
 
-/// A signal's stop ends the fleet, whatever is lost; a client's only if it loses nothing, or that
-/// is given up.
+/// The event of a stop. A signal's stop ends the fleet, whatever is lost. A client's stop ends it
+/// only if nothing is lost, or if the client discards that.
 const fn stop_event(by_keeper: bool, discard: bool) -> Event {
     match (by_keeper, discard) {
         (_, true) => Event::GiveUp,
@@ -230,7 +231,7 @@ fn mount_of(front: &ClientStatus) -> String {
     }
 }
 
-/// Logged as well, because a stop by a signal has no connection to reply to.
+/// The line is also logged, because a stop by a signal has no connection to reply to.
 fn cut_off(line: &String) -> ControlReply {
     warn!("a mount was cut off while in use: {line}");
     let line = format!("a mount was cut off while in use: {line}");

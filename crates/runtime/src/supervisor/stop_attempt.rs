@@ -1,14 +1,13 @@
-//! An attempt to stop the fleet: which mounts have still to answer, what uses them, and until when
-//! it may take.
+//! An attempt to stop the fleet: which mounts must still answer, what uses them, and its deadline.
 //!
 //! ```text
-//!          ┌─ trial under way ──▶ trial succeeded ─┐
+//! ┌─ trial under way ──▶ trial succeeded ─┐
 //! join ────┤                                       ├──▶ mounts are asked ──▶ over
-//!          └───────────────────────────────────────┘
+//! └───────────────────────────────────────┘
 //! ```
 //!
-//! It is over when all mounts have answered, or when it is too late. There is one attempt at a
-//! time. What is done when it is over is decided in `stop.rs`.
+//! It is over when all mounts have answered, or at the deadline. There is one attempt at a time.
+//! `stop.rs` decides what follows.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,39 +18,39 @@ use warren_supervisor::ConnectionNo;
 use crate::message::{Leave, STOP_TIMEOUT};
 
 /// How long the mount keepers may take to find the users of their mounts, and then to unmount.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long they may take to write back what was stored through mappings, and to cut their users
-/// off. A client waits longer than that for its answer.
-const FORCE_PATIENCE: Duration = Duration::from_secs(20);
+/// How long they may take to write back the data stored through mappings, and to cut the users off.
+/// A client waits longer than that for its answer.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a trial may take.
-const TRIAL_PATIENCE: Duration = Duration::from_secs(90);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(90);
 
-// A client that waits for the stop does not give up before the fronts had their time, too.
-const _: () = assert!(TRIAL_PATIENCE.as_secs() + FORCE_PATIENCE.as_secs() < STOP_TIMEOUT.as_secs());
+// A client that waits for the stop waits longer than the trial and the fronts may take.
+const _: () = assert!(TRIAL_TIMEOUT.as_secs() + FORCE_TIMEOUT.as_secs() < STOP_TIMEOUT.as_secs());
 
-/// The checkpoint that comes first, while no front is asked.
+/// The first checkpoint of an attempt, before any front is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trial {
     UnderWay,
     Succeeded,
 }
 
-/// Who wants the fleet to stop, and how.
+/// A request to stop the fleet.
 pub(super) struct StopRequest {
-    /// Connections that asked for it; more than one if requests were joined.
+    /// Connections that asked for it; several if requests were joined.
     pub connections: Vec<ConnectionNo>,
-    /// The keeper did, because of a signal.
+    /// The keeper asked for it, because of a signal.
     pub by_keeper: bool,
     /// Programs that use the mounts are cut off.
     pub force: bool,
-    /// What the last checkpoint lacks, if it fails, is given up.
+    /// If the last checkpoint fails, what it lacks is given up.
     pub discard: bool,
 }
 
 impl StopRequest {
-    /// A signal's.
+    /// The request of a signal.
     pub const fn of_keeper() -> Self {
         Self { connections: Vec::new(), by_keeper: true, force: true, discard: false }
     }
@@ -61,14 +60,14 @@ pub(super) struct StopAttempt {
     number: u32,
     pub trial: Option<Trial>,
     pub how: Leave,
-    /// Connections that asked for the stop, and whether the keeper did.
+    /// Connections that asked for the stop. `by_keeper`: the keeper also did.
     pub connections: Vec<ConnectionNo>,
     pub by_keeper: bool,
-    /// What the last checkpoint lacks, if it fails, is given up.
+    /// If the last checkpoint fails, what it lacks is given up.
     pub discard: bool,
     /// Fronts that have neither answered nor closed their connections.
     pub waiting: BTreeSet<ClientId>,
-    /// Lines about mounts that are in use, or were.
+    /// Lines about mounts that are or were in use.
     pub in_use: Vec<String>,
     until: Instant,
 }
@@ -78,7 +77,7 @@ impl StopAttempt {
         self.until <= now || (!self.is_on_trial() && self.waiting.is_empty())
     }
 
-    /// No front was asked yet.
+    /// Whether no front was asked yet.
     fn is_on_trial(&self) -> bool {
         self.trial == Some(Trial::UnderWay)
     }
@@ -92,13 +91,13 @@ pub(super) struct StopAttempts {
 }
 
 impl StopAttempts {
-    /// When the current attempt is over at the latest.
+    /// The deadline of the current attempt.
     pub fn until(&self) -> Option<Instant> {
         self.current.as_ref().map(|attempt| attempt.until)
     }
 
-    /// Joins the request with those of the attempt that is under way. Returns what is to be begun
-    /// anew, and whether a trial has been made for it; nothing if that attempt goes on.
+    /// Joins the request with those of the current attempt. Returns the request to start anew, and
+    /// whether its trial has been made; nothing if the current attempt continues.
     pub fn join(&mut self, mut request: StopRequest, now: Instant) -> Option<(StopRequest, bool)> {
         let Some(mut earlier) = self.current.take() else { return Some((request, false)) };
         request.connections.append(&mut earlier.connections);
@@ -128,11 +127,11 @@ impl StopAttempts {
             discard: false,
             waiting: BTreeSet::new(),
             in_use: Vec::new(),
-            until: now + TRIAL_PATIENCE,
+            until: now + TRIAL_TIMEOUT,
         });
     }
 
-    /// The mounts are asked as soon as everything that has come is taken in.
+    /// The mounts are asked after all messages that have arrived are handled.
     pub fn trial_succeeded(&mut self) {
         if let Some(attempt) = self.current.as_mut().filter(|it| it.is_on_trial()) {
             attempt.trial = Some(Trial::Succeeded);
@@ -148,7 +147,7 @@ impl StopAttempts {
         self.count + 1
     }
 
-    /// These fronts have been asked, under [`Self::next_number`].
+    /// Records that these fronts have been asked, under [`Self::next_number`].
     pub fn asked(
         &mut self,
         how: Leave,
@@ -158,7 +157,7 @@ impl StopAttempts {
         now: Instant,
     ) {
         self.count += 1;
-        let patience = if how == Leave::Force { FORCE_PATIENCE } else { ANSWER_PATIENCE };
+        let timeout = if how == Leave::Force { FORCE_TIMEOUT } else { ANSWER_TIMEOUT };
         self.current = Some(StopAttempt {
             number: self.count,
             trial: None,
@@ -168,11 +167,11 @@ impl StopAttempts {
             discard,
             waiting,
             in_use: Vec::new(),
-            until: now + patience,
+            until: now + timeout,
         });
     }
 
-    /// A front has answered what uses its mount, if anything does; false if it was not asked.
+    /// Records what uses a front's mount, if anything does. False if the front was not asked.
     pub fn answered(&mut self, client: ClientId, number: u32, in_use: Option<String>) -> bool {
         let Some(attempt) = &mut self.current else {
             // An answer to an attempt that was given up.
@@ -193,10 +192,10 @@ impl StopAttempts {
         }
     }
 
-    /// The attempt, once all have answered or the time is over.
+    /// Takes the attempt, once all have answered or the time is over.
     pub fn take_over(&mut self, now: Instant) -> Option<StopAttempt> {
         self.current.take_if(|attempt| attempt.is_over(now))
     }
 }
 
-pub(super) const TRIAL_SECONDS_MAX: u64 = TRIAL_PATIENCE.as_secs();
+pub(super) const TRIAL_SECONDS_MAX: u64 = TRIAL_TIMEOUT.as_secs();

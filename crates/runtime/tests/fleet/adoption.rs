@@ -1,4 +1,4 @@
-//! The supervisor's process is killed, at any time: cells go on, and another one takes over.
+//! The supervisor's process is killed at any time: cells continue, and a successor takes over.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -16,10 +16,10 @@ use super::SERVER;
 use super::cells::{await_successor, kill_cell};
 use super::ground::{Files, Scratch, connect, memfd_of};
 
-/// How long another supervisor may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a successor may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The supervisor's process, found without asking it.
+/// The supervisor's process, found without the control socket.
 fn supervisor_of(keeper: u32) -> Option<Pid> {
     let children = format!("/proc/{keeper}/task/{keeper}/children");
     let children = std::fs::read_to_string(children).ok()?;
@@ -30,14 +30,14 @@ fn supervisor_of(keeper: u32) -> Option<Pid> {
     children.split_whitespace().find(is_supervisor).and_then(|pid| Pid::from_raw(pid.parse().ok()?))
 }
 
-/// Whether there was one to kill.
+/// Kills the supervisor. False if there was none.
 pub fn kill_supervisor(keeper: u32) -> bool {
     supervisor_of(keeper).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
 }
 
 /// The status, once so many supervisors have died.
 fn await_another(pool: &Path, restarts: u32) -> FleetStatus {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = control::status(pool).expect("status");
         if status.supervisor_restarts >= restarts {
@@ -48,9 +48,9 @@ fn await_another(pool: &Path, restarts: u32) -> FleetStatus {
     }
 }
 
-/// The status, once everybody has heard of all who left but so many.
+/// The status, once all but so many clients have been expelled and forgotten.
 fn await_clients(pool: &Path, clients: usize) -> FleetStatus {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = control::status(pool).expect("status");
         if status.clients.len() == clients {
@@ -71,7 +71,7 @@ pub fn a_dead_supervisor_has_a_successor() {
             files.make(&format!("before {death}"));
             let before = await_clients(&scratch.pool, 1);
             assert!(kill_supervisor(fleet.keeper_pid()));
-            // Nobody needs a supervisor for this.
+            // This needs no supervisor.
             files.make(&format!("meanwhile {death}"));
             let after = await_another(&scratch.pool, death);
             assert_eq!(after.supervisor_restarts, death);
@@ -79,7 +79,7 @@ pub fn a_dead_supervisor_has_a_successor() {
             let cells = |status: &FleetStatus| -> Vec<_> {
                 status.cells.iter().map(|cell| (cell.pid, cell.epoch, cell.restarts)).collect()
             };
-            assert_eq!(cells(&after), cells(&before), "cells go on");
+            assert_eq!(cells(&after), cells(&before), "the cells continue");
             assert_eq!(after.clients, before.clients);
             files.lookup(Ino::ROOT, &format!("meanwhile {death}"));
             Files::of(&connect(&scratch.pool)).make(&format!("newcomer {death}"));
@@ -98,13 +98,13 @@ pub fn a_dead_supervisor_has_a_successor() {
     }
 }
 
-/// Kills supervisors at odd times until it is told to end; says how many.
+/// Kills supervisors at random times until `over` is set. Returns how many.
 fn keep_killing(pool: &Path, keeper: u32, seed: u64, over: &AtomicBool) -> u32 {
     let (mut rng, mut killed) = (Rng::new(seed), 0);
     while !over.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_micros(rng.below(60_000)));
         killed += u32::from(kill_supervisor(keeper));
-        // Some die while they take over, but however slow the machine not five in a row.
+        // Some die while they take over, but never five in a row, however slow the machine.
         if rng.chance(1, 2) || killed % 3 == 0 {
             let _ = control::status(pool);
         }
@@ -150,7 +150,7 @@ pub fn clients_come_and_go_while_supervisors_die() {
             (0..came).for_each(|n| _ = files.lookup(Ino::ROOT, &format!("{who} {n}")));
         }
     });
-    // All of them have gone, and everybody has heard of that.
+    // All clients have gone, and the cells have forgotten them.
     await_clients(pool, 0);
     fleet.stop().expect("stop");
 }
@@ -201,8 +201,8 @@ pub fn a_stop_outlives_the_supervisor() {
     }
 }
 
-/// Whoever read what it says is gone.
-pub fn a_fleet_that_nobody_hears_goes_on() {
+/// The process that read its messages is gone.
+pub fn a_fleet_continues_when_its_output_is_closed() {
     let scratch = Scratch::formatted("unheard");
     let mut server = Command::new("/proc/self/exe")
         .arg(SERVER)
@@ -223,7 +223,7 @@ pub fn a_fleet_that_nobody_hears_goes_on() {
     assert!(server.wait().expect("wait").success());
 }
 
-/// A cell's flush fails, and the supervisor that would see that with its next dies before it.
+/// A cell's flush fails, and the supervisor dies before its own next flush, which would show that.
 pub fn a_failed_flush_is_known_to_the_next_supervisor() {
     let scratch = Scratch::formatted("unflushed");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
@@ -237,8 +237,7 @@ pub fn a_failed_flush_is_known_to_the_next_supervisor() {
     drop(fleet);
 }
 
-/// It runs into an error of its own (it can have no more descriptors than it has), as it would into
-/// a panic.
+/// It fails by itself (its limit of descriptors is reached), as it would by a panic.
 pub fn a_supervisor_that_fails_has_a_successor() {
     let scratch = Scratch::formatted("fails");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -259,7 +258,7 @@ pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("falls");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while connection.is_alive() {
         if let Some(supervisor) = supervisor_of(fleet.keeper_pid()) {
             let none = Rlimit { current: Some(0), maximum: Some(0) };
@@ -267,31 +266,31 @@ pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
             let _ = rustix::process::prlimit(Some(supervisor), Resource::Nofile, none);
         }
         std::thread::sleep(Duration::from_millis(1));
-        assert!(Instant::now() < deadline, "the fleet goes on for ever");
+        assert!(Instant::now() < deadline, "the fleet never ends");
     }
     drop(fleet);
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-/// It says nothing, and nobody has killed it: a signal ends it, as an abort would.
+/// A signal ends it without a message, as an abort would.
 pub fn a_supervisor_that_crashes_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("crashes");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while connection.is_alive() {
         if let Some(supervisor) = supervisor_of(fleet.keeper_pid()) {
             // It may be gone already.
             let _ = kill_process(supervisor, Signal::TERM);
         }
         std::thread::sleep(Duration::from_millis(20));
-        assert!(Instant::now() < deadline, "the fleet goes on for ever");
+        assert!(Instant::now() < deadline, "the fleet never ends");
     }
     drop(fleet);
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-/// None can have the descriptors that it would take over, and none can be started in the end.
+/// No successor can have the descriptors that it needs, and finally none can be started.
 pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("hopeless");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
@@ -300,7 +299,7 @@ pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     let few = Rlimit { current: Some(8), maximum: Some(8) };
     rustix::process::prlimit(Some(keeper), Resource::Nofile, few).expect("limit");
     assert!(kill_supervisor(fleet.keeper_pid()));
-    assert!(connection.wait_for_hangup(PATIENCE), "the fleet goes on for ever");
+    assert!(connection.wait_for_hangup(TIMEOUT), "the fleet never ends");
     drop(fleet);
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Cells die, one or all, at any time: each has a successor, and nobody who asked is told.
+//! Cells die, one or all, at any time. Each has a successor, and no client sees an error.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ use warren_runtime::{CellStatus, Lifetime, control, start_fleet};
 
 use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 
-/// Kills a cell's process; gives how often the cell was restarted before. The one that status names
-/// may be gone already, or not be known yet.
+/// Kills a cell's process. Returns how often the cell was restarted before. The process that the
+/// status names may be gone already, or not be known yet.
 pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -29,7 +29,7 @@ pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
     }
 }
 
-/// Until the cell serves again, restarted more than so often.
+/// Waits until the cell serves again, restarted more often than `restarts`.
 pub fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -42,7 +42,7 @@ pub fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
     }
 }
 
-/// With one cell and with three, each of which dies: what was there before is there after.
+/// With one cell and with three, each of which dies. All files survive.
 pub fn a_dead_cell_has_a_successor() {
     for cells in [1, 3] {
         let scratch = Scratch::formatted(&format!("dead{cells}"));
@@ -58,7 +58,7 @@ pub fn a_dead_cell_has_a_successor() {
                 files.lookup(Ino::ROOT, name);
             }
             files.make(&format!("after {cell}"));
-            // Who comes now is admitted by the successor as by all.
+            // A new client is admitted by the successor and by all other cells.
             Files::of(&connect(&scratch.pool)).make(&format!("newcomer {cell}"));
         }
         fleet.stop().expect("stop");
@@ -73,7 +73,7 @@ pub fn a_dead_cell_has_a_successor() {
     }
 }
 
-/// All of them, again and again, some while they recover.
+/// All cells are killed again and again, some while they recover.
 pub fn all_cells_die_at_once() {
     const CELLS: u16 = 3;
     let scratch = Scratch::formatted("all-die");
@@ -107,8 +107,9 @@ pub fn all_cells_die_at_once() {
     fleet.stop().expect("stop");
 }
 
-/// A cell whose link to the supervisor breaks, or says what no cell says, is ended and replaced.
-pub fn a_cell_that_cannot_be_spoken_with_is_replaced() {
+/// A cell whose link to the supervisor breaks, or carries a malformed message, is killed and
+/// replaced.
+pub fn a_cell_with_a_broken_link_is_replaced() {
     let scratch = Scratch::formatted("nonsense");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -130,7 +131,7 @@ pub fn a_cell_that_cannot_be_spoken_with_is_replaced() {
     fleet.stop().expect("stop");
 }
 
-/// The only socket of a cell's.
+/// The only socket of a cell's process.
 pub fn link_of(pid: u32) -> std::os::fd::OwnedFd {
     let is_socket = |entry: &fs::DirEntry| {
         fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
@@ -143,8 +144,8 @@ pub fn link_of(pid: u32) -> std::os::fd::OwnedFd {
     rustix::process::pidfd_getfd(&cell, number, PidfdGetfdFlags::empty()).expect("its link")
 }
 
-/// Calls that wait at a cell when it dies (a lock, and a thousand short ones) are answered by its
-/// successor.
+/// Calls that wait at a cell when it dies (for a lock, and a thousand short ones) are answered by
+/// its successor.
 pub fn calls_outlive_the_cell_that_they_wait_for() {
     let scratch = Scratch::formatted("waiting");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -179,8 +180,8 @@ pub fn calls_outlive_the_cell_that_they_wait_for() {
     fleet.stop().expect("stop");
 }
 
-/// A file is written while its cell dies again and again, before, in and after checkpoints; every
-/// byte that was answered is there each time.
+/// A file is written while its cell dies again and again, before, during and after checkpoints.
+/// Every acknowledged byte is there each time.
 pub fn what_was_written_outlives_its_cell() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("written");
@@ -219,14 +220,14 @@ pub fn what_was_written_outlives_its_cell() {
     fleet.stop().expect("stop");
 }
 
-/// Takes a cell's lock on the pool as soon as it is to be had, and with it the cell's place: its
-/// successors wait, as for a write that has not landed.
+/// Takes a cell's lock on the pool as soon as it is free. The cell's successors wait for it, as for
+/// a write that is still in flight.
 pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
     let file = fs::File::options().read(true).write(true).open(pool).expect("open");
     let held = PoolFile::from_fd(file.into(), pool).expect("pool");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| held.lock_as_writer(cell).expect("lock"));
-        // A successor may be quicker.
+        // A successor may take it first.
         while !waits.is_finished() {
             let restarts = kill_cell(pool, cell);
             await_start(pool, cell, restarts);
@@ -236,7 +237,7 @@ pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
     held
 }
 
-/// Until the cell has been restarted more than so often, and its process is known.
+/// Waits until the cell has been restarted more often than `restarts` and its process is known.
 pub fn await_start(pool: &Path, cell: u16, restarts: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -249,7 +250,7 @@ pub fn await_start(pool: &Path, cell: u16, restarts: u64) {
     }
 }
 
-/// It serves only when nothing of its predecessor's is under way; calls wait for that.
+/// It serves only after its predecessor's I/O has ended; calls wait for that.
 pub fn a_successor_waits_for_its_predecessors_writes() {
     let scratch = Scratch::formatted("landing");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -270,7 +271,7 @@ pub fn a_successor_waits_for_its_predecessors_writes() {
     fleet.stop().expect("stop");
 }
 
-/// Whoever kills every successor before it serves ends the fleet in the end, and its calls.
+/// If every successor is killed before it serves, the fleet ends, and its calls fail.
 pub fn a_cell_that_always_dies_ends_the_fleet() {
     let scratch = Scratch::formatted("always");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");

@@ -1,4 +1,4 @@
-//! Clients of a fleet: many at once, in wait, forging, dying, and one too many.
+//! Clients of a fleet: many at once, in turn, forging requests, dying, and one too many.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ use warren_runtime::{
 use super::MAKER;
 use super::cells::kill_cell;
 use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of, open_root};
-use super::lifecycle::{cpu_ticks, door_of};
+use super::lifecycle::{cpu_ticks, socket_of};
 
 pub fn requests_of_many_threads_are_answered() {
     const CALLS: u32 = 500;
@@ -59,7 +59,7 @@ pub fn requests_of_many_threads_are_answered() {
     assert_eq!(connection.slot().expect("slot").call(ROOT, &Request::Null, 0), Err(Errno::EIO));
 }
 
-/// A lock that is held makes the second one wait until it is cancelled from another slot.
+/// A second lock waits for the first one until it is cancelled from another slot.
 pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     let mut holder = connection.slot().expect("slot");
     let handle = open_root(&mut holder);
@@ -70,7 +70,7 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     let waits = std::thread::spawn(move || waiter.call(ROOT, &lock(2), 0));
     let cancel = Request::Cancel { slot: number, seq: 0 };
     let deadline = Instant::now() + Duration::from_secs(20);
-    // A cancellation that comes before the request does nothing.
+    // A cancellation that arrives before the request does nothing.
     while !waits.is_finished() {
         assert!(Instant::now() < deadline, "{:?}", connection.in_flight(number));
         assert_eq!(holder.call(ROOT, &cancel, 0), Ok(Reply::Done));
@@ -79,10 +79,10 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     assert_eq!(waits.join().expect("join"), Err(Errno::EINTR));
 }
 
-/// A supervisor that loses its core, or its life, while it writes the shard map is no error of who
-/// asks then.
+/// If the supervisor is preempted or dies while it writes the shard map, calls do not fail.
 pub fn a_first_call_waits_for_a_map_that_is_being_written() {
-    /// Of the map's sequence number in its segment: odd while the map is being written.
+    /// The place of the map's sequence number in its segment. It is odd while the map is being
+    /// written.
     const SEQUENCE: u64 = 4096;
     let scratch = Scratch::formatted("map");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -126,9 +126,9 @@ pub fn any_number_of_cells_serves_a_pool() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-/// Requests that no library of ours makes, each to every cell: inodes that are nowhere, a request
-/// for another cell's shard, another file's handle, an open of what cannot be opened. All are
-/// refused, and the cells go on.
+/// Requests that the client library never makes, each to every cell: inodes that do not exist, a
+/// request for another cell's shard, another file's handle, an open of what cannot be opened. All
+/// are refused, and the cells continue.
 pub fn forged_requests_are_refused() {
     let scratch = Scratch::formatted("forged");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
@@ -232,7 +232,7 @@ pub fn a_list_of_attributes_fits_its_answer() {
     let (count, end) = set_all.expect("an end");
     assert_eq!(end, Err(Errno::ENOSPC));
     assert!(count as usize >= BODY_MAX / (XATTR_NAME_MAX + 8), "{count} attributes");
-    // One that is there can be replaced.
+    // An existing attribute can be replaced.
     assert_eq!(set(&mut slot, name(0), XattrMode::Replace), Ok(Reply::Done));
     match slot.call(ROOT, &Request::ListXattr { ino: Ino::ROOT }, 0) {
         Ok(Reply::XattrNames(names)) => assert_eq!(names.len(), count as usize),
@@ -244,7 +244,7 @@ pub fn a_list_of_attributes_fits_its_answer() {
     fleet.stop().expect("stop");
 }
 
-/// Whose transactions over two cells go on without it.
+/// The client's transactions over two cells complete without it.
 pub fn a_client_may_die_in_the_middle_of_a_change() {
     const ROUNDS: u64 = 12;
     let scratch = Scratch::formatted("maker");
@@ -287,9 +287,9 @@ pub fn make_for_ever(pool: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// More requests wait for a lock than a cell has live tasks. They take none: others are served, and
-/// so is the unlock. The cell's successor finds them all.
-pub fn a_crowd_that_waits_holds_up_only_itself() {
+/// More requests wait for a lock than a cell may have live tasks. They do not count as tasks: other
+/// requests are served, and so is the unlock. The cell's successor finds them all.
+pub fn waiting_requests_delay_no_others() {
     const CROWD: usize = TASKS_MAX + 64;
     const STACK: usize = 256 << 10;
     let scratch = Scratch::formatted("crowd");
@@ -317,7 +317,7 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     let mut await_all = |requests: u64| {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            // A request wakes the cell, which then shows its gauges.
+            // A request wakes the cell, which then publishes its gauges.
             assert_eq!(holder.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
             assert_eq!(answered.load(Ordering::Relaxed), 0);
             let cell = &control::status(&scratch.pool).expect("status").cells[0];
@@ -341,7 +341,7 @@ pub fn a_crowd_that_waits_holds_up_only_itself() {
     fleet.stop().expect("stop");
 }
 
-/// Until there are no more descriptors for clients.
+/// Connects until no descriptors are left for clients.
 fn connect_until_refused(pool: &Path) -> Vec<Connection> {
     let options = ConnectOptions { front: false, slots: 1 };
     let mut clients = Vec::new();
@@ -354,13 +354,13 @@ fn connect_until_refused(pool: &Path) -> Vec<Connection> {
     }
 }
 
-/// Until it is read a welcome is on its way, and of what is on its way the kernel lets a user who
-/// is not root have no more than its process may have open. Beyond that it sends no descriptor to
-/// anybody, to cells and keeper neither.
-pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
+/// A welcome is in flight until the client reads it, and the kernel lets a user who is not root
+/// have only as many descriptors in flight as its process may have open. Beyond that it can send no
+/// descriptor at all, not even to cells and the keeper.
+pub fn unread_welcomes_leave_room_for_the_fleet() {
     const CELLS: u16 = 8;
     const LIMIT: u64 = 512;
-    /// Two, and three of each cell.
+    /// Two, and three for each cell.
     const WELCOME: u64 = 2 + 3 * CELLS as u64;
     let scratch = Scratch::formatted("unread");
     let fleet = start_fleet(&scratch.options(CELLS), Lifetime::WithStarter).expect("start");
@@ -376,8 +376,8 @@ pub fn who_never_reads_its_welcome_leaves_room_for_the_fleet() {
     fleet.stop().expect("stop");
 }
 
-/// A program of the fleet's own user opens connections and says nothing. Then a cell dies.
-pub fn who_only_knocks_leaves_room_for_the_fleet() {
+/// A program of the fleet's own user opens connections and sends nothing. Then a cell dies.
+pub fn silent_connections_leave_room_for_the_fleet() {
     let scratch = Scratch::formatted("knocks");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -386,13 +386,13 @@ pub fn who_only_knocks_leaves_room_for_the_fleet() {
     let all = rustix::process::getrlimit(Resource::Nofile);
     let limit = Rlimit { current: Some(256), ..all };
     rustix::process::prlimit(pid(status.supervisor_pid), Resource::Nofile, limit).expect("limit");
-    let address = SocketAddrUnix::new(door_of(&scratch.pool)).expect("address");
-    let knock = || {
+    let address = SocketAddrUnix::new(socket_of(&scratch.pool)).expect("address");
+    let connect_silently = || {
         let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let socket = socket_with(unix, packets, SocketFlags::CLOEXEC, None).expect("socket");
         rustix::net::connect(&socket, &address).map(|()| socket)
     };
-    let crowd: Vec<_> = (0..300).map(|_| knock().expect("a door")).collect();
+    let crowd: Vec<_> = (0..300).map(|_| connect_silently().expect("a connection")).collect();
     for cell in status.cells {
         rustix::process::kill_process(pid(cell.pid).expect("pid"), Signal::KILL).expect("kill");
     }
@@ -401,8 +401,9 @@ pub fn who_only_knocks_leaves_room_for_the_fleet() {
     fleet.stop().expect("stop");
 }
 
-/// Clients are refused before the supervisor runs out; if it does all the same, it waits asleep.
-pub fn a_want_of_descriptors_refuses_and_passes() {
+/// Clients are refused before the supervisor has no descriptor left. If it has none, it waits
+/// asleep.
+pub fn a_shortage_of_descriptors_refuses_and_passes() {
     let scratch = Scratch::formatted("wants");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let supervisor = control::status(&scratch.pool).expect("status").supervisor_pid;
@@ -415,13 +416,13 @@ pub fn a_want_of_descriptors_refuses_and_passes() {
     allow(Some(256));
     let clients = connect_until_refused(&scratch.pool);
     assert!(clients.len() > 8, "{} clients", clients.len());
-    // What is left is for who looks after the fleet, and for the cells.
+    // The rest is for administrators and for the cells.
     let clients_seen = || control::status(&scratch.pool).expect("status").clients.len();
     assert_eq!(clients_seen(), clients.len());
     Files::of(&clients[0]).make("among many");
     drop(clients);
-    // A poll of more descriptors than are allowed is refused, and only a test lowers what is
-    // allowed.
+    // The kernel refuses a poll of more descriptors than the limit, and only a test lowers the
+    // limit.
     let deadline = Instant::now() + Duration::from_secs(10);
     while clients_seen() > 0 {
         assert!(Instant::now() < deadline, "{} clients left", clients_seen());

@@ -1,4 +1,4 @@
-//! Damage that one cell does, or suffers, breaks nothing but that cell.
+//! Damage that one cell does or suffers affects only that cell.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -13,11 +13,11 @@ use warren_runtime::{FleetStatus, Lifetime, control, start_fleet};
 use super::cells::{await_successor, hold_writers_lock};
 use super::ground::{Files, Scratch, connect, memfd_of};
 
-/// Where the tail of requests is in a segment that a cell writes for a peer.
+/// The place of the tail of requests in a segment that a cell writes for a peer.
 const TAIL: u64 = 4096;
-/// Where failed flushes are counted in a cell's vitals.
+/// The place of the count of failed flushes in a cell's vitals.
 const LOST_FLUSHES: u64 = 4544;
-/// Where cells sleep says the vitals, and how many threads are awake.
+/// The place of the number of awake threads in a cell's vitals.
 const SPINNERS: u64 = 4224;
 
 /// Overwrites the tail of every ring that the cell's process writes for peers.
@@ -29,7 +29,7 @@ fn damage_tails(pid: u32) {
     for line in own {
         let (start, _) = line.split_once('-').expect("a range");
         let start = u64::from_str_radix(start, 16).expect("an address");
-        // It may be gone by now.
+        // It may be gone already.
         let _ = memory.write_at(&u64::MAX.to_le_bytes(), start + TAIL);
     }
 }
@@ -50,7 +50,7 @@ pub fn a_damaged_record_ends_its_sender() {
     let mut files = Files::of(&connect(&scratch.pool));
     (0..50).for_each(|n| files.make(&format!("before {n}")));
     damage_tails(status(&scratch.pool).cells[1].pid);
-    // Cells that sleep look within a second.
+    // Sleeping cells look within a second.
     await_successor(&scratch.pool, 1, 0);
     look_up(&mut files, "before", 50);
     (0..50).for_each(|n| files.make(&format!("after {n}")));
@@ -102,7 +102,7 @@ pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     again.stop().expect("stop");
 }
 
-/// The processes of a fleet's cells, by their numbers.
+/// The processes of a fleet's cells, with their numbers.
 fn cells_of(keeper: u32) -> Vec<(u16, i32)> {
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
     let children = children.unwrap_or_default();
@@ -115,13 +115,13 @@ fn cells_of(keeper: u32) -> Vec<(u16, i32)> {
     children.split_whitespace().filter_map(|pid| number(pid.parse().ok()?)).collect()
 }
 
-/// Kills every process of cell 1, which none can serve for the lock, until the fleet of two ends:
-/// then the other is gone.
+/// Kills every process of cell 1, which cannot start because of the lock, until the fleet of two
+/// ends and the other cell is gone.
 fn kill_successors(pool: &Path, lock: PoolFile) {
     let keeper = status(pool).keeper_pid;
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        assert!(Instant::now() < deadline, "it goes on");
+        assert!(Instant::now() < deadline, "the fleet does not end");
         let cells = cells_of(keeper);
         if !cells.iter().any(|(cell, _)| *cell == 0) {
             break;
@@ -135,12 +135,12 @@ fn kill_successors(pool: &Path, lock: PoolFile) {
     }
     drop(lock);
     while control::status(pool).is_ok() {
-        assert!(Instant::now() < deadline, "it goes on");
+        assert!(Instant::now() < deadline, "the fleet does not end");
     }
 }
 
-/// What a cell that lives has written, though there will be no checkpoint.
-pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
+/// Writes acknowledged by a live cell survive, though there is no last checkpoint.
+pub fn acknowledged_writes_outlive_a_fleet_that_ends() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("answered");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -171,8 +171,8 @@ pub fn what_cells_had_answered_outlives_a_fleet_that_ends() {
     again.stop().expect("stop");
 }
 
-/// What the others have logged rests on the log of the cell that is gone: that is written out of
-/// its memory.
+/// Records of the other cells depend on the log of the cell that is gone. The supervisor writes
+/// that log from its frames.
 pub fn what_a_cell_had_logged_outlives_its_fleet() {
     let scratch = Scratch::formatted("logged");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");

@@ -1,4 +1,4 @@
-//! Files, and what stands in them under another number of cells.
+//! Files and their contents under another number of cells.
 
 use warren_base::Ino;
 use warren_proto::{NewInode, RenameFlags, Request};
@@ -6,7 +6,7 @@ use warren_runtime::{Lifetime, start_fleet};
 
 use super::ground::{Files, Scratch, connect, name_of};
 
-/// What stands in file `n`: longer than a payload lane for some, unaligned for most.
+/// The contents of file `n`: longer than a payload lane for some, unaligned for most.
 pub fn contents_of(n: u32) -> Vec<u8> {
     let len = n as usize * 7919 % 1_500_000;
     (0..len).map(|at| (at as u32 ^ n.wrapping_mul(2_654_435_761)) as u8).collect()

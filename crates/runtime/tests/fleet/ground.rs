@@ -1,4 +1,4 @@
-//! What the tests stand on: pools that go with them, clients, calls on files.
+//! The base of the tests: scratch pools, clients, calls on files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -76,7 +76,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A segment of this name, of which the process has a descriptor.
+/// A segment of this name that the process has open.
 pub fn memfd_of(pid: u32, name: &str) -> fs::File {
     let wanted = format!("/memfd:{name} (deleted)");
     let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(&wanted));
@@ -89,7 +89,7 @@ pub fn connect(pool: &Path) -> Connection {
     Connection::connect(pool, &ConnectOptions::default()).expect("connect")
 }
 
-/// The root, open for locks.
+/// Opens the root directory, for locks.
 pub fn open_root(slot: &mut Slot) -> Handle {
     let open = Request::Open { ino: Ino::ROOT, access: AccessMode::READ };
     match slot.call(ROOT, &open, 0) {
@@ -108,7 +108,7 @@ pub fn flock(handle: Handle, lock: LockType, owner: u64) -> Request {
 /// Calls on files, for tests.
 pub struct Files {
     pub slot: Slot,
-    /// What it has reached.
+    /// The capabilities of the inodes that it has reached.
     reached: HashMap<Ino, Capability>,
 }
 

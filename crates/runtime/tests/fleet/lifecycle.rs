@@ -1,4 +1,4 @@
-//! A fleet from its start to its end: who gets one, what it says of itself, and that it sleeps.
+//! A fleet from its start to its end: which starts are refused, its status, and that it sleeps.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -117,35 +117,36 @@ pub fn a_fleet_ends_with_its_starter() {
     assert!(matches!(control::status(&scratch.pool), Err(FleetError::NoFleet(_))));
 }
 
-/// Else the next fleet's door, in the same place, could be taken for the last one's and removed.
-pub fn who_can_have_the_pool_finds_no_door_of_the_fleet_before() {
+/// Otherwise the old fleet could remove the next fleet's socket, which is in the same place.
+pub fn a_free_pool_has_no_socket_of_the_fleet_before() {
     const ROUNDS: u32 = 20;
     for round in 0..ROUNDS {
-        let scratch = Scratch::formatted(&format!("door{round}"));
+        let scratch = Scratch::formatted(&format!("socket{round}"));
         let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
-        let (file, door) = (fs::File::open(&scratch.pool).expect("open"), door_of(&scratch.pool));
+        let (file, socket) =
+            (fs::File::open(&scratch.pool).expect("open"), socket_of(&scratch.pool));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let deadline = Instant::now() + Duration::from_secs(20);
                 while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                    assert!(Instant::now() < deadline, "the pool is not given back");
+                    assert!(Instant::now() < deadline, "the pool stays locked");
                 }
-                door.exists()
+                socket.exists()
             });
             fleet.stop().expect("stop");
-            assert!(!waits.join().expect("a thread"), "a door is left in round {round}");
+            assert!(!waits.join().expect("a thread"), "a socket is left in round {round}");
         });
     }
 }
 
-/// The socket of a fleet of ours.
-pub fn door_of(pool: &Path) -> PathBuf {
+/// The path of the socket of this user's fleet.
+pub fn socket_of(pool: &Path) -> PathBuf {
     let found = fs::metadata(pool).expect("metadata");
     let name = format!("{:x}-{:x}.sock", found.dev(), found.ino());
     let own = format!("/tmp/warren-{}", rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_default();
     let places = ["/run/warren".into(), PathBuf::from(runtime).join("warren"), own.into()];
-    places.into_iter().map(|place| place.join(&name)).find(|it| it.exists()).expect("a door")
+    places.into_iter().map(|place| place.join(&name)).find(|it| it.exists()).expect("a socket")
 }
 
 pub fn start_and_wait(pool: &Path) -> ExitCode {
@@ -161,7 +162,7 @@ pub fn an_idle_fleet_sleeps() {
     let connection = connect(&scratch.pool);
     let mut slot = connection.slot().expect("slot");
     assert_eq!(slot.call(ROOT, &Request::Null, 0), Ok(Reply::Done));
-    // The keeper's word of who a cell's process is may come after the cell's own that it is ready.
+    // A cell may report that it is ready before the keeper reports its process.
     let pids = loop {
         let status = control::status(&scratch.pool).expect("status");
         let pids: Vec<u32> =

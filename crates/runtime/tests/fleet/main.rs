@@ -1,6 +1,6 @@
 //! Whole fleets of real processes on pools in a temporary directory.
 //!
-//! This test has a `main` of its own because it is also the program that a fleet's processes run.
+//! This test has its own `main`, because the fleet's processes run the same program.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -60,7 +60,7 @@ const TESTS: &[(&str, fn())] = named![
     adoption::a_supervisor_that_crashes_ever_again_ends_the_fleet,
     adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
     cells::all_cells_die_at_once,
-    cells::a_cell_that_cannot_be_spoken_with_is_replaced,
+    cells::a_cell_with_a_broken_link_is_replaced,
     cells::calls_outlive_the_cell_that_they_wait_for,
     cells::what_was_written_outlives_its_cell,
     cells::a_successor_waits_for_its_predecessors_writes,
@@ -69,18 +69,18 @@ const TESTS: &[(&str, fn())] = named![
     faults::cells_that_damage_each_other_for_ever_end_the_fleet,
     #[cfg(feature = "plants")]
     plants::a_request_that_ends_every_cell_is_refused,
-    faults::what_cells_had_answered_outlives_a_fleet_that_ends,
+    faults::acknowledged_writes_outlive_a_fleet_that_ends,
     faults::what_a_cell_had_logged_outlives_its_fleet,
     recovery::many_cuts_are_recovered,
     cells::a_cell_that_always_dies_ends_the_fleet,
-    adoption::a_fleet_that_nobody_hears_goes_on,
+    adoption::a_fleet_continues_when_its_output_is_closed,
     lifecycle::a_fleet_ends_with_its_starter,
-    lifecycle::who_can_have_the_pool_finds_no_door_of_the_fleet_before,
+    lifecycle::a_free_pool_has_no_socket_of_the_fleet_before,
     clients::a_client_may_die_in_the_middle_of_a_change,
-    clients::a_crowd_that_waits_holds_up_only_itself,
-    clients::a_want_of_descriptors_refuses_and_passes,
-    clients::who_never_reads_its_welcome_leaves_room_for_the_fleet,
-    clients::who_only_knocks_leaves_room_for_the_fleet,
+    clients::waiting_requests_delay_no_others,
+    clients::a_shortage_of_descriptors_refuses_and_passes,
+    clients::unread_welcomes_leave_room_for_the_fleet,
+    clients::silent_connections_leave_room_for_the_fleet,
     clients::forged_requests_are_refused,
     lifecycle::an_idle_fleet_sleeps,
 ];

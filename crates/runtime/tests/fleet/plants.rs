@@ -38,7 +38,7 @@ pub fn a_request_that_ends_every_cell_is_refused() {
     let status = control::status(&scratch.pool).expect("status");
     let restarts: u64 = status.cells.iter().map(|cell| cell.restarts).sum();
     assert_eq!(restarts, 3);
-    // All others go on.
+    // All others are executed.
     files.lookup(Ino::ROOT, "before");
     files.make("after");
     control::stop(&scratch.pool, control::StopOptions::default()).expect("stop");

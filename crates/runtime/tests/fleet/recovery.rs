@@ -1,4 +1,4 @@
-//! The whole fleet dies: the next one begins with what is on the device.
+//! The whole fleet dies. The next one begins with what is on the device.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use warren_runtime::{ErrorKind, Fleet, Lifetime, ServeOptions, start_fleet};
 
 use super::ground::{Files, Scratch, connect, open_root};
 
-/// More than a recovery has frames for, if it counts on the log holding every dirty page.
+/// More dirty pages than a recovery had frames for, if it assumed that the log holds each of them.
 const FILES: u32 = 6500;
 
-/// Each cut leaves a page dirty, and takes little of the log.
+/// Each truncation leaves a page dirty and takes little of the log.
 pub fn many_cuts_are_recovered() {
     let scratch = Scratch::formatted("cuts");
     let options = ServeOptions { cache_bytes: 256 << 20, ..scratch.options(1) };
@@ -48,7 +48,7 @@ pub fn many_cuts_are_recovered() {
     again.stop().expect("stop");
 }
 
-/// Starts a fleet as soon as the last process of a killed one has let go of the pool.
+/// Starts a fleet as soon as the last process of a killed one has released the pool.
 fn start_when_free(options: &ServeOptions) -> Fleet {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

@@ -1,4 +1,4 @@
-//! A stop and the mounts: a checkpoint first, then the mounts go, then the last checkpoint.
+//! A stop of a fleet with mounts: a checkpoint, then the mounts leave, then the last checkpoint.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,17 +16,17 @@ use warren_shm::{VitalsWriter, map_writable};
 use super::adoption::kill_supervisor;
 use super::ground::{Files, Scratch, connect, memfd_of};
 
-/// What a custodian was asked.
+/// The requests that a mount keeper received.
 #[derive(Default, Debug)]
 struct Asked {
     leaves: Vec<Leave>,
-    /// Checkpoints of the fleet when it was asked first.
+    /// The fleet's checkpoints at the first request.
     checkpoints: u64,
 }
 
-/// Stands for the process that keeps a mount, which is used by this program if it names one. It
-/// leaves when it is to, or when the fleet is gone.
-fn custodian(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
+/// A fake mount keeper. Its mount is used by `used_by`, unless that is empty. It leaves when it is
+/// asked to, or when the fleet is gone.
+fn mount_keeper(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
     let options = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &options).expect("an admission");
     let pool = pool.to_path_buf();
@@ -39,7 +39,7 @@ fn custodian(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
             let is_gone = fds[0].revents().contains(PollFlags::HUP);
             match admission.receive_leave() {
                 Some((number, Leave::Ask)) => {
-                    // The supervisor that asks may be gone.
+                    // The supervisor that asked may be gone.
                     let status = control::status(&pool).unwrap_or_default();
                     if asked.leaves.is_empty() {
                         asked.checkpoints = status.checkpoint.checkpoints;
@@ -62,33 +62,33 @@ fn stop(pool: &Path, force: bool) -> Result<(), FleetError> {
     control::stop(pool, StopOptions { force, discard: false })
 }
 
-/// Of the flush that was lost the supervisor hears with its next one: that of the trial.
+/// The supervisor's next flush, that of the trial, shows it the lost flush.
 pub fn a_stop_whose_trial_fails_leaves_the_mounts() {
     for force in [false, true] {
         let scratch = Scratch::formatted("trial");
         let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
         Files::of(&connect(&scratch.pool)).make("before");
-        let mount = custodian(&scratch.pool, "");
+        let mount = mount_keeper(&scratch.pool, "");
         let status = control::status(&scratch.pool).expect("status");
         let vitals = memfd_of(status.supervisor_pid, "warren-vitals-0");
         let vitals = map_writable(vitals.as_fd()).expect("map");
         VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
         let refused = stop(&scratch.pool, force).expect_err("its checkpoint fails");
         assert!(matches!(refused, FleetError::StopRefused(Errno::EIO)), "{refused}");
-        let status = control::status(&scratch.pool).expect("the fleet serves on");
+        let status = control::status(&scratch.pool).expect("the fleet continues to serve");
         assert!(status.clients.iter().any(|client| client.front), "{:?}", status.clients);
-        // This is a signal to the keeper.
+        // This sends the keeper a signal.
         drop(fleet);
-        assert_eq!(mount.join().expect("a custodian").leaves, [Leave::Force]);
+        assert_eq!(mount.join().expect("a mount keeper").leaves, [Leave::Force]);
     }
 }
 
-/// As it was before there was a trial.
+/// The trial changes nothing about this.
 pub fn a_stop_is_refused_while_a_mount_is_in_use() {
     let scratch = Scratch::formatted("used");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
-    let used = custodian(&scratch.pool, "python3 (4711)");
-    let idle = custodian(&scratch.pool, "");
+    let used = mount_keeper(&scratch.pool, "python3 (4711)");
+    let idle = mount_keeper(&scratch.pool, "");
     let before = control::status(&scratch.pool).expect("status").checkpoint.checkpoints;
     Files::of(&connect(&scratch.pool)).make("before");
     for _ in 0..2 {
@@ -98,7 +98,7 @@ pub fn a_stop_is_refused_while_a_mount_is_in_use() {
     Files::of(&connect(&scratch.pool)).make("after");
     stop(&scratch.pool, true).expect("by force");
     for mount in [used, idle] {
-        let asked = mount.join().expect("a custodian");
+        let asked = mount.join().expect("a mount keeper");
         assert_eq!(asked.leaves, [Leave::Ask, Leave::Ask, Leave::Force]);
         assert!(asked.checkpoints > before, "the trial comes first");
     }
@@ -106,7 +106,7 @@ pub fn a_stop_is_refused_while_a_mount_is_in_use() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-/// Two ask for it, the mount leaves, and the supervisor dies somewhere between.
+/// Two commands ask for the stop, the mount leaves, and the supervisor dies in between.
 pub fn a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor() {
     const ROUNDS: u64 = 12;
     let stopped_late = AtomicU32::new(0);
@@ -115,12 +115,12 @@ pub fn a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor() {
         let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
         let mut files = Files::of(&connect(&scratch.pool));
         (0..20).for_each(|n| files.make(&format!("{round} {n}")));
-        let mount = custodian(&scratch.pool, "");
+        let mount = mount_keeper(&scratch.pool, "");
         let keeper = fleet.keeper_pid();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| stop(&scratch.pool, false));
             scope.spawn(|| match stop(&scratch.pool, round % 2 == 1) {
-                // Nothing is left to be asked.
+                // There is no fleet left to ask.
                 Err(FleetError::NoFleet(_) | FleetError::Died(_)) => {
                     stopped_late.fetch_add(1, Ordering::Relaxed);
                 }
@@ -131,7 +131,7 @@ pub fn a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor() {
             first.join().expect("stop").expect("the pool is left in order");
         });
         drop(fleet);
-        let leaves = mount.join().expect("a custodian").leaves;
+        let leaves = mount.join().expect("a mount keeper").leaves;
         assert!(matches!(leaves.last(), Some(Leave::IfIdle | Leave::Force)), "{leaves:?}");
         assert_eq!(scratch.processes(), Vec::<String>::new());
     }

@@ -5,13 +5,13 @@ use warren_base::Rng;
 use super::*;
 use crate::segment::{Segment, map_read_only};
 
-/// What everything here is sent under.
+/// The capability of all messages here.
 const KEY: Capability = Capability(0x1234_5678_9abc_def0);
 
 struct Ends {
     a: PeerLink,
     b: PeerLink,
-    /// What `a` writes.
+    /// The segment that `a` writes.
     raw: WriteMap,
     segments: [Segment; 2],
 }
@@ -94,7 +94,7 @@ fn both_directions_at_once_between_threads() {
     });
 }
 
-/// Every single flipped bit of the record is noticed.
+/// Every single flipped bit of the record is detected.
 #[test]
 fn every_flipped_bit_is_an_error() {
     let mut e = ends();
@@ -132,7 +132,7 @@ fn a_corrupt_tail_is_an_error() {
     assert_eq!(e.b.receive(Lane::Request, &mut got), Ok(None));
 }
 
-/// What lies in the ring from the last time round is intact, and is not what the tail tells of.
+/// A record of the previous lap is intact, but it is not at the position that the tail implies.
 #[test]
 fn a_record_of_an_earlier_lap_is_an_error() {
     let mut e = ends();

@@ -1,4 +1,4 @@
-//! What the client asks for: the steps of a sequence, and everything that is there.
+//! The client: it executes the steps of a sequence, and reads everything back.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,14 +19,14 @@ fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
-/// Of a step.
+/// The progress of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     Begun,
     Answered,
 }
 
-/// Who passes on requests and waits for their answers.
+/// Sends requests and waits for their answers.
 pub trait Client {
     fn call(&mut self, request: Request, payload: &[u8]) -> Result<Answer, String>;
 
@@ -58,8 +58,8 @@ pub trait Client {
         }
     }
 
-    /// Does step `number`, marked at its beginning and as soon as its answer is there: what is
-    /// asked for behind that may make durable what the step had to.
+    /// Executes step `number`, with marks at its beginning and as soon as its answer arrives: later
+    /// requests could make durable what the step itself must make durable.
     fn perform(
         &mut self,
         number: usize,
@@ -81,7 +81,7 @@ pub trait Client {
         }
     }
 
-    /// Returns what is to be closed.
+    /// Returns the handle to close.
     fn fsync(&mut self, path: &str, data_only: bool) -> Result<Handle, String> {
         let ino = self.resolve(path)?;
         let (handle, _) = self.open(ino, AccessMode::READ)?;
@@ -141,7 +141,7 @@ pub trait Client {
         self.create(&format!("{dir}/{name}"), new, &[])
     }
 
-    /// A file with this content, or a directory.
+    /// Makes a file with this content, or a directory.
     fn create(&mut self, path: &str, new: NewInode, content: &[u8]) -> Result<(), String> {
         let (dir, name) = path.rsplit_once('/').ok_or("no directory")?;
         let request = Request::Create {
@@ -205,14 +205,14 @@ pub trait Client {
         self.ask(Request::Close { handle }, &[]).map(drop)
     }
 
-    /// Everything that is there.
+    /// Reads the whole tree.
     fn look(&mut self) -> Result<View, String> {
         let (mut view, mut first, mut links) = (View::new(), BTreeMap::new(), BTreeMap::new());
         let mut todo = vec![(String::new(), Ino::ROOT)];
         while let Some((path, ino)) = todo.pop() {
             let (seen, nlink) = self.look_at(ino).map_err(|why| format!("{path}: {why}"))?;
             if seen.kind == FileKind::Directory {
-                // Backwards, so that paths come in their order.
+                // In reverse, so that paths are visited in order.
                 let entries = self.list(ino)?.into_iter().rev();
                 todo.extend(entries.map(|(name, ino)| (format!("{path}/{name}"), ino)));
             } else {

@@ -1,5 +1,5 @@
-//! A fleet on a recorded device, and its only client. One thing happens after the other, messages and
-//! I/O take no time: what a run does depends on nothing but what the client asks for.
+//! A fleet on a recorded device, and its only client. Events happen one after the other, and
+//! messages and I/O take no time, so a run depends only on the client's requests.
 
 use std::convert::Infallible;
 
@@ -7,16 +7,16 @@ use warren_base::{CellId, ClientId, Errno, Rng, ShardId, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_proto::control::Report;
 use warren_proto::{Answer, Answered, Credentials, Reply, Request, RequestHeader};
-use warren_supervisor::{Applicant, ConnectionNo, Event as Heard, Failure};
+use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent, Failure};
 
 use super::client::Client;
 use crate::fleet::disk::Disk;
 use crate::fleet::trace::Trace;
-use crate::fleet::{self, MAP_VERSION, Surroundings, happen_next, tell_supervisor};
+use crate::fleet::{self, MAP_VERSION, Surroundings, happen_next, notify_supervisor};
 
-/// Frames of a cell that serves.
+/// Frames of a serving cell.
 const FRAMES: u32 = 128;
-/// Events without which something must have come of it.
+/// Events after which a wait counts as stuck.
 const EVENTS_MAX: u64 = 100_000;
 
 pub struct Fleet {
@@ -25,13 +25,13 @@ pub struct Fleet {
     is_admitted: bool,
     seq: u32,
     answer: Option<Answer>,
-    /// Of the last answer.
+    /// The payload of the last answer.
     payload: Vec<u8>,
     ended: Option<Result<(), Failure>>,
 }
 
 impl Fleet {
-    /// Replays the logs of what the disk holds, if it has to be; returns the disk, and whether it had.
+    /// Replays the logs on the disk if that is needed. Returns the disk, and whether it was.
     pub fn recover(disk: Disk, plant: Option<Plant>) -> Result<(Disk, bool), String> {
         let mut fleet = Self::new(disk, plant);
         if !fleet.fleet.needs_recovery()? {
@@ -76,17 +76,17 @@ impl Fleet {
         &mut self.fleet.disk
     }
 
-    /// A checkpoint that nobody waits for, and all that comes of it.
+    /// Takes a checkpoint that no client waits for, and handles all its events.
     pub fn checkpoint(&mut self) -> Result<(), String> {
         let (from, epoch) = (CellId(0), self.fleet.epoch(CellId(0)));
         let report = Report::WantCheckpoint { cell: from };
-        tell_supervisor(self, Heard::Report { from, epoch, report });
+        notify_supervisor(self, SupervisorEvent::Report { from, epoch, report });
         self.pump(|fleet| fleet.fleet.is_quiet())
     }
 
-    /// Ends in order.
+    /// Stops the fleet in order.
     pub fn stop(mut self) -> Result<Disk, String> {
-        tell_supervisor(&mut self, Heard::Stop);
+        notify_supervisor(&mut self, SupervisorEvent::Stop);
         self.end()?;
         Ok(self.fleet.disk)
     }
@@ -107,10 +107,10 @@ impl Fleet {
                 return Ok(());
             }
             if !happen_next(self) {
-                return Err("nothing happens any more".into());
+                return Err("there are no more events".into());
             }
         }
-        Err("nothing comes to an end".into())
+        Err("the fleet makes no progress".into())
     }
 }
 
@@ -135,7 +135,7 @@ impl Surroundings for Fleet {
 
     fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answered) {
         let answer = answer.answer;
-        assert_eq!(seq, self.seq, "an answer to what was not asked");
+        assert_eq!(seq, self.seq, "an answer to another request");
         if let Ok(Reply::Read { len }) = &answer {
             self.payload = self.fleet.lanes.reply(from, to, *len as usize);
         }
@@ -143,7 +143,7 @@ impl Surroundings for Fleet {
     }
 
     fn fleet_is_ready(&mut self) {
-        // Its program holds descriptors: as a front's kernel, it has walked to what it names.
+        // Like a front's kernel, the client may name every inode.
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
         let connection = ConnectionNo(0);
         let applicant = Applicant {
@@ -154,7 +154,7 @@ impl Surroundings for Fleet {
             slots: 1,
             mounted: Box::default(),
         };
-        tell_supervisor(self, Heard::Connect { connection, applicant });
+        notify_supervisor(self, SupervisorEvent::Connect { connection, applicant });
     }
 
     fn numbered(&mut self, _: ConnectionNo, client: ClientId) {

@@ -4,7 +4,8 @@
 //! ```text
 //! base, durable:  A/{foo, other, twin, sub/}  on cell 0      B/{foo, other, twin}  on cell 1
 //!                 (A/twin and B/twin are one inode)
-//! sequence:       operation, persistence, [fsync of an unrelated file, operation, persistence], ending
+//! sequence:       operation, persistence,
+//!                 [fsync of an unrelated file, operation, persistence], ending
 //! ```
 
 use std::collections::BTreeSet;
@@ -16,12 +17,12 @@ use warren_proto::FileKind;
 use super::tree::{FIRST_MADE, Node, NodeNo, Place, Tree};
 
 pub const PAGE: usize = 4096;
-/// The mode of whatever is created, and what `chmod` makes of it.
+/// The mode of all created files, and their mode after `chmod`.
 pub const FILE_MODE: u16 = 0o644;
 pub const DIR_MODE: u16 = 0o755;
 pub const NEW_MODE: u16 = 0o711;
 pub const XATTR: &str = "user.ace";
-/// Where symbolic links lead.
+/// The target of symbolic links.
 pub const TARGET: &str = "foo";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,9 +36,9 @@ pub enum Operation {
     Unlink(Place),
     Rmdir(Place),
     Append(&'static str, usize),
-    /// So many bytes from there on, perhaps beyond the end.
+    /// So many bytes from this offset, perhaps beyond the end.
     Write(&'static str, usize, usize),
-    /// What write-back of a mapping does: every page but the first, up to the end.
+    /// The write-back of a mapping: every page but the first, up to the end.
     Mapped(&'static str),
     /// An append to a file opened with `O_SYNC`.
     SyncAppend(&'static str, usize),
@@ -48,7 +49,7 @@ pub enum Operation {
 
 use Operation as Op;
 
-/// Those that need nothing but the base come first.
+/// Operations that need only the base come first.
 pub const OPERATIONS: [Operation; 54] = [
     Op::Create(("A", "bar")),
     Op::Create(("B", "bar")),
@@ -76,7 +77,7 @@ pub const OPERATIONS: [Operation; 54] = [
     Op::Rmdir(("A", "sub")),
     Op::Append("A/foo", 100),
     Op::Append("A/foo", 9000),
-    // More pages than a record of the log takes in: these are written to their place.
+    // More pages than a record of the log has room for: these are written in place.
     Op::Append("A/foo", 40_000),
     Op::Append("B/foo", 5000),
     Op::Append("B/twin", 100),
@@ -108,11 +109,11 @@ pub const OPERATIONS: [Operation; 54] = [
     Op::Rename(("A", "foo"), ("B/sub", "baz")),
 ];
 
-/// What makes durable.
+/// A call that makes something durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Persistence {
     Nothing,
-    /// Of what the operation was about, under the name that it has now.
+    /// Of the operation's file, under its present name.
     Fsync,
     Fdatasync,
     FsyncA,
@@ -129,10 +130,10 @@ pub const PERSISTENCES: [Persistence; 6] = [
     Persistence::Sync,
 ];
 
-/// What may come between two operations, and after the last.
+/// The step between two operations, and after the last.
 pub const UNRELATED: [Option<&str>; 3] = [None, Some("A/other"), Some("B/other")];
 
-/// What the client does, one call after the other.
+/// One call of the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     Do(Operation),
@@ -144,20 +145,20 @@ pub enum Step {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sequence {
     pub steps: Vec<Step>,
-    /// Whether it ends with a checkpoint that nobody waits for.
+    /// Whether it ends with a checkpoint that no client waits for.
     pub checkpoint: bool,
 }
 
-/// What an operation changes, for the order in which that may become durable.
+/// What an operation changes. It determines the order in which changes may become durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touched {
-    /// What a directory lists.
+    /// The entries of a directory.
     Entries(NodeNo),
-    /// Where an inode has names.
+    /// The names of an inode.
     Name(NodeNo),
     Attributes(NodeNo),
     Content(NodeNo),
-    /// A content that is not changed, and must be there first: of a file that takes the name of something else.
+    /// The unchanged content of a file that takes the name of another: it must be durable first.
     Kept(NodeNo),
 }
 
@@ -193,13 +194,13 @@ pub fn base() -> Tree {
     tree
 }
 
-/// Bytes that tell who wrote them; none is zero.
+/// Bytes that identify their write; none is zero.
 pub fn payload(stamp: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| ((stamp * 37 + at / 7 + at / PAGE) as u8) | 1).collect()
 }
 
 impl Operation {
-    /// The path of what it was about, once it is done; of what is gone there is none.
+    /// The path of the operation's file after it; none for a removed one.
     pub fn subject(&self) -> Option<String> {
         match *self {
             Op::Create(place) | Op::Mkdir(place) | Op::Symlink(place) | Op::Link(_, place) => {
@@ -217,7 +218,7 @@ impl Operation {
         }
     }
 
-    /// Where a write of `len` bytes begins and how many there are, given the file's size.
+    /// The offset and length of a write of `len` bytes, given the file's size.
     pub fn extent(&self, size: usize) -> Option<(usize, usize)> {
         match *self {
             Op::Append(_, len) | Op::SyncAppend(_, len) => Some((size, len)),
@@ -227,7 +228,7 @@ impl Operation {
         }
     }
 
-    /// Does it, as step `number` of a sequence. `None` if it cannot be done.
+    /// Applies it as step `number` of a sequence. `None` if it is impossible.
     pub fn apply(&self, number: usize, tree: &mut Tree) -> Option<Vec<Touched>> {
         match *self {
             Op::Create(place) => make(number, place, FileKind::Regular, tree),
@@ -376,7 +377,7 @@ impl Sequence {
     }
 }
 
-/// What `fsync` is called of. A symbolic link cannot be opened.
+/// The path to call `fsync` on. A symbolic link cannot be opened.
 fn synced(operation: Operation, tree: &Tree) -> Option<String> {
     let path = operation.subject()?;
     let node = tree.at(&path)?;
@@ -400,8 +401,9 @@ pub fn singles() -> Vec<Sequence> {
     all
 }
 
-/// Programs that save: a new file is written and takes the name of an old one. It is synced nowhere; what is
-/// synced perhaps are the directories, or an unrelated file. The file lies where it was made, on cell 0.
+/// Programs that save: a new file is written and takes the name of an old one. The file is never
+/// synced; perhaps the directories are, or an unrelated file. The file is where it was made, on
+/// cell 0.
 pub fn replacements() -> Vec<Sequence> {
     let (new, made) = (("A", "bar"), Op::Create(("A", "bar")));
     let moved = [made, Op::Rename(new, ("B", "bar"))];
@@ -433,11 +435,11 @@ pub fn replacements() -> Vec<Sequence> {
     all
 }
 
-/// How many combinations of two operations there are, those included that cannot be done.
+/// The number of combinations of two operations, including impossible ones.
 pub const PAIRS: usize =
     (OPERATIONS.len() * PERSISTENCES.len()).pow(2) * UNRELATED.len() * UNRELATED.len();
 
-/// A combination of two operations by its number, if it can be done.
+/// A combination of two operations by its number, if it is possible.
 pub fn pair(number: usize) -> Option<Sequence> {
     let mut rest = number;
     let mut draw = |of: usize| {
@@ -455,7 +457,7 @@ pub fn pair(number: usize) -> Option<Sequence> {
     Some(sequence)
 }
 
-/// The number of a combination, from what [`pair`] draws of it.
+/// The number of a combination: the inverse of [`pair`].
 fn number_of([first, second]: [usize; 2], how: [usize; 2], unrelated: [usize; 2]) -> usize {
     let drawn = [
         (first, OPERATIONS.len()),
@@ -468,8 +470,8 @@ fn number_of([first, second]: [usize; 2], how: [usize; 2], unrelated: [usize; 2]
     drawn.into_iter().rev().fold(0, |number, (drawn, of)| number * of + drawn)
 }
 
-/// `count` sequences of two operations (or nearly all, if there are fewer). Every two operations come once,
-/// each time with another persistence and whatever else there is, before any two come again.
+/// `count` sequences of two operations (or nearly all, if there are fewer). Every two operations
+/// occur once, each time with another persistence and other parameters, before any two occur again.
 pub fn pairs(seed: u64, count: usize) -> Vec<Sequence> {
     let mut rng = Rng::new(seed);
     let (mut all, mut taken) = (Vec::with_capacity(count), BTreeSet::new());

@@ -1,17 +1,17 @@
-//! What may be there after a power cut.
+//! The states that are allowed after a power cut.
 //!
-//! Of the operations that were begun, some happened: all that somebody was promised, and with each whatever
-//! came before it and touched the same directory, inode or content. What `fsync` promises is in
-//! docs/disk-format.md: of a file its content, its attributes and its names, of a directory what it lists.
-//! The content of a file may be behind its attributes and its names. But where a file took the name of something else
-//! by a rename, its content is there as it was then (decision 23).
+//! Some of the operations that were begun have happened: all that were promised, and with each all
+//! earlier ones on the same directory, inode or content. docs/disk-format.md defines the promises
+//! of `fsync`: for a file its content, its attributes and its names, for a directory its entries.
+//! The content of a file may be older than its attributes and its names. But where a file took the
+//! name of another by a rename, its content is there as of the rename (decision 23).
 
 use warren_proto::FileKind;
 
 use super::operation::{Step, Touched, base};
 use super::tree::{Tree, View};
 
-/// How far the client had come.
+/// The progress of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Steps begun, and steps answered.
@@ -19,10 +19,10 @@ pub struct Progress {
     pub answered: usize,
 }
 
-/// What a sequence does if nothing goes wrong.
+/// The effect of a sequence without a power cut.
 pub struct Promises<'a> {
     steps: &'a [Step],
-    /// What each step touches, or makes durable.
+    /// What each step changes, or makes durable.
     touched: Vec<Vec<Touched>>,
     pub end: Tree,
 }
@@ -47,7 +47,7 @@ impl<'a> Promises<'a> {
         matches!(self.steps[step], Step::Do(_))
     }
 
-    /// Whether `later` cannot be there without `earlier`.
+    /// Whether `later` cannot be durable without `earlier`.
     fn rests_on(&self, later: usize, earlier: usize) -> bool {
         let later = &self.touched[later];
         self.touched[earlier].iter().any(|touched| match touched {
@@ -56,14 +56,14 @@ impl<'a> Promises<'a> {
         })
     }
 
-    /// Whether a step that was answered has promised an operation.
+    /// Whether an answered step has promised an operation.
     fn is_promised(&self, operation: usize, answered: usize) -> bool {
         (operation + 1..answered)
             .filter(|step| !self.is_operation(*step))
             .any(|step| self.steps[step] == Step::Sync || self.rests_on(step, operation))
     }
 
-    /// Everything that may be seen if the power is cut now.
+    /// All views that are allowed if the power is cut now.
     pub fn allowed(&self, progress: Progress) -> Vec<View> {
         let operations: Vec<usize> =
             (0..progress.begun).filter(|step| self.is_operation(*step)).collect();
@@ -81,7 +81,7 @@ impl<'a> Promises<'a> {
         views
     }
 
-    /// Whether an operation's having happened or not fits with what else has.
+    /// Whether it is consistent with the other operations that this one happened or not.
     fn agrees(&self, step: usize, happened: &impl Fn(&usize) -> bool, answered: usize) -> bool {
         match happened(&step) {
             false => !self.is_promised(step, answered),
@@ -132,25 +132,25 @@ mod tests {
             [(0, 0), (1, 1), (2, 1), (2, 2), (3, 3)].map(|(b, a)| count(&steps, b, a)),
             [1, 2, 2, 1, 2]
         );
-        // Content and attributes go each their own way; what fdatasync promises is the content.
+        // Content and attributes are independent; fdatasync promises the content.
         assert_eq!(count(&[append.clone(), chmod.clone()], 2, 2), 4);
         let data = Step::Fdatasync("A/foo".into());
         assert_eq!(count(&[append.clone(), chmod, data], 3, 3), 2);
-        // Two names in one directory: the second never without the first.
+        // Two names in one directory: never the second without the first.
         let create = Step::Do(Operation::Create(("A", "bar")));
         let mkdir = Step::Do(Operation::Mkdir(("A", "new")));
         assert_eq!(count(&[create.clone(), mkdir.clone()], 2, 2), 3);
         let other = Step::Do(Operation::Mkdir(("B", "new")));
         assert_eq!(count(&[create.clone(), other.clone()], 2, 2), 4);
         assert_eq!(count(&[create.clone(), other, Step::Fsync("B".into())], 3, 3), 2);
-        // Where a file has another's name, it has its content.
+        // Where a file has the name of another, it has its content.
         let replace = Step::Do(Operation::Rename(("A", "foo"), ("A", "other")));
         assert_eq!(count(&[append.clone(), replace.clone()], 2, 2), 3);
         assert_eq!(count(&[append.clone(), replace.clone(), Step::Fsync("A".into())], 3, 3), 1);
-        // And what comes behind is by itself.
+        // A later change is independent of that.
         let behind = Step::Do(Operation::Append("A/other", 100));
         assert_eq!(count(&[replace, behind], 2, 2), 4);
-        // A new file's name is synced with it, and with the directory.
+        // A new file's name is synced with the file, and with the directory.
         for path in ["A/bar", "A"] {
             assert_eq!(count(&[create.clone(), Step::Fsync(path.into())], 2, 2), 1);
         }

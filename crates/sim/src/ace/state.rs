@@ -1,4 +1,4 @@
-//! What the device may hold after a power cut: everything that was flushed, and of what was not nothing,
+//! The states of the device after a power cut: all flushed writes, and of the unflushed ones none,
 //! all, some, or torn blocks.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::promise::Progress;
 use crate::fixed::Fixed;
 use crate::fleet::disk::{Block, Blocks, Covered, Recorded, SECTOR, UNWRITTEN};
 
-/// States of one boundary: without the unflushed writes, with all, and of each of the others so many.
+/// States of one boundary: without the unflushed writes, with all, and so many of each other kind.
 pub const SUBSETS: usize = 3;
 pub const TORN: usize = 3;
 pub const STATES: usize = 2 + SUBSETS + TORN;
@@ -27,15 +27,15 @@ pub enum Kind {
 /// Writes of each block that are not durable, in order, with their numbers.
 type Cached = BTreeMap<BlockNo, Vec<(usize, Rc<Block>)>>;
 
-/// A moment at which the power is cut: just before a flush is over, or at the end.
+/// A moment at which the power is cut: just before a flush ends, or at the end.
 pub struct Boundary {
     pub progress: Progress,
     durable: BTreeMap<BlockNo, Rc<Block>>,
-    /// Writes of each block since, in order.
+    /// Unflushed writes of each block, in order.
     pub unflushed: BTreeMap<BlockNo, Vec<Rc<Block>>>,
 }
 
-/// The boundaries of what was recorded. With `no_flush` the device forgets to flush.
+/// The boundaries of a record. With `no_flush` the device ignores flushes.
 pub fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
     let mut boundaries = Vec::new();
     let mut progress = Progress { begun: 0, answered: 0 };
@@ -67,7 +67,7 @@ pub fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
     boundaries
 }
 
-/// What is covered goes, with whatever was written to its block before.
+/// Makes the covered writes durable, with all earlier writes of the same blocks.
 fn flush(covered: &Covered, unflushed: &mut Cached, durable: &mut BTreeMap<BlockNo, Rc<Block>>) {
     let is_covered = |number: &usize| match covered {
         Covered::Before(mark) => number < mark,
@@ -82,7 +82,7 @@ fn flush(covered: &Covered, unflushed: &mut Cached, durable: &mut BTreeMap<Block
 }
 
 impl Boundary {
-    /// What the device holds, over the image that it began with.
+    /// The contents of the device, as changes of the image that it started with.
     pub fn state(&self, number: usize, image: &Blocks, rng: &mut Rng) -> (Kind, Blocks) {
         let kind = match number {
             0 => Kind::Dropped,
@@ -97,7 +97,7 @@ impl Boundary {
             match kind {
                 Kind::Dropped => {}
                 Kind::Kept => drop(over.insert(*block, Rc::clone(last))),
-                // The last is the likeliest, but the order says nothing.
+                // The last write is the likeliest, but the order guarantees nothing.
                 Kind::Subset if rng.chance(1, 2) => {
                     let kept = if rng.chance(2, 3) { last } else { rng.pick(writes) };
                     over.insert(*block, Rc::clone(kept));

@@ -1,12 +1,12 @@
 use super::*;
 
-/// Some of the sequences of one operation; all of them take `warren sim --ace`.
+/// Some of the sequences of one operation. `warren ace` runs all of them.
 fn some(step: usize) -> Vec<Sequence> {
     singles().into_iter().step_by(step).collect()
 }
 
 #[test]
-fn whatever_was_synced_is_there() {
+fn synced_data_is_there() {
     let campaign = Campaign::new(Options::default());
     let mut sequences = some(9);
     sequences.extend(pairs(1, 60));
@@ -17,9 +17,9 @@ fn whatever_was_synced_is_there() {
     assert!(summary.replayed > summary.sequences && summary.torn > 0);
 }
 
-/// The pages lie apart, and the block of the log that names them is torn between sectors.
+/// The pages are not contiguous, and the block of the log that names them is torn between sectors.
 #[test]
-fn what_is_synced_of_a_file_is_there_as_a_whole_or_not_at_all() {
+fn a_synced_write_is_there_as_a_whole_or_not_at_all() {
     let apart = r#"Append("A/foo", 40000), Fsync("A/other"), Write("A/foo", 0, 4096), F"#;
     let is_apart = |sequence: &Sequence| sequence.to_string().starts_with(apart);
     let sequences: Vec<Sequence> = pairs(77, 20_000).into_iter().filter(is_apart).collect();
@@ -28,7 +28,7 @@ fn what_is_synced_of_a_file_is_there_as_a_whole_or_not_at_all() {
     assert!(summary.is_sound(), "{summary}");
 }
 
-/// Whatever was made durable, and if it was but the name.
+/// After every kind of sync, also of the name alone.
 #[test]
 fn a_file_that_replaces_another_has_its_content() {
     let sequences = replacements();
@@ -37,7 +37,7 @@ fn a_file_that_replaces_another_has_its_content() {
 }
 
 #[test]
-fn a_device_that_does_not_flush_is_found_out() {
+fn a_device_that_does_not_flush_is_found() {
     let campaign = Campaign::new(Options { no_flush: true, plant: None });
     let summary = campaign.run(&some(29));
     assert!(summary.violations > 0 && summary.lost_pools + summary.faults > 0, "{summary}");

@@ -1,11 +1,11 @@
-//! A small file system in memory: what is there after some operations, and how one sees it.
+//! A small file system in memory: the tree after some operations, and a view of it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use warren_proto::FileKind;
 
-/// Names an inode. Those of the base are known beforehand; operation `i` makes number `FIRST_MADE + i`.
+/// Identifies an inode. Those of the base are fixed; operation `i` makes number `FIRST_MADE + i`.
 pub type NodeNo = usize;
 
 pub const ROOT: NodeNo = 0;
@@ -20,19 +20,19 @@ pub struct Node {
     pub entries: BTreeMap<String, NodeNo>,
 }
 
-/// What is seen at a path.
+/// The object at a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub kind: FileKind,
     pub mode: u16,
-    /// Of a symbolic link, where it leads.
+    /// The target of a symbolic link.
     pub content: Rc<Vec<u8>>,
     pub xattrs: BTreeMap<String, Vec<u8>>,
     /// The first path of the same inode.
     pub same_as: String,
 }
 
-/// Everything, by path.
+/// All objects, by path.
 pub type View = BTreeMap<String, Seen>;
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub struct Tree {
     pub nodes: BTreeMap<NodeNo, Node>,
 }
 
-/// A place for a name: a directory, and the name in it.
+/// A directory, and a name in it.
 pub type Place = (&'static str, &'static str);
 
 impl Node {

@@ -1,4 +1,4 @@
-//! After a power cut: reads every client's directory and compares it with what may be there.
+//! After a power cut: reads every client's directory and compares it with the allowed states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,18 +16,18 @@ const PIECE: usize = 48 * 1024;
 /// One client's tree, as far as it was read.
 struct Reading {
     may_be: Model,
-    /// What is there.
+    /// The objects that were found.
     found: BTreeMap<ObjectNo, Object>,
     names: BTreeMap<ObjectNo, u32>,
     links: BTreeMap<ObjectNo, u32>,
-    /// Of each directory, the first operation that may have left it so.
+    /// For each directory, the first operation that may have left it so.
     versions: BTreeMap<ObjectNo, OperationNo>,
-    /// Directories last: they are looked at first.
+    /// Directories are last, so that they are read first.
     todo: Vec<ObjectNo>,
 }
 
 impl World {
-    /// Reads everything back. What is found is what clients go on from.
+    /// Reads everything back. The clients continue with the result.
     pub(super) fn audit(&mut self) -> Result<(), Halt> {
         for at in 0..self.auditor() {
             let Some(may_be) = self.clients[at].model.clone() else { continue };
@@ -113,7 +113,7 @@ impl World {
         Ok(xattrs)
     }
 
-    /// The entries, which are one of the versions of the directory.
+    /// Checks that the entries are one of the versions of the directory.
     fn read_dir(
         &mut self,
         object: ObjectNo,
@@ -122,7 +122,7 @@ impl World {
     ) -> Result<Entries, Halt> {
         let listed = self.list(dir)?;
         let expected = reading.may_be.object(object).clone();
-        // What was being created is nothing that was there before.
+        // An object that was being created did not exist before.
         let known: BTreeSet<Ino> =
             reading.may_be.objects.values().filter_map(|object| object.ino).collect();
         let matches = |version: &Rc<Entries>| {
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// The content, which is one of the versions of the file.
+    /// Checks that the content is one of the versions of the file.
     fn read_file(&mut self, attr: &Attr, versions: &[Rc<Vec<u8>>]) -> Result<Vec<u8>, Halt> {
         let (ino, access) = (attr.ino, AccessMode::READ);
         let Reply::Opened(opened) = self.call(Request::Open { ino, access })? else {
@@ -248,7 +248,7 @@ impl World {
         self.call(Request::Sync).map(|_| ())
     }
 
-    /// What was asked for when the power was cut may have happened.
+    /// Requests in flight at the power cut may have been executed.
     pub(super) fn suppose_under_way(&mut self) {
         for client in &mut self.clients {
             let Some((_, Some(effect))) = client.under_way.take() else { continue };
@@ -260,10 +260,10 @@ impl World {
     }
 }
 
-/// Whether write-back of some of a file's pages leaves this: every page is one of a version that may be there, and
-/// the file is as long as one. Or it grew to where the pages of a later version reach that are there: then it ends
-/// with a block, is no longer than that version, and no shorter than what it grew from. Where one version is
-/// promised nothing else is allowed.
+/// Whether write-back of some of a file's pages can leave this content: every page is that of an
+/// allowed version, and the length is that of one. Or the file grew as far as its pages of a later
+/// version reach: then it ends with a block, is no longer than that version, and no shorter than
+/// the one it grew from. If one version is promised, nothing else is allowed.
 fn is_patchwork(content: &[u8], versions: &[Rc<Vec<u8>>]) -> bool {
     let len = content.len();
     let mut shortest = usize::MAX;

@@ -1,4 +1,4 @@
-//! Clients: each sequential, each in a directory of its own, each with a model of what is in it.
+//! The clients: each sequential, with a directory of its own and a model of its contents.
 
 use std::rc::Rc;
 
@@ -9,20 +9,20 @@ use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
     RenameFlags, Reply, Request, RequestHeader, SetAttr, XattrMode, XattrName,
 };
-use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
+use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
 use super::{Own, POOL_BYTES, World};
 use crate::fleet::incident::{changes, takes_space};
-use crate::fleet::{MAP_VERSION, tell_supervisor};
+use crate::fleet::{MAP_VERSION, notify_supervisor};
 
-/// Objects of a client, and files that it has open.
+/// Objects of a client, and its open files.
 const OBJECTS_MAX: usize = 40;
 const OPEN_MAX: usize = 8;
 /// The longest file: that of a client that always appends.
 const FILE_MAX: usize = 1 << 20;
-/// How often a client draws again if what it has drawn cannot be done.
+/// How often a client draws again if its call is impossible.
 const TRIES: usize = 20;
 
 #[derive(Default)]
@@ -30,13 +30,13 @@ pub struct Client {
     pub id: ClientId,
     pub admitted: bool,
     pub seq: u32,
-    /// `None` of the one that only looks.
+    /// `None` for the auditor.
     pub model: Option<Model>,
-    /// What it has asked for, and what that does if it succeeds.
+    /// The request in flight, and its effect if it succeeds.
     pub under_way: Option<(Request, Option<Effect>)>,
-    /// Where in the order of events it has asked, and when.
+    /// The place in the order of events, and the time, of the request.
     pub asked: (u64, Instant),
-    /// For who looks: what came back, and whence.
+    /// For the auditor: the answer, and its cell.
     pub answer: Option<(CellId, Answer)>,
     operations: u64,
 }
@@ -51,14 +51,14 @@ impl Client {
         self.model.iter_mut().for_each(Model::promise_all);
     }
 
-    /// The next life: nothing is open, nothing under way.
+    /// Prepares the next life: nothing is open or in flight.
     pub fn reset(&mut self) {
         let Self { model, operations, .. } = std::mem::take(self);
         (self.model, self.operations) = (model, operations);
     }
 }
 
-/// A request, its payload, and what it does.
+/// A request, its payload, and its effect.
 struct Planned {
     request: Request,
     payload: Vec<u8>,
@@ -125,7 +125,7 @@ impl World {
     }
 
     pub(super) fn connect(&mut self, at: usize) {
-        // Its program holds descriptors: as a front's kernel, it has walked to what it names.
+        // Like a front's kernel, the client may name every inode.
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
         let applicant = Applicant {
             credentials,
@@ -136,12 +136,12 @@ impl World {
             mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);
-        tell_supervisor(self, Heard::Connect { connection, applicant });
+        notify_supervisor(self, SupervisorEvent::Connect { connection, applicant });
     }
 
     pub(super) fn client_answered(&mut self, from: CellId, to: SlotRef, seq: u32, answer: Answer) {
         let at = self.clients.iter().position(|client| client.id == to.client);
-        let at = at.expect("an answer for somebody");
+        let at = at.expect("an answer for a client");
         let client = &mut self.clients[at];
         if client.seq != seq {
             let asked = client.seq;
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Everything that clients ask for can be done, unless the device fails for who needs it, or space is short.
+    /// Every request of a client is possible, unless the device fails for it, or space is short.
     fn refused(&mut self, at: usize, from: CellId, request: &Request, errno: Errno) {
         let (asked_at, _) = self.clients[at].asked;
         let excused = match errno {
@@ -215,7 +215,7 @@ impl World {
         });
     }
 
-    /// Whether what clients have in their files fills a good part of the pool.
+    /// Whether the clients' files fill a good part of the pool.
     fn is_space_short(&self) -> bool {
         let models = self.clients.iter().filter_map(|client| client.model.as_ref());
         let blocks: usize = models.map(Model::blocks).sum();
@@ -227,12 +227,12 @@ struct Chooser<'a> {
     model: &'a Model,
     mix: &'a Mix,
     rng: &'a mut Rng,
-    /// Tells what this operation writes from what any other did.
+    /// Distinguishes the data of this operation from that of any other.
     stamp: u64,
 }
 
 impl Chooser<'_> {
-    /// What to do, if it can be done.
+    /// Draws a call; `None` if it is impossible.
     fn draw(&mut self) -> Option<Planned> {
         let (request, payload, effect) = match self.mix.kind(self.rng) {
             Kind::Create => self.create(FileKind::Regular)?,
@@ -266,10 +266,10 @@ impl Chooser<'_> {
     }
 
     fn ino(&self, object: ObjectNo) -> Ino {
-        self.model.object(object).ino.expect("known of whatever can be used")
+        self.model.object(object).ino.expect("known for every usable object")
     }
 
-    /// Something that has a name, of some kind.
+    /// Any object with a name, of some kind.
     fn any(&mut self, is_wanted: impl Fn(FileKind) -> bool) -> Option<ObjectNo> {
         let mut found = self.model.named();
         found.retain(|object| is_wanted(self.model.object(*object).kind));
@@ -295,7 +295,7 @@ impl Chooser<'_> {
         (!self.model.object(dir).entries.now().contains_key(&name)).then_some(name)
     }
 
-    /// A directory, and a name in it.
+    /// A directory, and an existing name in it.
     fn entry(&mut self) -> Option<(ObjectNo, Name, ObjectNo)> {
         let dir = self.dir();
         let entries: Vec<_> = self.model.object(dir).entries.now().iter().collect();

@@ -1,11 +1,11 @@
-//! What one seed draws: shape of the fleet, sizes, operations and faults.
+//! The draws of one seed: shape of the fleet, sizes, operations and faults.
 
 use warren_base::Rng;
 use warren_cell::{Backing, CellConfig};
 
 use crate::fleet::Faults;
 
-/// What a client may do next.
+/// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Create,
@@ -56,33 +56,34 @@ pub struct Mix {
     pub frames: u32,
     pub clients: usize,
     pub lives: u64,
-    /// Events until the power is cut, at most.
+    /// The maximum of events until the power is cut.
     pub events: u64,
-    /// The slowest message and I/O, and the longest thought, in nanoseconds.
+    /// The slowest message and I/O, and the longest pause of a client, in nanoseconds.
     pub message_delay: u64,
     pub io_delay: u64,
     pub think: u64,
-    /// Between checkpoints that somebody asks for, in nanoseconds; 0 for never.
+    /// The time between requested checkpoints, in nanoseconds; 0 for never.
     pub nudge: u64,
-    /// Chances in 1,000, of cells and of the supervisor.
+    /// Chances in 1,000, for cells and the supervisor.
     pub write_fails: u64,
     pub flush_fails: u64,
     pub supervisor_write_fails: u64,
     pub supervisor_flush_fails: u64,
-    /// Bytes of the largest write, and how far into a file calls reach.
+    /// Bytes of the largest write, and the largest offset of calls.
     pub write_max: u64,
     pub reach: u64,
-    /// Chances in 10,000 that a cell, or the supervisor, is killed at an event of its.
+    /// Chances in 10,000 that a cell, or the supervisor, is killed at one of its events.
     pub kills: u64,
     pub deaths: u64,
     /// Chances in 10,000 that a message between cells is damaged.
     pub damage: u64,
-    /// Chances in 1,000 that a read fails, or brings a block wrong; in 10,000 that a cell is paused.
+    /// Chances in 1,000 that a read fails, or returns a damaged block; in 10,000 that a cell is
+    /// paused.
     pub read_fails: u64,
     pub rot: u64,
     pub pauses: u64,
     pub nodes_max: usize,
-    /// What lies below the pool; of a sparse file, chunks that the host has room for.
+    /// The medium of the pool; for a sparse file, the chunks that the host has room for.
     pub backing: Backing,
     pub host_room: u64,
     kinds: Vec<Kind>,
@@ -95,7 +96,7 @@ impl Mix {
         let mut chance = |chances: &[u64]| if faulty { *rng.pick(chances) } else { 0 };
         let [write_fails, supervisor_write_fails] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
         let [flush_fails, supervisor_flush_fails] = [(); 2].map(|()| chance(&[0, 0, 2, 20, 200]));
-        // Cells read little: most nodes and pages are at hand.
+        // Cells read little: most nodes and pages are in memory.
         let [read_fails, rot] = [(); 2].map(|()| chance(&[0, 20, 200]));
         Self {
             cells_max,
@@ -128,7 +129,7 @@ impl Mix {
         }
     }
 
-    /// What goes wrong while clients work.
+    /// The faults while clients work.
     pub fn faults(&self) -> Faults {
         Faults {
             cell_write: self.write_fails,
@@ -157,7 +158,7 @@ impl Mix {
     }
 }
 
-/// Sometimes there are cells without any.
+/// Sometimes there are cells without shards.
 fn draw_shards(rng: &mut Rng, cells_max: u16) -> u16 {
     match rng.below(8) {
         0 => 1 + rng.below(cells_max.into()) as u16,
@@ -165,7 +166,7 @@ fn draw_shards(rng: &mut Rng, cells_max: u16) -> u16 {
     }
 }
 
-/// Each kind is left out, as likely as usual, or three times as likely; creating is never left out.
+/// Each kind is left out, has the usual chance, or three times that; creating is never left out.
 fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
     let mut kinds = vec![Kind::Create, Kind::Mkdir];
     for (kind, weight) in KINDS {

@@ -1,13 +1,15 @@
-//! What a client knows of its own directory tree: of every object all states that a power cut may leave.
+//! A client's model of its own directory tree: for every object all states that a power cut may
+//! leave.
 //!
-//! An object's *entries*, *content*, *mode* and *attributes* each have versions: one for every operation
-//! that changed them since the last promise that they are durable. The first is what was promised, the
-//! last is what is there now.
+//! An object's *entries*, *content*, *mode* and *attributes* each have versions: one for every
+//! operation that changed them since the last promise that they are durable. The first is the
+//! promised one, the last is the present one.
 //!
-//! What makes an inode durable makes durable what it rests on: the operations that gave it its names, whatever
-//! came before them in these directories, and the names that these directories had by then.
+//! A call that makes an inode durable also makes durable what it depends on: the operations that
+//! gave it its names, all earlier operations in these directories, and the names that these
+//! directories had by then.
 //!
-//! A file that was renamed over an existing name has, where the rename is there, a content no older than at the
+//! Where a rename over an existing name has happened, the file has a content no older than at the
 //! rename (decision 23).
 
 use std::collections::BTreeMap;
@@ -17,16 +19,16 @@ use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{FileKind, Handle};
 
-/// An object, whether its inode's number is known yet or not.
+/// An object. The number of its inode may be unknown yet.
 pub type ObjectNo = u32;
 pub type Name = Box<[u8]>;
 pub type Entries = BTreeMap<Name, ObjectNo>;
 pub type Xattrs = BTreeMap<Name, Box<[u8]>>;
 
-/// The directory that everything of the client is in.
+/// The directory that contains everything of the client.
 pub const ROOT: ObjectNo = 0;
 
-/// Which operation of the client it was, in their order.
+/// The number of an operation of the client, in order.
 pub type OperationNo = u64;
 
 #[derive(Clone, Debug)]
@@ -45,7 +47,7 @@ impl<T> Versions<T> {
         self.0.push((by, next));
     }
 
-    /// What is there now is durable.
+    /// The present version is durable.
     fn promise(&mut self) {
         self.0.drain(..self.0.len() - 1);
     }
@@ -54,21 +56,21 @@ impl<T> Versions<T> {
         self.0.iter().map(|(_, version)| version)
     }
 
-    /// The version that was there at operation `by`, and all later ones.
+    /// The version at operation `by`, and all later ones.
     pub fn since(&self, by: OperationNo) -> &[(OperationNo, T)] {
         let first = self.0.iter().rposition(|(of, _)| *of <= by).unwrap_or(0);
         &self.0[first..]
     }
 
-    /// The operation that made the first version of these.
+    /// The operation that made the first version with this property.
     pub fn first(&self, is_one: impl Fn(&T) -> bool) -> Option<OperationNo> {
         self.0.iter().find(|(_, version)| is_one(version)).map(|(by, _)| *by)
     }
 }
 
 impl Versions<Rc<Entries>> {
-    /// The last operation up to `until` that gave the object a name here or took one from it, if it is not
-    /// promised that all before it are durable.
+    /// The last operation up to `until` that gave the object a name here or removed one, unless all
+    /// operations before it are promised.
     fn last_about(&self, object: ObjectNo, until: OperationNo) -> Option<OperationNo> {
         let is_name = |entry: &(&Name, &ObjectNo)| *entry.1 == object;
         let names = |entries: &Rc<Entries>| {
@@ -79,7 +81,7 @@ impl Versions<Rc<Entries>> {
         about.next_back().map(|pair| pair[1].0)
     }
 
-    /// What was done here up to that operation is durable.
+    /// All operations here up to that one are durable.
     fn promise_until(&mut self, until: OperationNo) {
         let later = self.0.iter().filter(|(by, _)| *by > until).count();
         self.0.drain(..self.0.len() - 1 - later);
@@ -89,16 +91,16 @@ impl Versions<Rc<Entries>> {
 #[derive(Clone, Debug)]
 pub struct Object {
     pub kind: FileKind,
-    /// Not known of what was being created when the power was cut.
+    /// Unknown for an object that was being created when the power was cut.
     pub ino: Option<Ino>,
     pub entries: Versions<Rc<Entries>>,
     pub content: Versions<Rc<Vec<u8>>>,
     pub mode: Versions<u16>,
     pub xattrs: Versions<Rc<Xattrs>>,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     pub target: Box<[u8]>,
     pub handle: Option<Handle>,
-    /// In which directories, and by which operations, the file took the name of something else.
+    /// The directories in which, and the operations by which, the file took the name of another.
     replaced: Vec<(ObjectNo, OperationNo)>,
 }
 
@@ -117,7 +119,8 @@ impl Object {
         }
     }
 
-    /// The contents that may be there, where directories are as these operations left them, or as later ones did.
+    /// The contents that are allowed if directories are as these operations, or later ones, left
+    /// them.
     pub fn contents(&self, found: &BTreeMap<ObjectNo, OperationNo>) -> Vec<Rc<Vec<u8>>> {
         let is_there = |(dir, by): &&(ObjectNo, OperationNo)| {
             found.get(dir).is_some_and(|version| version >= by)
@@ -134,7 +137,7 @@ impl Object {
     }
 }
 
-/// What a successful operation does.
+/// The effect of a successful operation.
 #[derive(Clone, Debug)]
 pub enum Effect {
     Create {
@@ -194,7 +197,7 @@ pub enum Effect {
 pub struct Model {
     pub objects: BTreeMap<ObjectNo, Object>,
     next: ObjectNo,
-    /// Operations so far.
+    /// The number of operations so far.
     operations: OperationNo,
 }
 
@@ -204,7 +207,7 @@ impl Model {
         Self { objects: BTreeMap::from([(ROOT, root)]), next: 1, operations: 0 }
     }
 
-    /// As a power cut left it, which is durable.
+    /// The model of a tree that a power cut left, which is durable.
     pub fn recovered(objects: BTreeMap<ObjectNo, Object>) -> Self {
         let next = objects.keys().last().map_or(1, |last| last + 1);
         let mut model = Self { objects, next, operations: 0 };
@@ -212,7 +215,7 @@ impl Model {
         model
     }
 
-    /// Blocks that all versions of all files have at most.
+    /// The maximum of blocks in all versions of all files.
     pub fn blocks(&self) -> usize {
         let of_file = |object: &Object| {
             object.content.all().map(|v| v.len().div_ceil(BLOCK_SIZE)).sum::<usize>()
@@ -228,7 +231,7 @@ impl Model {
         self.objects.get_mut(&object).expect("an object of the model")
     }
 
-    /// Everything that has a name now, with a directory that it is in.
+    /// Every object with a name now, by a directory that contains it.
     pub fn named(&self) -> Vec<ObjectNo> {
         let mut found = vec![ROOT];
         let mut at = 0;
@@ -243,7 +246,7 @@ impl Model {
         found
     }
 
-    /// Whether `object` is `dir` or lies somewhere in it.
+    /// Whether `object` is `dir` or below it.
     pub fn is_within(&self, object: ObjectNo, dir: ObjectNo) -> bool {
         let mut todo = vec![dir];
         while let Some(next) = todo.pop() {
@@ -255,7 +258,7 @@ impl Model {
         false
     }
 
-    /// The operation happened, or may have: then it is not known what it has created.
+    /// The operation has happened, or may have: then the inode that it created is unknown.
     pub fn apply(&mut self, effect: &Effect, created: Option<Ino>) {
         self.operations += 1;
         let by = self.operations;
@@ -310,7 +313,8 @@ impl Model {
         self.objects.values_mut().for_each(Object::promise);
     }
 
-    /// The names that the object had after operation `until` are durable, and with each all that it rests on.
+    /// The names of the object after operation `until` are durable, and with each all that it
+    /// depends on.
     fn promise_names(&mut self, object: ObjectNo, until: OperationNo) {
         let mut todo = vec![(object, until)];
         while let Some((object, until)) = todo.pop() {
@@ -341,7 +345,7 @@ impl Model {
             let by = self.operations;
             self.object_mut(moved).replaced.push((dir, by));
         }
-        // Within one directory both happen at once.
+        // Within one directory both changes are one.
         if from == dir {
             return self.change(dir, |entries| {
                 entries.remove(from_name);

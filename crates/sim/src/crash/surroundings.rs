@@ -1,4 +1,4 @@
-//! What the fleet meets in this world: clients that work, and one that looks.
+//! The surroundings of the fleet in this world: clients that work, and the auditor.
 
 use warren_base::{CellId, ClientId, Errno};
 use warren_cell::SlotRef;
@@ -52,7 +52,7 @@ impl Surroundings for World {
 
     fn admit(&mut self, client: ClientId) {
         let known = self.clients.iter_mut().find(|known| known.id == client);
-        known.expect("the supervisor admits whom it numbered").admitted = true;
+        known.expect("the supervisor admits only numbered clients").admitted = true;
         if self.clients.iter().all(|client| client.admitted) {
             self.stage = Stage::Serving;
         }

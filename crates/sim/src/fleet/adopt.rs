@@ -1,10 +1,11 @@
 //! A supervisor that is killed, and the one that takes over.
 //!
-//! Its process dies when it has noted what an event led to, and carried out some of the effects. (Before it
-//! has noted it, nothing has happened: the event comes again.) What it had given the device is done or not,
-//! and over before the next one starts. Of the effects the next one does what is left; who would get one for
-//! the second time drops it, so here it is left out. A successor of a cell whose start was among the
-//! effects is given up, unless all was done and noted: so do the real processes.
+//! Its process dies after it has noted the effects of an event and carried out some of them. (If it
+//! dies before it has noted them, nothing has happened: the event is applied again.) Its I/O in
+//! flight is done or not, and is over before the next one starts. The next supervisor carries out
+//! the other effects. A receiver drops an effect that it gets twice, so here the second one is left
+//! out. A successor of a cell whose start was among the effects is given up, unless all were
+//! carried out and noted, as in the real processes.
 
 use warren_base::{CellId, Epoch};
 use warren_supervisor::{Effect, Predecessor, Supervisor};
@@ -31,7 +32,7 @@ impl<H> Fleet<H> {
     }
 }
 
-/// Gives what the next one wants done before it hears anything.
+/// Returns the effects that the next supervisor wants before any event.
 pub(super) fn replace_supervisor<W: Surroundings>(
     world: &mut W,
     mut effects: Vec<Effect>,

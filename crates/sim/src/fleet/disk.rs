@@ -1,8 +1,8 @@
 //! A device with a volatile cache.
 //!
-//! A write that is done is in the cache. It is *durable* once a flush is over that was asked for after
-//! the write was done. Until then a power cut leaves of it what it likes: all, nothing, or any of its
-//! sectors, whatever became of writes before and after it.
+//! A finished write is in the cache. It is *durable* after a flush that was submitted after the
+//! write was finished. Until then a power cut may leave all of it, nothing, or any of its sectors,
+//! independently of other writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,25 +14,25 @@ use warren_base::{BlockNo, Errno, Rng};
 use super::sparse::Host;
 use crate::fixed::Fixed;
 
-/// What a device writes atomically.
+/// The unit that a device writes atomically.
 pub const SECTOR: usize = 512;
-/// Bytes that no one ever wrote. Nothing may depend on them being zero.
+/// Bytes that were never written. Nothing may depend on them being zero.
 pub const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
 /// Findings of fsck that a failure shows.
 const FINDINGS_SHOWN: usize = 20;
 
 pub type Block = [u8; BLOCK_SIZE];
-/// Blocks by number. What is not named was never written.
+/// Blocks by number. Absent blocks were never written.
 pub type Blocks = HashMap<BlockNo, Rc<Block>, Fixed>;
 
-/// What happened, as a device that is recorded and its client saw it.
+/// The events of a recorded device and its client.
 #[derive(Clone, Debug)]
 pub enum Recorded {
-    /// Writes are numbered as they come.
+    /// Writes are numbered in order.
     Write(BlockNo, Rc<Block>),
     /// A flush is over: these writes are durable.
     Flush(Covered),
-    /// The client began its operation of this number, or was answered.
+    /// The client began the operation of this number, or was answered.
     Begun(usize),
     Answered(usize),
 }
@@ -44,7 +44,7 @@ pub enum Covered {
     Writes(Rc<BTreeSet<usize>>),
 }
 
-/// What a power cut did.
+/// The effects of a power cut.
 #[derive(Default)]
 pub struct Cut {
     pub lost: u64,
@@ -52,18 +52,18 @@ pub struct Cut {
 }
 
 pub struct Disk {
-    /// What lies below, perhaps below several, and what is durable over it.
+    /// The image below, perhaps shared by several disks, and the durable changes of it.
     image: Rc<Blocks>,
     durable: Blocks,
-    /// Writes since, in order: the number of each, and what it wrote.
+    /// Writes since then, in order: the number and contents of each.
     cached: BTreeMap<BlockNo, Vec<(usize, Rc<Block>)>>,
-    /// Blocks written so far.
+    /// The number of blocks written so far.
     writes: usize,
     /// Flushes that failed.
     pub errors: u64,
-    /// Below a pool in a sparse file.
+    /// The host of a pool in a sparse file.
     pub host: Option<Host>,
-    /// `None`: nobody wants to know.
+    /// `None` if the events are not recorded.
     pub record: Option<Vec<Recorded>>,
 }
 
@@ -100,7 +100,7 @@ impl Disk {
         there.map_or(&UNWRITTEN, |bytes| bytes)
     }
 
-    /// A write of whole blocks, from `block` on, is done.
+    /// A write of whole blocks, starting at `block`, is finished.
     pub fn write(&mut self, block: BlockNo, bytes: &[u8]) {
         assert!(bytes.len().is_multiple_of(BLOCK_SIZE));
         for (at, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
@@ -128,7 +128,7 @@ impl Disk {
         }
     }
 
-    /// A flush that is asked for now is for the writes before this one.
+    /// A flush that is submitted now covers the writes before this one.
     pub fn mark(&self) -> usize {
         self.writes
     }
@@ -141,7 +141,7 @@ impl Disk {
         chunks(block, count).try_for_each(|chunk| host.reserve(chunk, self.writes - 1))
     }
 
-    /// What the blocks hold is gone.
+    /// The contents of the blocks are gone.
     pub fn discard(&mut self, block: BlockNo, count: u64) {
         if let Some(host) = &mut self.host {
             chunks(block, count).for_each(|chunk| host.discard(chunk));
@@ -153,12 +153,12 @@ impl Disk {
         }
     }
 
-    /// Chunks that the host has room for, in blocks.
+    /// The room on the host, in blocks.
     pub fn host_room(&self) -> u64 {
         self.host.as_ref().map_or(u64::MAX, |host| host.room() * CHUNK_BLOCKS)
     }
 
-    /// Whether the host has allocated what is written; else the block that it has not.
+    /// Whether the host has allocated the written blocks; else the block that it has not.
     pub fn check_backed(&self, block: BlockNo, bytes: usize) -> Result<(), BlockNo> {
         let Some(host) = &self.host else { return Ok(()) };
         let mut blocks = (0..(bytes / BLOCK_SIZE) as u64).map(|at| block.offset(at));
@@ -178,9 +178,9 @@ impl Disk {
         self.cached.retain(|_, writes| !writes.is_empty());
     }
 
-    /// So many blocks, from `block` on, are durable as they are now, whatever becomes of others.
+    /// So many blocks, starting at `block`, are durable as they are now.
     pub fn harden(&mut self, block: BlockNo, count: usize) {
-        // In a file it takes a flush.
+        // In a file this takes a flush.
         self.host.iter_mut().for_each(|host| host.flush(self.writes));
         let mut hardened = BTreeSet::new();
         for block in (0..count as u64).map(|at| block.offset(at)) {
@@ -196,14 +196,14 @@ impl Disk {
         self.record.iter_mut().for_each(|record| record.push(what()));
     }
 
-    /// All that it holds, as an image.
+    /// Its contents, as an image.
     pub fn into_image(mut self) -> Rc<Blocks> {
         self.flush(self.writes);
         Rc::make_mut(&mut self.image).extend(self.durable);
         self.image
     }
 
-    /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
+    /// The damage that fsck finds on the first `blocks` of it, except irrelevant findings, as text.
     pub fn damage(
         &self,
         blocks: u64,
@@ -223,7 +223,7 @@ impl Disk {
         (!findings.is_empty()).then_some(findings)
     }
 
-    /// A flush fails: of what was cached some is durable, and the rest is gone.
+    /// A flush fails: some cached writes are durable, and the others are gone.
     pub fn fail(&mut self, rng: &mut Rng) {
         self.errors += 1;
         let kept = *rng.pick(&[0, 50, 95]);
@@ -235,7 +235,7 @@ impl Disk {
         }
     }
 
-    /// The power is cut while writes are under way.
+    /// The power is cut while writes are in flight.
     pub fn cut(&mut self, under_way: Vec<(BlockNo, Vec<u8>)>, rng: &mut Rng) -> Cut {
         for (block, bytes) in under_way {
             self.write(block, &bytes);
@@ -248,7 +248,7 @@ impl Disk {
             let old = *self.durable_block(block);
             let any = |rng: &mut Rng| match rng.chance(lost, 100) {
                 true => old,
-                // The last is the likeliest, but the order says nothing.
+                // The last write is the likeliest, but the order guarantees nothing.
                 false if rng.chance(2, 3) => *writes[writes.len() - 1].1,
                 false => *rng.pick(&writes).1,
             };

@@ -1,4 +1,4 @@
-//! Events in, effects carried out: of cells, and of the supervisor.
+//! Events in, effects carried out: for cells, and for the supervisor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,7 +7,7 @@ use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
 use warren_proto::Answered;
 use warren_proto::control::{Order, Report};
-use warren_supervisor::{Effect as Said, Event as Heard, Verdict};
+use warren_supervisor::{Effect as SupervisorEffect, Event as SupervisorEvent, Verdict};
 
 use super::io::Doing;
 use super::kill::{kill_cell, look_at_slots, offer, start_successor};
@@ -15,10 +15,11 @@ use super::memory::SharedMemory;
 use super::process::{Death, Killed};
 use super::{Fleet, Happening, Surroundings, adopt};
 
-/// The longest pauses of a cell, in nanoseconds: shorter than a message takes, as long as I/O, far longer.
+/// The longest pauses of a cell, in nanoseconds: shorter than a message, as long as I/O, far
+/// longer.
 const PAUSES: [u64; 3] = [10_000, 1_000_000, 1_000_000_000];
 
-/// The next thing happens, if anything is left to happen.
+/// Applies the next event, if there is one.
 pub fn happen_next<W: Surroundings>(world: &mut W) -> bool {
     let fleet = world.fleet_mut();
     let Some((at, happening)) = fleet.queue.next() else { return false };
@@ -28,7 +29,7 @@ pub fn happen_next<W: Surroundings>(world: &mut W) -> bool {
     true
 }
 
-/// What goes into the trace's hash.
+/// The event's contribution to the trace's hash.
 fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
     let cell = |id: CellId| u64::from(id.0);
     match happening {
@@ -81,7 +82,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Report { from, epoch } => {
             if fleet.is_running(from, epoch) {
                 let report = fleet.next_report(from);
-                tell_supervisor(world, Heard::Report { from, epoch, report });
+                notify_supervisor(world, SupervisorEvent::Report { from, epoch, report });
             }
         }
         Happening::CellIo { cell, epoch, io } => cell_io_done(world, cell, epoch, io),
@@ -91,7 +92,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
             }
         }
         Happening::Exited { cell, epoch } => {
-            tell_supervisor(world, Heard::CellExited { cell, epoch, by_itself: false });
+            notify_supervisor(world, SupervisorEvent::CellExited { cell, epoch, by_itself: false });
         }
         Happening::Start { cell } => start_successor(world, cell),
         Happening::Kill { cell, epoch } => {
@@ -102,13 +103,13 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         }
         Happening::LateReport { from, epoch, report } => {
             fleet.count_late_report(from, epoch);
-            tell_supervisor(world, Heard::Report { from, epoch, report });
+            notify_supervisor(world, SupervisorEvent::Report { from, epoch, report });
         }
         Happening::SupervisorIo { by, io } => {
-            // What a dead one had under way was over before another took over.
+            // The I/O of a dead supervisor was over before another took over.
             if fleet.supervisor.number == by {
                 let result = fleet.supervisor_io_done(io);
-                tell_supervisor(world, Heard::IoDone { io, result });
+                notify_supervisor(world, SupervisorEvent::IoDone { io, result });
             }
         }
         Happening::Tick { cell, epoch, at } => {
@@ -119,7 +120,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         }
         Happening::SupervisorTick { at } => {
             if fleet.supervisor.wake.take_if(|wake| *wake == at).is_some() {
-                tell_supervisor(world, Heard::Tick);
+                notify_supervisor(world, SupervisorEvent::Tick);
             }
         }
         Happening::Own(own) => world.happen(own),
@@ -138,7 +139,7 @@ const fn addressee<H>(happening: &Happening<H>) -> Option<CellId> {
     }
 }
 
-/// An event happens to a cell, and what it wants done is begun.
+/// Applies an event to a cell, and carries out its effects.
 pub fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event) {
     let fleet = world.fleet_mut();
     if fleet.host(id).dead {
@@ -204,7 +205,7 @@ impl<H> Fleet<H> {
         });
     }
 
-    /// Until when the cell's process does nothing, if it is stopped: perhaps just now.
+    /// The end of the pause of the cell's process, if it is stopped: perhaps just now.
     fn pause(&mut self, id: CellId) -> Option<Instant> {
         if self.host(id).dead {
             return None;
@@ -227,7 +228,7 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// Begins what a cell wants done.
+    /// Carries out an effect of a cell.
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
         self.trace.note(self.now, &(id, &effect));
         match effect {
@@ -250,7 +251,7 @@ impl<H> Fleet<H> {
                 }
                 self.send_report(id, report);
             }
-            // What is damaged on the way its checksum has told.
+            // The checksum has detected damaged messages before.
             Effect::Suspect { cell, why } => self.fail(format!("{id} suspects {cell}: {why}")),
             Effect::Read { io, block, frames } => self.submit(id, io, Doing::Read, block, frames),
             Effect::Write { io, block, frames } => self.submit(id, io, Doing::Write, block, frames),
@@ -280,7 +281,7 @@ impl<H> Fleet<H> {
     }
 }
 
-/// What a dead cell has under way may still get there, or not.
+/// Ends an I/O of a cell. That of a dead cell may still reach the device, or not.
 fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: IoId) {
     let fleet = world.fleet_mut();
     let Some(done) = fleet.take_io(id, epoch, io) else { return };
@@ -295,14 +296,14 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
             true => return fleet.submit_flush(id, io),
             false => fleet.harden(&done),
         },
-        Doing::Flush(_) => result = fleet.told_cell(id),
+        Doing::Flush(_) => result = fleet.flush_result_of_cell(id),
         _ => {}
     }
     happen_to(world, id, Event::IoDone { io, result });
 }
 
-/// A message arrives. If it came damaged its receiver reads nothing more of the sender, and goes on; one of the two
-/// is ended.
+/// Delivers a message. If it is damaged its receiver reads nothing more from the sender, and
+/// continues; the supervisor ends one of the two.
 fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, message: PeerMessage) {
     if !world.fleet_mut().is_damaged(from, to, &message) {
         return happen_to(world, to, Event::Peer { from, message });
@@ -312,14 +313,14 @@ fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, messag
     }
 }
 
-/// A cell hears an order, when what a driver does before that is done.
+/// A cell receives an order, after its driver's part of it.
 pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
     let fleet = world.fleet_mut();
     let mut admitted = None;
     match &order {
         Order::Lost { cell: lost, .. } => {
             let lost = *lost;
-            while let Some(message) = world.fleet_mut().last_word(lost, to) {
+            while let Some(message) = world.fleet_mut().remaining_message(lost, to) {
                 deliver_peer(world, lost, to, message);
             }
         }
@@ -340,8 +341,8 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
     }
 }
 
-/// An event happens to the supervisor, and what it wants done is begun.
-pub fn tell_supervisor<W: Surroundings>(world: &mut W, event: Heard) {
+/// Applies an event to the supervisor, and carries out its effects.
+pub fn notify_supervisor<W: Surroundings>(world: &mut W, event: SupervisorEvent) {
     let fleet = world.fleet_mut();
     fleet.count_ended(&event);
     let mut supervisor = fleet.supervisor.supervisor.take().expect("it does one thing at a time");
@@ -354,7 +355,7 @@ pub fn tell_supervisor<W: Surroundings>(world: &mut W, event: Heard) {
     follow(world, effects);
 }
 
-pub(super) fn follow<W: Surroundings>(world: &mut W, effects: Vec<Said>) {
+pub(super) fn follow<W: Surroundings>(world: &mut W, effects: Vec<SupervisorEffect>) {
     for effect in effects {
         world.fleet_mut().note(&("supervisor", &effect));
         follow_one(world, effect);
@@ -364,26 +365,26 @@ pub(super) fn follow<W: Surroundings>(world: &mut W, effects: Vec<Said>) {
     }
 }
 
-fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
+fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
     let fleet = world.fleet_mut();
     match effect {
-        Said::Send { to, order } => fleet.send_order(to, order),
-        Said::Write { io, block, bytes } => fleet.supervise_write(io, (block, bytes)),
-        Said::Flush { io } => fleet.supervise_flush(io),
-        Said::Wake(at) => {
+        SupervisorEffect::Send { to, order } => fleet.send_order(to, order),
+        SupervisorEffect::Write { io, block, bytes } => fleet.supervise_write(io, (block, bytes)),
+        SupervisorEffect::Flush { io } => fleet.supervise_flush(io),
+        SupervisorEffect::Wake(at) => {
             let at = at.max(fleet.now);
             fleet.supervisor.wake = Some(at);
             fleet.queue.plan(at, Happening::SupervisorTick { at });
         }
-        Said::FleetReady => world.fleet_is_ready(),
-        Said::NewClient { connection, client } => world.numbered(connection, client),
-        Said::AdmitClient { client } => world.admit(client),
-        Said::RefuseClient { connection, errno } => world.refuse(connection, errno),
-        Said::ForgetClient { client } => fleet.check_forgotten(client),
-        // Only who asks in a way that can be refused is told.
-        Said::MayStop | Said::StopRefused { .. } => {}
-        Said::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
-        Said::Kill { cell, epoch, verdict } => {
+        SupervisorEffect::FleetReady => world.fleet_is_ready(),
+        SupervisorEffect::NewClient { connection, client } => world.numbered(connection, client),
+        SupervisorEffect::AdmitClient { client } => world.admit(client),
+        SupervisorEffect::RefuseClient { connection, errno } => world.refuse(connection, errno),
+        SupervisorEffect::ForgetClient { client } => fleet.check_forgotten(client),
+        // Only a client whose stop can be refused gets a reply.
+        SupervisorEffect::MayStop | SupervisorEffect::StopRefused { .. } => {}
+        SupervisorEffect::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
+        SupervisorEffect::Kill { cell, epoch, verdict } => {
             fleet.count(match verdict {
                 Verdict::Accused { .. } => "an accused cell is to end",
                 Verdict::AccusesAgain { .. } => "an accuser is to end",
@@ -391,6 +392,6 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: Said) {
             let delay = fleet.message_delay();
             fleet.plan(delay, Happening::Kill { cell, epoch });
         }
-        Said::Exit(result) => world.fleet_ended(result),
+        SupervisorEffect::Exit(result) => world.fleet_ended(result),
     }
 }

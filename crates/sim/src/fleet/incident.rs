@@ -1,14 +1,14 @@
-//! What of the device went wrong for whom and when, and which calls that excuses.
+//! The faults of the device by cell and time, and the errors of calls that they excuse.
 //!
 //! | incident | excuses |
 //! | --- | --- |
-//! | a read failed, or a block came wrong | calls that were under way then, at that cell or with a part of it |
-//! | a cell was told that a checkpoint has failed | the same: they may have waited for room in the log |
-//! | a read failed, or a block came wrong, in the middle of a change that others have made | that the shard is broken |
-//! | any of them, at any cell or at the supervisor | `fsync` and `sync`, until a checkpoint that began later is done |
+//! | a read failed, or a block was damaged | calls then in flight there, or with a part there |
+//! | a cell received a failed checkpoint | the same: they may have waited for room in the log |
+//! | a read failed in a change that other cells have made | that the shard is broken |
+//! | any of them, at any cell or the supervisor | `fsync` and `sync`, until a later checkpoint |
 //!
-//! The last line has two reasons: what is made durable rests on other cells' logs, and a cell that could not write makes
-//! nothing durable before a checkpoint has written everything anew.
+//! The last line has two reasons: durable data depends on other cells' logs, and a cell with a
+//! failed write makes nothing durable before a checkpoint has written everything again.
 
 use warren_base::CellId;
 use warren_proto::Request;
@@ -26,15 +26,15 @@ struct Incident {
     what: What,
     /// `None`: the supervisor.
     by: Option<CellId>,
-    /// Where in the order of events.
+    /// The place in the order of events.
     at: u64,
 }
 
-/// All that went wrong in a life of the fleet, in its order.
+/// All faults in a life of the fleet, in order.
 #[derive(Default, Debug)]
 pub struct Incidents {
     all: Vec<Incident>,
-    /// Checkpoints that were done, and where in the order of events.
+    /// Finished checkpoints, and their places in the order of events.
     switched: Vec<(u64, u64)>,
 }
 
@@ -51,15 +51,15 @@ impl Incidents {
         self.all.push(Incident { what: What::FailedCheckpoint, by: Some(by), at });
     }
 
-    /// Cells are told, one after the other, that checkpoint `number` is done.
+    /// The cells receive, one after the other, that checkpoint `number` is done.
     pub fn switched(&mut self, number: u64, at: u64) {
         if self.switched.last().is_none_or(|(last, _)| *last != number) {
             self.switched.push((number, at));
         }
     }
 
-    /// Whether the request, which was asked for at place `invoked` and now is answered by `from` with EIO, may have
-    /// met something that went wrong.
+    /// Whether a request that was sent at place `invoked`, and is now answered by `from` with EIO,
+    /// may have met a fault.
     pub fn excuse_io(&self, request: &Request, from: CellId, invoked: u64) -> bool {
         self.all.iter().any(|incident| {
             let is_meanwhile = incident.at >= invoked;
@@ -75,13 +75,14 @@ impl Incidents {
         })
     }
 
-    /// Whether a shard of the cell may be broken: it is if it cannot make its part of a change that is decided.
+    /// Whether a shard of the cell may be broken: because it could not make its part of a decided
+    /// change.
     pub fn excuse_broken(&self, owner: CellId) -> bool {
         self.all.iter().any(|incident| incident.what == What::Read && incident.by == Some(owner))
     }
 
-    /// Whether a checkpoint that began after `since` was done before `until`: of two that were done after it the second
-    /// began after it.
+    /// Whether a checkpoint that began after `since` was done before `until`: of two that ended
+    /// after it, the second began after it.
     fn is_made_good(&self, since: u64, until: u64) -> bool {
         self.switched.iter().filter(|(_, at)| (since..until).contains(at)).count() >= 2
     }
@@ -100,7 +101,8 @@ const fn has_parts(request: &Request) -> bool {
     )
 }
 
-/// Whether the request may be refused where a pool is full: none of those that make room, or that need none for long.
+/// Whether the request may be refused if the pool is full: not if it makes room, or needs none for
+/// long.
 pub const fn takes_space(request: &Request) -> bool {
     changes(request)
         && !matches!(
@@ -112,7 +114,7 @@ pub const fn takes_space(request: &Request) -> bool {
         )
 }
 
-/// Whether the request may change something: no other is refused where a pool is read-only.
+/// Whether the request may change something: only such requests are refused by a read-only pool.
 pub const fn changes(request: &Request) -> bool {
     matches!(
         request,
@@ -157,7 +159,7 @@ mod tests {
         incidents.write_failed(Some(THERE), 10);
         assert!(!incidents.excuse_io(&LOOK, THERE, 5));
         assert!(incidents.excuse_io(&FSYNC, HERE, 5) && incidents.excuse_io(&FSYNC, HERE, 40));
-        // It may have begun before; all cells are told of it.
+        // It may have begun before; all cells receive it.
         incidents.switched(7, 20);
         incidents.switched(7, 21);
         assert!(incidents.excuse_io(&FSYNC, HERE, 40));

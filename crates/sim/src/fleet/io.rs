@@ -1,9 +1,9 @@
-//! I/O of cells and supervisor, and what goes wrong with it: errors, rot, and a cache that loses what a flush
-//! should have made durable.
+//! I/O of cells and supervisor, and its faults: errors, damaged blocks, and a cache that loses what
+//! a flush should have made durable.
 //!
-//! A write takes effect when it is done, a read sees what is there when it is done, a flush is for what was
-//! done when it was asked for, and what is under way together is unordered. A failed flush is told, once each,
-//! to all processes that live then, as drivers see to (decision 14).
+//! A write takes effect when it ends, a read returns the contents at its end, a flush covers the
+//! writes that were finished when it was submitted, and I/O in flight is unordered. Drivers report
+//! a failed flush, once each, to all processes that run then (decision 14).
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Epoch, Errno};
@@ -17,9 +17,9 @@ use super::{CellHost, Fleet, Happening};
 pub enum Doing {
     Read,
     Write,
-    /// A write that is durable by itself, or when it is done, a flush.
+    /// A write that is durable by itself, or followed by a flush.
     WriteThrough,
-    /// Of what was done up to a mark.
+    /// Of the writes up to a mark.
     Flush(usize),
     /// The host allocates so many blocks, or takes them back.
     Reserve(u64),
@@ -29,21 +29,21 @@ pub enum Doing {
 #[derive(Clone, Copy)]
 enum Fault {
     Fails,
-    /// This bit of a read's first block comes wrong.
+    /// This bit of a read's first block is flipped.
     Rot(usize),
 }
 
-/// An I/O of a cell under way.
+/// An I/O of a cell in flight.
 pub struct InFlight {
     pub doing: Doing,
     block: BlockNo,
     frames: Vec<FrameNo>,
-    /// A device may read the frames of a write at any time until it is done.
+    /// A device may read the frames of a write at any time until it ends.
     taken_early: Option<Vec<u8>>,
     fault: Option<Fault>,
 }
 
-/// An I/O of the supervisor under way.
+/// An I/O of the supervisor in flight.
 pub struct Supervised {
     doing: SupervisorDoing,
     fails: bool,
@@ -51,7 +51,7 @@ pub struct Supervised {
 
 enum SupervisorDoing {
     Write(BlockWrite),
-    /// Of what was done up to a mark.
+    /// Of the writes up to a mark.
     Flush(usize),
 }
 
@@ -120,7 +120,8 @@ impl<H> Fleet<H> {
         self.submit(id, io, flush, BlockNo(0), Vec::new());
     }
 
-    /// Whoever cannot read what he takes over ends the fleet: that is no fault to survive.
+    /// Draws a fault. Not before the cell serves: a cell that cannot read its predecessor's state
+    /// ends the fleet.
     fn draw_fault(&mut self, id: CellId, doing: Doing) -> Option<Fault> {
         if !self.host(id).slots.is_ready {
             return None;
@@ -138,8 +139,8 @@ impl<H> Fleet<H> {
         is_rotten.then(|| Fault::Rot(self.rng.below(8 * BLOCK_SIZE as u64) as usize))
     }
 
-    /// Whether what is written through is made durable by a flush, which may fail. That says more of other writes
-    /// than it has to.
+    /// Whether a flush makes a write-through durable, which may fail. It then covers more writes
+    /// than it must.
     pub(super) fn draw_flush_behind(&mut self) -> bool {
         self.faults.cell_flush > 0 && self.rng.chance(1, 2)
     }
@@ -148,7 +149,7 @@ impl<H> Fleet<H> {
         self.disk.harden(done.block, done.frames.len());
     }
 
-    /// The I/O is over. `None` if it is late: what a dead cell has under way may take long.
+    /// Ends the I/O. `None` if it is late: I/O of a dead cell may take long.
     pub(super) fn take_io(&mut self, id: CellId, epoch: Epoch, io: IoId) -> Option<InFlight> {
         let is_late = !self.is_running(id, epoch) && self.rng.chance(1, 2);
         let host = self.host(id);
@@ -161,25 +162,25 @@ impl<H> Fleet<H> {
         None
     }
 
-    /// Whether what a process had under way is carried out when it is dead. A flush that would fail is not: nobody
-    /// would hear of that, and nothing is promised then (decision 14).
-    fn lands_unheard(&mut self, is_failing_flush: bool) -> bool {
+    /// Whether the I/O in flight of a dead process is carried out. A flush that would fail is not:
+    /// no process would receive the error, and nothing is promised then (decision 14).
+    fn is_carried_out(&mut self, is_failing_flush: bool) -> bool {
         if is_failing_flush {
-            self.count("a flush left out that would have failed unheard");
+            self.count("a failing flush of a dead process left out");
         }
         !is_failing_flush && self.rng.chance(1, 2)
     }
 
-    /// What a dead cell had under way gets there, or not.
+    /// Carries out an I/O of a dead cell, or not.
     pub(super) fn let_io_land(&mut self, id: CellId, done: &InFlight) {
         let fails = matches!(done.fault, Some(Fault::Fails));
-        if self.lands_unheard(fails && matches!(done.doing, Doing::Flush(_))) {
-            // Nobody hears of it.
+        if self.is_carried_out(fails && matches!(done.doing, Doing::Flush(_))) {
+            // No process receives the result.
             let _ = self.do_io(id, done);
         }
     }
 
-    /// Something goes wrong for a cell that lives.
+    /// Notes a fault of a live cell.
     pub(super) fn note_incident(&mut self, id: CellId, done: &InFlight) {
         match (done.fault, done.doing) {
             (None, _) => {}
@@ -188,7 +189,7 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// What an I/O of a cell does to the device, or to its frames.
+    /// Carries out an I/O of a cell on the device, or on its frames.
     pub(super) fn do_io(&mut self, id: CellId, done: &InFlight) -> Result<(), Errno> {
         let fails = matches!(done.fault, Some(Fault::Fails));
         if done.fault.is_some() {
@@ -242,7 +243,7 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// One that fails may have written all the same, or some of it.
+    /// A write that fails may have written all or a part.
     fn write(
         &mut self,
         block: BlockNo,
@@ -258,7 +259,7 @@ impl<H> Fleet<H> {
         Err(Errno::EIO)
     }
 
-    /// `by` is the cell that asked for it, or the supervisor.
+    /// `by` is the cell that submitted it, or the supervisor.
     fn flush(&mut self, by: Option<CellId>, mark: usize, fails: bool) {
         if !fails {
             return self.disk.flush(mark);
@@ -285,10 +286,10 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// How a flush went, as a cell that has the device open hears it.
-    pub(super) fn told_cell(&mut self, id: CellId) -> Result<(), Errno> {
+    /// The result of a flush on a cell's open file of the device.
+    pub(super) fn flush_result_of_cell(&mut self, id: CellId) -> Result<(), Errno> {
         let errors = self.disk.errors;
-        told(&mut self.host(id).errors_seen, errors)
+        flush_result(&mut self.host(id).errors_seen, errors)
     }
 
     pub(super) fn supervise_write(&mut self, io: SupervisorIo, write: BlockWrite) {
@@ -312,26 +313,26 @@ impl<H> Fleet<H> {
         let request = self.supervisor.in_flight.remove(&io).expect("an I/O is done once");
         let is_flush = matches!(request.doing, SupervisorDoing::Flush(_));
         self.do_supervised(request)?;
-        if is_flush { self.told_supervisor() } else { Ok(()) }
+        if is_flush { self.flush_result_of_supervisor() } else { Ok(()) }
     }
 
-    /// What is under way of a supervisor that is killed gets to the device, or not. Whoever takes over flushes.
+    /// The I/O in flight of a killed supervisor is carried out, or not. Its successor flushes.
     pub(super) fn let_supervisors_io_land(&mut self) -> Result<(), Errno> {
         for request in std::mem::take(&mut self.supervisor.in_flight).into_values() {
             let is_flush = matches!(request.doing, SupervisorDoing::Flush(_));
-            if self.lands_unheard(is_flush && request.fails) {
-                // Nobody hears of it.
+            if self.is_carried_out(is_flush && request.fails) {
+                // No process receives the result.
                 let _ = self.do_supervised(request);
             }
         }
         if self.plant != Some(Plant::AdoptUnflushed) {
             self.disk.flush(self.disk.mark());
         }
-        self.told_supervisor()
+        self.flush_result_of_supervisor()
     }
 
-    fn told_supervisor(&mut self) -> Result<(), Errno> {
-        told(&mut self.supervisor.errors_seen, self.disk.errors)
+    fn flush_result_of_supervisor(&mut self) -> Result<(), Errno> {
+        flush_result(&mut self.supervisor.errors_seen, self.disk.errors)
     }
 
     fn do_supervised(&mut self, request: Supervised) -> Result<(), Errno> {
@@ -353,8 +354,8 @@ impl<H> Fleet<H> {
     }
 }
 
-/// Each failed flush is told once.
-fn told(seen: &mut u64, errors: u64) -> Result<(), Errno> {
+/// Each failed flush is reported once.
+fn flush_result(seen: &mut u64, errors: u64) -> Result<(), Errno> {
     match std::mem::replace(seen, errors) == errors {
         true => Ok(()),
         false => Err(Errno::EIO),

@@ -1,33 +1,35 @@
 //! Cells that are killed, and their successors.
 //!
-//! A process dies before an event, at any store while it is handled, or when it has carried out some of
-//! the effects. What it had submitted to the device is still done, or not, in any order and late. What it
-//! had said to other cells is in their inboxes, what it had answered in the clients' slots; of its reports
-//! some were read, the others come late and mean nothing. Its frames stay.
+//! A process dies before an event, at any store while it is handled, or after it has carried out
+//! some of the effects. I/O that it had submitted is still done, or not, in any order and late. Its
+//! messages to other cells are in their inboxes, its answers in the clients' slots. Some of its
+//! reports were read; the others come late and have no effect. Its frames stay.
 //!
 //! ```text
-//! kill -> exit notice -> Lost: the others read what is left in their inboxes -> Restart
-//!      -> the last of its I/O is over -> the successor starts, and hears who its clients are before anything
-//!      -> Ready: it looks at all slots
+//! kill -> exit notice -> Lost: the other cells read the rest of their inboxes -> Restart
+//! -> the last of its I/O is over -> the successor starts, and first receives its clients
+//! -> Ready: it looks at all slots
 //! ```
 
 use warren_base::{CellId, ClientId, Epoch, Instant};
 use warren_cell::{Cell, Event, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
-use warren_supervisor::{Event as Heard, SUCCESSORS_MAX};
+use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
 
-use super::drive::{carry_out, happen_to, obey, tell_supervisor};
+use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
-/// Places in the order of events that are kept for what a process had executed and not answered.
+/// Places in the order of events reserved for requests that a process had executed and not
+/// answered.
 const UNANSWERED_MAX: u64 = 1000;
-/// So many times as long as any message a late report takes at most: until a successor is there.
+/// A late report takes up to so many times the longest delay of a message: until a successor is
+/// there.
 const LATE_REPORT: u64 = 20;
 
 impl<H> Fleet<H> {
-    /// Whether the cell dies with the event that comes.
+    /// Whether the cell dies with the next event.
     pub(super) fn draw_death(&mut self, id: CellId) -> Option<Death> {
         if self.faults.kills == 0 || !self.may_be_lost(id) {
             return None;
@@ -36,25 +38,26 @@ impl<H> Fleet<H> {
         is_drawn.then(|| Death::draw(&mut self.rng))
     }
 
-    /// Whether the fleet goes on if the cell's process ends now.
+    /// Whether the fleet continues if the cell's process ends now.
     pub(super) fn may_be_lost(&self, id: CellId) -> bool {
         self.is_served() && self.may_end(id)
     }
 
-    /// Whether the supervisor tries again if one more process of the cell ends, or the one that is to start.
+    /// Whether the supervisor retries if one more process of the cell ends, or the one that is to
+    /// start.
     pub(super) fn may_end(&self, id: CellId) -> bool {
         self.cells[usize::from(id.0)].ended_in_a_row < SUCCESSORS_MAX
     }
 
-    /// What the supervisor is about to hear, as it counts processes that end.
-    pub(super) fn count_ended(&mut self, event: &Heard) {
+    /// Counts ended processes by the supervisor's next event.
+    pub(super) fn count_ended(&mut self, event: &SupervisorEvent) {
         match event {
-            Heard::Report { from, epoch, report: Report::Ready { .. } }
+            SupervisorEvent::Report { from, epoch, report: Report::Ready { .. } }
                 if self.epoch(*from) == *epoch =>
             {
                 self.host(*from).ended_in_a_row = 0;
             }
-            Heard::CellExited { cell, .. } => self.host(*cell).ended_in_a_row += 1,
+            SupervisorEvent::CellExited { cell, .. } => self.host(*cell).ended_in_a_row += 1,
             _ => {}
         }
     }
@@ -68,7 +71,7 @@ impl<H> Fleet<H> {
         self.plan(delay, Happening::Start { cell: id });
     }
 
-    /// No cell may know a client that the supervisor forgets.
+    /// A client that the supervisor forgets must be unknown to all cells.
     pub(super) fn check_forgotten(&mut self, client: ClientId) {
         let is_known = |cell: &CellId| !self.lanes.is_closed(*cell, client);
         if let Some(cell) = (0..self.cells.len() as u16).map(CellId).find(is_known) {
@@ -94,10 +97,10 @@ pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
         fleet.count("a successor killed before it was ready");
     }
     fleet.close_links_to(id);
-    let heard = fleet.rng.below(reports.len() as u64 + 1) as usize;
+    let delivered = fleet.rng.below(reports.len() as u64 + 1) as usize;
     let mut reports = reports.into_iter();
-    for report in reports.by_ref().take(heard) {
-        tell_supervisor(world, Heard::Report { from: id, epoch, report });
+    for report in reports.by_ref().take(delivered) {
+        notify_supervisor(world, SupervisorEvent::Report { from: id, epoch, report });
     }
     let fleet = world.fleet_mut();
     for report in reports {
@@ -108,7 +111,7 @@ pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     fleet.plan(delay, Happening::Exited { cell: id, epoch });
 }
 
-/// Starts the successor that is wanted, once nothing of its predecessors is under way.
+/// Starts the wanted successor, once no I/O of its predecessors is in flight.
 pub fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
     let fleet = world.fleet_mut();
     let starts_early = fleet.plant == Some(Plant::StartEarly);
@@ -150,12 +153,12 @@ pub fn offer<W: Surroundings>(
     header: RequestHeader,
     request: Request,
 ) {
-    if world.fleet_mut().host(cell).slots.post(from, header, request.clone()) {
+    if world.fleet_mut().host(cell).slots.submit(from, header, request.clone()) {
         happen_to(world, cell, Event::Request { from, header, request });
     }
 }
 
-/// A driver that serves looks at all slots of the clients that it knows.
+/// The driver of a serving cell looks at all slots of the clients that it knows.
 pub fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
     let slots = &fleet.host(id).slots;
     let waiting = if slots.is_ready { slots.waiting() } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! Memory between clients and cells: lease words and payload lanes.
+//! The memory between clients and cells: lease words and payload lanes.
 
 use hashbrown::{HashMap, HashSet};
 use warren_base::{CellId, ClientId};
@@ -7,19 +7,19 @@ use warren_client::Words;
 
 use crate::fixed::Fixed;
 
-/// Everything clients and cells share. Each part has one writer: words and replies the cell, requests
-/// the client.
+/// All memory that clients and cells share. Each part has one writer: the cell writes words and
+/// replies, the client writes requests.
 #[derive(Default)]
-pub struct Lanes {
+pub struct ClientMemory {
     words: HashMap<(CellId, ClientId, u32), u64, Fixed>,
     requests: HashMap<SlotRef, Vec<u8>, Fixed>,
     replies: HashMap<(CellId, SlotRef), Vec<u8>, Fixed>,
-    /// Who has let go of whom.
+    /// The cells that have released a client.
     closed: HashSet<(CellId, ClientId), Fixed>,
 }
 
-impl Lanes {
-    /// The cell has no memory of the client any more.
+impl ClientMemory {
+    /// The cell has unmapped the client's memory.
     pub fn close(&mut self, cell: CellId, client: ClientId) {
         self.closed.insert((cell, client));
     }
@@ -28,7 +28,8 @@ impl Lanes {
         self.closed.contains(&(cell, client))
     }
 
-    /// The cell's successor has it again; of the words of its predecessor only those remain that are kept.
+    /// The cell's successor maps it again. The words of its predecessor remain only if `keep_words`
+    /// is set.
     pub fn reopen(&mut self, cell: CellId, client: ClientId, keep_words: bool) {
         self.closed.remove(&(cell, client));
         if !keep_words {
@@ -40,7 +41,7 @@ impl Lanes {
         self.words.insert((cell, client, word), stamp);
     }
 
-    /// The words as `client` reads them.
+    /// The words for `client` to read.
     pub fn words_of(&self, client: ClientId) -> WordsOf<'_> {
         WordsOf { lanes: self, client }
     }
@@ -51,7 +52,7 @@ impl Lanes {
         lane.extend_from_slice(bytes);
     }
 
-    /// What the client wrote; what it did not write reads as zeros.
+    /// The client's bytes; what it did not write reads as zeros.
     pub fn read_request(&self, from: SlotRef, offset: usize, into: &mut [u8]) {
         let lane = self.requests.get(&from).map_or(&[][..], Vec::as_slice);
         let there = lane.get(offset..).unwrap_or(&[]);
@@ -60,7 +61,7 @@ impl Lanes {
         into[len..].fill(0);
     }
 
-    /// Room for `offset..offset + len` of a reply's payload.
+    /// Space for `offset..offset + len` of a reply's payload.
     pub fn reply_mut(&mut self, cell: CellId, to: SlotRef, offset: usize, len: usize) -> &mut [u8] {
         let lane = self.replies.entry((cell, to)).or_default();
         if lane.len() < offset + len {
@@ -77,11 +78,11 @@ impl Lanes {
     }
 }
 
-/// What a reply lane holds that no cell has written: whoever answers without writing is caught.
+/// The contents of a reply lane that was never written: they show answers without their data.
 const STALE: u8 = 0x5a;
 
 pub struct WordsOf<'a> {
-    lanes: &'a Lanes,
+    lanes: &'a ClientMemory,
     client: ClientId,
 }
 

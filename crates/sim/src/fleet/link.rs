@@ -1,5 +1,5 @@
-//! What is on its way between processes: messages between cells, orders and reports. Each arrives in order,
-//! and the first of each is on its way.
+//! Messages in flight between processes: messages between cells, orders and reports. Each kind
+//! arrives in order, and the first of each is being delivered.
 
 use std::collections::VecDeque;
 
@@ -11,25 +11,25 @@ use warren_supervisor::ALARMS_MAX;
 
 use super::{Fleet, Happening};
 
-/// Messages an inbox holds; what comes then waits at the sender.
+/// Messages that an inbox has room for; further ones wait at the sender.
 const INBOX_MAX: usize = 4;
-/// Damaged messages of one life of a fleet: one more ends it.
+/// Damaged messages in one life of a fleet: one more would end it.
 const DAMAGED_MAX: usize = ALARMS_MAX - 1;
 
-/// Messages of one cell to another.
+/// The messages of one cell to another.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// Names it among all that there ever were; 0 if nobody reads it any more.
+    /// Identifies it among all links ever made; 0 if it is no longer read.
     number: u64,
     /// The receiver has it too.
     pub is_open: bool,
-    /// The receiver has met damage: what comes on it is void.
+    /// The receiver has found damage: further messages on it are void.
     is_void: bool,
     messages: VecDeque<PeerMessage>,
 }
 
 impl<H> Fleet<H> {
-    /// Fresh links between the cell and all others. Nobody can read them yet.
+    /// Makes fresh links between the cell and all others. They cannot be read yet.
     pub(super) fn make_links(&mut self, id: CellId) {
         for other in (0..self.cells.len() as u16).map(CellId).filter(|other| *other != id) {
             for pair in [(id, other), (other, id)] {
@@ -46,13 +46,13 @@ impl<H> Fleet<H> {
         self.plan_peer(from, to);
     }
 
-    /// Nobody reads any more what was sent to the cell.
+    /// The messages sent to the cell are no longer read.
     pub(super) fn close_links_to(&mut self, id: CellId) {
         let to_it = self.links.iter_mut().filter(|((_, to), _)| *to == id);
         to_it.for_each(|(_, link)| *link = Link::default());
     }
 
-    /// Whether the message comes damaged, of which there is a bounded number: every one ends a process.
+    /// Whether the message is damaged. The number of these is bounded, because each ends a process.
     pub(super) fn is_damaged(&mut self, from: CellId, to: CellId, message: &PeerMessage) -> bool {
         let may_end = [from, to].iter().all(|cell| self.may_be_lost(*cell));
         if !may_end || self.alarms >= DAMAGED_MAX || !self.is_drawn(self.faults.damage, 10_000) {
@@ -63,7 +63,7 @@ impl<H> Fleet<H> {
         message.encode(&mut bytes);
         let bit = self.rng.below(8 * bytes.len() as u64) as usize;
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // The checksum finds it. The decoder has to bear it all the same.
+        // The checksum finds it. The decoder must withstand it all the same.
         self.count(match PeerMessage::from_bytes(&bytes) {
             Ok(_) => "a damaged message that can be decoded",
             Err(_) => "a damaged message that cannot be decoded",
@@ -71,7 +71,7 @@ impl<H> Fleet<H> {
         true
     }
 
-    /// The receiver reads nothing more of the link, and reports the sender.
+    /// The receiver reads nothing more from the link, and reports the sender.
     pub(super) fn suspect(&mut self, from: CellId, to: CellId) {
         let link = self.links.get_mut(&(from, to)).expect("a message came on it");
         if !link.messages.is_empty() {
@@ -84,7 +84,7 @@ impl<H> Fleet<H> {
     }
 
     pub(super) fn send_peer(&mut self, from: CellId, to: CellId, message: PeerMessage) {
-        // Whom a cell suspects it sends nothing either.
+        // A cell sends nothing to a peer that it suspects.
         let is_void = |pair| self.links.get(&pair).is_some_and(|link| link.is_void);
         if is_void((from, to)) || is_void((to, from)) {
             return self.count("a message between cells of which one is suspect");
@@ -100,7 +100,7 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// The next message is on its way, if there is one.
+    /// Delivers the next message, if there is one.
     fn plan_peer(&mut self, from: CellId, to: CellId) {
         let link = &self.links[&(from, to)];
         if !link.messages.is_empty() {
@@ -109,7 +109,7 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// The message that arrives, unless nobody reads that link any more.
+    /// The message that arrives, unless the link is no longer read.
     pub(super) fn next_of_link(
         &mut self,
         from: CellId,
@@ -122,12 +122,12 @@ impl<H> Fleet<H> {
         Some(message)
     }
 
-    /// What a lost cell had sent and nobody has handled, one by one.
-    pub(super) fn last_word(&mut self, lost: CellId, by: CellId) -> Option<PeerMessage> {
+    /// The messages that a lost cell had sent and that were not handled, one by one.
+    pub(super) fn remaining_message(&mut self, lost: CellId, by: CellId) -> Option<PeerMessage> {
         let link = self.links.get_mut(&(lost, by))?;
         let message = link.messages.pop_front()?;
         link.number = 0;
-        self.count("last words of a lost cell");
+        self.count("remaining messages of a lost cell");
         Some(message)
     }
 

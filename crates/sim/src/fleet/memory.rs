@@ -1,4 +1,4 @@
-//! What a running cell sees of the machine. Its process may be killed at any store.
+//! The machine as a running cell sees it. Its process may be killed at any store.
 
 use std::panic::resume_unwind;
 
@@ -22,7 +22,7 @@ impl<W: Surroundings> SharedMemory<'_, W> {
         self.world.fleet_mut().host(cell)
     }
 
-    /// A store begins: the process may not get to it.
+    /// A store begins: the process may be killed before it.
     fn store_begins(&mut self) {
         if let Some(left) = &mut self.stores_left {
             match left.checked_sub(1) {
@@ -32,7 +32,7 @@ impl<W: Surroundings> SharedMemory<'_, W> {
         }
     }
 
-    /// A cell that said it has let go of a client has no memory of its any more.
+    /// A cell that has reported the release of a client must not access its memory any more.
     fn must_know(&mut self, client: ClientId) {
         let (cell, fleet) = (self.cell, self.world.fleet_mut());
         if fleet.lanes.is_closed(cell, client) {

@@ -1,4 +1,4 @@
-//! What a cell's process is to a world that kills it: when it dies, and what it knows of clients' slots.
+//! A cell's process in a world that kills it: when it dies, and what it knows of clients' slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,16 @@ use warren_base::{ClientId, Rng};
 use warren_cell::SlotRef;
 use warren_proto::{Answer, Request, RequestHeader};
 
-/// Stores of one event up to which a cell is killed at one: most have fewer.
+/// Stores of one event up to which a cell is killed at one: most events have fewer.
 const STORES_MAX: u64 = 12;
 
-/// When a process dies.
+/// The moment at which a process dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
     Before,
-    /// When it has made so many stores.
+    /// After so many stores.
     AtStore(u64),
-    /// When it has carried out some of the effects.
+    /// After it has carried out some of the effects.
     After,
 }
 
@@ -32,44 +32,46 @@ impl Death {
     }
 }
 
-/// What unwinds a cell that is killed.
+/// The payload of the panic that unwinds a killed cell.
 pub struct Killed;
 
-/// What the slots hold that a cell's process looks at, and what it knows of them.
+/// The slots that a cell's process reads, and its knowledge of them.
 #[derive(Default)]
 pub struct Slots {
-    /// The process looks at them.
+    /// The process reads them.
     pub is_ready: bool,
     /// The last request of each.
     pub posted: BTreeMap<SlotRef, (RequestHeader, Request)>,
-    /// The number of the last reply that is in each.
+    /// The number of the last reply in each.
     pub answered: BTreeMap<SlotRef, u32>,
-    /// Requests that are executed and not answered, for they wait for other cells or a lost process had
-    /// executed them: where in the order of events they took effect, and what the answer is.
+    /// Requests that are executed and not answered, because they wait for other cells or a lost
+    /// process had executed them: the place in the order of events where they took effect, and the
+    /// answer.
     pub executed: BTreeMap<(SlotRef, u32), (u64, Answer)>,
-    /// When the last process was lost. The places behind it are for what it had executed and not answered.
+    /// When the last process was lost. The places after it are for what it had executed and not
+    /// answered.
     pub lost_at: u64,
-    /// Whose slots this process knows.
+    /// The clients whose slots this process knows.
     pub admitted: BTreeSet<ClientId>,
     /// The last request of each that this process has taken.
     pub taken: BTreeMap<SlotRef, u32>,
 }
 
 impl Slots {
-    /// Whether nobody has answered the request, and this process has not taken it but could.
+    /// Whether the request is not answered, and this process has not taken it but could.
     pub fn may_take(&self, from: SlotRef, seq: u32) -> bool {
         let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
         self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
     }
 
-    /// Whether an answer lies in the slot, or one to a later request.
+    /// Whether the slot has an answer to this or a later request.
     pub fn is_answered(&self, slot: SlotRef, seq: u32) -> bool {
         self.answered.get(&slot).is_some_and(|answered| *answered >= seq)
     }
 
     /// A request is in its slot. Returns whether the process takes it now.
-    pub fn post(&mut self, from: SlotRef, header: RequestHeader, request: Request) -> bool {
-        // One that was looked at twice may come when there is a newer one.
+    pub fn submit(&mut self, from: SlotRef, header: RequestHeader, request: Request) -> bool {
+        // A request that was offered twice may arrive after a newer one.
         let newest = self.posted.get(&from).map_or(0, |(newest, _)| newest.seq);
         if header.seq >= newest {
             self.posted.insert(from, (header, request));
@@ -81,14 +83,14 @@ impl Slots {
         takes
     }
 
-    /// What waits in the slots, for a process that begins to look.
+    /// The requests that wait in the slots, for a process that begins to look.
     pub fn waiting(&self) -> Vec<(SlotRef, RequestHeader, Request)> {
         let waiting = self.posted.iter();
         let waiting = waiting.filter(|(from, (header, _))| self.may_take(**from, header.seq));
         waiting.map(|(from, (header, request))| (*from, *header, request.clone())).collect()
     }
 
-    /// The process is gone; what it knew goes with it.
+    /// The process is gone, with its knowledge.
     pub fn forget(&mut self) {
         (self.taken, self.admitted, self.is_ready) = Default::default();
     }

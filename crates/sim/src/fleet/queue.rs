@@ -1,5 +1,5 @@
-//! The one queue of everything that will happen, in the order of virtual time; what happens at the same
-//! time happens in the order in which it was put in.
+//! The one queue of all future events, in the order of virtual time. Events of the same time happen
+//! in the order in which they were planned.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -51,7 +51,7 @@ impl<T> EventQueue<T> {
         self.heap.clear();
     }
 
-    /// When the next thing happens.
+    /// The time of the next event.
     pub fn next_at(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(planned)| planned.at)
     }

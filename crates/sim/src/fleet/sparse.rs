@@ -1,6 +1,7 @@
-//! The host of a pool in a sparse file: it allocates chunks until it is full, and others use it too.
+//! The host of a pool in a sparse file: it allocates chunks until it is full, and other files use
+//! it too.
 //!
-//! What it has allocated is durable with the next flush, as data is. A power cut undoes some of what is not.
+//! Allocations are durable with the next flush, like data. A power cut undoes some of the others.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +9,11 @@ use warren_base::{Errno, Rng};
 
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Allocated chunks, each with the number of the write that it came before.
+    /// Allocated chunks, each with the number of the next write at that time.
     allocated: BTreeMap<u64, usize>,
     /// Chunks that it can still allocate.
     room: u64,
-    /// Others use it.
+    /// Other files use it.
     is_shared: bool,
 }
 
@@ -29,19 +30,19 @@ impl Host {
         self.allocated.contains_key(&chunk)
     }
 
-    /// It has room for so many chunks from now on, and others use it too.
+    /// It has room for so many chunks from now on, and other files use it too.
     pub const fn share(&mut self, room: u64) {
         (self.room, self.is_shared) = (room, true);
     }
 
-    /// Others free some of it, or take it.
+    /// Other files free some of the room, or take it.
     pub fn change_room(&mut self, rng: &mut Rng) {
         if self.is_shared && rng.chance(1, 20) {
             self.room = *rng.pick(&[0, 0, 1, 5, 40, 400]);
         }
     }
 
-    /// What does not fit is left out, and some of the rest may be.
+    /// Chunks that do not fit are left out, and some of the others may be.
     pub fn reserve(&mut self, chunk: u64, number: usize) -> Result<(), Errno> {
         if self.has(chunk) {
             return Ok(());
@@ -51,7 +52,7 @@ impl Host {
         Ok(())
     }
 
-    /// Whatever room there is.
+    /// Allocates without regard to the room.
     pub fn force(&mut self, chunk: u64) {
         self.allocated.entry(chunk).or_default();
     }
@@ -60,7 +61,7 @@ impl Host {
         self.room += u64::from(self.allocated.remove(&chunk).is_some());
     }
 
-    /// What was allocated before the write of this number is durable.
+    /// Allocations before the write of this number are durable.
     pub fn flush(&mut self, mark: usize) {
         self.allocated.values_mut().filter(|number| **number < mark).for_each(|number| *number = 0);
     }

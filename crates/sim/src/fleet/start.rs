@@ -1,4 +1,4 @@
-//! A fleet starts on what a device holds, to serve or to replay the logs.
+//! A fleet starts on a device, to serve or to replay the logs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,17 +10,17 @@ use warren_proto::control::Report;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
 use super::disk::Disk;
-use super::lanes::Lanes;
+use super::lanes::ClientMemory;
 use super::process::Slots;
 use super::sparse::Host;
 use super::{CellHost, Fleet, MAP_VERSION, SupervisorHost};
 
-/// Frames of a cell that recovers, as the runtime has them.
+/// Frames of a recovering cell, as in the runtime.
 const RECOVERY_FRAMES: u32 = 4096;
-/// Successors of one cell in one life are fewer.
+/// More epochs than one cell has in one life.
 const EPOCHS_OF_A_LIFE: u32 = 1000;
 
-/// What the device says of shards and chunks; an error if it is no pool that can be opened.
+/// The ledger on the device; an error if it is no pool that can be opened.
 pub fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
     let read = |block: BlockNo, count: u64| {
         let mut bytes = vec![0; count as usize * BLOCK_SIZE];
@@ -42,13 +42,13 @@ pub fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
 }
 
 impl<H> Fleet<H> {
-    /// Whether the device holds logs that have to be replayed.
+    /// Whether the device has logs to replay.
     pub fn needs_recovery(&self) -> Result<bool, String> {
         let (ledger, _) = load_ledger(&self.disk)?;
         Ok(!ledger.superblock().clean && !ledger.logs().starts.is_empty())
     }
 
-    /// Starts so many cells, or those that the logs are of, to replay them.
+    /// Starts so many cells, or one for each log, to replay them.
     pub fn start(&mut self, cells: Option<u16>) -> Result<(), String> {
         let (ledger, copies) = load_ledger(&self.disk)?;
         self.check_used(&ledger)?;
@@ -102,7 +102,7 @@ impl<H> Fleet<H> {
         Ok(())
     }
 
-    /// Every chunk of a shard is allocated, whatever was cut.
+    /// Every chunk of a shard must be allocated, whatever was cut.
     fn check_used(&self, ledger: &Ledger) -> Result<(), String> {
         let Some(host) = &self.disk.host else { return Ok(()) };
         let is_open = |(chunk, owner): &(u64, Owner)| *owner != Owner::Free && !host.has(*chunk);
@@ -112,14 +112,15 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// Logs that are replayed may claim chunks whose allocation was cut off. A recovery has them allocated again.
+    /// Replayed logs may claim chunks whose allocation was undone. A recovery has them allocated
+    /// again.
     pub(super) fn reserve_replayed(&mut self, report: &Report) {
         if let (Report::Replayed { chunks, .. }, Some(host)) = (report, &mut self.disk.host) {
             chunks.iter().for_each(|chunk| host.force(*chunk));
         }
     }
 
-    /// Puts the pool into a sparse file, on a host with room for so many chunks more.
+    /// Puts the pool into a sparse file, on a host with room for so many more chunks.
     pub fn make_sparse(&mut self, room: u64) -> Result<(), String> {
         let (ledger, _) = load_ledger(&self.disk)?;
         let mut host = Host::new(room);
@@ -129,7 +130,7 @@ impl<H> Fleet<H> {
         Ok(())
     }
 
-    /// A cell that takes over from one that is dead.
+    /// The configuration of a dead cell's successor.
     pub(super) fn successor_config(&self, id: CellId) -> CellConfig {
         let (ledger, cells) = (self.supervisor().ledger(), self.cells.len() as u16);
         let log = old_log(id, cells, ledger, Recovery::Process);
@@ -178,11 +179,11 @@ impl<H> Fleet<H> {
         }
     }
 
-    /// All processes vanish, and everything under way. Returns the writes among that.
+    /// All processes and messages vanish. Returns the writes in flight.
     pub fn vanish(&mut self) -> Vec<(BlockNo, Vec<u8>)> {
         self.queue.clear();
         self.links.clear();
-        self.lanes = Lanes::default();
+        self.lanes = ClientMemory::default();
         let cells = std::mem::take(&mut self.cells);
         let of_cells = cells.iter().flat_map(CellHost::writes_under_way);
         let supervisor = std::mem::take(&mut self.supervisor.in_flight).into_values();

@@ -1,4 +1,4 @@
-//! What happened, as a hash (two runs of one seed must agree) and, if wanted, as text.
+//! The events of a run, as a hash (two runs of one seed must have the same) and optionally as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::fixed::Mix;
 const LINES_MAX: usize = 60;
 const LINE_LENGTH_MAX: usize = 400;
 
-/// How often rare things happened.
+/// How often rare branches were reached.
 pub type Coverage = BTreeMap<&'static str, u64>;
 
 #[derive(Default)]
@@ -25,12 +25,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Lines are kept only if `verbose`: a run that failed is run again to get them.
+    /// Lines are kept only if `verbose` is set: a failed run is run again to get them.
     pub fn new(verbose: bool) -> Self {
         Self { verbose, ..Self::default() }
     }
 
-    /// An event: what kind, and what tells it from others of the kind.
+    /// Records an event: its kind, and what identifies it within its kind.
     pub fn event(&mut self, now: Instant, words: [u64; 4], text: &dyn fmt::Debug) {
         self.events += 1;
         self.hash.write_u64(now.0);
@@ -40,7 +40,7 @@ impl Trace {
         self.note(now, text);
     }
 
-    /// Only a line.
+    /// Records a line only.
     pub fn note(&mut self, now: Instant, text: &dyn fmt::Debug) {
         if self.verbose {
             let mut line = format!("{:>12} {text:?}", now.0);
@@ -57,7 +57,7 @@ impl Trace {
         self.hash.finish()
     }
 
-    /// The last lines up to some time.
+    /// The last lines up to this time.
     pub fn lines_until(&self, until: Instant) -> Vec<String> {
         let end = self.lines.partition_point(|(at, _)| *at <= until);
         let lines = &self.lines[end.saturating_sub(LINES_MAX)..end];

@@ -1,5 +1,5 @@
-//! The checker against a server that is trivially right, and against servers that are wrong in one
-//! way each: it must accept every history of the first, and catch each of the others.
+//! Tests the checker with a server that is trivially correct, and with servers that have one fault
+//! each. It must accept every history of the first, and reject each of the others.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,17 +13,17 @@ use warren_proto::{
 use super::*;
 use crate::history::{Excuses, Outcome, Window};
 
-/// What the server does wrong.
+/// The fault of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
-    /// One time in ten a lookup answers from the state of a while ago.
+    /// One lookup in ten is answered from an old state.
     StaleLookup,
-    /// One write in twenty is acknowledged and forgotten.
+    /// One write in twenty is acknowledged and lost.
     LostWrite,
-    /// A rename shows neither name for a while.
+    /// During a rename neither name exists for a while.
     TornRename,
-    /// An exclusive create sometimes finds nothing where something is.
+    /// An exclusive create sometimes does not find an existing file.
     DoubleCreate,
 }
 
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Keeps an old state to be stale with.
+    /// Keeps an old state for stale answers.
     fn remember(&mut self, rng: &mut Rng) {
         if rng.chance(1, 8) {
             self.before = self.names.clone();
@@ -174,7 +174,7 @@ fn pick_name(rng: &mut Rng) -> FileName {
     FileName::new(&[b'a' + rng.below(6) as u8]).unwrap()
 }
 
-/// A call under way: at `at` the server does it, at `end` the client knows.
+/// A call under way: the server executes it at `at`, the client gets the answer at `end`.
 struct Flight {
     request: Request,
     payload: Vec<u8>,
@@ -255,7 +255,7 @@ fn run(seed: u64, processes: usize, calls: usize, fault: Fault) -> (State, Vec<O
             };
             if call.at == now && torn.is_some() {
                 (call.at, call.end) = (now + 1, now + 1 + call.end - call.at);
-                // Only lookups see what is torn.
+                // Only lookups see the middle of a rename.
                 if !matches!(call.request, Request::Lookup { .. }) {
                     continue;
                 }
@@ -286,7 +286,7 @@ fn run(seed: u64, processes: usize, calls: usize, fault: Fault) -> (State, Vec<O
 }
 
 fn operation(process: usize, call: Flight) -> Operation {
-    // Every event has a place of its own: processes take turns within a tick.
+    // Every event has a unique position: processes take turns within a tick.
     let place = |tick: u64| tick * 64 + process as u64;
     // Handles belong to one client here, so all processes are slots of one.
     Operation {
@@ -340,13 +340,15 @@ fn every_wrong_server_is_caught() {
     for fault in [Fault::StaleLookup, Fault::LostWrite, Fault::TornRename, Fault::DoubleCreate] {
         let wrong = |seed: &u64| matches!(verdict(*seed, 4, 300, fault), Verdict::Illegal(_));
         let caught = (0..20).filter(wrong).count();
-        // Half a rename looks whole to most: both names must be looked up in the right order.
+        // Most histories do not show half a rename: both names must be looked up in the right
+        // order.
         let enough = if fault == Fault::TornRename { 3 } else { 15 };
         assert!(caught >= enough, "{fault:?} was caught in {caught} of 20 runs");
     }
 }
 
-/// What did not return may have happened or not, and both are tried: a read decides.
+/// A call that did not return may have taken effect or not. The checker tries both; a later read
+/// decides.
 #[test]
 fn a_call_that_never_returned_may_have_happened() {
     let is_write = |op: &Operation| matches!(op.action, Action::Request(Request::Write { .. }));
@@ -367,7 +369,7 @@ fn a_call_that_never_returned_may_have_happened() {
     history.truncate(read);
     assert!(
         matches!(check(&first, &history, SEARCH_MAX), Verdict::Linearizable { .. }),
-        "nobody looked"
+        "no read follows"
     );
     history[write].outcome = Some(Outcome::of(Err(Errno::EPROTO)));
     assert!(
@@ -388,7 +390,8 @@ fn an_explanation_names_the_call_that_fits_nowhere() {
     assert!(failure.contains("and then none of"), "{failure}");
 }
 
-/// Whether a legal order of all calls begins with `placed`: tries every one, with no rule that saves work.
+/// Whether a legal order of all calls begins with `placed`: tries every order, without the rules
+/// that save work.
 fn has_legal_order(
     state: &State,
     history: &[Operation],
@@ -408,7 +411,7 @@ fn has_legal_order(
         })
 }
 
-/// Checks with hints that mislead. Whether there is a legal order.
+/// Checks with misleading hints. Returns whether there is a legal order.
 fn agrees_with_trying_every_order(seed: u64, first: &State, history: &mut [Operation]) -> bool {
     for (at, operation) in history.iter_mut().enumerate() {
         operation.hint = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -434,8 +437,8 @@ fn the_verdict_is_that_of_trying_every_order() {
     assert!((100..180).contains(&legal), "{legal} of 200 are legal");
 }
 
-/// Changes of a file's mode, and looks at it that are wrong about its time now and then.
-fn changes_and_looks(rng: &mut Rng) -> Vec<Operation> {
+/// Changes of a file's mode, and lookups that sometimes return a wrong time.
+fn changes_and_lookups(rng: &mut Rng) -> Vec<Operation> {
     let ino = Ino(2);
     let mut server = Server::new(Fault::None);
     let name = FileName::new(b"a").unwrap();
@@ -458,22 +461,22 @@ fn changes_and_looks(rng: &mut Rng) -> Vec<Operation> {
     calls(all)
 }
 
-/// What a look tells of times decides what the next one may tell.
+/// The times that one lookup returns limit those of the next.
 #[test]
-fn looks_at_times_are_judged_as_by_trying_every_order() {
+fn lookups_of_times_are_judged_as_by_trying_every_order() {
     let mut legal = 0;
     for seed in 0..500 {
-        let mut history = changes_and_looks(&mut Rng::new(seed));
+        let mut history = changes_and_lookups(&mut Rng::new(seed));
         let first = State::new(0, 0, Timestamp(0));
         legal += u32::from(agrees_with_trying_every_order(seed, &first, &mut history));
     }
     assert!((150..350).contains(&legal), "{legal} of 500 are legal");
 }
 
-/// A request, when it is `[invoked, done, returned]`, and its answer.
+/// A request, its times `[invoked, executed, returned]`, and its answer.
 type Call = (Request, [u64; 3], Result<Reply, Errno>);
 
-/// A history of calls, each of a process of its own.
+/// A history of calls, each in a separate process.
 fn calls(calls: Vec<Call>) -> Vec<Operation> {
     let call = |(process, (request, [start, at, end], answer)): (usize, Call)| {
         let outcome = Some(Outcome::of(answer));
@@ -482,7 +485,8 @@ fn calls(calls: Vec<Call>) -> Vec<Operation> {
     calls.into_iter().enumerate().map(call).collect()
 }
 
-/// A file is made and its name is removed, while `long` goes on. Then many others are made at once.
+/// A file is made and its name is removed while `long` is under way. Then many others are made
+/// concurrently.
 fn made_and_removed_during(long: Request, answer: Result<Reply, Errno>) -> Vec<Operation> {
     let mut server = Server::new(Fault::None);
     let mut rng = Rng::new(1);
@@ -503,8 +507,8 @@ fn made_and_removed_during(long: Request, answer: Result<Reply, Errno>) -> Vec<O
     calls(all)
 }
 
-/// A call that belongs before what its hint says: that shows only when it returns, and by then many
-/// calls are in order which do not matter.
+/// A call that belongs before the position in its hint. That shows only when it returns, and by
+/// then many unrelated calls are in order.
 #[test]
 fn a_hint_that_misleads_does_not_cost_every_order_of_what_follows() {
     let first = State::new(0, 0, Timestamp(0));

@@ -1,4 +1,4 @@
-//! Who may do what: mode bits, sticky directories, set-id bits.
+//! Permissions: mode bits, sticky directories, set-id bits.
 
 use warren_base::Errno;
 use warren_proto::{Credentials, FileKind, NewInode};
@@ -14,7 +14,7 @@ pub const SET_GID: u16 = 0o2000;
 pub const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// `CAP_FOWNER` and friends: root, or a front whose kernel has checked.
+/// `CAP_FOWNER` and similar: root, or a front whose kernel has checked.
 pub fn is_privileged(who: &Credentials) -> bool {
     who.uid == 0 || who.checked_by_kernel
 }
@@ -65,7 +65,8 @@ pub fn permit_entry(who: &Credentials, dir: &Inode) -> Result<(), Errno> {
     permit(who, dir, WRITE | SEARCH)
 }
 
-/// `may_linkat` where `protected_hardlinks` is set: who does not own a file links it only if that gives nothing.
+/// `may_linkat` where `protected_hardlinks` is set: a user who does not own a file may link it only
+/// if that gives no privilege.
 pub fn permit_link_source(who: &Credentials, inode: &Inode) -> Result<(), Errno> {
     let both = SET_GID | GROUP_EXECUTE;
     let is_safe = inode.kind == FileKind::Regular
@@ -75,14 +76,14 @@ pub fn permit_link_source(who: &Credentials, inode: &Inode) -> Result<(), Errno>
     if is_safe || owns(who, inode) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// `vfs_mknod`: `CAP_MKNOD` for devices, but for the whiteout.
+/// `vfs_mknod`: `CAP_MKNOD` for devices, except the whiteout.
 pub fn permit_node(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     let is_whiteout = new.kind == FileKind::CharDevice && new.rdev == 0;
     let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
     if is_device && !is_whiteout && !is_privileged(who) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-/// The mode after a write or chown took the set-id bits away (`setattr_should_drop_suidgid`).
+/// The mode after a write or chown has removed the set-id bits (`setattr_should_drop_suidgid`).
 pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
     if inode.is_directory() {
         return inode.mode;
@@ -95,7 +96,7 @@ pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
 /// Group and mode of a new inode in `dir` (`mode_strip_sgid`, `inode_init_owner`).
 pub fn inherit(who: &Credentials, dir: &Inode, new: &NewInode) -> (u32, u16) {
     let directory = new.kind == FileKind::Directory;
-    // `vfs_mkdir` leaves these out; no `symlink` names a mode.
+    // `vfs_mkdir` removes these bits; `symlink` takes no mode.
     let mode = match new.kind {
         FileKind::Directory => new.mode & !(SET_UID | SET_GID),
         FileKind::Symlink => 0o777,

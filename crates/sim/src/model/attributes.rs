@@ -181,7 +181,7 @@ fn set_time(time: &mut TimeBound, set: Option<SetTime>, window: Window) {
     }
 }
 
-/// `setattr_prepare`: only root gives files away; an owner chooses among the own groups.
+/// `setattr_prepare`: only root may change the owner; an owner may choose among the own groups.
 fn may_change_owner(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
     if is_privileged(who) {
         return Ok(());
@@ -192,7 +192,8 @@ fn may_change_owner(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(
     if uid_stays && gid_is_own { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// `vfs_utimes`: both times "now" is what a write could do as well; all else is the owner's.
+/// `vfs_utimes`: setting both times to "now" needs only the right to write; everything else only
+/// the owner may do.
 fn may_set_times(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
     if (set.atime.is_none() && set.mtime.is_none()) || owns(who, inode) {
         return Ok(());

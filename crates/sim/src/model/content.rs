@@ -1,4 +1,4 @@
-//! The bytes of a regular file, block by block. Blocks nobody wrote are holes.
+//! The bytes of a regular file, block by block. Blocks that were never written are holes.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -43,7 +43,7 @@ impl Content {
         mix.finish()
     }
 
-    /// `offset + bytes.len()` does not overflow.
+    /// `offset + bytes.len()` must not overflow.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
@@ -58,7 +58,7 @@ impl Content {
         self.size = self.size.max(offset + bytes.len() as u64);
     }
 
-    /// Whether reading up to `len` bytes at `offset` gives exactly `got`.
+    /// Whether reading up to `len` bytes at `offset` returns exactly `got`.
     pub fn reads_as(&self, offset: u64, len: u64, got: &[u8]) -> bool {
         let len = len.min(self.size.saturating_sub(offset));
         if got.len() as u64 != len {
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(content.blocks(), 1);
         assert!(content.reads_as(BLOCK - 2, 3, b"a\0\0"));
         assert!(!content.reads_as(BLOCK - 2, 3, b"ab\0"));
-        assert!(!content.reads_as(BLOCK - 2, 3, b"a\0"), "a short read is no read");
+        assert!(!content.reads_as(BLOCK - 2, 3, b"a\0"), "a short read is wrong");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl State {
         let open = Open { client: step.client, access, offset: 0 };
         let before = self.change(ino, |inode| inode.opens.insert(opened.handle.open, open));
         if before.is_some() {
-            return Err(Refusal::Differs("a handle that was given out already"));
+            return Err(Refusal::Differs("a handle that was assigned already"));
         }
         self.observe_attr(step, ino, &opened.attr)
     }
@@ -96,7 +96,7 @@ impl State {
         });
     }
 
-    /// The open-file object, if it is this client's: EBADF if not.
+    /// The open-file object if it is this client's, else EBADF.
     pub(super) fn opened(&self, step: &Step<'_>, handle: Handle) -> Result<(&Inode, Open), Errno> {
         let inode = self.get(handle.ino).ok_or(Errno::EBADF)?;
         let open = inode.opens.get(&handle.open).ok_or(Errno::EBADF)?;
@@ -114,7 +114,7 @@ impl State {
         if is_open { Ok((inode, open.access)) } else { Err(Errno::EBADF) }
     }
 
-    /// `fsync` takes a descriptor, which a front's kernel has.
+    /// `fsync` takes a descriptor; a front's kernel has checked it.
     pub(super) fn may_sync(
         &self,
         step: &Step<'_>,
@@ -205,7 +205,7 @@ impl State {
         if !is_legal_length(step, len) {
             return Err(Refusal::Differs("how much was written"));
         }
-        // Writing nothing does nothing: not even the offset of an append moves.
+        // A write of zero bytes does nothing: not even the offset of an append moves.
         if len > 0 {
             self.write_bytes(step, handle.ino, start, len, kill);
             if position != Position::At(start) {
@@ -216,7 +216,8 @@ impl State {
         if size == real { Ok(()) } else { Err(Refusal::Differs("the size after the write")) }
     }
 
-    /// What was stored in a mapped page. The page is written whole, and changes nothing else; the file grows no longer.
+    /// A write-back of a mapped page: writes the whole page without extending the file, and changes
+    /// nothing else.
     pub(super) fn write_back(
         &mut self,
         step: &Step<'_>,
@@ -266,7 +267,7 @@ fn start_of(position: Position, open: Open, content: &Content) -> u64 {
     }
 }
 
-/// A write is whole, but for a full pool.
+/// A write is complete unless the pool is full.
 fn is_legal_length(step: &Step<'_>, len: usize) -> bool {
     let whole = step.payload.len();
     len == whole || (0 < len && len < whole && step.excuses.contains(Excuses::NO_SPACE))

@@ -1,7 +1,7 @@
-//! An inode of the model, and what can be said about its times.
+//! An inode of the model, and the bounds of its times.
 //!
-//! Nobody tells the model at which instant a cell's clock was read; it knows the window of the call.
-//! So a time is an interval, and every observation narrows it to a point.
+//! The model does not know at which instant a cell read its clock, only the window of the call. So
+//! a time is an interval, which every observation narrows to a point.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -16,10 +16,10 @@ use super::content::Content;
 use crate::fixed::Mix;
 use crate::history::Window;
 
-/// A name in a directory. Shared, since states are copied often.
+/// A name in a directory. Shared, because states are copied often.
 pub type Name = Rc<[u8]>;
 
-/// A time known to lie in `from..=to`.
+/// A time known to be in `from..=to`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimeBound {
     from: i64,
@@ -35,8 +35,8 @@ impl TimeBound {
         Self { from: window.from.0, to: window.to.0 }
     }
 
-    /// The time was set in `window`. Of two concurrent settings either may have read its clock
-    /// last, whatever their order of effect, so bounds that overlap are joined.
+    /// The time was set in `window`. Of two concurrent changes either may have read its clock last,
+    /// whatever their order of effect, so overlapping bounds are joined.
     pub fn touch(&mut self, window: Window) {
         let new = Self::within(window);
         let overlap = self.from <= new.to && new.from <= self.to;
@@ -48,7 +48,7 @@ impl TimeBound {
         *self = self.hull(Self::within(window));
     }
 
-    /// Somebody saw the time. False if that was impossible.
+    /// A client observed the time. False if that was impossible.
     pub fn observe(&mut self, at: Timestamp) -> bool {
         let possible = self.from <= at.0 && at.0 <= self.to;
         *self = Self::exactly(at);
@@ -73,7 +73,7 @@ pub struct Open {
     pub offset: u64,
 }
 
-/// Who a lock belongs to. The two flavours are two worlds.
+/// The owner of a lock. The two flavours are independent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Holder {
     pub flavour: LockFlavour,
@@ -81,7 +81,7 @@ pub struct Holder {
     pub owner: LockOwner,
 }
 
-/// A lock somebody holds.
+/// A lock that an owner holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     pub holder: Holder,
@@ -90,7 +90,7 @@ pub struct Held {
     pub pid: u32,
 }
 
-/// What an inode holds besides attributes.
+/// The content of an inode besides attributes.
 #[derive(Clone, Debug)]
 pub enum Body {
     File(Content),
@@ -114,14 +114,15 @@ pub struct Inode {
     pub body: Body,
     pub xattrs: Rc<BTreeMap<XattrName, Rc<[u8]>>>,
     pub opens: BTreeMap<u64, Open>,
-    /// Sorted by holder and start; a holder's ranges neither overlap nor touch if of one type.
+    /// Sorted by holder and start. Ranges of one holder do not overlap, and ranges of one type do
+    /// not touch.
     pub locks: Vec<Held>,
     /// Hash of everything above, when the inode was last changed.
     pub fingerprint: u64,
 }
 
 impl Inode {
-    /// With one link.
+    /// A new inode with one link.
     pub fn new(
         kind: FileKind,
         mode: u16,
@@ -148,7 +149,8 @@ impl Inode {
         }
     }
 
-    /// What of `attr` is wrong, times apart. Size and blocks of a directory are the system's choice.
+    /// Which attribute in `attr` is wrong, times excluded. The system chooses size and blocks of a
+    /// directory.
     pub fn attr_differs(&self, ino: Ino, attr: &Attr) -> Option<&'static str> {
         let checks = [
             ("st_ino", attr.ino == ino),
@@ -164,7 +166,7 @@ impl Inode {
         checks.into_iter().find(|(_, right)| !right).map(|(what, _)| what)
     }
 
-    /// What of the times is wrong, if any is. `old_atime`: the access time may be of earlier.
+    /// Which of the times is wrong, if any. `old_atime`: the access time may be an earlier one.
     pub fn observe_times(&mut self, attr: &Attr, old_atime: bool) -> Option<&'static str> {
         let checks = [
             ("st_atime", old_atime || self.atime.observe(attr.atime)),
@@ -182,7 +184,7 @@ impl Inode {
         }
     }
 
-    /// Entries of a directory; ENOTDIR of anything else.
+    /// The entries of a directory; ENOTDIR for any other inode.
     pub fn entries(&self) -> Result<&BTreeMap<Name, Ino>, Errno> {
         match &self.body {
             Body::Directory { entries, .. } => Ok(entries),
@@ -190,7 +192,7 @@ impl Inode {
         }
     }
 
-    /// Entries of what is known to be a directory.
+    /// The entries of an inode known to be a directory.
     pub fn entries_mut(&mut self) -> &mut BTreeMap<Name, Ino> {
         match &mut self.body {
             Body::Directory { entries, .. } => entries,
@@ -198,7 +200,7 @@ impl Inode {
         }
     }
 
-    /// Bytes of what is known to be a regular file.
+    /// The bytes of an inode known to be a regular file.
     pub fn content_mut(&mut self) -> &mut Content {
         match &mut self.body {
             Body::File(content) => content,
@@ -218,7 +220,7 @@ impl Inode {
         self.kind == FileKind::Directory
     }
 
-    /// Whether anybody can still reach it.
+    /// Whether it can still be reached.
     pub fn is_alive(&self) -> bool {
         self.nlink > 0 || !self.opens.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Advisory locks. A call that waits takes effect when it is granted, so to the model it is a call
-//! that is legal only while nobody is in the way.
+//! Advisory locks. A call that waits takes effect when it is granted, so in the model it is legal
+//! only while no conflicting lock exists.
 
 use warren_base::{Errno, Ino};
 use warren_proto::{
@@ -29,11 +29,11 @@ impl State {
             }
         });
         match (must, &step.outcome.answer) {
-            // Who waits in a circle with others is told so; the model does not know who waits.
+            // A caller in a circle of waiters gets this error; the model does not know who waits.
             (Err(Errno::EAGAIN), Err(Errno::EDEADLK)) if wait => return Ok(()),
             (Err(Errno::EAGAIN), _) if wait => return Err(Refusal::Differs("a lock in the way")),
             (Err(Errno::EAGAIN), Err(Errno::EAGAIN)) if spec.flavour == LockFlavour::Flock => {
-                // A conversion gives up the old lock before it asks for the new one.
+                // A conversion releases the old lock before it requests the new one.
                 self.change(ino, |inode| inode.locks.retain(|held| held.holder != holder));
                 return Ok(());
             }
@@ -69,7 +69,7 @@ impl State {
     }
 }
 
-/// `fcntl_setlk` asks for a descriptor that can do what the lock keeps others from.
+/// `fcntl_setlk` requires a descriptor with the access that the lock denies to others.
 fn check_access(access: AccessMode, spec: LockSpec) -> Result<(), Errno> {
     let needed = match (spec.flavour, spec.lock) {
         (LockFlavour::Record, LockType::Shared) => AccessMode::READ,
@@ -83,7 +83,7 @@ fn check_range(spec: LockSpec) -> Result<(), Errno> {
     if spec.range.start > spec.range.end { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// A system that does not join touching ranges may report a part of what is held.
+/// A system that does not join touching ranges may report a part of a lock.
 fn is_report_of(got: &LockSpec, held: &Held, wanted: ByteRange) -> bool {
     let within = held.range.start <= got.range.start && got.range.end <= held.range.end;
     got.lock == held.lock && got.pid == held.pid && within && got.range.overlaps(wanted)
@@ -103,7 +103,8 @@ fn first_in_the_way(inode: &Inode, holder: Holder, spec: LockSpec) -> Option<&He
     in_the_way(inode, holder, spec).next()
 }
 
-/// Replaces what the holder has in the range, splits what reaches beyond it, joins what touches.
+/// Replaces the holder's locks in the range, splits those that extend beyond it, and joins those
+/// that touch.
 fn set_lock(locks: &mut Vec<Held>, holder: Holder, spec: LockSpec) {
     let wanted = spec.range;
     let mut kept = Vec::with_capacity(locks.len() + 2);
@@ -133,7 +134,7 @@ fn set_lock(locks: &mut Vec<Held>, holder: Holder, spec: LockSpec) {
     }
 }
 
-/// Whether `next`, which begins later, goes on where `held` ends.
+/// Whether `next`, which begins later, continues where `held` ends.
 fn joins(held: &Held, next: &Held) -> bool {
     held.holder == next.holder
         && held.lock == next.lock

@@ -18,8 +18,8 @@ use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
 use crate::history::Window;
 
 impl State {
-    /// Where `name` leads, as far as `step`'s caller may know. The first errors of everything that
-    /// begins with a name: no inode, no directory, no search permission.
+    /// Looks up `name` with the permissions of `step`'s caller. Its errors are the first of every
+    /// call with a name: no inode, no directory, no search permission.
     pub(super) fn find(
         &self,
         step: &Step<'_>,
@@ -90,9 +90,10 @@ impl State {
             && !flags.contains(CreateFlags::EXCLUSIVE)
             && !self.inode(ino).is_directory();
         match (step.settle(must), &step.outcome.answer) {
-            // What lies on another cell is the client's to open: nothing was asked of it yet.
+            // If the file is on another cell, the client opens it there, so this cell did not open
+            // it.
             (_, Ok(Reply::Entry(entry))) if may_be_named => self.observe_entry(step, ino, entry),
-            // A symbolic link is the client's to follow.
+            // The client follows a symbolic link itself.
             (Err(Refusal::MustFail(Errno::ELOOP)), Ok(Reply::Created { entry, opened: None })) => {
                 self.observe_entry(step, ino, entry)
             }
@@ -127,7 +128,7 @@ impl State {
         opened.map_or(Ok(()), |opened| self.add_open(step, entry.ino, opened, access))
     }
 
-    /// A directory more in `dir`: ext4 has a limit on links too.
+    /// Checks that `dir` may have one more subdirectory: ext4 limits the number of links.
     fn permit_subdirectory(&self, dir: Ino, kind: FileKind) -> Result<(), Errno> {
         let full = kind == FileKind::Directory && self.inode(dir).nlink >= LINK_MAX;
         if full { Err(Errno::EMLINK) } else { Ok(()) }
@@ -215,7 +216,7 @@ impl State {
         Ok(victim)
     }
 
-    /// `dir` gains an entry for an inode that is there.
+    /// Adds an entry for an existing inode to `dir`.
     pub(super) fn add_entry(&mut self, dir: Ino, name: &[u8], ino: Ino, window: Window) {
         let directory = self.inode(ino).is_directory();
         self.change(dir, |parent| {
@@ -232,7 +233,7 @@ impl State {
         }
     }
 
-    /// `dir` loses an entry that is there. Whatever it led to keeps its links.
+    /// Removes an existing entry from `dir`. The inode keeps its links.
     pub(super) fn remove_entry(&mut self, dir: Ino, name: &[u8], window: Window) {
         let ino = self.inode(dir).entries().expect("a directory")[name];
         let directory = self.inode(ino).is_directory();
@@ -244,7 +245,7 @@ impl State {
         });
     }
 
-    /// An inode loses a link; an empty directory loses both.
+    /// Removes a link from an inode, or both links from an empty directory.
     pub(super) fn drop_link(&mut self, ino: Ino, window: Window) {
         self.change(ino, |inode| {
             inode.nlink = if inode.is_directory() { 0 } else { inode.nlink - 1 };
@@ -273,7 +274,7 @@ impl State {
             permit(step.credentials, inode, READ)?;
             Ok(inode.nlink == 0)
         });
-        // `iterate_dir` says so of a directory that was removed, before it asks the file system.
+        // `iterate_dir` returns this error for a removed directory before it calls the file system.
         if must == Ok(true) && step.outcome.answer == Err(Errno::ENOENT) {
             return Ok(());
         }
@@ -288,7 +289,7 @@ impl State {
         }
     }
 
-    /// A page holds exactly the entries whose places lie between where it starts and ends.
+    /// A page must hold exactly the entries with positions between its start and its end.
     fn check_listing(
         &self,
         step: &Step<'_>,
@@ -327,7 +328,7 @@ impl State {
         if !listed.is_sorted_by(grows) {
             return Err(Refusal::Differs("the order of a listing"));
         }
-        // Neither holds a name twice, so counting is comparing.
+        // Neither holds a name twice, so comparing the counts is enough.
         if entries.keys().filter(|name| due(name)).count() != listed.len() {
             return Err(Refusal::Differs("a name that is not listed"));
         }

@@ -1,4 +1,4 @@
-//! `renameat2`, errors in the order of `do_renameat2` and `vfs_rename`.
+//! `renameat2`, with errors in the order of `do_renameat2` and `vfs_rename`.
 
 use warren_base::limits::LINK_MAX;
 use warren_base::{Errno, Ino};
@@ -8,7 +8,7 @@ use super::access::{WRITE, permit, permit_entry, permit_removal};
 use super::inode::Body;
 use super::{Legal, State, Step, expect_done};
 
-/// Both names, and what they lead to.
+/// Both names, and the inodes they lead to.
 #[derive(Clone, Copy)]
 struct Rename<'a> {
     from: Ino,
@@ -23,7 +23,7 @@ struct Rename<'a> {
 impl State {
     pub(super) fn rename(&mut self, step: &Step<'_>, request: &Request) -> Legal {
         let must = self.find_both(step, request).and_then(|rename| {
-            // Two names of one inode stay as they are, whoever asks.
+            // A rename between two names of one inode does nothing, for every caller.
             if rename.target == Some(rename.source) {
                 return Ok(None);
             }
@@ -48,7 +48,7 @@ impl State {
             return Err(Errno::EINVAL);
         }
         let (from_name, name) = (from_name.as_bytes(), name.as_bytes());
-        // Walking to either parent asks for search permission before either name is looked up.
+        // Walking to either parent requires search permission before either name is looked up.
         let source = self.find(step, from, from_name)?;
         let target = self.find(step, dir, name)?;
         let source = source.ok_or(Errno::ENOENT)?;
@@ -69,7 +69,7 @@ impl State {
         Ok(Rename { from, from_name, dir, name, flags, source, target })
     }
 
-    /// Whether `inode` is `ancestor` or lies below it.
+    /// Whether `inode` is `ancestor` or a descendant of it.
     fn is_within(&self, inode: Ino, ancestor: Ino) -> bool {
         let mut at = inode;
         loop {

@@ -1,4 +1,4 @@
-//! The model against what Linux does, scripted call by call.
+//! Compares the model with the behaviour of Linux, in scripted calls.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ fn who(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
     Credentials { uid, gid, groups: groups.to_vec(), checked_by_kernel: false }
 }
 
-/// Calls one after the other, each of which must be legal as stated.
+/// Consecutive calls, each of which must be legal with the stated outcome.
 struct Script {
     state: State,
     clock: i64,
@@ -79,7 +79,7 @@ impl Script {
         self.with_bytes(request, &[], reply, &[]);
     }
 
-    /// The call must fail with this error, and with no other, and must not succeed.
+    /// The call must fail with this error and with no other, and must not succeed.
     #[track_caller]
     fn fails(&mut self, request: Request, errno: Errno) {
         let before = self.state.fingerprint();
@@ -113,7 +113,7 @@ impl Script {
         self.make(dir, text, NewInode::regular(mode))
     }
 
-    /// What `stat` must return; times are what the model thinks possible.
+    /// The required result of `stat`; the times are ones that the model allows.
     fn attr(&self, ino: Ino) -> Attr {
         let inode = self.state.get(ino).expect("alive");
         Attr {
@@ -447,7 +447,7 @@ fn extended_attributes_have_their_errors() {
 }
 
 #[test]
-fn a_lock_is_granted_only_when_nobody_is_in_the_way() {
+fn a_lock_is_granted_only_without_a_conflict() {
     let mut script = Script::new();
     let file = script.file(ROOT, "f", 0o666);
     let spec = |owner, lock, start, end| LockSpec {

@@ -1,4 +1,4 @@
-//! Where a path leads, at one instant: `path_lookupat` over the model.
+//! Path resolution at one instant: `path_lookupat` over the model.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::{Legal, State, Step, UNEXPECTED_REPLY};
 /// `MAXSYMLINKS`.
 const SYMLINKS_MAX: u32 = 40;
 
-/// Pieces of a path that are left to walk.
+/// The remaining components of a path.
 struct Rest {
     pieces: VecDeque<Vec<u8>>,
     /// A slash follows the last one.
@@ -25,7 +25,7 @@ impl Rest {
         Self { pieces: pieces.map(<[u8]>::to_vec).collect(), slash: path.ends_with(b"/") }
     }
 
-    /// The target of a link takes the place of the piece that led to it.
+    /// Replaces a link's component with the components of its target.
     fn expand(&mut self, target: &[u8]) {
         let mut inner = Self::parse(target);
         if self.pieces.is_empty() {
@@ -37,7 +37,7 @@ impl Rest {
 }
 
 impl State {
-    /// Attributes of what a path from the root leads to.
+    /// The attributes of the inode at the end of a path from the root.
     pub(super) fn stat_path(&mut self, step: &Step<'_>, path: &[u8], follow_last: bool) -> Legal {
         match step.settle(self.walk(step.credentials, path, follow_last))? {
             Some((ino, Reply::Attr { attr, .. })) => self.observe_attr(step, ino, attr),

@@ -1,19 +1,19 @@
-//! Clients come and go: connecting, being admitted, breaking off with everything under way, and what
-//! the cells release then.
+//! Clients connect, are admitted, and disconnect with requests under way; the cells then release
+//! what these held.
 
 use std::rc::Rc;
 
 use warren_base::{CellId, ClientId, ShardId};
 use warren_proto::Credentials;
-use warren_supervisor::{Applicant, ConnectionNo, Event as Heard};
+use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
 use super::clients::{At, Client, SlotState};
 use super::front::Front;
 use super::{Phase, World};
-use crate::fleet::{MAP_VERSION, tell_supervisor};
+use crate::fleet::{MAP_VERSION, notify_supervisor};
 use crate::history::{Action, Excuses, Operation, Window};
 
-/// Clients that come after the first ones, at most.
+/// The maximum of clients that connect after the first ones.
 const NEWCOMERS_MAX: usize = 6;
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         let number = self.clients.len();
         let uid = if self.swarm.plain_users { number as u32 % 3 } else { 0 };
         let is_front = number % self.swarm.clients < self.swarm.fronts;
-        // Two users who share a group, beside root. A front's groups are the kernel's business.
+        // Two users who share a group, beside root. A front's kernel checks its groups.
         let credentials = match uid {
             0 => Credentials { checked_by_kernel: is_front, ..Credentials::default() },
             uid => Credentials {
@@ -66,12 +66,12 @@ impl World {
             mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);
-        tell_supervisor(self, Heard::Connect { connection, applicant });
+        notify_supervisor(self, SupervisorEvent::Connect { connection, applicant });
     }
 
     pub(super) fn client_admitted(&mut self, client: ClientId) {
         let place = self.clients.iter().position(|c| c.id == client);
-        let client = place.expect("the supervisor admits whom it numbered");
+        let client = place.expect("the supervisor admits clients with a number");
         self.enable_faults();
         if self.clients[client].is_gone {
             return;
@@ -85,19 +85,19 @@ impl World {
         self.listen_everywhere(client);
     }
 
-    /// Somebody is there to notice.
+    /// From the first admission on, a client can observe faults.
     fn enable_faults(&mut self) {
         if !std::mem::replace(&mut self.admitted, true) && self.phase == Phase::Safety {
             self.fleet.faults = self.swarm.faults();
         }
     }
 
-    /// The client's process ends, or its connection breaks: whatever it had under way, nobody will
-    /// hear of it.
+    /// The client's process ends, or its connection breaks. It receives no answers to its requests
+    /// under way.
     pub(super) fn hang_up(&mut self, client: usize) {
         let room = self.clients.len() < self.swarm.clients + NEWCOMERS_MAX;
         let living = self.clients.iter().filter(|client| !client.is_gone).count();
-        // Somebody has to be left.
+        // At least one client must remain.
         let may_go = self.phase == Phase::Safety && self.opening.is_none() && (room || living > 1);
         let gone = &mut self.clients[client];
         if !may_go || gone.is_gone {
@@ -122,14 +122,14 @@ impl World {
         if recalled {
             self.fleet.count("a front hung up while it was recalled");
         }
-        tell_supervisor(self, Heard::Hangup { client: id });
+        notify_supervisor(self, SupervisorEvent::Hangup { client: id });
         if room {
             self.invite_client();
             self.connect(self.clients.len() - 1);
         }
     }
 
-    /// `cell` says that it has released everything of the client's.
+    /// `cell` reports that it has released everything of the client.
     pub(super) fn note_expelled(&mut self, cell: CellId, id: ClientId) {
         self.note_pending_locks(cell, id);
         let Some(client) = self.clients.iter().find(|c| c.id == id && c.is_gone) else { return };

@@ -1,5 +1,5 @@
-//! Looks at everything: the whole tree, by one client, call by call. The calls become part of the
-//! history, so that the checker compares the tree after a restart with the model's.
+//! Reads the whole tree, by one client, call by call. The calls become part of the history, so the
+//! checker compares the tree after a restart with the model's.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use warren_proto::{
 #[derive(Default)]
 pub struct Audit {
     todo: VecDeque<Op>,
-    /// Inodes seen: a hard link is looked at once.
+    /// Inodes seen, so that an inode with several hard links is read once.
     seen: Vec<Ino>,
 }
 
@@ -46,7 +46,7 @@ impl Audit {
         self.todo.push_back(Op::Ino(request, Capabilities::default()));
     }
 
-    /// Errors need no care: the model refuses what must not fail.
+    /// Errors need no handling: the model rejects an error of a call that must succeed.
     pub fn see(&mut self, op: &Op, answer: &Result<Reply, warren_base::Errno>) {
         let Ok(reply) = answer else { return };
         match (op, reply) {
@@ -75,5 +75,5 @@ impl Audit {
     }
 }
 
-/// Bytes read at once.
+/// Bytes per read.
 const PIECE: usize = 48 * 1024;

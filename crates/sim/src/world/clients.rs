@@ -1,9 +1,9 @@
-//! The simulated clients: slots, the calls in them, and the history of what they saw.
+//! The simulated clients: slots, the calls in them, and the history of what they observed.
 //!
-//! A client touches only its own state and shared memory, so a step of it may run at any moment, also
-//! between two stores of a cell. Every request that is answered is an operation of the history; a call
-//! that its copies answered is one too. A call that needed both is one more, in a process of its own,
-//! since its requests are in the slot's.
+//! A client touches only its own state and shared memory, so a step of it may run at any moment,
+//! also between two stores of a cell. Every answered request is an operation of the history, and so
+//! is a call answered from copies alone. A call that needed both is one more operation, in a
+//! separate process, because its requests are in the slot's process.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,27 +24,25 @@ use super::program::{Draw, Drawn, Holdings};
 use crate::fleet::{Happening, KEY};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 
-/// Entries with long names that one page of a listing has at most.
+/// Upper limit of entries with long names in one page of a listing.
 const PAGE_MAX: usize = 30;
-/// Pages that a front's kernel writes back at once.
+/// Pages that a front's kernel writes back concurrently.
 const WRITERS: usize = 2;
-/// After which a front's successor looks at an answer that came when there was none, at the latest.
-const ANSWER_LIES_NANOS: u64 = 20_000;
-/// Copies a client keeps: few enough that some are thrown out.
+/// The longest time until a front's successor reads an answer that is in the slot.
+const ANSWER_READ_NANOS: u64 = 20_000;
+/// Copies that a client keeps: few enough that some are evicted.
 const COPIES_MAX: usize = 40;
 
-/// Where a slot goes on.
+/// What a slot does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotState {
-    /// Not admitted yet.
     Absent,
     /// Between calls.
     Thinking,
     /// In a call, not waiting: may be stepped at any moment.
     Stepping,
-    /// A request is under way.
     Waiting,
-    /// Nothing left to do, or none of a program's and idle.
+    /// Nothing left to do, or an idle slot that belongs to no program.
     Finished,
 }
 
@@ -52,23 +50,22 @@ struct Asked {
     cell: CellId,
     request: Request,
     operation: Operation,
-    /// Another slot has asked that it be given up.
+    /// Another slot has asked to cancel the request.
     is_cancelled: bool,
-    /// The front that asked was killed: its successor has the kernel send again what changes nothing, and asks anew.
+    /// The front that sent it was killed; its successor sends this again.
     again: Option<Send>,
 }
 
-/// The call as a whole.
 struct Whole {
     op: Op,
     invoked: u64,
     from: Timestamp,
     asked: bool,
-    /// A cell answered the very request the call is for.
+    /// A cell answered the request that the call consists of.
     direct: bool,
-    /// It names what the client has not reached.
+    /// It names an inode that the client has not reached.
     forged: bool,
-    /// Entries of the pages of a listing that were answered, and whether the last page was among them.
+    /// Entries in the answered pages of a listing, and whether the last page was among them.
     listed: usize,
     ended: bool,
 }
@@ -88,11 +85,11 @@ pub struct Slot {
     whole: Option<Whole>,
     asked: Option<Asked>,
     payload: Rc<[u8]>,
-    /// Of a page that is written back: what a program stored in it, and where in the file that lies.
+    /// For a page under write-back: what a program stored, and its position in the file.
     stored: Option<(Position, Rc<[u8]>)>,
-    /// A call that waits until what was stored in mappings is written back.
+    /// A call that waits until the stores in mappings are written back.
     deferred: Option<Drawn>,
-    /// What a front sent last, and whether the next is that once more.
+    /// What a front sent last, and whether it is to be sent again.
     last_sent: Option<Send>,
     asks_again: bool,
     seq: u32,
@@ -116,19 +113,19 @@ impl Slot {
         }
     }
 
-    /// What the call under way writes.
+    /// The bytes that the call under way writes.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// The front is killed. An answer to what changes something counts for its successor, anything else is asked again.
+    /// The front is killed. Its successor repeats every request that changes nothing.
     pub fn lose_front(&mut self) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| changes_nothing(&asked.request)) {
             asked.again = self.last_sent.clone();
         }
     }
 
-    /// What is under way, for a failure's report.
+    /// The request under way, for a failure report.
     pub fn under_way(&self) -> Option<&Request> {
         self.asked.as_ref().map(|asked| &asked.request)
     }
@@ -138,14 +135,12 @@ pub struct Client {
     pub id: ClientId,
     pub credentials: Rc<Credentials>,
     pub slots: Vec<Slot>,
-    /// Of these so many are programs'. Through the others its kernel writes pages back.
+    /// How many of the slots belong to programs. The kernel writes pages back through the others.
     pub programs: usize,
-    /// The first of its processes: two a slot (its requests, and its calls as wholes), and one for its
+    /// The first of its processes: two per slot (requests, and calls as wholes), and one for its
     /// end.
     pub process: usize,
-    /// Of a front.
     pub front: Option<Front>,
-    /// Its connection is closed.
     pub is_gone: bool,
     caller: Caller,
     cache: Cache,
@@ -176,13 +171,13 @@ impl Client {
 }
 
 impl Client {
-    /// A front's kernel writes pages back through slots of its own.
+    /// Adds the slots through which a front's kernel writes pages back.
     pub fn add_writers(&mut self) {
         self.slots.extend((0..WRITERS).map(|_| Slot::new(SlotState::Finished)));
     }
 }
 
-/// A client and a slot of it, by their places in the harness.
+/// A client and one of its slots, by their indexes in the harness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
     pub client: usize,
@@ -198,19 +193,19 @@ impl World {
         SlotRef { client: self.clients[at.client].id, slot: SlotNo(at.slot as u16) }
     }
 
-    /// Numbers of the slot's processes: its requests, and its calls as wholes.
+    /// The process of the slot's requests; the next number is that of its calls as wholes.
     fn process(&self, at: At) -> usize {
         self.clients[at.client].process + at.slot * 2
     }
 
-    /// Numbers that no process has had.
+    /// Returns the first of `count` unused process numbers.
     pub(super) fn new_processes(&mut self, count: usize) -> usize {
         let first = self.processes;
         self.processes += count;
         first
     }
 
-    /// The slot goes on: begins a call, or steps the one it is in.
+    /// Begins a call in the slot, or steps the call it is in.
     pub(super) fn go_on(&mut self, at: At) {
         match self.slot(at).state {
             SlotState::Thinking => self.begin_call(at),
@@ -257,7 +252,7 @@ impl World {
         self.step_call(at, None);
     }
 
-    /// The front's kernel writes a page back, if it has a slot left for that.
+    /// Has the front's kernel write a page back, if a slot for that is free.
     pub(super) fn write_page_back(&mut self, client: usize, ino: Ino) -> bool {
         let of = &mut self.clients[client];
         let is_idle = |slot: &Slot| slot.state == SlotState::Finished;
@@ -270,7 +265,7 @@ impl World {
         let handle = stored.handle;
         let write = Request::Write { handle, position, kill_privileges, write_back, direct };
         let op = Op::Ino(write, Capabilities::default());
-        // Where others cut the file meanwhile and make it longer again, what they cut off comes back with the page.
+        // If others meanwhile shrink and extend the file, the page brings the removed bytes back.
         let whole = self.swarm.cuts_freely;
         let slot = self.slot(at);
         slot.stored = Some(match whole {
@@ -283,7 +278,7 @@ impl World {
         true
     }
 
-    /// What was stored in mappings is written back: calls that waited for that go on.
+    /// Continues calls that waited for the write-back of mappings.
     pub(super) fn go_on_deferred(&mut self, client: usize) {
         for slot in 0..self.clients[client].programs {
             let at = At { client, slot };
@@ -293,8 +288,9 @@ impl World {
         }
     }
 
-    /// The call with all that it takes to name its inodes, as if the client had walked to them. The harness
-    /// knows the key. Sometimes something is wrong with it; then it is forged, and must be refused.
+    /// Adds the capabilities for the inodes that the call names, as if the client had walked to
+    /// them: the harness knows the key. Sometimes it makes a capability wrong; then the call is
+    /// forged and must be refused.
     fn reach(&mut self, at: At, op: Op) -> (Op, bool) {
         let may_forge = self.audit.is_none() && self.calls_left > 0;
         let client = &self.clients[at.client];
@@ -318,7 +314,7 @@ impl World {
         }
     }
 
-    /// None, another client's, another inode's, or one with a bit that is wrong.
+    /// No capability, another client's, another inode's, or one with a wrong bit.
     fn forge(&mut self, client: ClientId, right: Capabilities) -> Capabilities {
         let wrong = match self.fleet.rng.below(4) {
             0 => Capability::NONE,
@@ -383,7 +379,7 @@ impl World {
         Some(draw.draw())
     }
 
-    /// Sometimes another slot of the client is interrupted: what waits there for a lock.
+    /// Sometimes cancels another slot of the client that waits for a lock.
     fn cancel_another(&mut self, at: At) -> Option<Op> {
         if !self.fleet.rng.chance(self.swarm.cancels, 100) {
             return None;
@@ -414,7 +410,7 @@ impl World {
                 self.plan_step(at, STEP_NANOS);
             }
             Step::AwaitMap(_) => {
-                // The map of a simulated fleet does not change: a cell that says so is wrong.
+                // The map of a simulated fleet does not change, so this answer is wrong.
                 self.fleet.fail(format!("{at:?} was sent to wait for another shard map"));
             }
             Step::Done(answered) => self.finish_call(at, answered.answer),
@@ -423,13 +419,13 @@ impl World {
 
     pub(super) fn send(&mut self, at: At, mut send: Send) {
         if let Some(front) = self.clients[at.client].front.as_mut().filter(|front| front.is_dead) {
-            // The kernel keeps it.
+            // The kernel keeps the request.
             front.unsent.insert(at.slot, send);
             self.slot(at).state = SlotState::Waiting;
             return;
         }
         if let Request::Cancel { slot, .. } = send.request {
-            // It goes where the other waits. If that is over, to any cell.
+            // It goes to the cell of the other request or, if that is finished, to any cell.
             let other = At { client: at.client, slot: usize::from(slot.0) };
             send.cell = self.slot(other).asked.as_ref().map_or(send.cell, |asked| asked.cell);
         }
@@ -487,7 +483,7 @@ impl World {
         self.fleet.plan_request(send.cell, from, header, send.request);
     }
 
-    /// The client sees an answer. Of an older request it sees only that the number does not fit.
+    /// Delivers an answer to the client. It must be the answer to the slot's request.
     pub(super) fn client_answered(
         &mut self,
         from: CellId,
@@ -501,15 +497,15 @@ impl World {
         };
         let at = At { client, slot: usize::from(to.slot.0) };
         if self.has_dead_front(client) {
-            // It lies in the slot until a successor looks.
+            // The answer stays in the slot until a successor reads it.
             let answer = Answered { answer, granted };
-            let lies = Happening::Reply { from, to, seq, hint, answer };
-            return self.fleet.plan(ANSWER_LIES_NANOS, lies);
+            let reply = Happening::Reply { from, to, seq, hint, answer };
+            return self.fleet.plan(ANSWER_READ_NANOS, reply);
         }
         if at.slot >= self.clients[client].slots.len() {
             return self.recalled(at, seq, answer);
         }
-        // What a lost cell had done for it was noted when a successor told of it.
+        // When a successor reported what a lost cell had done for this client, that was recorded.
         if self.clients[client].is_gone && self.slot(at).asked.is_none() {
             return;
         }
@@ -562,14 +558,14 @@ impl World {
         !client.is_gone && client.front.as_ref().is_some_and(|front| front.is_dead)
     }
 
-    /// A front's successor asks for what its predecessor had asked for.
+    /// A front's successor repeats a request of its predecessor.
     fn ask_again(&mut self, at: At, send: Send) {
         self.fleet.count("a front's successor asked again");
         self.slot(at).asks_again = true;
         self.send(at, send);
     }
 
-    /// A capability leads where the answer does, for this client. Fronts get none.
+    /// The capability must be for this client and for the inode in the answer. Fronts get none.
     fn check_granted(&mut self, at: At, answer: &Answer, granted: Capability) {
         let client = &self.clients[at.client];
         let expected = |ino| match client.front {
@@ -588,7 +584,7 @@ impl World {
         }
     }
 
-    /// A page of a listing came.
+    /// Counts the entries of a page of a listing.
     fn note_page(&mut self, at: At, request: &Request, answer: &Answer) {
         let (Request::ReadDir { cookie, .. }, Ok(Reply::Listing { entries, end, .. })) =
             (request, answer)
@@ -598,13 +594,13 @@ impl World {
         if let Some(whole) = &mut self.slot(at).whole
             && matches!(whole.op, Op::List(_))
         {
-            // One that had to ask again from the start begins anew.
+            // A listing that was restarted counts from zero.
             whole.listed = if *cookie == 0 { entries.len() } else { whole.listed + entries.len() };
             whole.ended = *end;
         }
     }
 
-    /// A listing is what its pages were, all of them, and names nothing twice.
+    /// A listing must consist of exactly its pages and contain no name twice.
     fn check_listing(&mut self, whole: &Whole, answer: &Answer) {
         let (Op::List(dir), Ok(Reply::Listing { entries, .. })) = (&whole.op, answer) else {
             return;
@@ -625,9 +621,9 @@ impl World {
         }
     }
 
-    /// Who is told that all is on the device has seen a checkpoint, and none after a failed flush.
+    /// A sync that succeeds needs a checkpoint since its invocation, and no failed flush before it.
     fn check_sync(&mut self, operation: &Operation, answer: &Answer) {
-        // An `fsync` is the op log's: the crash campaign looks at what it promises.
+        // The op log serves `fsync`; the crash campaign checks its promises.
         if !matches!(operation.action, Action::Request(Request::Sync)) {
             return;
         }
@@ -639,14 +635,14 @@ impl World {
                 self.fleet.fail("a sync is answered though a flush had failed".to_owned());
             }
             Err(Errno::EIO) if self.supervisor_failed() => {
-                self.fleet.count("a sync was told of a failure")
+                self.fleet.count("a sync returned a failure")
             }
             _ => {}
         }
     }
 
-    /// An answer that nobody waits for any more. What it tells has happened: a read too has changed an access
-    /// time, and brought what lies in its lane.
+    /// Records an answer that no client waits for. The call has taken effect: also a read has
+    /// changed an access time and put its bytes into the lane.
     pub(super) fn would_answer(
         &mut self,
         from: CellId,
@@ -675,8 +671,8 @@ impl World {
         }
     }
 
-    /// A request that waited for a lock may have got it before its client was expelled, and not been answered because
-    /// pages had to be dropped first. Other owners were refused for it meanwhile.
+    /// A request may have been granted a lock before its client was expelled, and not been answered
+    /// because pages had to be dropped first. Other owners were refused because of it meanwhile.
     pub(super) fn note_pending_locks(&mut self, cell: CellId, id: ClientId) {
         let client = self.clients.iter_mut().find(|client| client.id == id && client.is_gone);
         for slot in client.into_iter().flat_map(|client| &mut client.slots) {
@@ -690,7 +686,7 @@ impl World {
         }
     }
 
-    /// What a predecessor did for clients that are gone: nobody will hear of it, but it happened.
+    /// Records what a predecessor executed for clients that are gone, and that took effect.
     pub(super) fn note_unanswered(&mut self, id: CellId) {
         let host = &self.fleet.cells[usize::from(id.0)];
         let cell = host.cell.as_ref().expect("it is ready");
@@ -708,7 +704,7 @@ impl World {
         }
     }
 
-    /// Learns from an answer.
+    /// Updates what the client and the harness know from an answer.
     fn see(&mut self, at: At, request: &Request, answer: &Answer) {
         match answer {
             Ok(reply) => {
@@ -737,13 +733,13 @@ impl World {
             }
             _ => {}
         }
-        // What is gone cannot be given back.
+        // An inode that is gone has nothing left to release.
         if matches!(errno, Errno::ESTALE | Errno::EBADF | Errno::ENOENT) {
             let holdings = &mut self.slot(at).holdings;
             if let Request::Close { handle } = request {
                 holdings.handles.retain(|(held, _)| held != handle);
             }
-            // A descriptor that is not open so gets no lock, and keeps those that there are.
+            // A handle that is not open for this gets no lock, and its existing locks stay.
             if let Request::Lock { handle, spec, .. } = request
                 && (errno == Errno::ESTALE || spec.lock == LockType::Unlock)
             {
@@ -768,7 +764,7 @@ impl World {
             }
             Request::Rename { .. } => self.fleet.count("rename in one cell"),
             Request::Rmdir { .. } => self.fleet.count("rmdir"),
-            Request::Lock { wait: true, .. } => self.fleet.count("lock granted to who would wait"),
+            Request::Lock { wait: true, .. } => self.fleet.count("lock granted to a waiting call"),
             _ => {}
         }
     }
@@ -778,7 +774,7 @@ impl World {
         self.slot(at).call = None;
         let copied =
             matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }, _));
-        // What a cell refused is in the history by itself.
+        // The request that a cell refused is in the history by itself.
         let refused = whole.forged && whole.asked;
         if copied && !whole.asked {
             self.fleet.count("answered from copies");
@@ -841,14 +837,14 @@ impl World {
         self.history.push(operation);
     }
 
-    /// A read changes the access time, and waits for no front for that.
+    /// A read changes the access time without waiting for the fronts' copies of it.
     fn excuses_of_copies(&self, at: At) -> Excuses {
         let mut excuses = Excuses::default();
         excuses.set(Excuses::OLD_ATIME, self.clients[at.client].front.is_some());
         excuses
     }
 
-    /// Lets some clients act in the middle of what a cell does.
+    /// Lets some clients act in the middle of a cell's turn.
     pub(super) fn let_clients_act(&mut self) {
         while self.fleet.rng.chance(self.swarm.nested, 1000) {
             let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
@@ -868,10 +864,10 @@ impl World {
     }
 }
 
-/// Of so many calls on inodes one is forged.
+/// One of so many calls on inodes is forged.
 const FORGED_EVERY: u64 = 40;
 
-/// Whether the client has reached all that the request names.
+/// Whether the client has reached every inode that the request names.
 fn is_reached(client: ClientId, request: &Request, presented: Capabilities) -> bool {
     let (inode, other) = request.named();
     let admits = |ino: Option<Ino>, shown| ino.is_none_or(|ino| KEY.admits(client, ino, shown));
@@ -881,7 +877,7 @@ fn is_reached(client: ClientId, request: &Request, presented: Capabilities) -> b
 /// Time between two loads of a client, in nanoseconds.
 const STEP_NANOS: u64 = 200;
 
-/// Whether doing it twice is doing it once, for a front's ledger.
+/// Whether executing the request twice has the same effect as once, for a front's ledger.
 const fn changes_nothing(request: &Request) -> bool {
     matches!(
         request,
@@ -899,7 +895,7 @@ const fn changes_nothing(request: &Request) -> bool {
     )
 }
 
-/// The inode whose number a request is about.
+/// The inode that a request refers to by number.
 const fn subject(request: &Request) -> Option<Ino> {
     match request {
         Request::GetAttr { ino }

@@ -1,12 +1,14 @@
-//! A front: a client whose copies are in a kernel that reads no lease words. It listens at every cell
-//! for recalls, has the kernel drop what is recalled, late at times, and acknowledges.
+//! A front: a client whose copies are in a kernel that reads no lease words. At every cell it waits
+//! for recalls, has the kernel drop the recalled copies, late at times, and acknowledges.
 //!
-//! It listens on two lanes at each cell. Of a lane one recall is handled at a time, names last; dropping
-//! pages waits for what locks them, and what comes after them on the lane waits too.
+//! It waits on two lanes at each cell. On one lane it handles one recall at a time, names last.
+//! Dropping pages waits for the requests that lock them, and delays everything after them on the
+//! lane.
 //!
-//! **A front that is killed** has a successor (decision 7). Meanwhile its kernel goes on: it answers from its copies and
-//! keeps what it asks for. Answers lie in the slots. The successor does recalls that lie there from their beginning, takes
-//! answers to what changed something, and asks again for everything else that was under way.
+//! **A killed front** has a successor (decision 7). Until then its kernel continues: it answers
+//! from its copies and keeps its new requests. Answers stay in the slots. The successor handles the
+//! recalls in its slots from their beginning, takes the answers of requests that changed something,
+//! and sends all others again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,19 +26,19 @@ use super::kernel::Kernel;
 use super::program::shared::SHARED_REACH;
 use super::{Phase, World};
 
-/// Time until a killed front has a successor, in nanoseconds, at most.
+/// The longest time until a killed front has a successor, in nanoseconds.
 const SUCCESSOR_NANOS: u64 = 500_000;
 
-/// Lanes of a cell: one for names and attributes, one for pages.
+/// ClientMemory of a cell: one for names and attributes, one for pages.
 const LANES: usize = 2;
 
-/// What one cell recalls on one lane.
+/// The recalls of one cell on one lane.
 #[derive(Default)]
 struct Listener {
     seq: u32,
-    /// The recall that is being handled: its number and what is left to drop.
-    told: Option<(u64, BTreeSet<LeaseKey>)>,
-    /// The same as it lies in the slot, for a successor.
+    /// The recall in progress: its number, and the keys that are left to drop.
+    recall: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The recall as it is in the slot, for a successor.
     answer: Vec<LeaseKey>,
     /// Dropping waits for a read or write.
     blocked: bool,
@@ -48,13 +50,13 @@ pub struct Front {
     pub kernel: Kernel,
     /// By cell and lane.
     listeners: Vec<Listener>,
-    /// What a program asks for that used what was dropped last.
+    /// A request that a program will make again, since it used the copy dropped last.
     wanted: Option<Request>,
-    /// Files whose pages the kernel writes back, to the last.
+    /// Files whose stored pages the kernel writes back completely.
     written_back: BTreeSet<Ino>,
-    /// Its process was killed, and there is no successor yet. The kernel goes on without it.
+    /// Its process was killed, and there is no successor yet. The kernel continues without it.
     pub is_dead: bool,
-    /// What the kernel has asked for meanwhile, by slot.
+    /// Requests that the kernel has made meanwhile, by slot.
     pub unsent: BTreeMap<usize, Send>,
 }
 
@@ -72,7 +74,7 @@ impl Front {
     }
 
     pub fn is_recalled(&self) -> bool {
-        self.listeners.iter().any(|listener| listener.told.is_some())
+        self.listeners.iter().any(|listener| listener.recall.is_some())
     }
 }
 
@@ -81,7 +83,7 @@ impl World {
         self.clients[client].front.as_mut().expect("only fronts are recalled")
     }
 
-    /// Whatever is dropped is often asked for again at once.
+    /// Often repeats the request whose copy was dropped.
     pub(super) fn wanted_again(&mut self, client: usize) -> Option<Op> {
         let wanted = self.clients[client].front.as_mut()?.wanted.take()?;
         Some(Op::Ino(wanted, Capabilities::default()))
@@ -111,9 +113,10 @@ impl World {
         Some(answered)
     }
 
-    /// Whether pages are as right as everything else. Where a front cuts a file that another changes, pages in others may be
-    /// older until their recall ends (decision 17): they are looked at only by who has locked the file, as whoever cuts
-    /// it has.
+    /// Whether the copies of pages must be current. When a front shrinks a file that another
+    /// changes, other fronts may have older pages until their recall ends (decision 17). So only a
+    /// program that has locked the file reads them, and a program locks the file before it shrinks
+    /// it.
     fn are_pages_right(&self, at: At, op: &Op) -> bool {
         let Op::Ino(Request::Read { handle, .. }, _) = op else { return true };
         if self.swarm.cuts_freely {
@@ -143,7 +146,7 @@ impl World {
         self.fleet.plan_request(cell, from, header, Request::AwaitRecall { pages, acknowledged });
     }
 
-    /// A cell recalls from a slot that listens.
+    /// A cell answers a waiting slot with a recall.
     pub(super) fn recalled(&mut self, at: At, seq: u32, answer: Answer) {
         let (client, listener_no) = (at.client, at.slot - self.clients[at.client].slots.len());
         if self.clients[client].is_gone {
@@ -153,17 +156,18 @@ impl World {
         let Ok(Reply::Recall { number, keys }) = answer else {
             return self.fleet.fail(format!("a front that listens was answered {answer:?}"));
         };
-        if listener.seq != seq || listener.told.is_some() {
+        if listener.seq != seq || listener.recall.is_some() {
             return self.fleet.fail("a front is recalled that does not listen".to_owned());
         }
         listener.answer.clone_from(&keys);
-        listener.told = Some((number, keys.into_iter().collect()));
+        listener.recall = Some((number, keys.into_iter().collect()));
         self.fleet.count("a recall");
         let mut delay = self.fleet.message_delay();
         if self.fleet.rng.chance(self.swarm.late_recall, 1000) {
             self.fleet.count("a late acknowledgement");
             delay *= 200;
-            // What is late is the dropping or, if that is done now, the telling. Pages take long to drop.
+            // Late is either the drop or, if that is done now, the acknowledgement. Dropping pages
+            // takes long.
             let is_soon = if listener_no % LANES == 1 { 1 } else { 3 };
             if self.fleet.rng.chance(is_soon, 4) {
                 self.drop_keys(client, listener_no);
@@ -197,8 +201,8 @@ impl World {
         self.plan(delay, Own::StartFront { client });
     }
 
-    /// The front's successor goes on with the recalls that lie in its slots, from their beginning, and with what the kernel
-    /// has asked for.
+    /// The front's successor starts the recalls in its slots again, and sends the requests that the
+    /// kernel has kept.
     pub(super) fn start_front(&mut self, client: usize) {
         if self.clients[client].is_gone {
             return;
@@ -209,12 +213,12 @@ impl World {
         let unsent = std::mem::take(&mut front.unsent);
         for number in 0..front.listeners.len() {
             let listener = &mut self.front(client).listeners[number];
-            let Some((told, keys)) = &mut listener.told else { continue };
+            let Some((recall_no, keys)) = &mut listener.recall else { continue };
             keys.extend(listener.answer.iter().cloned());
             if forgets {
-                let told = *told;
-                listener.told = None;
-                self.listen(client, number, told);
+                let recall_no = *recall_no;
+                listener.recall = None;
+                self.listen(client, number, recall_no);
                 continue;
             }
             let delay = self.fleet.message_delay();
@@ -226,23 +230,23 @@ impl World {
         self.write_back(client);
     }
 
-    /// The kernel drops what is recalled; if that is all of it, the cell is told.
+    /// Has the kernel drop the recalled copies; acknowledges when all are dropped.
     pub(super) fn drop_copies(&mut self, client: usize, listener: usize) {
         if self.clients[client].is_gone || self.front(client).is_dead {
             return;
         }
         if let Some(number) = self.drop_keys(client, listener) {
-            self.front(client).listeners[listener].told = None;
+            self.front(client).listeners[listener].recall = None;
             self.listen(client, listener, number);
         }
         self.write_back(client);
     }
 
-    /// Drops as much of a recall as can be dropped now. Returns its number when all is.
+    /// Drops as much of a recall as can be dropped now. Returns its number when all is dropped.
     fn drop_keys(&mut self, client: usize, of: usize) -> Option<u64> {
         let Front { kernel, listeners, wanted, written_back, .. } = self.front(client);
         let listener = &mut listeners[of];
-        let (number, keys) = listener.told.as_mut()?;
+        let (number, keys) = listener.recall.as_mut()?;
         listener.blocked = false;
         while let Some(key) = keys.first() {
             *wanted = match key {
@@ -297,8 +301,8 @@ impl World {
         is_done
     }
 
-    /// Whether what programs have stored in mappings has to be written back before the call. Programs unmap before they
-    /// let others have a lock; kernels do it before they close, sync, cut or write.
+    /// Whether the stores in mappings must be written back before the call. Programs unmap before
+    /// they release a lock; kernels write back before they close, sync, truncate or write.
     pub(super) fn is_to_write_back(&mut self, at: At, op: &Op) -> bool {
         let Op::Ino(request, _) = op else { return false };
         let ino = match request {
@@ -319,7 +323,7 @@ impl World {
         true
     }
 
-    /// The kernel writes back what it has to, as far as slots are free.
+    /// Starts the write-backs that are required, as far as slots are free.
     fn write_back(&mut self, client: usize) {
         if self.clients[client].is_gone {
             return;
@@ -334,7 +338,7 @@ impl World {
         }
     }
 
-    /// A page was written back, or could not be.
+    /// A page was written back, or the write-back failed.
     pub(super) fn wrote_back(&mut self, client: usize, op: &Op, answer: &Answer) {
         let Op::Ino(Request::Write { handle, position: Position::At(at), .. }, _) = op else {
             return self.fleet.fail(format!("a kernel writes {op:?} back"));
@@ -355,7 +359,7 @@ impl World {
         }
     }
 
-    /// One is answered: its pages are not locked any more.
+    /// A request is answered, so its pages are not locked any more.
     pub(super) fn note_answered(&mut self, at: At, answer: &Answer, read: &[u8]) {
         let client = &mut self.clients[at.client];
         let Some(front) = &mut client.front else { return };
@@ -363,7 +367,7 @@ impl World {
         self.drop_blocked(at.client);
     }
 
-    /// What waited for pages to be unlocked tries again.
+    /// Retries the drops that waited for pages to be unlocked.
     fn drop_blocked(&mut self, client: usize) {
         let front = self.front(client);
         let blocked: Vec<usize> =

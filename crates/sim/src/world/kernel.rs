@@ -1,15 +1,16 @@
-//! What a kernel keeps behind a front, as FUSE has it: names, attributes and pages, used without
-//! asking anybody until they are voided.
+//! What a kernel caches behind a front, as with FUSE: names, attributes and pages, used without a
+//! request until they are invalidated.
 //!
 //! Invariants:
-//! * A copy is kept only if nothing that voids it has happened since it was asked for: neither a
-//!   recall nor a change of this kernel's own.
-//! * What a request of its own may change is not used while that is under way: nobody recalls it, so
-//!   others may know of the change before its answer is here.
-//! * Pages of a file are dropped only when no read or write of it through the cache is under way, whose pages are
-//!   locked, and no truncation, which begins when all that was stored in is written back.
-//! * A file that was opened to be used directly is read and written without the cache. Its mappings have pages.
-//! * A page that a program has stored in is dropped when it was written back.
+//! * A copy is kept only if nothing has invalidated it since its request was sent: neither a recall
+//!   nor a change by this kernel.
+//! * A copy that a request of its own under way may change is not used: no cell recalls it, so
+//!   other clients may see the change before its answer arrives here.
+//! * Pages of a file are dropped only when no cached read or write of it is under way, which locks
+//!   its pages, and no truncation, which begins after all stores are written back.
+//! * A file that was opened for direct use is read and written without the cache. Its mappings have
+//!   pages.
+//! * A page that a program has stored in is dropped after it was written back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +25,14 @@ const PAGE: u64 = BLOCK_SIZE as u64;
 
 struct Page {
     bytes: Box<[u8; BLOCK_SIZE]>,
-    /// How much of it the file had. What lies behind is zero.
+    /// How much of the page the file had. The rest is zero.
     len: usize,
 }
 
 /// What a program has stored in a mapped page.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Through which the file is open.
+    /// The handle through which the file is open.
     pub handle: Handle,
     pub start: usize,
     pub bytes: Vec<u8>,
@@ -39,10 +40,10 @@ pub struct Stored {
     is_written: bool,
 }
 
-/// What a name leads to; `None`: nowhere.
+/// What a name leads to; `None` if there is no such name.
 type Named = Option<(Ino, FileKind)>;
 
-/// When a request was asked, by the kernel's own count.
+/// When a request was sent, in the kernel's own count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Moment(u64);
 
@@ -50,14 +51,14 @@ struct Moment(u64);
 enum Changes {
     Nothing,
     These(Vec<LeaseKey>),
-    /// An inode that only its name tells, beside others.
+    /// The attributes of an inode known only by its name, and others.
     AnyAttributes(Vec<LeaseKey>),
 }
 
 struct UnderWay {
     request: Request,
     asked: Moment,
-    /// How much it writes.
+    /// The number of bytes it writes.
     len: u64,
 }
 
@@ -65,14 +66,14 @@ struct UnderWay {
 pub struct Kernel {
     names: BTreeMap<(Ino, FileName), Named>,
     attrs: BTreeMap<Ino, Attr>,
-    /// Where files ended when their attributes came last.
+    /// The sizes of files in their last attributes.
     sizes: BTreeMap<Ino, u64>,
     pages: BTreeMap<(Ino, u64), Page>,
     /// Pages that are not written back yet.
     stored: BTreeMap<(Ino, u64), Stored>,
-    /// What was opened to be used without the cache.
+    /// Handles opened for use without the cache.
     direct: BTreeSet<Handle>,
-    /// Grows with everything that voids copies.
+    /// Increases with every invalidation.
     moment: Moment,
     voided: BTreeMap<LeaseKey, Moment>,
     names_voided: Moment,
@@ -82,7 +83,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// What the copies answer, with the bytes of a read. `with_pages`: pages may be used.
+    /// The answer from the copies, with the bytes of a read. `with_pages`: pages may be used.
     pub fn answer(&self, request: &Request, with_pages: bool) -> Option<(Answer, Vec<u8>)> {
         let reply = match request {
             Request::Lookup { dir, name } => match self.names.get(&(*dir, name.clone()))? {
@@ -103,7 +104,7 @@ impl Kernel {
         Some((reply, Vec::new()))
     }
 
-    /// Attributes of an inode without a name are not kept: it may be gone with somebody's close.
+    /// Attributes of an inode without a name are not kept: it disappears with the last close.
     fn living_attr(&self, ino: Ino) -> Option<&Attr> {
         self.attrs.get(&ino).filter(|attr| attr.nlink > 0)
     }
@@ -116,21 +117,21 @@ impl Kernel {
         let end = match attr {
             Some(attr) if attr.kind == FileKind::Regular => end.min(attr.size),
             Some(_) => return None,
-            // Before the end as it was last known it asks for no attributes.
+            // A read that ends before the last known end of the file needs no attributes.
             None => self.sizes.get(&handle.ino).filter(|size| end <= **size).map(|_| end)?,
         };
         let mut bytes = Vec::new();
         let mut at = offset;
         while at < end {
             if self.stored.contains_key(&(handle.ino, at / PAGE)) {
-                // The history has a store when it is written back.
+                // The history contains a store only when it is written back.
                 return None;
             }
             let page = self.pages.get(&(handle.ino, at / PAGE))?;
             let stop = end.min((at / PAGE + 1) * PAGE);
             let start = (at % PAGE) as usize;
             let bytes_here = start..start + (stop - at) as usize;
-            // A page that was not full when it came shows a nearer end.
+            // A page that was not full when it was read shows an earlier end of the file.
             if attr.is_none() && page.len < bytes_here.end {
                 return None;
             }
@@ -140,7 +141,7 @@ impl Kernel {
         Some(bytes)
     }
 
-    /// A request is sent from `slot`, which writes that much.
+    /// A request that writes `len` bytes is sent from `slot`.
     pub fn ask(&mut self, slot: usize, request: &Request, len: u64) {
         self.drop_changed(request, len);
         self.mark_changed(request);
@@ -148,8 +149,8 @@ impl Kernel {
         self.under_way.insert(slot, under_way);
     }
 
-    /// The request of `slot` is over: the copies that came with the answer are kept, if they may be.
-    /// `written` is what a write wrote, `read` what a read brought.
+    /// The request of `slot` is finished: keeps the copies that came with the answer, where that is
+    /// allowed. `written` are the bytes of a write, `read` those of a read.
     pub fn answered(&mut self, slot: usize, answer: &Answer, written: &[u8], read: &[u8]) {
         let Some(UnderWay { request, asked, len }) = self.under_way.remove(&slot) else { return };
         let is_fresh = self.is_fresh(&request, asked);
@@ -157,7 +158,7 @@ impl Kernel {
         if is_fresh {
             self.keep(&request, answer, asked, (written, read));
         }
-        // Whoever asked while it changed something may have got what was before, or not.
+        // A request that was sent during the change may have returned the state before it.
         self.mark_changed(&request);
         if let Some(opened) = answer.as_ref().ok().and_then(Reply::opened) {
             if opened.direct {
@@ -218,8 +219,8 @@ impl Kernel {
         all.max(self.voided.get(key).copied().unwrap_or_default()) > asked || self.is_changing(key)
     }
 
-    /// Whether a change of the kernel's own is under way that may make a copy wrong: it shuts out who
-    /// looks at the same time.
+    /// Whether a change of the kernel's own is under way that may make a copy wrong. It excludes
+    /// concurrent lookups.
     fn is_changing(&self, key: &LeaseKey) -> bool {
         self.under_way.values().any(|under_way| match changes_of(&under_way.request) {
             Changes::Nothing => false,
@@ -257,7 +258,7 @@ impl Kernel {
         }
     }
 
-    /// Whole pages, and the last one of the file, which ends in zeros.
+    /// Keeps whole pages, and the last page of the file, filled with zeros.
     fn keep_pages(&mut self, ino: Ino, at: u64, bytes: &[u8], is_end: bool, asked: Moment) {
         if self.is_void(&LeaseKey::Pages(ino), asked) {
             return;
@@ -266,7 +267,7 @@ impl Kernel {
         for page in at.div_ceil(PAGE)..end.div_ceil(PAGE) {
             let bytes = &bytes[(page * PAGE - at) as usize..];
             let count = bytes.len().min(BLOCK_SIZE);
-            // One that is here stays: a program may have stored in it since this was read.
+            // A cached page stays: a program may have stored in it since this one was read.
             if (count == BLOCK_SIZE || is_end) && !self.pages.contains_key(&(ino, page)) {
                 let mut copy = Box::new([0; BLOCK_SIZE]);
                 copy[..count].copy_from_slice(&bytes[..count]);
@@ -275,7 +276,7 @@ impl Kernel {
         }
     }
 
-    /// Whether what came with the answer is right: no other change of the same copies was under way.
+    /// Whether the copies in the answer are right: no other change of them was under way.
     fn is_fresh(&self, request: &Request, asked: Moment) -> bool {
         let keys = match changes_of(request) {
             Changes::Nothing => return true,
@@ -284,7 +285,8 @@ impl Kernel {
         keys.iter().all(|key| !self.is_void(key, asked))
     }
 
-    /// Drops what the request may change. Of a write at a known place that is its own pages only.
+    /// Drops the copies that the request may change. A write at a known position changes only its
+    /// own pages.
     fn drop_changed(&mut self, request: &Request, len: u64) {
         if let Request::Write { handle: Handle { ino, .. }, .. }
         | Request::Open { ino, .. }
@@ -295,7 +297,7 @@ impl Kernel {
         if let Request::Write { handle, direct: true, .. }
         | Request::Write { handle, write_back: true, .. } = request
         {
-            // Its pages are the cell's to recall, or as they are written.
+            // The cell recalls its pages, or they are dropped as they are written.
             self.attrs.remove(&handle.ino);
             return;
         }
@@ -318,7 +320,7 @@ impl Kernel {
         }
     }
 
-    /// Voids what is on its way of what the request may change.
+    /// Invalidates copies under way of everything that the request may change.
     fn mark_changed(&mut self, request: &Request) {
         let keys = match changes_of(request) {
             Changes::Nothing => return,
@@ -342,21 +344,21 @@ impl Kernel {
         }
     }
 
-    /// Voids one copy, and what is on its way.
+    /// Invalidates one copy, also if it is under way.
     pub fn void(&mut self, key: &LeaseKey) {
         self.moment.0 += 1;
         self.drop_copy(key);
         self.voided.insert(key.clone(), self.moment);
     }
 
-    /// Voids all names: the epoch grows.
+    /// Invalidates all names: the epoch increases.
     pub fn void_names(&mut self) {
         self.moment.0 += 1;
         self.names.clear();
         self.names_voided = self.moment;
     }
 
-    /// Says in a request of a program's whether it goes past the cache.
+    /// Sets in a program's request whether it bypasses the cache.
     pub fn mark(&self, request: &mut Request) {
         if let Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } =
             request
@@ -365,7 +367,7 @@ impl Kernel {
         }
     }
 
-    /// Whether pages of the file cannot be dropped before a request that is under way is answered.
+    /// Whether pages of the file cannot be dropped before a request under way is answered.
     pub fn locks_pages(&self, ino: Ino) -> bool {
         self.has_stored(ino)
             || self.is_cutting(ino)
@@ -377,7 +379,7 @@ impl Kernel {
             })
     }
 
-    /// Whether a truncation of the file is under way. (`O_TRUNC` holds up no write-back.)
+    /// Whether a truncation of the file is under way. (`O_TRUNC` does not delay a write-back.)
     fn is_cutting(&self, ino: Ino) -> bool {
         self.under_way.values().any(|under_way| match &under_way.request {
             Request::SetAttr { ino: of, set, .. } => *of == ino && set.size.is_some(),
@@ -388,13 +390,13 @@ impl Kernel {
 
 /// Mappings.
 impl Kernel {
-    /// Whether a page of the file is not written back yet.
+    /// Whether the file has pages that are not written back yet.
     pub fn has_stored(&self, ino: Ino) -> bool {
         self.stored.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
     }
 
-    /// A program stores eight bytes in a page of the file that is here and that no request has locked, once before it is
-    /// written back.
+    /// A program stores eight bytes in a cached page of the file that no request has locked, once
+    /// before each write-back.
     pub fn store(&mut self, handle: Handle, at: u64, bytes: [u8; 8]) -> bool {
         let ino = handle.ino;
         let is_busy = self.under_way.values().any(|under_way| match &under_way.request {
@@ -419,7 +421,7 @@ impl Kernel {
         true
     }
 
-    /// The next page of the file to write back, with what was stored in it and the whole of it.
+    /// The next page of the file to write back, with the store in it and the whole page.
     pub fn next_stored(&mut self, ino: Ino) -> Option<(u64, Stored, Vec<u8>)> {
         let mut pages = self.stored.range_mut((ino, 0)..=(ino, u64::MAX));
         let (key, stored) = pages.find(|(_, stored)| !stored.is_written)?;
@@ -427,7 +429,7 @@ impl Kernel {
         Some((key.1, stored.clone(), self.pages[key].bytes.to_vec()))
     }
 
-    /// A page was written back. What failed is lost with it.
+    /// A page was written back. If that failed, the store is lost.
     pub fn wrote_back(&mut self, ino: Ino, page: u64, is_done: bool) {
         self.stored.remove(&(ino, page));
         if !is_done {
@@ -458,7 +460,7 @@ fn changes_of(request: &Request) -> Changes {
         Request::SetAttr { ino, .. }
         | Request::SetXattr { ino, .. }
         | Request::RemoveXattr { ino, .. } => vec![Attr(*ino)],
-        // With its last close it may be gone.
+        // The last close may delete it.
         Request::Close { handle } => vec![Attr(handle.ino)],
         _ => return Changes::Nothing,
     };
@@ -506,7 +508,7 @@ mod tests {
         kernel.ask(0, &lookup(), 0);
         kernel.answered(1, &Ok(Reply::Done), &[], &[]);
         kernel.answered(0, &leased(), &[], &[]);
-        assert!(kernel.answer(&lookup(), true).is_none(), "asked before the name was gone");
+        assert!(kernel.answer(&lookup(), true).is_none(), "sent before the name was removed");
     }
 
     #[test]

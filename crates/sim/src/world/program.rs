@@ -1,7 +1,7 @@
-//! What clients do: draws calls that meet each other, by the seed's swarm.
+//! What clients do: draws calls that conflict with each other, by the seed's swarm.
 //!
-//! The harness knows all inodes that were ever made, so that clients work on each other's files. It
-//! forgets most of what was removed, but not all: old numbers must be refused properly.
+//! The harness knows all inodes that were ever made, so clients work on each other's files. It
+//! forgets most removed ones, but not all: stale numbers must be refused.
 
 use warren_base::{Ino, Rng, SlotNo, Timestamp};
 use warren_client::{Op, Path, PathOp};
@@ -15,10 +15,10 @@ use crate::swarm::{Kind, Swarm};
 
 pub mod shared;
 
-/// Inodes of a kind that are remembered: few, so that calls meet.
+/// Inodes of a kind that are remembered: few, so that calls conflict.
 const KNOWN_MAX: usize = 12;
 
-/// Digits of a long name: some thirty are more than a page of a listing.
+/// Digits of a long name: about thirty such names exceed a page of a listing.
 const LONG_NAME: usize = 240;
 
 /// Handles a slot keeps open.
@@ -30,9 +30,9 @@ pub struct Known {
     pub dirs: Vec<Ino>,
     pub files: Vec<Ino>,
     pub links: Vec<Ino>,
-    /// The file whose pages several fronts work on.
+    /// The file whose pages several fronts use.
     pub shared: Option<Ino>,
-    /// Names of directories, the last made or moved last.
+    /// Names of directories, the one made or moved last at the end.
     nests: Vec<(Ino, FileName)>,
 }
 
@@ -51,7 +51,7 @@ impl Known {
         }
     }
 
-    /// What a request that succeeded did to names of directories.
+    /// Notes how a successful request changed names of directories.
     pub fn note(&mut self, request: &Request) {
         match request {
             Request::Write { handle, .. } => self.shared = self.shared.or(Some(handle.ino)),
@@ -75,7 +75,7 @@ impl Known {
         }
     }
 
-    /// `ino` turned out to be gone.
+    /// `ino` is gone.
     pub fn forget(&mut self, ino: Ino) {
         self.shared = self.shared.filter(|shared| *shared != ino);
         for list in [&mut self.dirs, &mut self.files, &mut self.links] {
@@ -87,7 +87,7 @@ impl Known {
         if self.dirs.is_empty() || rng.chance(1, 3) { Ino::ROOT } else { *rng.pick(&self.dirs) }
     }
 
-    /// One of the files that were seen last, `hot` of them.
+    /// One of the `hot` files seen last.
     fn file(&self, rng: &mut Rng, hot: usize) -> Option<Ino> {
         let files = &self.files[self.files.len().saturating_sub(hot)..];
         (!files.is_empty()).then(|| *rng.pick(files))
@@ -102,7 +102,7 @@ impl Known {
     }
 }
 
-/// What a slot holds and must give back.
+/// What a slot holds and must release.
 #[derive(Default)]
 pub struct Holdings {
     pub handles: Vec<(Handle, AccessMode)>,
@@ -110,7 +110,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Sees a request that was answered with success.
+    /// Notes a request that succeeded.
     pub fn note(&mut self, request: &Request, reply: &Reply) {
         match (request, reply) {
             (Request::Create { access, .. } | Request::Open { access, .. }, reply) => {
@@ -131,7 +131,7 @@ impl Holdings {
         }
     }
 
-    /// The next thing to give back.
+    /// The next request that releases something.
     pub fn release(&self) -> Option<Request> {
         if let Some((handle, spec)) = self.locks.last() {
             return Some(unlock(*handle, *spec));
@@ -139,7 +139,8 @@ impl Holdings {
         self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
     }
 
-    /// Whether the slot has the whole file locked for itself, and has not changed that lock in part.
+    /// Whether the slot has locked the whole file exclusively, and has not changed that lock in
+    /// part.
     pub fn has_locked(&self, ino: Ino) -> bool {
         let records =
             |held: &&(Handle, LockSpec)| held.0.ino == ino && held.1.flavour == LockFlavour::Record;
@@ -158,7 +159,7 @@ impl Holdings {
         self.handles.iter().any(|(held, access)| *held == handle && access.contains(wanted))
     }
 
-    /// Whether locks would be left behind.
+    /// Whether locks would remain after the close.
     fn locks_by(&self, handle: Handle) -> bool {
         self.locks.iter().any(|(on, _)| on.ino == handle.ino)
     }
@@ -176,7 +177,7 @@ pub struct Draw<'a> {
     pub holdings: &'a Holdings,
     pub slot: SlotNo,
     pub uid: u32,
-    /// A kernel stands before the cell, which has checked what may be done with a descriptor.
+    /// The client is a front, so its kernel has checked what the descriptor permits.
     pub front: bool,
     /// The client is one of those that change data.
     pub may_write: bool,
@@ -240,10 +241,10 @@ impl Draw<'_> {
         Some((Op::Ino(request, Capabilities::default()), Vec::new()))
     }
 
-    /// A front's kernel holds the descriptor.
+    /// A front's kernel has the descriptor, so its request needs no handle.
     fn fsync(&mut self) -> Option<Request> {
         let held = if self.front { None } else { self.handle() };
-        // Some try without, which must be refused.
+        // Some requests have no handle, which must be refused.
         let handle = held.filter(|_| !self.rng.chance(1, 8));
         let ino = held.map_or_else(|| self.any(), |handle| handle.ino);
         Some(Request::Fsync { ino, handle, data_only: false })
@@ -268,7 +269,7 @@ impl Draw<'_> {
         }
     }
 
-    /// The directory that a call on names works in.
+    /// The directory for a call on names.
     fn dir(&mut self, kind: Kind) -> Ino {
         if self.swarm.long_names && self.rng.chance(4, 5) {
             return Ino::ROOT;
@@ -281,7 +282,8 @@ impl Draw<'_> {
         }
     }
 
-    /// Where a rename takes something from: where a directory is, if these are moved across each other.
+    /// The source of a rename: the name of a directory, if the mix moves directories across each
+    /// other.
     fn source(&mut self, dir: Ino) -> (Ino, FileName) {
         if self.swarm.deep && !self.known.nests.is_empty() && self.rng.chance(2, 3) {
             return self.rng.pick(&self.known.nests).clone();
@@ -323,7 +325,7 @@ impl Draw<'_> {
         if kind == Kind::OpenOrCreate {
             flags = CreateFlags::OPEN;
             access = self.access();
-            // A kernel looks first, and opens what it finds by its number.
+            // A kernel looks the name up first and opens an existing file by its number.
             access.set(AccessMode::TRUNCATE, access.contains(AccessMode::TRUNCATE) && !self.front);
         } else if kind == Kind::CreateFile && self.holdings.handles.len() < HANDLES_MAX {
             flags |= CreateFlags::OPEN;
@@ -332,7 +334,7 @@ impl Draw<'_> {
         Request::Create { dir, name, new, flags, access }
     }
 
-    /// A pipe, or a device, which is root's to make. A front's kernel has seen to that.
+    /// A pipe, or a device, which only root may make. A front's kernel has checked that.
     fn special(&mut self) -> NewInode {
         let (char, block) = (FileKind::CharDevice, FileKind::BlockDevice);
         let all = [(FileKind::Fifo, 0), (char, 0), (char, 0x103), (block, 0x700)];
@@ -350,7 +352,7 @@ impl Draw<'_> {
         if self.may_write { access } else { access - AccessMode::TRUNCATE }
     }
 
-    /// A call on paths. A kernel walks by itself, so a front is not asked.
+    /// A call on paths. A kernel walks paths itself, so a front makes no such calls.
     fn on_paths(&mut self, kind: Kind) -> Option<Op> {
         let room = self.holdings.handles.len() < HANDLES_MAX;
         if self.front || (kind == Kind::OpenPath && !room) {
@@ -489,12 +491,12 @@ impl Draw<'_> {
         Request::SetAttr { ino, handle, set }
     }
 
-    /// A kernel cuts files that other kernels change.
+    /// Whether a kernel shrinks files that other kernels change.
     fn cuts_others(&self) -> bool {
         self.front && self.swarm.fronts > 1 && !self.swarm.one_writer && !self.swarm.cuts_freely
     }
 
-    /// Cuts or reads a file while the slot has it locked, or takes the lock or releases it.
+    /// Shrinks or reads a file while the slot has it locked, or takes the lock or releases it.
     fn under_lock(&mut self, kind: Kind) -> Option<Request> {
         if !self.swarm.cuts_under_locks {
             return None;
@@ -523,14 +525,15 @@ impl Draw<'_> {
         Some(Request::SetAttr { ino, handle: Some(handle), set })
     }
 
-    /// A lock of a whole file.
+    /// A lock of the whole file.
     fn whole(&self) -> LockSpec {
         let (flavour, range, lock) = (LockFlavour::Record, ByteRange::ALL, LockType::Exclusive);
         let (owner, pid) = (LockOwner(u64::from(self.slot.0) + 1), 100 + u32::from(self.slot.0));
         LockSpec { flavour, owner, lock, range, pid }
     }
 
-    /// Whether a request says that the set-id bits go: a front says what its kernel wants, others what they like.
+    /// Whether a request clears the set-id bits: a front does what its kernel requires, others
+    /// choose at random.
     fn kills(&mut self, kernel_wants: bool) -> bool {
         if self.front { kernel_wants } else { self.rng.chance(1, 2) }
     }
@@ -553,8 +556,8 @@ impl Draw<'_> {
         }
     }
 
-    /// Every slot is an owner of locks. It waits only while it holds no lock on another inode: nobody
-    /// finds a circle of waiters that leads over several cells.
+    /// Every slot is an owner of locks. It waits only while it holds no lock on another inode,
+    /// because a circle of waiters over several cells is not detected.
     fn lock(&mut self, kind: Kind) -> Option<Request> {
         let handle = self.handle()?;
         let held = self.holdings.locks.clone();
@@ -566,8 +569,8 @@ impl Draw<'_> {
         let owner = LockOwner(u64::from(self.slot.0) + 1);
         let pid = 100 + u32::from(self.slot.0);
         if kind == Kind::Flock {
-            // A conversion gives the old lock up first. One that waited would do so at a time that no
-            // answer tells; it finds something held, and so does not wait.
+            // A conversion first releases the old lock. If it waited, no answer would show when it
+            // released it; so a slot that holds a lock does not wait.
             let (flavour, range) = (LockFlavour::Flock, ByteRange::ALL);
             let spec = LockSpec { flavour, owner, lock, range, pid };
             return Some(Request::Lock { handle, spec, wait: held.is_empty() });

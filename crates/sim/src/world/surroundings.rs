@@ -1,5 +1,5 @@
-//! What the fleet meets in this world: clients that come and go, act between any two stores of a cell, and
-//! keep a history.
+//! The surroundings of the fleet in this world: clients connect and disconnect, act between any two
+//! stores of a cell, and record a history.
 
 use warren_base::{CellId, ClientId, Errno};
 use warren_cell::SlotRef;
@@ -64,7 +64,8 @@ impl Surroundings for World {
     }
 
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
-        // A fleet that saves what it has before it ends admits no client. Whether it may end is judged when it has.
+        // A fleet that ends after saving its state admits no client. `fleet_ended` checks whether
+        // it may end.
         let mut ids = (0..self.fleet.cells.len() as u16).map(CellId);
         let may_end = errno == Errno::EIO && ids.any(|id| self.fleet.incidents.excuse_broken(id));
         if !may_end && !self.fleet.cells.iter().any(|host| host.dead) {
@@ -75,7 +76,7 @@ impl Surroundings for World {
     fn fleet_ended(&mut self, result: Result<(), Failure>) {
         match result {
             Ok(()) => {}
-            // Which checkpoint is on the device nobody knew any more.
+            // The cell's death left the current checkpoint unknown.
             Err(Failure::CellExited { .. }) if self.fleet.may_be_read_only() => {
                 self.fleet.count("a cell killed that could have no successor");
                 self.lost = true;
@@ -86,7 +87,7 @@ impl Surroundings for World {
                 self.fleet.count("a device that could not be read");
                 self.lost = true;
             }
-            // It had nothing left to do.
+            // The cell had nothing left to do.
             Err(Failure::CellExited { cell, .. })
                 if self.fleet.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
             {

@@ -20,9 +20,9 @@ use warren_disk::CopiesState;
 use warren_proto::{Malformed, Reader, Wire};
 
 use super::{Supervisor, behind};
+use crate::committer::Committer;
 use crate::event::{Effect, Failure};
 use crate::ledger::Ledger;
-use crate::recorder::Recorder;
 use crate::stage::Stage;
 use crate::turn::Turn;
 
@@ -57,7 +57,7 @@ impl Supervisor {
             losses,
             alarms,
             barrier,
-            recorder,
+            committer,
             schedule,
             stage,
             stop,
@@ -76,7 +76,7 @@ impl Supervisor {
         losses.encode(out);
         alarms.encode(out);
         barrier.encode(out);
-        recorder.broken().encode(out);
+        committer.broken().encode(out);
         schedule.encode(out);
         stage.encode(out);
         stop.encode(out);
@@ -97,9 +97,9 @@ impl Supervisor {
             losses: Wire::decode(from)?,
             alarms: Wire::decode(from)?,
             barrier: Wire::decode(from)?,
-            recorder: {
+            committer: {
                 let broken: Option<Errno> = Wire::decode(from)?;
-                Recorder::adopt(ledger, broken.or(flushed.err()))
+                Committer::adopt(ledger, broken.or(flushed.err()))
             },
             schedule: Wire::decode(from)?,
             stage: Wire::decode(from)?,
@@ -143,7 +143,7 @@ impl Supervisor {
     /// superblock that can be read is no proof that it is durable.
     fn resume(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
-        let broken = self.recorder.broken();
+        let broken = self.committer.broken();
         let is_durable = broken.is_none() && self.ledger().superblock().generation >= number;
         match self.stage {
             Stage::Opening if let Some(errno) = broken => {

@@ -1,26 +1,26 @@
-//! Checkpoints: the supervisor routes between the barrier, the recorder and the stages.
+//! Checkpoints: the supervisor routes between the barrier, the committer and the stages.
 //!
 //! ```text
-//! Drain to all cells -> all Drained -> Write to all cells -> all Written -> recorder
+//! Drain to all cells -> all Drained -> Write to all cells -> all Written -> committer
 //!     -> Switched to all cells; or Failed, if a cell or the device has failed
 //! ```
 //!
-//! The opening of the pool and the last flush go through the recorder as well.
+//! The opening of the pool and the last flush go through the committer as well.
 
 use warren_base::{CellId, Errno, Instant};
 use warren_proto::control::{Order, Written};
 
 use super::{SAVE_WAIT, STOP_WAIT, Supervisor};
+use crate::committer::{Begun, Progress};
 use crate::count;
 use crate::event::{Effect, Failure};
-use crate::recorder::{Begun, Progress};
 use crate::stage::Stage;
 use crate::turn::Turn;
 
 impl Supervisor {
     pub(super) fn open(&mut self, number: u64, turn: &mut Turn<'_>) {
         let cells = self.fleet.all().iter().count();
-        self.recorder.open(number, cells, turn.effects);
+        self.committer.open(number, cells, turn.effects);
     }
 
     /// The pool is marked as in use: log records count from now on.
@@ -40,7 +40,7 @@ impl Supervisor {
         let is_due = || self.stage == Stage::Serving && self.schedule.is_due(now);
         self.barrier.is_requested()
             || self.stop.wants_trial(self.stage)
-            || (self.recorder.broken().is_none() && is_due())
+            || (self.committer.broken().is_none() && is_due())
     }
 
     pub(super) fn drain(&mut self, turn: &mut Turn<'_>) {
@@ -50,7 +50,7 @@ impl Supervisor {
     }
 
     pub(super) fn all_drained(&mut self, turn: &mut Turn<'_>) {
-        if self.recorder.broken().is_some() {
+        if self.committer.broken().is_some() {
             return self.checkpoint_failed(Errno::EIO, turn);
         }
         let number = self.barrier.number();
@@ -84,7 +84,7 @@ impl Supervisor {
         if !self.losses.is_uncounted() {
             return;
         }
-        if let Some(missing) = count::missing(self.recorder.ledger(), written) {
+        if let Some(missing) = count::missing(self.committer.ledger(), written) {
             self.losses.counted();
             // Any cell will do: a cell without free chunks asks all others.
             count::hand_out(&missing, written[0].0, turn.effects);
@@ -96,7 +96,7 @@ impl Supervisor {
         let number = self.barrier.number();
         let clean = self.is_last();
         let written = self.barrier.parts().expect("all cells have written");
-        match self.recorder.begin(number, clean, written, &self.owners, turn.effects) {
+        match self.committer.begin(number, clean, written, &self.owners, turn.effects) {
             Ok(Begun::NothingChanged) => self.checkpoint_done(turn),
             Ok(Begun::Writing) => {}
             Err(errno) => self.checkpoint_failed(errno, turn),
@@ -126,7 +126,7 @@ impl Supervisor {
     fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         self.schedule.fail();
-        let broken = self.recorder.broken().is_some();
+        let broken = self.committer.broken().is_some();
         turn.send(self.fleet.living(), &Order::Failed { number, errno, broken });
         if self.is_last() {
             if self.stop.last_checkpoint_failed(errno, turn.effects) {
@@ -172,7 +172,7 @@ impl Supervisor {
     }
 
     pub(super) fn seal(&mut self, turn: &mut Turn<'_>) {
-        let progress = self.recorder.seal(turn.effects);
+        let progress = self.committer.seal(turn.effects);
         self.progress(progress, turn);
     }
 

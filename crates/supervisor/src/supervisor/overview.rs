@@ -5,7 +5,7 @@ use crate::status::{CellStatus, ClientStatus, Status};
 
 impl Supervisor {
     pub fn status(&self) -> Status {
-        let ledger = self.recorder.ledger();
+        let ledger = self.committer.ledger();
         let shards = |cell| self.owners.iter().filter(|owner| **owner == cell).count();
         let cells = (self.fleet.iter())
             .map(|(cell, member)| CellStatus {
@@ -33,7 +33,7 @@ impl Supervisor {
             last_checkpoint: self.schedule.last(),
             checkpoints: self.schedule.succeeded(),
             checkpoints_failed: self.schedule.failed(),
-            broken: self.recorder.broken(),
+            broken: self.committer.broken(),
             broken_since: self.broken_since,
             given_up: self.given_up.iter().map(|(shard, gone)| (*shard, *gone)).collect(),
             chunks_free: ledger.regions().free_chunks(),

@@ -203,7 +203,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/client/src/cache.rs",
         what: "a stale copy takes the newer one with it",
-        find: "if slot.is_some_and(|slot| slot.copied.guard() == Some(held.guard)) {",
+        find: "if slot.is_some_and(|slot| slot.copied.guard() == Some(copy.guard)) {",
         replace: "if slot.is_some() {",
         found_by: CLIENT,
         is_proven: true,
@@ -211,7 +211,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/client/src/call.rs",
         what: "copies that were replaced between two loads are used",
-        find: "if taken.held == plan.held =>",
+        find: "if taken.used == plan.used =>",
         replace: "if true =>",
         found_by: MANY_SEEDS,
         is_proven: true,
@@ -345,7 +345,7 @@ pub const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/supervisor/src/recorder.rs",
+        file: "crates/supervisor/src/committer.rs",
         what: "the copy that committed is written again, the other stays behind",
         find: "self.write_copy(usize::from(is_first), effects);",
         replace: "self.write_copy(usize::from(!is_first), effects);",

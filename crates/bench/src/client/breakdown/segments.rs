@@ -53,7 +53,7 @@ impl Segments {
     pub fn write_request(&mut self, body: &[u8]) {
         self.seq = self.seq.wrapping_add(1);
         let header = RequestHeader { seq: self.seq, ..Default::default() };
-        self.requests.post(CELL, SLOT, &header, body);
+        self.requests.submit(CELL, SLOT, &header, body);
     }
 
     pub fn ring(&self) {

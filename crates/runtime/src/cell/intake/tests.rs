@@ -9,10 +9,10 @@ use warren_shm::{ClientWriter, Frames, Segment};
 const CELL: CellId = CellId(0);
 const LIVE: usize = TASKS_MAX;
 
-/// Slots of each client: one more than the least share.
+/// Slots of each client: one more than the smallest share.
 const SLOTS: usize = SHARE_MIN + 1;
 
-/// A user that is not root, and the front's.
+/// A user that is not root, and a front's.
 const USER: u32 = 1000;
 const FRONT: Option<u32> = None;
 
@@ -24,7 +24,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// A client of each user.
+    /// One client for each user.
     fn new(users: &[Option<u32>]) -> Self {
         let mut memory = SharedMemory::new(Frames::create(1).expect("frames"), CELL, Epoch(1));
         let admit = |(client, user): (u32, &Option<u32>)| {
@@ -43,15 +43,15 @@ impl Cell {
         Self { memory, clients, intake: Intake::new() }
     }
 
-    fn post(&mut self, client: u32, slot: u16, request: &Request) {
-        self.post_as(0, client, slot, request);
+    fn submit(&mut self, client: u32, slot: u16, request: &Request) {
+        self.submit_as(0, client, slot, request);
     }
 
-    /// On behalf of a user, if it is a front's.
-    fn post_as(&mut self, uid: u32, client: u32, slot: u16, request: &Request) {
+    /// On behalf of a user, if the client is a front.
+    fn submit_as(&mut self, uid: u32, client: u32, slot: u16, request: &Request) {
         let writer = &self.clients[client as usize];
         let header = RequestHeader { seq: 1, uid, ..Default::default() };
-        writer.post(CELL, SlotNo(slot), &header, &request.to_bytes());
+        writer.submit(CELL, SlotNo(slot), &header, &request.to_bytes());
         writer.ring(CELL, SlotNo(slot));
     }
 
@@ -60,7 +60,7 @@ impl Cell {
         self.memory.offer(|sender, slot| intake.push_client(sender, slot));
     }
 
-    /// The next client's slot; it is taken, and stays in work.
+    /// Takes the next client's request, which stays in progress.
     fn next(&mut self, live: usize) -> Option<(u32, u16)> {
         match self.intake.next(live, &self.memory)? {
             Next::Client(ClientWork { from, .. }) => {
@@ -82,9 +82,9 @@ fn slot_of(client: u32, slot: u16) -> SlotRef {
 }
 
 #[test]
-fn what_finishes_work_comes_first_and_clients_last() {
+fn completions_come_first_and_clients_last() {
     let mut cell = Cell::new(&[Some(USER)]);
-    cell.post(0, 0, &Request::Null);
+    cell.submit(0, 0, &Request::Null);
     cell.gather();
     cell.intake.push_peer(CellId(1), estimate(1));
     cell.intake.push_completion(Completion::Timer);
@@ -100,34 +100,35 @@ fn what_finishes_work_comes_first_and_clients_last() {
 }
 
 #[test]
-fn many_live_tasks_hold_users_beyond_their_share_and_nobody_else() {
+fn many_live_tasks_delay_only_users_beyond_their_share() {
     // Two clients of one user, one of another, one of root, and a front.
     let mut cell = Cell::new(&[Some(USER), Some(USER), Some(USER + 1), Some(ROOT), FRONT]);
     for (client, slot) in [(0, 0), (0, 1), (0, 2), (1, 0)] {
-        cell.post(client, slot, &Request::Null);
+        cell.submit(client, slot, &Request::Null);
     }
-    cell.post_as(USER, 4, 0, &Request::Null);
+    cell.submit_as(USER, 4, 0, &Request::Null);
     cell.gather();
-    // Two of the user's, of clients in turn. Nothing more of it is taken, but of others.
+    // Two requests of the user are taken, one from each of its clients. No more of its requests are
+    // taken; those of other users are.
     assert_eq!([(); 3].map(|()| cell.next(LIVE)), [Some((0, 0)), Some((1, 0)), None]);
-    assert_eq!((cell.memory.in_work(USER), cell.intake.clients_waiting()), (SHARE_MIN, 3));
-    cell.post(2, 0, &Request::Null);
-    (0..3).for_each(|slot| cell.post(3, slot, &Request::Null));
-    cell.post_as(ROOT, 4, 1, &Request::Null);
-    cell.post_as(USER + 2, 4, 2, &Request::Null);
+    assert_eq!((cell.memory.in_progress(USER), cell.intake.clients_waiting()), (SHARE_MIN, 3));
+    cell.submit(2, 0, &Request::Null);
+    (0..3).for_each(|slot| cell.submit(3, slot, &Request::Null));
+    cell.submit_as(ROOT, 4, 1, &Request::Null);
+    cell.submit_as(USER + 2, 4, 2, &Request::Null);
     cell.gather();
     let mut others: Vec<_> = std::iter::from_fn(|| cell.next(LIVE)).collect();
     others.sort_unstable();
     assert_eq!(others, [(2, 0), (3, 0), (3, 1), (3, 2), (4, 1), (4, 2)]);
     cell.intake.push_peer(CellId(1), estimate(1));
     assert!(matches!(cell.intake.next(LIVE, &cell.memory), Some(Next::Peer(_))));
-    // One of its own is answered: another one is taken.
+    // One of its requests is answered, so another one is taken.
     cell.memory.refuse(slot_of(0, 0), 1);
     assert!(cell.next(LIVE).is_some());
-    assert_eq!((cell.next(LIVE), cell.memory.in_work(USER)), (None, SHARE_MIN));
-    // Its clients end, and so does what it has in work.
+    assert_eq!((cell.next(LIVE), cell.memory.in_progress(USER)), (None, SHARE_MIN));
+    // Its clients end, and so do its requests in progress.
     [0, 1, 4].into_iter().for_each(|client| cell.memory.forget(ClientId(client)));
-    assert_eq!((cell.memory.in_work(USER), cell.memory.in_work(ROOT)), (0, 3));
+    assert_eq!((cell.memory.in_progress(USER), cell.memory.in_progress(ROOT)), (0, 3));
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn a_user_has_a_share_of_the_tasks_however_many_its_clients() {
     let crowd: Vec<_> = (0..400).map(|_| Some(USER)).chain([Some(USER + 1), Some(ROOT)]).collect();
     let mut cell = Cell::new(&crowd);
     for client in 0..400 {
-        (0..SLOTS as u16).for_each(|slot| cell.post(client, slot, &Request::Null));
+        (0..SLOTS as u16).for_each(|slot| cell.submit(client, slot, &Request::Null));
     }
     cell.gather();
     let mut live = 0;
@@ -143,13 +144,13 @@ fn a_user_has_a_share_of_the_tasks_however_many_its_clients() {
         live += 1;
     }
     assert!((TASKS_MAX * 7 / 16..TASKS_MAX / 2).contains(&live), "{live}");
-    // However often it is looked at, nothing of it is looked up again.
+    // While nothing changes, the queue is not searched again.
     assert_eq!(
         (cell.next(live), cell.intake.stuck_since),
         (None, Some((cell.memory.eased(), live)))
     );
     for client in [400, 401] {
-        cell.post(client, 0, &Request::Null);
+        cell.submit(client, 0, &Request::Null);
         cell.gather();
         assert_eq!(cell.next(live), Some((client, 0)));
     }
@@ -157,34 +158,34 @@ fn a_user_has_a_share_of_the_tasks_however_many_its_clients() {
     assert_eq!(cell.next(live - 100).map(|(client, _)| client < 400), Some(true));
 }
 
-/// A request that waits for a lock is in work for as long as others please.
+/// Other users decide how long a request waits for a lock.
 #[test]
-fn requests_that_wait_for_locks_are_not_of_their_users_share() {
+fn requests_that_wait_for_locks_do_not_count() {
     let mut cell = Cell::new(&[Some(USER), FRONT]);
     for slot in 0..SLOTS as u16 {
-        cell.post(0, slot, &Request::Null);
+        cell.submit(0, slot, &Request::Null);
         cell.gather();
-        assert_eq!((cell.next(LIVE), cell.memory.in_work(USER)), (Some((0, slot)), 1));
-        // It had waited for something else until now; or it was in its turn, which ends.
+        assert_eq!((cell.next(LIVE), cell.memory.in_progress(USER)), (Some((0, slot)), 1));
+        // It may begin to wait after its turn, or during its turn, which ends.
         cell.memory.await_lock(slot_of(0, slot));
         cell.memory.end_turn(slot_of(0, slot), &RequestHeader::default());
-        assert_eq!(cell.memory.in_work(USER), 0);
+        assert_eq!(cell.memory.in_progress(USER), 0);
     }
-    (0..SLOTS as u16).for_each(|slot| cell.post_as(USER, 1, slot, &Request::Null));
+    (0..SLOTS as u16).for_each(|slot| cell.submit_as(USER, 1, slot, &Request::Null));
     cell.gather();
     assert_eq!([(); 3].map(|()| cell.next(LIVE)), [Some((1, 0)), Some((1, 1)), None]);
     cell.memory.await_lock(slot_of(1, 0));
-    assert_eq!((cell.next(LIVE), cell.memory.in_work(USER)), (Some((1, 2)), SHARE_MIN));
-    // One has its lock. The next request of its slot counts as any.
+    assert_eq!((cell.next(LIVE), cell.memory.in_progress(USER)), (Some((1, 2)), SHARE_MIN));
+    // One request gets its lock. The next request of its slot counts again.
     cell.memory.refuse(slot_of(0, 0), 1);
-    assert_eq!(cell.memory.in_work(USER), SHARE_MIN);
+    assert_eq!(cell.memory.in_progress(USER), SHARE_MIN);
     let header = RequestHeader { seq: 2, ..Default::default() };
-    cell.clients[0].post(CELL, SlotNo(0), &header, &Request::Null.to_bytes());
+    cell.clients[0].submit(CELL, SlotNo(0), &header, &Request::Null.to_bytes());
     cell.clients[0].ring(CELL, SlotNo(0));
     cell.gather();
-    assert_eq!((cell.next(0), cell.memory.in_work(USER)), (Some((0, 0)), SHARE_MIN + 1));
+    assert_eq!((cell.next(0), cell.memory.in_progress(USER)), (Some((0, 0)), SHARE_MIN + 1));
     [0, 1].into_iter().for_each(|client| cell.memory.forget(ClientId(client)));
-    assert_eq!(cell.memory.in_work(USER), 0);
+    assert_eq!(cell.memory.in_progress(USER), 0);
 }
 
 #[test]
@@ -192,42 +193,42 @@ fn a_flood_through_many_clients_is_one_turn_before_another_user() {
     let crowd: Vec<_> = (0..40).map(|_| Some(USER)).chain([Some(ROOT)]).collect();
     let mut cell = Cell::new(&crowd);
     for client in 0..40 {
-        (0..SLOTS as u16).for_each(|slot| cell.post(client, slot, &Request::Null));
+        (0..SLOTS as u16).for_each(|slot| cell.submit(client, slot, &Request::Null));
     }
     cell.gather();
-    cell.post(40, 0, &Request::Null);
+    cell.submit(40, 0, &Request::Null);
     cell.gather();
     assert_eq!((cell.next(0), cell.next(0)), (Some((0, 0)), Some((40, 0))));
 }
 
 #[test]
-fn requests_that_waited_go_on_when_tasks_end() {
+fn requests_that_waited_are_taken_when_tasks_end() {
     let mut cell = Cell::new(&[Some(USER)]);
-    (0..SLOTS as u16).for_each(|slot| cell.post(0, slot, &Request::Null));
+    (0..SLOTS as u16).for_each(|slot| cell.submit(0, slot, &Request::Null));
     cell.gather();
     assert_eq!((cell.next(LIVE), cell.next(LIVE)), (Some((0, 0)), Some((0, 1))));
     assert_eq!((cell.next(LIVE), cell.intake.clients_waiting()), (None, 1));
-    // Another's task has ended, and an answer was given.
+    // A task of another user has ended, and an answer was sent.
     cell.memory.forget(ClientId(9));
     assert_eq!((cell.next(LIVE / 2), cell.intake.clients_waiting()), (Some((0, 2)), 0));
 }
 
 #[test]
-fn requests_that_end_tasks_are_known_by_a_look() {
+fn requests_that_end_tasks_are_recognized_by_peeking() {
     let mut cell = Cell::new(&[Some(USER)]);
     let unlock = Request::ReleaseLocks { ino: Ino::ROOT, owner: LockOwner(1) };
-    cell.post(0, 0, &unlock);
-    cell.post(0, 1, &Request::Sync);
+    cell.submit(0, 0, &unlock);
+    cell.submit(0, 1, &Request::Sync);
     let mut body = Vec::new();
     assert!(seems_to_end_tasks(slot_of(0, 0), &cell.memory, &mut body));
     assert!(!seems_to_end_tasks(slot_of(0, 1), &cell.memory, &mut body));
     let writer = &cell.clients[0];
-    writer.post(CELL, SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
+    writer.submit(CELL, SlotNo(1), &RequestHeader { seq: 2, ..Default::default() }, b"\xff");
     assert!(seems_to_end_tasks(slot_of(0, 1), &cell.memory, &mut body), "it will be refused");
-    // Let through beyond the share, it must still be what it was when it is taken.
+    // A request that was let through beyond the share must still end tasks when it is taken.
     let mut crowd = Cell::new(&[Some(USER)]);
-    [0, 1].into_iter().for_each(|slot| crowd.post(0, slot, &Request::Null));
-    crowd.post(0, 2, &unlock);
+    [0, 1].into_iter().for_each(|slot| crowd.submit(0, slot, &Request::Null));
+    crowd.submit(0, 2, &unlock);
     crowd.gather();
     assert_eq!([crowd.next(LIVE), crowd.next(LIVE)], [Some((0, 0)), Some((0, 1))]);
     let last = crowd.intake.next(LIVE, &crowd.memory);

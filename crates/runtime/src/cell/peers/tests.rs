@@ -9,18 +9,18 @@ use warren_shm::{PEER_SEGMENT_LEN, Segment, Store, VITALS_LEN, VitalsWriter};
 const A: CellId = CellId(0);
 const B: CellId = CellId(1);
 
-/// What each of the two sends under.
+/// The capability under which each of the two sends.
 const OF_A: Capability = Capability(0xa);
 const OF_B: Capability = Capability(0xb);
 
 struct Pair {
-    a: Peers,
-    b: Peers,
+    a: PeerLinks,
+    b: PeerLinks,
     segments: [Segment; 2],
     vitals: Segment,
 }
 
-/// One side's segments, and in which epoch it is and takes its peer to be.
+/// One cell's segments, its epoch, and its route to the peer.
 struct Side<'a> {
     own: &'a Segment,
     theirs: &'a Segment,
@@ -29,11 +29,11 @@ struct Side<'a> {
     epoch: Epoch,
 }
 
-fn open(vitals: &Segment, side: Side<'_>) -> Peers {
+fn open(vitals: &Segment, side: Side<'_>) -> PeerLinks {
     let bell = Bell::new().expect("bell");
-    let mut peers = Peers::new(side.cell, side.epoch, 2);
+    let mut peers = PeerLinks::new(side.cell, side.epoch, 2);
     let fds = [
-        bell.rope().expect("rope"),
+        bell.new_writer().expect("writer"),
         vitals.read_only_fd().expect("fd"),
         side.own.fd().try_clone_to_owned().expect("fd"),
         side.theirs.read_only_fd().expect("fd"),
@@ -48,7 +48,7 @@ fn route(peer: CellId, epoch: u32) -> PeerRoute {
     PeerRoute { peer, epoch: Epoch(epoch), capability, admits }
 }
 
-/// Two cells and their link; `a` is in epoch `epoch_of_a`, and `b` knows of `least`.
+/// Two cells and their link. `a` is in epoch `epoch_of_a`, and `b` accepts epochs from `least`.
 fn pair(epoch_of_a: u32, least: u32) -> Pair {
     let segment = |len| Segment::create("warren-test", len).expect("segment");
     let segments = [segment(PEER_SEGMENT_LEN), segment(PEER_SEGMENT_LEN)];
@@ -67,8 +67,8 @@ fn numbered(size: u64) -> PeerMessage {
     PeerMessage { lsn: Lsn(0), body: PeerBody::Pool(PoolMessage::Estimate { size }) }
 }
 
-/// What `b` finds in the lane of requests.
-fn number_at(b: &mut Peers) -> Option<u64> {
+/// The number that `b` receives in the request lane.
+fn number_at(b: &mut PeerLinks) -> Option<u64> {
     match b.receive(A, Lane::Request) {
         Received::Message(PeerMessage {
             body: PeerBody::Pool(PoolMessage::Estimate { size }),
@@ -94,7 +94,7 @@ fn a_full_inbox_delays_and_keeps_order() {
             assert_eq!(number, next);
             next += 1;
         }
-        // There is room now, but others wait for it.
+        // There is room now, but earlier messages wait for it.
         if sent < MESSAGES + 2 {
             a.send(B, &numbered(sent)).expect("send");
             sent += 1;
@@ -107,7 +107,7 @@ fn a_full_inbox_delays_and_keeps_order() {
 }
 
 #[test]
-fn a_flush_that_a_peer_has_lost_is_told_once() {
+fn a_peers_failed_flush_is_noticed_once() {
     let Pair { mut a, mut b, segments, vitals } = pair(1, 1);
     let lose = |epoch| {
         let of_a = VitalsWriter::new(vitals.map().clone(), A, Epoch(epoch));
@@ -123,11 +123,11 @@ fn a_flush_that_a_peer_has_lost_is_told_once() {
     a.close(B);
     let [own, theirs] = &segments;
     let side = Side { own, theirs, cell: A, route: route(B, 1), epoch: Epoch(2) };
-    assert!(!open(&vitals, side).have_lost_flush(), "of before its time");
+    assert!(!open(&vitals, side).have_lost_flush(), "it failed before this cell started");
 }
 
 #[test]
-fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
+fn a_lost_peers_messages_are_received_and_its_successor_begins_anew() {
     let Pair { a: mut first, mut b, vitals, .. } = pair(1, 1);
     first.send(B, &numbered(1)).expect("send");
     for n in 0..100_000 {
@@ -135,7 +135,7 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
     }
     drop(first);
     b.flush();
-    assert!(b.is_backed_up(), "nobody takes it");
+    assert!(b.is_backed_up(), "the peer takes none");
     assert_eq!(number_at(&mut b), Some(1));
     b.close(A);
     assert!(!b.is_backed_up());
@@ -150,7 +150,7 @@ fn a_peer_that_is_lost_is_heard_to_its_end_and_its_successor_begins_anew() {
         ..route(peer, epoch)
     };
     let fds = [
-        Bell::new().expect("bell").rope().expect("rope"),
+        Bell::new().expect("bell").new_writer().expect("writer"),
         vitals.read_only_fd().expect("fd"),
         b_to_a.fd().try_clone_to_owned().expect("fd"),
         a_to_b.read_only_fd().expect("fd"),
@@ -175,7 +175,7 @@ fn a_closed_peers_capability_is_refused() {
     let [theirs, own] = &segments;
     let route = PeerRoute { admits: Capability(0xc), ..route(A, 1) };
     let fds = [
-        Bell::new().expect("bell").rope().expect("rope"),
+        Bell::new().expect("bell").new_writer().expect("writer"),
         vitals.read_only_fd().expect("fd"),
         own.fd().try_clone_to_owned().expect("fd"),
         theirs.read_only_fd().expect("fd"),
@@ -221,9 +221,9 @@ fn scribble(pair: &Pair, at: usize, word: u64) {
 }
 
 #[test]
-fn what_lies_behind_damage_is_void_and_all_else_goes_on() {
-    // In the ring: a place, a length, a sender, a body; a tail. Each but the tail is of the second
-    // record.
+fn records_behind_damage_are_void_and_the_other_direction_works() {
+    // In the ring: a record's position, length, sender and body; then a tail. All but the tail
+    // belong to the second record.
     const RING: usize = 8192;
     const RECORD: usize = 32;
     let len = RECORD + numbered(0).to_bytes().len().next_multiple_of(8);
@@ -257,7 +257,7 @@ fn what_lies_behind_damage_is_void_and_all_else_goes_on() {
 }
 
 #[test]
-fn bytes_that_are_no_message_make_their_sender_suspect() {
+fn a_malformed_message_makes_its_sender_suspect() {
     let Pair { mut a, mut b, .. } = pair(1, 1);
     let peer = a.peers[1].as_mut().expect("linked");
     peer.link.send(Lane::Reply, peer.capability, &[0xff; 9]).expect("send");
@@ -266,7 +266,7 @@ fn bytes_that_are_no_message_make_their_sender_suspect() {
 }
 
 #[test]
-fn a_receive_cursor_that_cannot_be_makes_its_writer_suspect() {
+fn an_impossible_receive_cursor_makes_its_writer_suspect() {
     const HEAD: usize = 4096 + 2 * 64;
     for waits in [false, true] {
         let mut pair = pair(1, 1);
@@ -285,7 +285,7 @@ fn a_receive_cursor_that_cannot_be_makes_its_writer_suspect() {
 }
 
 #[test]
-fn vitals_that_cannot_be_are_no_lost_flush() {
+fn impossible_vitals_are_no_lost_flush() {
     const LOST: usize = 4544;
     let Pair { mut b, vitals, .. } = pair(1, 1);
     vitals.map().store32(4224, u32::MAX, Ordering::Relaxed);
@@ -293,7 +293,7 @@ fn vitals_that_cannot_be_are_no_lost_flush() {
     vitals.map().store64(LOST, 1, Ordering::Release);
     assert!(!b.have_lost_flush());
     assert_eq!(b.take_suspicion(), suspect(A, Suspicion::Vitals));
-    // Its successor begins to count anew.
+    // Its successor's count starts at zero.
     VitalsWriter::new(vitals.map().clone(), A, Epoch(2)).expect("vitals").lose_flush();
     assert!(b.have_lost_flush());
 }

@@ -1,5 +1,5 @@
-//! Pools whose logs count and whose structure is damaged: what can be replayed is, and what is
-//! given up is named.
+//! Pools with valid logs and a damaged structure: as much as possible is replayed, and the report
+//! names what is given up.
 
 use std::ops::Range;
 
@@ -19,10 +19,10 @@ use super::*;
 
 const BYTES: u64 = 64 << 20;
 const DEVICE_BLOCKS: u64 = BYTES / BLOCK_SIZE as u64;
-/// Shards 0 and 2 are of cell 0, 1 and 3 of cell 1.
+/// Shards 0 and 2 belong to cell 0, shards 1 and 3 to cell 1.
 const SHARDS: u16 = 4;
 const CELLS: usize = 2;
-/// What a device writes atomically.
+/// The unit that a device writes atomically.
 const SECTOR: usize = 512;
 const NOW: Timestamp = Timestamp(7);
 
@@ -31,9 +31,9 @@ const NOW: Timestamp = Timestamp(7);
 struct Device {
     blocks: RefCell<BTreeMap<BlockNo, Box<[u8]>>>,
     unreadable: BTreeSet<BlockNo>,
-    /// Until so many more writes were asked for, every n-th of them fails.
+    /// The number of writes during which writes still fail, and that every n-th of them does.
     failing: RefCell<(u32, u32)>,
-    /// What was written, up to each flush.
+    /// The writes, grouped by flushes.
     trail: RefCell<Vec<Vec<BlockWrite>>>,
 }
 
@@ -71,11 +71,11 @@ impl Blocks for Device {
     }
 }
 
-/// What a repair of a pool with logs came to.
+/// The result of repairing a pool with logs.
 #[derive(Debug)]
 struct Repaired {
-    /// Why no log was replayed, or without which shards and up to the unreadable blocks of which
-    /// cells.
+    /// The shards that the replay left out and the cells whose logs were cut, or why no log was
+    /// replayed.
     logs: Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String>,
     report: Report,
 }
@@ -121,7 +121,7 @@ impl Device {
         self.put(block, bytes.into());
     }
 
-    /// The place of a shard's slot that counts, or of the other, and the slot that counts.
+    /// The block and the bytes of a shard's valid root slot, and the slot.
     fn slot(&self, shard: u16) -> (BlockNo, Range<usize>, RootSlot) {
         let superblock = self.superblock();
         let places = [0, 1].map(|slot| superblock.layout.root_slot(ShardId(shard), slot));
@@ -133,7 +133,7 @@ impl Device {
         (place.block, bytes, chosen.root.expect("a root"))
     }
 
-    /// The page of the map that counts.
+    /// The valid page of the map.
     fn page(&self) -> BlockNo {
         let layout = self.superblock().layout;
         let generation = |copy| {
@@ -147,14 +147,13 @@ impl Device {
         self.superblock().layout.reserved_chunks() + 10 + n
     }
 
-    /// The power fails while a fleet is at work whose cells have logged this since the last
-    /// checkpoint.
+    /// The power fails under a fleet whose cells have logged this since the last checkpoint.
     fn leave_logs(&self, logs: [&[&[Step]]; CELLS]) {
         let records = logs.map(|log| log.iter().map(|steps| (*steps, Cause::Cell)).collect());
         self.leave_records(records);
     }
 
-    /// The same, with what the steps were made for.
+    /// The same, with the cause of each record.
     fn leave_records(&self, logs: [Vec<(&[Step], Cause)>; CELLS]) {
         let old = self.superblock();
         let (layout, generation) = (old.layout, old.generation + 1);
@@ -174,7 +173,7 @@ impl Device {
                 cause.encode(&mut record);
                 seal_record(&mut record, Lsn(log.len() as u64), generation, steps.len() as u16);
                 log.extend(record);
-                // Each is a commit of its own, which ends with a block.
+                // Each record is a commit of its own, which ends with a block.
                 log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);
             }
             let blocks = log.chunks(BLOCK_SIZE).map(Box::from);
@@ -183,9 +182,9 @@ impl Device {
         self.put_all(superblock.commit().into());
     }
 
-    /// A pool as of a checkpoint with `/dir` (of shard 2) and `/one` (of shard 1), whose logs then
-    /// have a file in each shard more: `/zero` with a page in the log, `/dir/two` with one in its
-    /// place, `/more` and `/three`.
+    /// A pool at a checkpoint with `/dir` (in shard 2) and `/one` (in shard 1), whose logs then add
+    /// a file in each shard: `/zero` with a page in the log, `/dir/two` with a page in its place,
+    /// `/more` and `/three`.
     fn with_logs() -> Self {
         let device = Self::new();
         let [a, b, c, d] = [0, 1, 2, 3].map(|n| device.free_chunk(n));
@@ -236,7 +235,7 @@ impl Device {
         warren_fsck::check(options, DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {})
     }
 
-    /// As `fsck -y` does it.
+    /// Repairs the pool as `fsck -y` does.
     fn repair(&self) -> Repaired {
         let path = Path::new("pool");
         let loaded = blocks::load(self, path);
@@ -278,7 +277,7 @@ const MORE: Ino = Ino(1 << 48 | 2);
 const THREE: Ino = Ino(3 << 48 | 1);
 const INODES: [Ino; 6] = [DIR, ONE, ZERO, TWO, MORE, THREE];
 const ALL: &[&str] = &["/dir", "/dir/two", "/more", "/one", "/three", "/zero"];
-/// What the last checkpoint has.
+/// The paths at the last checkpoint.
 const OLD: &[&str] = &["/dir", "/one"];
 
 fn kind(ino: Ino) -> FileKind {
@@ -304,7 +303,8 @@ impl Repaired {
         paths
     }
 
-    /// These shards were left out of the replay, and everything else was replayed.
+    /// Asserts that these shards were left out of the replay, and that everything else was
+    /// replayed.
     fn is_without(&self, shards: &[u16], paths: &[&str]) {
         let lost = shards.iter().map(|shard| ShardId(*shard)).collect();
         assert_eq!(self.logs, Ok((lost, BTreeSet::new())));
@@ -320,7 +320,7 @@ fn rotten(device: &Device, block: BlockNo) {
 fn logs_outlive_the_map() {
     let device = Device::with_logs();
     device.repair().is_without(&[], ALL);
-    // The newer copy alone: the older knows nothing of the chunks of shards 1 and 2.
+    // Only the newer copy is damaged. The older one lacks the chunks of shards 1 and 2.
     let device = Device::with_logs();
     let newer = device.page();
     rotten(&device, newer);
@@ -349,10 +349,10 @@ fn logs_outlive_a_flipped_bit() {
     }
 }
 
-/// Nothing can be made of what the logs hold of a shard without its tree. Names of others that led
-/// to what it held are gone, as if it had been lost later.
+/// Without its tree, the log of a shard cannot be replayed. Names in other shards that led to its
+/// inodes are gone, as if the shard had been lost later.
 #[test]
-fn of_a_shard_that_is_lost_the_log_is_given_up_and_of_no_other() {
+fn only_the_steps_of_a_lost_shard_are_given_up() {
     let device = Device::with_logs();
     let (block, bytes, _) = device.slot(1);
     device.change(block, |slots| slots[bytes].fill(9));
@@ -363,10 +363,10 @@ fn of_a_shard_that_is_lost_the_log_is_given_up_and_of_no_other() {
     device.repair().is_without(&[2], &["/more", "/one", "/three", "/zero"]);
 }
 
-/// A transaction that cell 0 has decided and cell 1 has not made any more: its part in a shard that
-/// is lost is given up with it, and the others' parts are made.
+/// A transaction that cell 0 has decided and cell 1 has not executed yet. Its part in a lost shard
+/// is given up, and its other parts are executed.
 #[test]
-fn of_a_decided_transaction_all_is_made_but_in_a_lost_shard() {
+fn a_decided_transaction_is_executed_except_in_a_lost_shard() {
     let device = Device::with_logs();
     let txn = TxnId { cell: CellId(0), seq: 1 };
     let (client, slot, answer) = (ClientId(1), SlotNo(0), Err(Errno::EEXIST));
@@ -386,16 +386,16 @@ fn of_a_decided_transaction_all_is_made_but_in_a_lost_shard() {
     device.repair().is_without(&[1], &["/dir", "/three"]);
 }
 
-/// A shard whose newer slot is lost has a tree of the past, on which no step may be made.
+/// A shard whose newer slot is lost has an old tree, on which no step may be executed.
 #[test]
-fn of_a_shard_in_doubt_the_log_is_given_up() {
+fn the_steps_of_a_shard_in_doubt_are_given_up() {
     let device = Device::with_logs();
     let (block, bytes, slot) = device.slot(0);
     assert!(slot.generation < device.superblock().generation);
     device.change(block, |slots| slots[bytes].fill(9));
     let repaired = device.repair();
     assert_eq!(repaired.logs, Ok(([ShardId(0)].into(), BTreeSet::new())));
-    // The root directory is as mkfs made it: what it led to has no names.
+    // The root directory is as mkfs made it, so the inodes below it have no names.
     let (dir, one) = (format!("/lost+found/#{DIR}"), format!("/lost+found/#{ONE}"));
     let paths = repaired.paths();
     assert!(paths.contains(&dir) && paths.contains(&one) && paths.contains(&format!("{dir}/two")));
@@ -403,12 +403,12 @@ fn of_a_shard_in_doubt_the_log_is_given_up() {
 }
 
 #[test]
-fn what_lies_in_wait_in_the_slots_of_a_lost_shard_does_not_count() {
+fn stale_slots_of_a_lost_shard_are_ignored() {
     let device = Device::with_logs();
     let superblock = device.superblock();
     let (block, bytes, slot) = device.slot(1);
     device.change(block, |slots| slots[bytes].fill(9));
-    // Of a checkpoint that never was, whose number will be used again.
+    // Slots of a checkpoint that never completed, whose number will be used again.
     for generation in [superblock.generation + 1, superblock.generation + 2] {
         let device = device.clone();
         let other = [0, 1].map(|slot| superblock.layout.root_slot(ShardId(1), slot));
@@ -422,14 +422,14 @@ fn what_lies_in_wait_in_the_slots_of_a_lost_shard_does_not_count() {
 }
 
 #[test]
-fn logs_that_stand_on_nothing_are_given_up() {
+fn logs_without_a_base_are_given_up() {
     let device = Device::with_logs();
     let layout = device.superblock().layout;
     (0..2).for_each(|copy| rotten(&device, layout.log_table(copy)));
     let repaired = device.repair();
     assert!(repaired.logs.is_err());
     assert_eq!(repaired.paths(), OLD);
-    // With the map and a shard lost, nobody knows which chunks the shard has.
+    // With the map and a shard lost, the chunks of the shard are unknown.
     let device = Device::with_logs();
     let (block, bytes, _) = device.slot(1);
     device.change(block, |slots| slots[bytes].fill(9));
@@ -439,7 +439,8 @@ fn logs_that_stand_on_nothing_are_given_up() {
     assert_eq!(repaired.paths(), ["/dir"]);
 }
 
-/// A log is replayed up to a block that cannot be read. What the other log rests on there is gone.
+/// A log is replayed up to an unreadable block. Records of the other log that depend on the rest
+/// are gone.
 #[test]
 fn a_log_is_replayed_as_far_as_it_can_be_read() {
     let mut device = Device::with_logs();
@@ -450,16 +451,16 @@ fn a_log_is_replayed_as_far_as_it_can_be_read() {
     let found = |ino: Ino| format!("/lost+found/#{ino}");
     let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
     assert_eq!(repaired.paths(), paths);
-    // Far behind the end of the log it is in nobody's way.
+    // A block far behind the end of the log does not matter.
     let mut device = Device::with_logs();
     device.unreadable.insert(area.start.offset(20));
     device.repair().is_without(&[], ALL);
 }
 
-/// What is done to a pool, and the paths that are left.
+/// A kind of damage to a pool, and the paths that are left.
 type Spoil = (fn(&Device), &'static [&'static str]);
 
-/// It ends, and does no harm.
+/// The recovery fails, and does no harm.
 #[test]
 fn a_recovery_on_a_device_that_refuses_writes_fails() {
     let load = |device: &Device| blocks::load(device, Path::new("pool")).expect("a pool");
@@ -482,7 +483,7 @@ fn a_recovery_on_a_device_that_refuses_writes_fails() {
     assert!(failed > 1, "the device did not fail when it mattered");
 }
 
-/// The power fails at any write of the whole, which is run again.
+/// The power fails at any write of the repair, which is then run again.
 #[test]
 fn an_interrupted_repair_comes_to_the_same() {
     let spoils: [Spoil; 3] = [

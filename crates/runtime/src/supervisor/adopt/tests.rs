@@ -1,4 +1,5 @@
-//! A takeover within one process: a keeper that starts nobody, and a cell that is only its link.
+//! A takeover within one process, with a keeper that starts no process and a cell that is only a
+//! link.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +19,12 @@ use crate::message::{CellStart, FleetPlan, FromCell};
 const CELL: CellId = CellId(0);
 const EPOCH: Epoch = Epoch(1);
 
-/// The other end of a supervisor's link, what was given to be kept, and the cells' ends of their
-/// links.
+/// The other end of a supervisor's link, the descriptors kept, and the cells' ends of their links.
 struct FakeKeeper {
     link: Link,
     kept: BTreeMap<Kept, Vec<OwnedFd>>,
     cells: Vec<Link>,
-    /// Tokens of who was to be killed.
+    /// Tokens of the processes to kill.
     killed: Vec<u32>,
 }
 
@@ -35,8 +35,8 @@ impl FakeKeeper {
         (Self { link, kept, cells, killed }, Outbox::new(theirs))
     }
 
-    /// Does what it was asked for, but for processes.
-    fn obey(&mut self) {
+    /// Executes requests, except those for processes.
+    fn execute(&mut self) {
         while let Ok(Received::Packet(packet)) = self.link.receive(Wait::No) {
             match ToKeeper::from_bytes(&packet.bytes).expect("a message") {
                 ToKeeper::Keep { name } => drop(self.kept.insert(name, packet.fds)),
@@ -51,7 +51,7 @@ impl FakeKeeper {
         }
     }
 
-    /// All that is kept, for a supervisor that takes over; no process is left.
+    /// The handover to a supervisor that takes over. No process is left.
     fn hand_over(self, plan: FleetPlan) -> (Link, Outbox, Handover) {
         let (link, theirs) = Link::pair().expect("pair");
         for (&name, fds) in &self.kept {
@@ -98,25 +98,30 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
     )
 }
 
-/// The cell hears how it shall start, and says that it serves. Its reports go under this
-/// capability.
+/// The cell receives its start message and reports that it serves. Returns the capability of its
+/// reports.
 fn serve(supervisor: &mut SupervisorLoop<'_>, keeper: &mut FakeKeeper) -> Capability {
-    keeper.obey();
+    keeper.execute();
     let cell = keeper.cells.last_mut().expect("a cell was asked for");
     let Ok(Received::Packet(start)) = cell.receive(Wait::No) else { panic!("no start") };
     let capability = CellStart::from_bytes(&start.bytes).expect("a start").supervisor;
-    say(cell, capability, 0, Report::Ready { cell: CELL, epoch: EPOCH, map: MapVersion(1) });
+    send_report(
+        cell,
+        capability,
+        0,
+        Report::Ready { cell: CELL, epoch: EPOCH, map: MapVersion(1) },
+    );
     supervisor.receive_from_cell(CELL).expect("a report");
     assert_eq!(supervisor.core.stage(), Stage::Serving);
     capability
 }
 
-fn say(cell: &Link, capability: Capability, number: u64, report: Report) {
+fn send_report(cell: &Link, capability: Capability, number: u64, report: Report) {
     let said = FromCell::Report { capability, epoch: EPOCH, number, report };
     cell.send(&said.to_bytes(), &[], Wait::No).expect("send");
 }
 
-/// Nothing is left of the test but its result.
+/// Removes the test's files.
 fn clear_up(supervisor: &SupervisorLoop<'_>, path: &Path) {
     supervisor.connections.remove_socket();
     std::fs::remove_file(path).expect("cleanup");
@@ -134,11 +139,11 @@ fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     supervisor.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
     assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
     supervisor.note(&effects).expect("a note");
-    // It cannot enter, for the name of its mailbox is taken.
+    // It cannot register, because the name of its mailbox is taken.
     supervisor.follow(effects).expect("another note");
-    assert!(!supervisor.pending.is_empty(), "the core has not heard that it failed");
+    assert!(!supervisor.pending.is_empty(), "the core has not received the failure");
     drop(supervisor);
-    keeper.obey();
+    keeper.execute();
     assert_eq!(keeper.cells.len(), 1);
     let (_link, mut link, handover) = keeper.hand_over(plan);
     let next = take_over(&mut link, handover).expect("all that was kept");
@@ -155,14 +160,14 @@ fn a_cell_whose_reports_have_a_gap_is_ended() {
         let capability = serve(&mut supervisor, &mut keeper);
         let report = Report::WantCheckpoint { cell: CELL };
         for number in [0, 1] {
-            say(&keeper.cells[0], capability, number, report.clone());
+            send_report(&keeper.cells[0], capability, number, report.clone());
             supervisor.receive_from_cell(CELL).expect("a report");
-            keeper.obey();
+            keeper.execute();
             assert!(keeper.killed.is_empty(), "{number}");
         }
-        say(&keeper.cells[0], capability, gap, report.clone());
+        send_report(&keeper.cells[0], capability, gap, report.clone());
         supervisor.receive_from_cell(CELL).expect("nothing of its own fails");
-        keeper.obey();
+        keeper.execute();
         assert_eq!(keeper.killed, [supervisor.cells[CELL].token]);
         clear_up(&supervisor, &path);
     }

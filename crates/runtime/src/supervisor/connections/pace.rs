@@ -1,23 +1,22 @@
-//! How many connections are accepted, so that a flood of them takes a bounded part of a core from
-//! everything else.
+//! The rate at which connections are accepted, so that a flood of them takes a bounded part of a
+//! core.
 //!
-//! A connection takes a token, of which there are up to [`BURST`]; [`A_TICK`] new ones come every
-//! [`TICK`], on a larger machine more. Connections for which there is no token wait in the
-//! listener's queue, in their order, and when that is full, clients wait in `connect`. The
-//! supervisor refuses none: under a flood a client waits for those before it, some tenths of a
-//! second at most.
+//! A connection takes a token, of which there are up to [`BURST`]; [`A_TICK`] new ones are added
+//! every [`TICK`], on a larger machine more. Connections without a token wait in the listener's
+//! queue, in order, and when that is full, clients wait in `connect`. The supervisor refuses none:
+//! under a flood a client waits for the connections before it, some tenths of a second at most.
 
 use std::time::Duration;
 
 use warren_base::Instant;
 
-/// Programs that start at once and connect together wait for nothing.
+/// Programs that start at once and connect together do not wait.
 pub const BURST: u64 = 256;
 
-/// To accept a connection, hear and answer it, and close it takes some 30 us, and a look at all
-/// connections as much: of two thousand a second, taken sixteen at a time, a flood has less than a
-/// tenth of a core. So many are taken for each [`CORES`] of the machine, where as many more
-/// programs may start.
+/// Accepting a connection, receiving and answering its request, and closing it takes some 30 us,
+/// and polling all connections takes as long. With two thousand a second, sixteen at a time, a
+/// flood takes less than a tenth of a core. So many are accepted for each [`CORES`] of the machine,
+/// because a larger machine starts more programs.
 pub const A_TICK: u64 = 16;
 pub const CORES: usize = 2;
 pub const TICK: Duration = Duration::from_millis(8);
@@ -29,7 +28,7 @@ pub struct Pace {
     tokens: u64,
     /// Tokens that a tick adds.
     a_tick: u64,
-    /// Since then no token was added.
+    /// The time up to which tokens were added.
     since: Instant,
 }
 
@@ -50,12 +49,12 @@ impl Pace {
         self.tokens > 0
     }
 
-    /// One was accepted, as was permitted.
+    /// Takes the token of a connection that was accepted.
     pub fn count(&mut self) {
         self.tokens -= 1;
     }
 
-    /// How long nothing is permitted.
+    /// How long no connection is permitted.
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         let due = self.since + TICK;
         (self.tokens == 0 && now < due).then(|| due - now)
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_waits_for_nothing_and_a_flood_for_its_turn() {
+    fn a_burst_does_not_wait_and_a_flood_does() {
         let mut pace = Pace::new(CORES);
         let mut now = Instant(HOUR);
         assert_eq!(pace.wait(now), None);
@@ -82,7 +81,7 @@ mod tests {
         assert_eq!(pace.wait(now), Some(TICK));
         now = now + TICK / 2;
         assert_eq!((taken(&mut pace, now), pace.wait(now)), (0, Some(TICK / 2)));
-        // What is over of a tick is not lost.
+        // The rest of a tick is not lost.
         now = now + TICK * 2;
         assert_eq!((pace.wait(now), taken(&mut pace, now)), (None, 2 * A_TICK));
         assert_eq!(pace.wait(now), Some(TICK / 2));
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_machine_lets_in_more() {
+    fn a_larger_machine_accepts_more() {
         let now = Instant(HOUR);
         for (cores, more) in [(1, 1), (16, 8), (64, 32)] {
             let mut pace = Pace::new(cores);

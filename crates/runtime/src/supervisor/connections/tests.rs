@@ -2,7 +2,7 @@ use super::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::connect;
 
-/// A control socket at a scratch file's place, and the way to it.
+/// A control socket for a scratch file, and its path.
 struct Place {
     file: PathBuf,
     socket: Connections,
@@ -39,7 +39,7 @@ impl Place {
         let number = ConnectionNo(self.socket.next);
         self.now = self.now + pace::TICK;
         self.socket.accept(self.now);
-        assert!(self.socket.accepted.contains_key(&number), "it is let in");
+        assert!(self.socket.accepted.contains_key(&number), "it is accepted");
         (Link::new(socket, Trust::Host), number)
     }
 
@@ -58,7 +58,7 @@ fn ask(link: &Link, request: &ControlRequest) {
 fn a_flood_of_connections_is_accepted_at_a_pace() {
     let mut place = Place::new("flood");
     let now = Instant(1 << 40);
-    // More than a burst; those that may not come in wait at the socket, which has room for them.
+    // More than a burst. The connections without a token fit the listener's queue.
     let flood = pace::BURST + BACKLOG as u64 / 2;
     for _ in 0..flood {
         let client = place.connect();
@@ -78,7 +78,7 @@ fn a_flood_of_connections_is_accepted_at_a_pace() {
 }
 
 #[test]
-fn a_visitor_gets_one_answer() {
+fn a_connection_gets_one_answer() {
     let mut place = Place::new("client");
     let (mut link, number) = place.enter();
     for _ in 0..3 {
@@ -91,17 +91,17 @@ fn a_visitor_gets_one_answer() {
         Vec::new(),
     );
     assert!(place.socket.receive(number).is_none() && place.socket.accepted.is_empty());
-    // What it asked for first has come.
+    // The answer to its first request has arrived.
     assert!(matches!(link.receive(Wait::Yes), Ok(Received::Packet(_))));
     assert!(matches!(link.receive(Wait::Yes), Ok(Received::Closed)));
     place.close();
 }
 
 #[test]
-fn a_request_of_another_version_is_told_so_though_it_is_laid_out_otherwise() {
+fn a_request_of_another_version_and_layout_is_refused_as_such() {
     let mut place = Place::new("older");
     let (mut link, number) = place.enter();
-    // A stop, before it could be forced.
+    // A stop of a version without `force`.
     let older = [&[3][..], &(CONTROL_VERSION - 1).to_le_bytes()].concat();
     assert!(ControlRequest::from_bytes(&older).is_err());
     link.send(&older, &[], Wait::Yes).expect("send");
@@ -113,14 +113,17 @@ fn a_request_of_another_version_is_told_so_though_it_is_laid_out_otherwise() {
 }
 
 #[test]
-fn only_a_client_says_what_uses_its_mount() {
+fn only_a_client_may_report_what_uses_its_mount() {
     let mut place = Place::new("in-use");
     let in_use = ControlRequest::InUse { version: CONTROL_VERSION, number: 7, by: (*b"x").into() };
     let (link, number) = place.enter();
     assert!(place.socket.enter(number, ClientId(3)));
     ask(&link, &in_use);
-    let heard = place.socket.receive(number);
-    assert!(matches!(heard, Some(ConnectionEvent::InUse { client: ClientId(3), number: 7, .. })));
+    let received = place.socket.receive(number);
+    assert!(matches!(
+        received,
+        Some(ConnectionEvent::InUse { client: ClientId(3), number: 7, .. })
+    ));
     let (mut stranger, number) = place.enter();
     ask(&stranger, &in_use);
     assert!(place.socket.receive(number).is_none());
@@ -131,7 +134,7 @@ fn only_a_client_says_what_uses_its_mount() {
 }
 
 #[test]
-fn who_was_refused_may_not_ask_again() {
+fn a_refused_connection_may_not_ask_again() {
     let mut place = Place::new("refused");
     let (mut link, number) = place.enter();
     let (version, mounted) = (CONTROL_VERSION + 1, Box::default());
@@ -153,19 +156,19 @@ fn descriptors_of_clients_are_not_kept() {
     let request = ControlRequest::Status { version: CONTROL_VERSION }.to_bytes();
     match link.send(&request, &[writer.as_fd()], Wait::Yes) {
         Err(error) => assert_eq!(error, OsError::PERM, "the kernel refuses them"),
-        // An older one hands them over, and they are dropped.
+        // An older kernel passes them, and they are dropped.
         Ok(()) => assert!(matches!(place.socket.receive(number), Some(ConnectionEvent::Status))),
     }
     drop(writer);
     let mut fds = [PollFd::new(&reader, PollFlags::IN)];
     assert_eq!(poll(&mut fds, None), Ok(1));
-    assert!(fds[0].revents().contains(PollFlags::HUP), "nobody holds the other end");
+    assert!(fds[0].revents().contains(PollFlags::HUP), "the other end is closed");
     place.close();
 }
 
-/// Whose clients cells have not taken leave of has them still.
+/// Cells still know the client.
 #[test]
-fn who_hangs_up_makes_no_room_before_its_client_is_forgotten() {
+fn a_closed_connection_makes_no_room_before_its_client_is_forgotten() {
     const STRANGER: u32 = 4_294_967_000;
     let mut place = Place::new("leaving");
     let clients: Vec<ClientId> = (0..CONNECTIONS_OF_ONE_MAX as u32).map(ClientId).collect();
@@ -180,15 +183,15 @@ fn who_hangs_up_makes_no_room_before_its_client_is_forgotten() {
         );
     }
     assert!(!place.socket.has_room_for(STRANGER));
-    assert!(place.socket.has_room_for(STRANGER - 1), "others have theirs");
+    assert!(place.socket.has_room_for(STRANGER - 1), "other users have room");
     place.socket.forget(clients[0]);
     assert!(place.socket.has_room_for(STRANGER));
     place.close();
 }
 
-/// Who could connect, by a socket's mode or its owner's doing, is still judged by who it is.
+/// The socket's mode or its owner may let a process connect, but its identity decides.
 #[test]
-fn only_whom_the_rule_names_is_answered() {
+fn only_users_that_the_rule_admits_are_answered() {
     const STRANGER: u32 = 4_294_967_000;
     let requests = [
         ControlRequest::Status { version: CONTROL_VERSION },

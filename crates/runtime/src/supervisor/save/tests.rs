@@ -8,12 +8,12 @@ use warren_proto::{Cause, Cover};
 use super::*;
 
 const AREA: LogArea = LogArea { start: BlockNo(8), blocks: 8 };
-/// Where the data of files lies.
+/// The block of the first page of file data.
 const DATA: u64 = 32;
 const INCARNATION: u64 = 3;
 const RECORDS: u64 = 6;
 
-/// A device in memory, of which some blocks cannot be read.
+/// A device in memory with some unreadable blocks.
 #[derive(Default)]
 struct Device {
     blocks: RefCell<BTreeMap<u64, Vec<u8>>>,
@@ -60,7 +60,7 @@ impl Device {
         self.write(AREA.start, &image.bytes[..count * BLOCK_SIZE]).expect("in memory");
     }
 
-    /// How many records the next start would find.
+    /// The number of records that the next start would find.
     fn records(&self) -> u64 {
         let mut bytes = vec![0; AREA.bytes() as usize];
         self.read(AREA.start, &mut bytes).expect("it can be read by then");
@@ -78,7 +78,7 @@ fn page(number: u64) -> Vec<u8> {
     vec![number as u8 + 1; BLOCK_SIZE]
 }
 
-/// Records of which each names a page, and half of which lie in the first block.
+/// Records that name a page each. Half of them lie in the first block.
 fn image() -> Image {
     let mut bytes = Vec::new();
     for number in 0..RECORDS {
@@ -103,7 +103,7 @@ fn image() -> Image {
     Image { area: AREA, bytes }
 }
 
-/// With the data of the first `count` records.
+/// A device with the data of the first `count` records.
 fn device(count: u64) -> Device {
     let device = Device::default();
     for number in 0..count {
@@ -113,7 +113,7 @@ fn device(count: u64) -> Device {
 }
 
 #[test]
-fn what_was_not_committed_is_written_as_far_as_its_data_is_there() {
+fn uncommitted_records_are_written_up_to_the_first_without_its_data() {
     for count in 0..=RECORDS {
         let device = device(count);
         device.log().complete(&mut image()).expect("saved");
@@ -122,7 +122,7 @@ fn what_was_not_committed_is_written_as_far_as_its_data_is_there() {
 }
 
 #[test]
-fn data_that_cannot_be_read_cuts_off_nothing_that_was_committed() {
+fn unreadable_data_cuts_off_no_committed_record() {
     for number in 0..RECORDS {
         for committed in 1..=2 {
             let mut device = device(RECORDS);
@@ -136,7 +136,7 @@ fn data_that_cannot_be_read_cuts_off_nothing_that_was_committed() {
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_left_as_it_is() {
+fn an_unreadable_log_is_not_changed() {
     for block in 0..AREA.blocks {
         let mut device = device(RECORDS / 2 + 1);
         device.commit(&image(), 2);

@@ -1,5 +1,5 @@
-//! Programs of several mounts that work on the pages of one file: they read it through their kernels' caches and past
-//! them, write, cut it and make it longer, with and without a lock of the whole file.
+//! Programs of several mounts that share the pages of one file: they read it through their kernels'
+//! caches and directly, write, shrink and extend it, with and without a lock of the whole file.
 
 use warren_base::Rng;
 use warren_base::limits::BLOCK_SIZE;
@@ -9,13 +9,13 @@ use warren_proto::{AccessMode, Capabilities, Handle, Position, Request, SetAttr}
 use super::{Draw, Drawn, HANDLES_MAX, unlock};
 const BOTH: AccessMode = AccessMode::READ.union(AccessMode::WRITE);
 
-/// Few enough that programs meet in them.
+/// Few, so that programs conflict.
 const SHARED_PAGES: u64 = 3;
-/// How far into the file they reach.
+/// The length of the file that they use.
 pub const SHARED_REACH: u64 = SHARED_PAGES * BLOCK_SIZE as u64;
 
 impl Draw<'_> {
-    /// `None`: there is no such file yet, or no handle of it to be had.
+    /// `None`: there is no such file yet, or no handle of it is available.
     pub(super) fn share_pages(&mut self) -> Option<Drawn> {
         let Some(ino) = self.known.shared else {
             let mut handles = self.holdings.handles.iter();
@@ -26,7 +26,7 @@ impl Draw<'_> {
             let mut handles = self.holdings.handles.iter();
             handles.find(|(handle, access)| handle.ino == ino && *access == wanted).map(|h| h.0)
         };
-        // One through which the cache is read, and one for all else.
+        // One handle to read through the cache, and one for everything else.
         let missing = match (of(AccessMode::READ), of(BOTH)) {
             (Some(reader), Some(writer)) => return self.use_shared((reader, writer)),
             (None, _) => AccessMode::READ,
@@ -41,7 +41,8 @@ impl Draw<'_> {
         let is_locked = self.holdings.has_locked(ino);
         let cuts =
             !self.front || self.swarm.cuts_freely || (self.swarm.cuts_under_locks && is_locked);
-        // What may be done now, and how likely each is. Writes without the lock wait for the pages of who has it.
+        // The calls that are allowed now, and their weights. Writes without the lock wait for the
+        // lock holder's pages.
         let choices = [
             (Use::Read, 6),
             (Use::Look, 2),
@@ -63,7 +64,7 @@ impl Draw<'_> {
                 let position = Position::At(self.rng.below(SHARED_REACH));
                 self.write_at(writer, position)
             }
-            // Down and up again: what lay between must read as zeros.
+            // Shrink and extend again: the range between must read as zeros.
             Use::Cut => {
                 let size = *self.rng.pick(&[0, 100, SHARED_REACH / 2, SHARED_REACH, SHARED_REACH]);
                 let kill_privileges = self.uid != 0;
@@ -80,7 +81,7 @@ impl Draw<'_> {
     }
 }
 
-/// What is done with the file.
+/// The use of the file.
 #[derive(Clone, Copy)]
 enum Use {
     Read,

@@ -1,10 +1,12 @@
-//! A record of what a fleet's processes write and flush, for tests that rebuild what a power cut would have left.
+//! A trace of the writes and flushes of a fleet's processes, for tests that rebuild the states
+//! after a power cut.
 //!
-//! With the feature `recording`, where [`ENVIRONMENT`] names a file, every process that opens the pool appends to it: a write with its
-//! bytes before it is begun, a flush before it is begun, and the end of either after it is over. Each entry
-//! is one `write(2)` to a file opened with `O_APPEND`, so the entries of all processes have one order, and in
-//! that order nothing ends before its end is known to whoever acts on it. A flush covers the writes whose end
-//! stands before its beginning, and nothing else; a write-through covers itself.
+//! With the feature `recording`, if [`ENVIRONMENT`] names a file, every process that opens the pool
+//! appends to it: a write with its bytes before it begins, a flush before it begins, and the end of
+//! either after it is over. Each entry is one `write(2)` to a file opened with `O_APPEND`, so the
+//! entries of all processes have one order, and in that order a request ends before any process
+//! acts on its end. A flush covers the writes whose end precedes its beginning, and no others; a
+//! write-through covers itself.
 //!
 //! ```text
 //! entry    0  4  what: 0 write, 1 write-through, 2 flush, 3 end, 4 failed end, 5 mark
@@ -32,7 +34,7 @@ pub const ENVIRONMENT: &str = "WARREN_RECORD_DEVICE";
 
 const HEADER: usize = 32;
 
-/// What the record says.
+/// An entry of the trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// A request of a process begins.
@@ -45,24 +47,24 @@ pub enum Entry {
     Flush {
         by: (u32, u64),
     },
-    /// It is over, and whether it succeeded.
+    /// The request is over, and whether it succeeded.
     End {
         by: (u32, u64),
         ok: bool,
     },
-    /// What whoever asks has noted.
+    /// A mark of the test.
     Mark(u64),
 }
 
-/// Where to append.
+/// Appends to a trace.
 #[derive(Clone, Debug)]
-pub struct Recorder {
+pub struct TraceWriter {
     file: Arc<File>,
     next: Arc<AtomicU64>,
 }
 
-impl Recorder {
-    /// The record that the environment asks for, if it does.
+impl TraceWriter {
+    /// The trace that the environment requests, if any.
     #[cfg(feature = "recording")]
     pub(crate) fn wanted() -> io::Result<Option<Self>> {
         std::env::var_os(ENVIRONMENT).map(|path| Self::append_to(Path::new(&path))).transpose()
@@ -78,7 +80,7 @@ impl Recorder {
         Ok(Self { file: Arc::new(file), next: Arc::default() })
     }
 
-    /// A request that begins. Its number is for [`Self::end`].
+    /// Traces a request that begins. Its number is for [`Self::end`].
     pub(crate) fn write(&self, block: BlockNo, bytes: &[u8], through: bool) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.put(u32::from(through), number, block, bytes);
@@ -100,7 +102,7 @@ impl Recorder {
     }
 
     /// # Panics
-    /// If it cannot be written: a record with a gap would accuse the innocent.
+    /// If it cannot be written: a trace with a gap would show errors that do not exist.
     fn put(&self, what: u32, number: u64, block: BlockNo, bytes: &[u8]) {
         let mut entry = Vec::with_capacity(HEADER + bytes.len());
         entry.extend_from_slice(&what.to_le_bytes());
@@ -110,12 +112,12 @@ impl Recorder {
         }
         entry.extend_from_slice(bytes);
         let written = (&*self.file).write(&entry);
-        assert!(written.is_ok_and(|len| len == entry.len()), "the record of the device has a gap");
+        assert!(written.is_ok_and(|len| len == entry.len()), "the trace of the device has a gap");
     }
 }
 
-/// Reads a record; `None` if it is none.
-pub fn read_record(bytes: &[u8]) -> Option<Vec<Entry>> {
+/// Parses a trace; `None` if it is malformed.
+pub fn read_trace(bytes: &[u8]) -> Option<Vec<Entry>> {
     let (mut rest, mut entries) = (bytes, Vec::new());
     while !rest.is_empty() {
         let (header, behind) = rest.split_at_checked(HEADER)?;
@@ -135,55 +137,55 @@ pub fn read_record(bytes: &[u8]) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-/// A queue whose writes and flushes are recorded.
-pub(crate) struct Recording {
+/// A queue that traces its writes and flushes.
+pub(crate) struct TracedDevice {
     device: Box<dyn Device>,
-    recorder: Recorder,
-    /// Requests under way, by the submitter's name: a cell's requests in parts share theirs.
+    trace: TraceWriter,
+    /// Requests in flight, by the submitter's token: the parts of a split request share it.
     under_way: Vec<(u64, u64)>,
 }
 
-impl Recording {
-    pub fn new(device: Box<dyn Device>, recorder: Recorder) -> Self {
-        Self { device, recorder, under_way: Vec::new() }
+impl TracedDevice {
+    pub fn new(device: Box<dyn Device>, trace: TraceWriter) -> Self {
+        Self { device, trace, under_way: Vec::new() }
     }
 
     fn begin_write(&self, block: BlockNo, frames: &[*const u8], through: bool) -> u64 {
         let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
         for (frame, into) in frames.iter().zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
-            // SAFETY: the submitter promised that the frame can be read and does not change until the
-            // request is done, and it has not even begun.
+            // SAFETY: the submitter promised that the frame can be read and does not change until
+            // the request is done, and it has not even begun.
             let frame = unsafe { std::slice::from_raw_parts(*frame, BLOCK_SIZE) };
             into.copy_from_slice(frame);
         }
-        self.recorder.write(block, &bytes, through)
+        self.trace.write(block, &bytes, through)
     }
 }
 
-impl Device for Recording {
+impl Device for TracedDevice {
     fn len_blocks(&self) -> u64 {
         self.device.len_blocks()
     }
 
     unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller makes the same promise.
         unsafe { self.device.submit_read(token, block, frames) };
     }
 
     unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
         self.under_way.push((token, self.begin_write(block, frames, false)));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller makes the same promise.
         unsafe { self.device.submit_write(token, block, frames) };
     }
 
     unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
         self.under_way.push((token, self.begin_write(block, frames, true)));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller makes the same promise.
         unsafe { self.device.submit_write_through(token, block, frames) };
     }
 
     fn submit_flush(&mut self, token: u64) {
-        self.under_way.push((token, self.recorder.flush()));
+        self.under_way.push((token, self.trace.flush()));
         self.device.submit_flush(token);
     }
 
@@ -204,9 +206,9 @@ impl Device for Recording {
         self.device.poll(done)?;
         for done in &done[before..] {
             let at = self.under_way.iter().position(|(token, _)| *token == done.token);
-            // Reads are not recorded.
+            // Reads are not traced.
             if let Some(at) = at {
-                self.recorder.end(self.under_way.remove(at).1, done.result.is_ok());
+                self.trace.end(self.under_way.remove(at).1, done.result.is_ok());
             }
         }
         Ok(())
@@ -227,14 +229,14 @@ mod tests {
     use crate::conformance::ScratchPath;
 
     #[test]
-    fn what_is_recorded_can_be_read() {
+    fn a_trace_can_be_read() {
         let scratch = ScratchPath::new();
-        let recorder = Recorder::append_to(scratch.path()).unwrap();
+        let trace = TraceWriter::append_to(scratch.path()).unwrap();
         let bytes = vec![7; 2 * BLOCK_SIZE];
-        let (write, flush) = (recorder.write(BlockNo(9), &bytes, true), recorder.flush());
-        recorder.end(flush, false);
-        recorder.end(write, true);
-        recorder.mark(3);
+        let (write, flush) = (trace.write(BlockNo(9), &bytes, true), trace.flush());
+        trace.end(flush, false);
+        trace.end(write, true);
+        trace.mark(3);
         let by = |number| (std::process::id(), number);
         let record = std::fs::read(scratch.path()).unwrap();
         let expected = [
@@ -244,7 +246,7 @@ mod tests {
             Entry::End { by: by(write), ok: true },
             Entry::Mark(3),
         ];
-        assert_eq!(read_record(&record).unwrap(), expected);
-        assert_eq!(read_record(&record[..record.len() - 1]), None);
+        assert_eq!(read_trace(&record).unwrap(), expected);
+        assert_eq!(read_trace(&record[..record.len() - 1]), None);
     }
 }

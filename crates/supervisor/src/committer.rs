@@ -9,7 +9,7 @@
 //! equal copies, so that damage to one never brings back a state whose blocks were used again.
 //!
 //! After a failed flush, or a failed write of a superblock, it is unknown what is on the device.
-//! From then on the recorder is broken and records nothing more.
+//! From then on the committer is broken and records nothing more.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub(crate) enum Begun {
     Writing,
 }
 
-pub(crate) struct Recorder {
+pub(crate) struct Committer {
     ledger: Ledger,
     step: Step,
     /// The write of the other superblock.
@@ -61,12 +61,12 @@ pub(crate) struct Recorder {
     last_io: u64,
 }
 
-impl Recorder {
+impl Committer {
     pub const fn new(ledger: Ledger) -> Self {
         Self { ledger, step: Step::Idle, other: None, broken: None, last_io: 0 }
     }
 
-    /// The recorder of a supervisor that takes over. It is `broken` if the recorder of its
+    /// The committer of a supervisor that takes over. It is `broken` if the committer of its
     /// predecessor was, or if a flush has failed.
     pub fn adopt(ledger: Ledger, broken: Option<Errno>) -> Self {
         Self { broken, ..Self::new(ledger) }
