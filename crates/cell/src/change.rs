@@ -94,10 +94,15 @@ pub(crate) fn make(
 }
 
 /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
+#[inline]
 pub(crate) fn revoke_late(turn: &mut Turn<'_>) {
-    if turn.leases.late.is_empty() {
-        return;
+    if !turn.leases.late.is_empty() {
+        revoke_put_off(turn);
     }
+}
+
+#[cold]
+fn revoke_put_off(turn: &mut Turn<'_>) {
     for (changes, client) in std::mem::take(&mut turn.leases.late) {
         revoke_all(&changes, client, turn);
     }

@@ -176,15 +176,15 @@ impl Shard {
     /// The inode as others see it, if it exists. A directory's counts and times are its part's.
     pub(crate) fn inode_value(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
         let Some(inode) = self.inode(ino)? else { return Ok(None) };
-        let mut value = InodeValue { attr: attr_of(ino, inode), parent: inode.parent, entries: 0 };
+        let (mut attr, mut entries) = (attr_of(ino, inode), 0);
         if inode.kind == FileKind::Directory {
             let part = self.part(ino)?.ok_or(Errno::EIO)?;
-            value.entries = part.entries;
-            value.attr.nlink = value.attr.nlink.saturating_add(part.subdirs);
-            value.attr.mtime = part.mtime;
-            value.attr.ctime = value.attr.ctime.max(part.ctime);
+            entries = part.entries;
+            attr.nlink = attr.nlink.saturating_add(part.subdirs);
+            attr.mtime = part.mtime;
+            attr.ctime = attr.ctime.max(part.ctime);
         }
-        Ok(Some(value))
+        Ok(Some(InodeValue { attr, parent: inode.parent, entries }))
     }
 
     pub(crate) fn dentry(
@@ -363,14 +363,20 @@ impl Shard {
 
     /// The inode, if it exists and has a link or is open.
     pub(crate) fn linked_or_open(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
-        let value = self.inode_value(ino)?;
-        Ok(value.filter(|value| value.attr.nlink > 0 || self.opens.is_open(ino)))
+        match self.inode_value(ino) {
+            Ok(Some(value)) if value.attr.nlink == 0 && !self.opens.is_open(ino) => Ok(None),
+            value => value,
+        }
     }
 
     /// The same; ESTALE if it is gone. Waits while a transaction may be changing it.
     pub(crate) fn living(&self, ino: Ino) -> Result<InodeValue, Stop> {
         self.check_unlocked(ino, LockMode::Read)?;
-        Ok(self.linked_or_open(ino)?.ok_or(Errno::ESTALE)?)
+        match self.linked_or_open(ino) {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => Err(Errno::ESTALE.into()),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// The same without a copy of all of it.

@@ -9,6 +9,7 @@ use warren_proto::{
 
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
+use crate::inode::answer::Finished;
 use crate::inode::grant::{grant_attr, grant_name};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
@@ -35,71 +36,88 @@ pub(crate) fn run_on_names(
     id: TaskId,
     task: &mut Task,
     turn: &mut Turn<'_>,
-) -> Result<Answer, Stop> {
-    loop {
-        if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
-            coordinator.acquire(shards, (id, task), turn)?;
-        }
-        match plan(shards, coordinator, id, task, turn)? {
-            Some(plan) => return carry_out(shards, coordinator, id, task, plan, turn),
-            None => continue,
-        }
+) -> Result<Finished, Stop> {
+    match plan(shards, coordinator, id, task, turn) {
+        Ok(plan) => carry_out(shards, coordinator, id, task, plan, turn),
+        Err(stop) => Err(stop),
     }
 }
 
-/// What the request comes to; `None` if that has to be found out again, under more locks.
+/// What the request comes to, ready to be carried out. A transaction finds it out again until it
+/// holds all that it has touched.
 fn plan(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     id: TaskId,
     task: &mut Task,
     turn: &mut Turn<'_>,
-) -> Result<Option<Plan>, Stop> {
-    let Work::Request { from, request, who, .. } = &task.work else {
-        unreachable!("only requests are on names");
-    };
-    let client = from.client;
-    let mut view = View::new(shards, (turn.volume, turn.now.wall), who, task.txn.as_deref());
-    let planned = op::plan(&mut view, request);
-    let seen = view.into_seen();
-    coordinator.steps_up += u64::from(seen.steps);
-    if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
-        txn.ascents.extend(seen.ascents);
-    }
-    match planned {
-        Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
-            // A transaction locks and changes any shard.
-            coordinator.begin(task, turn);
-            return Err(Stop::Wait(Wait::Coarser));
+) -> Result<Plan, Stop> {
+    loop {
+        if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
+            coordinator.acquire(shards, (id, task), turn)?;
         }
-        Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
-            return planned.map(Some);
-        }
-        _ => {}
-    }
-    if task.txn.is_some() && !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
-        return Ok(None);
-    }
-    match planned {
-        Err(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, task), ino, turn)),
-        Err(Stop::Wait(Wait::Remote)) => {
-            // Everything touched is held, yet a value is missing: the peer did not send it.
-            Err(Stop::Fail(Errno::EPROTO))
-        }
-        Ok(plan) if turn.log.commits.is_last() && !plan.changes.is_empty() => {
-            Err(Errno::EROFS.into())
-        }
-        Ok(plan) => {
-            let own = own_changes(shards, &plan.changes);
-            task.state.holds_locks = task.holds_locks();
-            ready(shards, &own, Some(client), &mut task.state, false, turn)?;
-            if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
-                cover_replacements(shards, &plan.changes, turn)?;
+        let Work::Request { request, who, .. } = &task.work else {
+            unreachable!("only requests are on names");
+        };
+        let mut view = View::new(shards, (turn.volume, turn.now.wall), who, task.txn.as_deref());
+        let planned = op::plan(&mut view, request);
+        coordinator.steps_up += u64::from(view.steps());
+        let Some(seen) = view.into_seen() else {
+            if let Err(Stop::Wait(Wait::Remote)) = planned {
+                // A transaction locks and changes any shard.
+                coordinator.begin(task, turn);
+                return Err(Stop::Wait(Wait::Coarser));
             }
-            Ok(Some(plan))
+            if let Ok(plan) = &planned {
+                get_ready(shards, task, plan, turn)?;
+            }
+            return planned;
+        };
+        if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
+            txn.ascents.extend(seen.ascents);
         }
-        Err(stop) => Err(stop),
+        if let Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) = planned
+        {
+            return planned;
+        }
+        if !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
+            continue;
+        }
+        match &planned {
+            Ok(plan) => get_ready(shards, task, plan, turn)?,
+            Err(Stop::Wait(Wait::Peek(ino))) => {
+                return Err(coordinator.peek((id, task), *ino, turn));
+            }
+            Err(Stop::Wait(Wait::Remote)) => {
+                // Everything touched is held, yet a value is missing: the peer did not send it.
+                return Err(Stop::Fail(Errno::EPROTO));
+            }
+            Err(_) => {}
+        }
+        return planned;
     }
+}
+
+/// Brings what the plan's changes on this cell need.
+fn get_ready(
+    shards: &mut Shards,
+    task: &mut Task,
+    plan: &Plan,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    task.state.holds_locks = task.holds_locks();
+    if plan.changes.is_empty() {
+        return Ok(());
+    }
+    if turn.log.commits.is_last() {
+        return Err(Errno::EROFS.into());
+    }
+    let own = own_changes(shards, &plan.changes);
+    ready(shards, &own, task.state.client, &mut task.state, false, turn)?;
+    if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
+        cover_replacements(shards, &plan.changes, turn)?;
+    }
+    Ok(())
 }
 
 /// Logs what files of this cell hold that take the names of others. Out of line: most operations
@@ -136,7 +154,7 @@ fn carry_out(
     task: &mut Task,
     plan: Plan,
     turn: &mut Turn<'_>,
-) -> Result<Answer, Stop> {
+) -> Result<Finished, Stop> {
     let client = task.state.client.expect("a request");
     if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
         let Work::Request { who, .. } = &task.work else {
@@ -148,15 +166,17 @@ fn carry_out(
         let shard = shards.own(attr.ino.shard());
         ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
     }
-    let own = own_changes(shards, &plan.changes);
-    make(shards, &own, Some(client), turn);
+    if !plan.changes.is_empty() {
+        let own = own_changes(shards, &plan.changes);
+        make(shards, &own, Some(client), turn);
+    }
     if task.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
         coordinator.commit(shards, (id, task), remote, turn);
     }
     let Work::Request { who, .. } = &task.work else { unreachable!("only requests are on names") };
-    Ok(answer(shards, plan.reply, who, client, turn))
+    Ok(Some((answer(shards, plan.reply, who, client, turn), 0)))
 }
 
 fn answer(
