@@ -33,14 +33,8 @@ impl Core {
         shared: &mut Shared,
         (now, memory, effects): (Clock, &mut dyn Memory, &mut Vec<Effect>),
     ) {
-        let mut turn = shared.turn(now, memory, effects);
-        self.route(event, &mut turn);
-        let record = turn.record;
-        shared.log.close_record(record);
-    }
-
-    #[inline]
-    fn route(&mut self, event: Event, turn: &mut Turn<'_>) {
+        let mut lent = shared.turn(now, memory, effects);
+        let turn = &mut lent;
         revoke_late(turn);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
@@ -79,17 +73,9 @@ impl Core {
             }
         }
         self.run_ready(turn);
-        let lsn = turn.log.image.last();
-        for effect in turn.effects.iter_mut() {
-            if let Effect::Send { message, .. } = effect {
-                message.lsn = lsn;
-            }
-        }
-        // What was for a lost cell is said again, as far as need be, when its successor has joined.
-        if turn.peers.are_some_lost() {
-            let is_for_lost = |effect: &Effect| matches!(effect, Effect::Send { to, .. } if turn.peers.is_lost(*to));
-            turn.effects.retain(|effect| !is_for_lost(effect));
-        }
+        finish_messages(turn);
+        let record = lent.record;
+        shared.log.close_record(record);
     }
 
     /// On whose behalf the request is to be executed, unless it is not to be. One that was executed
@@ -253,5 +239,23 @@ impl Core {
         if readiness.shards_are_open() && !self.replay.is_done() {
             waits.start(Work::Recover);
         }
+    }
+}
+
+/// Names in each message of the turn what it rests on.
+#[inline]
+fn finish_messages(turn: &mut Turn<'_>) {
+    let lsn = turn.log.image.last();
+    for effect in turn.effects.iter_mut() {
+        if let Effect::Send { message, .. } = effect {
+            message.lsn = lsn;
+        }
+    }
+    // What was for a lost cell is said again, as far as need be, when its successor has joined.
+    if turn.peers.are_some_lost() {
+        let peers = &*turn.peers;
+        let is_lost =
+            |effect: &Effect| matches!(effect, Effect::Send { to, .. } if peers.is_lost(*to));
+        turn.effects.retain(|effect| !is_lost(effect));
     }
 }

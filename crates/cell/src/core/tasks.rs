@@ -321,10 +321,18 @@ impl Core {
         }
     }
 
+    #[inline]
     pub(super) fn finish(&mut self, task: &Task, answer: Finished, turn: &mut Turn<'_>) {
-        if let Work::Request { from, header, request, who } = &task.work {
-            return self.finish_request((*from, header.seq), (who, request), answer, turn);
+        match &task.work {
+            Work::Request { from, header, request, who } => {
+                self.finish_request((*from, header.seq), (who, request), answer, turn);
+            }
+            _ => self.finish_other(task, answer, turn),
         }
+    }
+
+    /// The end of a task that executes no request.
+    fn finish_other(&mut self, task: &Task, answer: Finished, turn: &mut Turn<'_>) {
         let Some((answer, _)) = answer else { return };
         match (&task.work, &answer) {
             (Work::Prepare { from, txn, .. }, Err(errno)) => {
@@ -348,7 +356,8 @@ impl Core {
         }
     }
 
-    pub(super) fn finish_request(
+    #[inline]
+    fn finish_request(
         &mut self,
         (to, seq): (SlotRef, u32),
         (who, request): (&Credentials, &Request),

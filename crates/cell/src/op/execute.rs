@@ -14,7 +14,7 @@ use crate::inode::grant::{grant_attr, grant_name};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
 use crate::op::plan::{Plan, PlannedReply};
-use crate::op::view::View;
+use crate::op::view::{Seen, View};
 use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
@@ -37,21 +37,6 @@ pub(crate) fn run_on_names(
     task: &mut Task,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
-    match plan(shards, coordinator, id, task, turn) {
-        Ok(plan) => carry_out(shards, coordinator, id, task, plan, turn),
-        Err(stop) => Err(stop),
-    }
-}
-
-/// What the request comes to, ready to be carried out. A transaction finds it out again until it
-/// holds all that it has touched.
-fn plan(
-    shards: &mut Shards,
-    coordinator: &mut Coordinator,
-    id: TaskId,
-    task: &mut Task,
-    turn: &mut Turn<'_>,
-) -> Result<Plan, Stop> {
     loop {
         if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
             coordinator.acquire(shards, (id, task), turn)?;
@@ -62,60 +47,73 @@ fn plan(
         let mut view = View::new(shards, (turn.volume, turn.now.wall), who, task.txn.as_deref());
         let planned = op::plan(&mut view, request);
         coordinator.steps_up += u64::from(view.steps());
-        let Some(seen) = view.into_seen() else {
-            if let Err(Stop::Wait(Wait::Remote)) = planned {
+        if let Some(seen) = view.into_seen()
+            && !hold(shards, coordinator, (id, task), seen, planned.as_ref().err(), turn)?
+        {
+            continue;
+        }
+        match planned {
+            Ok(ref plan) if turn.log.commits.is_last() && !plan.changes.is_empty() => {
+                return Err(Errno::EROFS.into());
+            }
+            Ok(mut plan) => {
+                get_ready(shards, task, &plan.changes, turn)?;
+                return carry_out(shards, coordinator, id, task, &mut plan, turn);
+            }
+            Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
                 // A transaction locks and changes any shard.
                 coordinator.begin(task, turn);
                 return Err(Stop::Wait(Wait::Coarser));
             }
-            if let Ok(plan) = &planned {
-                get_ready(shards, task, plan, turn)?;
-            }
-            return planned;
-        };
-        if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
-            txn.ascents.extend(seen.ascents);
+            Err(stop) => return Err(stop),
         }
-        if let Err(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) = planned
-        {
-            return planned;
-        }
-        if !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
-            continue;
-        }
-        match &planned {
-            Ok(plan) => get_ready(shards, task, plan, turn)?,
-            Err(Stop::Wait(Wait::Peek(ino))) => {
-                return Err(coordinator.peek((id, task), *ino, turn));
-            }
-            Err(Stop::Wait(Wait::Remote)) => {
-                // Everything touched is held, yet a value is missing: the peer did not send it.
-                return Err(Stop::Fail(Errno::EPROTO));
-            }
-            Err(_) => {}
-        }
-        return planned;
     }
 }
 
-/// Brings what the plan's changes on this cell need.
+/// Holds all that a transaction's operation has touched, which came to a plan or stopped. Returns
+/// false if what it comes to has to be found out again, under more locks.
+fn hold(
+    shards: &mut Shards,
+    coordinator: &mut Coordinator,
+    (id, task): (TaskId, &mut Task),
+    seen: Seen,
+    stop: Option<&Stop>,
+    turn: &mut Turn<'_>,
+) -> Result<bool, Stop> {
+    if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
+        txn.ascents.extend(seen.ascents);
+    }
+    if let Some(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) = stop {
+        return Ok(true);
+    }
+    if !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
+        return Ok(false);
+    }
+    match stop {
+        Some(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, task), *ino, turn)),
+        Some(Stop::Wait(Wait::Remote)) => {
+            // Everything touched is held, yet a value is missing: the peer did not send it.
+            Err(Stop::Fail(Errno::EPROTO))
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Brings what those of the changes need that are made on this cell.
 fn get_ready(
     shards: &mut Shards,
     task: &mut Task,
-    plan: &Plan,
+    changes: &[Change],
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     task.state.holds_locks = task.holds_locks();
-    if plan.changes.is_empty() {
+    if changes.is_empty() {
         return Ok(());
     }
-    if turn.log.commits.is_last() {
-        return Err(Errno::EROFS.into());
-    }
-    let own = own_changes(shards, &plan.changes);
+    let own = own_changes(shards, changes);
     ready(shards, &own, task.state.client, &mut task.state, false, turn)?;
-    if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
-        cover_replacements(shards, &plan.changes, turn)?;
+    if changes.iter().any(|change| replaced_by(change).is_some()) {
+        cover_replacements(shards, changes, turn)?;
     }
     Ok(())
 }
@@ -152,7 +150,7 @@ fn carry_out(
     coordinator: &mut Coordinator,
     id: TaskId,
     task: &mut Task,
-    plan: Plan,
+    plan: &mut Plan,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = task.state.client.expect("a request");
@@ -172,30 +170,33 @@ fn carry_out(
     }
     if task.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());
-        let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
+        let changes = std::mem::take(&mut plan.changes);
+        let remote = changes.into_iter().filter(|change| !owned(change)).collect();
         coordinator.commit(shards, (id, task), remote, turn);
     }
     let Work::Request { who, .. } = &task.work else { unreachable!("only requests are on names") };
-    Ok(Some((answer(shards, plan.reply, who, client, turn), 0)))
+    Ok(Some((answer(shards, &mut plan.reply, who, client, turn), 0)))
 }
 
 fn answer(
     shards: &mut Shards,
-    reply: PlannedReply,
+    reply: &mut PlannedReply,
     who: &Credentials,
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Answer {
-    match reply {
-        PlannedReply::Reply(reply) => Ok(reply),
-        PlannedReply::Absent { dir, name } => match lease_name(shards, dir, &name, client, turn) {
-            Some(lease) => Ok(Reply::Absent(lease)),
-            None => Err(Errno::ENOENT),
-        },
-        PlannedReply::Entry { dir, name, ino, kind, attr } => {
-            Ok(Reply::Entry(entry(shards, (dir, &name), (ino, kind), attr, client, turn)))
+    match *reply {
+        PlannedReply::Reply(ref mut reply) => Ok(std::mem::replace(reply, Reply::Done)),
+        PlannedReply::Absent { dir, ref name } => {
+            match lease_name(shards, dir, name, client, turn) {
+                Some(lease) => Ok(Reply::Absent(lease)),
+                None => Err(Errno::ENOENT),
+            }
         }
-        PlannedReply::Created { dir, name, mut attr, found, open } => {
+        PlannedReply::Entry { dir, ref name, ino, kind, attr } => {
+            Ok(Reply::Entry(entry(shards, (dir, name), (ino, kind), attr, client, turn)))
+        }
+        PlannedReply::Created { dir, ref name, mut attr, found, open } => {
             // A client that went away meanwhile opens nothing more.
             let open = open.filter(|_| turn.clients.is_known(client));
             // What is new is empty: only a file that was found is emptied, with all that follows.
@@ -207,7 +208,7 @@ fn answer(
                 attr = opened.attr;
             }
             let leads = (attr.ino, attr.kind);
-            let entry = entry(shards, (dir, &name), leads, Some(attr), client, turn);
+            let entry = entry(shards, (dir, name), leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
     }
