@@ -48,9 +48,10 @@ pub(crate) fn ready(
         fetch_change(&shards[&change.shard()], change, turn)?;
     }
     // Without a front no client holds such a lease, and the keys need not be built.
-    let recalls = if turn.leases.has_acknowledged() { changes } else { &[] };
-    for key in recalls.iter().flat_map(leases_of).flatten() {
-        free &= recall(&key, client, turn);
+    if turn.leases.has_acknowledged() {
+        for key in changes.iter().flat_map(leases_of).flatten() {
+            free &= recall(&key, client, turn);
+        }
     }
     if !free {
         return Err(Stop::Wait(Wait::Recall));

@@ -193,19 +193,31 @@ impl Shard {
         dir: Ino,
         name: &FileName,
     ) -> Result<Option<(Ino, FileKind)>, Stop> {
-        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
-        let Some(Value::Entries(bucket)) = self.get(&key)? else { return Ok(None) };
+        let Some(Value::Entries(bucket)) = self.entry(secret, dir, name)? else { return Ok(None) };
         let found = bucket.iter().find(|dentry| *dentry.name == *name.as_bytes());
         Ok(found.map(|dentry| (dentry.ino, dentry.kind)))
     }
 
-    /// Whether the entry of this name can be made, or changed if there is one. ENOSPC if its
-    /// bucket, of names with one hash, has no room; EIO if the directory's records contradict each
-    /// other.
-    pub(crate) fn check_entry(&self, secret: u64, dir: Ino, name: &FileName) -> Result<(), Stop> {
+    /// The record of the names with this one's hash.
+    pub(crate) fn entry(
+        &self,
+        secret: u64,
+        dir: Ino,
+        name: &FileName,
+    ) -> Result<Option<&Value>, Stop> {
+        self.get(&Key::entry(dir, name_hash(secret, name.as_bytes())))
+    }
+
+    /// Whether the entry of this name can be made, or changed if there is one, in that record.
+    /// ENOSPC if it has no room; EIO if the directory's records contradict each other.
+    pub(crate) fn check_entry(
+        &self,
+        dir: Ino,
+        name: &FileName,
+        entry: Option<&Value>,
+    ) -> Result<(), Stop> {
         let part = self.part(dir)?.ok_or(Errno::EIO)?;
-        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
-        let Some(value @ Value::Entries(bucket)) = self.get(&key)? else { return Ok(()) };
+        let Some(value @ Value::Entries(bucket)) = entry else { return Ok(()) };
         match bucket.iter().find(|dentry| *dentry.name == *name.as_bytes()) {
             None if value.encoded_len() + Dentry::encoded_len_of(name.as_bytes()) > VALUE_MAX => {
                 Err(Errno::ENOSPC.into())

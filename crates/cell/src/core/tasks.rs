@@ -105,7 +105,16 @@ impl Core {
         if let Some(errno) = signals.failed {
             return self.stop(id, task, Stop::Fail(errno), turn);
         }
-        let outcome = self.work_in_affinity(id, task, turn);
+        // In the affinity that the task asks for, or in a coarser one if it turns out to need that.
+        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
+        self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
+        let mut outcome = self.work(id, task, turn);
+        while matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
+            self.shards.leave();
+            self.shards.enter(Affinity::Volume);
+            outcome = self.work(id, task, turn);
+        }
+        self.shards.leave();
         if !turn.record.is_empty() || task.decided.is_some() {
             let done = outcome.as_ref().ok().and_then(Option::as_ref);
             seal_task(task, done.map(|(answer, _)| answer), turn);
@@ -165,27 +174,6 @@ impl Core {
             None => return false,
         }
         true
-    }
-
-    /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need
-    /// that.
-    #[inline]
-    fn work_in_affinity(
-        &mut self,
-        id: TaskId,
-        task: &mut Task,
-        turn: &mut Turn<'_>,
-    ) -> Result<Finished, Stop> {
-        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
-        self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
-        let mut outcome = self.work(id, task, turn);
-        while matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
-            self.shards.leave();
-            self.shards.enter(Affinity::Volume);
-            outcome = self.work(id, task, turn);
-        }
-        self.shards.leave();
-        outcome
     }
 
     pub(super) fn work(
