@@ -4,9 +4,9 @@
 //! recalled; then word leases revoked, then the trees changed. Nothing waits in the second part.
 
 use warren_base::ClientId;
-use warren_proto::{Change, LeaseKey, Step};
+use warren_proto::{Change, LeaseKey};
 
-use crate::apply::{fetch_change, step};
+use crate::apply::{fetch_change, make_one};
 use crate::chunks::claim::ensure_room;
 use crate::plant::Plant;
 use crate::reap::unlinked;
@@ -85,7 +85,8 @@ pub(crate) fn make(
         revoke_all(changes, client, turn);
     }
     for change in changes {
-        step(shards.own(change.shard()), Step::Change(change.clone()), turn);
+        make_one(shards.own(change.shard()), change, turn);
+        turn.note_change(change);
     }
     for change in changes {
         if let Change::RemoveLink { ino, .. } = change {

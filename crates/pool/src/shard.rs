@@ -120,11 +120,6 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// Whether [`Self::poll`] returns anything.
-    pub fn has_effects(&self) -> bool {
-        !self.effects.is_empty()
-    }
-
     /// What to do next. To be called until `None` after every other call.
     pub fn poll(&mut self) -> Option<Effect<T>> {
         self.effects.pop_front()

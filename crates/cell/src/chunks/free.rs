@@ -104,11 +104,6 @@ impl Chunks {
         self.early.is_empty() && self.pool.is_member()
     }
 
-    /// Whether the pool has effects, or chunks are to be reserved.
-    pub(crate) fn has_work(&self) -> bool {
-        self.pool.has_effects() || self.host.has_work()
-    }
-
     /// Free chunks at this cell.
     pub(crate) fn local(&self) -> u64 {
         let under_way = self.host.under_way().count();

@@ -242,7 +242,7 @@ impl Core {
     }
 }
 
-/// Names in each message of the turn what it rests on.
+/// Names in each message of the turn what it rests on, and drops messages to lost cells.
 #[inline]
 fn finish_messages(turn: &mut Turn<'_>) {
     let lsn = turn.log.image.last();

@@ -38,9 +38,7 @@ impl Core {
             }
             // What an acknowledgement woke has asked by now for what it still has to recall.
             send_recalls(turn);
-            if turn.chunks.has_work() {
-                poll_pool(&mut self.shards, turn);
-            }
+            poll_pool(&mut self.shards, turn);
             if turn.lock_index.is_to_grant() {
                 grant_more_file_locks(&mut self.shards, turn);
             }
@@ -268,7 +266,7 @@ impl Core {
             return Some(Err(Errno::ESTALE));
         }
         let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
-        elsewhere.then(|| Ok(Reply::Moved(turn.volume.map_version)))
+        if elsewhere { Some(Ok(Reply::Moved(turn.volume.map_version))) } else { None }
     }
 
     pub(super) fn run_request(
