@@ -92,6 +92,7 @@ impl Shape {
     }
 
     /// The number of an affinity, which must be of this shape.
+    #[inline]
     pub(crate) fn index(&self, affinity: Affinity) -> NodeNo {
         match affinity {
             Affinity::Serial => SERIAL,

@@ -429,9 +429,9 @@ pub(crate) fn fetch_change(
         Change::AddEntry { dir, name, .. }
         | Change::RemoveEntry { dir, name, .. }
         | Change::ReplaceEntry { dir, name, .. } => {
-            shard.fetch(&Key::entry(*dir, name_hash(turn.volume.secret, name.as_bytes())))?;
+            let entry = shard.entry(turn.volume.secret, *dir, name)?;
             exists(*dir)?;
-            shard.check_entry(turn.volume.secret, *dir, name)
+            shard.check_entry(*dir, name, entry)
         }
         Change::RemoveLink { ino, .. } => {
             shard.fetch(&Key::orphan(*ino))?;

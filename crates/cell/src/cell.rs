@@ -67,10 +67,7 @@ impl Cell {
         memory: &mut dyn Memory,
         effects: &mut Vec<Effect>,
     ) {
-        let mut turn = self.shared.turn(now, memory, effects);
-        self.core.take_in(event, &mut turn);
-        let record = turn.record;
-        self.shared.log.close_record(record);
+        self.core.take_in(event, &mut self.shared, (now, memory, effects));
     }
 
     /// Whether requests of clients can be offered. Orders and peers' messages always can.

@@ -4,9 +4,9 @@
 //! dirty; then word leases revoked, then the trees changed. Nothing waits in the second part.
 
 use warren_base::ClientId;
-use warren_proto::{Change, LeaseKey, Step};
+use warren_proto::{Change, LeaseKey};
 
-use crate::apply::{fetch_change, step};
+use crate::apply::{fetch_change, make_one};
 use crate::budget::{Growth, Need, Reservation};
 use crate::chunks::claim::reserve;
 use crate::plant::Plant;
@@ -48,9 +48,10 @@ pub(crate) fn ready(
         fetch_change(&shards[&change.shard()], change, turn)?;
     }
     // Without a front no client holds such a lease, and the keys need not be built.
-    let recalls = if turn.leases.has_acknowledged() { changes } else { &[] };
-    for key in recalls.iter().flat_map(leases_of).flatten() {
-        free &= recall(&key, client, turn);
+    if turn.leases.has_acknowledged() {
+        for key in changes.iter().flat_map(leases_of).flatten() {
+            free &= recall(&key, client, turn);
+        }
     }
     if !free {
         return Err(Stop::Wait(Wait::Recall));
@@ -87,8 +88,9 @@ pub(crate) fn make(
         revoke_all(changes, client, turn);
     }
     for change in changes {
-        let shard = shards.own(change.shard());
-        step(shard, Step::Change(change.clone()), &mut room, turn);
+        // By reference: a step of its own would be a copy of the change.
+        shards.own(change.shard()).change(&mut room, |shard| make_one(shard, change, turn));
+        turn.note_change(change);
     }
     for change in changes {
         if let Change::RemoveLink { ino, .. } = change {
@@ -98,10 +100,15 @@ pub(crate) fn make(
 }
 
 /// Revokes what [`Plant::RevokeAfterCommit`] has put off.
+#[inline]
 pub(crate) fn revoke_late(turn: &mut Turn<'_>) {
-    if turn.leases.late.is_empty() {
-        return;
+    if !turn.leases.late.is_empty() {
+        revoke_put_off(turn);
     }
+}
+
+#[cold]
+fn revoke_put_off(turn: &mut Turn<'_>) {
     for (changes, client) in std::mem::take(&mut turn.leases.late) {
         revoke_all(&changes, client, turn);
     }

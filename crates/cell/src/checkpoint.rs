@@ -222,7 +222,7 @@ impl Checkpoint {
     /// Reports when the checkpoint's writes are done.
     pub(crate) fn advance(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
         self.turns += 1;
-        if turn.checkpoints.phase() == Phase::Idle && self.turns.is_multiple_of(TURNS_PER_COUNT) {
+        if self.turns.is_multiple_of(TURNS_PER_COUNT) && turn.checkpoints.phase() == Phase::Idle {
             self.evict_nodes(shards, turn);
         }
         if turn.checkpoints.phase() != Phase::Writing || !turn.io.writes_are_done() {

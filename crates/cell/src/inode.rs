@@ -33,12 +33,12 @@ pub(crate) struct Call<'a> {
 pub(crate) fn execute(
     shard: &mut Shard,
     Call { from, payload, who }: Call<'_>,
-    request: Request,
+    request: &Request,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = from.client;
-    match request {
+    match *request {
         Request::GetAttr { ino } => attributes::get_attr(shard, ino, client, turn),
         Request::SetAttr { ino, handle, set } => {
             let writable = open::is_writable(shard, ino, handle, client)?;
@@ -62,12 +62,13 @@ pub(crate) fn execute(
             open::check_descriptor(shard, ino, handle, client, who)?;
             sync::fsync(shard, ino, state, turn)
         }
-        Request::GetXattr { ino, name } => xattr::get_xattr(shard, ino, &name, who, turn),
-        Request::SetXattr { ino, name, value, mode } => {
-            xattr::set_xattr(shard, ino, name, Some((value, mode)), who, state, turn)
+        Request::GetXattr { ino, ref name } => xattr::get_xattr(shard, ino, name, who, turn),
+        Request::SetXattr { ino, ref name, ref value, mode } => {
+            let new = Some((value.clone(), mode));
+            xattr::set_xattr(shard, ino, name.clone(), new, who, state, turn)
         }
-        Request::RemoveXattr { ino, name } => {
-            xattr::set_xattr(shard, ino, name, None, who, state, turn)
+        Request::RemoveXattr { ino, ref name } => {
+            xattr::set_xattr(shard, ino, name.clone(), None, who, state, turn)
         }
         Request::ListXattr { ino } => xattr::list_xattrs(shard, ino),
         Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec),

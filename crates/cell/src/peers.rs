@@ -26,6 +26,10 @@ impl Peers {
         self.all.iter().copied().collect()
     }
 
+    pub(crate) fn are_some_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     pub(crate) fn is_lost(&self, cell: CellId) -> bool {
         self.lost.contains(&cell)
     }

@@ -178,15 +178,15 @@ impl Shard {
     /// The inode as others see it, if it exists. A directory's counts and times are its part's.
     pub(crate) fn inode_value(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
         let Some(inode) = self.inode(ino)? else { return Ok(None) };
-        let mut value = InodeValue { attr: attr_of(ino, inode), parent: inode.parent, entries: 0 };
+        let (mut attr, mut entries) = (attr_of(ino, inode), 0);
         if inode.kind == FileKind::Directory {
             let part = self.part(ino)?.ok_or(Errno::EIO)?;
-            value.entries = part.entries;
-            value.attr.nlink = value.attr.nlink.saturating_add(part.subdirs);
-            value.attr.mtime = part.mtime;
-            value.attr.ctime = value.attr.ctime.max(part.ctime);
+            entries = part.entries;
+            attr.nlink = attr.nlink.saturating_add(part.subdirs);
+            attr.mtime = part.mtime;
+            attr.ctime = attr.ctime.max(part.ctime);
         }
-        Ok(Some(value))
+        Ok(Some(InodeValue { attr, parent: inode.parent, entries }))
     }
 
     pub(crate) fn dentry(
@@ -195,19 +195,31 @@ impl Shard {
         dir: Ino,
         name: &FileName,
     ) -> Result<Option<(Ino, FileKind)>, Stop> {
-        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
-        let Some(Value::Entries(bucket)) = self.get(&key)? else { return Ok(None) };
+        let Some(Value::Entries(bucket)) = self.entry(secret, dir, name)? else { return Ok(None) };
         let found = bucket.iter().find(|dentry| *dentry.name == *name.as_bytes());
         Ok(found.map(|dentry| (dentry.ino, dentry.kind)))
     }
 
-    /// Whether the entry of this name can be made, or changed if there is one. ENOSPC if its
-    /// bucket, of names with one hash, has no room; EIO if the directory's records contradict each
-    /// other.
-    pub(crate) fn check_entry(&self, secret: u64, dir: Ino, name: &FileName) -> Result<(), Stop> {
+    /// The record of the names with this one's hash.
+    pub(crate) fn entry(
+        &self,
+        secret: u64,
+        dir: Ino,
+        name: &FileName,
+    ) -> Result<Option<&Value>, Stop> {
+        self.get(&Key::entry(dir, name_hash(secret, name.as_bytes())))
+    }
+
+    /// Whether the entry of this name can be made, or changed if there is one, in that record.
+    /// ENOSPC if it has no room; EIO if the directory's records contradict each other.
+    pub(crate) fn check_entry(
+        &self,
+        dir: Ino,
+        name: &FileName,
+        entry: Option<&Value>,
+    ) -> Result<(), Stop> {
         let part = self.part(dir)?.ok_or(Errno::EIO)?;
-        let key = Key::entry(dir, name_hash(secret, name.as_bytes()));
-        let Some(value @ Value::Entries(bucket)) = self.get(&key)? else { return Ok(()) };
+        let Some(value @ Value::Entries(bucket)) = entry else { return Ok(()) };
         match bucket.iter().find(|dentry| *dentry.name == *name.as_bytes()) {
             None if value.encoded_len() + Dentry::encoded_len_of(name.as_bytes()) > VALUE_MAX => {
                 Err(Errno::ENOSPC.into())
@@ -365,14 +377,20 @@ impl Shard {
 
     /// The inode, if it exists and has a link or is open.
     pub(crate) fn linked_or_open(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
-        let value = self.inode_value(ino)?;
-        Ok(value.filter(|value| value.attr.nlink > 0 || self.opens.is_open(ino)))
+        match self.inode_value(ino) {
+            Ok(Some(value)) if value.attr.nlink == 0 && !self.opens.is_open(ino) => Ok(None),
+            value => value,
+        }
     }
 
     /// The same; ESTALE if it is gone. Waits while a transaction may be changing it.
     pub(crate) fn living(&self, ino: Ino) -> Result<InodeValue, Stop> {
         self.check_unlocked(ino, LockMode::Read)?;
-        Ok(self.linked_or_open(ino)?.ok_or(Errno::ESTALE)?)
+        match self.linked_or_open(ino) {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => Err(Errno::ESTALE.into()),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// The same without a copy of all of it.

@@ -9,7 +9,7 @@ use std::fmt;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Step};
+use warren_proto::{Cause, Change, Step};
 
 use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
@@ -294,6 +294,11 @@ impl Turn<'_> {
     /// Notes a step that is being made.
     pub(crate) fn note(&mut self, step: &Step) {
         self.record.note(step);
+    }
+
+    /// Notes a change that was made, which is a step.
+    pub(crate) fn note_change(&mut self, change: &Change) {
+        self.record.note_change(change);
     }
 
     /// Whether anything may be logged that can wait.

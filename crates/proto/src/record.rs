@@ -184,6 +184,15 @@ pub enum Step {
 }
 
 impl Step {
+    /// Tag of [`Self::Change`]: the second variant.
+    const CHANGE_TAG: u8 = 2;
+
+    /// Encodes [`Self::Change`] of a change that the caller keeps.
+    pub fn encode_change(change: &Change, out: &mut Vec<u8>) {
+        out.push(Self::CHANGE_TAG);
+        change.encode(out);
+    }
+
     /// Whether the step changes only opens, offsets and locks.
     pub const fn is_of_session(&self) -> bool {
         matches!(
@@ -219,5 +228,18 @@ impl Step {
             | Self::Unanswered { .. }
             | Self::GivenUp { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_encoded_as_the_step_that_it_is() {
+        let change = Change::Touch { ino: Ino::ROOT, now: Timestamp(1) };
+        let mut encoded = Vec::new();
+        Step::encode_change(&change, &mut encoded);
+        assert_eq!(encoded, Step::Change(change).to_bytes());
     }
 }

@@ -324,6 +324,7 @@ impl Request {
 impl Request {
     /// The inodes that the request names by number, in the order of its [`Capabilities`]. A handle
     /// is a capability itself, and a client may release its own locks without one.
+    #[inline]
     pub const fn named(&self) -> (Option<Ino>, Option<Ino>) {
         match self {
             Self::SetAttr { handle: Some(_), .. }

@@ -14,7 +14,16 @@ use crate::turn::Turn;
 const WRITES_MAX: usize = 16;
 
 /// Writes dirty pages before the cache is full of them.
+#[inline]
 pub(crate) fn write_back(shards: &mut Shards, turn: &mut Turn<'_>) {
+    let limit = turn.cache.frames() as usize / 4;
+    if turn.cache.dirty_pages() > limit {
+        write_beyond(limit, shards, turn);
+    }
+}
+
+/// Writes dirty pages until no more than `limit` are left.
+fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
     // Which blocks are free is known only when all records are replayed.
     if !turn.log.image.is_open() {
         return;
@@ -27,7 +36,6 @@ pub(crate) fn write_back(shards: &mut Shards, turn: &mut Turn<'_>) {
     if matches!(turn.checkpoints.phase(), Phase::Fixing | Phase::Writing) {
         return;
     }
-    let limit = turn.cache.frames() as usize / 4;
     while turn.cache.dirty_pages() > limit && turn.io.writes_under_way() < WRITES_MAX {
         match place_pages(shards, WRITE_BACK_BATCH, turn) {
             Ok(()) => turn.seal(),

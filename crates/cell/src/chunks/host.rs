@@ -86,6 +86,11 @@ impl HostSpace {
         !matches!(self.backing, Backing::OnDemand)
     }
 
+    /// Whether [`reserve::advance_host`] finds anything to do.
+    pub(crate) fn has_work(&self) -> bool {
+        self.wants_batch || !self.batch.is_empty()
+    }
+
     pub(crate) fn is_reserving(&self) -> bool {
         !self.batch.is_empty() || !self.reserving.is_empty()
     }

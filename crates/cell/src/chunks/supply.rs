@@ -57,32 +57,35 @@ fn may_be(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_>) -> b
 }
 
 /// Carries out what the pool wants done.
+#[inline]
 pub(crate) fn poll_pool(shards: &mut Shards, turn: &mut Turn<'_>) {
     while let Some(effect) = turn.chunks.pool.poll() {
-        match effect {
-            PoolEffect::Send { to, message } => {
-                if let PoolMessage::Transfer { elements, .. } = &message {
-                    turn.chunks.exchanged_with(to).given += 1;
-                    elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
-                }
-                turn.effects.push(Effect::Send {
-                    to,
-                    message: crate::send::message(PeerBody::Pool(message)),
-                });
-            }
-            PoolEffect::Resolved { ticket, element } => {
-                chunk_resolved(shards, ticket, element, turn)
-            }
-            PoolEffect::Ready => {
-                turn.chunks.add_early();
-                turn.report_if_ready();
-            }
-            // Some cell has sent what no correct one does. A successor joins anew.
-            PoolEffect::JoinFailed { .. } => panic!("the other cells have no pool of free chunks"),
-            PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
-        }
+        carry_out(shards, effect, turn);
     }
-    advance_host(turn);
+    if turn.chunks.host.has_work() {
+        advance_host(turn);
+    }
+}
+
+fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) {
+    match effect {
+        PoolEffect::Send { to, message } => {
+            if let PoolMessage::Transfer { elements, .. } = &message {
+                turn.chunks.exchanged_with(to).given += 1;
+                elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
+            }
+            let message = crate::send::message(PeerBody::Pool(message));
+            turn.effects.push(Effect::Send { to, message });
+        }
+        PoolEffect::Resolved { ticket, element } => chunk_resolved(shards, ticket, element, turn),
+        PoolEffect::Ready => {
+            turn.chunks.add_early();
+            turn.report_if_ready();
+        }
+        // Some cell has sent what no correct one does. A successor joins anew.
+        PoolEffect::JoinFailed { .. } => panic!("the other cells have no pool of free chunks"),
+        PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
+    }
 }
 
 fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, turn: &mut Turn<'_>) {

@@ -53,7 +53,7 @@ impl Core {
     /// Releases everything of a client that was expelled, once no task can write to its memory any
     /// more.
     pub(super) fn let_go(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if !turn.clients.is_leaving(client) || !self.tasks.of_client(client).is_empty() {
+        if !self.tasks.of_client(client).is_empty() {
             return;
         }
         turn.clients.remove(client);

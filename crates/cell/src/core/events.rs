@@ -12,7 +12,7 @@ use crate::checkpoint::reclaim_retracted;
 use crate::chunks::host::reserve::{discarded, host_measured, reserved};
 use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::core::Core;
-use crate::event::{Effect, Event, IoId, PeerBody, PeerMessage, SlotRef};
+use crate::event::{Clock, Effect, Event, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
 use crate::frames::transfer::{wake_io, write_done};
 use crate::log::durable::{
@@ -22,18 +22,43 @@ use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
-use crate::turn::{Readiness, Turn};
+use crate::turn::{Readiness, Shared, Turn};
 
 impl Core {
-    pub(crate) fn take_in(&mut self, event: Event, turn: &mut Turn<'_>) {
+    /// One turn: takes the event in, and does what it led to.
+    pub(crate) fn take_in(
+        &mut self,
+        event: Event,
+        shared: &mut Shared,
+        (now, memory, effects): (Clock, &mut dyn Memory, &mut Vec<Effect>),
+    ) {
+        let mut lent = shared.turn(now, memory, effects);
+        let turn = &mut lent;
         revoke_late(turn);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
             self.replay.frames.keep(turn);
         }
+        let who = match &event {
+            Event::Request { from, header, request } => {
+                self.asks(*from, header, Some(request), turn)
+            }
+            Event::Refuse { from, header } => self.asks(*from, header, None, turn),
+            _ => None,
+        };
         match event {
-            Event::Request { from, header, request } => self.request(from, header, request, turn),
-            Event::Refuse { from, header } => self.refuse_request(from, header, turn),
+            Event::Request { from, header, request } => {
+                if let Some(who) = who {
+                    let id = turn.waits.new_id();
+                    self.run(id, Task::new(Work::Request { from, header, request, who }), turn);
+                }
+            }
+            // A request that is not executed for what came of it.
+            Event::Refuse { from, header } => {
+                if who.is_some() {
+                    Self::reply_error(from, header.seq, Errno::EIO, turn);
+                }
+            }
             Event::Peer { from, message } => self.peer(from, message, turn),
             Event::Order(order) => self.order(order, turn),
             Event::IoDone { io, result } => self.io_done(io, result, turn),
@@ -48,39 +73,9 @@ impl Core {
             }
         }
         self.run_ready(turn);
-        let lsn = turn.log.image.last();
-        // What was for a lost cell is said again, as far as need be, when its successor has joined.
-        turn.effects.retain_mut(|effect| match effect {
-            Effect::Send { to, message } => {
-                message.lsn = lsn;
-                !turn.peers.is_lost(*to)
-            }
-            _ => true,
-        });
-    }
-
-    pub(super) fn request(
-        &mut self,
-        from: SlotRef,
-        header: RequestHeader,
-        request: Request,
-        turn: &mut Turn<'_>,
-    ) {
-        let Some(who) = self.asks(from, &header, Some(&request), turn) else { return };
-        let id = turn.waits.new_id();
-        self.run(id, Task::new(Work::Request { from, header, request, who }), turn);
-    }
-
-    /// A request that is not executed for what came of it.
-    pub(super) fn refuse_request(
-        &mut self,
-        from: SlotRef,
-        header: RequestHeader,
-        turn: &mut Turn<'_>,
-    ) {
-        if self.asks(from, &header, None, turn).is_some() {
-            Self::reply_error(from, header.seq, Errno::EIO, turn);
-        }
+        finish_messages(turn);
+        let record = lent.record;
+        shared.log.close_record(record);
     }
 
     /// On whose behalf the request is to be executed, unless it is not to be. One that was executed
@@ -282,5 +277,23 @@ impl Core {
         if readiness.shards_are_open() && !self.replay.is_done() {
             waits.start(Work::Recover);
         }
+    }
+}
+
+/// Names in each message of the turn what it rests on, and drops messages to lost cells.
+#[inline]
+fn finish_messages(turn: &mut Turn<'_>) {
+    let lsn = turn.log.image.last();
+    for effect in turn.effects.iter_mut() {
+        if let Effect::Send { message, .. } = effect {
+            message.lsn = lsn;
+        }
+    }
+    // What was for a lost cell is said again, as far as need be, when its successor has joined.
+    if turn.peers.are_some_lost() {
+        let peers = &*turn.peers;
+        let is_lost =
+            |effect: &Effect| matches!(effect, Effect::Send { to, .. } if peers.is_lost(*to));
+        turn.effects.retain(|effect| !is_lost(effect));
     }
 }

@@ -45,7 +45,9 @@ impl Core {
             }
             write_back(&mut self.shards, turn);
             self.checkpoint.advance(&mut self.shards, turn);
-            issue_node_writes(turn);
+            if !turn.io.node_writes.is_empty() {
+                issue_node_writes(turn);
+            }
             turn.seal();
             advance_log(turn);
             if !turn.waits.has_ready() {
@@ -68,111 +70,114 @@ impl Core {
         }
     }
 
-    /// Runs a task until it is finished or has to wait.
-    pub(super) fn run(&mut self, id: TaskId, task: Task, turn: &mut Turn<'_>) {
-        let Work::Request { from, header, .. } = &task.work else {
-            return self.run_task(id, task, turn);
-        };
-        turn.memory.executes(Some((*from, header.seq)));
-        self.run_task(id, task, turn);
-        turn.memory.executes(None);
+    /// Runs a task until it is finished, or parks it.
+    pub(super) fn run(&mut self, id: TaskId, mut task: Task, turn: &mut Turn<'_>) {
+        let request = task.request();
+        if request.is_some() {
+            turn.memory.executes(request);
+        }
+        let is_finished = self.run_task(id, &mut task, turn);
+        if request.is_some() {
+            turn.memory.executes(None);
+        }
+        if !is_finished {
+            self.tasks.park(id, task);
+        }
     }
 
-    pub(super) fn run_task(&mut self, id: TaskId, mut task: Task, turn: &mut Turn<'_>) {
+    /// Runs a task. Returns whether it is finished; if not, what it waits for will wake it.
+    fn run_task(&mut self, id: TaskId, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         if !task.state.pinned.is_empty() {
             task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
             turn.waits.wake_all(WaitKey::Frames);
         }
         if task.txn.as_ref().is_some_and(|txn| txn.awaited_cell().is_some()) {
-            return self.tasks.park(id, task);
+            return false;
         }
-        if let Some(decided) = task.decided.take() {
-            return self.answer_decided((id, task), decided, turn);
+        if task.decided.is_some() {
+            return self.answer_decided(task, turn);
         }
         turn.seal();
         let signals = turn.waits.take_signals(id);
         task.state.granted |= signals.granted;
         task.state.no_chunk |= signals.no_chunk;
-        let outcome = match signals.failed {
-            Some(errno) => Err(Stop::Fail(errno)),
-            None => self.work_in_affinity(id, &mut task, turn),
-        };
-        let answer = outcome.as_ref().ok().and_then(|done| done.as_ref()).map(|(answer, _)| answer);
-        seal_task(&mut task, answer, turn);
+        let is_given_up = || task.shard().is_some_and(|shard| self.shards.is_given_up(shard));
+        if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
+            return self.stop(id, task, Stop::Fail(errno), turn);
+        }
+        // In the affinity that the task asks for, or in a coarser one if it turns out to need that.
+        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
+        self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
+        let mut outcome = self.work(id, task, turn);
+        while matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
+            self.shards.leave();
+            self.shards.enter(Affinity::Volume);
+            outcome = self.work(id, task, turn);
+        }
+        self.shards.leave();
+        if !turn.record.is_empty() || task.decided.is_some() {
+            let done = outcome.as_ref().ok().and_then(Option::as_ref);
+            seal_task(task, done.map(|(answer, _)| answer), turn);
+        }
         match outcome {
-            Ok(answer) => match task.decided.take() {
-                Some(mut decided) => {
+            Ok(answer) => match &mut task.decided {
+                Some(decided) => {
                     decided.answer = answer;
-                    self.answer_decided((id, task), decided, turn);
+                    self.answer_decided(task, turn)
                 }
-                None => self.finish(&task, answer, turn),
+                None => {
+                    self.finish(task, answer, turn);
+                    true
+                }
             },
-            Err(Stop::Fail(Errno::ENOSPC)) if task.may_retry(turn.chunks.are_certain()) => {
+            Err(stop) => self.stop(id, task, stop, turn),
+        }
+    }
+
+    /// A task has stopped before its end. Returns whether it is finished.
+    fn stop(&mut self, id: TaskId, task: &mut Task, stop: Stop, turn: &mut Turn<'_>) -> bool {
+        let wait = match stop {
+            Stop::Fail(Errno::ENOSPC) if task.may_retry(turn.chunks.are_certain()) => {
                 // Holding locks it must not wait for a checkpoint, which waits for transactions.
-                self.coordinator.abort(&mut self.shards, &mut task, turn);
+                self.coordinator.abort(&mut self.shards, task, turn);
                 task.state.checkpointed = turn.chunks.are_certain();
-                self.wait(id, task, Wait::Checkpoint, turn);
+                Wait::Checkpoint
             }
             // Another cell's log is full.
-            Err(Stop::Fail(Errno::EAGAIN)) if task.txn.is_some() => {
-                self.coordinator.abort(&mut self.shards, &mut task, turn);
-                self.wait(id, task, Wait::Checkpoint, turn);
+            Stop::Fail(Errno::EAGAIN) if task.txn.is_some() => {
+                self.coordinator.abort(&mut self.shards, task, turn);
+                Wait::Checkpoint
             }
-            Err(Stop::Fail(errno)) if self.is_decided(&task.work, errno) => {
+            Stop::Fail(errno) if self.is_decided(&task.work, errno) => {
                 self.give_up_refusing(&task.work, errno, turn);
-                turn.waits.wake(id);
-                self.tasks.park(id, task);
+                Wait::Yield
             }
-            Err(Stop::Fail(errno)) => {
-                self.coordinator.abort(&mut self.shards, &mut task, turn);
-                self.finish(&task, Some((Err(errno), 0)), turn);
+            Stop::Fail(errno) => {
+                self.coordinator.abort(&mut self.shards, task, turn);
+                self.finish(task, Some((Err(errno), 0)), turn);
+                return true;
             }
-            Err(Stop::Wait(Wait::Joined(cell))) => {
+            Stop::Wait(Wait::Joined(cell)) => {
                 // No other task shall wait for a lost cell.
-                self.coordinator.abort(&mut self.shards, &mut task, turn);
-                self.wait(id, task, Wait::Joined(cell), turn);
+                self.coordinator.abort(&mut self.shards, task, turn);
+                Wait::Joined(cell)
             }
-            Err(Stop::Wait(wait)) => self.wait(id, task, wait, turn),
-        }
+            Stop::Wait(wait) => wait,
+        };
+        self.wait(id, task, wait, turn);
+        false
     }
 
     /// Answers the task, whose transaction is decided, unless another cell has to change an entry
-    /// first.
-    pub(super) fn answer_decided(
-        &mut self,
-        (id, mut task): (TaskId, Task),
-        decided: Box<Decided>,
-        turn: &mut Turn<'_>,
-    ) {
-        if self.coordinator.changes_entries(decided.txn) {
-            task.decided = Some(decided);
-            return self.tasks.park(id, task);
+    /// first. Returns whether the task is finished.
+    fn answer_decided(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> bool {
+        let is_complete =
+            |decided: &mut Box<Decided>| !self.coordinator.changes_entries(decided.txn);
+        match task.decided.take_if(is_complete) {
+            Some(decided) => self.finish(task, decided.answer, turn),
+            None => return false,
         }
-        self.finish(&task, decided.answer, turn);
-    }
-
-    /// Runs the task in the affinity that it asks for, or in a coarser one if it turns out to need
-    /// that.
-    pub(super) fn work_in_affinity(
-        &mut self,
-        id: TaskId,
-        task: &mut Task,
-        turn: &mut Turn<'_>,
-    ) -> Result<Option<(Answer, u32)>, Stop> {
-        if task.shard().is_some_and(|shard| self.shards.is_given_up(shard)) {
-            return Err(Errno::EIO.into());
-        }
-        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
-        let mut affinity = shard.map_or(Affinity::Volume, Affinity::Names);
-        loop {
-            self.shards.enter(affinity);
-            let outcome = self.work(id, task, turn);
-            self.shards.leave();
-            if !matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
-                return outcome;
-            }
-            affinity = Affinity::Volume;
-        }
+        true
     }
 
     pub(super) fn work(
@@ -180,7 +185,7 @@ impl Core {
         id: TaskId,
         task: &mut Task,
         turn: &mut Turn<'_>,
-    ) -> Result<Option<(Answer, u32)>, Stop> {
+    ) -> Result<Finished, Stop> {
         if let Work::Request { request, .. } = &task.work
             && let Some(answer) = self.misdirected(request, turn)
         {
@@ -216,7 +221,7 @@ impl Core {
             }
             Work::Request { request, .. } if request.is_on_names() => {
                 let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
-                run_on_names(shards, coordinator, id, task, turn).map(|answer| Some((answer, 0)))
+                run_on_names(shards, coordinator, id, task, turn)
             }
             Work::Request { .. } => self.run_request(id, task, turn),
             Work::Prepare { .. } => {
@@ -267,7 +272,7 @@ impl Core {
             return Some(Err(Errno::ESTALE));
         }
         let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
-        elsewhere.then_some(Ok(Reply::Moved(turn.volume.map_version)))
+        if elsewhere { Some(Ok(Reply::Moved(turn.volume.map_version))) } else { None }
     }
 
     pub(super) fn run_request(
@@ -303,20 +308,23 @@ impl Core {
                 let payload = (header.payload_len as usize).min(PAYLOAD_MAX);
                 let call = Call { from: *from, payload, who };
                 let shard = shard.ok_or(Errno::ESTALE)?;
-                execute(shard, call, request.clone(), &mut task.state, turn)
+                execute(shard, call, request, &mut task.state, turn)
             }
         }
     }
 
-    pub(super) fn finish(
-        &mut self,
-        task: &Task,
-        answer: Option<(Answer, u32)>,
-        turn: &mut Turn<'_>,
-    ) {
-        if let Work::Request { from, header, request, who } = &task.work {
-            return self.finish_request((*from, header.seq), (who, request), answer, turn);
+    #[inline]
+    pub(super) fn finish(&mut self, task: &Task, answer: Finished, turn: &mut Turn<'_>) {
+        match &task.work {
+            Work::Request { from, header, request, who } => {
+                self.finish_request((*from, header.seq), (who, request), answer, turn);
+            }
+            _ => self.finish_other(task, answer, turn),
         }
+    }
+
+    /// The end of a task that executes no request.
+    fn finish_other(&mut self, task: &Task, answer: Finished, turn: &mut Turn<'_>) {
         let Some((answer, _)) = answer else { return };
         match (&task.work, &answer) {
             (Work::Prepare { from, txn, .. }, Err(errno)) => {
@@ -338,17 +346,22 @@ impl Core {
         }
     }
 
-    pub(super) fn finish_request(
+    #[inline]
+    fn finish_request(
         &mut self,
         (to, seq): (SlotRef, u32),
         (who, request): (&Credentials, &Request),
-        answer: Option<(Answer, u32)>,
+        answer: Finished,
         turn: &mut Turn<'_>,
     ) {
-        let Some((answer, payload_len)) = answer else { return };
-        let granted = granted(&mut self.shards, to.client, who, request, &answer, turn);
-        turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
-        self.let_go(to.client, turn);
+        let Some((answered, _)) = &answer else { return };
+        let granted = granted(&mut self.shards, to.client, who, request, answered, turn);
+        if let Some((answer, payload_len)) = answer {
+            turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
+        }
+        if turn.clients.is_leaving(to.client) {
+            self.let_go(to.client, turn);
+        }
     }
 
     pub(super) fn open_shard(&mut self, id: ShardId, turn: &mut Turn<'_>) -> Result<(), Stop> {
@@ -405,7 +418,7 @@ impl Core {
     }
 
     /// Registers a task with what it waits for.
-    pub(super) fn wait(&mut self, id: TaskId, mut task: Task, wait: Wait, turn: &mut Turn<'_>) {
+    fn wait(&mut self, id: TaskId, task: &mut Task, wait: Wait, turn: &mut Turn<'_>) {
         match wait {
             Wait::Registered => {}
             Wait::Node(shard, pointer) => {
@@ -440,16 +453,12 @@ impl Core {
                 unreachable!("only operations on names meet other cells")
             }
         }
-        self.tasks.park(id, task);
     }
 }
 
 /// The record of what a task has just done.
-fn seal_task(task: &mut Task, answer: Option<&warren_proto::Answer>, turn: &mut Turn<'_>) {
+fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
     let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
-    if turn.record.is_empty() && decided.is_none() {
-        return;
-    }
     let cause = match (&task.work, answer) {
         (Work::Request { from, header, .. }, Some(answer)) => {
             let request = Executed {

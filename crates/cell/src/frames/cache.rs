@@ -264,6 +264,11 @@ impl Cache {
         }
     }
 
+    /// Whether there are pages that a flush would free.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.unflushed.is_empty()
+    }
+
     /// Whether pages that a flush would free are many, or wanted.
     pub(crate) fn wants_flush(&self, frames_wanted: bool) -> bool {
         let many = if frames_wanted { 0 } else { self.frames as usize / 8 };

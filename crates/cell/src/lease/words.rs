@@ -53,7 +53,8 @@ impl Words {
         memory: &mut dyn Memory,
     ) -> Lease {
         let word = word_of(&key);
-        let holders = self.holders.entry(word).or_default();
+        // Mostly one client uses a word.
+        let holders = self.holders.entry(word).or_insert_with(|| Vec::with_capacity(1));
         if let Some(held) = holders.iter().find(|h| h.client == client && h.key == key) {
             return Lease { word, stamp: held.stamp };
         }

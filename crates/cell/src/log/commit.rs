@@ -141,6 +141,11 @@ impl Commits {
         self.wanted = self.wanted.max(lsn);
     }
 
+    /// Whether no commit is under way and none is wanted.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.state == Commit::Idle && self.wanted <= self.durable
+    }
+
     pub(super) fn want_nothing_more(&mut self) {
         self.wanted = self.durable;
     }

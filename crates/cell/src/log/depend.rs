@@ -71,7 +71,14 @@ impl Depends {
     }
 
     /// The record, which begins at `at`, names what was received.
+    #[inline]
     pub(super) fn name_in(&mut self, record: &mut Record, at: Lsn) {
+        if !self.received.is_empty() {
+            self.name_received(record, at);
+        }
+    }
+
+    fn name_received(&mut self, record: &mut Record, at: Lsn) {
         for (cell, lsn) in std::mem::take(&mut self.received) {
             self.named.insert(cell, lsn);
             record.note(&Step::Depends { cell, lsn });

@@ -229,10 +229,17 @@ fn commit_failed(errno: Errno, turn: &mut Turn<'_>) {
 }
 
 /// Goes on with a commit, as far as it can.
+#[inline]
 pub(crate) fn advance_log(turn: &mut Turn<'_>) {
     if turn.log.needs_checkpoint() {
         turn.want_checkpoint();
     }
+    if !turn.log.commits.is_at_rest() || turn.cache.has_unflushed() {
+        advance_commit(turn);
+    }
+}
+
+fn advance_commit(turn: &mut Turn<'_>) {
     let commits = &turn.log.commits;
     if commits.state == Commit::Idle {
         if commits.wanted() > commits.durable() && !commits.is_held() {

@@ -8,7 +8,7 @@
 //! consumes it, so a step is in exactly one record, and a record in the log exactly once.
 
 use warren_disk::{RECORD_HEADER, RECORD_MAX};
-use warren_proto::{Cause, Step, Wire};
+use warren_proto::{Cause, Change, Step, Wire};
 
 use crate::event::FrameNo;
 
@@ -40,14 +40,23 @@ impl Record {
 
     /// Notes a step that is being made.
     pub(crate) fn note(&mut self, step: &Step) {
-        if self.omits_session && step.is_of_session() {
-            return;
+        if !self.omits_session || !step.is_of_session() {
+            step.encode(self.next_step());
         }
+    }
+
+    /// Notes a change that was made, which is a step.
+    pub(crate) fn note_change(&mut self, change: &Change) {
+        Step::encode_change(change, self.next_step());
+    }
+
+    /// Where the next step is encoded.
+    fn next_step(&mut self) -> &mut Vec<u8> {
         if self.bytes.is_empty() {
             self.bytes.resize(RECORD_HEADER, 0);
         }
-        step.encode(&mut self.bytes);
         self.steps += 1;
+        &mut self.bytes
     }
 
     /// Has this done when the record is in the log.

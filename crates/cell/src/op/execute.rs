@@ -10,11 +10,12 @@ use warren_proto::{
 use crate::budget::Reservation;
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
+use crate::inode::answer::Finished;
 use crate::inode::grant::{grant_attr, grant_name};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
 use crate::op::plan::{Plan, PlannedReply};
-use crate::op::view::View;
+use crate::op::view::{Seen, View};
 use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
@@ -36,72 +37,86 @@ pub(crate) fn run_on_names(
     id: TaskId,
     task: &mut Task,
     turn: &mut Turn<'_>,
-) -> Result<Answer, Stop> {
+) -> Result<Finished, Stop> {
     loop {
         if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
             coordinator.acquire(shards, (id, task), turn)?;
         }
-        match plan(shards, coordinator, id, task, turn)? {
-            Some(plan) => return carry_out(shards, coordinator, (id, task), plan, turn),
-            None => continue,
+        let Work::Request { request, who, .. } = &task.work else {
+            unreachable!("only requests are on names");
+        };
+        let mut view = View::new(shards, (turn.volume, turn.now.wall), who, task.txn.as_deref());
+        let planned = op::plan(&mut view, request);
+        coordinator.steps_up += u64::from(view.steps());
+        if let Some(seen) = view.into_seen()
+            && !hold(shards, coordinator, (id, task), seen, planned.as_ref().err(), turn)?
+        {
+            continue;
+        }
+        match planned {
+            Ok(ref plan) if turn.log.commits.is_last() && !plan.changes.is_empty() => {
+                return Err(Errno::EROFS.into());
+            }
+            Ok(mut plan) => {
+                let room = get_ready(shards, task, &plan.changes, turn)?;
+                return carry_out(shards, coordinator, (id, task), (&mut plan, room), turn);
+            }
+            Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
+                // A transaction locks and changes any shard.
+                coordinator.begin(task, turn);
+                return Err(Stop::Wait(Wait::Coarser));
+            }
+            Err(stop) => return Err(stop),
         }
     }
 }
 
-/// What the request comes to, with the room for it; `None` if that has to be found out again, under
-/// more locks.
-fn plan(
+/// Holds all that a transaction's operation has touched, which came to a plan or stopped. Returns
+/// false if what it comes to has to be found out again, under more locks.
+fn hold(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    id: TaskId,
-    task: &mut Task,
+    (id, task): (TaskId, &mut Task),
+    seen: Seen,
+    stop: Option<&Stop>,
     turn: &mut Turn<'_>,
-) -> Result<Option<(Plan, Reservation)>, Stop> {
-    let Work::Request { from, request, who, .. } = &task.work else {
-        unreachable!("only requests are on names");
-    };
-    let client = from.client;
-    let mut view = View::new(shards, (turn.volume, turn.now.wall), who, task.txn.as_deref());
-    let planned = op::plan(&mut view, request);
-    let seen = view.into_seen();
-    coordinator.steps_up += u64::from(seen.steps);
+) -> Result<bool, Stop> {
     if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
         txn.ascents.extend(seen.ascents);
     }
-    match planned {
-        Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
-            // A transaction locks and changes any shard.
-            coordinator.begin(task, turn);
-            return Err(Stop::Wait(Wait::Coarser));
-        }
-        Err(stop @ Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) => {
-            return Err(stop);
-        }
-        _ => {}
+    if let Some(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) = stop {
+        return Ok(true);
     }
-    if task.txn.is_some() && !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
-        return Ok(None);
+    if !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
+        return Ok(false);
     }
-    match planned {
-        Err(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, task), ino, turn)),
-        Err(Stop::Wait(Wait::Remote)) => {
+    match stop {
+        Some(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, task), *ino, turn)),
+        Some(Stop::Wait(Wait::Remote)) => {
             // Everything touched is held, yet a value is missing: the peer did not send it.
             Err(Stop::Fail(Errno::EPROTO))
         }
-        Ok(plan) if turn.log.commits.is_last() && !plan.changes.is_empty() => {
-            Err(Errno::EROFS.into())
-        }
-        Ok(plan) => {
-            let own = own_changes(shards, &plan.changes);
-            task.state.holds_locks = task.holds_locks();
-            let room = ready(shards, &own, Some(client), &mut task.state, None, turn)?;
-            if plan.changes.iter().any(|change| replaced_by(change).is_some()) {
-                cover_replacements(shards, &plan.changes, turn)?;
-            }
-            Ok(Some((plan, room)))
-        }
-        Err(stop) => Err(stop),
+        _ => Ok(true),
     }
+}
+
+/// Brings what those of the changes need that are made on this cell. Returns their room.
+fn get_ready(
+    shards: &mut Shards,
+    task: &mut Task,
+    changes: &[Change],
+    turn: &mut Turn<'_>,
+) -> Result<Reservation, Stop> {
+    task.state.holds_locks = task.holds_locks();
+    if changes.is_empty() {
+        return Ok(Reservation::none());
+    }
+    let own = own_changes(shards, changes);
+    let room = ready(shards, &own, task.state.client, &mut task.state, None, turn)?;
+    if changes.iter().any(|change| replaced_by(change).is_some()) {
+        cover_replacements(shards, changes, turn)?;
+    }
+    Ok(room)
 }
 
 /// Logs what files of this cell hold that take the names of others. Out of line: most operations
@@ -135,9 +150,9 @@ fn carry_out(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     (id, task): (TaskId, &mut Task),
-    (plan, room): (Plan, Reservation),
+    (plan, room): (&mut Plan, Reservation),
     turn: &mut Turn<'_>,
-) -> Result<Answer, Stop> {
+) -> Result<Finished, Stop> {
     let client = task.state.client.expect("a request");
     if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
         let Work::Request { who, .. } = &task.work else {
@@ -150,34 +165,39 @@ fn carry_out(
         let shard = shards.own(attr.ino.shard());
         opening = ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
     }
-    let own = own_changes(shards, &plan.changes);
-    make(shards, &own, Some(client), room, turn);
+    if !plan.changes.is_empty() {
+        let own = own_changes(shards, &plan.changes);
+        make(shards, &own, Some(client), room, turn);
+    }
     if task.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());
-        let remote = plan.changes.into_iter().filter(|change| !owned(change)).collect();
+        let changes = std::mem::take(&mut plan.changes);
+        let remote = changes.into_iter().filter(|change| !owned(change)).collect();
         coordinator.commit(shards, (id, task), remote, turn);
     }
     let Work::Request { who, .. } = &task.work else { unreachable!("only requests are on names") };
-    Ok(answer(shards, plan.reply, opening, (client, who), turn))
+    Ok(Some((answer(shards, &mut plan.reply, opening, (client, who), turn), 0)))
 }
 
 fn answer(
     shards: &mut Shards,
-    reply: PlannedReply,
+    reply: &mut PlannedReply,
     opening: Reservation,
     (client, who): (ClientId, &Credentials),
     turn: &mut Turn<'_>,
 ) -> Answer {
-    match reply {
-        PlannedReply::Reply(reply) => Ok(reply),
-        PlannedReply::Absent { dir, name } => match lease_name(shards, dir, &name, client, turn) {
-            Some(lease) => Ok(Reply::Absent(lease)),
-            None => Err(Errno::ENOENT),
-        },
-        PlannedReply::Entry { dir, name, ino, kind, attr } => {
-            Ok(Reply::Entry(entry(shards, (dir, &name), (ino, kind), attr, client, turn)))
+    match *reply {
+        PlannedReply::Reply(ref mut reply) => Ok(std::mem::replace(reply, Reply::Done)),
+        PlannedReply::Absent { dir, ref name } => {
+            match lease_name(shards, dir, name, client, turn) {
+                Some(lease) => Ok(Reply::Absent(lease)),
+                None => Err(Errno::ENOENT),
+            }
         }
-        PlannedReply::Created { dir, name, mut attr, found, open } => {
+        PlannedReply::Entry { dir, ref name, ino, kind, attr } => {
+            Ok(Reply::Entry(entry(shards, (dir, name), (ino, kind), attr, client, turn)))
+        }
+        PlannedReply::Created { dir, ref name, mut attr, found, open } => {
             // A client that went away meanwhile opens nothing more.
             let open = open.filter(|_| turn.clients.is_known(client));
             // What is new is empty: only a file that was found is emptied, with all that follows.
@@ -190,7 +210,7 @@ fn answer(
                 attr = opened.attr;
             }
             let leads = (attr.ino, attr.kind);
-            let entry = entry(shards, (dir, &name), leads, Some(attr), client, turn);
+            let entry = entry(shards, (dir, name), leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
     }

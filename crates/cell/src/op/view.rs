@@ -36,13 +36,10 @@ pub(crate) struct View<'a> {
     steps: u32,
 }
 
-/// What an operation has touched and found out.
-#[derive(Default)]
+/// What a transaction's operation has touched and found out.
 pub(crate) struct Seen {
-    /// The keys that a transaction's operation has touched.
     pub(crate) touched: BTreeMap<LockKey, LockMode>,
     pub(crate) ascents: Vec<((Ino, Ino), Ascent)>,
-    pub(crate) steps: u32,
 }
 
 impl<'a> View<'a> {
@@ -59,19 +56,28 @@ impl<'a> View<'a> {
         Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0 }
     }
 
-    pub(crate) fn into_seen(self) -> Seen {
-        let touched = match self.mode {
-            Mode::Local => BTreeMap::new(),
-            Mode::Txn { touched, .. } => touched,
-        };
-        Seen { touched, ascents: self.ascents, steps: self.steps }
+    /// Steps from a directory to the one above that this run took.
+    pub(crate) const fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// What the operation has seen, if it is a transaction.
+    pub(crate) fn into_seen(self) -> Option<Seen> {
+        match self.mode {
+            Mode::Local => None,
+            Mode::Txn { touched, .. } => Some(Seen { touched, ascents: self.ascents }),
+        }
     }
 
     /// The attributes of an inode, if they are at hand.
     pub(crate) fn attr_at_hand(&self, ino: Ino) -> Result<Option<Attr>, Stop> {
         match self.shards.local(ino.shard())? {
             Some(shard) if !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Read) => {
-                Ok(shard.linked_or_open(ino)?.map(|value| value.attr))
+                match shard.linked_or_open(ino) {
+                    Ok(Some(InodeValue { attr, .. })) => Ok(Some(attr)),
+                    Ok(None) => Ok(None),
+                    Err(stop) => Err(stop),
+                }
             }
             _ => Ok(None),
         }
@@ -129,11 +135,12 @@ impl<'a> View<'a> {
 
     /// A directory, whose entries the operation works on in `mode`.
     pub(crate) fn directory(&mut self, ino: Ino, mode: LockMode) -> Result<InodeValue, Stop> {
-        let value = self.inode(ino, mode)?.ok_or(Errno::ESTALE)?;
-        if value.attr.kind != FileKind::Directory {
-            return Err(Errno::ENOTDIR.into());
+        match self.inode(ino, mode) {
+            Ok(Some(value)) if value.attr.kind == FileKind::Directory => Ok(value),
+            Ok(Some(_)) => Err(Errno::ENOTDIR.into()),
+            Ok(None) => Err(Errno::ESTALE.into()),
+            Err(stop) => Err(stop),
         }
-        Ok(value)
     }
 
     /// Whether `who` may give `dir` another name. ENOENT in a directory that was removed while it

@@ -97,6 +97,15 @@ impl Task {
         }
     }
 
+    /// The slot and the number of the request that it executes.
+    #[inline]
+    pub(crate) fn request(&self) -> Option<(SlotRef, u32)> {
+        match self.work {
+            Work::Request { from, header, .. } => Some((from, header.seq)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn slot(&self) -> Option<SlotRef> {
         match self.work {
             Work::Request { from, .. } => Some(from),

@@ -148,8 +148,12 @@ impl Waits {
     #[inline]
     pub(crate) fn wake_all(&mut self, key: WaitKey) {
         if !self.queues.is_empty() {
-            self.ready.extend(self.queues.remove(&key).into_iter().flatten());
+            self.wake_queue(key);
         }
+    }
+
+    fn wake_queue(&mut self, key: WaitKey) {
+        self.ready.extend(self.queues.remove(&key).into_iter().flatten());
     }
 
     /// What is sent to a task with its next run.

@@ -45,10 +45,13 @@ impl Answers {
 
     /// The answer of a request that a predecessor has executed. A newer request of the slot means
     /// that its client has the answer.
+    #[inline]
     pub(crate) fn take(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
-        if self.by_slot.is_empty() {
-            return None;
-        }
+        if self.by_slot.is_empty() { None } else { self.take_known(from, seq) }
+    }
+
+    #[cold]
+    fn take_known(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
         self.by_slot.remove(&from).filter(|known| known.seq == seq).map(|known| known.answer)
     }
 

@@ -32,11 +32,19 @@ enum State {
     Leaving,
 }
 
+impl Client {
+    fn is_leaving(&self) -> bool {
+        self.state == State::Leaving
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     known: BTreeMap<ClientId, Client>,
     /// How many of those that are not leaving have copies in a kernel.
     fronts: usize,
+    /// How many are leaving.
+    leaving: usize,
 }
 
 impl Clients {
@@ -50,7 +58,9 @@ impl Clients {
         let (listeners, state) = ([None; Lane::ALL.len()], State::Admitted);
         let credentials = Arc::new(credentials);
         self.fronts += usize::from(acknowledges);
-        self.known.insert(id, Client { credentials, acknowledges, slots, listeners, state });
+        let client = Client { credentials, acknowledges, slots, listeners, state };
+        let old = self.known.insert(id, client);
+        self.leaving -= usize::from(old.is_some_and(|client| client.is_leaving()));
     }
 
     /// The credentials with which a request runs; `None` if the slot is not one from which requests
@@ -61,7 +71,7 @@ impl Clients {
         header: &RequestHeader,
     ) -> Option<Arc<Credentials>> {
         let client = self.known.get(&from.client)?;
-        if from.slot.0 >= client.slots || client.state == State::Leaving {
+        if from.slot.0 >= client.slots || client.is_leaving() {
             return None;
         }
         let own = &client.credentials;
@@ -75,7 +85,7 @@ impl Clients {
     /// Whether the client's copies are in a kernel, which acknowledges that it has dropped them.
     pub(crate) fn acknowledges(&self, id: ClientId) -> bool {
         let acknowledges = |client: &Client| client.acknowledges && client.state == State::Admitted;
-        self.known.get(&id).is_some_and(acknowledges)
+        self.fronts > 0 && self.known.get(&id).is_some_and(acknowledges)
     }
 
     /// How many clients acknowledge recalls.
@@ -134,15 +144,19 @@ impl Clients {
     pub(crate) fn expel(&mut self, id: ClientId) -> bool {
         let Some(client) = self.known.get_mut(&id) else { return false };
         self.fronts -= usize::from(client.acknowledges && client.state == State::Admitted);
+        self.leaving += usize::from(client.state == State::Admitted);
         (client.state, client.listeners) = (State::Leaving, [None; Lane::ALL.len()]);
         true
     }
 
+    #[inline]
     pub(crate) fn is_leaving(&self, id: ClientId) -> bool {
-        self.known.get(&id).is_some_and(|client| client.state == State::Leaving)
+        self.leaving > 0 && self.known.get(&id).is_some_and(Client::is_leaving)
     }
 
+    /// The client is leaving, and has nothing here any more.
     pub(crate) fn remove(&mut self, id: ClientId) {
-        self.known.remove(&id);
+        let removed = self.known.remove(&id);
+        self.leaving -= usize::from(removed.is_some_and(|client| client.is_leaving()));
     }
 }

@@ -191,7 +191,8 @@ impl Participants {
                 && shard.linked_or_open(*dir)?.is_some()
             {
                 // What the coordinator decides cannot be refused later.
-                shard.check_entry(turn.volume.secret, *dir, name)?;
+                let entry = shard.entry(turn.volume.secret, *dir, name)?;
+                shard.check_entry(*dir, name, entry)?;
             }
             if !matches!(key, LockKey::New(_)) {
                 values.push((key.clone(), Self::value_of(shards, key, turn)?));
