@@ -63,7 +63,7 @@ pub struct Written {
     pub claimed: Vec<(u64, ShardId)>,
     /// Chunks that shards have released.
     pub released: Vec<u64>,
-    /// From where the cell's log is to be replayed after this checkpoint.
+    /// The position in the cell's log from which to replay after this checkpoint.
     pub log_start: Lsn,
     /// If it was requested.
     pub free: Option<FreeChunks>,
