@@ -17,7 +17,7 @@ use warren_runtime::{FleetError, Lifetime, ServeOptions, start_fleet};
 
 use crate::error::{BenchError, system};
 
-/// Bytes of the temporary pool; sparse, so it takes what is written.
+/// Bytes of the temporary pool; sparse, so only written blocks take space.
 pub const POOL_BYTES: u64 = 1 << 30;
 /// Bytes of op logs that the temporary pool has room for: a quarter of it.
 pub const LOG_BYTES_MAX: u64 = POOL_BYTES / 4;

@@ -1,4 +1,4 @@
-//! The processors: pinning, and what they are.
+//! The processors: pinning and identification.
 
 use std::fs;
 

@@ -193,7 +193,6 @@ impl LogTable {
 
 /// The header of a record with `body` as its steps and cause. The whole is padded to
 /// [`RECORD_ALIGN`].
-/// [`RECORD_ALIGN`].
 pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16) {
     let len = record.len().next_multiple_of(RECORD_ALIGN);
     assert!((RECORD_HEADER..=RECORD_MAX).contains(&len));

@@ -78,7 +78,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
 }
 
 /// Serves until the mount is gone, or the mount keeper ends the front or dies. Without a keeper the
-/// front must not serve on: no process would replace it or unmount, and programs notice a dead
+/// front must not continue: no process would replace it or unmount, and programs notice a dead
 /// mount.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;

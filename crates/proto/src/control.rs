@@ -65,7 +65,7 @@ pub struct Written {
     pub released: Vec<u64>,
     /// Shards that were given up since the last checkpoint, whose trees stay what they were.
     pub given_up: Vec<ShardId>,
-    /// From where the cell's log is to be replayed after this checkpoint.
+    /// The position in the cell's log from which to replay after this checkpoint.
     pub log_start: Lsn,
     /// If it was requested.
     pub free: Option<FreeChunks>,

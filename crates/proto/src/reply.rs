@@ -48,7 +48,7 @@ pub struct Opened {
     pub direct: bool,
 }
 
-/// One entry of a directory listing. A listing goes on after `cookie`.
+/// One entry of a directory listing. The next page starts after `cookie`.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct DirEntry {
     pub ino: Ino,

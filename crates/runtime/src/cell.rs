@@ -282,7 +282,7 @@ impl CellLoop {
         Ok(worked)
     }
 
-    /// Gathers a bounded amount of what has arrived. Returns whether a message was dropped.
+    /// Gathers a bounded amount of new work. Returns whether a message was dropped.
     fn gather(&mut self, now: Instant) -> Result<bool, FleetError> {
         let mut dropped = self.gather_messages(Lane::Reply);
         self.disk.poll()?;

@@ -1,4 +1,4 @@
-//! The errors of a fleet, one line each: the subject, what is wrong, and the remedy.
+//! The errors of a fleet, one line each: the subject, the fault, and the remedy.
 //!
 //! An error in a process of the fleet is sent to the process that waits for it as
 //! [`Reported`](FleetError::Reported): its kind and its line.

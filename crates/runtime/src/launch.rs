@@ -38,7 +38,7 @@ pub struct ServeOptions {
     pub threads: u16,
     /// Bytes of the caches of file data and tree nodes, all cells together.
     pub cache_bytes: u64,
-    /// Whom it admits besides root and the user who starts it.
+    /// The users that it admits besides root and the user who starts it.
     pub clients: Clients,
     /// Where its log goes.
     pub log: Target,
@@ -82,7 +82,7 @@ pub fn serve(options: &ServeOptions, mut on_ready: impl FnMut(u16)) -> Result<()
     })
 }
 
-/// Whether a background fleet ends with who started it.
+/// Whether a background fleet ends when the process that started it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lifetime {
     /// It stops when the [`Fleet`] is dropped or its process dies.

@@ -12,12 +12,12 @@
 //! launch        serve, start a fleet behind a command, the roles of its processes
 //! keeper        parent of all, holds descriptors, no logic
 //!
-//! link          packets with descriptors   message  what is in them   bell  what wakes a cell
+//! link          packets with descriptors   message  their contents   bell  what wakes a cell
 //! process       starting this program again   confine  what a cell gives up
 //! limit, reserve  how many descriptors there must be, and which are kept for the fleet
 //! socket_path   where a pool's control socket is     clients  which clients a fleet admits
 //! identity      the peer of a socket          silence  processes that do not run
-//! status        what a fleet reports of itself       slice  how soon a process runs that was woken
+//! status        the state that a fleet reports       slice  how soon a process runs that was woken
 //! ```
 //!
 //! Nothing here decides anything about files. A process may do what its descriptors allow: the

@@ -1,8 +1,8 @@
 //! A fleet in virtual time, for every world of this crate: cells and their supervisor, their part
 //! of the machine (frames, links, a device, memory shared with clients), and its faults.
 //!
-//! A world adds what is around the fleet ([`Surroundings`]): clients, the times of faults, and what
-//! must hold. A [`Fleet`] is the machine: all its decisions come from its generator. `drive`
+//! A world adds the surroundings of the fleet ([`Surroundings`]): clients, the times of faults, and
+//! the rules. A [`Fleet`] is the machine: all its decisions come from its generator. `drive`
 //! applies events to cells and supervisor, because clients take part there.
 //!
 //! * `start`: a start from the device. `drive`: events in, effects carried out. `io`, `link`,

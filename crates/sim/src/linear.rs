@@ -19,7 +19,6 @@
 //! * **Restarts.** After a number of states the search restarts, and now tries the call at which it
 //!   was stuck most often as soon as that was invoked. This changes only the order of choices.
 //!   Completely searched states remain known as dead ends; all others are forgotten.
-//!   searched to its end stays known as a dead end; what was not is forgotten.
 
 #[cfg(test)]
 mod tests;

@@ -62,8 +62,8 @@ pub enum Event {
     /// Take a checkpoint while the fleet serves, to find out whether a stop would lose data:
     /// [`Effect::MayStop`], or [`Effect::StopRefused`].
     TryCheckpoint,
-    /// Take a last checkpoint and end the fleet. If that checkpoint fails, the fleet serves on:
-    /// [`Effect::StopRefused`].
+    /// Take a last checkpoint and end the fleet. If that checkpoint fails, the fleet continues to
+    /// serve: [`Effect::StopRefused`].
     TryStop,
     /// Take a last checkpoint and end the fleet, also if that checkpoint fails.
     Stop,
@@ -135,7 +135,7 @@ pub enum Effect {
     },
     /// The checkpoint of a trial has succeeded, or the fleet ends in any case.
     MayStop,
-    /// The checkpoint of a trial, or the last checkpoint, has failed. The fleet serves on.
+    /// The checkpoint of a trial, or the last checkpoint, has failed. The fleet continues to serve.
     StopRefused {
         errno: Errno,
     },

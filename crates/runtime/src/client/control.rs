@@ -277,7 +277,7 @@ pub struct StopOptions {
     /// Cuts off programs that use the mounts, after the data that they have stored was written
     /// back.
     pub force: bool,
-    /// If the last checkpoint fails, gives up what it lacks.
+    /// If the last checkpoint fails, discards the changes it lacks.
     pub discard: bool,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct StopRequest {
     pub by_keeper: bool,
     /// Programs that use the mounts are cut off.
     pub force: bool,
-    /// If the last checkpoint fails, what it lacks is given up.
+    /// If the last checkpoint fails, the changes it lacks are discarded.
     pub discard: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct StopAttempt {
     /// Connections that asked for the stop. `by_keeper`: the keeper also did.
     pub connections: Vec<ConnectionNo>,
     pub by_keeper: bool,
-    /// If the last checkpoint fails, what it lacks is given up.
+    /// If the last checkpoint fails, the changes it lacks are discarded.
     pub discard: bool,
     /// Fronts that have neither answered nor closed their connections.
     pub waiting: BTreeSet<ClientId>,

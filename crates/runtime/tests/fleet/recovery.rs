@@ -1,4 +1,4 @@
-//! The whole fleet dies. The next one begins with what is on the device.
+//! The whole fleet dies. The next one starts from the pool's content on the device.
 
 use std::time::{Duration, Instant};
 

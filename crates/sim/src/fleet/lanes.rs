@@ -52,7 +52,7 @@ impl ClientMemory {
         lane.extend_from_slice(bytes);
     }
 
-    /// The client's bytes; what it did not write reads as zeros.
+    /// The client's bytes; bytes that it did not write are zeros.
     pub fn read_request(&self, from: SlotRef, offset: usize, into: &mut [u8]) {
         let lane = self.requests.get(&from).map_or(&[][..], Vec::as_slice);
         let there = lane.get(offset..).unwrap_or(&[]);

@@ -1,4 +1,4 @@
-//! A cell's process in a world that kills it: when it dies, and what it knows of clients' slots.
+//! A cell's process in a world that kills it: when it dies, and its knowledge of clients' slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
