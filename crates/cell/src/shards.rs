@@ -30,6 +30,8 @@ pub(crate) struct Shards {
     running: Affinity,
     held: Option<Box<Shard>>,
     given_up: BTreeMap<ShardId, GivenUp>,
+    /// Shards of any cell that are known not to be served.
+    unserved: BTreeSet<ShardId>,
 }
 
 /// What is left of a shard that was given up.
@@ -72,7 +74,15 @@ impl Shards {
             (*id, GivenUp { space: Space::default(), errno: Errno::EIO, record: Mark::Durable })
         };
         let given_up = lost.iter().map(gone).collect();
-        Self { scheduler, resting, ids, running: Affinity::Serial, held: None, given_up }
+        Self {
+            scheduler,
+            resting,
+            ids,
+            running: Affinity::Serial,
+            held: None,
+            given_up,
+            unserved: BTreeSet::new(),
+        }
     }
 
     /// Begins to run in `affinity`, which gets its shard.
@@ -120,6 +130,16 @@ impl Shards {
         let shard = self.resting.get_mut(usize::from(id.0))?.take()?;
         self.ids.retain(|own| *own != id);
         Some(shard)
+    }
+
+    /// The shard's cell has given it up: nothing new is placed there.
+    pub(crate) fn avoid(&mut self, id: ShardId) {
+        self.unserved.insert(id);
+    }
+
+    /// Whether something new may be placed in the shard, as far as is known here.
+    pub(crate) fn may_grow(&self, id: ShardId) -> bool {
+        !self.unserved.contains(&id)
     }
 
     /// Keeps what the shard, which was given up for this reason, has of chunks.

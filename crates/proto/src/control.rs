@@ -47,6 +47,8 @@ pub enum Order {
     /// All cells have handled the loss, and a successor of this epoch starts. The descriptors of a
     /// new link to it come with the order; unread messages on the old link are void.
     Joined { cell: CellId, epoch: Epoch },
+    /// The shard's cell has given it up: place no new directory there.
+    GivenUp { shard: ShardId },
     /// After the last checkpoint: reply to waiting requests and end.
     Stop,
     /// The fleet ends without a checkpoint: take no more requests, write dirty file data and the

@@ -190,7 +190,9 @@ impl Supervisor {
             }
             Report::LossHandled { lost, .. } => self.losses.acknowledged(from, lost),
             Report::GivenUp { shard, errno, .. } => {
-                self.given_up.entry(shard).or_insert(GivenUp { errno, since: turn.wall });
+                if self.given_up.insert(shard, GivenUp { errno, since: turn.wall }).is_none() {
+                    turn.send(self.fleet.living(), &Order::GivenUp { shard });
+                }
             }
             Report::Unreadable { errno, .. } => {
                 self.fail(Failure::Unreadable { cell: from, errno }, turn);
@@ -336,6 +338,10 @@ impl Supervisor {
             turn.push(Effect::Restart { cell, epoch });
             for lost in self.losses.start_successor(cell) {
                 let order = Order::Lost { cell: lost, epoch: self.fleet.epoch(lost) };
+                turn.push(Effect::Send { to: cell, order });
+            }
+            for shard in self.given_up.keys() {
+                let order = Order::GivenUp { shard: *shard };
                 turn.push(Effect::Send { to: cell, order });
             }
             self.admission.introduce(cell, turn.effects);

@@ -160,6 +160,7 @@ impl Core {
                 self.checkpoint.abandoned(&mut self.shards, participants, number, turn);
             }
             Order::Found { runs } => take_found(&mut self.shards, &runs, turn),
+            Order::GivenUp { shard } => self.shards.avoid(shard),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, turn),
             Order::Joined { cell, .. } => self.peer_joined(cell, turn),
             Order::Stop => turn.report_stopped(),

@@ -35,7 +35,11 @@ pub(super) fn create(
     check_new(view.who, new)?;
     let directory = new.kind == FileKind::Directory;
     let (secret, shards) = (view.volume.secret, view.volume.map.len());
-    let home = if directory { place(secret, shards, dir, name) } else { dir.shard() };
+    let home = if directory {
+        place(secret, shards, dir, name, |id| view.shards.may_grow(id))
+    } else {
+        dir.shard()
+    };
     let ino = view.new_ino(home)?;
     let (new, gid) = inherit(view, &parent, new);
     let (uid, now) = (view.who.uid, view.now);
@@ -94,10 +98,18 @@ fn check_new(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
 }
 
 /// Directories spread over the shards by the hash of where they were made (design 8), so that the
-/// tree spreads over the fleet.
-fn place(secret: u64, shards: usize, dir: Ino, name: &FileName) -> ShardId {
-    let hash = name_hash(secret ^ dir.0, name.as_bytes());
-    ShardId((hash % shards as u64) as u16)
+/// tree spreads over the fleet. Where a shard may not grow, the next one is taken.
+fn place(
+    secret: u64,
+    shards: usize,
+    dir: Ino,
+    name: &FileName,
+    may_grow: impl Fn(ShardId) -> bool,
+) -> ShardId {
+    let shards = shards as u64;
+    let first = name_hash(secret ^ dir.0, name.as_bytes()) % shards;
+    let ids = (0..shards).map(|step| ShardId(((first + step) % shards) as u16));
+    ids.into_iter().find(|id| may_grow(*id)).unwrap_or(ShardId(first as u16))
 }
 
 /// A directory with the set-gid bit passes its group on, and to directories the bit too. Only so do
@@ -167,7 +179,7 @@ mod tests {
             for parent in tree.clone().into_iter().skip(if depth == 0 { 0 } else { 1 }) {
                 for name in &names[..names.len() - depth] {
                     let name = FileName::new(name.as_bytes()).expect("a name");
-                    let home = place(secret, shards, parent, &name);
+                    let home = place(secret, shards, parent, &name, |_| true);
                     next[usize::from(home.0)] += 1;
                     tree.push(Ino::new(home, next[usize::from(home.0)]));
                 }

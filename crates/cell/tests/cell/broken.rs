@@ -1,8 +1,9 @@
 //! A shard that cannot be served is given up alone.
 
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, Timestamp, TxnId};
-use warren_cell::PeerBody;
+use warren_cell::{Event, PeerBody};
 use warren_disk::read_record;
+use warren_proto::control::Order;
 use warren_proto::{
     AccessMode, ByteRange, Change, FileKind, Handle, LockFlavour, LockKey, LockMode, LockOwner,
     LockSpec, LockType, PeerReply, PeerRequest, Position, Reply, Request,
@@ -151,4 +152,24 @@ fn a_transaction_with_a_part_there_is_refused_or_made_without_it() {
     let refused = PeerReply::Refused { txn: late, errno: Errno::EIO };
     assert_eq!(bench.sent.pop(), Some(PeerBody::Reply(refused)));
     assert_eq!(bench.suspicions, 0);
+}
+
+#[test]
+fn new_directories_are_placed_in_other_shards() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let homes = |bench: &mut Bench, round: &str| {
+        let mut made = |number: u32| {
+            let text = format!("{round}{number}");
+            match bench.call(create(Ino::ROOT, &text, FileKind::Directory)) {
+                Ok(Reply::Created { entry, .. }) => entry.ino.shard(),
+                other => panic!("{other:?}"),
+            }
+        };
+        (0..20).map(&mut made).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(homes(&mut bench, "before").len(), 2);
+    break_shard(&mut bench);
+    // The supervisor sends this to every cell.
+    bench.apply(Event::Order(Order::GivenUp { shard: ShardId(1) }));
+    assert_eq!(homes(&mut bench, "after"), [ShardId(0)].into());
 }

@@ -296,7 +296,10 @@ impl World {
                 return;
             }
             Order::Lost { cell: lost, epoch } => Report::LossHandled { lost: *lost, epoch: *epoch },
-            Order::Joined { .. } | Order::Found { .. } | Order::ReadOnly { .. } => return,
+            Order::Joined { .. }
+            | Order::Found { .. }
+            | Order::ReadOnly { .. }
+            | Order::GivenUp { .. } => return,
             Order::Abandoned { .. } => {
                 self.staged = self.committed.clone();
                 return;
@@ -798,6 +801,7 @@ fn a_shard_that_is_given_up_does_not_end_the_fleet_and_is_shown() {
     world.apply(Event::Report { from: cell, epoch: EPOCH, report });
     world.settle();
     assert_eq!(world.exit(), None);
+    assert_eq!(world.orders(|order| *order == Order::GivenUp { shard }), 2);
     let given_up = world.supervisor.status().given_up;
     assert_eq!(
         given_up.iter().map(|(id, why)| (*id, why.errno)).collect::<Vec<_>>(),
