@@ -28,8 +28,12 @@ const ONLINE_CHECKS: usize = 8;
 
 type Case = fn(&Ground, u16) -> Result<()>;
 
-const CASES: &[(&str, Case)] =
-    &[("fsck_lost_data", lost_data), ("fsck_lost_node", lost_node), ("fsck_online", online)];
+const CASES: &[(&str, Case)] = &[
+    ("fsck_lost_data", lost_data),
+    ("fsck_lost_node", lost_node),
+    ("fsck_online", online),
+    ("broken_shard", broken_shard),
+];
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
@@ -91,6 +95,13 @@ impl<'a> Rested<'a> {
         file.write_all_at(bytes, at).context("cannot change the pool")
     }
 
+    fn flip_bit(&self, at: u64) -> Result<()> {
+        let mut byte = [0];
+        let file = File::open(&self.path).context("cannot open the pool")?;
+        file.read_exact_at(&mut byte, at).context("cannot read the pool")?;
+        self.overwrite(at, &[byte[0] ^ 4])
+    }
+
     /// Serves the pool while `script` runs in its root.
     fn serving(&self, script: &str) -> Result<()> {
         let fleet = Fleet::resume(self.ground, &self.name, self.cells)?;
@@ -101,6 +112,52 @@ impl<'a> Rested<'a> {
             })
             .map(drop)
     }
+}
+
+/// A bit of the root of a shard's tree flips: what lies there is refused, all else is served and can
+/// be changed, `status` and `fsck` name the shard, and a repair brings everything back.
+fn broken_shard(ground: &Ground, cells: u16) -> Result<()> {
+    const DIRECTORIES: u64 = 24;
+    let name = format!("broken-shard-{cells}");
+    let fleet = Fleet::start(ground, &name, "256M", cells)?;
+    let path = fleet.pool.to_string_lossy().into_owned();
+    let fill = format!("for i in $(seq {DIRECTORIES}); do mkdir d$i; echo $i > d$i/f; done");
+    bash(ground, &fleet.mounted, &fill)?.expect_success("filling")?;
+    // The upper 16 bits of an inode's number are its shard; the root directory lies in shard 0.
+    let shard = |number: u64| -> Result<u64> {
+        let found = std::fs::metadata(fleet.mounted.join(format!("d{number}")));
+        Ok(found.context("a directory")?.ino() >> 48)
+    };
+    let shards = (1..=DIRECTORIES).map(shard).collect::<Result<Vec<_>>>()?;
+    let broken = *shards.iter().find(|shard| **shard != 0).context("all lie in one shard")?;
+    fleet.stop()?;
+    let pool = Rested { ground, name, cells, path };
+    let root = last_number(&pool.dump(&["slots", &broken.to_string()])?, "root at block: ")?;
+    pool.flip_bit(root * BLOCK_BYTES + 100)?;
+
+    let fleet = Fleet::resume(ground, &pool.name, cells)?;
+    for (number, shard) in (1..).zip(&shards) {
+        let served = format!("test $(cat d{number}/f) = {number}; echo more >> d{number}/f");
+        let refused =
+            format!("if cat d{number}/f || ls d{number} || touch d{number}/g; then exit 1; fi");
+        let script = if *shard == broken { refused } else { served };
+        bash(ground, &fleet.mounted, &script)?.expect_success(&script)?;
+    }
+    let more = "for i in $(seq 24); do mkdir new$i; echo $i > new$i/f; done; sync";
+    bash(ground, &fleet.mounted, more)?.expect_success("new directories")?;
+    let named = format!("SHARD {broken} GIVEN UP");
+    ensure!(fleet.status()?.contains(&named), "status does not name it: {}", fleet.status()?);
+    ensure!(fleet.words().contains("a shard is given up"), "the log does not: {}", fleet.words());
+    fleet.stop()?;
+
+    let said = pool.fsck(&["-n"], ERRORS_LEFT)?;
+    ensure!(said.contains(&format!("shard {broken}: was given up")), "fsck does not: {said}");
+    pool.fsck(&["-y"], REPAIRED)?;
+    pool.serving(&format!(
+        "for i in $(seq {DIRECTORIES}); do test $(head -1 d$i/f) = $i; echo more >> d$i/f; done
+         test $(cat new*/f | wc -l) = 24"
+    ))?;
+    pool.fsck(&["-n", "--contents"], SOUND).map(drop)
 }
 
 /// The number behind the last `word` in `text`.
