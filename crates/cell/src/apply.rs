@@ -403,12 +403,12 @@ fn catch_up_to(shard: &mut Shard, ino: Ino, cover: &Cover, last: Option<u64>) {
     }
 }
 
-/// What a step that is noted now says of the file as it is.
-pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Cover {
-    let inode = shard.inode(ino).ok().flatten();
-    let inode = inode.expect("a file with dirty pages exists");
+/// What a step that is noted now says of the file as it is. Waits for its inode; EIO if there is
+/// none.
+pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Result<Cover, Stop> {
+    let inode = shard.inode(ino)?.ok_or(Errno::EIO)?;
     let (size, mode) = (inode.size, inode.mode);
-    Cover { size, mode, mtime: inode.mtime, ctime: inode.ctime, complete }
+    Ok(Cover { size, mode, mtime: inode.mtime, ctime: inode.ctime, complete })
 }
 
 /// Reads the nodes that the change will touch, and sees that the records are there which it

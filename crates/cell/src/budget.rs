@@ -19,21 +19,23 @@
 
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX};
 use warren_disk::{
-    EXTENT_BLOCKS_MAX, HEIGHT_MAX, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER, RECORD_MAX,
-    RECORD_OVERHEAD, TARGET_PIECE,
+    EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
+    RECORD_MAX, RECORD_OVERHEAD, TARGET_PIECE,
 };
 use warren_proto::{Change, LockKey, LockMode};
 
 // Blocks of a shard.
 
 /// Blocks that writing one dirty page may take: its own, and a leaf of the tree, which may be clean
-/// until then. A page that splits its leaf takes a third, which is not counted: pages that split as
-/// many leaves may take more than they were promised.
-const BLOCKS_PER_PAGE: u64 = 2;
+/// until then, and which may split: a page in the middle of an extent leaves three.
+const BLOCKS_PER_PAGE: u64 = 3;
 /// Blocks that all dirty pages of a shard may take beside that: the nodes above the leaves of one
 /// run of extents, with those that splits add. The pages of other files mostly find theirs dirty,
 /// since each write has changed its inode, which lies below the same nodes.
 const NODES_PER_WAY: u64 = 8;
+/// Leaves that a node above them holds at least, since splits leave it half full: so many pages
+/// that split their leaves split such a node, too.
+const LEAVES_PER_NODE: u64 = 64;
 /// Chunks whose records one leaf holds at least, since splits leave leaves half full.
 const CHUNKS_PER_LEAF: u64 = 64;
 /// Blocks that a shard must have left for an access time to be brought up to date. Nothing waits
@@ -84,6 +86,7 @@ const _: () = {
     assert!(2 * (RECORD_OVERHEAD + 16 + 4 * EXTENT_BLOCKS_MAX) <= NODE_CAPACITY);
     assert!(2 * (RECORD_OVERHEAD + 16 + NAME_MAX) <= NODE_CAPACITY);
     assert!(2 * CHUNKS_PER_LEAF as usize * (RECORD_OVERHEAD + 8) <= NODE_CAPACITY);
+    assert!(2 * LEAVES_PER_NODE as usize * INTERNAL_RECORD <= NODE_CAPACITY);
     assert!(ATIME_ROOM_MIN >= HEIGHT_MAX as u64);
 
     // The smallest log holds twice what is kept for a snapshot (the last one is in it until the
@@ -295,14 +298,17 @@ impl Budget {
 
     /// What dirty pages that get places were promised when they were written, less their blocks.
     pub(crate) fn placing(self, pages: usize) -> Reservation {
-        let nodes = NODES_PER_WAY.max(self.insertion());
+        let nodes = NODES_PER_WAY.max(self.insertion()) + pages as u64 / LEAVES_PER_NODE;
         Reservation { left: (BLOCKS_PER_PAGE - 1) * pages as u64 + nodes }
     }
 }
 
 /// Blocks that so many dirty pages of a shard will want.
 pub(crate) const fn blocks_of_pages(pages: u64) -> u64 {
-    if pages == 0 { 0 } else { BLOCKS_PER_PAGE * pages + NODES_PER_WAY }
+    if pages == 0 {
+        return 0;
+    }
+    BLOCKS_PER_PAGE * pages + pages / LEAVES_PER_NODE + NODES_PER_WAY
 }
 
 /// An upper bound of the tree nodes that the records of so many chunks lie in.

@@ -38,7 +38,7 @@ pub use node::{
     BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX, NodeError, ROOT_HEIGHT_MAX, block_checksum,
     restore_magic,
 };
-pub use record::{NODE_CAPACITY, RECORD_OVERHEAD, VALUE_MAX, ValueError};
+pub use record::{INTERNAL_RECORD, NODE_CAPACITY, RECORD_OVERHEAD, VALUE_MAX, ValueError};
 pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
 pub use superblock::{CopiesState, Superblock, SuperblockError};

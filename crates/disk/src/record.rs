@@ -14,7 +14,7 @@ pub const NODE_CAPACITY: usize = BLOCK_SIZE - NODE_HEADER;
 pub const RECORD_OVERHEAD: usize = Key::ENCODED_LEN + 2;
 
 /// Bytes of an internal node's record: the key, the child's block and its checksum.
-pub(crate) const INTERNAL_RECORD: usize = Key::ENCODED_LEN + 12;
+pub const INTERNAL_RECORD: usize = Key::ENCODED_LEN + 12;
 
 /// Bytes of the largest value: one that fills a leaf.
 pub const VALUE_MAX: usize = NODE_CAPACITY - RECORD_OVERHEAD;

@@ -193,6 +193,36 @@ fn places_and_ends_of_files_take_no_more_than_was_promised() {
     assert!(bench.shard.tree.height() >= 2);
 }
 
+/// A page in the middle of an extent leaves three extents, so pages of a file of short extents
+/// split the leaves that they lie in.
+#[test]
+fn pages_that_split_their_leaves_take_no_more_than_was_promised() {
+    let mut most = 0;
+    let kinds = (9..=41).step_by(8).flat_map(|blocks| (10..=40).map(move |step| (blocks, step)));
+    for (blocks, step) in kinds {
+        let mut bench = Bench::new(5);
+        let ino = Ino(9);
+        make_inode(&mut bench.shard, ino, &NewInode::regular(0o644));
+        let pages = 100;
+        for number in 0..pages * step {
+            let extent = bench.extent(blocks);
+            bench.shard.put(Key::extent(ino, (number * blocks) as u64), extent);
+        }
+        bench.write_out();
+        bench.shard.inode_mut(ino).size = 1 << 40;
+        for number in 0..pages {
+            let page = (number * step * blocks + blocks / 2) as u64;
+            let run = Run { page, block: BlockNo(1 << 30), checksums: vec![0] };
+            bench.shard.replace_extents(ino, page, page, &[run]);
+        }
+        let taken = (pages + bench.shard.tree.dirty_nodes()) as u64;
+        let promised = blocks_of_pages(pages as u64);
+        assert!(taken <= promised, "{taken} of {promised} blocks, extents of {blocks}");
+        most = most.max(taken);
+    }
+    assert!(most > 2 * 100 + NODES_PER_WAY, "{most} blocks: no leaf was split");
+}
+
 /// Bytes of a record of this step alone.
 fn record_len(step: &Step) -> u64 {
     let mut record = vec![0; RECORD_HEADER];

@@ -50,7 +50,7 @@ pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Re
         InlinePage { page: *page, bytes }
     };
     let inlined = pages.iter().map(inline).collect();
-    let cover = cover_of(shard, ino, true);
+    let cover = cover_of(shard, ino, true)?;
     step(shard, Step::Inline { ino, pages: inlined, cover }, &mut Reservation::none(), turn);
     Ok(())
 }

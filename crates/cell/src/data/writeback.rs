@@ -1,7 +1,7 @@
 //! Write-back: dirty pages get places in their file, and are written there.
 
 use warren_base::{BlockNo, Errno, Ino};
-use warren_proto::{Run, Step};
+use warren_proto::{Cover, Run, Step};
 
 use crate::apply::{cover_of, step};
 use crate::budget::WRITE_BACK_BATCH;
@@ -55,6 +55,8 @@ pub(crate) fn place_run(
     }
     let (from, to) = (run[0].1, run[run.len() - 1].1);
     shard.extents(ino, from, to, |_, _| {})?;
+    // A checkpoint may have written its inode since, and the node may have been evicted.
+    let cover = cover_of(shard, ino, false)?;
     let mut placed: Vec<(PageNo, FrameNo, BlockNo)> = Vec::with_capacity(run.len());
     for at in run {
         let block = match alloc_block(shard, turn) {
@@ -67,7 +69,7 @@ pub(crate) fn place_run(
     if placed.is_empty() {
         return Err(Stop::Fail(Errno::ENOSPC));
     }
-    record_places(shard, &placed, turn);
+    record_places(shard, &placed, cover, turn);
     Ok(())
 }
 
@@ -102,7 +104,12 @@ fn alloc_block(shard: &mut Shard, turn: &mut Turn<'_>) -> Option<BlockNo> {
 }
 
 /// Enters the places of consecutive pages of one file in its extents.
-fn record_places(shard: &mut Shard, placed: &[(PageNo, FrameNo, BlockNo)], turn: &mut Turn<'_>) {
+fn record_places(
+    shard: &mut Shard,
+    placed: &[(PageNo, FrameNo, BlockNo)],
+    mut cover: Cover,
+    turn: &mut Turn<'_>,
+) {
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     let mut runs: Vec<Run> = Vec::new();
@@ -115,8 +122,7 @@ fn record_places(shard: &mut Shard, placed: &[(PageNo, FrameNo, BlockNo)], turn:
     // The record that says where they are is the next.
     let lsn = turn.log.image.end();
     write_pages(placed, lsn, turn);
-    let complete = turn.cache.uncovered_pages(ino).is_empty();
-    let cover = cover_of(shard, ino, complete);
+    cover.complete = turn.cache.uncovered_pages(ino).is_empty();
     let mut room = shard.budget().placing(placed.len());
     step(shard, Step::Placed { ino, runs, cover }, &mut room, turn);
     if turn.plants(Plant::DoubleAllocate) {

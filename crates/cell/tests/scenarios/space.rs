@@ -181,7 +181,7 @@ fn a_full_host_is_enospc_until_it_has_space() {
 fn free_chunks_are_discarded_if_the_host_is_nearly_full() {
     let mut pair = Pair::with(Setup { cells: 1, host_room: Some(10), ..Setup::default() });
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", page(1).repeat(250));
+    let file = pair.file(client, IN_A, "file", page(1).repeat(200));
     pair.sync(client);
     let room = pair.device.host_room;
     pair.unlink(client, IN_A, "file");

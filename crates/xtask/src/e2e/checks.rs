@@ -114,8 +114,8 @@ impl<'a> Rested<'a> {
     }
 }
 
-/// A bit of the root of a shard's tree flips: what lies there is refused, all else is served and can
-/// be changed, `status` and `fsck` name the shard, and a repair brings everything back.
+/// A bit of the root of a shard's tree flips: calls for what lies there fail, all other calls
+/// succeed, `status` and `fsck` name the shard, and a repair brings everything back.
 fn broken_shard(ground: &Ground, cells: u16) -> Result<()> {
     const DIRECTORIES: u64 = 24;
     let name = format!("broken-shard-{cells}");
