@@ -14,7 +14,7 @@ use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::core::Core;
 use crate::event::{Clock, Effect, Event, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
-use crate::frames::transfer::{wake_io, write_done};
+use crate::frames::transfer::wake_io;
 use crate::log::durable::{
     become_read_only, flush_done, hold_log, log_write_done, written_through,
 };
@@ -169,13 +169,9 @@ impl Core {
     }
 
     pub(super) fn io_done(&mut self, io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
-        let purpose = turn.io.live.remove(&io).expect("an I/O ends once");
-        if result.is_ok() {
-            turn.io.succeeded(turn.now.monotonic);
-        }
+        let purpose = turn.io.end(io, result, turn.now.monotonic);
         match purpose {
             Purpose::LoadNode { shard, pointer, frame } => {
-                turn.io.node_loads.remove(&pointer.block);
                 let is_intact = result.is_ok()
                     && self.shards.get_mut(&shard).is_none_or(|shard| {
                         shard.tree.load(pointer, turn.memory.frame(frame)).is_ok()
@@ -203,7 +199,6 @@ impl Core {
                 if result.is_err() {
                     hold_log(turn);
                 }
-                write_done(result, turn);
             }
             Purpose::WriteLog => log_write_done(result, turn),
             Purpose::ReadLog { upto } => self.replay.log_loaded(upto, result, turn),
@@ -212,9 +207,7 @@ impl Core {
             Purpose::Reserve => reserved(io, result, turn),
             Purpose::Discard => discarded(io, result, turn),
             Purpose::WriteNodes { frames } => {
-                turn.io.node_frames -= frames.len();
                 frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
-                write_done(result, turn);
                 reclaim_retracted(&mut self.shards, turn);
             }
         }

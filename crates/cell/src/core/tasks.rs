@@ -45,7 +45,7 @@ impl Core {
             }
             write_back(&mut self.shards, turn);
             self.checkpoint.advance(&mut self.shards, turn);
-            if !turn.io.node_writes.is_empty() {
+            if turn.io.may_write_node() {
                 issue_node_writes(turn);
             }
             turn.seal();

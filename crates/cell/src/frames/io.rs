@@ -43,17 +43,20 @@ pub(crate) enum Purpose {
     Discard,
 }
 
+/// Frames that writes of tree nodes may take at a time.
+const NODE_FRAMES_MAX: usize = 256;
+
 #[derive(Debug, Default)]
 pub(crate) struct Io {
-    pub(crate) next: u64,
-    pub(crate) live: BTreeMap<IoId, Purpose>,
-    pub(crate) node_loads: HashMap<BlockNo, IoId, FixedState>,
+    next: u64,
+    live: BTreeMap<IoId, Purpose>,
+    node_loads: HashMap<BlockNo, IoId, FixedState>,
     /// Tree nodes that wait for frames to be written from.
-    pub(crate) node_writes: Vec<BlockWrite>,
-    pub(crate) node_frames: usize,
+    node_writes: Vec<BlockWrite>,
+    node_frames: usize,
     /// Writes under way, and whether one has failed since it was asked.
-    pub(crate) writes: usize,
-    pub(crate) write_error: Option<Errno>,
+    writes: usize,
+    write_error: Option<Errno>,
     /// Blocks that could not be read, for tasks that cannot do without: since when, and how often.
     unread: BTreeMap<BlockNo, (Instant, u32)>,
     /// When the device did last what was asked.
@@ -78,14 +81,51 @@ const DAMAGED_MAX: u32 = 5;
 pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
 
 impl Io {
-    pub(crate) fn new_id(&mut self) -> IoId {
+    /// An I/O begins.
+    pub(crate) fn begin(&mut self, purpose: Purpose) -> IoId {
         self.next += 1;
-        IoId(self.next)
+        let io = IoId(self.next);
+        match &purpose {
+            Purpose::LoadNode { pointer, .. } => drop(self.node_loads.insert(pointer.block, io)),
+            Purpose::WritePages { .. } => self.writes += 1,
+            Purpose::WriteNodes { frames } => {
+                self.writes += 1;
+                self.node_frames += frames.len();
+            }
+            _ => {}
+        }
+        self.live.insert(io, purpose);
+        io
     }
 
-    /// The device has done what was asked.
-    pub(crate) fn succeeded(&mut self, now: Instant) {
-        self.last_success = now;
+    /// An I/O has ended. Returns what it was for.
+    pub(crate) fn end(&mut self, io: IoId, result: Result<(), Errno>, now: Instant) -> Purpose {
+        let purpose = self.live.remove(&io).expect("an I/O ends once");
+        match &purpose {
+            Purpose::LoadNode { pointer, .. } => drop(self.node_loads.remove(&pointer.block)),
+            Purpose::WritePages { .. } => self.write_ended(result),
+            Purpose::WriteNodes { frames } => {
+                self.write_ended(result);
+                self.node_frames -= frames.len();
+            }
+            _ => {}
+        }
+        if result.is_ok() {
+            self.last_success = now;
+        }
+        purpose
+    }
+
+    fn write_ended(&mut self, result: Result<(), Errno>) {
+        self.writes -= 1;
+        if let Err(errno) = result {
+            self.write_error.get_or_insert(errno);
+        }
+    }
+
+    /// The I/O that reads the node at this block, if one does.
+    pub(crate) fn load_of(&self, block: BlockNo) -> Option<IoId> {
+        self.node_loads.get(&block).copied()
     }
 
     /// The device has refused to read the block, or has returned what does not belong there.
@@ -108,30 +148,6 @@ impl Io {
         }
     }
 
-    pub(crate) fn start_log_write(&mut self, io: IoId) {
-        self.live.insert(io, Purpose::WriteLog);
-    }
-
-    pub(crate) fn start_write_through(&mut self, io: IoId) {
-        self.live.insert(io, Purpose::WriteThrough);
-    }
-
-    pub(crate) fn start_log_read(&mut self, io: IoId, upto: Lsn) {
-        self.live.insert(io, Purpose::ReadLog { upto });
-    }
-
-    pub(crate) fn start_reserve(&mut self, io: IoId) {
-        self.live.insert(io, Purpose::Reserve);
-    }
-
-    pub(crate) fn start_discard(&mut self, io: IoId) {
-        self.live.insert(io, Purpose::Discard);
-    }
-
-    pub(crate) fn start_flush(&mut self, io: IoId) {
-        self.live.insert(io, Purpose::Flush);
-    }
-
     /// Whether every write that was started is over.
     pub(crate) fn writes_are_done(&self) -> bool {
         self.writes == 0 && self.node_writes.is_empty()
@@ -140,6 +156,21 @@ impl Io {
     /// Whether a tree node is being written.
     pub(crate) const fn writes_nodes(&self) -> bool {
         self.node_frames > 0
+    }
+
+    /// Whether a tree node waits to be written, and a frame may be used for it.
+    pub(crate) fn may_write_node(&self) -> bool {
+        !self.node_writes.is_empty() && self.node_frames < NODE_FRAMES_MAX
+    }
+
+    /// Where the next tree node lies that waits to be written.
+    pub(crate) fn next_node(&self) -> Option<BlockNo> {
+        self.node_writes.last().map(|(block, _)| *block)
+    }
+
+    /// Takes that node.
+    pub(crate) fn take_node(&mut self) -> Option<BlockWrite> {
+        self.node_writes.pop()
     }
 
     /// Drops the queued nodes whose writes have not begun: their checkpoint has failed.

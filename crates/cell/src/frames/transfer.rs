@@ -13,18 +13,14 @@ use crate::turn::Turn;
 
 /// Blocks of one I/O: what a queue of a device takes in one request.
 const BLOCKS_MAX: usize = 256;
-/// Frames that writes of tree nodes may take at a time.
-const NODE_FRAMES_MAX: usize = 256;
 
 /// Starts to read a node; `None` if there is no frame to read it into.
 pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) -> Option<IoId> {
-    if let Some(io) = turn.io.node_loads.get(&pointer.block) {
-        return Some(*io);
+    if let Some(io) = turn.io.load_of(pointer.block) {
+        return Some(io);
     }
     let frame = turn.cache.take_node_frame()?;
-    let io = turn.io.new_id();
-    turn.io.live.insert(io, Purpose::LoadNode { shard, pointer, frame });
-    turn.io.node_loads.insert(pointer.block, io);
+    let io = turn.io.begin(Purpose::LoadNode { shard, pointer, frame });
     turn.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
     Some(io)
 }
@@ -81,14 +77,13 @@ pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn
     let adjacent = |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
     let mut frames = frames.into_iter();
     for run in wanted.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
-        let io = turn.io.new_id();
         let targets: Vec<_> = frames.by_ref().take(run.len()).collect();
+        let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
+        let (block, pages) = (run[0].1.block, pages.collect());
+        let io = turn.io.begin(Purpose::LoadPages { block, pages });
         for ((at, _), frame) in run.iter().zip(&targets) {
             turn.cache.insert(*at, *frame, PageState::Loading(io));
         }
-        let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
-        let (block, pages) = (run[0].1.block, pages.collect());
-        turn.io.live.insert(io, Purpose::LoadPages { block, pages });
         turn.effects.push(Effect::Read { io, block, frames: targets });
     }
 }
@@ -98,11 +93,9 @@ pub(crate) fn write_pages(placed: &[(PageNo, FrameNo, BlockNo)], lsn: Lsn, turn:
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
-        let io = turn.io.new_id();
+        let io = turn.io.begin(Purpose::WritePages { pages: run.to_vec(), lsn });
         run.iter().for_each(|(at, ..)| turn.cache.start_write(*at, io));
-        turn.io.live.insert(io, Purpose::WritePages { pages: run.to_vec(), lsn });
         turn.log.commits.placing(lsn);
-        turn.io.writes += 1;
         let frames = run.iter().map(|(_, frame, _)| *frame).collect();
         turn.effects.push(Effect::Write { io, block: run[0].2, frames });
     }
@@ -110,15 +103,14 @@ pub(crate) fn write_pages(placed: &[(PageNo, FrameNo, BlockNo)], lsn: Lsn, turn:
 
 /// Writes as many queued tree nodes as there are frames for.
 pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
-    while !turn.io.node_writes.is_empty() && turn.io.node_frames < NODE_FRAMES_MAX {
-        let io = turn.io.new_id();
+    while turn.io.may_write_node() {
         let (mut start, mut frames) = (BlockNo(0), Vec::new());
-        while let Some((block, _)) = turn.io.node_writes.last()
-            && (frames.is_empty() || start.offset(frames.len() as u64) == *block)
+        while let Some(block) = turn.io.next_node()
+            && (frames.is_empty() || start.offset(frames.len() as u64) == block)
             && frames.len() < BLOCKS_MAX
+            && let Some(frame) = turn.cache.take_node_frame()
+            && let Some((_, bytes)) = turn.io.take_node()
         {
-            let Some(frame) = turn.cache.take_node_frame() else { break };
-            let (block, bytes) = turn.io.node_writes.pop().expect("just seen");
             if frames.is_empty() {
                 start = block;
             }
@@ -128,17 +120,8 @@ pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
         if frames.is_empty() {
             return;
         }
-        turn.io.node_frames += frames.len();
-        turn.io.writes += 1;
-        turn.io.live.insert(io, Purpose::WriteNodes { frames: frames.clone() });
+        let io = turn.io.begin(Purpose::WriteNodes { frames: frames.clone() });
         turn.effects.push(Effect::Write { io, block: start, frames });
-    }
-}
-
-pub(crate) fn write_done(result: Result<(), Errno>, turn: &mut Turn<'_>) {
-    turn.io.writes -= 1;
-    if let Err(errno) = result {
-        turn.io.write_error.get_or_insert(errno);
     }
 }
 

@@ -9,6 +9,7 @@ use warren_base::{CellId, Errno, Ino, Lsn};
 use warren_proto::{PeerReply, PeerRequest};
 
 use crate::event::{Effect, FrameNo, IoId};
+use crate::frames::io::Purpose;
 use crate::log::commit::Commit;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
@@ -95,8 +96,7 @@ pub(crate) fn hardened(
 fn flush(turn: &mut Turn<'_>) -> IoId {
     turn.log.commits.flushing();
     turn.cache.begin_flush();
-    let io = turn.io.new_id();
-    turn.io.start_flush(io);
+    let io = turn.io.begin(Purpose::Flush);
     turn.effects.push(Effect::Flush { io });
     io
 }
@@ -109,13 +109,13 @@ fn write_log(goal: Lsn, turn: &mut Turn<'_>) {
         let count = (goal.0 / block - at).min(WRITE_MAX).min(area.blocks - place);
         let (first, _) = turn.log.image.place(Lsn(at * block));
         let frames = (first.0..first.0 + count as u32).map(FrameNo).collect();
-        let (io, start) = (turn.io.new_id(), area.start.offset(place));
+        let start = area.start.offset(place);
         if left == 0 && at + count == goal.0 / block {
-            turn.io.start_write_through(io);
+            let io = turn.io.begin(Purpose::WriteThrough);
             turn.log.commits.state = Commit::WritingThrough { goal };
             return turn.effects.push(Effect::WriteThrough { io, block: start, frames });
         }
-        turn.io.start_log_write(io);
+        let io = turn.io.begin(Purpose::WriteLog);
         turn.effects.push(Effect::Write { io, block: start, frames });
         (at, left) = (at + count, left + 1);
     }

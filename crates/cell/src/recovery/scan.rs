@@ -10,6 +10,7 @@ use warren_disk::{FoundRecord, RawRecord, find_record};
 use warren_proto::{Cause, Reader, Step, Wire};
 
 use crate::event::{Effect, FrameNo};
+use crate::frames::io::Purpose;
 use crate::turn::Turn;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -79,8 +80,7 @@ impl Scan {
         let count = self.blocks_a_read.min(left).min(area.blocks - place);
         let first = turn.log.image.place(from).0.0;
         let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
-        let io = turn.io.new_id();
-        turn.io.start_log_read(io, Lsn(from.0 + count * BLOCK));
+        let io = turn.io.begin(Purpose::ReadLog { upto: Lsn(from.0 + count * BLOCK) });
         turn.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 

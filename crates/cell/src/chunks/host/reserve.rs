@@ -7,6 +7,7 @@ use crate::chunks::claim::no_chunk_for;
 use crate::chunks::free::Chunks;
 use crate::config::Backing;
 use crate::event::{Effect, IoId};
+use crate::frames::io::Purpose;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::turn::Turn;
@@ -27,8 +28,7 @@ pub(crate) fn advance_host(turn: &mut Turn<'_>) {
     let batch = std::mem::take(&mut turn.chunks.host.batch);
     (turn.chunks.host.batch_len, turn.chunks.host.any_allocated) = (batch.len(), false);
     for run in runs(batch) {
-        let (io, (block, count)) = (turn.io.new_id(), blocks_of(&run));
-        turn.io.start_reserve(io);
+        let (io, (block, count)) = (turn.io.begin(Purpose::Reserve), blocks_of(&run));
         turn.chunks.host.reserving.insert(io, run);
         turn.effects.push(Effect::Reserve { io, block, count });
     }
@@ -106,8 +106,7 @@ fn discard(turn: &mut Turn<'_>) {
     let chunks = pool.take_newest(surplus, |chunk| host.allocated.contains(chunk));
     chunks.iter().for_each(|chunk| host.forget(*chunk));
     for run in runs(chunks) {
-        let (io, (block, count)) = (turn.io.new_id(), blocks_of(&run));
-        turn.io.start_discard(io);
+        let (io, (block, count)) = (turn.io.begin(Purpose::Discard), blocks_of(&run));
         turn.chunks.host.discarding.insert(io, run);
         turn.effects.push(Effect::Discard { io, block, count });
     }
