@@ -1,15 +1,16 @@
 //! The interpreter of steps: makes a step as it happens, and makes it again when a log is replayed.
 //!
-//! A step changes trees, space and session the same way each time; so the state of a cell is a
-//! function of its last checkpoint and its log. What differs is what becomes of file data:
+//! A step changes trees, space and session the same way each time. So the state of a cell is a
+//! function of its last checkpoint and its log. Only the effect on file data depends on the mode. A
+//! file is *behind* from a write until a step with a complete cover of the file:
 //!
 //! | step | live | process died: frames are there | power was cut: frames are gone |
 //! | --- | --- | --- | --- |
-//! | `Wrote` | size, times | the same | the file is *behind* until its next cover |
-//! | `Truncate` | extents, pages | extents, blocks | as live; waits if the file is behind |
-//! | `Placed` | extents | blocks, extents | blocks, extents; brings the file up to its cover |
-//! | `Inline` | pages are covered | the file is covered | pages; brings the file up to its cover |
-//! | `Change` | records | and an orphan's record | and an orphan's record |
+//! | `Wrote` | size, blocks, mode, times; file is behind | as live | file is behind |
+//! | `Truncate` | extents, pages | extents, blocks; file is behind | as live; delayed if behind |
+//! | `Placed` | extents | space, extents | space, extents, size and times of the cover |
+//! | `Inline` | pages are covered | none | pages, size and times of the cover |
+//! | `Change` | records | records, and an orphan's record | records, and an orphan's record |
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,7 @@ const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 /// Why a step is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
-    /// It happens. What it changes was read in the same go.
+    /// The step happens now. Everything that it changes was read in the same run.
     Live,
     /// A log is replayed, and the frames hold everything as it was when the process died.
     Frames,
@@ -50,8 +51,8 @@ pub(crate) fn step(shard: &mut Shard, mut step: Step, room: &mut Reservation, tu
     turn.note(&step);
 }
 
-/// Makes a step. It is fetched, and checked if it is replayed. Sets the blocks that a live
-/// truncation leaves; a replayed step may have to wait for a page that it cuts.
+/// Makes a step. Its nodes must be in memory, and a replayed step must have been checked. Sets the
+/// `blocks` of a live truncation; a replayed truncation may have to wait for the page that it cuts.
 pub(crate) fn apply(
     shard: &mut Shard,
     step: &mut Step,
@@ -65,7 +66,8 @@ pub(crate) fn apply(
                 && mode != Mode::Live
                 && shard.inode_mut(*ino).nlink == 0
             {
-                // What is open is not known yet. The inode's end is a step of its own.
+                // A replay does not know yet which inodes are open. The end of the inode is a step
+                // of its own.
                 shard.put(Key::orphan(*ino), Value::Orphan);
             }
         }
@@ -100,7 +102,7 @@ pub(crate) fn apply(
                 file.offset = *offset;
             }
         }
-        // The cell's, or over all shards.
+        // Steps of the cell, or of all its shards.
         Step::Depends { .. }
         | Step::Finished { .. }
         | Step::Locked { .. }
@@ -111,7 +113,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Brings the nodes that a logged step touches.
+/// Reads the nodes that a logged step touches.
 pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     match step {
         Step::Change(change) => fetch_change(shard, change, turn),
@@ -148,8 +150,8 @@ pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Res
     }
 }
 
-/// Whether a step can be made that is fetched. All that were logged can; but who can write to the
-/// device can make a record with a right checksum say anything.
+/// Whether a fetched step can be made. Every step that a cell has logged can be made. But a writer
+/// of the device can store any record with a right checksum.
 pub(crate) fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
     let can_be = match step {
@@ -180,7 +182,7 @@ pub(crate) fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Res
     if can_be { Ok(()) } else { Err(Errno::EIO.into()) }
 }
 
-/// Whether the runs are of consecutive pages of a file, each block of theirs free and named once.
+/// Whether the runs are of consecutive pages of a file, and each block is free and named once.
 fn may_be_placed(shard: &Shard, _ino: Ino, runs: &[Run]) -> bool {
     let space = &shard.space;
     let mut blocks = BTreeSet::new();
@@ -280,7 +282,7 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     turn.leases.forget_inode(ino);
 }
 
-/// Cuts a file, or makes it longer by a hole.
+/// Truncates a file, or extends it with a hole.
 fn make_truncated(
     shard: &mut Shard,
     ino: Ino,
@@ -296,7 +298,7 @@ fn make_truncated(
         Mode::Frames => {
             shard.truncate_extents(ino, size, now);
             shard.inode_mut(ino).blocks = *blocks;
-            // It may have changed a page.
+            // The truncation may have changed a page.
             shard.behind.insert(ino);
         }
         Mode::Power if shard.behind.cut(ino, size) => {}
@@ -308,7 +310,7 @@ fn make_truncated(
     Ok(())
 }
 
-/// Pages of a file have places: consecutive pages, in `runs` of consecutive blocks.
+/// Consecutive pages of a file have places, in `runs` of consecutive blocks.
 fn make_placed(
     shard: &mut Shard,
     ino: Ino,
@@ -364,7 +366,7 @@ fn make_inline(
     Ok(())
 }
 
-/// The log says what the file is, as far as pages before `end` make it.
+/// A step covers the file: its state as far as pages before `end` determine it.
 fn covered(shard: &mut Shard, ino: Ino, cover: &Cover, end: Option<u64>, mode: Mode) {
     if mode == Mode::Power {
         catch_up_to(shard, ino, cover, end);
@@ -373,7 +375,7 @@ fn covered(shard: &mut Shard, ino: Ino, cover: &Cover, end: Option<u64>, mode: M
     }
 }
 
-/// What was cut off a file while it was behind is cut off before it catches up.
+/// Makes the truncations that happened while the file was behind, before it catches up.
 fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let Some(cut) = shard.behind.cut_of(ino) else { return Ok(()) };
     let Some(inode) = shard.inode(ino)? else { return Ok(()) };
@@ -381,14 +383,14 @@ fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop
     if cut < size {
         cut_page(shard, ino, cut, turn)?;
         truncate_with_pages(shard, ino, cut, mtime, turn);
-        // Before the step puts new bytes there.
+        // This must happen before the step puts new bytes there.
         turn.settle();
     }
     shard.behind.cut_made(ino);
     Ok(())
 }
 
-/// The file is what the cover says, as far as pages up to `last` make it.
+/// Brings the file to the state of the cover, as far as pages up to `last` determine it.
 fn catch_up_to(shard: &mut Shard, ino: Ino, cover: &Cover, last: Option<u64>) {
     let inode = shard.inode_mut(ino);
     inode.size = match (cover.complete, last) {
@@ -403,22 +405,21 @@ fn catch_up_to(shard: &mut Shard, ino: Ino, cover: &Cover, last: Option<u64>) {
     }
 }
 
-/// What a step that is noted now says of the file as it is. Waits for its inode; EIO if there is
-/// none.
+/// The cover that a step noted now has for the file. Waits for its inode; EIO if there is none.
 pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Result<Cover, Stop> {
     let inode = shard.inode(ino)?.ok_or(Errno::EIO)?;
     let (size, mode) = (inode.size, inode.mode);
     Ok(Cover { size, mode, mtime: inode.mtime, ctime: inode.ctime, complete })
 }
 
-/// Reads the nodes that the change will touch, and sees that the records are there which it
-/// changes: a damaged image may lack some, or a peer's change be nonsense.
+/// Reads the nodes that the change will touch, and checks that the records exist which it changes.
+/// A damaged image may lack some, and a peer may send any change.
 pub(crate) fn fetch_change(
     shard: &Shard,
     change: &Change,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    // The cell that planned the change has read the inode; a damaged peer may send any number.
+    // The cell that planned the change has read the inode. A damaged peer may send any number.
     let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
     match change {
         Change::NewInode { ino, new, .. } if new.kind == FileKind::Regular => {
@@ -503,8 +504,8 @@ pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) 
     }
 }
 
-/// The directory changed at `now`. A transaction's change may be made here after one that was
-/// decided later; then the times are that one's already.
+/// The directory changed at `now`. A transaction's change may be made here after a change that was
+/// decided later. Then the directory keeps the later times.
 fn stamp(part: &mut Part, now: Timestamp) {
     if now >= part.ctime {
         (part.mtime, part.ctime) = (now, now);

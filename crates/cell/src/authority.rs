@@ -1,4 +1,4 @@
-//! Whether a client may name an inode, and what a permitted walk lets it name.
+//! Whether a client may name an inode, and which inodes a permitted walk lets it name.
 
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, Capability, Credentials, Reply, Request, RequestHeader};
@@ -8,8 +8,9 @@ use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::{permission, shard};
 
-/// Whether the client has a capability for every inode that the request names. For a front its
-/// kernel has walked. The answer to all others is the same whether or not there is such an inode.
+/// Whether the client has a capability for every inode that the request names. A front needs none,
+/// because its kernel has walked the path. A client without the capability gets the same answer
+/// whether or not the inode exists.
 #[inline]
 pub(crate) fn may_name(
     client: ClientId,
@@ -29,8 +30,8 @@ pub(crate) fn may_name(
     admits(inode, presented.inode) && admits(other, presented.other)
 }
 
-/// What lets the client name the inode that a permitted walk has reached with this answer: where a
-/// name leads, and where `..` leads if the client may search the directory. A front needs nothing.
+/// The capability for the inode that a permitted walk has reached with this answer: the inode of a
+/// name, or the parent of a directory that the client may search. A front needs none.
 #[inline]
 pub(crate) fn granted(
     shards: &mut Shards,
@@ -55,7 +56,7 @@ pub(crate) fn granted(
     turn.capabilities.capability(client, reached)
 }
 
-/// Of a directory that was read in the same go.
+/// The directory was read in the same run.
 fn may_search(shards: &Shards, dir: Ino, who: &Credentials) -> bool {
     let inode = shards.get(&dir.shard()).and_then(|shard| shard.inode(dir).ok().flatten());
     inode.is_some_and(|inode| {

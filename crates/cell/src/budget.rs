@@ -1,12 +1,12 @@
-//! The budget of a change: what it needs at worst, in blocks of a shard, in bytes of the log and in
-//! bytes of a reply, and the [`Reservation`] that says that it has them.
+//! The budget of a change: its worst-case needs in blocks of a shard, in bytes of the log and in
+//! bytes of a reply, and the [`Reservation`] that states that the change has them.
 //!
-//! A change is admitted first ([`crate::chunks::claim::reserve`], which fetches chunks and waits for
-//! room in the log) and made then, within its reservation (`Shard::change`). Nothing waits in
-//! between, so what was free when the change was admitted is free when it is made.
+//! A change is admitted first: [`crate::chunks::claim::reserve`] fetches chunks and waits for room
+//! in the log. Then the change is made within its reservation (`Shard::change`). Nothing waits in
+//! between, so the blocks that were free at admission are free when the change is made.
 //!
-//! A full shard must still do what makes room, or what takes it only for a time. So some blocks are
-//! kept back, twice:
+//! A full shard must still execute requests that free blocks, and those that need blocks only for a
+//! time. So some blocks are kept back, in two steps:
 //!
 //! ```text
 //! 0 ...... frees ...... keeps ............................... free blocks that nothing is promised
@@ -14,8 +14,8 @@
 //!   |                  |  attributes                         |
 //! ```
 //!
-//! What a change takes of them is back when a checkpoint has written the nodes that it made dirty,
-//! since the blocks of the old ones are then free.
+//! The blocks that a change takes from this reserve return with a checkpoint: it writes the dirty
+//! nodes to new blocks, and then the old blocks are free.
 
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX};
 use warren_disk::{
@@ -29,33 +29,33 @@ use warren_proto::{Change, LockKey, LockMode};
 /// Blocks that writing one dirty page may take: its own, and a leaf of the tree, which may be clean
 /// until then, and which may split: a page in the middle of an extent leaves three.
 const BLOCKS_PER_PAGE: u64 = 3;
-/// Blocks that all dirty pages of a shard may take beside that: the nodes above the leaves of one
-/// run of extents, with those that splits add. The pages of other files mostly find theirs dirty,
-/// since each write has changed its inode, which lies below the same nodes.
+/// Blocks that all dirty pages of a shard may take in addition: the nodes above the leaves of one
+/// run of extents, with those that splits add. The pages of other files usually find these nodes
+/// dirty, since each write has changed its inode, which lies below the same nodes.
 const NODES_PER_WAY: u64 = 8;
 /// Leaves that a node above them holds at least, since splits leave it half full: so many pages
 /// that split their leaves split such a node, too.
 const LEAVES_PER_NODE: u64 = 64;
-/// Chunks whose records one leaf holds at least, since splits leave leaves half full.
+/// Chunks whose records one leaf holds at least, because splits leave leaves half full.
 const CHUNKS_PER_LEAF: u64 = 64;
-/// Blocks that a shard must have left for an access time to be brought up to date. Nothing waits
-/// for that, so it takes no block that another change may want.
+/// Blocks that a shard must have left for an update of an access time. Nothing waits for this
+/// update, so it takes no block that another change may need.
 const ATIME_ROOM_MIN: u64 = 32;
-/// Records of an inode that are freed in one go. The leaves that they leave empty vanish, so only
-/// the way to them and a neighbour of each node on it become dirty.
+/// Records of an inode that are freed in one run. Leaves that become empty vanish, so only the path
+/// to them and a neighbour of each node on it become dirty.
 pub(crate) const REAP_BATCH: usize = 128;
 
 // Bytes of the log.
 
-/// Bytes that stay free for what cannot wait: the parts of decided transactions (a half of it),
-/// reclaiming, and a snapshot of the session.
+/// Bytes that stay free for records that cannot wait: the parts of decided transactions (half of
+/// the reserve), reclaiming, and a snapshot of the session.
 const LOG_RESERVE: u64 = 4 * RECORD_MAX as u64;
-/// Bytes that a dirty page will want when it is placed: at worst a record of its own.
+/// Bytes that a dirty page needs when it is placed: at worst a record of its own.
 const LOG_PER_PAGE: u64 = 104;
-/// Bytes that a transaction under way may still want: what it decides or makes here, with names,
-/// the target of a symlink and an answer, and that it is over.
+/// Bytes that a transaction under way may still need: its decision or its changes here, with names,
+/// the target of a symlink and an answer, and the record of its end.
 const LOG_PER_TXN: u64 = BODY_MAX as u64;
-/// Bytes of the record of a lock that is granted to a request that waited.
+/// Bytes of the record of a lock that is granted to a waiting request.
 const LOG_PER_GRANT: u64 = 96;
 /// Bytes of the longest step of a session's snapshot, with its share of a record's header.
 const SESSION_STEP: u64 = 64;
@@ -63,18 +63,18 @@ const SESSION_STEP: u64 = 64;
 pub(crate) const SESSION_BATCH: usize = 512;
 /// Bytes of a record that holds one answer of a predecessor, beside the answer.
 pub(crate) const ANSWER_OVERHEAD: u64 = 64;
-/// Pages that get places in one go: their runs, each of one page at worst, leave room in a record
+/// Pages that get places in one run. Their runs, at worst of one page each, leave room in a record
 /// for the next step.
 pub(crate) const WRITE_BACK_BATCH: usize = 1024;
-/// Pages that an `fsync` logs rather than writing them to their place: with more, two writes cost
-/// less than the log's space.
+/// Pages that an `fsync` logs instead of writing them to their places. With more pages, two writes
+/// cost less than the log's space.
 pub(crate) const INLINE_PAGES: usize = 8;
-/// Bytes of the log that these take, with what is said of each.
+/// Bytes of the log that these pages take, with the description of each.
 pub(crate) const INLINE_MAX: u64 = INLINE_PAGES as u64 * (BLOCK_SIZE as u64 + 64);
 
 // Bytes of a reply's body.
 
-/// What is left of it for the entries of a listing, and what an entry takes beside its name.
+/// Bytes of a reply for the entries of a listing.
 pub(crate) const LISTING_MAX: usize = BODY_MAX - 64;
 pub(crate) const LISTING_ENTRY: usize = 8 + 1 + 8 + 1;
 /// Keys of one recall.
@@ -89,13 +89,13 @@ const _: () = {
     assert!(2 * LEAVES_PER_NODE as usize * INTERNAL_RECORD <= NODE_CAPACITY);
     assert!(ATIME_ROOM_MIN >= HEIGHT_MAX as u64);
 
-    // The smallest log holds twice what is kept for a snapshot (the last one is in it until the
-    // next is durable), and leaves some of what is not in the reserve.
+    // The smallest log holds two snapshots, because the last one stays in it until the next is
+    // durable. The rest is larger than the reserve.
     let log = LogBudget { bytes: LOG_BLOCKS_MIN * BLOCK_SIZE as u64 };
     assert!(LOG_RESERVE <= log.bytes / 2);
     assert!(2 * (log.session() + log.unanswered()) < log.bytes - LOG_RESERVE);
-    // A checkpoint begins a block and makes a record before the snapshot: a half of the reserve is
-    // transactions'.
+    // A checkpoint begins a block and makes a record before the snapshot. Half of the reserve
+    // belongs to transactions.
     assert!((RECORD_MAX + BLOCK_SIZE) as u64 <= LOG_RESERVE / 2);
     assert!(16 * LOG_PER_TXN <= LOG_RESERVE / 2);
     // One record holds a batch of a snapshot, or a file in line. A batch of write-back fits the
@@ -108,7 +108,7 @@ const _: () = {
     assert!(LISTING_ENTRY + NAME_MAX <= LISTING_MAX);
 };
 
-/// What becomes of a shard's used blocks with a change.
+/// How a change affects the used blocks of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Growth {
     Frees,
@@ -117,7 +117,7 @@ pub(crate) enum Growth {
 }
 
 impl Growth {
-    /// Of changes in one shard.
+    /// The growth of all these changes in one shard.
     pub(crate) fn of<'a>(changes: impl Iterator<Item = &'a Change>) -> Self {
         let (mut frees, mut records) = (false, 0);
         for change in changes {
@@ -140,15 +140,15 @@ impl Growth {
     }
 }
 
-/// What a change needs: so many blocks, beside those that are kept back from its kind.
+/// The need of a change: blocks in addition to those that are kept back from its kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     pub(crate) blocks: u64,
     pub(crate) growth: Growth,
 }
 
-/// Blocks for a change, in the shards that it lies in together, as far as it has not taken them.
-/// Every step that is made live takes one.
+/// Blocks for a change in all its shards that it has not taken yet. Every step that is made live
+/// takes a reservation.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Reservation {
@@ -156,18 +156,18 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// For changes that make no node dirty: those of the session, claims, pages in line.
+    /// For changes that make no node dirty: changes of the session, claims, pages in line.
     pub(crate) const fn none() -> Self {
         Self { left: 0 }
     }
 
-    /// For changes that are made whether there is room or not: a transaction was decided before a
-    /// recovery, or the end of an inode frees blocks where a checkpoint has made no room.
+    /// For changes that are made even without room: a transaction that was decided before a
+    /// recovery, or the end of an inode, which frees blocks where a checkpoint has made no room.
     pub(crate) const fn unbounded() -> Self {
         Self { left: u64::MAX }
     }
 
-    /// What was set aside for a prepared transaction.
+    /// The blocks that were set aside for a prepared transaction.
     pub(crate) fn of_promises(blocks: impl Iterator<Item = u64>) -> Self {
         Self { left: blocks.sum() }
     }
@@ -182,8 +182,8 @@ impl Reservation {
         self.left
     }
 
-    /// The change has taken so many blocks. A change that takes more than was estimated harms
-    /// nothing at once (a checkpoint may find no block), so only tests are stopped by it.
+    /// The change has taken so many blocks. Taking more than was estimated harms nothing at once (a
+    /// later checkpoint may find no block), so only tests fail on it.
     pub(crate) fn spend(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.left, "{blocks} blocks of {} that are reserved", self.left);
         self.left = self.left.saturating_sub(blocks);
@@ -202,13 +202,13 @@ impl Budget {
         Self { way: u64::from(height).max(1) }
     }
 
-    /// Room for the change, if the shard has so many free blocks that nothing is promised.
+    /// Reserves blocks for the change, if the shard has enough unpromised free blocks (`room`).
     pub(crate) fn admit(self, room: u64, need: Need) -> Option<Reservation> {
         let is_enough = room >= need.blocks + self.kept_back(need.growth);
         is_enough.then_some(Reservation { left: need.blocks })
     }
 
-    /// Blocks that a change leaves to those that free more.
+    /// Blocks that this change leaves to changes that free more.
     fn kept_back(self, growth: Growth) -> u64 {
         let rename = 5 * self.way + self.insertion();
         match growth {
@@ -218,8 +218,8 @@ impl Budget {
         }
     }
 
-    /// Nodes that a new record may make dirty: its way, a split of each node on it, and a new root.
-    /// A large attribute's may split its leaf in three.
+    /// Nodes that a new record may make dirty: its path, a split of each node on it, and a new
+    /// root. The record of a large attribute may split its leaf in three.
     fn insertion(self) -> u64 {
         2 * self.way + 1
     }
@@ -232,18 +232,18 @@ impl Budget {
     pub(crate) fn change(self, change: &Change) -> u64 {
         let (way, insertion) = (self.way, self.insertion());
         match change {
-            // Its records, those of a long target too, may fill more than a leaf.
+            // Its records, including those of a long target, may fill more than one leaf.
             Change::NewInode { .. } => 2 * insertion + 2,
-            // The entry's leaf and that of the directory's part.
+            // The leaf of the entry and that of the directory's part.
             Change::AddEntry { .. } => way + insertion,
             Change::RemoveEntry { .. } | Change::ReplaceEntry { .. } => 2 * way,
-            // The inode, and the record that it is an orphan.
+            // The inode, and its orphan record.
             Change::RemoveLink { .. } => way + insertion,
             Change::AddLink { .. } | Change::SetParent { .. } | Change::Touch { .. } => way,
         }
     }
 
-    /// What another cell may have decided to change under such a lock.
+    /// The blocks that a change needs which another cell may decide under such a lock.
     pub(crate) fn change_under(self, key: &LockKey, mode: LockMode) -> u64 {
         let (way, insertion) = (self.way, self.insertion());
         match key {
@@ -254,30 +254,30 @@ impl Budget {
         }
     }
 
-    /// The attributes of an inode: a directory's time is in the record of its part.
+    /// A change of attributes. A directory's time is in the record of its part.
     pub(crate) fn attributes(self) -> Need {
         Need { blocks: 2 * self.way, growth: Growth::Keeps }
     }
 
-    /// The size and the times of a file that is to be written: all that is needed before the pages
-    /// are known.
+    /// The size and times of a file, before a write. Nothing more is needed until the pages are
+    /// known.
     pub(crate) fn begin_write(self) -> Need {
         Need { blocks: self.way, growth: Growth::Grows }
     }
 
-    /// An access time.
+    /// An update of an access time.
     pub(crate) fn atime(self) -> Need {
         Need { blocks: ATIME_ROOM_MIN, growth: Growth::Frees }
     }
 
-    /// An extended attribute. The inode's way and the attribute's have the root in common, so one
-    /// node is left for a leaf that splits in three.
+    /// A change of an extended attribute. The paths of the inode and of the attribute share the
+    /// root, so one node is left for a leaf that splits in three.
     pub(crate) fn xattr(self, growth: Growth) -> Need {
         Need { blocks: self.way + self.insertion(), growth }
     }
 
-    /// A truncation with the attributes that follow. The page that the new end cuts is dirty
-    /// afterwards.
+    /// A truncation with the attributes that follow from it. It makes the page dirty that the new
+    /// end cuts.
     pub(crate) fn truncate(self) -> Need {
         Need { blocks: self.truncation(), growth: Growth::Keeps }
     }
@@ -296,14 +296,15 @@ impl Budget {
         Need { blocks: self.unlink(), growth: Growth::Frees }
     }
 
-    /// What dirty pages that get places were promised when they were written, less their blocks.
+    /// The blocks that dirty pages were promised when they were written, minus their own blocks,
+    /// for the time when they get places.
     pub(crate) fn placing(self, pages: usize) -> Reservation {
         let nodes = NODES_PER_WAY.max(self.insertion()) + pages as u64 / LEAVES_PER_NODE;
         Reservation { left: (BLOCKS_PER_PAGE - 1) * pages as u64 + nodes }
     }
 }
 
-/// Blocks that so many dirty pages of a shard will want.
+/// Blocks that so many dirty pages of a shard will need.
 pub(crate) const fn blocks_of_pages(pages: u64) -> u64 {
     if pages == 0 {
         return 0;
@@ -316,7 +317,7 @@ pub(crate) const fn nodes_of_chunks(chunks: usize) -> u64 {
     chunks as u64 / CHUNKS_PER_LEAF + 2
 }
 
-/// What the log of a cell keeps free, and for what.
+/// How many bytes of its log a cell keeps free, and for what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogBudget {
     /// Bytes of the whole log.
@@ -324,17 +325,17 @@ pub(crate) struct LogBudget {
 }
 
 impl LogBudget {
-    /// Bytes that are kept free for what may not wait: the reserve, a snapshot of the session, and
-    /// what `txns` transactions under way and `dirty` pages will want.
+    /// Bytes that are kept free for records that cannot wait: the reserve, a snapshot of the
+    /// session, and the needs of `txns` transactions under way and of `dirty` pages.
     pub(crate) fn kept_back(self, txns: usize, dirty: usize) -> u64 {
-        // A few transactions are in the reserve.
+        // The reserve covers a few transactions.
         let txns = (LOG_PER_TXN * txns as u64).saturating_sub(LOG_RESERVE / 2);
         let pages = LOG_PER_PAGE * dirty as u64;
         LOG_RESERVE + self.session() + self.unanswered() + txns + pages
     }
 
     /// Bytes that a checkpoint may log: so many open files and held locks, the answers of a
-    /// predecessor, and a record and a block's end before these.
+    /// predecessor, and before these a record and the end of a block.
     pub(crate) const fn checkpoint(self, session: usize) -> u64 {
         (RECORD_MAX + BLOCK_SIZE) as u64 + SESSION_STEP * session as u64 + self.unanswered()
     }
@@ -344,19 +345,20 @@ impl LogBudget {
         (self.bytes - LOG_RESERVE) / 4
     }
 
-    /// Bytes that are kept free for answers that a predecessor may not have given: those of the
+    /// Bytes that are kept free for answers that a predecessor may not have sent: those of the
     /// requests that were under way when it died.
     pub(crate) const fn unanswered(self) -> u64 {
         (self.bytes - LOG_RESERVE) / 16
     }
 
-    /// Open files and held locks of a cell, together: what a snapshot of the session has room for.
+    /// The number of open files and held locks of a cell, together, for which a snapshot of the
+    /// session has room.
     pub(crate) const fn session_max(self) -> usize {
         (self.session() / SESSION_STEP) as usize
     }
 
-    /// Locks that may be granted to requests that wait if so many bytes are free: each logs its
-    /// lock at once, and what runs before it may take the other half.
+    /// Locks that may be granted to waiting requests if so many bytes are free. Each granted
+    /// request logs its lock at once. Tasks that run before it may take the other half.
     pub(crate) fn grants(room: u64) -> usize {
         (room / 2 / LOG_PER_GRANT).max(room.min(1)) as usize
     }

@@ -1,8 +1,8 @@
 //! The cell: what it owns, and how an event becomes effects.
 //!
 //! Order within one [`Cell::apply`]: the event is taken in; a request that needs nothing is
-//! executed at once; then every task that something woke is run, until none is left. A task that
-//! has to wait is parked with what it waits for and has changed nothing.
+//! executed at once; then every woken task runs, until none is left. A task that has to wait is
+//! parked with the thing that it waits for, and has changed nothing.
 
 use warren_affinity::Counters;
 use warren_proto::Answer;
@@ -21,7 +21,7 @@ use crate::turn::Shared;
 use crate::txn::coordinator::Coordinator;
 use crate::txn::participant::Participants;
 
-/// One server process's state. See the module documentation for how it moves.
+/// The state of one server process. The module documentation describes the order of its steps.
 #[derive(Debug)]
 pub struct Cell {
     core: Core,
@@ -29,7 +29,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell that starts to open its shards; it reports [`Report::Ready`] when all are.
+    /// A cell that begins to open its shards. It reports [`Report::Ready`] when all are open.
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
         let shared = Shared::new(&config);
         let mut owned = config.owned_chunks;
@@ -54,12 +54,12 @@ impl Cell {
             cell.core.shards.values_mut().for_each(|shard| shard.space.forget_held());
         }
         cell.core.start_opening(&cell.shared.readiness, &mut cell.shared.waits);
-        // The tasks run with the first event; a tick at once is one.
+        // The tasks run with the first event, so a tick is requested at once.
         effects.push(Effect::Wake(now.monotonic));
         cell
     }
 
-    /// Takes one event in. Effects are appended in the order in which they are to be carried out.
+    /// Takes one event in. Appends effects in the order in which the driver must carry them out.
     pub fn apply(
         &mut self,
         now: Clock,
@@ -70,7 +70,8 @@ impl Cell {
         self.core.take_in(event, &mut self.shared, (now, memory, effects));
     }
 
-    /// Whether requests of clients can be offered. Orders and peers' messages always can.
+    /// Whether the driver may offer requests of clients. It may always offer orders and peers'
+    /// messages.
     pub const fn is_ready(&self) -> bool {
         self.shared.readiness.is_ready()
     }
@@ -80,19 +81,19 @@ impl Cell {
         self.core.shards.counters()
     }
 
-    /// Steps from a directory to the one above that moves of directories have taken.
+    /// Steps from a directory to its parent that moves of directories have taken.
     pub const fn steps_up(&self) -> u64 {
         self.core.coordinator.steps_up
     }
 
-    /// Requests and messages that wait for something, but for file locks: who gives a lock back
-    /// must not find the tasks taken by those who wait for it.
+    /// Requests and messages that wait for something other than file locks. A client that releases
+    /// a lock must find a free task even if many clients wait for locks.
     pub fn live_tasks(&self) -> usize {
         self.core.tasks.live()
     }
 
     /// Requests that wait for file locks. Each occupies a slot of its client, and counts for its
-    /// user with the locks that are held.
+    /// user together with the locks that are held.
     pub const fn lock_waiters(&self) -> usize {
         self.core.tasks.lock_waiters()
     }
@@ -102,8 +103,8 @@ impl Cell {
         self.core.coordinator.unanswered().filter_map(|id| self.core.tasks.decided(id))
     }
 
-    /// Answers of a predecessor that were not asked for again, in the order in which they were
-    /// logged: their clients have them, or are gone.
+    /// Answers of a predecessor that no client has requested again, in the order in which they were
+    /// logged. Their clients have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
         self.shared.answers.all()
     }

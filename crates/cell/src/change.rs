@@ -1,7 +1,9 @@
-//! Making changes: first everything they need is brought (*ready*), then they are made in one go.
+//! Making changes: first the cell gets everything that they need (*ready*), then it makes them in
+//! one run.
 //!
-//! Order: nodes in memory, acknowledged leases recalled, blocks for the nodes that will become
-//! dirty; then word leases revoked, then the trees changed. Nothing waits in the second part.
+//! Order: nodes are read into memory, acknowledged leases are recalled, blocks are reserved for the
+//! nodes that will become dirty. Then word leases are revoked, and the trees are changed. Nothing
+//! waits in the second part.
 
 use warren_base::ClientId;
 use warren_proto::{Change, LeaseKey};
@@ -17,7 +19,7 @@ use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// What a change makes known copies of wrong.
+/// The leases whose copies the change makes wrong.
 fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
     match change {
         Change::NewInode { .. } => [None, None],
@@ -33,8 +35,8 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
     }
 }
 
-/// Brings what the changes need; they all lie on this cell. Returns their room: `promised` if that
-/// was set aside for them before.
+/// Prepares the changes, which all lie on this cell. Returns their room: `promised` if it was set
+/// aside for them before.
 pub(crate) fn ready(
     shards: &mut Shards,
     changes: &[Change],
@@ -73,8 +75,8 @@ pub(crate) fn ready(
     Ok(room)
 }
 
-/// Makes the changes, which are [`ready`], within their room. Counts stay within their range even
-/// where a damaged image or a peer had them wrong.
+/// Makes the changes, which must be [`ready`], within their room. Counts stay within their range
+/// even if a damaged image or a peer had them wrong.
 pub(crate) fn make(
     shards: &mut Shards,
     changes: &[Change],
@@ -99,7 +101,7 @@ pub(crate) fn make(
     }
 }
 
-/// Revokes what [`Plant::RevokeAfterCommit`] has put off.
+/// Makes the revocations that [`Plant::RevokeAfterCommit`] has delayed.
 #[inline]
 pub(crate) fn revoke_late(turn: &mut Turn<'_>) {
     if !turn.leases.late.is_empty() {
@@ -122,7 +124,7 @@ fn revoke_all(changes: &[Change], client: Option<ClientId>, turn: &mut Turn<'_>)
                 turn.leases.revoke(key, turn.memory);
             }
         }
-        // The kernel behind a front changes its own copy of the name along with us.
+        // The kernel behind a front changes its own copy of the name at the same time.
         if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
             turn.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
         }

@@ -2,14 +2,15 @@
 //!
 //! Order of a fleet-wide checkpoint, as this cell sees it:
 //!
-//! 1. `Drain`: no transaction starts any more; `Drained` is reported when none is left.
-//! 2. `Write`: every dirty page gets a place, then every dirty node, in one go: that is the state
-//!    which the checkpoint holds. The writes are issued; requests go on, transactions do not yet
-//!    (another cell may not have come to this point).
-//! 3. All writes done: `Written` is reported with the new roots.
-//! 4. `Switched`: blocks freed before step 2 may be used again. `Failed`: they stay held,
-//!    everything is dirty enough to be written again by the next checkpoint, and what the trees
-//!    were given for this one may be used again, unless it is not known which superblock counts.
+//! 1. `Drain`: no transaction starts any more. The cell reports `Drained` when none is left.
+//! 2. `Write`: every dirty page gets a place, then every dirty node, in one run. This fixes the
+//!    state that the checkpoint holds. The writes are issued. Requests continue; transactions do
+//!    not yet, because another cell may not have fixed its state.
+//! 3. When all writes are done, the cell reports `Written` with the new roots.
+//! 4. `Switched`: blocks that were freed before step 2 may be used again. `Failed`: these blocks
+//!    stay held, and the next checkpoint writes everything again. The blocks that the trees were
+//!    given for the failed checkpoint may be used again, unless it is not known which superblock
+//!    counts.
 
 pub(crate) mod phase;
 pub(crate) mod writeback;
@@ -39,27 +40,28 @@ use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
 
-/// Turns after which nodes are counted: a turn adds few, and counting visits every shard.
+/// Turns between two counts of nodes: a turn adds few, and counting visits every shard.
 const TURNS_PER_COUNT: u64 = 64;
-/// Checkpoints that the device refuses while a log is full before the fleet is read-only.
+/// Checkpoints that the device refuses while a log is full, before the fleet becomes read-only.
 const REFUSALS_MAX: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// Tree nodes that the cell keeps in memory at most, as far as they are not dirty.
+    /// Clean tree nodes that the cell keeps in memory at most.
     nodes_max: usize,
     turns: u64,
-    /// What will be reported when the writes are done.
+    /// The contents of the report when the writes are done.
     written: Written,
-    /// From where the log counts once it is durable.
+    /// Where a replay of the log begins once the checkpoint is durable.
     log_start: Lsn,
-    /// The shards whose trees were written, which must be written again if it fails, and where.
+    /// The shards whose trees were written, and the blocks. They are written again if the
+    /// checkpoint fails.
     roots: Vec<(ShardId, Vec<BlockNo>)>,
     /// Checkpoints in a row that the device has refused while the log was full.
     refused: u32,
-    /// Whether free chunks are to be counted.
+    /// Whether this checkpoint counts free chunks.
     count: bool,
-    /// Transactions of others that were made here before the state was fixed.
+    /// Transactions of other cells whose changes were made here before the state was fixed.
     applied: BTreeSet<TxnId>,
 }
 
@@ -92,7 +94,7 @@ impl Checkpoint {
         }
     }
 
-    /// Fixes the state that the checkpoint holds. Waits for nodes as often as need be.
+    /// Fixes the state that the checkpoint holds. Waits for nodes as often as necessary.
     pub(crate) fn fix(
         &mut self,
         shards: &mut Shards,
@@ -100,12 +102,12 @@ impl Checkpoint {
         state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        // It was given up meanwhile.
+        // The checkpoint was abandoned meanwhile.
         if turn.checkpoints.phase() != Phase::Fixing {
             return Ok(());
         }
         stock_up(state, turn)?;
-        // What a failed write left dirty is written again now: only failures from here on count.
+        // Pages of failed writes are written again now, so only failures from here on count.
         turn.io.take_write_error();
         while turn.cache.dirty_pages() > 0 {
             place_pages(shards, usize::MAX, turn)?;
@@ -113,12 +115,13 @@ impl Checkpoint {
         }
         turn.check_log()?;
         let ids = shards.ids().to_vec();
-        // From here on nothing waits: this is the state.
+        // Nothing waits from here on: this is the state.
         let mut written = Written::default();
         for id in ids {
             self.write_tree(shards, id, &mut written, turn)?;
         }
-        // Chunks that were claimed for the trees go before, the session that goes on comes behind.
+        // The record of chunks that were claimed for the trees comes before the snapshot of the
+        // session.
         turn.seal();
         let kept = write_given_up(shards, &mut written, turn);
         turn.io.queue_nodes(kept);
@@ -138,9 +141,9 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The state could not be fixed: there is no checkpoint this time.
+    /// The state could not be fixed, so this checkpoint fails.
     pub(crate) fn fix_failed(errno: Errno, turn: &mut Turn<'_>) {
-        // It was given up meanwhile.
+        // The checkpoint was abandoned meanwhile.
         if turn.checkpoints.phase() != Phase::Fixing {
             return;
         }
@@ -247,7 +250,7 @@ impl Checkpoint {
             shard.tree.evict(share);
         }
         let dirty: usize = shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
-        // The timer's next checkpoint may be too late: dirty nodes cannot be evicted.
+        // The timer's next checkpoint may come too late, because dirty nodes cannot be evicted.
         if dirty > most / 2 {
             turn.want_checkpoint();
         }
@@ -283,7 +286,7 @@ impl Checkpoint {
         if turn.checkpoints.number() != number {
             return;
         }
-        // Later ones are not even begun.
+        // No later checkpoint is begun.
         let may_count = broken && !turn.log.commits.is_last();
         self.undo(shards, participants, may_count, turn);
         if broken {
@@ -313,9 +316,10 @@ impl Checkpoint {
         }
     }
 
-    /// One such failure may pass. After the next the fleet gives up changes, so that reads go on:
-    /// they open files, and what is open is in the log. (A full host is waited for: it has room for
-    /// checkpoints, decision 18.)
+    /// The device has refused a checkpoint while the log was full. One such failure may pass. After
+    /// the next one the fleet stops accepting changes, so that reads continue: reads need opens,
+    /// and opens are in the log. (A full host does not count: it has room for checkpoints, decision
+    /// 18.)
     fn count_refusal(&mut self, errno: Errno, turn: &mut Turn<'_>) {
         let is_refused = errno != Errno::ENOSPC && !turn.log_has_room();
         self.refused = if is_refused { self.refused + 1 } else { 0 };
@@ -324,7 +328,8 @@ impl Checkpoint {
         }
     }
 
-    /// It was given up: who waits for it waits for the next, which comes unasked.
+    /// The checkpoint was abandoned. Tasks that wait for it wait for the next one, which needs no
+    /// request.
     pub(crate) fn abandoned(
         &mut self,
         shards: &mut Shards,
@@ -339,8 +344,8 @@ impl Checkpoint {
         }
     }
 
-    /// Its superblock may be on the device, and come to count when the fleet is gone, if
-    /// `may_count`.
+    /// Undoes the checkpoint. If `may_count`, its superblock may be on the device and may count
+    /// after the fleet is gone.
     fn undo(
         &mut self,
         shards: &mut Shards,
@@ -355,7 +360,7 @@ impl Checkpoint {
                 continue;
             };
             shard.space.failed();
-            // What was written may not be there: everything in memory is written again.
+            // The device may not have what was written, so everything in memory is written again.
             shard.tree.soil_all();
             shard.changed = true;
             places.sort_unstable();
@@ -372,7 +377,7 @@ impl Checkpoint {
     }
 }
 
-/// Logs anew what of the session was logged before the checkpoint. Returns where that begins.
+/// Logs the session again that was logged before the checkpoint. Returns where these records begin.
 fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
     let start = turn.log.begin_anew(turn.memory);
     let opened = |(handle, file): &(Handle, crate::shard::open::OpenFile)| Step::Opened {
@@ -392,7 +397,7 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
         turn.seal();
     }
     turn.answers.forget_gone(turn.clients);
-    // One a record: an answer may be long.
+    // One answer in each record, because an answer may be long.
     for request in turn.answers.latest_within(turn.log.budget().unanswered()) {
         turn.note(&Step::Unanswered { request });
         turn.seal();
@@ -401,8 +406,8 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
     start
 }
 
-/// Blocks of checkpoints that failed may be used again once no node is being written: a late write
-/// would overtake a new one.
+/// Blocks of failed checkpoints may be used again when no node is being written. Otherwise a late
+/// write could overwrite a new one.
 pub(crate) fn reclaim_retracted(shards: &mut Shards, turn: &Turn<'_>) {
     if !turn.io.writes_nodes() {
         shards.values_mut().for_each(|shard| shard.space.reclaim());

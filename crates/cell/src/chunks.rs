@@ -1,4 +1,4 @@
-//! Free chunks: those of the pool that the cells share, and what the host has behind them.
+//! Free chunks: the pool that the cells share, and the host's space behind it.
 
 pub(crate) mod claim;
 pub(crate) mod free;

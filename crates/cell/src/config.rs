@@ -22,28 +22,28 @@ pub struct CellConfig {
     pub map_version: MapVersion,
     /// The pool's secret for hashing names.
     pub secret: u64,
-    /// The fleet's, for inode capabilities.
+    /// The fleet's key for inode capabilities.
     pub capabilities: CapabilityKey,
     /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
     pub roots: Vec<(ShardId, Option<RootSlot>)>,
-    /// Of these the shards that a repair leaves out, because their trees cannot be read. They are
-    /// not served, and nothing is recorded of them.
+    /// The shards among these that a repair leaves out, because their trees cannot be read. They
+    /// are not served, and no checkpoint records them.
     pub lost: BTreeSet<ShardId>,
-    /// The chunks that the region map gives to this cell's shards (and others', which are not
-    /// looked at).
+    /// The chunks that the region map gives to this cell's shards. Those of other shards are
+    /// ignored.
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
-    /// Free chunks that are this cell's to give to its shards.
+    /// Free chunks that this cell may give to its shards.
     pub free_chunks: Vec<u64>,
     /// Chunks below this number belong to no shard: they hold the pool's own structures.
     pub reserved_chunks: u64,
     /// Blocks of the whole pool device.
     pub total_blocks: u64,
     pub backing: Backing,
-    /// Frames of the buffer cache: its byte limit over 4096. At least [`CellConfig::FRAMES_MIN`],
-    /// or requests that are larger than a fourth of them get ENOMEM. The driver provides
-    /// [`CellConfig::frames_total`].
+    /// Frames of the buffer cache: its byte limit over 4096. With fewer than
+    /// [`CellConfig::FRAMES_MIN`], requests that are larger than a fourth of the frames get ENOMEM.
+    /// The driver provides [`CellConfig::frames_total`].
     pub frames: u32,
-    /// Tree nodes that it keeps in memory at most, as far as they are not dirty.
+    /// Clean tree nodes that the cell keeps in memory at most.
     pub nodes_max: usize,
     pub log: LogConfig,
     /// The last checkpoint that the superblock names.
@@ -57,7 +57,7 @@ pub struct CellConfig {
 pub struct LogConfig {
     pub area: LogArea,
     pub incarnation: u64,
-    /// From where it is to be replayed; its end, if there is nothing to recover.
+    /// Where its replay begins. This is the log's end if there is nothing to recover.
     pub start: Lsn,
     pub recovery: Recovery,
 }
@@ -66,13 +66,14 @@ impl CellConfig {
     /// Bytes of memory of a resident tree node: about 4 KiB on disk, decoded, with one allocation
     /// or two for each record. Measured with 300,000 files of one page.
     const NODE_BYTES: u64 = 10 << 10;
-    /// Frames for each resident node. File data is most of what a cache is for, and a node leads to
-    /// some 20 files.
+    /// Frames for each resident node. A cache holds mostly file data, and a node leads to some 20
+    /// files.
     const FRAMES_PER_NODE: u32 = 4;
-    /// Enough for all ways from the roots that the requests of a small cell need at once.
+    /// Enough for all paths from the roots that the requests of a small cell need at once.
     pub const NODES_MIN: usize = 1024;
 
-    /// Tree nodes that a cell with so many frames keeps in memory; beyond, clean ones are evicted.
+    /// Tree nodes that a cell with so many frames keeps in memory. Clean nodes beyond that are
+    /// evicted.
     pub const fn nodes_for(frames: u32) -> usize {
         let nodes = (frames / Self::FRAMES_PER_NODE) as usize;
         if nodes < Self::NODES_MIN { Self::NODES_MIN } else { nodes }
@@ -83,18 +84,18 @@ impl CellConfig {
         cache_bytes / (BLOCK_SIZE as u64 + Self::NODE_BYTES / Self::FRAMES_PER_NODE as u64)
     }
 
-    /// Frames of a cell with so many for its buffer cache: with the op log's image and the cache's
-    /// table.
+    /// All frames of a cell with so many frames of buffer cache: these, the image of the op log,
+    /// and the table of the cache.
     pub const fn frames_total(frames: u32, log: LogArea) -> u32 {
         frames + log.blocks as u32 + FrameTable::frames_for(frames)
     }
 
-    /// Enough that the largest request can be served whatever else goes on: a half of the frames
+    /// Enough frames to serve the largest request whatever else is under way: half of the frames
     /// may be pinned, and another fourth must stay free of dirty pages.
     pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
 }
 
-/// What a cell is to recover from.
+/// What a cell recovers from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovery {
     /// The pool was left in order, and the log is empty.
@@ -117,7 +118,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// What a cell takes its pool to lie on.
+    /// The storage that a cell assumes for its pool, with this plant.
     pub(crate) fn as_planted(self, plant: Planted) -> Self {
         if plant == Some(Plant::ClaimUnallocated) { Self::Whole } else { self }
     }

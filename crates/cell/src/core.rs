@@ -1,11 +1,11 @@
 //! The machines of a cell, and the routes between them.
 //!
 //! Order within one event: the event is taken in; a request that needs nothing is executed at once;
-//! then every task that something woke is run, until none is left. A task that has to wait is
-//! parked with what it waits for and has changed nothing.
+//! then every woken task runs, until none is left. A task that has to wait is parked with the thing
+//! that it waits for, and has changed nothing.
 //!
-//! This is the one place that knows all machines. Each owns its state, and returns what concerns
-//! others.
+//! This is the one place that knows all machines. Each machine owns its state, and returns to its
+//! caller the outcomes that concern others.
 
 mod clients;
 mod events;

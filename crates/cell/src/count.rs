@@ -1,5 +1,5 @@
-//! How full the volume is: every cell counts its own, and the cell that a client asks adds up (a
-//! broadcast, as Hare's for directories).
+//! How full the volume is. Every cell counts its own shards, and the cell that received the request
+//! adds up the counts (a broadcast, as Hare's for directories).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::send::send_request;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// A question to the other cells that is not answered by all yet.
+/// A question to the other cells that not all have answered yet.
 #[derive(Debug)]
 struct Ask {
     open: BTreeSet<CellId>,
@@ -23,7 +23,7 @@ struct Ask {
     host: Option<u64>,
 }
 
-/// Questions by the task that asks.
+/// Questions, by the task that asks.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     asks: BTreeMap<TaskId, Ask>,
@@ -38,7 +38,7 @@ fn add(a: Count, b: Count) -> Count {
     }
 }
 
-/// What this cell's shards hold.
+/// The count of this cell's shards.
 pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
     let host = &turn.chunks.host;
     let local = turn.chunks.local();
@@ -49,7 +49,7 @@ pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
         ..Count::default()
     };
     let shards = shards.values().map(|shard| {
-        // What was freed is free, though only the next checkpoint gives it away again.
+        // Freed blocks count as free, although only the next checkpoint makes them available.
         let used = shard.space.used_blocks() + turn.cache.dirty_pages_of(shard.id);
         let free = shard.space.all_blocks().saturating_sub(used);
         Count { blocks_used: used, blocks_free: free, blocks_allocated: free, inodes: shard.inodes }
@@ -58,8 +58,8 @@ pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
 }
 
 impl Counting {
-    /// Adds up what all cells say. The first call asks them, and the task runs again when they
-    /// have.
+    /// Adds up the counts of all cells. The first call asks them, and the task runs again when they
+    /// have answered.
     pub(crate) fn stat_fs(
         &mut self,
         shards: &Shards,
@@ -92,7 +92,7 @@ impl Counting {
         })
     }
 
-    /// A successor of the cell has to be asked again.
+    /// The successor of the cell must be asked again.
     pub(crate) fn ask_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
         let asks: Vec<u64> = self.asks.iter().filter_map(open).collect();
@@ -101,7 +101,7 @@ impl Counting {
         }
     }
 
-    /// A peer has counted.
+    /// A peer has sent its count.
     pub(crate) fn counted(
         &mut self,
         tasks: &Tasks,
@@ -120,7 +120,7 @@ impl Counting {
         }
     }
 
-    /// The host has room for so many blocks.
+    /// The host has measured its room: so many blocks.
     pub(crate) fn host_counted(&mut self, tasks: &Tasks, blocks: u64, turn: &mut Turn<'_>) {
         let mut over = Vec::new();
         for (id, ask) in &mut self.asks {

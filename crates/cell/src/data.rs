@@ -1,4 +1,4 @@
-//! File data: reading, writing, cutting, and what the log says of it.
+//! File data: reading, writing, truncating, and its covers in the log.
 
 pub(crate) mod cover;
 pub(crate) mod read;

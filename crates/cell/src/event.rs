@@ -1,7 +1,7 @@
 //! The cell's boundary: one closed enum in, one out, and the shared memory behind a trait.
 //!
-//! A driver (the runtime's event loop, or the simulator) feeds [`Event`]s to
-//! [`crate::Cell::apply`] in the order in which they happen and carries out the [`Effect`]s in the
+//! A driver (the runtime's event loop, or the simulator) passes [`Event`]s to
+//! [`crate::Cell::apply`] in the order in which they happen. It carries out the [`Effect`]s in the
 //! order in which they come. Stores through [`Memory`] take effect at once, before the effects of
 //! the same call: a lease word is cleared before the reply that makes the change known.
 
@@ -10,7 +10,7 @@ use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, Lsn, SlotNo, Timest
 use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{Answer, Capability, PeerReply, PeerRequest, Request, RequestHeader, Wire};
 
-/// A slot of a client: where a request came from and its reply goes.
+/// A slot of a client: it holds a request, and receives the reply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotRef {
     pub client: ClientId,
@@ -26,7 +26,7 @@ pub struct FrameNo(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct IoId(pub u64);
 
-/// A message from one cell to another. What it says rests on the sender's log up to `lsn`.
+/// A message from one cell to another. Its contents depend on the sender's log up to `lsn`.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct PeerMessage {
     pub lsn: Lsn,
@@ -37,23 +37,23 @@ pub struct PeerMessage {
 pub enum PeerBody {
     Request(PeerRequest),
     Reply(PeerReply),
-    /// Between the cells' shards of the pool of free chunks.
+    /// For the other cell's part of the pool of free chunks.
     Pool(warren_pool::PoolMessage<u64>),
 }
 
-/// What happens to a cell.
+/// The input of a cell.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A client's slot rang. The driver has copied the line and body once and decoded them; bytes
-    /// that are no request never get here (the driver answers EPROTO). Requests of clients that
-    /// were not admitted never get here either.
+    /// A client's slot rang. The driver has copied the line and body once and decoded them. It
+    /// answers EPROTO itself if the bytes are no request, and drops requests of clients that were
+    /// not admitted.
     Request {
         from: SlotRef,
         header: RequestHeader,
         request: Request,
     },
-    /// The same, of a request that has ended process after process of this cell: it is answered
-    /// EIO, unless one of them has executed it.
+    /// The same, for a request during which several processes of this cell have ended, one after
+    /// the other. It is answered EIO, unless one of them has executed it.
     Refuse {
         from: SlotRef,
         header: RequestHeader,
@@ -63,7 +63,7 @@ pub enum Event {
         message: PeerMessage,
     },
     Order(Order),
-    /// An I/O is done, all of it or not at all.
+    /// An I/O has finished: all of it was done, or nothing counts.
     IoDone {
         io: IoId,
         result: Result<(), Errno>,
@@ -72,11 +72,11 @@ pub enum Event {
     HostMeasured {
         blocks: u64,
     },
-    /// The time asked for by [`Effect::Wake`] has come (early and needless ticks do no harm).
+    /// The time that [`Effect::Wake`] named has come (early and needless ticks do no harm).
     Tick,
 }
 
-/// What a cell wants done.
+/// An action that the driver carries out for the cell.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Answer request `seq` of the slot. The first `payload_len` bytes of its payload lane have
@@ -86,22 +86,24 @@ pub enum Effect {
         seq: u32,
         answer: Answer,
         payload_len: u32,
-        /// For the inode that the answer leads to.
+        /// The capability for the inode that the answer leads to.
         granted: Capability,
     },
-    /// The slot's request waits for a file lock, for as long as others please. Until it is answered
-    /// it is no live task, and counts for no user's share of them.
+    /// The slot's request waits for a file lock, without a time limit. Until it is answered it is
+    /// no live task, and does not count for its user's share of them.
     AwaitsLock {
         from: SlotRef,
     },
-    /// Messages to one peer arrive in order. The driver keeps what finds the inbox full.
+    /// Messages to one peer arrive in order. The driver keeps messages for which the inbox has no
+    /// room.
     Send {
         to: CellId,
         message: PeerMessage,
     },
     Report(Report),
-    /// The peer has sent what no honest one does, which changed nothing here. Take in no more of
-    /// it, send it nothing more, and report it with the epoch of its link ([`Report::Suspect`]).
+    /// The peer has sent a message that no correct cell sends. It changed nothing here. The driver
+    /// takes in no more of its messages, sends it nothing more, and reports it with the epoch of
+    /// its link ([`Report::Suspect`]).
     Suspect {
         cell: CellId,
         why: Suspicion,
@@ -112,38 +114,39 @@ pub enum Effect {
         block: BlockNo,
         frames: Vec<FrameNo>,
     },
-    /// Write the frames to blocks `block..`. The cell leaves them alone until it is done.
+    /// Write the frames to blocks `block..`. The cell does not change them until the write is done.
     Write {
         io: IoId,
         block: BlockNo,
         frames: Vec<FrameNo>,
     },
-    /// Write the frames to blocks `block..` so that they are durable when it is done. Nothing is
-    /// said of what was written before; after an error that may be lost too, as after a failed
+    /// Write the frames to blocks `block..`, durably by the time that this is done. This does not
+    /// cover earlier writes. After an error, earlier writes may be lost too, as after a failed
     /// flush.
     WriteThrough {
         io: IoId,
         block: BlockNo,
         frames: Vec<FrameNo>,
     },
-    /// Make durable what was written so far. Ends with [`Event::IoDone`].
+    /// Make all earlier writes durable. Ends with [`Event::IoDone`].
     Flush {
         io: IoId,
     },
     /// Have the host allocate blocks `block..`, so that no write to them fails for lack of space:
-    /// ENOSPC if there is no room. They are of free chunks, and what they hold may be lost.
+    /// ENOSPC if there is no room. The blocks are of free chunks, and their contents may be lost.
     Reserve {
         io: IoId,
         block: BlockNo,
         count: u64,
     },
-    /// Give the blocks of free chunks back to the host. EOPNOTSUPP if it takes none.
+    /// Give the blocks of free chunks back to the host. EOPNOTSUPP if the host does not take blocks
+    /// back.
     Discard {
         io: IoId,
         block: BlockNo,
         count: u64,
     },
-    /// Find out how much room the host has: [`Event::HostMeasured`].
+    /// Measure the room that the host has: [`Event::HostMeasured`].
     MeasureHost,
     /// Call [`Event::Tick`] at this time. A later `Wake` replaces an earlier one.
     Wake(Instant),
@@ -164,7 +167,7 @@ pub trait Memory {
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE];
 
     /// Copies `len` bytes at `offset` of the client's payload lane to `at` in the frame. The client
-    /// may be changing them; whatever is read is what it wrote.
+    /// may be changing them; the bytes read are always its own.
     fn payload_to_frame(
         &mut self,
         from: SlotRef,
@@ -187,8 +190,8 @@ pub trait Memory {
     /// Zeroes `len` bytes at `offset` of the reply's payload lane.
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize);
 
-    /// From now on this request is executed, or none: with what a process died its successor reads
-    /// there.
+    /// Names the request that is being executed from now on, or none. If the process dies, its
+    /// successor finds here the request during which it died.
     fn executes(&mut self, _request: Option<(SlotRef, u32)>) {}
 
     /// Stores into lease word `word` of the client, with release order.

@@ -13,7 +13,7 @@ use warren_base::{BlockNo, Ino};
 /// A page of a file: the inode and the page's number in it.
 pub(crate) type PageNo = (Ino, u64);
 
-/// Where a page of a file lies.
+/// The place of a page of a file on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Placed {
     pub(crate) block: BlockNo,

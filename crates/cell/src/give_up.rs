@@ -7,13 +7,14 @@
 //! ```
 //!
 //! Invariants:
-//! * Requests for what lies in the shard get EIO. Its value is dropped, so nothing can reach it;
-//!   all other shards serve on.
-//! * Its tree on the device stays as the last checkpoint left it. Its chunks stay its own, with
-//!   those that it claimed since.
-//! * What the log says of it is in chunks of its own ([`warren_disk::KeptRecords`]) before the log
-//!   is freed, unless the pool has no free chunk.
-//! * A replay knows it from the log ([`Step::GivenUp`]) until its root slot says so.
+//! * Requests for objects in the shard get EIO. Its value is dropped, so nothing can reach it. All
+//!   other shards are served.
+//! * Its tree on the device stays as the last checkpoint left it. It keeps its chunks, and those
+//!   that it has claimed since.
+//! * Its log records are in chunks of its own ([`warren_disk::KeptRecords`]) before the log is
+//!   freed, unless the pool has no free chunk.
+//! * A replay knows from the log that it was given up ([`Step::GivenUp`]), until its root slot
+//!   records it.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, ShardId};
@@ -28,7 +29,7 @@ use crate::run::wait::{Stop, WaitKey};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// Gives the shard up, unless it is already. The caller wakes the tasks that work in it.
+/// Gives the shard up, unless it was already. The caller wakes the tasks that work in it.
 pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut Turn<'_>) {
     let Some(mut shard) = shards.give_up(id) else { return };
     for (handle, _) in shard.opens.all() {
@@ -55,15 +56,15 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
     turn.report(Report::GivenUp { cell, shard: id, errno });
 }
 
-/// Those of the changes that concern shards that are served. What was decided for another one is
-/// lost with it.
+/// The changes that concern shards which are served. Decided changes of other shards are lost with
+/// them.
 pub(crate) fn of_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change> {
     changes.retain(|change| !shards.is_given_up(change.shard()));
     changes
 }
 
-/// The part of shards that were given up in a checkpoint: which they are, the chunks that they have
-/// claimed, and the blocks that keep their log records.
+/// The part of a checkpoint about shards that were given up: their numbers, the chunks that they
+/// have claimed, and the blocks that keep their log records.
 pub(crate) fn write_given_up(
     shards: &mut Shards,
     written: &mut Written,
@@ -86,7 +87,8 @@ pub(crate) fn write_given_up(
     blocks
 }
 
-/// As many chunks of the shard's own. None if the pool has too few at hand: checkpoints must go on.
+/// Claims `count` chunks for the shard. Returns none if the pool has too few at hand, because
+/// checkpoints must not wait.
 fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_>) -> Vec<u64> {
     let chunks: Vec<u64> = (0..count).map_while(|_| turn.chunks.take_allocated()).collect();
     if chunks.len() < count {
@@ -100,7 +102,7 @@ fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_
     chunks
 }
 
-/// The records of the log that are of the shard, as many together as a chunk holds.
+/// The records of the log that concern the shard, each part as large as a chunk holds.
 fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
     let image = &turn.log.image;
     let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
@@ -130,7 +132,7 @@ fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
     all
 }
 
-/// The first of the shards whose part of these changes cannot be made, with the reason.
+/// The first shard that cannot make its part of these changes, with the reason.
 pub(crate) fn refuses(
     shards: &Shards,
     changes: &[Change],

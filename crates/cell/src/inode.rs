@@ -1,4 +1,4 @@
-//! Requests that concern one inode or a handle, executed in the shard where that lies.
+//! Requests that concern one inode or a handle, executed in the shard of the inode.
 
 pub(crate) mod answer;
 pub(crate) mod attributes;
@@ -20,7 +20,7 @@ use crate::shard::Shard;
 use crate::turn::Turn;
 use answer::{Finished, done};
 
-/// A request as its execution needs it, beside what it asks.
+/// The context of a request that its execution needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) from: SlotRef,

@@ -1,21 +1,21 @@
-//! Leases: which client may keep a copy of what this cell would answer (design 6; Hare 3.6, uFS).
+//! Leases: which client may keep a copy of this cell's replies (design 6; Hare 3.6, uFS).
 //!
 //! A *word lease* ([`words`]) is revoked by a store into the holder's word. An *acknowledged lease*
-//! ([`holders`]) is held for a cache that cannot read words, which is the kernel's, behind a FUSE
-//! front. It is *recalled* ([`recalls`]), and a request that changes the object waits until the
-//! holder has acknowledged the recall.
+//! ([`holders`]) is for a cache that cannot read words: the kernel's, behind a FUSE front. It is
+//! *recalled* ([`recalls`]), and a request that changes the object waits until the holder has
+//! acknowledged the recall.
 //!
-//! A write is answered when no other client has a page of the file any more, and a kernel drops a
-//! page only when the request that has it locked is answered. These rules keep two such waits from
+//! A write is answered when no other client has a page of the file any more. A kernel drops a page
+//! only when the request that has it locked is answered. These rules prevent two such waits from
 //! waiting for each other (decision 17):
 //!
 //! * Reads never wait for a recall.
-//! * Where there are two fronts, files that are opened for writing are written past the kernels'
+//! * If there are two fronts, files that are opened for writing are written past the kernels'
 //!   caches, which locks no page. Only files that were opened before the second front came are
-//!   written through a cache. The front of that cache waits for pages of other clients, and the
-//!   pages of others wait for no write.
+//!   written through a cache. The front of that cache waits for pages of other clients, and no
+//!   write waits for its own pages.
 //! * Recalls of names and attributes are never behind recalls of pages.
-//! * Write-backs of mapped pages, and truncations, which hold up write-backs, do not wait for the
+//! * Write-backs of mapped pages, and truncations, which delay write-backs, do not wait for the
 //!   pages of other clients while a task waits for the pages of their own client ([`overtaken`]).
 //!
 //! Invariant: an object that is being recalled is granted to no client.
@@ -34,7 +34,7 @@ use crate::plant::{Plant, Planted};
 use holders::Holders;
 use inherited::Inherited;
 use overtaken::Overtaken;
-use recalls::{Lane, Recalls};
+use recalls::{RecallClass, Recalls};
 use words::Words;
 
 #[derive(Debug)]
@@ -98,8 +98,8 @@ impl Leases {
         has_room
     }
 
-    /// Notes that a client's cache holds the object whether or not a recall is under way: after
-    /// that recall there has to be another.
+    /// Notes that a client's cache holds the object even if a recall is under way. Then another
+    /// recall must follow that one.
     pub(crate) fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
         self.recalls.repeat_if_sent(&key, client);
         self.holders.insert(key, client);
@@ -120,8 +120,8 @@ impl Leases {
         self.inherited.insert(client);
     }
 
-    /// Whether no client but `except` holds an acknowledged lease on `key`. If any does, the recall
-    /// is under way when this returns (or queued: see [`Self::take_recall`]).
+    /// Whether no client but `except` holds an acknowledged lease on `key`. If any client does, the
+    /// recall is under way on return (or queued: see [`Self::take_recall`]).
     pub(crate) fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
         if !self.has_acknowledged() {
             return true;
@@ -135,9 +135,9 @@ impl Leases {
         free || self.plant == Some(Plant::SkipRecall)
     }
 
-    /// Recalls from the fronts that `from` names what a predecessor may have granted them: it may
-    /// have let a change overtake the recall, and the recall may not have reached them. Returns
-    /// whether there is nothing of it.
+    /// Recalls from the fronts that `from` names what a predecessor may have granted them. The
+    /// predecessor may have let a change overtake the recall, and the recall may not have reached
+    /// them. Returns whether no front holds such a lease.
     pub(crate) fn recall_inherited(
         &mut self,
         key: &LeaseKey,
@@ -161,19 +161,19 @@ impl Leases {
         self.recalls.has_listeners()
     }
 
-    /// The next recall to send to `client`, which is listening on `lane`.
+    /// The next recall to send to `client`, which is listening for the class.
     pub(crate) fn take_recall(
         &mut self,
         client: ClientId,
-        lane: Lane,
+        class: RecallClass,
     ) -> Option<(u64, Vec<LeaseKey>)> {
-        self.recalls.take(client, lane)
+        self.recalls.take(client, class)
     }
 
-    /// `client` listens on `lane`, and has dropped what recall `number` on it named. Returns
-    /// whether that was under way.
-    pub(crate) fn listens(&mut self, client: ClientId, lane: Lane, number: u64) -> bool {
-        let Some(dropped) = self.recalls.acknowledge(client, lane, number) else { return false };
+    /// `client` listens for the class, and has dropped the objects of recall `number`. Returns
+    /// whether that recall was under way.
+    pub(crate) fn listens(&mut self, client: ClientId, class: RecallClass, number: u64) -> bool {
+        let Some(dropped) = self.recalls.acknowledge(client, class, number) else { return false };
         for key in dropped {
             self.holders.remove(&key, client);
             if let LeaseKey::Pages(ino) = key {
@@ -185,15 +185,15 @@ impl Leases {
     }
 
     /// A task waits until all clients but `except` have dropped the pages of a file that are being
-    /// recalled. Returns whether no task has waited for some of that yet: then other tasks may
-    /// overtake.
+    /// recalled. Returns whether this is the first task to wait for some of them: then other tasks
+    /// may overtake.
     pub(crate) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
         self.recalls.await_pages(ino, except)
     }
 
-    /// Whether a write-back or truncation of `client` goes on though other clients have pages of
-    /// the file: its own are being recalled, a task waits for that or for pages behind it on the
-    /// lane, and its kernel cannot drop them before this is answered.
+    /// Whether a write-back or truncation of `client` continues although other clients have pages
+    /// of the file: the client's own pages are being recalled, a task waits for them or for pages
+    /// behind them in the queue, and its kernel cannot drop them before this request is answered.
     pub(crate) fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
         if !self.recalls.is_awaited(ino, client) || self.plant == Some(Plant::WaitForOwnRecall) {
             return false;

@@ -1,8 +1,8 @@
 //! The server: a deterministic state machine, event in, effect out.
 //!
-//! No thread, no clock, no I/O here. `docs/architecture.md` says how the parts fit. Start reading
-//! at [`Cell`], then `core` (the routes between the machines), `run` (how requests wait), `op`
-//! (what operations on names do), `txn` (operations over several cells), `data` (file data),
+//! There is no thread, no clock and no I/O here. `docs/architecture.md` describes how the parts
+//! fit. Start with [`Cell`], then `core` (the routes between the machines), `run` (how requests
+//! wait), `op` (operations on names), `txn` (operations over several cells), `data` (file data),
 //! `apply` (the interpreter of steps), `log` and `checkpoint` (what reaches the device).
 
 #![forbid(unsafe_code)]

@@ -1,16 +1,16 @@
-//! The op log: what this cell did, in order (design 9). Its image lies in frames that outlive the
-//! process; the device receives it when a client or a cell asks for durability.
+//! The op log: the changes of this cell, in order (design 9). Its image lies in frames that outlive
+//! the process. The device receives it when a client or a cell asks for durability.
 //!
-//! Order of events for a task: its steps are made and noted; when it stops running they are
-//! appended as one record with what caused them; then what may only happen behind the record (a
-//! frame released, a tail zeroed); then the effects of the same event, replies and messages among
-//! them.
+//! Order of events for a task: its steps are made and noted. When it stops running they are
+//! appended as one record, with their cause. Then comes what must follow the record (a frame is
+//! released, a tail is zeroed). Then come the effects of the same event, including replies and
+//! messages.
 //!
 //! | part | owns |
 //! | --- | --- |
 //! | `record` | the steps of a record that is being made |
 //! | `image` | the bytes, and where records begin and end |
-//! | `depend` | what the log rests on in other cells' logs |
+//! | `depend` | what the log depends on in other cells' logs |
 //! | `commit` | how far it is durable, and the commit under way |
 //! | `durable` | no state: carries commits out |
 
@@ -40,7 +40,7 @@ pub(crate) struct OpLog {
     pub(crate) commits: Commits,
     /// The last snapshot of the session: that of the last checkpoint, or of one that failed since.
     snapshot: Range<Lsn>,
-    /// The memory of the last record, for the next.
+    /// The memory of the last record, reused for the next.
     buffer: Vec<u8>,
     /// Transactions that are under way here, at their coordinator or elsewhere.
     txns: usize,
@@ -49,7 +49,7 @@ pub(crate) struct OpLog {
 }
 
 impl OpLog {
-    /// `is_open`: nothing is to be replayed first.
+    /// `is_open`: nothing has to be replayed first.
     pub(crate) fn new(
         area: LogArea,
         first: FrameNo,
@@ -72,7 +72,7 @@ impl OpLog {
         (self.snapshot.end == self.image.end()).then_some(self.snapshot.start)
     }
 
-    /// The session as it is now is logged anew, from `start` on.
+    /// The present session is logged again, from `start` on.
     pub(crate) fn snapshot_taken(&mut self, start: Lsn) {
         self.snapshot = start..self.image.end();
     }
@@ -83,8 +83,8 @@ impl OpLog {
         self.commits.resume();
     }
 
-    /// Bytes that may still be logged, with room for what `dirty` pages and the transactions under
-    /// way will want.
+    /// Bytes that may still be logged, if `dirty` pages and the transactions under way keep the
+    /// room that they need.
     pub(crate) fn room(&self, dirty: usize) -> u64 {
         let kept_back = self.budget().kept_back(self.txns, dirty);
         self.image.area().bytes().saturating_sub(self.image.used() + kept_back)
@@ -95,20 +95,19 @@ impl OpLog {
     }
 
     /// Whether a checkpoint can still log what it has to: so many open files and held locks, and a
-    /// record before these. Checkpoints that fail have taken what was kept for it.
+    /// record before these. Failed checkpoints use up the space that is kept for it.
     pub(crate) fn may_checkpoint(&self, session: usize) -> bool {
         self.image.used() + self.budget().checkpoint(session) <= self.image.area().bytes()
     }
 
-    /// Whether a checkpoint is to be asked for that frees some of the log: once, when it is half
-    /// full.
+    /// Whether to ask for a checkpoint that frees some of the log: once, when the log is half full.
     fn needs_checkpoint(&mut self) -> bool {
         let is_half_full = 2 * self.image.used() > self.image.area().bytes();
         is_half_full && !std::mem::replace(&mut self.is_checkpoint_asked, true)
     }
 
-    /// An empty record. `omits_session`: what is open and locked need not be in it, because no
-    /// successor takes over from this cell.
+    /// An empty record. `omits_session`: it need not hold opens and locks, because no successor
+    /// takes over from this cell.
     pub(crate) fn open_record(&mut self, omits_session: bool) -> Record {
         Record::in_buffer(std::mem::take(&mut self.buffer), omits_session)
     }
@@ -127,17 +126,18 @@ impl OpLog {
         self.txns -= 1;
     }
 
-    /// Whether everything up to `lsn`, and all that it rests on, is durable.
+    /// Whether everything up to `lsn`, and everything that it depends on, is durable.
     pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
         self.commits.durable() >= lsn && self.depends.are_durable(lsn)
     }
 
-    /// Whether all of it is durable by itself, whatever it rests on.
+    /// Whether all of it is durable in this log, whatever it depends on in others.
     pub(crate) fn is_written(&self) -> bool {
         self.commits.durable() >= self.image.end()
     }
 
-    /// Puts a record into the log. Returns it without its steps; what waits for it may be done now.
+    /// Puts a record into the log. Returns it without its steps; the actions that wait for it may
+    /// be done now.
     pub(crate) fn append(
         &mut self,
         mut record: Record,
@@ -149,7 +149,7 @@ impl OpLog {
         record.emptied()
     }
 
-    /// Where the log of a checkpoint begins, whose state is fixed now.
+    /// Where the log of a checkpoint begins, whose state is being fixed now.
     pub(crate) fn begin_anew(&mut self, memory: &mut dyn Memory) -> Lsn {
         self.depends.begin_anew();
         self.image.pad(memory)

@@ -1,5 +1,5 @@
-//! The operations on names. Each looks at what it needs through a [`View`], checks everything, and
-//! returns the changes that would make it happen; nothing has been changed when it returns.
+//! The operations on names. Each examines what it needs through a [`View`], checks everything, and
+//! returns the changes that carry it out. It has changed nothing when it returns.
 //!
 //! Errors come in the order in which Linux's VFS finds them.
 
@@ -19,7 +19,7 @@ use crate::op::plan::Plan;
 use crate::op::view::View;
 use crate::run::wait::Stop;
 
-/// What the request, which is on names, comes to, given what the view shows.
+/// The plan of a request on names, given the contents of the view.
 pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop> {
     match request {
         Request::Lookup { dir, name } => lookup::lookup(view, *dir, name),

@@ -1,4 +1,4 @@
-//! What the cell knows of the other cells: which of them are lost, and which recover.
+//! The state of the other cells: which of them are lost, and which recover.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use warren_base::CellId;
 pub(crate) struct Peers {
     all: BTreeSet<CellId>,
     lost: BTreeSet<CellId>,
-    /// Cells that recover and to which not all was sent yet that was decided here.
+    /// Cells that recover and were not yet sent all decisions of this cell.
     recovering: BTreeSet<CellId>,
 }
 
@@ -34,7 +34,7 @@ impl Peers {
         self.lost.contains(&cell)
     }
 
-    /// Whether the cell has nothing prepared, because it recovers.
+    /// Whether the cell recovers, and so has nothing prepared.
     pub(crate) fn is_recovering(&self, cell: CellId) -> bool {
         self.recovering.contains(&cell)
     }
@@ -53,12 +53,12 @@ impl Peers {
         self.recovering.insert(cell);
     }
 
-    /// This cell recovers: every other cell has to be sent what was decided here.
+    /// This cell recovers, so it must send its decisions to every other cell.
     pub(crate) fn send_decisions_to_all(&mut self) {
         self.recovering = self.all.clone();
     }
 
-    /// All that was decided here was sent to the cell.
+    /// The cell was sent all decisions of this cell.
     pub(crate) fn was_sent_all(&mut self, cell: CellId) {
         self.recovering.remove(&cell);
     }

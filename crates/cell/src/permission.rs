@@ -1,5 +1,5 @@
-//! Access checks: mode bits, owner, groups, the sticky bit. Root may do everything, but execute
-//! only files that have an execute bit.
+//! Access checks: mode bits, owner, groups, the sticky bit. Root may do everything, except that it
+//! may execute only files that have an execute bit.
 
 use warren_base::Errno;
 use warren_proto::{AccessMode, Attr, Credentials, FileKind};
@@ -34,8 +34,8 @@ pub(crate) fn check(who: &Credentials, attr: &Attr, wanted: u16) -> Result<(), E
     if granted & wanted == wanted { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// Whether `who` may open the inode like this. EISDIR and ELOOP for what cannot be opened so at
-/// all.
+/// Whether `who` may open the inode in this way. EISDIR and ELOOP for inodes that cannot be opened
+/// so at all.
 pub(crate) fn check_open(who: &Credentials, attr: &Attr, access: AccessMode) -> Result<(), Errno> {
     let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
     match attr.kind {
@@ -54,7 +54,7 @@ pub(crate) fn check_open(who: &Credentials, attr: &Attr, access: AccessMode) -> 
     check(who, attr, wanted.fold(0, |bits, (_, bit)| bits | bit))?;
     match attr.kind {
         FileKind::Regular | FileKind::Directory => Ok(()),
-        // Pipes, sockets and devices are the kernel's to open; a server never does.
+        // The kernel opens pipes, sockets and devices itself; a server never does.
         _ => Err(Errno::ENXIO),
     }
 }
@@ -75,15 +75,15 @@ pub(crate) fn check_owner(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     if owner { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Whether the rules for users without privileges bind `who` here. For a front its kernel has seen
-/// to them.
+/// Whether the rules for users without privileges apply to `who` here. For a front, its kernel has
+/// applied them.
 pub(crate) const fn is_bound(who: &Credentials) -> bool {
     !who.checked_by_kernel && who.uid != 0
 }
 
-/// The mode without the set-id bits that a write, a new length or a change of owner takes away.
-/// Where the group may not execute, set-gid is a mandatory-lock mark, which stays unless a stranger
-/// to the group makes the change (`setattr_should_drop_sgid`).
+/// The mode without the set-id bits that a write, a new length or a change of owner removes. If the
+/// group may not execute, set-gid marks mandatory locking, and stays unless a user outside the
+/// group makes the change (`setattr_should_drop_sgid`).
 pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, gid: u32) -> u16 {
     if kind == FileKind::Directory {
         return mode;
@@ -92,8 +92,8 @@ pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, g
     mode & !(SET_UID | if drops_gid { SET_GID } else { 0 })
 }
 
-/// Whether `who` may make another link to a file (`protected_hardlinks`): its owner may; others
-/// only where the link gives nothing that they do not have.
+/// Whether `who` may make another link to a file (`protected_hardlinks`): its owner may. Other
+/// users may only if they already have all rights that the link would give.
 pub(crate) fn check_link_source(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     let grants = attr.mode & SET_UID != 0 || attr.mode & (SET_GID | 0o010) == SET_GID | 0o010;
     let is_safe =
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn root_executes_only_what_somebody_may_execute() {
+    fn root_executes_only_files_with_an_execute_bit() {
         assert_eq!(check(&who(0, 0, &[]), &attr(0), READ | WRITE), Ok(()));
         assert_eq!(check(&who(0, 0, &[]), &attr(0), EXECUTE), Err(Errno::EACCES));
         assert_eq!(check(&who(0, 0, &[]), &attr(0o001), EXECUTE), Ok(()));

@@ -1,4 +1,4 @@
-//! The end of an inode: without links and opens its records and blocks are freed.
+//! The end of an inode: when it has no link and no open, its records and blocks are freed.
 
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
@@ -13,8 +13,8 @@ use crate::run::work::Work;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// An inode lost a link. Without any it goes at once if that is little work, else (it is open,
-/// large, or some of it is not in memory) its orphan record says that it has to.
+/// An inode lost a link. If it was the last, the inode ends at once if that is little work.
+/// Otherwise (it is open, large, or partly not in memory) an orphan record marks it for its end.
 pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
     let dirty = turn.cache.dirty_pages_of(shard.id);
     let is_open = shard.opens.is_open(ino);
@@ -22,7 +22,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
         return;
     }
     let belongings = shard.belongings(ino, REAP_BATCH);
-    // While a log is replayed it is not known what is open, and the end is a step of its own.
+    // A replay does not know which inodes are open, and the end is a step of its own.
     let replaying = !turn.readiness.is_recovered();
     let may_reap = !is_open && !replaying;
     let own_room = shard.budget().admit(shard.room(dirty), shard.budget().reap());
@@ -39,17 +39,17 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     }
 }
 
-/// Frees what an inode without links and opens holds, some of it in each go. Only the last of these
-/// is a step of the log: who replays it finds the orphan as the last checkpoint has it, and begins
-/// anew. The blocks are held until a checkpoint counts that lacks them.
+/// Frees the records and blocks of an inode without links and opens, in several runs. Only the last
+/// of these is a step of the log: a replay finds the orphan as in the last checkpoint, and begins
+/// again. The blocks are held until a checkpoint without them counts.
 pub(crate) fn reap(
     shard: &mut Shard,
     ino: Ino,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    // It goes on even without room for the nodes it makes dirty, but not before a checkpoint has
-    // made what room there is.
+    // It continues even without room for the nodes that it makes dirty, but only after a checkpoint
+    // has made as much room as possible.
     let dirty = turn.cache.dirty_pages_of(shard.id);
     let mut room = match shard.budget().admit(shard.room(dirty), shard.budget().reap()) {
         Some(room) => room,
@@ -66,7 +66,8 @@ pub(crate) fn reap(
         step(shard, Step::Reaped { ino }, &mut room, turn);
         return Ok(());
     }
-    // A checkpoint may hold what is left: of a directory its part, without which it would be none.
+    // A checkpoint may hold the remaining records. A directory keeps its part, because without it
+    // the inode would not be a directory.
     shard.change(&mut room, |shard| {
         for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
             if let Value::Extent(extent) = &value {

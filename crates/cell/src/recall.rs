@@ -1,4 +1,4 @@
-//! Recalls: a client whose kernel has copies is asked to drop them before the object changes.
+//! Recalls: a client whose kernel has copies must drop them before the object changes.
 
 use warren_base::{ClientId, Ino};
 use warren_proto::{Capability, LeaseKey, Reply};
@@ -9,7 +9,8 @@ use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::turn::Turn;
 
-/// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall.
+/// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall if
+/// one has to.
 pub(crate) fn recall(key: &LeaseKey, except: Option<ClientId>, turn: &mut Turn<'_>) -> bool {
     let free = turn.leases.recall(key, except);
     if !free {
@@ -19,7 +20,7 @@ pub(crate) fn recall(key: &LeaseKey, except: Option<ClientId>, turn: &mut Turn<'
 }
 
 /// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits
-/// until they are gone.
+/// until these have dropped them.
 pub(crate) fn recall_inherited_pages(
     ino: Ino,
     from: impl Fn(ClientId) -> bool,
@@ -35,9 +36,9 @@ pub(crate) fn recall_inherited_pages(
     Err(Stop::Wait(Wait::Recall))
 }
 
-/// Waits until no client but `except`, which changes the file, has pages of it. `may_overtake`: its
-/// kernel may be unable to drop its own before this is done, and so it waits only while no task
-/// waits for that.
+/// Waits until no client but `except`, which changes the file, has pages of it. `may_overtake`: the
+/// client's kernel may be unable to drop its own pages before this request is done. So the request
+/// waits only while no task waits for these pages.
 pub(crate) fn recall_pages(
     ino: Ino,
     except: Option<ClientId>,
@@ -53,14 +54,14 @@ pub(crate) fn recall_pages(
         return Ok(());
     }
     if turn.leases.await_pages(ino, except) {
-        // Some may go on because pages of their own client's are waited for now.
+        // Some tasks may continue, because a task now waits for the pages of their own client.
         turn.waits.wake_all(WaitKey::Recall);
     }
     Err(Stop::Wait(Wait::Recall))
 }
 
-/// A program that is granted a lock reads what was written under it before: pages that its front
-/// has to drop are gone by then.
+/// A program that is granted a lock must read what was written under it before. So its front must
+/// have dropped its pages by then.
 pub(crate) fn drop_old_pages(ino: Ino, state: &TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let client = state.client.expect("a request");
     if turn.plants(Plant::LockBeforeRecall) {

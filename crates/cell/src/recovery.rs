@@ -1,4 +1,4 @@
-//! What a cell does with the log and the frames that it finds.
+//! Recovery: how a cell processes the log and the frames that it finds.
 
 pub(crate) mod early;
 pub(crate) mod frames;

@@ -1,14 +1,15 @@
-//! The end of a fleet without a checkpoint: what a cell does so that the next start finds what it
-//! has answered.
+//! The end of a fleet without a checkpoint. The cell makes its acknowledged changes durable, so
+//! that the next start finds them.
 //!
 //! ```text
-//! Save -> every file is covered (its dirty pages placed, or in the log) -> the log is committed to its end -> Stopped
+//! Save -> every file is covered (its dirty pages placed, or in the log)
+//!      -> the log is committed to its end -> Stopped
 //! ```
 //!
-//! The other cells do the same, so none is asked to make durable what this log rests on; where one
-//! could not, the recovery cuts the logs to what is consistent (decision 8). Whatever keeps the
-//! cell from it (a device that fails, a log that is held for a checkpoint or is full) costs what
-//! was not synced, and never the end.
+//! The other cells do the same, so this cell asks none to make durable what its log depends on. If
+//! one of them could not, the recovery cuts the logs to a consistent state (decision 8). If
+//! something prevents the save (a device that fails, a log that is on hold for a checkpoint or
+//! full), changes that were not synced are lost, but the cell still stops.
 
 use warren_base::Ino;
 
@@ -17,7 +18,7 @@ use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// Goes on with it. It runs again after every commit, until one has found nothing new.
+/// Continues the save. It runs again after every commit, until a run has found nothing new.
 pub(crate) fn save(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
     if turn.log.image.is_open() && !turn.log.commits.is_held() {
         while turn.log_has_room()
@@ -38,7 +39,7 @@ pub(crate) fn save(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop>
     Ok(())
 }
 
-/// A file of which no record says what it holds.
+/// The first file whose contents no record covers.
 fn first_uncovered(shards: &Shards, turn: &Turn<'_>) -> Option<Ino> {
     let files = || shards.values().find_map(|shard| shard.behind.first());
     let fixed = || shards.values().find_map(|shard| shard.behind.first_fixed());

@@ -17,12 +17,12 @@ pub(crate) fn send_request(to: CellId, request: PeerRequest, turn: &mut Turn<'_>
     turn.effects.push(Effect::Send { to, message });
 }
 
-/// A message; what it rests on is filled in when the event that led to it is over.
+/// A message. The point that it depends on is filled in at the end of the event that led to it.
 pub(crate) const fn message(body: PeerBody) -> PeerMessage {
     PeerMessage { lsn: Lsn(0), body }
 }
 
-/// The peer has sent what no honest one does. It is not executed.
+/// The peer has sent a message that no correct cell sends. It is not executed.
 pub(crate) fn suspect(peer: CellId, turn: &mut Turn<'_>) {
     turn.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
 }

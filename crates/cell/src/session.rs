@@ -1,4 +1,4 @@
-//! What clients have at the cell.
+//! The state of clients at the cell.
 
 pub(crate) mod answers;
 pub(crate) mod capabilities;

@@ -1,7 +1,7 @@
-//! One shard: its tree and its space, with typed access to what the tree holds.
+//! One shard: its tree and its space, with typed access to the records of the tree.
 //!
-//! Reads say [`Stop::Wait`] if a node is not in memory. Changes are made only after everything they
-//! touch was read in the same go, so they cannot meet an absent node.
+//! Reads return [`Stop::Wait`] if a node is not in memory. Changes are made only after every record
+//! that they touch was read in the same run, so no node is missing then.
 
 pub(crate) mod behind;
 pub(crate) mod filelock;
@@ -28,7 +28,7 @@ use crate::shard::lock::LockTable;
 use crate::shard::open::Opens;
 use crate::shard::space::Space;
 
-/// What `stat` reports as a directory's size and blocks: ext4's smallest.
+/// The size and blocks of a directory in `stat`: ext4's smallest.
 const DIRECTORY_SIZE: u64 = 4096;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Shard {
     pub(crate) locks: LockTable<TaskId>,
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks<TaskId>,
-    /// Files that a power failure would take back.
+    /// Files whose uncovered writes a power failure would take.
     pub(crate) behind: Behind,
     pub(crate) next_sequence: u64,
     pub(crate) inodes: u64,
@@ -49,9 +49,9 @@ pub(crate) struct Shard {
     pub(crate) changed: bool,
     /// The chunk records have been read into `space`.
     pub(crate) space_open: bool,
-    /// Its chunks by the region map, until then.
+    /// Its chunks by the region map, until `space` is read.
     owned_chunks: Vec<u64>,
-    /// Its root slot says that it was given up.
+    /// Its root slot records that it was given up.
     is_marked: bool,
 }
 
@@ -97,20 +97,20 @@ impl Shard {
         self.tree.remove(key).expect(RESIDENT)
     }
 
-    /// Asks for a key whose record will be inserted or removed, so that its leaf is at hand.
+    /// Reads the leaf of a key whose record will be inserted or removed.
     pub(crate) fn fetch(&self, key: &Key) -> Result<(), Stop> {
         self.get(key).map(|_| ())
     }
 
-    /// The same for a range of keys that are near each other.
+    /// The same for a range of neighbouring keys.
     pub(crate) fn fetch_range(&self, from: Key, to: Key) -> Result<(), Stop> {
         let visited = self.tree.range(from, to, |_, _| ControlFlow::Continue(()));
         visited.map_err(|absent| self.absent(absent))
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was
-    /// given up, or if there is a record of a chunk that the region map does not give to it:
-    /// nothing may be written then.
+    /// given up, or if there is a record of a chunk that the region map does not give to it: then
+    /// nothing may be written.
     pub(crate) fn open_space(&mut self) -> Result<(), Stop> {
         if self.is_marked {
             return Err(Errno::EIO.into());
@@ -133,8 +133,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Inodes without a name that were open when the pool was last in use. EIO if one is another
-    /// shard's.
+    /// Inodes without a name that were open when the pool was last in use. EIO if one belongs to
+    /// another shard.
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>, Stop> {
         let mut orphans = Vec::new();
         let visit = |key: &Key, _: &Value| {
@@ -175,7 +175,8 @@ impl Shard {
         }
     }
 
-    /// The inode as others see it, if it exists. A directory's counts and times are its part's.
+    /// The inode as clients see it, if it exists. A directory's counts and times are those of its
+    /// part.
     pub(crate) fn inode_value(&self, ino: Ino) -> Result<Option<InodeValue>, Stop> {
         let Some(inode) = self.inode(ino)? else { return Ok(None) };
         let (mut attr, mut entries) = (attr_of(ino, inode), 0);
@@ -200,7 +201,7 @@ impl Shard {
         Ok(found.map(|dentry| (dentry.ino, dentry.kind)))
     }
 
-    /// The record of the names with this one's hash.
+    /// The record of the names with this name's hash.
     pub(crate) fn entry(
         &self,
         secret: u64,
@@ -210,8 +211,8 @@ impl Shard {
         self.get(&Key::entry(dir, name_hash(secret, name.as_bytes())))
     }
 
-    /// Whether the entry of this name can be made, or changed if there is one, in that record.
-    /// ENOSPC if it has no room; EIO if the directory's records contradict each other.
+    /// Whether the entry of this name can be added to that record, or changed there if it exists.
+    /// ENOSPC if the record has no room; EIO if the directory's records contradict each other.
     pub(crate) fn check_entry(
         &self,
         dir: Ino,
@@ -232,8 +233,8 @@ impl Shard {
         }
     }
 
-    /// Changes the bucket that `name` belongs to: without the name, and with `new` for it if given.
-    /// Returns what the name led to.
+    /// Changes the bucket of `name`: removes the name, and adds `new` for it if given. Returns the
+    /// old entry.
     pub(crate) fn set_dentry(
         &mut self,
         secret: u64,
@@ -260,7 +261,7 @@ impl Shard {
         old
     }
 
-    /// Where page `page` of the file lies; `None` in a hole.
+    /// The place of page `page` of the file; `None` in a hole.
     pub(crate) fn placed(&self, ino: Ino, page: u64) -> Result<Option<Placed>, Stop> {
         let mut placed = None;
         self.extents(ino, page, page, |first, extent| {
@@ -273,9 +274,9 @@ impl Shard {
         Ok(placed)
     }
 
-    /// Shows the extents that hold any of the pages `first..=last`. The leaf that page `last + 1`
-    /// belongs to is then at hand too: what is left of an extent behind `last` becomes a record
-    /// there.
+    /// Calls the visitor with the extents that hold any of the pages `first..=last`. Afterwards the
+    /// leaf of page `last + 1` is in memory too, because the rest of an extent behind `last`
+    /// becomes a record there.
     pub(crate) fn extents<'a>(
         &'a self,
         ino: Ino,
@@ -297,9 +298,9 @@ impl Shard {
         self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
     }
 
-    /// Makes pages `first..=last` a hole but for `new` (runs of pages, each with its place and
-    /// checksums), and frees the blocks where they lay. Returns how many those were. The extents
-    /// were read in the same go.
+    /// Replaces pages `first..=last` by `new` (runs of pages, each with its place and checksums)
+    /// and holes, and frees their old blocks. Returns how many blocks were freed. The extents were
+    /// read in the same run.
     pub(crate) fn replace_extents(&mut self, ino: Ino, first: u64, last: u64, new: &[Run]) -> u64 {
         let mut old: Vec<(u64, Extent)> = Vec::new();
         let seen = self.extents(ino, first, last, |at, extent| old.push((at, extent.clone())));
@@ -323,8 +324,8 @@ impl Shard {
             freed += after - before;
             (before..after).for_each(|index| self.space.free(extent.start.offset(index)));
         }
-        // Insert before removing: a leaf that lost its last record could take with it the place
-        // where a new one belongs.
+        // Insert before removing: a leaf that lost its last record could vanish, together with the
+        // place of a new record.
         old.retain(|(at, _)| records.iter().all(|(new, _)| new != at));
         for (at, extent) in records {
             self.put(Key::extent(ino, at), Value::Extent(Box::new(extent)));
@@ -335,7 +336,7 @@ impl Shard {
         freed
     }
 
-    /// Sets a file's size and cuts off the extents beyond it.
+    /// Sets a file's size and removes the extents beyond it.
     pub(crate) fn truncate_extents(&mut self, ino: Ino, size: u64, now: Timestamp) {
         let inode = self.inode_mut(ino);
         let old = std::mem::replace(&mut inode.size, size);
@@ -393,21 +394,20 @@ impl Shard {
         }
     }
 
-    /// The same without a copy of all of it.
+    /// The same without a copy of the inode.
     pub(crate) fn living_inode(&self, ino: Ino) -> Result<&Inode, Stop> {
         self.check_unlocked(ino, LockMode::Read)?;
         let living = |inode: &&Inode| inode.nlink > 0 || self.opens.is_open(ino);
         Ok(self.inode(ino)?.filter(living).ok_or(Errno::ESTALE)?)
     }
 
-    /// Stops an operation on one inode while a transaction is in its way.
+    /// Stops an operation on one inode while a transaction blocks it.
     pub(crate) fn check_unlocked(&self, ino: Ino, mode: LockMode) -> Result<(), Stop> {
         let key = LockKey::Inode(ino);
         if self.locks.blocks(&key, mode) { Err(Stop::Wait(Wait::Key(key))) } else { Ok(()) }
     }
 
-    /// The next inode number, ENOSPC if all are used up. This one is only by
-    /// [`Self::use_sequence`].
+    /// The next inode number; ENOSPC if all are used up. [`Self::use_sequence`] takes it.
     pub(crate) fn next_ino(&self) -> Result<Ino, Errno> {
         let left = self.next_sequence <= Ino::SEQUENCE_MAX;
         left.then(|| Ino::new(self.id, self.next_sequence)).ok_or(Errno::ENOSPC)
@@ -418,7 +418,7 @@ impl Shard {
         self.changed = true;
     }
 
-    /// What changes in the shard need, as its tree is now.
+    /// The needs of changes in the shard, with its present tree.
     pub(crate) fn budget(&self) -> Budget {
         Budget::of_height(self.tree.height())
     }
@@ -433,8 +433,8 @@ impl Shard {
         self.space.free_blocks().saturating_sub(wanted)
     }
 
-    /// Makes a change for which there is room: it takes a block for each node that becomes dirty.
-    /// They are counted only where [`Reservation::spend`] looks at them.
+    /// Makes a change for which there is room. It takes a block for each node that becomes dirty.
+    /// These are counted only in builds in which [`Reservation::spend`] checks them.
     pub(crate) fn change<T>(
         &mut self,
         room: &mut Reservation,

@@ -1,15 +1,15 @@
 //! The cell's shards, handed out to the tasks that run in their affinity (Waffinity; design 5).
 //!
-//! Between tasks the cell is in `Serial` and everything rests. A task runs in the affinity that its
-//! work asks for: in `Names(shard)` it is handed that shard, by value, and can reach no other; in
-//! `Volume` or `Serial` it reaches all. One that finds it needs more has changed nothing yet and
-//! runs again in the coarser affinity (the paper's slow path).
+//! Between tasks the cell is in `Serial`, and no shard is handed out. A task runs in the affinity
+//! that its work names. In `Names(shard)` it is handed that shard, by value, and can reach no
+//! other. In `Volume` or `Serial` it reaches all. A task that needs more has changed nothing yet,
+//! and runs again in the coarser affinity (the paper's slow path).
 //!
-//! A shard that was given up is handed to no task (`give_up.rs`). The cell knows only which chunks
-//! it has claimed.
+//! A shard that was given up is handed to no task (`give_up.rs`). The cell knows only the chunks
+//! that it has claimed.
 //!
-//! One thread runs a cell's tasks for now, so the scheduler never finds its way barred; what it
-//! hands out and counts is what several threads will ask it for.
+//! For now one thread runs a cell's tasks, so the scheduler never blocks. Its grants and counts are
+//! those that several threads would need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,16 +34,16 @@ pub(crate) struct Shards {
     unserved: BTreeSet<ShardId>,
 }
 
-/// What is left of a shard that was given up.
+/// The remains of a shard that was given up.
 #[derive(Debug)]
 struct GivenUp {
-    /// Only which chunks it has claimed and released.
+    /// The chunks that it has claimed and released.
     space: Space,
     errno: Errno,
     record: Mark,
 }
 
-/// Whether its root slot says that it was given up.
+/// Whether its root slot records that it was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mark {
     Missing,
@@ -54,7 +54,7 @@ enum Mark {
 
 impl Shards {
     /// The shards of a cell, of the `count` that the volume has. `lost` are those that are not
-    /// served, of which no checkpoint keeps or records anything.
+    /// served, and that no checkpoint keeps or records.
     pub(crate) fn new(
         count: usize,
         shards: impl Iterator<Item = Shard>,
@@ -112,7 +112,7 @@ impl Shards {
             || self.is_given_up(*id)
     }
 
-    /// Whether the shard is this cell's and is not served any more.
+    /// Whether the shard is this cell's and is no longer served.
     #[inline]
     pub(crate) fn is_given_up(&self, id: ShardId) -> bool {
         !self.given_up.is_empty() && self.given_up.contains_key(&id)
@@ -124,7 +124,7 @@ impl Shards {
         self.contains_key(&id) && !self.is_given_up(id)
     }
 
-    /// Takes the shard out, which is not served any more. `None` if it was not served before.
+    /// Removes the shard, which is no longer served. `None` if it was not served before.
     pub(crate) fn give_up(&mut self, id: ShardId) -> Option<Box<Shard>> {
         assert!(!matches!(self.running, Affinity::Names(_)), "it may be handed out");
         let shard = self.resting.get_mut(usize::from(id.0))?.take()?;
@@ -142,7 +142,7 @@ impl Shards {
         !self.unserved.contains(&id)
     }
 
-    /// Keeps what the shard, which was given up for this reason, has of chunks.
+    /// Keeps the chunks of a shard that was given up for this reason.
     pub(crate) fn keep_space(&mut self, id: ShardId, space: Space, errno: Errno) {
         self.given_up.insert(id, GivenUp { space, errno, record: Mark::Missing });
     }
@@ -155,14 +155,14 @@ impl Shards {
         self.get_mut(&id).map(|shard| &mut shard.space)
     }
 
-    /// The shards that were given up and of which no checkpoint says so, with the reason.
+    /// The shards that were given up and that no checkpoint records yet, with the reason.
     pub(crate) fn newly_given_up(&self) -> impl Iterator<Item = (ShardId, Errno)> {
         let missing = self.given_up.iter().filter(|(_, gone)| gone.record == Mark::Missing);
         missing.map(|(id, gone)| (*id, gone.errno))
     }
 
-    /// Those that were given up and of which no checkpoint says so. They are in the one that is
-    /// being written now.
+    /// Those that were given up and that no checkpoint records yet. The checkpoint being written
+    /// now records them.
     pub(crate) fn unrecorded(&mut self) -> Vec<ShardId> {
         let missing = self.given_up.iter_mut().filter(|(_, gone)| gone.record == Mark::Missing);
         missing
@@ -218,7 +218,7 @@ impl Shards {
         &self.ids
     }
 
-    /// All shards, for a task that runs where they all may be reached.
+    /// All shards, for a task that runs in an affinity that may reach them all.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Shard> {
         assert!(
             !matches!(self.running, Affinity::Names(_)),

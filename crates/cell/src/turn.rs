@@ -1,8 +1,8 @@
-//! One turn of the cell: an event is taken in, and what it led to is sent.
+//! One turn of the cell: an event is taken in, and its results are sent.
 //!
-//! [`Shared`] is what the shards of a cell share; a [`Turn`] lends it, piece by piece, to the code
-//! that runs in the turn, with the memory and the list of effects of the driver. Whatever belongs
-//! to one shard is not here: a task is handed its shard beside the turn.
+//! [`Shared`] is the state that the shards of a cell share. A [`Turn`] lends it, piece by piece, to
+//! the code that runs in the turn, with the memory and the list of effects of the driver. State of
+//! one shard is not here: a task is handed its shard beside the turn.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ use crate::session::clients::Clients;
 use crate::shard::filelock::index::LockIndex;
 use crate::shard::open::OpenCounts;
 
-/// What does not change while the cell lives.
+/// Values that do not change while the cell lives.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) id: CellId,
@@ -47,8 +47,8 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// The owner of the shard; `None` if the volume has no such shard. Numbers of inodes, and so of
-    /// shards, come from clients, peers and disks.
+    /// The owner of the shard; `None` if the volume has no such shard. Clients, peers and disks
+    /// send numbers of inodes, and so of shards.
     pub(crate) fn owner(&self, shard: ShardId) -> Option<CellId> {
         self.map.get(usize::from(shard.0)).copied()
     }
@@ -94,7 +94,7 @@ impl Readiness {
     }
 }
 
-/// What all shards of the cell share.
+/// The state that all shards of the cell share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) volume: Volume,
@@ -115,11 +115,11 @@ pub(crate) struct Shared {
     pub(crate) readiness: Readiness,
 }
 
-/// What the code of one turn may reach, beside the shard that it was handed.
+/// The state that the code of one turn may reach, beside the shard that it was handed.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Clock,
     pub(crate) memory: &'a mut dyn Memory,
-    /// In the order in which they are to be carried out.
+    /// Effects, in the order in which the driver must carry them out.
     pub(crate) effects: &'a mut Vec<Effect>,
     /// The steps that were made and are not in the log yet.
     pub(crate) record: Record,
@@ -195,7 +195,8 @@ impl Shared {
         memory: &'a mut dyn Memory,
         effects: &'a mut Vec<Effect>,
     ) -> Turn<'a> {
-        // Without room the log of a cell that no successor follows is kept for what lasts.
+        // If the log has no room and no successor follows this cell, the log is kept for lasting
+        // changes.
         let omits_session =
             self.log.commits.is_last() && self.log.room(self.cache.dirty_pages()) == 0;
         let record = self.log.open_record(omits_session);
@@ -245,7 +246,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The log cannot be read, so it is not known what the shards were.
+    /// The log cannot be read, so the state of the shards is unknown.
     pub(crate) fn log_is_broken(&mut self, errno: Errno) {
         let cell = self.volume.id;
         self.report(Report::BrokenLog { cell, errno });
@@ -285,7 +286,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether the log has room for a checkpoint. ENOSPC only where many have failed.
+    /// Whether the log has room for a checkpoint. ENOSPC only if many checkpoints have failed.
     pub(crate) fn check_log(&self) -> Result<(), Errno> {
         let session = self.opens.all() + self.lock_index.count();
         if self.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
@@ -301,7 +302,7 @@ impl Turn<'_> {
         self.record.note_change(change);
     }
 
-    /// Whether anything may be logged that can wait.
+    /// Whether the log has room for records that can wait.
     pub(crate) fn log_has_room(&self) -> bool {
         self.log_room(self.cache.dirty_pages()) > 0
     }
@@ -311,7 +312,7 @@ impl Turn<'_> {
         self.log.room(dirty)
     }
 
-    /// Logs what the cell itself has done since the last record, if it has done anything.
+    /// Logs the steps that the cell itself has made since the last record, if there are any.
     #[inline]
     pub(crate) fn seal(&mut self) {
         if !self.record.is_empty() {
@@ -328,8 +329,8 @@ impl Turn<'_> {
         self.settle();
     }
 
-    /// Does what waits for the record of the steps made so far. Of a replayed step it is in the log
-    /// already.
+    /// Does the actions that wait for the record of the steps made so far. A replayed step is
+    /// already in the log.
     pub(crate) fn settle(&mut self) {
         for after in self.record.take_after() {
             match after {

@@ -3,19 +3,19 @@
 //! The cell that executes a request coordinates. Order of events:
 //!
 //! 1. The operation, run on this cell's state alone, meets a key of another cell.
-//! 2. Every key that it touched is locked, in the order of [`LockKey`]; those of other cells by
-//!    `Prepare`, whose answer says what they are worth. If a key turns out to be missing that comes
+//! 2. Every key that it touched is locked, in the order of [`LockKey`]. Keys of other cells are
+//!    locked by `Prepare`, whose answer contains their values. If a missing key turns out to come
 //!    before one that is held, everything is released and taken again in order.
-//! 3. The operation runs again; if it touched only what is held, its outcome stands. This cell's
-//!    changes are made, and the others receive theirs with `Commit`. What others were locked for
-//!    stays locked until their changes are made, so no client sees half of it.
+//! 3. The operation runs again. If it touched only held keys, its outcome stands. This cell's
+//!    changes are made, and the others receive theirs with `Commit`. The keys at other cells stay
+//!    locked until their changes are made, so no client sees half of them.
 //! 4. The client is answered, and this cell's keys are released, when no *entry* of another cell
 //!    waits for its change any more. A change of an entry does not lock the rest of its directory.
 //!    So a later operation on the same directory could come before it in that cell's log, and alone
-//!    survive a power failure. An inode that is changed is locked whole: nothing can come before
-//!    that.
+//!    survive a power failure. An inode that is changed is locked whole, so nothing can come before
+//!    that change.
 //!
-//! Revocation: a cell that locks a key for writing revokes its leases then, and grants none before
+//! Revocation: a cell that locks a key for writing revokes its leases then, and grants none until
 //! the lock is released.
 //!
 //! ```text
@@ -43,14 +43,14 @@ pub(crate) struct Txn {
     held: BTreeMap<LockKey, LockMode>,
     /// Still to be locked, smallest first.
     wanted: BTreeMap<LockKey, LockMode>,
-    /// What other cells' keys (and numbers for new inodes) are worth.
+    /// The values of other cells' keys (and numbers for new inodes).
     pub(crate) values: BTreeMap<LockKey, KeyValue>,
-    /// What the last peek has shown of an inode of another cell, without a lock.
+    /// The inode of another cell that the last peek has returned, without a lock.
     pub(crate) peeked: Option<(Ino, Option<InodeValue>)>,
-    /// From each directory how far up it was looked for another one, while the shape of the tree is
-    /// held.
+    /// How far up each directory was searched for another one, while the shape of the tree is
+    /// locked.
     pub(crate) ascents: BTreeMap<(Ino, Ino), Ascent>,
-    /// Cells that hold something for it.
+    /// Cells that hold locks for it.
     participants: BTreeSet<CellId>,
     awaits: Awaits,
 }
@@ -93,7 +93,7 @@ impl Txn {
         }
     }
 
-    /// Whether it cannot go on without the cell.
+    /// Whether it cannot continue without the cell.
     pub(crate) fn rests_on(&self, cell: CellId) -> bool {
         self.participants.contains(&cell) || self.awaited_cell() == Some(cell)
     }
@@ -103,7 +103,7 @@ impl Txn {
         self.held.keys().chain(self.wanted.keys()).any(|key| key.shard() == shard)
     }
 
-    /// Whether it keeps others from going on.
+    /// Whether it blocks other tasks.
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
     }

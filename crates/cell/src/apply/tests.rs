@@ -1,4 +1,5 @@
-//! Each step is made live in one shard and replayed in two others, which must become the same.
+//! Each step is made live in one shard and replayed in two others. All three must reach the same
+//! state.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,7 +22,7 @@ const OTHER: Ino = Ino(3);
 const LOG_BLOCKS: u64 = 192;
 const CHUNK: u64 = 4;
 
-/// One shard, with what it shares with others.
+/// One shard, with the machines that it shares with other shards.
 struct Room {
     shard: Shard,
     shared: Shared,
@@ -91,8 +92,7 @@ impl Room {
         records
     }
 
-    /// The state but for the orphan's record: a live inode without links is reaped by a step of its
-    /// own.
+    /// The state without orphan records: a live inode without links is reaped by a step of its own.
     fn state(&self) -> (BTreeMap<Key, Value>, u64, u64, u64, bool) {
         let mut records = self.records();
         records.retain(|key, _| key.kind != Kind::Orphan);
@@ -191,7 +191,8 @@ fn pages_that_a_record_holds_are_in_the_cache_after_a_power_failure_only() {
             room.make(&mut step);
         }
         if mode != Mode::Power {
-            // The write has put it there, and the process that died had.
+            // Live, the write has put the page into the cache. Before a replay of frames, the dead
+            // process had.
             room.in_turn(|_, turn| {
                 let frame = turn.cache.take_frame().expect("a free frame");
                 turn.cache.insert((FILE, 0), frame, PageState::Dirty);

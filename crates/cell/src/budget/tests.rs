@@ -1,5 +1,5 @@
-//! Trees filled with the records that changes make, in which every change is measured: none takes
-//! more than its budget, and the worst cases occur.
+//! Fills trees with the records that changes make, and measures every change: none takes more than
+//! its budget, and the worst cases occur.
 
 use warren_base::{BlockNo, ClientId, Ino, Lsn, Rng, ShardId, Timestamp};
 use warren_disk::{Dentry, Extent, FileKind, Key, Value, Xattr, seal_record};
@@ -37,8 +37,8 @@ impl Bench {
         self.shard.tree.take_displaced();
     }
 
-    /// Makes a change, most often in a tree without dirty nodes. Returns how many blocks of its
-    /// need it has left.
+    /// Makes a change, usually in a tree without dirty nodes. Returns how many blocks of its need
+    /// are left.
     fn left(&mut self, need: impl Fn(Budget) -> u64, make: impl FnOnce(&mut Shard)) -> u64 {
         if self.rng.chance(7, 8) {
             self.write_out();

@@ -1,4 +1,4 @@
-//! Where the cell stands in a checkpoint of the fleet, as other machines need to know it.
+//! The phase of the cell in a checkpoint of the fleet, as other machines need to know it.
 
 use std::collections::BTreeSet;
 
@@ -26,12 +26,12 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     phase: Phase,
-    /// Of the last one that was begun, or that the superblock names.
+    /// The number of the last checkpoint that was begun, or that the superblock names.
     number: u64,
-    /// One was asked for that has not begun.
+    /// A checkpoint was requested that has not begun.
     is_asked: bool,
-    /// This cell's transactions that have taken locks and are not finished: none begins before they
-    /// are.
+    /// This cell's transactions that have taken locks and are not finished. A checkpoint begins
+    /// only when none is left.
     live: BTreeSet<TxnId>,
 }
 
@@ -54,12 +54,13 @@ impl Checkpoints {
         self.phase != Phase::Idle
     }
 
-    /// Whether one has begun that writes what is dirty now, or finds that it cannot.
+    /// Whether a checkpoint has begun that will write, or fail to write, everything that is dirty
+    /// now.
     pub(crate) const fn will_write(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. } | Phase::Fixing | Phase::Writing)
     }
 
-    /// One is wanted. Whether that is to be reported.
+    /// Requests a checkpoint. Returns whether the caller reports the request.
     pub(crate) const fn ask(&mut self) -> bool {
         !std::mem::replace(&mut self.is_asked, true)
     }
@@ -73,7 +74,7 @@ impl Checkpoints {
         self.phase = phase;
     }
 
-    /// Whether it has just become true that transactions are drained, which is to be reported.
+    /// Whether transactions have just become drained, which the caller reports.
     pub(crate) fn drained(&mut self) -> bool {
         let is_drained =
             self.phase == (Phase::Draining { reported: false }) && self.live.is_empty();

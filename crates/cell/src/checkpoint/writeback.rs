@@ -24,11 +24,11 @@ pub(crate) fn write_back(shards: &mut Shards, turn: &mut Turn<'_>) {
 
 /// Writes dirty pages until no more than `limit` are left.
 fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
-    // Which blocks are free is known only when all records are replayed.
+    // The free blocks are known only when all records are replayed.
     if !turn.log.image.is_open() {
         return;
     }
-    // What has failed is tried again by checkpoints alone: each try takes some of the log.
+    // Only checkpoints repeat failed writes, because each attempt takes some of the log.
     if turn.log.commits.leaves_writes_to_checkpoints() {
         return;
     }

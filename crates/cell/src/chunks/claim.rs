@@ -1,4 +1,4 @@
-//! Blocks for a change, promised before it is made: from the shard's chunks, else from the pool of
+//! Blocks for a change, promised before it is made: from the shard's chunks, or from the pool of
 //! free chunks.
 
 use warren_base::{Errno, ShardId};
@@ -12,8 +12,9 @@ use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// Admits a change, which is to be made in the same go. If the shard has too few blocks, a chunk is
-/// fetched; if there is none, a checkpoint may free some; only then it is ENOSPC.
+/// Admits a change, which the caller makes in the same run. If the shard has too few blocks, a
+/// chunk is fetched. If there is no chunk, a checkpoint may free some. If that does not help, the
+/// change fails with ENOSPC.
 pub(crate) fn reserve(
     shard: &mut Shard,
     need: Need,
@@ -58,13 +59,13 @@ pub(crate) fn reserve(
     }
 }
 
-/// A chunk that a checkpoint cannot do without, if one is at hand.
+/// Claims a chunk that a checkpoint needs, if one is at hand.
 pub(crate) fn claim_spare(shard: &mut Shard, turn: &mut Turn<'_>) -> bool {
     let Some(chunk) = turn.chunks.take_allocated() else { return false };
     claim(shard, chunk, turn)
 }
 
-/// Whether the chunk was new to the shard.
+/// Claims a chunk. Returns whether it was new to the shard.
 pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool {
     let is_new = !shard.space.has(chunk);
     if is_new {
@@ -73,7 +74,7 @@ pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool 
     is_new
 }
 
-/// There is none now for tasks that wait for one.
+/// No chunk is available now for tasks that wait for one.
 pub(crate) fn no_chunk_for(shard: ShardId, turn: &mut Turn<'_>) {
     for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
         turn.waits.signal(id).no_chunk = true;

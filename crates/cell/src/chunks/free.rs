@@ -1,11 +1,12 @@
-//! Where a shard's blocks come from: chunks out of the distributed pool that the cells share.
+//! The supply of a shard's blocks: chunks of the distributed pool that the cells share.
 //!
-//! **Lost chunks.** Free chunks that lay at a cell are lost with it. A checkpoint counts what the
-//! other cells have, and the supervisor hands out what no cell has (its `count.rs`). Before that it
-//! is not certain that no chunk is left: a task that finds none waits for another checkpoint.
+//! **Lost chunks.** The free chunks of a cell are lost with its process. A checkpoint counts the
+//! free chunks of the other cells, and the supervisor hands out those that no cell has (its
+//! `count.rs`). Until then it is not certain that no chunk is left, so a task that finds none waits
+//! for another checkpoint.
 //!
-//! A peer's message about chunks is checked before it reaches the pool: each chunk is one that a
-//! shard may own and none of this cell's has, and each cell that it names exists.
+//! A message of a peer about chunks is checked before it reaches the pool. Each chunk must be one
+//! that a shard may own and that this cell does not have, and each cell that it names must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,17 +23,17 @@ use crate::config::{Backing, Recovery};
 pub(crate) struct Chunks {
     pub(crate) pool: Pool<u64>,
     pub(crate) host: HostSpace,
-    /// How many cells there are, and which chunks a shard may own.
+    /// How many cells the fleet has, and which chunks a shard may own.
     cells: u16,
     legal: Range<u64>,
-    /// Chunks that can be added only when the other cells know this one.
+    /// Chunks that can be added only when the other cells know this cell.
     early: Vec<u64>,
-    /// Some of them may be taken: nothing is given before that is known.
+    /// Some of these chunks may be in use. No chunk is given before that is known.
     held_back: bool,
     pub(crate) waiting: BTreeMap<Ticket, ShardId>,
-    /// Messages with chunks to and from each other cell, since its present process is known.
+    /// Messages with chunks to and from each other cell since its present process joined.
     exchanged: BTreeMap<CellId, Exchanged>,
-    /// Some may have been lost and not been found.
+    /// Whether chunks may have been lost that were not found yet.
     certainty: Certainty,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Chunks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Certainty {
     Certain,
-    /// They do when the checkpoint under way counts.
+    /// Every free chunk will lie at a cell when the checkpoint under way counts.
     Settling,
     Uncertain,
 }
@@ -49,8 +50,8 @@ enum Certainty {
 const RUNS_MAX: usize = 1000;
 
 impl Chunks {
-    /// Of the `cells`, `first` creates the pool and the others join it there. `free` is what this
-    /// cell brings.
+    /// `first` of the `cells` creates the pool, and the others join it there. `free` are the chunks
+    /// that this cell brings.
     pub(crate) fn new(
         id: CellId,
         (first, cells): (CellId, u16),
@@ -89,7 +90,7 @@ impl Chunks {
         chunks
     }
 
-    /// Whether there is such a chunk, and it may hold what shards write.
+    /// Whether the chunk exists, and shards may write to it.
     pub(crate) fn is_legal(&self, chunk: u64) -> bool {
         self.legal.contains(&chunk)
     }
@@ -99,7 +100,7 @@ impl Chunks {
         cell.0 < self.cells
     }
 
-    /// Whether the pool has all that this cell brought.
+    /// Whether the pool has all chunks that this cell has brought.
     pub(crate) fn is_open(&self) -> bool {
         self.early.is_empty() && self.pool.is_member()
     }
@@ -110,7 +111,7 @@ impl Chunks {
         self.pool.local_size() + (self.early.len() + under_way) as u64
     }
 
-    /// Chunks that turned out to be taken. Asked before anything was given.
+    /// Removes chunks that are in use. The caller calls it before any chunk is given.
     pub(crate) fn exclude(&mut self, taken: &[u64]) {
         let taken: BTreeSet<u64> = taken.iter().copied().collect();
         let early = std::mem::take(&mut self.early);
@@ -119,8 +120,8 @@ impl Chunks {
         self.add_early();
     }
 
-    /// A cell that was lost is back. What had been sent to it is its own if its log says so; else
-    /// it is found with what was lost.
+    /// A lost cell has a successor. The chunks that had been sent to it are its own if its log
+    /// names them. Otherwise they are found with the lost ones.
     pub(crate) fn peer_joined(&mut self, cell: CellId) {
         self.pool.peer_replaced(cell);
         self.exchanged.remove(&cell);
@@ -131,14 +132,14 @@ impl Chunks {
         self.certainty = Certainty::Uncertain;
     }
 
-    /// A checkpoint begins that counts chunks, or need not.
+    /// A checkpoint begins, which counts chunks if `count`.
     pub(crate) fn begin_count(&mut self, count: bool) {
         if !count && self.certainty == Certainty::Uncertain {
             self.certainty = Certainty::Settling;
         }
     }
 
-    /// That checkpoint counts.
+    /// That checkpoint has counted.
     pub(crate) fn end_count(&mut self) {
         if self.certainty == Certainty::Settling {
             self.certainty = Certainty::Certain;
@@ -153,7 +154,7 @@ impl Chunks {
         self.exchanged.entry(with).or_insert(Exchanged { with, ..Exchanged::default() })
     }
 
-    /// What lies here now, and `more` that will.
+    /// The chunks that lie here now, and `more` that will.
     pub(crate) fn count(&self, more: impl Iterator<Item = u64>) -> FreeChunks {
         let mut all: Vec<u64> = self.pool.elements().chain(&self.early).copied().collect();
         all.extend(self.host.under_way().chain(more));
@@ -164,7 +165,8 @@ impl Chunks {
         FreeChunks { runs, exchanged: self.exchanged.values().copied().collect() }
     }
 
-    /// The lowest is added last, as the pool hands the newest out first: so a file grows upwards.
+    /// Adds the early chunks, the lowest last: the pool hands out the newest first, so a file grows
+    /// upwards.
     pub(crate) fn add_early(&mut self) {
         if self.pool.is_member() && !self.held_back {
             for chunk in std::mem::take(&mut self.early).into_iter().rev() {

@@ -1,25 +1,25 @@
 //! The host's space behind the pool's blocks (decision 18).
 //!
 //! A pool in a sparse file has more blocks than its host may have room for. So a chunk goes to a
-//! shard only when the host has allocated all of its blocks: what a shard promises, it can write.
-//! Free chunks are given back to the host, but for some that are kept for the next files.
+//! shard only when the host has allocated all of its blocks: a shard can write every block that it
+//! promises. Free chunks are given back to the host, except some that are kept for the next files.
 //!
 //! ```text
 //! free, not allocated -> reserving -> free, allocated -> a shard's
-//!        ^--------------- discarding <------'   ^-----------'  with the checkpoint that releases it
+//!        ^--------------- discarding <------'   ^-----------'  with the releasing checkpoint
 //! ```
 //!
 //! Invariants:
 //! * Each chunk of a shard is allocated, and so are the blocks before the first chunk (`mkfs`).
-//! * `allocated` names only chunks that lie in this cell's part of the pool. What comes from
-//!   another cell counts as not allocated: to allocate it again costs little.
-//! * A chunk that is being reserved or discarded lies in no pool: no shard gets it before that is
-//!   over. If the process ends meanwhile it is found with the lost ones, after its predecessor's
-//!   I/O (decision 9).
+//! * `allocated` names only chunks that lie in this cell's part of the pool. Chunks from another
+//!   cell count as not allocated, because allocating them again costs little.
+//! * A chunk that is being reserved or discarded lies in no pool, so no shard gets it before that
+//!   is over. If the process ends meanwhile, the chunk is found with the lost ones, after its
+//!   predecessor's I/O (decision 9).
 //!
-//! Chunks are reserved in batches, ahead of need. Where a batch does not fit the host a single
-//! chunk is tried, and where that does not fit either, tasks go on as they do in a full pool: they
-//! wait for a checkpoint, then it is ENOSPC.
+//! Chunks are reserved in batches, ahead of need. If the host has no room for a batch, the cell
+//! tries a single chunk. If the host has no room for that either, tasks behave as in a full pool:
+//! they wait for a checkpoint, and then fail with ENOSPC.
 
 mod batch;
 pub(crate) mod reserve;
@@ -34,25 +34,26 @@ use crate::event::IoId;
 
 /// Chunks of one batch: 16 MiB.
 const BATCH: u64 = 64;
-/// Allocated free chunks of a cell below which the next batch is begun: 4 MiB.
+/// A cell with fewer allocated free chunks begins the next batch: 4 MiB.
 const AHEAD_MIN: usize = 16;
-/// Allocated free chunks that a cell keeps: 32 MiB. Programs that write and delete again cost no
-/// more than that.
+/// Allocated free chunks that a cell keeps: 32 MiB. Programs that write and delete repeatedly use
+/// no more than that.
 const KEEP: usize = 128;
-/// Blocks that the host has left below which a cell keeps none, for other cells: 64 MiB.
+/// A host with fewer blocks left is tight: then a cell keeps none, and leaves them to other cells:
+/// 64 MiB.
 const TIGHT: u64 = 1 << 14;
 /// Chunks given back at a time: 64 MiB.
 const DISCARD_BATCH: usize = 256;
 
-/// What is known of the host's space at one cell.
+/// What the cell knows of the host's space.
 #[derive(Debug)]
 pub(crate) struct HostSpace {
     backing: Backing,
     allocated: BTreeSet<u64>,
-    /// A batch that is to be reserved, and the runs of it that are being reserved.
+    /// A batch that the host will be asked to reserve, and the runs of it that are being reserved.
     batch: Vec<u64>,
     reserving: BTreeMap<IoId, Vec<u64>>,
-    /// Of that batch: how many chunks, and whether any was allocated.
+    /// The number of chunks of that batch, and whether any was allocated.
     batch_len: usize,
     any_allocated: bool,
     /// Shards that wait for it.
@@ -81,12 +82,12 @@ impl HostSpace {
         }
     }
 
-    /// Whether all chunks are allocated, free ones too.
+    /// Whether all chunks are allocated, including free ones.
     pub(crate) const fn has_all(&self) -> bool {
         !matches!(self.backing, Backing::OnDemand)
     }
 
-    /// Whether [`reserve::advance_host`] finds anything to do.
+    /// Whether [`reserve::advance_host`] has anything to do.
     pub(crate) fn has_work(&self) -> bool {
         self.wants_batch || !self.batch.is_empty()
     }
@@ -95,7 +96,7 @@ impl HostSpace {
         !self.batch.is_empty() || !self.reserving.is_empty()
     }
 
-    /// The chunk leaves this cell's part of the pool. Whether it may go to a shard.
+    /// The chunk leaves this cell's part of the pool. Returns whether it may go to a shard.
     pub(crate) fn take(&mut self, chunk: u64) -> bool {
         self.allocated.remove(&chunk) | self.has_all()
     }
@@ -105,7 +106,7 @@ impl HostSpace {
         self.allocated.remove(&chunk);
     }
 
-    /// Chunks that were shards' are free, and allocated.
+    /// Chunks that left their shards are free, and allocated.
     pub(crate) fn released(&mut self, chunks: &[u64]) {
         if self.backing != Backing::Whole {
             self.allocated.extend(chunks);

@@ -42,7 +42,7 @@ pub(crate) fn pool_message(
     poll_pool(shards, turn);
 }
 
-/// Whether what the message names exists, and what it gives is not here already.
+/// Whether the chunks and cells that the message names exist, and its chunks are not here already.
 fn may_be(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_>) -> bool {
     match message {
         PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
@@ -56,7 +56,7 @@ fn may_be(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_>) -> b
     }
 }
 
-/// Carries out what the pool wants done.
+/// Carries out the effects of the pool.
 #[inline]
 pub(crate) fn poll_pool(shards: &mut Shards, turn: &mut Turn<'_>) {
     while let Some(effect) = turn.chunks.pool.poll() {
@@ -82,7 +82,7 @@ fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) 
             turn.chunks.add_early();
             turn.report_if_ready();
         }
-        // Some cell has sent what no correct one does. A successor joins anew.
+        // A cell has sent a message that no correct cell sends. A successor joins again.
         PoolEffect::JoinFailed { .. } => panic!("the other cells have no pool of free chunks"),
         PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
     }
@@ -95,7 +95,7 @@ fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, tur
             turn.chunks.reserve_for(shard, chunk);
         }
         (Some(chunk), Some(shard)) => {
-            // Of a chunk that is there already nothing comes, and the tasks ask again.
+            // If the chunk is there already, nothing is claimed, and the tasks request another.
             claim(shards.own(shard), chunk, turn);
             turn.waits.wake_all(WaitKey::Chunk(shard));
         }
@@ -105,7 +105,7 @@ fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, tur
     }
 }
 
-/// Chunks that were shards' until the last checkpoint are free, and allocated.
+/// Chunks that belonged to shards until the last checkpoint are free, and allocated.
 pub(crate) fn release_chunks(shards: &mut Shards, chunks: Vec<u64>, turn: &mut Turn<'_>) {
     turn.chunks.host.released(&chunks);
     give_chunks(shards, chunks, turn);

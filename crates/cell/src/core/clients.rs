@@ -7,31 +7,31 @@ use warren_proto::{Capability, LeaseKey, Request, Step};
 use crate::core::Core;
 use crate::event::{Effect, SlotRef};
 use crate::inode::lock::{cancel_lock, grant_file_locks};
-use crate::lease::recalls::Lane;
+use crate::lease::recalls::RecallClass;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
 use crate::turn::Turn;
 
 impl Core {
-    /// A client listens for recalls. On each lane only one of its slots can.
+    /// A client listens for recalls. Only one of its slots can listen to each class of recalls.
     pub(super) fn listen(
         from: SlotRef,
         seq: u32,
-        (lane, acknowledged): (Lane, u64),
+        (class, acknowledged): (RecallClass, u64),
         turn: &mut Turn<'_>,
     ) -> Result<(), Errno> {
-        if let Some((to, seq)) = turn.clients.listen(from, seq, lane)? {
+        if let Some((to, seq)) = turn.clients.listen(from, seq, class)? {
             Self::reply_error(to, seq, Errno::EINTR, turn);
         }
-        if turn.leases.listens(from.client, lane, acknowledged) {
+        if turn.leases.listens(from.client, class, acknowledged) {
             turn.waits.wake_all(WaitKey::Recall);
         }
         Ok(())
     }
 
-    /// A client is gone. What it asked for is dropped, but transactions, in which other cells take
-    /// part, are finished. No task waits for its copies.
+    /// A client is gone. Its requests are dropped, except transactions, in which other cells take
+    /// part: these are finished. No task waits for its copies.
     pub(super) fn expel(&mut self, client: ClientId, turn: &mut Turn<'_>) {
         if !turn.clients.expel(client) {
             return;
@@ -50,14 +50,14 @@ impl Core {
         self.let_go(client, turn);
     }
 
-    /// Releases everything of a client that was expelled, once no task can write to its memory any
-    /// more.
+    /// Releases everything of an expelled client, when no task can write to its memory any more.
     pub(super) fn let_go(&mut self, client: ClientId, turn: &mut Turn<'_>) {
         if !self.tasks.of_client(client).is_empty() {
             return;
         }
         turn.clients.remove(client);
-        // Only those who have something to lose: clients that come and go must not fill the log.
+        // The log names only clients that have something to lose. Otherwise clients that come and
+        // go would fill the log.
         let has_opens = turn.opens.has_any(client);
         if has_opens || turn.lock_index.has_any(client) {
             turn.note(&Step::Expelled { client });
@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Answers a request that is not executed, or not to its end.
+    /// Answers a request with an error if it is not executed, or not to its end.
     pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, turn: &mut Turn<'_>) {
         let (answer, granted) = (Err(errno), Capability::NONE);
         turn.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });

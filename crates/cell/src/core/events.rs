@@ -25,7 +25,7 @@ use crate::run::work::Work;
 use crate::turn::{Readiness, Shared, Turn};
 
 impl Core {
-    /// One turn: takes the event in, and does what it led to.
+    /// One turn: takes the event in, and executes its consequences.
     pub(crate) fn take_in(
         &mut self,
         event: Event,
@@ -53,7 +53,7 @@ impl Core {
                     self.run(id, Task::new(Work::Request { from, header, request, who }), turn);
                 }
             }
-            // A request that is not executed for what came of it.
+            // The answer to a request that the driver refuses.
             Event::Refuse { from, header } => {
                 if who.is_some() {
                     Self::reply_error(from, header.seq, Errno::EIO, turn);
@@ -78,9 +78,9 @@ impl Core {
         shared.log.close_record(record);
     }
 
-    /// On whose behalf the request is to be executed, unless it is not to be. One that was executed
-    /// by a predecessor is answered from its log; what that answer leads to is granted only with
-    /// the request at hand.
+    /// The credentials with which the request is executed, or `None` if it is not executed. A
+    /// request that a predecessor has executed is answered from its log. The capability for the
+    /// inode that the answer leads to needs the request at hand.
     pub(super) fn asks(
         &mut self,
         from: SlotRef,
@@ -103,8 +103,8 @@ impl Core {
             turn.answers.take(from, header.seq)
         };
         if let Some(answer) = answer {
-            // What was read lies in the reply's payload: it was put there before the record was
-            // made.
+            // The data that was read lies in the reply's payload, because it was put there before
+            // the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
             let granted = request.map_or(Capability::NONE, |request| {
                 granted(&mut self.shards, from.client, &who, request, &answer, turn)
@@ -132,15 +132,15 @@ impl Core {
     pub(super) fn order(&mut self, order: Order, turn: &mut Turn<'_>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, slots } => {
-                // It may have been the predecessor's. A client that was not only receives needless
-                // recalls.
+                // The client may have been the predecessor's. If it was not, it only receives
+                // needless recalls.
                 if acknowledged_leases && self.replay.is_of_process() {
                     turn.leases.inherit(client);
                 }
                 turn.clients.admit(client, credentials, acknowledged_leases, slots);
                 turn.effects.push(Effect::Report(Report::Admitted { client }));
             }
-            // What the log says of the client comes first.
+            // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
             Order::Expel { client } => self.expel(client, turn),
             Order::Drain { number } => self.checkpoint.drain(number, turn),
@@ -214,7 +214,7 @@ impl Core {
         turn.waits.wake_all(WaitKey::Frames);
     }
 
-    /// What was written of these files may be lost: it is behind.
+    /// Writes to these files may be lost, so the files are behind.
     pub(super) fn mark_behind(&mut self, files: Vec<Ino>) {
         for ino in files {
             if let Some(shard) = self.shards.get_mut(&ino.shard()) {
@@ -223,9 +223,9 @@ impl Core {
         }
     }
 
-    /// A read of the shard has ended. Tasks that wait for it go on, or fail if nothing sound was
-    /// read. For a task that must not fail, the read is repeated for a while. Then the shard is
-    /// given up, and the task goes on without it.
+    /// A read of the shard has ended. Tasks that wait for it continue, or fail if the block was not
+    /// readable or was damaged. For a task that must not fail, the read is repeated for a while.
+    /// Then the shard is given up, and the task continues without it.
     fn loaded(
         &mut self,
         io: IoId,
@@ -274,7 +274,7 @@ impl Core {
     }
 }
 
-/// Names in each message of the turn what it rests on, and drops messages to lost cells.
+/// Sets the point that each message of the turn depends on, and drops messages to lost cells.
 #[inline]
 fn finish_messages(turn: &mut Turn<'_>) {
     let lsn = turn.log.image.last();
@@ -283,7 +283,7 @@ fn finish_messages(turn: &mut Turn<'_>) {
             message.lsn = lsn;
         }
     }
-    // What was for a lost cell is said again, as far as need be, when its successor has joined.
+    // A message for a lost cell is sent again, if still needed, when its successor has joined.
     if turn.peers.are_some_lost() {
         let peers = &*turn.peers;
         let is_lost =

@@ -1,19 +1,19 @@
-//! Other cells: what they ask and answer, what they decided, and their ends and successors (design
-//! 12).
+//! Other cells: their requests, replies and decisions, their ends and successors (design 12).
 //!
 //! Order of events at a cell that lives on:
 //!
 //! ```text
-//! Lost    everything that the dead cell had sent is handled; nothing more is sent to it; transactions that it
-//!         takes part in are aborted and wait, without locks -> LossHandled
-//! Joined  the successor is sent what was decided here, then that this is all; what waited goes on
+//! Lost    everything that the dead cell had sent is handled; nothing more is sent to it;
+//!         transactions that it takes part in are aborted and wait, without locks -> LossHandled
+//! Joined  the successor is sent what was decided here, then AllSaid; the waiting tasks continue
 //! AllSaid from the successor: what its predecessor had locked here and not decided is released
 //! ```
 //!
 //! Invariants:
-//! * What the dead cell had locked here stays locked until its successor has sent what was decided:
-//!   also the shape of the tree, which is released only when every cell has made the changes.
-//! * A cell that recovers serves no client before every other cell has sent what it decided.
+//! * What the dead cell had locked here stays locked until its successor has sent its decisions.
+//!   This includes the shape of the tree, which is released only when every cell has made the
+//!   changes.
+//! * A cell that recovers serves no client before every other cell has sent its decisions.
 
 use warren_base::{CellId, Epoch, TxnId};
 use warren_proto::control::Report;
@@ -31,7 +31,7 @@ use crate::turn::Turn;
 use crate::txn::coordinator::Outcome;
 
 impl Core {
-    /// Another cell wants something of this one.
+    /// Another cell requests something of this one.
     pub(super) fn peer_request(&mut self, from: CellId, request: PeerRequest, turn: &mut Turn<'_>) {
         if self.replay.is_early(from, &request, turn) {
             return;
@@ -88,13 +88,14 @@ impl Core {
         }
     }
 
-    /// The cell's process is gone, and all that it had sent was handled.
+    /// The cell's process is gone, and all messages that it had sent were handled.
     pub(super) fn peer_lost(&mut self, lost: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
         turn.peers.lose(lost);
         turn.chunks.peer_lost();
         turn.log.depends.forget_peer(lost);
         self.replay.early.forget_peer(lost);
-        // A transaction that still takes its locks cannot be decided. The successor asks again.
+        // A transaction that still takes its locks cannot be decided. The successor sends its
+        // request again.
         for txn in self.participants.of_cell(lost, true) {
             self.leave(txn, turn);
         }
@@ -122,9 +123,9 @@ impl Core {
         turn.waits.wake_all(WaitKey::Joined(cell));
     }
 
-    /// A cell has named all transactions that it, or a predecessor, decided and that may not be
-    /// made here. A predecessor's others did not happen. A cell that lives sends this only to a
-    /// cell that recovers, which has none of its transactions.
+    /// A cell has named all transactions that it, or a predecessor, has decided and that may not be
+    /// made here. Other transactions of a predecessor did not happen. A living cell sends this only
+    /// to a recovering cell, at which it has no transactions.
     fn all_said(&mut self, from: CellId, turn: &mut Turn<'_>) {
         for txn in self.participants.of_cell(from, false) {
             self.leave(txn, turn);
@@ -133,8 +134,8 @@ impl Core {
         self.end_recovery_if_complete(turn);
     }
 
-    /// The supervisor knows which free chunks the logs have claimed: those are not this cell's to
-    /// give.
+    /// The supervisor knows which free chunks the logs have claimed. This cell must not give them
+    /// away.
     pub(super) fn chunks_claimed(&mut self, chunks: &[u64], turn: &mut Turn<'_>) {
         if self.replay.is_claiming() {
             turn.chunks.exclude(chunks);
@@ -143,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Sends what this cell has decided, and waits for what the others have.
+    /// Sends the decisions of this cell, and waits for those of the others.
     pub(super) fn exchange_decisions(&mut self, turn: &mut Turn<'_>) {
         let decided = self.replay.begin_exchange(turn);
         turn.peers.send_decisions_to_all();
@@ -152,7 +153,7 @@ impl Core {
         self.end_recovery_if_complete(turn);
     }
 
-    /// Takes in messages that came too early, as far as they are not too early still.
+    /// Takes in messages that came too early, except those that are still too early.
     fn take_in_early(&mut self, turn: &mut Turn<'_>) {
         for (from, request) in self.replay.early.take_requests() {
             self.peer_request(from, request, turn);
@@ -160,7 +161,7 @@ impl Core {
     }
 
     /// Ends the recovery when every cell has sent its decisions, they are made here, and every cell
-    /// has made what was sent to it.
+    /// has made those that were sent to it.
     pub(super) fn end_recovery_if_complete(&mut self, turn: &mut Turn<'_>) {
         let is_made = self.participants.has_made_all_again() && !self.coordinator.has_recovered();
         if !self.replay.has_all_decisions() || !is_made {

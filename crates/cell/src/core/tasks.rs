@@ -17,7 +17,7 @@ use crate::inode::answer::{Finished, done};
 use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
-use crate::lease::recalls::Lane;
+use crate::lease::recalls::RecallClass;
 use crate::log::durable::advance_log;
 use crate::op::execute::run_on_names;
 use crate::plant::Plant;
@@ -37,7 +37,8 @@ impl Core {
             while let Some((id, task)) = self.next_ready(turn) {
                 self.run(id, task, turn);
             }
-            // What an acknowledgement woke has asked by now for what it still has to recall.
+            // By now, tasks that an acknowledgement woke have requested the recalls that they still
+            // need.
             send_recalls(turn);
             poll_pool(&mut self.shards, turn);
             if turn.lock_index.is_to_grant() {
@@ -85,7 +86,7 @@ impl Core {
         }
     }
 
-    /// Runs a task. Returns whether it is finished; if not, what it waits for will wake it.
+    /// Runs a task. Returns whether it is finished. If not, the event that it waits for wakes it.
     fn run_task(&mut self, id: TaskId, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         if !task.state.pinned.is_empty() {
             task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
@@ -105,7 +106,7 @@ impl Core {
         if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
             return self.stop(id, task, Stop::Fail(errno), turn);
         }
-        // In the affinity that the task asks for, or in a coarser one if it turns out to need that.
+        // The task runs in the affinity that its work names, or in a coarser one if it needs that.
         let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
         self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
         let mut outcome = self.work(id, task, turn);
@@ -138,7 +139,8 @@ impl Core {
     fn stop(&mut self, id: TaskId, task: &mut Task, stop: Stop, turn: &mut Turn<'_>) -> bool {
         let wait = match stop {
             Stop::Fail(Errno::ENOSPC) if task.may_retry(turn.chunks.are_certain()) => {
-                // Holding locks it must not wait for a checkpoint, which waits for transactions.
+                // A task that holds locks must not wait for a checkpoint, because a checkpoint
+                // waits for transactions.
                 self.coordinator.abort(&mut self.shards, task, turn);
                 task.state.checkpointed = turn.chunks.are_certain();
                 Wait::Checkpoint
@@ -158,7 +160,7 @@ impl Core {
                 return true;
             }
             Stop::Wait(Wait::Joined(cell)) => {
-                // No other task shall wait for a lost cell.
+                // No other task may wait for a lost cell.
                 self.coordinator.abort(&mut self.shards, task, turn);
                 Wait::Joined(cell)
             }
@@ -196,14 +198,15 @@ impl Core {
                 Work::Request { request, .. } if request.is_change() => {
                     return Err(Errno::EROFS.into());
                 }
-                // It is of no use: the pool is as of its last checkpoint when it is opened again.
+                // The work is not needed: when the pool is opened again it has the state of its
+                // last checkpoint.
                 Work::Reap { .. } => return Ok(None),
                 _ => {}
             }
         }
         task.state.holds_locks = task.holds_locks();
         let may_wait = match &task.work {
-            // For the record of a lock that was granted there is room.
+            // The log has room for the record of a lock that was granted.
             Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
             Work::Request { request, .. } => request.may_log() && !task.holds_locks(),
             Work::Reap { .. } => true,
@@ -262,8 +265,9 @@ impl Core {
         }
     }
 
-    /// The answer to a request that is not executed here, whatever it asks: its shard is not this
-    /// cell's, or it names an inode that can be nowhere. Inode numbers are the client's word alone.
+    /// The answer to a request that is not executed here, of any kind: its shard is not this
+    /// cell's, or it names an inode that cannot exist. Inode numbers come from the client without
+    /// any check.
     pub(super) fn misdirected(&self, request: &Request, turn: &Turn<'_>) -> Option<Answer> {
         let is_nowhere = |ino: Ino| ino.sequence() == 0 || turn.volume.owner(ino.shard()).is_none();
         if request.inode().is_some_and(|ino| ino.sequence() == 0)
@@ -295,8 +299,8 @@ impl Core {
                 done(Reply::Done)
             }
             Request::AwaitRecall { pages, acknowledged } => {
-                let lane = if *pages { Lane::Pages } else { Lane::Other };
-                Self::listen(*from, header.seq, (lane, *acknowledged), turn)?;
+                let class = if *pages { RecallClass::Pages } else { RecallClass::Other };
+                Self::listen(*from, header.seq, (class, *acknowledged), turn)?;
                 Ok(None)
             }
             Request::Lock { handle, spec, wait } => {
@@ -379,7 +383,7 @@ impl Core {
         Ok(())
     }
 
-    /// One shard less has to be opened.
+    /// One more shard is open.
     fn shard_opened(&self, turn: &mut Turn<'_>) {
         turn.readiness.shard_opened();
         if !self.replay.is_done() && turn.readiness.shards_are_open() {
@@ -388,18 +392,19 @@ impl Core {
         turn.report_if_ready();
     }
 
-    /// Whether the work makes what was decided elsewhere, and cannot: no client may see half of it.
+    /// Whether the work makes changes that were decided elsewhere, and cannot. No client may see
+    /// half of them.
     fn is_decided(&self, work: &Work, errno: Errno) -> bool {
         match work {
-            // The peer has sent what cannot be.
+            // The peer has sent an impossible change.
             Work::Commit { .. } => errno != Errno::EPROTO,
             Work::Again { .. } => true,
             _ => false,
         }
     }
 
-    /// Gives up the shard whose part of the decided changes cannot be made. The work goes on with
-    /// the others.
+    /// Gives up the shard that cannot make its part of the decided changes. The work continues with
+    /// the other shards.
     fn give_up_refusing(&mut self, work: &Work, errno: Errno, turn: &mut Turn<'_>) {
         let (Work::Commit { changes, .. } | Work::Again { changes, .. }) = work else { return };
         let served = || changes.iter().map(Change::shard).find(|id| self.shards.serves(*id));
@@ -456,7 +461,7 @@ impl Core {
     }
 }
 
-/// The record of what a task has just done.
+/// Logs the steps that a task has just made as one record.
 fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
     let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
     let cause = match (&task.work, answer) {

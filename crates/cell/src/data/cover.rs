@@ -1,4 +1,4 @@
-//! Covers: what the log says of a file's data, so that a power failure does not take it.
+//! Covers: the steps of the log that name a file's data, so that a power failure does not take it.
 
 use warren_base::Ino;
 use warren_proto::{InlinePage, Step};
@@ -12,8 +12,8 @@ use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// Logs whatever of a file no step covers yet that takes the name of something else. A later
-/// record, or another log, may rest on that name, and does not bring the data.
+/// Logs the uncovered data of a file that takes the name of something else. A later record, or
+/// another log, may depend on that name, and does not bring the data.
 pub(crate) fn cover_replacement(
     shard: &mut Shard,
     ino: Ino,
@@ -22,20 +22,20 @@ pub(crate) fn cover_replacement(
     if turn.plants(Plant::RenameBeforeData) {
         return Ok(());
     }
-    // Places take what is kept for every dirty page; pages in line take more. A participant that
-    // waited for locks may find less in the log than there was when it came.
+    // Places take the space that is kept for every dirty page; pages in line take more. A
+    // participant that waited for locks may find less room in the log than when it came.
     let has_room = turn.log_room(turn.cache.dirty_pages()) > INLINE_MAX;
     if !has_room && !turn.cache.uncovered_pages(ino).is_empty() {
         while place_pages_of(shard, ino, turn)? {}
         return Ok(());
     }
     cover_file(shard, ino, turn)?;
-    // A record of its own: two files that are exchanged may not fit one.
+    // A record of its own, because two files that are exchanged may not fit one record.
     turn.seal();
     Ok(())
 }
 
-/// Logs whatever of the file no step covers yet: a few pages in line, more by giving them places.
+/// Logs the uncovered data of the file: a few pages in line, more by giving them places.
 pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let pages = turn.cache.uncovered_pages(ino);
     if pages.is_empty() && !shard.behind.contains(ino) {

@@ -16,7 +16,7 @@ use crate::turn::Turn;
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages read ahead of a sequential reader.
 const READ_AHEAD: u64 = 64;
-/// A day, in nanoseconds: how old an access time may get (relatime).
+/// A day, in nanoseconds: the largest age of an access time (relatime).
 const DAY: i64 = 86_400_000_000_000;
 
 /// Reads into the payload of `to`; returns how many bytes.
@@ -29,7 +29,7 @@ pub(crate) fn read(
     turn: &mut Turn<'_>,
 ) -> Result<u32, Stop> {
     let file = shard.opens.get(handle, to.client)?;
-    // A front's kernel has looked itself, and reads pages for writers, too.
+    // A front's kernel has checked this itself, and also reads pages for writers.
     if !file.access.contains(AccessMode::READ) && !turn.clients.acknowledges(to.client) {
         return Err(Errno::EBADF.into());
     }
@@ -74,7 +74,7 @@ fn copy_out(to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {
     }
 }
 
-/// Starts to read what a sequential reader will want next.
+/// Starts to read the pages that a sequential reader will need next.
 fn read_ahead(
     shard: &mut Shard,
     handle: Handle,
@@ -89,7 +89,7 @@ fn read_ahead(
         return;
     }
     let ino = handle.ino;
-    // Only when the reader has come to the middle of what was read ahead before.
+    // Only when the reader has reached the middle of the last read-ahead.
     if turn.cache.page((ino, (next + READ_AHEAD / 2).min(last - 1))).is_some() {
         return;
     }
@@ -111,8 +111,7 @@ fn read_ahead(
     load_pages(&wanted, frames, turn);
 }
 
-/// The access time, as relatime keeps it: brought up to date if it is older than the last change,
-/// or a day old.
+/// Updates the access time as relatime does: if it is older than the last change, or a day old.
 fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let now = turn.now.wall;
     let Ok(Some(inode)) = shard.inode(ino) else { return };
@@ -126,7 +125,7 @@ fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let budget = shard.budget();
     let room = turn.log_has_room().then(|| budget.admit(shard.room(dirty), budget.atime()));
     let Some(mut room) = room.flatten() else { return };
-    // No task waits for this: a copy that cannot be revoked at once keeps its old time.
+    // No task waits for this. A copy that cannot be revoked at once keeps its old time.
     turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
     step(shard, Step::Accessed { ino, atime: now }, &mut room, turn);
 }

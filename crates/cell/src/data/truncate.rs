@@ -1,4 +1,4 @@
-//! Cutting files, and making them longer by a hole.
+//! Truncating files, and extending them with a hole.
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{Errno, Ino};
@@ -16,9 +16,9 @@ use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 
-/// Brings what truncation needs: the page that the new end cuts, and a frame if it is being
-/// written. `may_overtake`: as a kernel does it, which writes no mapped page back until it is
-/// answered.
+/// Gets what the truncation needs: the page that the new end cuts, and a frame if that page is
+/// being written. `may_overtake`: the request is a kernel's, which writes no mapped page back until
+/// it is answered.
 pub(crate) fn ready_to_truncate(
     shard: &mut Shard,
     ino: Ino,

@@ -21,18 +21,18 @@ use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// How a request writes, beside what and where.
+/// How a request writes.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteMode<'a> {
-    /// On whose behalf, if the write takes the set-id bits away.
+    /// The credentials, if the write removes the set-id bits.
     pub(crate) strips: Option<&'a Credentials>,
     /// A kernel writes mapped pages back.
     pub(crate) write_back: bool,
-    /// A kernel writes past its pages.
+    /// A kernel writes, bypassing its page cache.
     pub(crate) direct: bool,
 }
 
-/// Writes the payload of `from`; returns its length and where the file ends now.
+/// Writes the payload of `from`. Returns its length and the size of the file afterwards.
 pub(crate) fn write(
     shard: &mut Shard,
     (from, len): (SlotRef, usize),
@@ -62,7 +62,7 @@ pub(crate) fn write(
     let mut end = end.ok_or(Errno::EFBIG)?;
     recall_pages(ino, (!direct).then_some(from.client), write_back, turn)?;
     if write_back {
-        // What another front has cut off meanwhile stays cut off.
+        // Bytes that another front has truncated meanwhile stay truncated.
         end = end.min(size);
         if end <= offset {
             return Ok((len as u32, size));
@@ -88,19 +88,19 @@ pub(crate) fn write(
         turn.leases.hold_again(LeaseKey::Pages(ino), from.client);
         if !write_back && turn.clients.fronts() > 1 {
             // A page that was recalled and read again since the kernel copied this write into it
-            // lacks the write.
+            // does not contain the write.
             recall(&LeaseKey::Pages(ino), None, turn);
         }
     }
     Ok((len as u32, size))
 }
 
-/// The object behind the handle reads and writes there next.
+/// Sets the offset at which the object behind the handle reads and writes next.
 pub(crate) fn move_to(shard: &mut Shard, handle: Handle, offset: u64, turn: &mut Turn<'_>) {
     step(shard, Step::Moved { handle, offset }, &mut Reservation::none(), turn);
 }
 
-/// Brings what a write needs: old pages that it covers in part, frames, blocks.
+/// Gets what a write needs: old pages that it covers in part, frames, blocks.
 fn plan_write(
     shard: &mut Shard,
     ino: Ino,

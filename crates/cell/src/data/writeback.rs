@@ -15,8 +15,8 @@ use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// Gives dirty pages of one file places, as many as fit one record: after a power failure all
-/// of them count or none. Returns whether there are more.
+/// Gives places to dirty pages of one file, as many as fit one record: after a power failure all of
+/// them count or none. Returns whether there are more.
 pub(crate) fn place_pages_of(
     shard: &mut Shard,
     ino: Ino,
@@ -73,16 +73,16 @@ pub(crate) fn place_run(
     Ok(())
 }
 
-/// Whether log and shard have room to place every dirty page and then, when that has failed, once
-/// more.
+/// Whether the log and the shard have room to place every dirty page, and to place it once more if
+/// the write fails.
 fn may_place_twice(shard: &Shard, turn: &Turn<'_>) -> bool {
     let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(shard.id));
     turn.log_room(2 * all) > 0 && shard.room(2 * own) > 0
 }
 
-/// Writes pages from `first` on to where they could not be written before, as the log says already.
-/// They are given other places as long as there is room for that: the blocks may be bad. Returns
-/// whether there are any.
+/// Repeats the writes of pages from `first` on that have failed, at the places that the log already
+/// names. They get other places as long as there is room for that, because the blocks may be bad.
+/// Returns whether there are any.
 fn write_again(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_>) -> bool {
     let mut again = Vec::new();
     let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
@@ -119,7 +119,7 @@ fn record_places(
         runs.push(Run { page: run[0].0.1, block: run[0].2, checksums });
     }
     let (ino, _) = placed[0].0;
-    // The record that says where they are is the next.
+    // The next record will name these places.
     let lsn = turn.log.image.end();
     write_pages(placed, lsn, turn);
     cover.complete = turn.cache.uncovered_pages(ino).is_empty();

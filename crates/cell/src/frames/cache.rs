@@ -4,8 +4,8 @@
 //! frame of a page that is being written or loaded belongs to that I/O too: a change moves the page
 //! to another frame, and dropping the page leaves the frame to the I/O.
 //!
-//! Invariants: every frame is free, a page's, or an I/O's. Only clean pages are evicted that
-//! are not pinned and that no I/O uses.
+//! Invariants: every frame is free, a page's, or an I/O's. Only clean pages are evicted, and only
+//! if they are not pinned and no I/O uses them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,12 +27,12 @@ pub(crate) struct Page {
     pub(crate) frame: FrameNo,
     pub(crate) state: PageState,
     pub(crate) writing: Option<IoId>,
-    /// Changed since the last step of the log that says where the page is, or what is in it; then
-    /// it is among those of the [`DirtySet`].
+    /// Changed since the last step of the log that names the page's place or contents. If so, the
+    /// page is in the [`DirtySet`].
     uncovered: bool,
-    /// Where it was to be written as it is now, and could not be.
+    /// The block to which the page could not be written, in its present state.
     pub(crate) failed: Option<BlockNo>,
-    /// Written, but no flush since: the device may lose it.
+    /// Written, but not flushed since, so the device may lose it.
     unflushed: bool,
     pins: u16,
     referenced: bool,
@@ -49,14 +49,14 @@ impl Page {
     }
 }
 
-/// Frames that only tree nodes may use: so a successor finds some that hold no dirty page.
+/// Frames that only tree nodes may use, so that a successor finds some that hold no dirty page.
 const NODE_FRAMES_MIN: usize = 4;
 
-/// The dirty pages, with a count for each shard (each will want a block of its shard's space).
+/// The dirty pages, with a count for each shard (each page will need a block of its shard's space).
 #[derive(Debug, Default)]
 struct DirtySet {
     pages: BTreeSet<PageNo>,
-    /// Those changed since the last step of the log that says where the page is, or what is in it.
+    /// Those changed since the last step of the log that names the page's place or contents.
     uncovered: BTreeSet<PageNo>,
     by_shard: HashMap<ShardId, u64, FixedState>,
 }
@@ -83,10 +83,11 @@ pub(crate) struct Cache {
     free: Vec<FrameNo>,
     files: HashMap<Ino, BTreeMap<u64, Page>, FixedState>,
     dirty: DirtySet,
-    /// All pages (and some that are gone), in the order in which eviction looks at them.
+    /// All pages, and some that are gone, in the order in which eviction examines them.
     clock: VecDeque<PageNo>,
     pinned: u32,
-    /// Pages that no flush has followed yet, and those that the flush under way is for.
+    /// Pages that were written and not flushed since, and the pages that the flush under way
+    /// covers.
     unflushed: Vec<PageNo>,
     flushing: Vec<PageNo>,
 }
@@ -137,12 +138,12 @@ impl Cache {
         self.files.get_mut(&ino)?.get_mut(&page)
     }
 
-    /// A free frame for a tree node: some are kept for these, since write-back cannot do without.
+    /// A free frame for a tree node. Some frames are kept for these, because write-back needs them.
     pub(crate) fn take_node_frame(&mut self) -> Option<FrameNo> {
         self.free.pop().or_else(|| self.evict_page())
     }
 
-    /// A free frame, taken from the page that was used longest ago if need be.
+    /// A free frame, evicting the least recently used page if necessary.
     pub(crate) fn take_frame(&mut self) -> Option<FrameNo> {
         if self.free.len() > NODE_FRAMES_MIN {
             return self.free.pop();
@@ -151,7 +152,7 @@ impl Cache {
     }
 
     fn evict_page(&mut self) -> Option<FrameNo> {
-        // Twice around: the first time may only take the reference bits.
+        // Twice around: the first round may only clear the reference bits.
         for _ in 0..2 * self.clock.len() {
             let at = self.clock.pop_front()?;
             let Some(page) = self.get_mut(at) else { continue };
@@ -170,12 +171,13 @@ impl Cache {
         self.free.push(frame);
     }
 
-    /// The frame that was given last, though few may be free: for who has just given it.
+    /// The frame that was given back last, even if few are free: for the caller that has just given
+    /// it.
     pub(crate) fn take_given_frame(&mut self) -> Option<FrameNo> {
         self.free.pop()
     }
 
-    /// A page that is not in the cache comes in.
+    /// A page enters the cache.
     pub(crate) fn insert(&mut self, at: PageNo, frame: FrameNo, state: PageState) {
         let page = Page {
             frame,
@@ -217,8 +219,8 @@ impl Cache {
         }
     }
 
-    /// The page moves to `frame`. Returns whether the frame it had is left to an I/O; else it is
-    /// the caller's.
+    /// The page moves to `frame`. Returns whether an I/O keeps its old frame; otherwise the caller
+    /// owns the old frame.
     pub(crate) fn move_page(&mut self, at: PageNo, frame: FrameNo) -> bool {
         let page = self.get_mut(at).expect("only a page in the cache is moved");
         page.frame = frame;
@@ -226,7 +228,7 @@ impl Cache {
         page.writing.take().is_some()
     }
 
-    /// The page is being written as it is now.
+    /// A write of the page's present state begins.
     pub(crate) fn start_write(&mut self, at: PageNo, io: IoId) {
         let page = self.get_mut(at).expect("only a page in the cache is written");
         page.state = PageState::Clean;
@@ -236,7 +238,7 @@ impl Cache {
     }
 
     /// The write of the page from `frame` is over. A page that could not be written to `block` is
-    /// dirty again. Returns whether the frame's entry in the table is of no more use.
+    /// dirty again. Returns whether the frame's entry in the table is no longer needed.
     pub(crate) fn finish_write(
         &mut self,
         at: PageNo,
@@ -264,24 +266,24 @@ impl Cache {
         }
     }
 
-    /// Whether there are pages that a flush would free.
+    /// Whether there are pages that could be evicted after a flush.
     pub(crate) fn has_unflushed(&self) -> bool {
         !self.unflushed.is_empty()
     }
 
-    /// Whether pages that a flush would free are many, or wanted.
+    /// Whether a flush is worth it: many pages could be evicted after it, or frames are wanted.
     pub(crate) fn wants_flush(&self, frames_wanted: bool) -> bool {
         let many = if frames_wanted { 0 } else { self.frames as usize / 8 };
         self.unflushed.len() > many
     }
 
-    /// A flush begins: it is for every page written until now.
+    /// A flush begins. It covers every page that was written until now.
     pub(crate) fn begin_flush(&mut self) {
         self.flushing.append(&mut self.unflushed);
     }
 
-    /// The flush is over. If it failed, what was written before it may be gone, and what was
-    /// written since: these pages are dirty again.
+    /// The flush is over. If it failed, pages that were written before or during it may be lost.
+    /// These pages are dirty again.
     pub(crate) fn end_flush(&mut self, durable: bool) -> Vec<(PageNo, FrameNo)> {
         let mut again = Vec::new();
         if !durable {
@@ -310,12 +312,12 @@ impl Cache {
         pages.map(|(_, number)| (*number, file[number].frame)).collect()
     }
 
-    /// The first file with such pages.
+    /// The first file with uncovered pages.
     pub(crate) fn first_uncovered(&self) -> Option<Ino> {
         self.dirty.uncovered.first().map(|(ino, _)| *ino)
     }
 
-    /// A step of the log says what is in the page.
+    /// A step of the log names the page's contents.
     pub(crate) fn cover(&mut self, at: PageNo) {
         if let Some(page) = self.get_mut(at) {
             page.uncovered = false;
@@ -342,8 +344,8 @@ impl Cache {
         self.files.keys().copied().filter(|ino| ino.shard() == shard).collect()
     }
 
-    /// Drops pages of `ino`, dirty ones too. Returns those that may have an entry in the table; the
-    /// frames of those that no I/O uses are the caller's.
+    /// Drops pages of `ino`, including dirty ones. Returns those that may have an entry in the
+    /// table. The caller owns the frames that no I/O uses.
     pub(crate) fn drop_pages(
         &mut self,
         ino: Ino,

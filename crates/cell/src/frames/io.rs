@@ -1,4 +1,4 @@
-//! I/O under way: what each is for, and what its end means.
+//! I/O under way: the purpose of each, and the consequence of its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,12 +18,12 @@ pub(crate) enum Purpose {
         pointer: BlockPtr,
         frame: FrameNo,
     },
-    /// From `block` on.
+    /// The pages of consecutive blocks from `block` on.
     LoadPages {
         block: BlockNo,
         pages: Vec<(PageNo, FrameNo, u32)>,
     },
-    /// The record that says where they lie begins at `lsn`.
+    /// The record that names their places begins at `lsn`.
     WritePages {
         pages: Vec<(PageNo, FrameNo, BlockNo)>,
         lsn: Lsn,
@@ -38,7 +38,7 @@ pub(crate) enum Purpose {
     },
     WriteThrough,
     Flush,
-    /// Of blocks of free chunks.
+    /// Allocates blocks of free chunks.
     Reserve,
     Discard,
 }
@@ -54,28 +54,28 @@ pub(crate) struct Io {
     /// Tree nodes that wait for frames to be written from.
     node_writes: Vec<BlockWrite>,
     node_frames: usize,
-    /// Writes under way, and whether one has failed since it was asked.
+    /// Writes under way, and the first failure since the last call of [`Self::take_write_error`].
     writes: usize,
     write_error: Option<Errno>,
-    /// Blocks that could not be read, for tasks that cannot do without: since when, and how often.
+    /// Blocks that could not be read and that tasks need: since when, and after how many attempts.
     unread: BTreeMap<BlockNo, (Instant, u32)>,
-    /// When the device did last what was asked.
+    /// When the device last completed a request.
     last_success: Instant,
 }
 
-/// What to do about a block that could not be read.
+/// How to treat a block that could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unread {
-    /// Try again: the device may be back soon, or a bit was lost on the way.
+    /// Read it again: the device may recover soon, or a bit was lost in transfer.
     Again,
-    /// The block cannot be read, or what it holds is damaged. Others can be read.
+    /// The block cannot be read, or its contents are damaged. Other blocks can be read.
     Damaged,
-    /// The device does nothing.
+    /// The device completes no request.
     Dead,
 }
 
-/// Tries to read a block that a task cannot do without, where the device refuses it and where what
-/// it returns is damaged; and the pause between two.
+/// Attempts to read a block that a task needs: if the device refuses the read, and if it returns
+/// damaged contents. And the pause between two attempts.
 const REFUSED_MAX: u32 = 50;
 const DAMAGED_MAX: u32 = 5;
 pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
@@ -128,7 +128,7 @@ impl Io {
         self.node_loads.get(&block).copied()
     }
 
-    /// The device has refused to read the block, or has returned what does not belong there.
+    /// The device has refused to read the block, or has returned contents that do not belong there.
     pub(crate) fn unread(&mut self, block: BlockNo, is_refused: bool, now: Instant) -> Unread {
         let (since, times) = self.unread.entry(block).or_insert((now, 0));
         *times += 1;
@@ -148,7 +148,7 @@ impl Io {
         }
     }
 
-    /// Whether every write that was started is over.
+    /// Whether every write that was begun is over.
     pub(crate) fn writes_are_done(&self) -> bool {
         self.writes == 0 && self.node_writes.is_empty()
     }
@@ -182,14 +182,14 @@ impl Io {
         self.writes
     }
 
-    /// What went wrong with a write since this was last asked.
+    /// The first failure of a write since the last call.
     pub(crate) fn take_write_error(&mut self) -> Option<Errno> {
         self.write_error.take()
     }
 
     pub(crate) fn queue_nodes(&mut self, nodes: Vec<BlockWrite>) {
         self.node_writes.extend(nodes);
-        // From the end on: contiguous blocks come out in rising order.
+        // Nodes are taken from the end, so contiguous blocks come out in ascending order.
         self.node_writes.sort_by_key(|(block, _)| std::cmp::Reverse(*block));
     }
 }

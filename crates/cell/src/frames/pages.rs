@@ -1,7 +1,7 @@
-//! Pages of a file in the cache: brought, moved for a change, dropped.
+//! Pages of a file in the cache: they are read, moved for a change, and dropped.
 //!
-//! A page is changed in another frame than the one that holds it, so that the record decides which
-//! of both counts. The old frame is released when the record is in the log.
+//! A page is changed in another frame than the one that holds it, so the record decides which of
+//! the two counts. The old frame is released when the record is in the log.
 //!
 //! Invariant: bytes of a page past the end of the file are zero, in the cache and on the device.
 
@@ -35,9 +35,9 @@ pub(crate) fn part_of(page: u64, offset: u64, end: u64) -> (usize, usize) {
 /// How a write changes one page.
 pub(crate) struct PageWrite {
     pub(crate) page: u64,
-    /// Where it lies from now on.
+    /// The frame that holds the page from now on.
     pub(crate) frame: FrameNo,
-    /// It is a hole until now.
+    /// The page was a hole until now.
     pub(crate) hole: bool,
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn bring_pages(
     Ok(())
 }
 
-/// What a task waits for that needs all of these pages, some of which are missing: those in the
-/// cache stay there, and of the others those are read that have a place and pass `is_read`.
+/// Makes a task wait for these pages, some of which are missing. Those in the cache stay there. Of
+/// the missing pages, those are read that have a place and pass `is_read`.
 pub(crate) fn wait_for_these(
     shard: &mut Shard,
     ino: Ino,
@@ -84,8 +84,7 @@ pub(crate) fn wait_for_these(
     Stop::Wait(Wait::Pages(needed))
 }
 
-/// Takes the frames that the plan wants, all or none. The pages that it found in the cache stay
-/// there.
+/// Takes the frames that the plan needs, all or none. Pages that are in the cache stay there.
 pub(crate) fn take_frames(ino: Ino, plan: &mut [PageWrite], turn: &mut Turn<'_>) -> bool {
     let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
     let found: Vec<_> = found.into_iter().filter(|at| turn.cache.page(*at).is_some()).collect();
@@ -101,7 +100,7 @@ pub(crate) fn take_frames(ino: Ino, plan: &mut [PageWrite], turn: &mut Turn<'_>)
     complete
 }
 
-/// A frame for a page that is in the cache, and stays there.
+/// A frame beside a page that is in the cache, and stays there.
 pub(crate) fn take_frame_beside(at: PageNo, turn: &mut Turn<'_>) -> Option<FrameNo> {
     turn.cache.pin(at);
     let frame = turn.cache.take_frame();
@@ -109,7 +108,7 @@ pub(crate) fn take_frame_beside(at: PageNo, turn: &mut Turn<'_>) -> Option<Frame
     frame
 }
 
-/// Frames come back when write-back goes on, unless there could never be enough.
+/// Waits for frames, which become free with write-back. Fails if there could never be enough.
 pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, Stop> {
     if pages > u64::from(turn.cache.frames()) / 2 {
         return Err(Errno::ENOMEM.into());
@@ -117,10 +116,10 @@ pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, S
     Err(Stop::Wait(Wait::Frames))
 }
 
-/// The page lies in `new` from now on, where it may be changed (as a copy of what it was, unless
-/// the `whole` of it changes), and is dirty. The old frame stays what it is until the record is
-/// made: so the record decides whether the change happened. `new` is to be tagged once it is
-/// changed.
+/// The page lies in `new` from now on, and is dirty. It may be changed there: `new` holds a copy of
+/// it, unless the `whole` of it will be overwritten. The old frame keeps its contents until the
+/// record is in the log, so the record decides whether the change happened. The caller tags `new`
+/// once it has changed it.
 pub(crate) fn move_for_change(at: PageNo, new: FrameNo, whole: bool, turn: &mut Turn<'_>) {
     let Some(page) = turn.cache.page(at) else {
         if !whole {
@@ -138,12 +137,13 @@ pub(crate) fn move_for_change(at: PageNo, new: FrameNo, whole: bool, turn: &mut 
     turn.cache.mark_dirty(at);
 }
 
-/// Says in the table what is in the frame once the record is made, now that it is there.
+/// Enters the page in the table for this frame, when its contents are there. The entry counts once
+/// the record is made.
 pub(crate) fn tag(frame: FrameNo, at: PageNo, turn: &mut Turn<'_>) {
     turn.table.set(frame, at, turn.log.image.end(), turn.memory);
 }
 
-/// Puts a page that a record holds into the cache. Returns whether it was not dirty before.
+/// Puts a page that a record holds into the cache. Returns whether the page was not dirty before.
 pub(crate) fn put_page(
     _shard: &mut Shard,
     at: PageNo,
@@ -166,8 +166,8 @@ pub(crate) fn put_page(
     Ok(found.is_none_or(|page| page.state != PageState::Dirty))
 }
 
-/// Drops pages of a file. Returns how many of them had no place yet: they were counted as blocks
-/// when written.
+/// Drops pages of a file. Returns how many of them had no place yet: these were counted as blocks
+/// when they were written.
 pub(crate) fn forget_pages(
     shard: &mut Shard,
     ino: Ino,
@@ -184,7 +184,7 @@ pub(crate) fn forget_pages(
     unplaced
 }
 
-/// Brings the page that a file's new end cuts, so that what is behind it can be zeroed (a replayed
+/// Reads the page that a file's new end cuts, so that the rest of it can be zeroed (in a replayed
 /// truncation).
 pub(crate) fn cut_page(
     shard: &mut Shard,
@@ -199,7 +199,7 @@ pub(crate) fn cut_page(
     bring_cut_page(shard, (ino, size / PAGE), turn)
 }
 
-/// Brings a page, and sees that there is a frame for the rest of it.
+/// Reads a page, and checks that there is a frame for its changed copy.
 pub(crate) fn bring_cut_page(
     shard: &mut Shard,
     at: PageNo,
@@ -213,7 +213,7 @@ pub(crate) fn bring_cut_page(
     Ok(())
 }
 
-/// The part of truncation that the cache has in it. What the table says changes with the record.
+/// The cache's part of a truncation. The table's entries change with the record.
 pub(crate) fn truncate_with_pages(
     shard: &mut Shard,
     ino: Ino,

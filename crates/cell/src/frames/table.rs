@@ -1,5 +1,5 @@
-//! Which frame holds which dirty page, said where it outlives the process: the buffer cache's
-//! table.
+//! The buffer cache's table: it names the dirty page of each frame, in memory that outlives the
+//! process.
 //!
 //! ```text
 //! frames:  cache | image of the op log | table
@@ -7,15 +7,15 @@
 //! entry of a frame, 32 bytes
 //!   0  8  ino, 0 for none
 //!   8  8  page
-//!  16  8  LSN of the record that made it so: it counts if the log has that; of two with the same page
-//!         the later counts
+//!  16  8  LSN of the record of the change: the entry counts if the log has that record;
+//!         of two entries with the same page the later counts
 //!  24  4  crc of bytes 0..24
 //!  28  4  zero
 //! ```
 //!
-//! A page has an entry from before its first change that was acknowledged until its bytes are on
-//! the device and a record says where. A change is made in another frame, so that the record
-//! decides between both: with it the new one counts, without it the old.
+//! A page has an entry from before its first acknowledged change until its bytes are on the device
+//! and a record names the place. A change is made in another frame, so that the record decides
+//! between the two frames: with the record the new one counts, without it the old one.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, Lsn};
@@ -33,7 +33,7 @@ pub(crate) struct FrameTable {
 }
 
 impl FrameTable {
-    /// Frames that the table of so many takes.
+    /// Frames that the table for so many frames takes.
     pub(crate) const fn frames_for(frames: u32) -> u32 {
         frames.div_ceil(ENTRIES_PER_FRAME)
     }
@@ -48,7 +48,7 @@ impl FrameTable {
         (table, (frame.0 % ENTRIES_PER_FRAME) as usize * ENTRY)
     }
 
-    /// The page is in the frame if the log comes to have a record at `since`.
+    /// The page is in the frame, provided that the log gets a record at `since`.
     pub(crate) fn set(&self, frame: FrameNo, at: PageNo, since: Lsn, memory: &mut dyn Memory) {
         let mut entry = [0; ENTRY];
         entry[..8].copy_from_slice(&at.0.0.to_le_bytes());
@@ -65,7 +65,7 @@ impl FrameTable {
         memory.frame_mut(table)[offset..offset + ENTRY].fill(0);
     }
 
-    /// What a predecessor's entry says, and since when.
+    /// The page and the LSN of a predecessor's entry.
     pub(crate) fn read(&self, frame: FrameNo, memory: &dyn Memory) -> Option<(PageNo, Lsn)> {
         let (table, offset) = self.place(frame);
         let entry = &memory.frame(table)[offset..offset + ENTRY];

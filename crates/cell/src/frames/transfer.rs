@@ -1,4 +1,4 @@
-//! Reads and writes of frames: which I/O is started, and what waits for it.
+//! Reads and writes of frames: which I/O is begun, and which tasks wait for it.
 
 use warren_base::{BlockNo, Errno, Lsn, ShardId};
 use warren_disk::BlockPtr;
@@ -11,7 +11,7 @@ use crate::run::state::TaskState;
 use crate::run::wait::{TaskId, WaitKey};
 use crate::turn::Turn;
 
-/// Blocks of one I/O: what a queue of a device takes in one request.
+/// Blocks of one I/O: a device's queue takes them in one request.
 const BLOCKS_MAX: usize = 256;
 
 /// Starts to read a node; `None` if there is no frame to read it into.
@@ -25,7 +25,7 @@ pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) 
     Some(io)
 }
 
-/// Reads pages for a task, and keeps them until it runs again. All or none: a task that cannot have
+/// Reads pages for a task, and keeps them until it runs again: all or none. A task that cannot have
 /// all its pages now waits without holding any.
 pub(crate) fn wait_for_pages(
     id: TaskId,
@@ -72,7 +72,7 @@ pub(crate) fn wait_for_pages(
     turn.waits.wake(id);
 }
 
-/// Reads pages into frames, those that lie together in one I/O.
+/// Reads pages into frames. Adjacent blocks share an I/O.
 pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn: &mut Turn<'_>) {
     let adjacent = |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
     let mut frames = frames.into_iter();
@@ -88,7 +88,7 @@ pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn
     }
 }
 
-/// Writes pages that have just been given places, those that lie together in one I/O.
+/// Writes pages to their places, which the record at `lsn` names. Adjacent blocks share an I/O.
 pub(crate) fn write_pages(placed: &[(PageNo, FrameNo, BlockNo)], lsn: Lsn, turn: &mut Turn<'_>) {
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;

@@ -32,7 +32,7 @@ pub(crate) fn get_attr(
     done(Reply::Attr { attr, lease })
 }
 
-/// Waits until the attributes of the inode may change, and has room for that.
+/// Waits until the attributes of the inode may change, and reserves room for the change.
 pub(crate) fn ready_to_change(
     shard: &mut Shard,
     ino: Ino,
@@ -87,7 +87,7 @@ pub(crate) fn set_attr(
     done(Reply::Attr { attr, lease })
 }
 
-/// What the attributes are once they are set.
+/// The attributes after the change.
 pub(crate) fn attributes_after(
     inode: &Inode,
     set: &SetAttr,
@@ -100,8 +100,8 @@ pub(crate) fn attributes_after(
         SetTime::At(time) => time,
     };
     let mut mode = inode.mode;
-    // A new owner takes them away, also if root gives the file. So does a new length, unless it is
-    // root who sets it; for a front its kernel says so.
+    // A change of owner removes the set-id bits, even if root makes it. A new length does too,
+    // unless root sets it; for a front, its kernel decides.
     let chown = set.uid.is_some() || set.gid.is_some();
     let truncated = set.size.is_some() && permission::is_bound(who);
     if chown || truncated || set.kill_privileges {
@@ -111,7 +111,7 @@ pub(crate) fn attributes_after(
         let gid = set.gid.unwrap_or(old.gid);
         mode = allowed_mode(wanted, gid, who) & warren_disk::MODE_MASK;
     }
-    // A directory's time is its part's, which is what others see.
+    // A directory's time is in its part, which is what clients see.
     let mtime = if old.kind == FileKind::Directory { old.mtime } else { inode.mtime };
     Attributes {
         mode,
@@ -133,7 +133,7 @@ pub(crate) fn read_link(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
         if let Value::Target(bytes) = piece {
             target.extend_from_slice(bytes);
         }
-        // A damaged image may hold more than `create` lets in.
+        // A damaged image may hold more than `create` admits.
         go_on_if(target.len() <= SYMLINK_MAX)
     })?;
     if target.len() > SYMLINK_MAX {
@@ -169,11 +169,12 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
     if changes_owner || changes_group {
         return Err(Errno::EPERM);
     }
-    // The set-id bits go with a new length, which who may write may set. Else they are the owner's.
+    // A new length removes the set-id bits, and a writer may set a length. Otherwise only the owner
+    // may.
     if set.mode.is_some() || (set.kill_privileges && set.size.is_none()) {
         permission::check_owner(who, attr)?;
     }
-    // Who may write may set both times to now; anything else is the owner's.
+    // A writer may set both times to now. Only the owner may make any other change.
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),
         (Some(SetTime::Now), Some(SetTime::Now)) if who.uid != attr.uid => {
@@ -183,7 +184,7 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
     }
 }
 
-/// The set-gid bit is only for members of the group.
+/// Only members of the group may set the set-gid bit.
 fn allowed_mode(mode: u16, gid: u32, who: &Credentials) -> u16 {
     let member = !permission::is_bound(who) || permission::in_group(who, gid);
     if member { mode } else { mode & !permission::SET_GID }

@@ -27,7 +27,7 @@ pub(crate) fn grant_attr(
     grant(shard, lock, LeaseKey::Attr(ino), client, turn)
 }
 
-/// A lease on what this cell has just looked up, unless a transaction may be changing it.
+/// Grants a lease on an object that was just looked up, unless a transaction may be changing it.
 fn grant(
     shard: &Shard,
     lock: impl FnOnce() -> LockKey,

@@ -1,4 +1,4 @@
-//! Advisory file locks, as requests take and release them.
+//! Advisory file locks: how requests take and release them.
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
@@ -28,9 +28,9 @@ pub(crate) fn test_lock(
     done(Reply::LockHolder(shard.file_locks.test(handle.ino, client, spec)))
 }
 
-/// Locks or unlocks. A lock that was granted to a request that waited is logged before anything
-/// that the request may still wait for: other owners were refused for it, so a successor must know
-/// it. Such a request cannot be cancelled any more, nor when a successor executes it again.
+/// Locks or unlocks. A lock that was granted to a waiting request is logged before anything else
+/// that the request may wait for. Other owners were refused because of it, so a successor must know
+/// it. Such a request can no longer be cancelled, not even when a successor executes it again.
 pub(crate) fn lock_file(
     shards: &mut Shards,
     (id, from, uid): (TaskId, SlotRef, u32),
@@ -73,8 +73,8 @@ pub(crate) fn lock_file(
         }
         _ => {}
     }
-    // A lock that was released or made weaker lets other requests go on, whatever became of this
-    // one.
+    // A lock that was released or weakened lets other requests continue, whether or not this one
+    // succeeded.
     grant_file_locks([shards.own(ino.shard())], turn);
     match outcome {
         Ok(LockOutcome::Granted) => done(Reply::Done),
@@ -83,15 +83,15 @@ pub(crate) fn lock_file(
             turn.effects.push(Effect::AwaitsLock { from });
             Err(Stop::Wait(Wait::Registered))
         }
-        // Something was done: the answer goes into its record.
+        // Something was done, so the answer goes into its record.
         Err(errno) if gives_up => Ok(Some((Err(errno), 0))),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Takes, changes or releases the lock. If it is blocked, the request waits as `wait`; EAGAIN
-/// without that, and EDEADLK if waiting would never end. Nothing has changed if this has to run in
-/// a coarser affinity.
+/// Takes, changes or releases the lock. If it is blocked and `wait` is given, the request waits as
+/// that. Without `wait` it fails with EAGAIN, and with EDEADLK if the wait would never end. If this
+/// has to run in a coarser affinity, nothing has changed.
 fn lock_or_wait(
     shards: &mut Shards,
     ino: Ino,
@@ -119,7 +119,7 @@ fn lock_or_wait(
     Ok(LockOutcome::Blocked)
 }
 
-/// Lets requests go on whose locks can be granted now, as far as the log has room.
+/// Grants locks to requests that can have them now, as far as the log has room.
 pub(crate) fn grant_file_locks<'a>(
     shards: impl IntoIterator<Item = &'a mut Shard>,
     turn: &mut Turn<'_>,
@@ -151,7 +151,7 @@ pub(crate) fn release_file_locks(
     grant_file_locks([shard], turn);
 }
 
-/// The log had no room for the records of all that could be granted.
+/// Continues with grants for which the log had no room.
 pub(crate) fn grant_more_file_locks(shards: &mut Shards, turn: &mut Turn<'_>) {
     grant_file_locks(shards.values_mut(), turn);
     if turn.lock_index.is_to_grant() && !turn.waits.has_ready() {
@@ -159,15 +159,15 @@ pub(crate) fn grant_more_file_locks(shards: &mut Shards, turn: &mut Turn<'_>) {
     }
 }
 
-/// The task waits for a file lock no more, if it did.
+/// The task stops waiting for a file lock, if it did.
 pub(crate) fn cancel_lock(id: TaskId, shards: &mut Shards, turn: &mut Turn<'_>) {
     if let Some(ino) = turn.lock_index.file_of(id) {
         shards.own(ino.shard()).file_locks.cancel(id, turn.lock_index);
     }
 }
 
-/// A record lock needs the right to read or write what it covers, because it blocks others that
-/// have it.
+/// A record lock needs the right to read or write its range, because it blocks owners that have
+/// that right.
 fn check_lock(access: AccessMode, spec: &LockSpec) -> Result<(), Errno> {
     let needed = match (spec.flavour, spec.lock) {
         (LockFlavour::Record, LockType::Shared) => AccessMode::READ,

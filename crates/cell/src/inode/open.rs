@@ -1,4 +1,4 @@
-//! Handles: opening and closing inodes, and what a handle is good for.
+//! Handles: opening and closing inodes, and the rights of a handle.
 
 use warren_base::budget::may_take;
 use warren_base::{ClientId, Errno, Ino};
@@ -35,8 +35,9 @@ pub(crate) fn open_file(
     done(Reply::Opened(open_now(shard, ino, access, room, (client, who), turn)))
 }
 
-/// Whether the user can have another file open, or lock held or waited for: those of all users must
-/// fit a snapshot of the session, and each has a share of it, whatever the number of its clients.
+/// Whether the user may have another file open, or another lock held or waited for. Those of all
+/// users must fit a snapshot of the session. Each user has a share of it, however many clients it
+/// has.
 pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
     let all = turn.opens.all() + turn.lock_index.count();
     let own = turn.opens.of_user(uid) + turn.lock_index.count_of_user(uid);
@@ -47,7 +48,7 @@ pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
     }
 }
 
-/// What an open has to wait for: emptying the file. Returns the room for that.
+/// Gets what an open needs if it truncates the file. Returns the room for that.
 pub(crate) fn ready_to_open(
     shard: &mut Shard,
     ino: Ino,
@@ -88,8 +89,8 @@ pub(crate) fn open_now(
             step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
         }
     }
-    // Beside another front no write may lock pages, nor leave some that were read while it was
-    // under way.
+    // If there is another front, no write may lock pages, or leave pages that were read during the
+    // write.
     let direct = access.contains(AccessMode::WRITE)
         && turn.clients.acknowledges(client)
         && !turn.plants(Plant::CacheTwoWriters)
@@ -116,7 +117,8 @@ pub(crate) fn close(
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
     step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
     if !shard.opens.is_open(ino) {
-        // Without a name it is gone with its last open, however long its blocks take to be freed.
+        // An inode without a name ends with its last close, however long it takes to free its
+        // blocks.
         if nameless {
             turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
         }
@@ -137,14 +139,14 @@ pub(crate) fn seek(
     done(Reply::Done)
 }
 
-/// Whether a file may be truncated through the handle, if it is through one.
+/// Whether a file may be truncated through the handle, if there is one.
 pub(crate) fn is_writable(
     shard: &Shard,
     ino: Ino,
     handle: Option<Handle>,
     client: ClientId,
 ) -> Result<Option<bool>, Errno> {
-    // Another file's handle says nothing of this one.
+    // A handle of another file gives no right to this one.
     if handle.is_some_and(|handle| handle.ino != ino) {
         return Err(Errno::EBADF);
     }
@@ -152,8 +154,8 @@ pub(crate) fn is_writable(
     Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
 }
 
-/// How the file was opened that a request needs as Linux needs a descriptor; EBADF if it is not
-/// open, or neither for reading nor for writing (`O_PATH`).
+/// The access of the open file, for a request for which Linux needs a descriptor. EBADF if the
+/// handle is not open, or open neither for reading nor for writing (`O_PATH`).
 pub(crate) fn descriptor(
     shard: &Shard,
     handle: Handle,

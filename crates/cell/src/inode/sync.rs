@@ -13,7 +13,7 @@ use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// Waits for a checkpoint: it makes all cells durable.
+/// Waits for a checkpoint, which makes all cells durable.
 pub(crate) fn sync(state: &mut TaskState) -> Result<Finished, Stop> {
     if state.checkpointed {
         return done(Reply::Done);
@@ -22,7 +22,7 @@ pub(crate) fn sync(state: &mut TaskState) -> Result<Finished, Stop> {
     Err(Stop::Wait(Wait::Checkpoint))
 }
 
-/// Makes the log durable with everything that was done to the file, or to the directory.
+/// Makes the log durable up to every change of the file or directory so far.
 pub(crate) fn fsync(
     shard: &mut Shard,
     ino: Ino,
@@ -35,8 +35,8 @@ pub(crate) fn fsync(
     }
     let client = state.client.expect("a request");
     if state.durable.is_none() && turn.clients.acknowledges(client) {
-        // A program that has synced a mapping may tell other programs, which must not see older
-        // pages.
+        // A program that has synced a mapping may notify other programs, and these must not see
+        // older pages.
         recall_inherited_pages(ino, |other| other != client, turn)?;
         if turn.leases.has_overtaken(ino, client) {
             if turn.leases.await_pages(ino, Some(client)) {
@@ -62,8 +62,8 @@ pub(crate) fn fsync(
             *state.durable.insert(turn.log.image.end())
         }
     };
-    // Each time: what was asked for before may have failed while the task waited for something
-    // else.
+    // This is done in each run, because an earlier attempt may have failed while the task waited
+    // for something else.
     harden(lsn, turn);
     let is_durable = turn.log.is_durable(lsn) || turn.plants(Plant::AnswerEarly);
     if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }

@@ -64,7 +64,7 @@ pub(crate) fn set_xattr(
         _ => {}
     }
     if new.is_some() && !exists {
-        // A list that does not fit an answer could not be read any more.
+        // A list that does not fit a reply could not be read any more.
         let mut names = xattr_names(shard, ino)?;
         names.push(name.as_bytes().into());
         if !fits_answer(&Reply::XattrNames(names)) {
@@ -80,7 +80,7 @@ pub(crate) fn set_xattr(
 pub(crate) fn list_xattrs(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
     shard.living(ino)?;
     let reply = Reply::XattrNames(xattr_names(shard, ino)?);
-    // A damaged image may hold more than `set_xattr` lets in.
+    // A damaged image may hold more than `set_xattr` admits.
     if fits_answer(&reply) { done(reply) } else { Err(Errno::E2BIG.into()) }
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn xattr_names(shard: &Shard, ino: Ino) -> Result<Vec<Box<[u8]>>, Sto
             bytes += xattrs.iter().map(|xattr| xattr.name.len()).sum::<usize>();
             names.extend(xattrs.iter().map(|xattr| xattr.name.clone()));
         }
-        // What is no answer any more need not be whole.
+        // The list need not be complete once it no longer fits a reply.
         go_on_if(bytes <= BODY_MAX)
     })?;
     Ok(names)

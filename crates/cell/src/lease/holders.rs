@@ -4,8 +4,8 @@ use hashbrown::HashMap;
 use warren_base::{ClientId, Epoch, FixedState, siphash_2_4};
 use warren_proto::LeaseKey;
 
-/// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond that, caches ask each
-/// time.
+/// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond that, no lease is
+/// granted, and kernels send each request.
 pub(super) const OBJECTS_MAX: usize = 1 << 18;
 
 /// Half of the key under which the seed of the map is made; the other half is the pool's secret.

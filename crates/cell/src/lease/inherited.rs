@@ -1,9 +1,9 @@
-//! What a predecessor of the cell may have granted.
+//! The leases that a predecessor of the cell may have granted.
 //!
-//! A cell's successor does not know what acknowledged leases there are. It takes each client that
-//! can have any for a holder of everything, until that client has acknowledged a recall of the
-//! object. So it recalls nothing ahead of time, and objects that no other client changes stay in
-//! the holder's cache.
+//! A cell's successor does not know which acknowledged leases exist. It assumes that each client
+//! that can hold any holds everything, until that client has acknowledged a recall of the object.
+//! So it recalls nothing ahead of time, and objects that no other client changes stay in the
+//! holder's cache.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use warren_proto::LeaseKey;
 
 use super::holders::OBJECTS_MAX;
 
-/// What one client may hold.
+/// The leases that one client may hold.
 #[derive(Debug)]
 struct Remainder {
-    /// Holders drop all names at once.
+    /// Whether it may hold names. Holders drop all names at once.
     names: bool,
-    /// The rest is everything but these.
+    /// It may hold every other object except these.
     dropped: HashSet<LeaseKey, FixedState>,
 }
 

@@ -10,7 +10,7 @@ use warren_base::{ClientId, Ino};
 
 #[derive(Debug, Default)]
 pub(super) struct Overtaken {
-    /// The clients that still have pages from before, by the file and the client that changed it.
+    /// The clients that still have older pages, by the file and the client that changed it.
     by_change: BTreeMap<(Ino, ClientId), BTreeSet<ClientId>>,
 }
 

@@ -1,7 +1,8 @@
 //! Recalls that are under way to the holders of acknowledged leases.
 //!
-//! Recalls go to their holder on two lanes ([`Lane`]), so that names and attributes are never
-//! behind pages. On each lane one recall is sent at a time:
+//! There are two classes of recalls ([`RecallClass`]), so that names and attributes are never
+//! behind pages. Each holder has a queue for each class, and one recall of a queue is sent at a
+//! time:
 //!
 //! ```text
 //! queued ──▶ sent, with a number ──▶ acknowledged with that number
@@ -9,9 +10,9 @@
 //!    └────────────────┘ the holder has read the object meanwhile
 //! ```
 //!
-//! A holder that does not listen for pages yet is sent no recall of pages before it does.
+//! A holder that does not listen for pages yet is sent no recall of pages.
 //!
-//! Invariant: the number of a recall is never used twice, by no epoch of the cell.
+//! Invariant: a recall's number is never used twice, not even by another epoch of the cell.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,15 +21,15 @@ use warren_proto::LeaseKey;
 
 use crate::budget::RECALL_KEYS;
 
-/// On which way a recall goes to its holder.
+/// What a recall takes back. A holder listens for each class separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lane {
-    /// Of names and attributes.
+pub(crate) enum RecallClass {
+    /// Names and attributes.
     Other,
     Pages,
 }
 
-impl Lane {
+impl RecallClass {
     pub(crate) const ALL: [Self; 2] = [Self::Other, Self::Pages];
 
     const fn of(key: &LeaseKey) -> Self {
@@ -39,14 +40,14 @@ impl Lane {
     }
 }
 
-/// What is on its way to one holder, on one lane.
+/// The recalls of one class to one holder.
 #[derive(Debug, Default)]
 struct Queue {
     /// Not yet sent.
     queued: BTreeSet<LeaseKey>,
     /// Sent with this number, not yet acknowledged.
     sent: Option<(u64, BTreeSet<LeaseKey>)>,
-    /// The files of whose pages a task waits for the recall.
+    /// The files with a task that waits for the recall of their pages.
     awaited: BTreeSet<Ino>,
     next: u64,
 }
@@ -61,27 +62,27 @@ impl Queue {
     }
 }
 
-/// The lanes to one holder.
+/// The queues of one holder, one for each class.
 #[derive(Debug, Default)]
-struct Lanes([Queue; Lane::ALL.len()]);
+struct Queues([Queue; RecallClass::ALL.len()]);
 
-impl Lanes {
-    const fn get(&self, lane: Lane) -> &Queue {
-        &self.0[lane as usize]
+impl Queues {
+    const fn get(&self, class: RecallClass) -> &Queue {
+        &self.0[class as usize]
     }
 
-    const fn get_mut(&mut self, lane: Lane) -> &mut Queue {
-        &mut self.0[lane as usize]
+    const fn get_mut(&mut self, class: RecallClass) -> &mut Queue {
+        &mut self.0[class as usize]
     }
 
     fn names(&self, key: &LeaseKey) -> bool {
-        self.get(Lane::of(key)).names(key)
+        self.get(RecallClass::of(key)).names(key)
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Recalls {
-    by_client: BTreeMap<ClientId, Lanes>,
+    by_client: BTreeMap<ClientId, Queues>,
     /// Numbers of recalls are greater.
     number_base: u64,
 }
@@ -98,12 +99,12 @@ impl Recalls {
 
     /// Whether the object is being recalled from any client.
     pub(super) fn names(&self, key: &LeaseKey) -> bool {
-        self.by_client.values().any(|lanes| lanes.names(key))
+        self.by_client.values().any(|queues| queues.names(key))
     }
 
     /// Whether the object is being recalled from the client.
     pub(super) fn is_from(&self, key: &LeaseKey, client: ClientId) -> bool {
-        self.by_client.get(&client).is_some_and(|lanes| lanes.names(key))
+        self.by_client.get(&client).is_some_and(|queues| queues.names(key))
     }
 
     /// The clients from which the object is being recalled, except `client`.
@@ -113,21 +114,21 @@ impl Recalls {
         client: ClientId,
     ) -> impl Iterator<Item = ClientId> + 'a {
         let others = self.by_client.iter().filter(move |(of, _)| **of != client);
-        others.filter(|(_, lanes)| lanes.names(key)).map(|(of, _)| *of)
+        others.filter(|(_, queues)| queues.names(key)).map(|(of, _)| *of)
     }
 
     /// Recalls the object from a client, unless that is under way.
     pub(super) fn begin(&mut self, key: &LeaseKey, client: ClientId) {
-        let lanes = self.by_client.entry(client).or_default();
-        if !lanes.names(key) {
-            lanes.get_mut(Lane::of(key)).queued.insert(key.clone());
+        let queues = self.by_client.entry(client).or_default();
+        if !queues.names(key) {
+            queues.get_mut(RecallClass::of(key)).queued.insert(key.clone());
         }
     }
 
-    /// The client has read the object: if a recall is sent, another has to follow.
+    /// The client has read the object. If its recall was sent, another must follow.
     pub(super) fn repeat_if_sent(&mut self, key: &LeaseKey, client: ClientId) {
-        let lanes = self.by_client.get_mut(&client);
-        if let Some(queue) = lanes.map(|lanes| lanes.get_mut(Lane::of(key)))
+        let queues = self.by_client.get_mut(&client);
+        if let Some(queue) = queues.map(|queues| queues.get_mut(RecallClass::of(key)))
             && queue.is_sent(key)
         {
             queue.queued.insert(key.clone());
@@ -135,28 +136,33 @@ impl Recalls {
     }
 
     /// A task waits until all clients but `except` have dropped the pages of a file that are being
-    /// recalled. Returns whether no task has waited for some of that yet.
+    /// recalled. Returns whether this is the first task to wait for some of them.
     pub(super) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
         let key = LeaseKey::Pages(ino);
         let mut is_new = false;
-        for (_, lanes) in self.by_client.iter_mut().filter(|(client, _)| Some(**client) != except) {
-            if lanes.names(&key) {
-                is_new |= lanes.get_mut(Lane::Pages).awaited.insert(ino);
+        for (_, queues) in self.by_client.iter_mut().filter(|(client, _)| Some(**client) != except)
+        {
+            if queues.names(&key) {
+                is_new |= queues.get_mut(RecallClass::Pages).awaited.insert(ino);
             }
         }
         is_new
     }
 
-    /// Whether pages of the file are being recalled from the client, and a task waits for that or
-    /// for pages behind it on the lane.
+    /// Whether pages of the file are being recalled from the client, and a task waits for them or
+    /// for pages behind them in the queue.
     pub(super) fn is_awaited(&self, ino: Ino, client: ClientId) -> bool {
-        let pages = self.by_client.get(&client).map(|lanes| lanes.get(Lane::Pages));
+        let pages = self.by_client.get(&client).map(|queues| queues.get(RecallClass::Pages));
         pages.is_some_and(|own| own.names(&LeaseKey::Pages(ino)) && !own.awaited.is_empty())
     }
 
-    /// The next recall to send to `client`, which is listening on `lane`.
-    pub(super) fn take(&mut self, client: ClientId, lane: Lane) -> Option<(u64, Vec<LeaseKey>)> {
-        let queue = self.by_client.get_mut(&client)?.get_mut(lane);
+    /// The next recall to send to `client`, which is listening for the class.
+    pub(super) fn take(
+        &mut self,
+        client: ClientId,
+        class: RecallClass,
+    ) -> Option<(u64, Vec<LeaseKey>)> {
+        let queue = self.by_client.get_mut(&client)?.get_mut(class);
         if queue.sent.is_some() || queue.queued.is_empty() {
             return None;
         }
@@ -168,16 +174,15 @@ impl Recalls {
         Some((number, keys.into_iter().collect()))
     }
 
-    /// `client` listens on `lane`, and acknowledges the recall with this number. Returns the
-    /// objects that it has dropped, unless it has read them again; `None` if no such recall was
-    /// under way.
+    /// `client` listens for the class, and acknowledges the recall with this number. Returns the
+    /// objects that it has dropped and has not read again; `None` if no such recall was under way.
     pub(super) fn acknowledge(
         &mut self,
         client: ClientId,
-        lane: Lane,
+        class: RecallClass,
         number: u64,
     ) -> Option<Vec<LeaseKey>> {
-        let queue = self.by_client.entry(client).or_default().get_mut(lane);
+        let queue = self.by_client.entry(client).or_default().get_mut(class);
         let (_, keys) = queue.sent.take_if(|(sent, _)| *sent == number)?;
         let dropped: Vec<_> = keys.into_iter().filter(|key| !queue.names(key)).collect();
         for key in &dropped {

@@ -5,7 +5,7 @@
 //! the cell waits for no acknowledgement. Keys share words by their hashes; a client has one lease
 //! on a word at most.
 //!
-//! Invariant: a stamp is never used twice, by no epoch of the cell.
+//! Invariant: a stamp is never used twice, not even by another epoch of the cell.
 
 use std::hash::BuildHasher;
 
@@ -31,9 +31,9 @@ pub(super) struct Words {
     plant: Planted,
 }
 
-/// Holders see the word, so the hash has no secret seed that it could give away. A client that
-/// chooses names which meet in a word loses only leases of its own, because a client has one on a
-/// word.
+/// Holders see the word, so the hash has no secret seed that it could disclose. A client that
+/// chooses names which share a word loses only leases of its own, because a client has only one
+/// lease on a word.
 fn word_of(key: &LeaseKey) -> u32 {
     let hash = FixedState::default().hash_one(key);
     (hash % LEASE_WORDS as u64) as u32
@@ -53,7 +53,7 @@ impl Words {
         memory: &mut dyn Memory,
     ) -> Lease {
         let word = word_of(&key);
-        // Mostly one client uses a word.
+        // Usually only one client uses a word.
         let holders = self.holders.entry(word).or_insert_with(|| Vec::with_capacity(1));
         if let Some(held) = holders.iter().find(|h| h.client == client && h.key == key) {
             return Lease { word, stamp: held.stamp };
@@ -85,8 +85,8 @@ impl Words {
         }
     }
 
-    /// Revokes the leases on all names of a directory. This looks at every word, and is rare enough
-    /// for that.
+    /// Revokes the leases on all names of a directory. This examines every word, which is
+    /// acceptable because it is rare.
     pub(super) fn revoke_names(&mut self, dir: Ino, memory: &mut dyn Memory) {
         self.holders.retain(|word, holders| {
             holders.retain(|holder| {

@@ -1,14 +1,15 @@
-//! Group commit: how far the log is durable, and what is under way to make more of it so.
+//! Group commit: how far the log is durable, and which I/O is under way to make more of it durable.
 //!
 //! ```text
 //! idle ──▶ settling: the block is padded; data that its records name is still being written
-//!      ──▶ data flush, if any such data was written ──▶ log written ──▶ log flush: durable up to there
+//!      ──▶ data flush, if any such data was written
+//!      ──▶ log written ──▶ log flush: durable up to there
 //! ```
 //!
 //! A log that reaches the device in one write is written through: one effect is both of the last
 //! steps. It makes nothing else durable.
 //!
-//! A commit waits a little for the writers that waited for the last one and will soon send their
+//! A commit waits briefly for the writers that waited for the last one and will soon send their
 //! next request ([`Crowd`]), so that writers in step share one flush.
 
 use std::collections::BTreeMap;
@@ -51,23 +52,25 @@ pub(super) enum Commit {
 /// Why nothing is committed.
 ///
 /// ```text
-/// free ──the device has failed, or a predecessor left work half done──▶ until a checkpoint ──Switched──▶ free
+/// free ──the device has failed, or a predecessor left work half done──▶ until a checkpoint
+///   │◀──────────────────────────────Switched──────────────────────────────────┘
 ///   └──what was written is lost, or the device refuses checkpoints──▶ for ever
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
     Free,
-    /// Until a checkpoint has written everything anew. `is_faulty`: because the device has failed.
-    /// `ends`: the checkpoint being written fixed its state after that, and so ends it.
+    /// Until a checkpoint has written everything again. `is_faulty`: because the device has failed.
+    /// `ends`: the checkpoint being written fixed its state after the failure, and so ends this
+    /// state.
     UntilCheckpoint {
         is_faulty: bool,
         ends: bool,
     },
-    /// No checkpoint will come any more.
+    /// No further checkpoint will come.
     ForEver,
 }
 
-/// The tasks and cells that wait for commits. A writer alone never waits for others.
+/// The tasks and cells that wait for commits. A single writer never waits for others.
 #[derive(Clone, Copy, Default, Debug)]
 struct Crowd {
     /// How many waited when the last commit was over, for it or for the next.
@@ -75,16 +78,16 @@ struct Crowd {
     /// When the commit that is under way was begun, and how long the last one took.
     begun: Instant,
     took: Duration,
-    /// Until when the next commit waits for them to be that many again.
+    /// Until when the next commit waits for the crowd to reach that size again.
     patience: Option<Instant>,
 }
 
-/// The longest wait for a crowd. It is less where a commit takes less: at most its half.
+/// The longest wait for a crowd. It is shorter if commits take less: at most half of one.
 const PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 impl Crowd {
-    /// Whether the next commit should still wait. If so it asks to be woken when it should not any
-    /// more, each time, because any other wake-up replaces that.
+    /// Whether the next commit should still wait. If so, it requests a wake-up at the end of the
+    /// wait. It does so each time, because any other wake-up replaces that.
     fn is_awaited(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
         if here >= self.size {
             self.patience = None;
@@ -106,11 +109,11 @@ pub(crate) struct Commits {
     durable: Lsn,
     /// Up to where a task or a cell waits.
     wanted: Lsn,
-    /// Records whose data is being written, and how many writes are left.
+    /// Records whose data is being written, and the number of writes left.
     placing: BTreeMap<Lsn, usize>,
-    /// Writes of data were finished since the last flush was begun.
+    /// Writes of data have finished since the last flush began.
     data_written: bool,
-    /// What a flush that is under way may not make good: data written before it is lost.
+    /// Set if the flush under way may not be able to help: data written before it is lost.
     doomed: Option<Errno>,
 }
 
@@ -160,36 +163,35 @@ impl Commits {
         self.data_written = true;
     }
 
-    /// Whether nothing is committed.
+    /// Whether commits are on hold.
     pub(crate) fn is_held(&self) -> bool {
         self.hold != Hold::Free
     }
 
-    /// Whether that is so since the device has failed.
+    /// Whether commits are on hold because the device has failed.
     pub(super) const fn is_faulty(&self) -> bool {
         matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. } | Hold::ForEver)
     }
 
-    /// Whether what has failed waits for a checkpoint. Where none comes any more, the frames that
-    /// it takes are wanted all the same.
+    /// Whether failed writes wait for a checkpoint. If no further checkpoint comes, their frames
+    /// are needed, and so they are written again.
     pub(crate) const fn leaves_writes_to_checkpoints(&self) -> bool {
         matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. })
     }
 
-    /// Whether no checkpoint comes any more.
+    /// Whether no further checkpoint comes.
     pub(crate) fn is_last(&self) -> bool {
         self.hold == Hold::ForEver
     }
 
-    /// A predecessor left work half done: nothing is committed before a checkpoint has replaced
-    /// that.
+    /// A predecessor left work half done. Nothing is committed before a checkpoint has replaced it.
     pub(crate) fn hold_after_recovery(&mut self) {
         if self.hold == Hold::Free {
             self.hold = Hold::UntilCheckpoint { is_faulty: false, ends: false };
         }
     }
 
-    /// The device has failed. `for_ever`: no checkpoint comes that writes everything anew.
+    /// The device has failed. `for_ever`: no checkpoint comes that writes everything again.
     pub(super) fn hold(&mut self, for_ever: bool) {
         self.hold = match for_ever || self.is_last() {
             true => Hold::ForEver,
@@ -214,14 +216,14 @@ impl Commits {
         }
     }
 
-    /// What was written before a flush that is under way is lost.
+    /// Data that was written before the flush under way is lost.
     pub(super) fn doom(&mut self, errno: Errno) {
         if self.state != Commit::Idle {
             self.doomed = Some(errno);
         }
     }
 
-    /// What has become of a flush.
+    /// The result of a flush.
     pub(super) fn judge(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         result.and(self.doomed.map_or(Ok(()), Err))
     }
@@ -235,7 +237,7 @@ impl Commits {
         *self.placing.entry(lsn).or_default() += 1;
     }
 
-    /// Such a write is over. One that failed is repeated elsewhere by a later record.
+    /// Such a write is over. A failed one is repeated elsewhere by a later record.
     pub(crate) fn placed(&mut self, lsn: Lsn, written: bool) {
         self.data_written |= written;
         if let Some(left) = self.placing.get_mut(&lsn) {
@@ -246,12 +248,12 @@ impl Commits {
         }
     }
 
-    /// Whether data is being written that records before `goal` name.
+    /// Whether data that records before `goal` name is still being written.
     pub(super) fn is_placing_before(&self, goal: Lsn) -> bool {
         self.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal)
     }
 
-    /// Whether data was written that no flush has followed.
+    /// Whether data was written and not flushed since.
     pub(super) const fn needs_data_flush(&self) -> bool {
         self.data_written
     }
@@ -261,12 +263,12 @@ impl Commits {
         self.data_written = false;
     }
 
-    /// What was written is to be flushed once more.
+    /// The data has to be flushed once more.
     pub(super) const fn flush_again(&mut self) {
         self.data_written = true;
     }
 
-    /// Whether a commit is to begin now, for `here` tasks and cells that wait.
+    /// Whether a commit begins now, for `here` waiting tasks and cells.
     pub(super) fn is_due(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
         if self.crowd.is_awaited(here, now, effects) {
             return false;

@@ -1,12 +1,13 @@
-//! What this cell's log rests on in the logs of other cells.
+//! What this cell's log depends on in the logs of other cells.
 //!
-//! A message says up to where its sender's log has to be durable for what it says to last. The next
-//! record names that point, whatever the record is for. A record is durable when it is written and
-//! everything on which it rests is durable too; so the other cells are asked to make their logs
-//! durable up to the points named.
+//! A message names the point up to which its sender's log has to be durable for its contents to
+//! last. The receiver's next record names that point, whatever the record is for. A record is
+//! durable when it is written and everything on which it depends is durable too. So the cell asks
+//! other cells to make their logs durable up to these points.
 //!
 //! ```text
-//! a message arrives ──▶ received ──the next record──▶ named ──Harden is sent──▶ asked ──Hardened──▶ durable there
+//! a message arrives ──▶ received ──the next record──▶ named
+//!                    ──Harden is sent──▶ asked ──Hardened──▶ durable there
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,14 +18,15 @@ use warren_proto::Step;
 
 use crate::log::record::Record;
 
-/// Points in other logs that are kept apart for each cell; beyond, the last ones become one.
+/// Points in other logs that are kept separately for each cell. Beyond that, the last ones are
+/// merged.
 const DEPENDS_MAX: usize = 256;
 /// Pairs of a Hardened reply that fit a message.
 const FRONTIER_MAX: usize = PEER_MESSAGE_MAX / 16;
 
 const _: () = assert!(warren_base::limits::CELLS_MAX <= FRONTIER_MAX);
 
-/// Records between `first` and `last` rest on another cell's log, up to `there` at the most.
+/// Records between `first` and `last` depend on another cell's log, up to `there` at the most.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     first: Lsn,
@@ -43,25 +45,26 @@ type Points = BTreeMap<CellId, Lsn>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Depends {
-    /// What records rest on in each other cell's log and is not known to be durable there, rising
-    /// in all respects.
+    /// The points in each other cell's log on which records depend and that are not known to be
+    /// durable there, ascending in all fields.
     rests: BTreeMap<CellId, VecDeque<Rest>>,
     /// Points in other logs that were received and are not named in this log.
     received: Points,
-    /// Up to where each other cell's log is named in this one since the last checkpoint fixed its
+    /// Up to where this log has named each other cell's log since the last checkpoint fixed its
     /// state.
     named: Points,
     /// Up to where each other cell's log is durable.
     durable: Points,
     /// Up to where each other cell was asked to make its log durable.
     asked: Points,
-    /// Other cells that have asked this one.
+    /// Other cells that have asked this cell.
     asking: Vec<Asked>,
 }
 
 impl Depends {
-    /// What comes now may rest on another cell's log. Only the next record says so: an event that
-    /// leads to no record changes nothing, so the log does not grow with what a cell receives.
+    /// The following events may depend on another cell's log. Only the next record names it. An
+    /// event that leads to no record changes nothing, so the log does not grow with the messages
+    /// that a cell receives.
     pub(crate) fn receive(&mut self, cell: CellId, lsn: Lsn) {
         let covers = |points: &Points| points.get(&cell).is_some_and(|at| *at >= lsn);
         if lsn == Lsn(0) || covers(&self.named) || covers(&self.durable) || covers(&self.received) {
@@ -104,13 +107,13 @@ impl Depends {
         }
     }
 
-    /// Records rest on another log, as was found out later.
+    /// Records depend on another log, as was discovered later.
     fn rest_too(&mut self, cell: CellId, mut rest: Rest) {
         if self.is_durable_there(cell, rest.there) {
             return;
         }
         let rests = self.rests.entry(cell).or_default();
-        // All rises along the queue, so what comes to stand first takes in what it replaces.
+        // All fields ascend along the queue, so the new first entry takes over what it replaces.
         while let Some(known) = rests.pop_front_if(|known| known.there <= rest.there) {
             rest.first = rest.first.min(known.first);
             rest.last = rest.last.max(known.last);
@@ -122,13 +125,13 @@ impl Depends {
         rests.push_front(rest);
     }
 
-    /// Whether records before `lsn` rest on nothing that is not durable.
+    /// Whether everything that records before `lsn` depend on is durable.
     pub(super) fn are_durable(&self, lsn: Lsn) -> bool {
         let open = |rests: &VecDeque<Rest>| rests.front().is_some_and(|rest| rest.first < lsn);
         !self.rests.values().any(open)
     }
 
-    /// What records before `lsn` rest on in other logs.
+    /// The points in other logs that records before `lsn` depend on.
     pub(super) fn frontier(&self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
         let farthest = |rests: &VecDeque<Rest>| {
             rests.iter().take_while(|rest| rest.first < lsn).map(|rest| rest.there).last()
@@ -136,8 +139,8 @@ impl Depends {
         self.rests.iter().filter_map(|(cell, rests)| Some((*cell, farthest(rests)?))).collect()
     }
 
-    /// Which cells have to be asked, and up to where, so that what records before `lsn` rest on is
-    /// durable.
+    /// Which cells must be asked, and up to where, so that everything that records before `lsn`
+    /// depend on becomes durable.
     pub(super) fn ask(&mut self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
         let mut to_ask = self.frontier(lsn);
         to_ask.retain(|(cell, there)| self.asked.get(cell).is_none_or(|asked| asked < there));
@@ -145,12 +148,12 @@ impl Depends {
         to_ask
     }
 
-    /// The cell has to be asked again.
+    /// The cell must be asked again.
     pub(super) fn forget_asked(&mut self, cell: CellId) {
         self.asked.remove(&cell);
     }
 
-    /// The lost cell waits for nothing any more, and what it was asked has to be asked again.
+    /// The lost cell waits for nothing any more, and must be asked again.
     pub(crate) fn forget_peer(&mut self, lost: CellId) {
         self.asking.retain(|asked| asked.by != lost);
         self.asked.remove(&lost);
@@ -166,8 +169,8 @@ impl Depends {
         self.asking.len()
     }
 
-    /// The cells that are to be answered: all if the log could not be made durable (`failed`), else
-    /// those that asked for no more than `durable`.
+    /// The cells to answer: all if the log could not be made durable (`failed`), otherwise those
+    /// that asked for no more than `durable`.
     pub(super) fn answerable(&mut self, durable: Lsn, failed: Option<Errno>) -> Vec<Asked> {
         let asking = std::mem::take(&mut self.asking);
         let (done, left) =
@@ -176,8 +179,8 @@ impl Depends {
         done
     }
 
-    /// Another cell's log is durable up to `lsn`, and rests on `frontier` there: this log rests on
-    /// that too.
+    /// Another cell's log is durable up to `lsn`, and depends on `frontier` there, so this log
+    /// depends on that too.
     pub(super) fn hardened(
         &mut self,
         cell: CellId,

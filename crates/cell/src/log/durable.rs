@@ -1,8 +1,8 @@
 //! Makes the log durable: carries out commits, and asks the other cells on whose logs this one
-//! rests.
+//! depends.
 //!
-//! Invariant: what is durable is a prefix, and a task or cell that is answered so has all of it,
-//! with what the prefix rests on in other logs.
+//! Invariant: the durable part is a prefix. A task or cell that is answered has all of the prefix
+//! that it asked for, with everything that the prefix depends on in other logs.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Ino, Lsn};
@@ -27,29 +27,29 @@ pub(crate) fn free_log(lsn: Lsn, turn: &mut Turn<'_>) {
     turn.waits.wake_all(WaitKey::LogRoom);
 }
 
-/// Begins to make the log durable up to `lsn`, with what it rests on, as far as that is not under
-/// way.
+/// Begins to make the log durable up to `lsn`, with everything that it depends on, unless that is
+/// under way.
 pub(crate) fn harden(lsn: Lsn, turn: &mut Turn<'_>) {
     turn.log.commits.want(lsn);
     ask_peers(lsn, turn);
 }
 
-/// Asks other cells to make durable what this log rests on up to `lsn`.
+/// Asks other cells to make durable what this log depends on up to `lsn`.
 fn ask_peers(lsn: Lsn, turn: &mut Turn<'_>) {
     for (cell, there) in turn.log.depends.ask(lsn) {
         send_request(cell, PeerRequest::Harden { lsn: there }, turn);
     }
 }
 
-/// A successor of the cell has to be asked again.
+/// A successor of the cell must be asked again.
 pub(crate) fn harden_again(cell: CellId, turn: &mut Turn<'_>) {
     turn.log.depends.forget_asked(cell);
     ask_peers(turn.log.commits.wanted(), turn);
 }
 
-/// Another cell wants the log durable up to `lsn`.
+/// Another cell asks to make the log durable up to `lsn`.
 pub(crate) fn harden_for(by: CellId, lsn: Lsn, turn: &mut Turn<'_>) {
-    // No cell can rest on what was not sent yet.
+    // No cell can depend on what was not sent yet.
     let lsn = lsn.min(turn.log.image.end());
     turn.log.commits.want(lsn);
     turn.log.depends.asked_by(by, lsn);
@@ -59,7 +59,7 @@ pub(crate) fn harden_for(by: CellId, lsn: Lsn, turn: &mut Turn<'_>) {
     answer_peers(None, turn);
 }
 
-/// Answers the cells that wait for no more than is durable; all of them if the log could not be
+/// Answers the cells that wait for no more than is durable, or all of them if the log could not be
 /// made durable.
 fn answer_peers(failed: Option<Errno>, turn: &mut Turn<'_>) {
     let durable = turn.log.commits.durable();
@@ -72,7 +72,7 @@ fn answer_peers(failed: Option<Errno>, turn: &mut Turn<'_>) {
     }
 }
 
-/// Another cell's log is durable up to `lsn`, and rests on `frontier` there.
+/// Another cell's log is durable up to `lsn`, and depends on `frontier` there.
 pub(crate) fn hardened(
     cell: CellId,
     lsn: Lsn,
@@ -92,7 +92,7 @@ pub(crate) fn hardened(
     turn.waits.wake_all(WaitKey::Durable);
 }
 
-/// What was written so far will be durable when the flush is over.
+/// Everything that was written so far will be durable when the flush is over.
 fn flush(turn: &mut Turn<'_>) -> IoId {
     turn.log.commits.flushing();
     turn.cache.begin_flush();
@@ -137,7 +137,7 @@ pub(crate) fn log_write_done(result: Result<(), Errno>, turn: &mut Turn<'_>) {
     };
 }
 
-/// The log was written through, or could not be. Returns the files of which something may be lost.
+/// The log was written through, or the write failed. Returns the files that may have lost data.
 pub(crate) fn written_through(result: Result<(), Errno>, turn: &mut Turn<'_>) -> Vec<Ino> {
     let Commit::WritingThrough { goal } = turn.log.commits.state else {
         unreachable!("one commit at a time");
@@ -151,7 +151,7 @@ pub(crate) fn written_through(result: Result<(), Errno>, turn: &mut Turn<'_>) ->
     }
 }
 
-/// A flush is over. Returns the files of which something may be lost.
+/// A flush is over. Returns the files that may have lost data.
 pub(crate) fn flush_done(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) -> Vec<Ino> {
     if let Err(errno) = turn.log.commits.judge(result) {
         return flush_failed(errno, turn);
@@ -173,12 +173,12 @@ fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
     turn.waits.wake_all(WaitKey::Durable);
 }
 
-/// It is not known what of the data written so far is on the device.
+/// A flush failed, so it is unknown which of the data written so far is on the device.
 fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<Ino> {
     let mut behind = Vec::new();
     for (at, frame) in turn.cache.end_flush(false) {
         behind.push(at.0);
-        // It was dirty before some record that is in the log.
+        // The pages were dirty before some record that is in the log.
         let since = Lsn(turn.log.image.last().0.saturating_sub(1));
         turn.table.set(frame, at, since, turn.memory);
     }
@@ -187,32 +187,33 @@ fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<Ino> {
     behind
 }
 
-/// What records name may not be on the device: nothing more is committed before a checkpoint has
-/// written everything anew.
+/// Data that records name may not be on the device, so nothing more is committed before a
+/// checkpoint has written everything again.
 pub(crate) fn hold_log(turn: &mut Turn<'_>) {
     let is_news = !turn.log.commits.is_faulty() && !turn.checkpoints.will_write();
     turn.log.commits.hold(false);
-    // A device that fails again is tried again only when a client or a cell asks for it.
+    // After a repeated failure, the device is tried again only when a client or a cell asks for it.
     if is_news {
         turn.want_checkpoint();
     }
 }
 
-/// The device has lost what was written, and has reported that to another process: no later flush
-/// makes it good, and no checkpoint will write it anew.
+/// The device has lost what was written, and has reported that to another process. No later flush
+/// can repair it, and no checkpoint will write the data again.
 pub(crate) fn hold_log_for_ever(errno: Errno, turn: &mut Turn<'_>) {
     turn.log.commits.hold(true);
     turn.log.commits.doom(errno);
 }
 
-/// The supervisor knows of a failed flush. Tasks that wait for room or durability wait in vain.
+/// The supervisor knows of a failed flush. Tasks that wait for room or durability fail.
 pub(crate) fn become_read_only(errno: Errno, turn: &mut Turn<'_>) {
     hold_log_for_ever(errno, turn);
     fail_if_held(errno, turn);
     turn.waits.wake_all(WaitKey::LogRoom);
 }
 
-/// The checkpoint that was to end the hold has failed: what waits for the log fails.
+/// The checkpoint that would have ended the hold has failed, so everything that waits for the log
+/// fails.
 pub(crate) fn fail_if_held(errno: Errno, turn: &mut Turn<'_>) {
     if turn.log.commits.is_held() {
         turn.log.commits.want_nothing_more();
@@ -221,14 +222,14 @@ pub(crate) fn fail_if_held(errno: Errno, turn: &mut Turn<'_>) {
     }
 }
 
-/// What waits for the log fails. It is tried again when a client or a cell asks again.
+/// Everything that waits for the log fails. It is tried again when a client or a cell asks again.
 fn commit_failed(errno: Errno, turn: &mut Turn<'_>) {
     turn.log.commits.failed();
     hold_log(turn);
     fail_if_held(errno, turn);
 }
 
-/// Goes on with a commit, as far as it can.
+/// Continues with a commit, as far as possible.
 #[inline]
 pub(crate) fn advance_log(turn: &mut Turn<'_>) {
     if turn.log.needs_checkpoint() {
@@ -259,10 +260,10 @@ fn advance_commit(turn: &mut Turn<'_>) {
     }
 }
 
-/// Goes on with a commit whose data may still be being written.
+/// Continues with a commit whose data may still be being written.
 fn settle(goal: Lsn, turn: &mut Turn<'_>) {
     let commits = &mut turn.log.commits;
-    // A checkpoint may have been quicker.
+    // A checkpoint may have made this part durable already.
     if goal <= commits.durable() {
         commits.state = Commit::Idle;
         return;

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Invariants:
-//! * A record without its header is none, so the header is copied last.
-//! * A block of the device's copy is written once, until its place comes round again. So whatever
-//!   is to be written begins in a new block.
+//! * A record counts only with its header, so the header is copied last.
+//! * A block of the device's copy is written once, until its place is reused. So data that is still
+//!   to be written begins in a new block.
 
 use warren_base::Lsn;
 use warren_base::limits::BLOCK_SIZE;
@@ -28,9 +28,9 @@ pub(crate) struct Image {
     incarnation: u64,
     start: Lsn,
     end: Lsn,
-    /// `end` but for padding, which a recovery does not find.
+    /// `end` without padding, which a recovery does not find.
     last: Lsn,
-    /// What a recovery has to read is read: records may be appended.
+    /// Everything that a recovery has to read was read, so records may be appended.
     is_open: bool,
 }
 
@@ -60,23 +60,23 @@ impl Image {
         self.end
     }
 
-    /// Behind the last record: what a message rests on.
+    /// Behind the last record: the point that a message depends on.
     pub(crate) const fn last(&self) -> Lsn {
         self.last
     }
 
-    /// Whether records may be appended: nothing that the image holds is still to be replayed.
+    /// Whether records may be appended: nothing in the image still has to be replayed.
     pub(crate) const fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Bytes from where a recovery replays.
+    /// Bytes from where a recovery would begin its replay.
     pub(crate) const fn used(&self) -> u64 {
         self.end.0 - self.start.0
     }
 
-    /// Goes on behind what a recovery has read, in a block of its own. What lies between is no
-    /// record, and must not look like the beginning of one.
+    /// Continues behind the records that a recovery has read, in a new block. The bytes in between
+    /// are no record, and must not look like the beginning of one.
     pub(super) fn resume(&mut self, end: Lsn, memory: &mut dyn Memory) {
         self.is_open = true;
         (self.last, self.end) = (end, end);
@@ -121,15 +121,15 @@ impl Image {
             self.used() + bytes.len() as u64 <= self.area.bytes(),
             "the log's reserve was not enough"
         );
-        // The header last: a record without it is none.
+        // The header is copied last, because a record counts only with it.
         self.copy_in(Lsn(lsn.0 + RECORD_ALIGN as u64), &bytes[RECORD_ALIGN..], memory);
         self.copy_in(lsn, &bytes[..RECORD_ALIGN], memory);
         self.end = Lsn(lsn.0 + bytes.len() as u64);
         self.last = self.end;
     }
 
-    /// Fills the block with zeros, so that what comes lies in the next one. Returns where that
-    /// begins.
+    /// Fills the block with zeros, so that the following records lie in the next one. Returns where
+    /// that begins.
     pub(super) fn pad(&mut self, memory: &mut dyn Memory) -> Lsn {
         let (frame, at) = self.place(self.end);
         if at > 0 {

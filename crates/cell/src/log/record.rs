@@ -1,23 +1,24 @@
 //! A record that is being made: the steps of one task, or of the cell itself.
 //!
 //! ```text
-//! Record: steps are noted ──▶ OpLog::append(record, cause): it is in the log ──▶ what waited for that is done
+//! Record: steps are noted ──▶ OpLog::append(record, cause): it is in the log
+//!                         ──▶ the actions that waited for it are done
 //! ```
 //!
-//! A record is a value. The code that runs in a turn notes into the one of its turn, and `append`
-//! consumes it, so a step is in exactly one record, and a record in the log exactly once.
+//! A record is a value. The code of a turn notes steps into the record of that turn, and `append`
+//! consumes it. So a step is in exactly one record, and a record is in the log exactly once.
 
 use warren_disk::{RECORD_HEADER, RECORD_MAX};
 use warren_proto::{Cause, Change, Step, Wire};
 
 use crate::event::FrameNo;
 
-/// What must not happen before the record that justifies it is in the log.
+/// An action that must not happen before its record is in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum After {
     /// The frame holds no dirty page any more. An I/O may still use it.
     Untag(FrameNo),
-    /// The same, and nothing uses the frame.
+    /// The same, and no I/O uses the frame.
     Release(FrameNo),
 }
 
@@ -59,18 +60,19 @@ impl Record {
         &mut self.bytes
     }
 
-    /// Has this done when the record is in the log.
+    /// The action is done when the record is in the log.
     pub(crate) fn then(&mut self, after: After) {
         self.after.push(after);
     }
 
-    /// Whether there is nothing to log and nothing to do afterwards.
+    /// Whether there is nothing to log and no action to do afterwards.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.steps == 0 && self.after.is_empty()
     }
 
-    /// Whether this has to be in the log. A decision has, even if it changes nothing at this cell.
+    /// Whether this has to be in the log. A decision has to be, even if it changes nothing at this
+    /// cell.
     pub(crate) fn is_to_log(&self, cause: &Cause) -> bool {
         self.steps > 0 || matches!(cause, Cause::Decided { .. })
     }
@@ -80,12 +82,13 @@ impl Record {
         self.bytes.len() <= RECORD_MAX / 2
     }
 
-    /// What waits for the record.
+    /// The actions that wait for the record.
     pub(crate) fn take_after(&mut self) -> Vec<After> {
         std::mem::take(&mut self.after)
     }
 
-    /// The steps with their cause behind a header that is to be filled in, and how many they are.
+    /// The encoded steps and the cause, behind a header that is filled in later, and the number of
+    /// steps.
     pub(super) fn body(&mut self, cause: &Cause) -> (&mut Vec<u8>, u16) {
         if self.bytes.is_empty() {
             self.bytes.resize(RECORD_HEADER, 0);

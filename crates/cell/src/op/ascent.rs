@@ -1,20 +1,21 @@
 //! The way from a directory up to the root, one parent after the other.
 //!
-//! The disk and peers say what the parent of a directory is. So the way may be a circle, which
-//! Brent's method finds (the place reached at a power of two is kept and compared), or longer than
-//! a limit: both are errors of the call that asked.
+//! The disk and peers supply the parent of a directory. So the way may be a circle, which Brent's
+//! method finds (the place reached at a power of two is kept and compared), or longer than a limit.
+//! Both are errors of the request.
 //!
-//! A step is taken once. A transaction that holds the shape of the tree keeps how far it came, as
-//! nothing that it has seen can change; an operation that holds nothing takes few steps, or becomes
+//! Each step is taken once. A transaction that holds the shape of the tree keeps its position,
+//! because nothing that it has seen can change. An operation without locks takes few steps, or
+//! becomes such a transaction.
 //! such a transaction.
 
 use warren_base::limits::DEPTH_MAX;
 use warren_base::{Errno, Ino};
 
-/// Steps that an operation which holds nothing takes: each time that it runs it begins anew.
+/// Steps of an operation without locks, which begins again each time that it runs.
 pub(crate) const STEPS_LOCAL: u32 = 64;
 
-/// Steps of one run of a transaction, before others have their turn.
+/// Steps of one run of a transaction, before other tasks have their turn.
 pub(crate) const STEPS_A_RUN: u32 = 1024;
 
 /// How far up an operation has come.
@@ -22,9 +23,9 @@ pub(crate) const STEPS_A_RUN: u32 = 1024;
 pub(crate) struct Ascent {
     at: Ino,
     steps: u32,
-    /// Where it was after the last number of steps that is a power of two.
+    /// The place after the last number of steps that is a power of two.
     mark: Ino,
-    /// There is nothing above.
+    /// There is no parent above.
     has_ended: bool,
 }
 
@@ -41,7 +42,7 @@ impl Ascent {
         self.has_ended
     }
 
-    /// Nothing is above: that is not asked again.
+    /// There is no parent above, and none is looked up again.
     pub(crate) const fn end(&mut self) {
         self.has_ended = true;
     }

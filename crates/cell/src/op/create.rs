@@ -52,7 +52,7 @@ pub(super) fn create(
     Ok(Plan { changes, reply: PlannedReply::Created { dir, name, attr, found: false, open } })
 }
 
-/// The name exists: that is an error, unless it was to be opened.
+/// The name exists. This is an error, unless the request opens it.
 fn found(
     view: &mut View<'_>,
     (dir, name): (Ino, &FileName),
@@ -76,8 +76,8 @@ fn found(
     Ok(Plan::reply(PlannedReply::Created { dir, name, attr, found: true, open }))
 }
 
-/// A device node is a way past all permissions of this file system. One that stands for no device
-/// (a whiteout of overlayfs) is none.
+/// A device node could bypass all permissions of this file system, so users without privileges may
+/// not make one. A node without a device (a whiteout of overlayfs) is harmless.
 fn check_new(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     let symlink = new.kind == FileKind::Symlink;
     let is_device = match new.kind {
@@ -97,8 +97,8 @@ fn check_new(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     }
 }
 
-/// Directories spread over the shards by the hash of where they were made (design 8), so that the
-/// tree spreads over the fleet. Where a shard may not grow, the next one is taken.
+/// Places a new directory in a shard by the hash of its parent and name (design 8), so that the
+/// tree spreads over the fleet. If that shard may not grow, it takes the next one.
 fn place(
     secret: u64,
     shards: usize,
@@ -112,8 +112,8 @@ fn place(
     ids.into_iter().find(|id| may_grow(*id)).unwrap_or(ShardId(first as u16))
 }
 
-/// A directory with the set-gid bit passes its group on, and to directories the bit too. Only so do
-/// these get a set-id bit. A symbolic link has all permissions.
+/// A directory with the set-gid bit passes its group on, and to directories also the bit. This is
+/// the only way in which a new directory gets a set-id bit. A symbolic link has all permissions.
 fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
     let mut new = new.clone();
     match new.kind {

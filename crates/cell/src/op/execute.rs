@@ -23,7 +23,7 @@ use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::coordinator::Coordinator;
 
-/// The file that a name leads to from now on which led elsewhere before.
+/// The file that takes a name which led elsewhere before.
 const fn replaced_by(change: &Change) -> Option<Ino> {
     match change {
         Change::ReplaceEntry { ino, kind: FileKind::Regular, .. } => Some(*ino),
@@ -71,8 +71,8 @@ pub(crate) fn run_on_names(
     }
 }
 
-/// Holds all that a transaction's operation has touched, which came to a plan or stopped. Returns
-/// false if what it comes to has to be found out again, under more locks.
+/// Locks everything that a transaction's operation has touched, whether it returned a plan or
+/// stopped. Returns false if the operation must run again under more locks.
 fn hold(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
@@ -93,14 +93,14 @@ fn hold(
     match stop {
         Some(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, task), *ino, turn)),
         Some(Stop::Wait(Wait::Remote)) => {
-            // Everything touched is held, yet a value is missing: the peer did not send it.
+            // Everything touched is locked, but a value is missing: the peer did not send it.
             Err(Stop::Fail(Errno::EPROTO))
         }
         _ => Ok(true),
     }
 }
 
-/// Brings what those of the changes need that are made on this cell. Returns their room.
+/// Prepares those changes that are made on this cell. Returns their room.
 fn get_ready(
     shards: &mut Shards,
     task: &mut Task,
@@ -119,8 +119,8 @@ fn get_ready(
     Ok(room)
 }
 
-/// Logs what files of this cell hold that take the names of others. Out of line: most operations
-/// replace nothing.
+/// Logs the data of this cell's files that take the names of others. Out of line, because most
+/// operations replace nothing.
 #[cold]
 fn cover_replacements(
     shards: &mut Shards,
@@ -137,7 +137,7 @@ fn cover_replacements(
     Ok(())
 }
 
-/// Those of the changes that are made on this cell: mostly all.
+/// Those of the changes that are made on this cell: usually all.
 fn own_changes<'a>(shards: &Shards, changes: &'a [Change]) -> Cow<'a, [Change]> {
     let is_own = |change: &&Change| shards.contains_key(&change.shard());
     if changes.iter().all(|change| is_own(&change)) {
@@ -198,9 +198,9 @@ fn answer(
             Ok(Reply::Entry(entry(shards, (dir, name), (ino, kind), attr, client, turn)))
         }
         PlannedReply::Created { dir, ref name, mut attr, found, open } => {
-            // A client that went away meanwhile opens nothing more.
+            // A client that has disconnected meanwhile opens nothing more.
             let open = open.filter(|_| turn.clients.is_known(client));
-            // What is new is empty: only a file that was found is emptied, with all that follows.
+            // A new file is empty. Only an existing file is truncated, with all the consequences.
             let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
             let opened = open.map(|access| {
                 let shard = shards.own(attr.ino.shard());

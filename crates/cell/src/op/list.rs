@@ -1,5 +1,5 @@
-//! Directory listings, in the order of the names' hashes: the cookie of an entry is its hash, so a
-//! listing goes on in the right place whatever happened in between.
+//! Directory listings, in the order of the names' hashes. The cookie of an entry is its hash, so a
+//! listing continues at the right place even if the directory has changed.
 
 use std::ops::ControlFlow;
 

@@ -14,7 +14,8 @@ pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<P
     let Some((ino, kind)) = view.name(dir, name, LockMode::Read)? else {
         return Ok(Plan::reply(PlannedReply::Absent { dir, name: name.clone() }));
     };
-    // The attributes come along if they cost nothing; else the client asks the inode's cell.
+    // The attributes are included if that costs nothing. Otherwise the client asks the inode's
+    // cell.
     let attr = view.attr_at_hand(ino)?;
     Ok(Plan::reply(PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr }))
 }

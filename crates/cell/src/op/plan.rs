@@ -1,12 +1,13 @@
-//! What an operation on names comes to: changes, and an answer.
+//! The plan of an operation on names: changes, and an answer.
 
 use warren_base::Ino;
 use warren_proto::{AccessMode, Attr, Change, FileName, Reply};
 
-/// What an operation on names comes to.
+/// The result of an operation on names, before it is carried out.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Insertions before removals: see [`crate::shard::Shard::replace_extents`] for why.
+    /// Insertions come before removals, for the reason given in
+    /// [`crate::shard::Shard::replace_extents`].
     pub(crate) changes: Vec<Change>,
     pub(crate) reply: PlannedReply,
 }
@@ -15,7 +16,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) enum PlannedReply {
     Reply(Reply),
-    /// A name leads to this inode; its attributes, if they are at hand.
+    /// A name leads to this inode. `attr` holds its attributes, if they are at hand.
     Entry {
         dir: Ino,
         name: FileName,
@@ -23,13 +24,12 @@ pub(crate) enum PlannedReply {
         kind: warren_proto::FileKind,
         attr: Option<Attr>,
     },
-    /// A name leads nowhere.
+    /// A name does not exist.
     Absent {
         dir: Ino,
         name: FileName,
     },
-    /// The same for a new inode or (`found`) an existing one, which is to be opened if `open` says
-    /// so.
+    /// The same for a new inode or (`found`) an existing one, which is opened if `open` is set.
     Created {
         dir: Ino,
         name: FileName,

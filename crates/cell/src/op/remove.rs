@@ -1,7 +1,7 @@
-//! Names that go: unlink and rmdir.
+//! Removing names: unlink and rmdir.
 //!
-//! The three phases of rmdir (Hare 3.3) are the transaction's own: the lock on the victim
-//! serializes and marks it (new entries wait), commit or abort ends it.
+//! The three phases of rmdir (Hare 3.3) are those of the transaction: the lock on the victim
+//! serializes and marks it (new entries wait), and commit or abort ends it.
 
 use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
@@ -30,7 +30,7 @@ pub(super) fn rmdir(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Pl
     Ok(removal(view, dir, name, ino))
 }
 
-/// What the name leads to, if it may be removed.
+/// The inode of the name, if it may be removed.
 fn victim(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<(Ino, InodeValue), Stop> {
     let parent = view.directory(dir, LockMode::IntentWrite)?;
     permission::check(view.who, &parent.attr, EXECUTE)?;

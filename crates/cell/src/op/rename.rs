@@ -1,6 +1,6 @@
 //! Rename, with `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
 //!
-//! A file whose name leads elsewhere until then has its data logged first (decision 23).
+//! The data of a file that takes another file's name is logged first (decision 23).
 
 use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags};
@@ -10,7 +10,7 @@ use crate::op::view::View;
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::run::wait::Stop;
 
-/// A name, what it leads to, and the directory it is in.
+/// A name, its inode, and its directory.
 struct End<'a> {
     dir: Ino,
     parent: InodeValue,
@@ -100,8 +100,8 @@ fn end<'a>(
     Ok(Some(End { dir, parent, name, ino, inode }))
 }
 
-/// A directory that changes its parent must not come to lie below itself. The tree's shape stands
-/// still while this is found out.
+/// A directory that changes its parent must not become its own descendant. The tree's shape does
+/// not change during this check.
 fn check_shape(
     view: &mut View<'_>,
     source: &End<'_>,
@@ -125,13 +125,13 @@ fn check_shape(
     }
 }
 
-/// Whether `who` may take the name out of its directory.
+/// Whether `who` may remove the name from its directory.
 fn may_leave(view: &View<'_>, end: &End<'_>) -> Result<(), Errno> {
     permission::check(view.who, &end.parent.attr, WRITE)?;
     permission::check_sticky(view.who, &end.parent.attr, &end.inode.attr)
 }
 
-/// A directory that gets another parent is itself changed: its `..` leads elsewhere.
+/// A directory that gets another parent is itself changed, because its `..` leads elsewhere.
 fn may_change_parent(view: &View<'_>, end: &End<'_>, parent: Ino) -> Result<(), Errno> {
     if end.is_directory() && end.dir != parent {
         permission::check(view.who, &end.inode.attr, WRITE)?;
@@ -177,7 +177,7 @@ fn exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
     ])
 }
 
-/// What the moved inode itself notices.
+/// The change of the moved inode itself.
 fn arrival(end: &End<'_>, parent: Ino, now: warren_base::Timestamp) -> Change {
     if end.is_directory() && end.dir != parent {
         Change::SetParent { ino: end.ino, parent, now }

@@ -1,10 +1,10 @@
-//! What an operation on names sees while it decides: inodes and names of this cell, and what a
-//! transaction has fetched from others.
+//! The data that an operation on names sees while it decides: inodes and names of this cell, and
+//! values that a transaction has fetched from other cells.
 //!
-//! An operation runs first as if everything lay on this cell (*local*): it holds nothing, and the
-//! view only makes sure that no transaction is in its way. If it meets a key of another cell it
-//! becomes a transaction: from then on the view notes every key that is touched, and the outcome
-//! counts only if all of them were held.
+//! An operation first runs as if everything lay on this cell (*local*). It holds nothing, and the
+//! view only checks that no transaction blocks it. If it meets a key of another cell it becomes a
+//! transaction. From then on the view notes every key that is touched, and the outcome counts only
+//! if all of them were locked.
 
 use std::collections::BTreeMap;
 
@@ -31,12 +31,12 @@ pub(crate) struct View<'a> {
     pub(crate) now: Timestamp,
     pub(crate) who: &'a Credentials,
     mode: Mode<'a>,
-    /// Ways up that were gone, between which directories and how far; and steps of this run.
+    /// Ascents: their directories and positions; and the steps of this run.
     ascents: Vec<((Ino, Ino), Ascent)>,
     steps: u32,
 }
 
-/// What a transaction's operation has touched and found out.
+/// The keys that a transaction's operation has touched, and its ascents.
 pub(crate) struct Seen {
     pub(crate) touched: BTreeMap<LockKey, LockMode>,
     pub(crate) ascents: Vec<((Ino, Ino), Ascent)>,
@@ -56,12 +56,12 @@ impl<'a> View<'a> {
         Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0 }
     }
 
-    /// Steps from a directory to the one above that this run took.
+    /// Steps from a directory to its parent that this run took.
     pub(crate) const fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// What the operation has seen, if it is a transaction.
+    /// The touched keys, if the operation is a transaction.
     pub(crate) fn into_seen(self) -> Option<Seen> {
         match self.mode {
             Mode::Local => None,
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Notes the use of a key. A local operation is stopped by a transaction in its way.
+    /// Notes the use of a key. Stops a local operation if a transaction blocks it.
     fn touch(
         &mut self,
         key: impl FnOnce() -> LockKey,
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A directory, whose entries the operation works on in `mode`.
+    /// A directory, with whose entries the operation works in `mode`.
     pub(crate) fn directory(&mut self, ino: Ino, mode: LockMode) -> Result<InodeValue, Stop> {
         match self.inode(ino, mode) {
             Ok(Some(value)) if value.attr.kind == FileKind::Directory => Ok(value),
@@ -143,8 +143,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether `who` may give `dir` another name. ENOENT in a directory that was removed while it
-    /// is open.
+    /// Whether `who` may add a name to `dir`. ENOENT for a directory that was removed while it is
+    /// open.
     pub(crate) fn may_add(&self, dir: &InodeValue) -> Result<(), Errno> {
         if dir.attr.nlink == 0 {
             return Err(Errno::ENOENT);
@@ -152,7 +152,7 @@ impl<'a> View<'a> {
         permission::check(self.who, &dir.attr, WRITE)
     }
 
-    /// Where a name leads.
+    /// The inode of a name.
     pub(crate) fn name(
         &mut self,
         dir: Ino,
@@ -182,7 +182,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The file takes the name of something else: its data must be logged before that is.
+    /// The file takes the name of something else, so its data must be logged before.
     pub(crate) fn logged(&mut self, ino: Ino) -> Result<(), Stop> {
         let key = LockKey::Logged(ino);
         self.touch(|| key.clone(), ino.shard(), LockMode::Write)?;
@@ -201,13 +201,13 @@ impl<'a> View<'a> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
     }
 
-    /// Whether `ancestor` is `dir` or above it, looked at under the right to change the shape of
-    /// the tree. Above a directory that was removed while it is open there may be nothing any more.
+    /// Whether `ancestor` is `dir` or above it. The caller holds the right to change the shape of
+    /// the tree. A directory that was removed while it is open may have no parent any more.
     pub(crate) fn is_above(&mut self, ancestor: Ino, dir: Ino) -> Result<bool, Stop> {
         let (way, steps_max) = ((ancestor, dir), STEPS_A_RUN);
         let (known, steps_max, at_the_most) = match &self.mode {
             Mode::Local => (None, STEPS_LOCAL, Wait::Remote),
-            // The run ends with what is to be locked.
+            // The run ends with the keys that must be locked.
             Mode::Txn { txn, .. } if !txn.holds_tree() => (None, 0, Wait::Remote),
             Mode::Txn { txn, .. } => (txn.ascents.get(&way).copied(), steps_max, Wait::Turn),
         };
@@ -234,7 +234,7 @@ impl<'a> View<'a> {
         found
     }
 
-    /// The parent of a directory, if that exists.
+    /// The parent of a directory, if it has one.
     fn parent(&self, dir: Ino) -> Result<Option<Ino>, Stop> {
         if let Some(shard) = self.shards.local(dir.shard())? {
             return Ok(shard.inode(dir)?.map(|inode| inode.parent));

@@ -1,4 +1,4 @@
-//! What reaches a cell that recovers before it can be taken in.
+//! Messages that reach a recovering cell before it can process them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use warren_proto::PeerRequest;
 #[derive(Debug, Default)]
 pub(crate) struct Early {
     requests: VecDeque<(CellId, PeerRequest)>,
-    /// Clients that are gone. What the log says of them comes first.
+    /// Clients that are gone. The log must be replayed first, because it may name them.
     expelled: Vec<ClientId>,
-    /// Up to where messages that came before the log could go on rest on other cells' logs.
+    /// Up to where early messages depend on other cells' logs.
     points: BTreeMap<CellId, Lsn>,
 }
 
@@ -23,7 +23,7 @@ impl Early {
         std::mem::take(&mut self.requests)
     }
 
-    /// What the lost cell has sent, its successor sends again.
+    /// The successor of the lost cell sends its messages again.
     pub(crate) fn forget_peer(&mut self, lost: CellId) {
         self.requests.retain(|(from, _)| *from != lost);
     }
@@ -36,7 +36,7 @@ impl Early {
         std::mem::take(&mut self.expelled)
     }
 
-    /// A message came that rests on another cell's log up to `lsn`.
+    /// A message came that depends on another cell's log up to `lsn`.
     pub(crate) fn depends(&mut self, cell: CellId, lsn: Lsn) {
         let known = self.points.entry(cell).or_default();
         *known = (*known).max(lsn);

@@ -17,23 +17,24 @@ use crate::turn::Turn;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Frames that are being looked at. What has been seen of many pages is not looked at again each
-/// time that something has to be read.
+/// The frames of the predecessor that are being examined. The results are kept, because the search
+/// starts again each time that something has to be read.
 #[derive(Debug)]
 struct Taking {
     /// Dirty pages that count, in order.
     kept: Vec<(PageNo, FrameNo)>,
     spare: Vec<FrameNo>,
-    /// So many of `kept` were searched for their places.
+    /// So many pages of `kept` were searched for their places.
     looked_at: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct InheritedFrames {
-    /// Pages that are to be written where the predecessor's log says that they are.
+    /// Pages to be written to the places that the predecessor's log names.
     placed: Vec<(PageNo, FrameNo, BlockNo)>,
     taking: Option<Taking>,
-    /// The frames that the predecessor's table names have been set aside: others may be read into.
+    /// The frames that the predecessor's table names are set aside, so other frames may be read
+    /// into.
     are_kept: bool,
 }
 
@@ -43,12 +44,12 @@ impl InheritedFrames {
         Self { placed: Vec::new(), taking: None, are_kept: !are_any }
     }
 
-    /// Whether nothing may be read into a frame yet.
+    /// Whether no frame may be read into yet.
     pub(crate) const fn are_to_keep(&self) -> bool {
         !self.are_kept
     }
 
-    /// Sets aside what the predecessor's frames may hold of dirty pages. There are others: some
+    /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some
     /// frames never hold any ([`crate::frames::cache`]).
     pub(crate) fn keep(&mut self, turn: &mut Turn<'_>) {
         let (table, memory) = (&turn.table, &*turn.memory);
@@ -56,8 +57,8 @@ impl InheritedFrames {
         self.are_kept = true;
     }
 
-    /// Dirty pages of the predecessor, from its frames. Everything that has to be read is read
-    /// before anything is changed, and nothing is logged before all is done: if the cell dies in
+    /// Takes the predecessor's dirty pages from its frames. Everything that is needed is read
+    /// before anything is changed, and nothing is logged before all is done. If the cell dies in
     /// between, its successor does the same again.
     pub(super) fn take_back(
         &mut self,
@@ -90,8 +91,8 @@ impl InheritedFrames {
         Ok(())
     }
 
-    /// Which of these pages are, byte for byte, what was given a place before: the predecessor had
-    /// begun to write them, and it is not known whether it did.
+    /// Finds those pages that equal, byte for byte, a page that was given a place. The predecessor
+    /// had begun to write them, and it is not known whether the writes finished.
     fn find_places(
         &mut self,
         shards: &Shards,
@@ -111,21 +112,21 @@ impl InheritedFrames {
         Ok(())
     }
 
-    /// Writes them where they belong. Another place would want a block that was not promised, once
-    /// more with every successor, until none is left for a checkpoint.
+    /// Writes these pages to their places. New places would need blocks that were not promised,
+    /// again with every successor, until none is left for a checkpoint.
     pub(super) fn write_again(&mut self, turn: &mut Turn<'_>) {
         let placed = std::mem::take(&mut self.placed);
         write_pages(&placed, turn.log.image.end(), turn);
     }
 }
 
-/// Which frames hold dirty pages that count.
+/// Finds the frames that hold dirty pages which count.
 fn look_at(shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
     let (table, memory) = (&*turn.table, &*turn.memory);
     let frames = (0..turn.cache.frames()).map(FrameNo);
     let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
     let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
-    // A change whose record was not made did not happen.
+    // A change without its record in the log did not happen.
     let is_made = |since: Lsn| since < end;
     let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
     for ((ino, _), ..) in tagged.iter().filter(|(_, since, _)| is_made(*since)) {
@@ -134,9 +135,9 @@ fn look_at(shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
             sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
         }
     }
-    // A page past the end was cut off, and the process died before it cleared the table's entry.
+    // A page past the end was truncated, and the process died before it cleared the table's entry.
     let lives = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
-    // Of each page the newest comes first, and counts.
+    // The newest entry of each page comes first, and counts.
     tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
     let (mut kept, mut last) = (Vec::new(), None);
     tagged.retain(|(at, since, frame)| {

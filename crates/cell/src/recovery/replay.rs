@@ -1,26 +1,26 @@
-//! Recovery: what a cell does with the log it finds (design 9, 12).
+//! Recovery: how a cell processes the log that it finds (design 9, 12).
 //!
 //! After a power failure (or the end of the whole fleet) the log comes from the device:
 //!
 //! ```text
-//! load -> LogEnd -> Ends of all logs -> LogCut, until no cut moves any more -> Replay up to the cut
+//! load -> LogEnd -> Ends of all logs -> LogCut, until no cut moves -> Replay up to the cut
 //!      -> Replayed -> Claimed: chunks that logs have claimed are given to no other shard
 //!      -> send decided transactions to all cells, and receive theirs -> Ready
 //! ```
 //!
-//! After the end of a process alone its image is whole: the successor replays it to its end at
-//! once, dirty pages come back from their frames, and the rest is the same from "send" on
-//! (`core/peers.rs`).
+//! If only the process ended, its image is whole. The successor replays it to its end at once, and
+//! takes the dirty pages from the frames. The rest is the same from "send" on (`core/peers.rs`).
 //!
-//! The steps of a shard that was given up are passed over, for they rest on what is gone. Each step
-//! changes one shard's tree, so the other trees become what they were. A shard in which a step
-//! cannot be made is given up (`give_up.rs`).
+//! The steps of a shard that was given up are skipped, because they depend on lost state. Each step
+//! changes one shard's tree, so the other trees reach their state. A shard in which a step cannot
+//! be made is given up (`give_up.rs`).
 //!
 //! Invariants:
-//! * Nothing is served before every transaction that a peer has decided is made here too, for its
-//!   keys are not locked any more, and before every cell has made those that were decided here.
-//! * A request that the log says was executed is answered from there: its record was made, its
-//!   reply may not have been.
+//! * Nothing is served before every transaction that a peer has decided is made here too, because
+//!   its keys are not locked any more. Nor before every cell has made the transactions that were
+//!   decided here.
+//! * A request that was executed according to the log is answered from there: its record was made,
+//!   but its reply may not have been sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,10 +46,10 @@ use crate::txn::participant::Participants;
 enum Phase {
     /// Reading the log from the device.
     Loading,
-    /// Agreeing with the other cells how much of each log counts.
+    /// Agreeing with the other cells which part of each log counts.
     Cutting,
     Replaying,
-    /// Waiting for the supervisor to say which chunks are taken.
+    /// Waiting for the supervisor's list of claimed chunks.
     Claiming,
     /// Decisions are exchanged with the other cells.
     Exchanging,
@@ -61,16 +61,17 @@ pub(crate) struct Replay {
     kind: Recovery,
     phase: Phase,
     scan: Scan,
-    /// Where the next record begins that is to be replayed, and where the log is cut.
+    /// Where the next record to replay begins, and where the log is cut.
     at: Lsn,
     cut: Lsn,
-    /// The record that is being replayed, and how many of its steps are made.
+    /// The record that is being replayed, with the number of steps made.
     record: Option<(RawRecord, Vec<Step>, Cause)>,
     made: usize,
     claimed: Vec<(u64, warren_base::ShardId)>,
     pub(crate) frames: InheritedFrames,
     pub(crate) early: Early,
-    /// Transactions decided here that some cell may not have made, and the slot that may wait.
+    /// Transactions decided here that some cell may not have made, and the slot that may wait for
+    /// each.
     decided: BTreeMap<TxnId, (SlotRef, Vec<Change>)>,
     /// Cells that have not sent all their decisions.
     undecided: BTreeSet<CellId>,
@@ -104,7 +105,7 @@ impl Replay {
         self.phase == Phase::Done
     }
 
-    /// Whether the cell follows one whose process died.
+    /// Whether the cell follows a process that died.
     pub(crate) fn is_of_process(&self) -> bool {
         self.kind == Recovery::Process
     }
@@ -132,7 +133,7 @@ impl Replay {
         read_record(self.at, limit, log.image.incarnation(), copy)
     }
 
-    /// Looks at what is loaded of the log, and reads on unless its end has been found.
+    /// Examines the loaded part of the log, and reads on unless its end was found.
     fn scan_log(&mut self, turn: &mut Turn<'_>) {
         if let Some(end) = self.scan.advance(turn) {
             (self.phase, self.cut) = (Phase::Cutting, end);
@@ -145,7 +146,7 @@ impl Replay {
         turn.report(Report::LogEnd { cell, lsn });
     }
 
-    /// Blocks of the log up to `lsn` were read, or not.
+    /// Blocks of the log up to `lsn` were read, or the read failed.
     pub(crate) fn log_loaded(&mut self, lsn: Lsn, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         match self.scan.loaded(lsn, result) {
             Ok(()) => self.scan_log(turn),
@@ -153,7 +154,7 @@ impl Replay {
         }
     }
 
-    /// Where all logs end, as far as is known: this cell's is cut where it rests on more than that.
+    /// The known ends of all logs. This cell's log is cut where it depends on more than that.
     pub(crate) fn cut_log(&mut self, ends: &[Lsn], turn: &mut Turn<'_>) {
         if let Some(at) = self.scan.rests_beyond(ends) {
             self.cut = self.cut.min(at);
@@ -161,7 +162,7 @@ impl Replay {
         self.report_cut(turn);
     }
 
-    /// All cells agree: what is before the cut happened.
+    /// All cells agree: records before the cut happened.
     pub(crate) fn start(&mut self, turn: &mut Turn<'_>) {
         self.phase = Phase::Replaying;
         self.at = turn.log.image.start();
@@ -175,7 +176,7 @@ impl Replay {
         participants: &mut Participants,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        /// Records of one go, so that I/O and messages of peers are taken in between.
+        /// Records of one run. I/O and messages of peers are taken in between two runs.
         const BATCH: usize = 256;
         for _ in 0..BATCH {
             if self.record.is_none() {
@@ -198,7 +199,7 @@ impl Replay {
         Err(Stop::Wait(Wait::Yield))
     }
 
-    /// What a transaction leaves to others lies with others.
+    /// Checks that the other cells' changes of a transaction lie at other cells.
     fn check_cause(&self, cause: &Cause, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let Cause::Decided { others, .. } = cause else { return Ok(()) };
         let is_theirs = |change: &Change| {
@@ -301,7 +302,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Opens, offsets and locks, as the steps of the session say.
+    /// Makes opens, offsets and locks again, from the steps of the session.
     pub(crate) fn remake_session(
         &mut self,
         shards: &mut Shards,
@@ -315,7 +316,7 @@ impl Replay {
                 }
             }
             Step::Locked { ino, client, spec, uid } => {
-                // What stood in the way was released by an earlier step.
+                // An earlier step has released the locks that blocked this one.
                 if let Some(shard) = shards.get_mut(&ino.shard()) {
                     let locks = &mut shard.file_locks;
                     let _ = locks.lock(*ino, (*client, *uid), *spec, turn.lock_index);
@@ -340,13 +341,13 @@ impl Replay {
 }
 
 impl Replay {
-    /// Whether the log is replayed and it is not known which chunks are taken.
+    /// Whether the log is replayed, and the claimed chunks are not known.
     pub(crate) fn is_claiming(&self) -> bool {
         self.phase == Phase::Claiming
     }
 
-    /// Begins to exchange decisions with the other cells. Returns what a predecessor has decided and not all may have
-    /// made.
+    /// Begins to exchange decisions with the other cells. Returns the decisions of a predecessor
+    /// that some cells may not have made.
     pub(crate) fn begin_exchange(&mut self, turn: &mut Turn<'_>) -> BTreeMap<TxnId, Vec<Change>> {
         self.phase = Phase::Exchanging;
         let mut decided = BTreeMap::new();
@@ -367,7 +368,7 @@ impl Replay {
         self.phase == Phase::Exchanging && self.undecided.is_empty()
     }
 
-    /// Whether a message has to wait, which is kept then: one of recovery until the log is
+    /// Whether a message has to wait. If so, it is kept: a message of recovery until the log is
     /// replayed, others until the recovery is over.
     pub(crate) fn is_early(
         &mut self,
@@ -413,8 +414,8 @@ fn replay_step(
     made
 }
 
-/// A step of a shard that was given up is not made, but a chunk that it claims stays its own: data
-/// may lie there that its kept log records name.
+/// Skips a step of a shard that was given up. But a chunk that it claims stays the shard's, because
+/// data may lie there that its kept log records name.
 fn pass_over(shards: &mut Shards, id: ShardId, step: &Step, turn: &Turn<'_>) {
     if let Step::Claimed { chunk, .. } = step
         && turn.chunks.is_legal(*chunk)

@@ -1,8 +1,9 @@
-//! Where the log on the device ends: its blocks are read into the image, and its records looked at.
+//! Finds the end of the log on the device: its blocks are read into the image, and its records are
+//! examined.
 //!
-//! Only the log up to its end is needed: a block behind that need not be readable.
-//! Where the log may go on in a block that cannot be read there may be a record that was answered
-//! for, and the recovery is refused.
+//! Only the log up to its end is needed, so a block behind the end need not be readable. But if the
+//! log may continue in a block that cannot be read, that block may hold a record that was
+//! acknowledged. Then the recovery is refused.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Lsn};
@@ -17,21 +18,20 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of the log that are read at a time, as long as all can be read.
 const LOAD_BLOCKS: u64 = 256;
 
-/// A point of this log, and what it rests on there.
+/// A point of this log, and the point of another log on which it depends.
 type Depends = (Lsn, CellId, Lsn);
 
 #[derive(Debug)]
 pub(super) struct Scan {
     /// Where the next record begins.
     at: Lsn,
-    /// Blocks of the image are loaded up to here, so many at a time.
+    /// Blocks of the image are loaded up to here, so many in each read.
     loaded: Lsn,
     blocks_a_read: u64,
     depends: Vec<Depends>,
 }
 
-/// A record's steps and cause. A log whose records are intact but make no sense was not written by
-/// a cell.
+/// A record's steps and cause. `None` for a record that is intact but invalid: no cell wrote it.
 pub(crate) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
     let mut reader = Reader::new(&record.body);
     let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
@@ -44,14 +44,14 @@ impl Scan {
         Self { at: start, loaded: start, blocks_a_read: LOAD_BLOCKS, depends: Vec::new() }
     }
 
-    /// The next record in what is loaded.
+    /// The next record in the loaded part.
     fn find_record(&self, turn: &Turn<'_>) -> FoundRecord {
         let image = &turn.log.image;
         let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
         find_record(self.at, self.loaded, image.incarnation(), copy)
     }
 
-    /// Looks at what is loaded. Returns where the log ends, or reads on.
+    /// Examines the loaded part. Returns where the log ends, or reads on.
     pub(super) fn advance(&mut self, turn: &mut Turn<'_>) -> Option<Lsn> {
         let limit = Lsn(turn.log.image.start().0 + turn.log.image.area().bytes());
         loop {
@@ -84,19 +84,19 @@ impl Scan {
         turn.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 
-    /// Blocks of the log up to `lsn` were read, or not. EIO if a block is needed that cannot be
-    /// read.
+    /// Blocks of the log up to `lsn` were read, or the read failed. EIO if a block is needed that
+    /// cannot be read.
     pub(super) fn loaded(&mut self, lsn: Lsn, result: Result<(), Errno>) -> Result<(), Errno> {
         match result {
             Ok(()) => self.loaded = lsn,
-            // One of several cannot be read, perhaps behind the end of the log.
+            // One of several blocks cannot be read, perhaps behind the end of the log.
             Err(_) if lsn.0 > self.loaded.0 + BLOCK => self.blocks_a_read = 1,
             Err(errno) => return Err(errno),
         }
         Ok(())
     }
 
-    /// The first point of the log that rests on more of another log than there is (`ends`, by
+    /// The first point of the log that depends on a part of another log beyond its end (`ends`, by
     /// cell).
     pub(super) fn rests_beyond(&self, ends: &[Lsn]) -> Option<Lsn> {
         let exceeds =

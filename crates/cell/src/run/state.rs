@@ -4,13 +4,13 @@ use warren_base::{ClientId, Lsn};
 
 use crate::frames::PageNo;
 
-/// A task is run from its start whenever something has come that it waited for. It must not ask
-/// twice for what can be asked for once, so it remembers that.
+/// A task runs from its start whenever something that it waited for has come. It remembers its
+/// requests here, so that it makes each only once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskState {
     /// The client on whose behalf it runs.
     pub(crate) client: Option<ClientId>,
-    /// Other tasks wait for what it holds, so that it must not wait for a checkpoint.
+    /// Other tasks wait for its locks, so it must not wait for a checkpoint.
     pub(crate) holds_locks: bool,
     /// Pages that stay in the cache until the task runs again.
     pub(crate) pinned: Vec<PageNo>,
@@ -18,11 +18,11 @@ pub(crate) struct TaskState {
     pub(crate) checkpointed: bool,
     /// The pool of free chunks was empty.
     pub(crate) no_chunk: bool,
-    /// What the task waited for is its own now (a lock).
+    /// The task was granted the lock that it waited for.
     pub(crate) granted: bool,
     /// The lock that it was granted is in the log.
     pub(crate) is_grant_logged: bool,
-    /// It waits for a file lock, or did. From then on until it is answered it is no live task
+    /// It waits for a file lock, or did. From then until it is answered it is no live task
     /// ([`crate::Cell::live_tasks`]).
     pub(crate) awaits_lock: bool,
     /// The point of the op log whose durability it waits for.

@@ -1,7 +1,8 @@
 //! Tasks: requests that could not be finished on arrival, and what each waits for.
 //!
-//! A task holds no half-done change. It is run from its start whenever what it waited for has come,
-//! and either finishes in one go or says again what is missing (design 2: prefetch, then execute).
+//! A task holds no partial change. It runs from its start whenever something that it waited for has
+//! come. It either finishes in one run, or returns what is missing (design 2: prefetch, then
+//! execute).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ pub(crate) struct Task {
 #[derive(Clone, Debug)]
 pub(crate) struct Decided {
     pub(crate) txn: TxnId,
-    /// What the other cells have to change.
+    /// The changes of other cells.
     pub(crate) others: Vec<Change>,
     pub(crate) answer: Option<(Answer, u32)>,
 }
@@ -43,13 +44,13 @@ impl Task {
         Self { work, txn: None, state, decided: None }
     }
 
-    /// Whether it is a transaction that may try again after a checkpoint has freed space, or found
-    /// what was lost.
+    /// Whether it is a transaction that may try again after a checkpoint has freed space, or has
+    /// found lost chunks.
     pub(crate) fn may_retry(&self, are_chunks_certain: bool) -> bool {
         self.txn.is_some() && !(self.state.checkpointed && are_chunks_certain)
     }
 
-    /// Whether it is a request that changes only what is open and locked.
+    /// Whether it is a request that changes only opens and locks.
     pub(crate) fn is_of_session(&self) -> bool {
         let Work::Request { request, .. } = &self.work else { return false };
         request.may_log() && !request.is_change()
@@ -60,13 +61,14 @@ impl Task {
         self.txn.is_some() || self.decided.is_some()
     }
 
-    /// Whether others wait for it, so that it must not wait for a checkpoint.
+    /// Whether other tasks wait for its locks, so that it must not wait for a checkpoint.
     pub(crate) fn holds_locks(&self) -> bool {
         matches!(self.work, Work::Prepare { .. } | Work::Commit { .. } | Work::Again { .. })
             || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
-    /// Whether nothing can be refused that it does: a shard that it cannot read is given up.
+    /// Whether no part of its work can be refused. If it cannot read a shard, the shard is given
+    /// up.
     pub(crate) const fn must_go_on(&self) -> bool {
         let work = &self.work;
         matches!(
@@ -79,8 +81,8 @@ impl Task {
         )
     }
 
-    /// The one shard that its work needs, as far as is known before it runs. `None` if it needs
-    /// all.
+    /// The one shard that its work needs, as far as is known before it runs. `None` if it needs all
+    /// shards.
     pub(crate) fn shard(&self) -> Option<ShardId> {
         match &self.work {
             Work::Request { request, .. } if self.txn.is_none() => request.shard(),
@@ -124,7 +126,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Those that wait, but for file locks.
+    /// The tasks that wait for anything but a file lock.
     pub(crate) fn live(&self) -> usize {
         self.waiting.len() - self.lock_waiters
     }
@@ -172,12 +174,12 @@ impl Tasks {
         Some(task)
     }
 
-    /// Drops waiting tasks whose work is not to be kept. None of them answers a slot.
+    /// Drops waiting tasks whose work `keep` rejects. None of them answers a slot.
     pub(crate) fn retain_work(&mut self, keep: impl Fn(&Work) -> bool) {
         self.waiting.retain(|_, task| task.slot().is_some() || keep(&task.work));
     }
 
-    /// The waiting tasks that are such transactions.
+    /// The waiting tasks with a transaction for which `wanted` holds.
     pub(crate) fn with_txn(&self, wanted: impl Fn(&Txn) -> bool) -> Vec<TaskId> {
         let is_wanted = |task: &Task| task.txn.as_ref().is_some_and(|txn| wanted(txn));
         self.waiting.iter().filter(|(_, task)| is_wanted(task)).map(|(id, _)| *id).collect()

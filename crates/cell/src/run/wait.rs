@@ -1,4 +1,4 @@
-//! Which tasks wait for what, and in which order those run that may go on.
+//! Which tasks wait for what, and in which order woken tasks run.
 //!
 //! Invariants: a task runs only if something has woken it; tasks run in the order in which they
 //! were woken; waking a task that need not run does no harm.
@@ -18,7 +18,7 @@ use crate::run::work::Work;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct TaskId(pub(crate) u64);
 
-/// Why a task does not go on now.
+/// Why a task stops.
 #[derive(Clone, Debug)]
 pub(crate) enum Stop {
     /// It is finished, with this error.
@@ -32,7 +32,7 @@ impl From<Errno> for Stop {
     }
 }
 
-/// What has to come first.
+/// What a task needs before it can continue.
 #[derive(Clone, Debug)]
 pub(crate) enum Wait {
     /// A node of a tree has to be read.
@@ -47,7 +47,7 @@ pub(crate) enum Wait {
     Remote,
     /// An inode of another cell has to be looked at.
     Peek(Ino),
-    /// A successor of a lost cell. Nothing is held meanwhile.
+    /// A successor of a lost cell. The task holds nothing meanwhile.
     Joined(CellId),
     /// Leases are being recalled.
     Recall,
@@ -65,13 +65,13 @@ pub(crate) enum Wait {
     LogRoom,
     /// Already registered with what will wake it (a lock, a peer's answer).
     Registered,
-    /// Nothing: the task gives way to other tasks and goes on.
+    /// Nothing: the task lets other tasks run, and then continues.
     Yield,
-    /// Nothing: it gives way to all that has come meanwhile, and goes on.
+    /// Nothing: the task lets the cell take in new events, and then continues.
     Turn,
 }
 
-/// What a task waits for, once that has a name.
+/// The event that wakes a task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum WaitKey {
     Io(IoId),
@@ -96,14 +96,14 @@ pub(crate) enum WaitKey {
     Reading,
 }
 
-/// What a task is sent along with its wake-up.
+/// Signals that a task receives with its wake-up.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Signals {
-    /// What it waited for went wrong.
+    /// The event that it waited for has failed.
     pub(crate) failed: Option<Errno>,
     /// The pool of free chunks was empty.
     pub(crate) no_chunk: bool,
-    /// What it waited for is its own now (a file lock).
+    /// It was granted the file lock that it waited for.
     pub(crate) granted: bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Waits {
     queues: HashMap<WaitKey, Vec<TaskId>, FixedState>,
     ready: VecDeque<TaskId>,
     signals: BTreeMap<TaskId, Signals>,
-    /// Tasks that are to be started.
+    /// Tasks that will be started.
     started: Vec<(TaskId, Work)>,
     next: u64,
 }
@@ -123,7 +123,7 @@ impl Waits {
         TaskId(self.next)
     }
 
-    /// Has a task started. It runs after those that were woken before.
+    /// Starts a task. It runs after those that were woken before.
     pub(crate) fn start(&mut self, work: Work) -> TaskId {
         let id = self.new_id();
         self.started.push((id, work));
@@ -131,7 +131,7 @@ impl Waits {
         id
     }
 
-    /// Tasks that were started since the last call, which are woken already.
+    /// Tasks that were started since the last call. They are woken already.
     pub(crate) fn take_started(&mut self) -> Vec<(TaskId, Work)> {
         std::mem::take(&mut self.started)
     }
@@ -156,12 +156,12 @@ impl Waits {
         self.ready.extend(self.queues.remove(&key).into_iter().flatten());
     }
 
-    /// What is sent to a task with its next run.
+    /// The signals that a task receives with its next run.
     pub(crate) fn signal(&mut self, id: TaskId) -> &mut Signals {
         self.signals.entry(id).or_default()
     }
 
-    /// What was sent to the task since it ran last.
+    /// The signals that the task received since it last ran.
     pub(crate) fn signals_of(&self, id: TaskId) -> Signals {
         self.signals.get(&id).copied().unwrap_or_default()
     }
@@ -173,13 +173,13 @@ impl Waits {
         self.signals.remove(&id).unwrap_or_default()
     }
 
-    /// Lets a task run that waited for something that failed.
+    /// Wakes a task that waited for something that failed.
     pub(crate) fn fail(&mut self, id: TaskId, errno: Errno) {
         self.signal(id).failed = Some(errno);
         self.wake(id);
     }
 
-    /// Lets those run that waited for something that failed.
+    /// Wakes the tasks that waited for something that failed.
     pub(crate) fn fail_all(&mut self, key: WaitKey, errno: Errno) {
         for id in self.take_queue(key) {
             self.fail(id, errno);

@@ -33,7 +33,7 @@ pub(crate) enum Work {
         txn: TxnId,
         changes: Vec<Change>,
     },
-    /// The same after a recovery, for which nothing is prepared.
+    /// The same after a recovery, in which nothing is prepared.
     Again {
         from: CellId,
         txn: TxnId,
@@ -43,7 +43,7 @@ pub(crate) enum Work {
     Recover,
     /// Replays the op log.
     Replay,
-    /// Frees what an inode without links and opens holds.
+    /// Frees the records and blocks of an inode without links and opens.
     Reap {
         ino: Ino,
     },

@@ -1,4 +1,4 @@
-//! Answers of requests that a predecessor has executed, so that each request is executed once.
+//! Answers of requests that a predecessor has executed: each request is executed only once.
 //!
 //! The log has the answer of each request that changed something. A client whose request was
 //! executed and whose answer was lost with the process sends the request again, and receives the
@@ -14,12 +14,12 @@ use crate::budget::ANSWER_OVERHEAD;
 use crate::event::SlotRef;
 use crate::session::clients::Clients;
 
-/// The last request of a slot that the log says was executed.
+/// The last executed request of a slot, according to the log.
 #[derive(Debug)]
 struct Known {
     seq: u32,
     answer: Answer,
-    /// Up to where in the log the request may have waited for its answer.
+    /// Up to where in the log the client may have waited for the answer.
     at: Lsn,
 }
 
@@ -29,21 +29,21 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// The log says at `at` that the request was executed.
+    /// The log names the request as executed, at `at`.
     pub(crate) fn insert(&mut self, executed: Executed, at: Lsn) -> SlotRef {
         let from = SlotRef { client: executed.client, slot: executed.slot };
         self.by_slot.insert(from, Known { seq: executed.seq, answer: executed.answer, at });
         from
     }
 
-    /// What was executed last for the slot may not have been answered before `at`.
+    /// The last executed request of the slot may not have been answered before `at`.
     pub(crate) fn waited_until(&mut self, from: SlotRef, at: Lsn) {
         if let Some(known) = self.by_slot.get_mut(&from) {
             known.at = at;
         }
     }
 
-    /// The answer of a request that a predecessor has executed. A newer request of the slot means
+    /// The answer of a request that a predecessor has executed. A newer request of the slot shows
     /// that its client has the answer.
     #[inline]
     pub(crate) fn take(&mut self, from: SlotRef, seq: u32) -> Option<Answer> {
@@ -55,21 +55,21 @@ impl Answers {
         self.by_slot.remove(&from).filter(|known| known.seq == seq).map(|known| known.answer)
     }
 
-    /// Clients that are gone ask no more.
+    /// Drops the answers of clients that are gone.
     pub(crate) fn forget_gone(&mut self, clients: &Clients) {
         self.by_slot.retain(|from, _| clients.is_known(from.client));
     }
 
-    /// Answers that were not asked for again, in the order in which they were logged.
+    /// Answers that no client has requested again, in the order in which they were logged.
     pub(crate) fn all(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
         let mut known: Vec<_> = self.by_slot.iter().collect();
         known.sort_unstable_by_key(|(_, known)| known.at);
         known.into_iter().map(|(slot, known)| (*slot, known.seq, &known.answer))
     }
 
-    /// The same, to be logged anew in so many bytes with what every record takes. An answer that
-    /// was not given is of the last turn of the process that died: if there is no room for all, the
-    /// latest are kept, in order.
+    /// The same, to be logged again in so many bytes, including the overhead of each record. An
+    /// answer that was not sent is of the last turn of the dead process. If there is no room for
+    /// all answers, the latest are kept, in order.
     pub(crate) fn latest_within(&self, bytes: u64) -> Vec<Executed> {
         let mut left = bytes;
         let mut latest: Vec<_> = self.by_slot.iter().collect();

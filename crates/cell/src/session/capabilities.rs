@@ -1,10 +1,10 @@
 //! Which inodes a client may name: capabilities as a cell checks and grants them (decision 15).
 //!
 //! A capability is computed from the client, the inode and the fleet's key, and a client names the
-//! same inodes again and again. So a cell keeps the last capability of each place of a small table:
-//! executing a `GetAttr` takes 194 ns instead of 205 (`warren bench client --breakdown`). The table
-//! is a memory of results only: it holds what the computation would give, and losing it changes no
-//! answer.
+//! A capability is computed from the client, the inode and the fleet's key, and a client names the
+//! same inodes again and again. So a cell keeps the last capability of each place of a small table.
+//! With it, executing a `GetAttr` takes 194 ns instead of 205 (`warren bench client --breakdown`).
+//! The table only caches results, and losing it changes no answer.
 
 use warren_base::{ClientId, Ino};
 use warren_proto::{Capability, CapabilityKey};

@@ -1,4 +1,4 @@
-//! The clients that the cell serves, and on whose behalf their requests run.
+//! The clients that the cell serves, and the credentials with which their requests run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{Credentials, RequestHeader};
 
 use crate::event::SlotRef;
-use crate::lease::recalls::Lane;
+use crate::lease::recalls::RecallClass;
 
-/// Where a recall is sent: a slot that waits for it, and the number of its request.
+/// Where a recall is sent: the slot that waits for it, and the number of its request.
 type Listener = (SlotRef, u32);
 
 #[derive(Debug)]
@@ -17,8 +17,8 @@ struct Client {
     credentials: Arc<Credentials>,
     acknowledges: bool,
     slots: u16,
-    /// The slot that waits for recalls, on each lane.
-    listeners: [Option<Listener>; Lane::ALL.len()],
+    /// The slot that waits for recalls of each class.
+    listeners: [Option<Listener>; RecallClass::ALL.len()],
     state: State,
 }
 
@@ -28,7 +28,7 @@ struct Client {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Admitted,
-    /// It was expelled, and some of its transactions are not over.
+    /// The client was expelled, and some of its transactions are not over.
     Leaving,
 }
 
@@ -41,9 +41,9 @@ impl Client {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     known: BTreeMap<ClientId, Client>,
-    /// How many of those that are not leaving have copies in a kernel.
+    /// The number of clients, other than leaving ones, whose copies are in a kernel.
     fronts: usize,
-    /// How many are leaving.
+    /// The number of leaving clients.
     leaving: usize,
 }
 
@@ -55,7 +55,7 @@ impl Clients {
         acknowledges: bool,
         slots: u16,
     ) {
-        let (listeners, state) = ([None; Lane::ALL.len()], State::Admitted);
+        let (listeners, state) = ([None; RecallClass::ALL.len()], State::Admitted);
         let credentials = Arc::new(credentials);
         self.fronts += usize::from(acknowledges);
         let client = Client { credentials, acknowledges, slots, listeners, state };
@@ -63,8 +63,8 @@ impl Clients {
         self.leaving -= usize::from(old.is_some_and(|client| client.is_leaving()));
     }
 
-    /// The credentials with which a request runs; `None` if the slot is not one from which requests
-    /// are taken. Only a front may name a user.
+    /// The credentials with which a request runs. `None` if no requests are accepted from the slot.
+    /// Only a front may name a user.
     pub(crate) fn acts_as(
         &self,
         from: SlotRef,
@@ -82,7 +82,8 @@ impl Clients {
         Some(Arc::clone(own))
     }
 
-    /// Whether the client's copies are in a kernel, which acknowledges that it has dropped them.
+    /// Whether the client's copies are in a kernel. Then the client acknowledges that it has
+    /// dropped them.
     pub(crate) fn acknowledges(&self, id: ClientId) -> bool {
         let acknowledges = |client: &Client| client.acknowledges && client.state == State::Admitted;
         self.fronts > 0 && self.known.get(&id).is_some_and(acknowledges)
@@ -97,22 +98,22 @@ impl Clients {
         self.known.contains_key(&id)
     }
 
-    /// A slot waits for recalls on a lane. Returns the one that did before: only one can. EPERM for
-    /// a client that has none.
+    /// A slot waits for recalls of a class. Returns the slot that did before: only one can. EPERM
+    /// for a client that receives no recalls.
     pub(crate) fn listen(
         &mut self,
         from: SlotRef,
         seq: u32,
-        lane: Lane,
+        class: RecallClass,
     ) -> Result<Option<Listener>, Errno> {
         let client = self.known.get_mut(&from.client).ok_or(Errno::EPERM)?;
         if !client.acknowledges {
             return Err(Errno::EPERM);
         }
-        Ok(client.listeners[lane as usize].replace((from, seq)))
+        Ok(client.listeners[class as usize].replace((from, seq)))
     }
 
-    /// The slot waits for recalls no more. Whether it did.
+    /// The slot stops waiting for recalls. Returns whether it waited.
     pub(crate) fn end_listening(&mut self, slot: SlotRef, seq: u32) -> bool {
         let client = self.known.get_mut(&slot.client);
         let mut listeners = client.into_iter().flat_map(|client| &mut client.listeners);
@@ -122,17 +123,17 @@ impl Clients {
         }
     }
 
-    /// Each slot that waits for recalls, with its client and its lane. `take` says whether it is to
-    /// wait no more.
+    /// Calls `take` for each slot that waits for recalls, with its client and class. If `take`
+    /// returns true, the slot stops waiting.
     pub(crate) fn answer_listeners(
         &mut self,
-        mut take: impl FnMut(ClientId, Lane, Listener) -> bool,
+        mut take: impl FnMut(ClientId, RecallClass, Listener) -> bool,
     ) {
         for (id, client) in &mut self.known {
-            for lane in Lane::ALL {
-                let listener = &mut client.listeners[lane as usize];
+            for class in RecallClass::ALL {
+                let listener = &mut client.listeners[class as usize];
                 if let Some(waiting) = *listener
-                    && take(*id, lane, waiting)
+                    && take(*id, class, waiting)
                 {
                     *listener = None;
                 }
@@ -145,7 +146,7 @@ impl Clients {
         let Some(client) = self.known.get_mut(&id) else { return false };
         self.fronts -= usize::from(client.acknowledges && client.state == State::Admitted);
         self.leaving += usize::from(client.state == State::Admitted);
-        (client.state, client.listeners) = (State::Leaving, [None; Lane::ALL.len()]);
+        (client.state, client.listeners) = (State::Leaving, [None; RecallClass::ALL.len()]);
         true
     }
 
@@ -154,7 +155,7 @@ impl Clients {
         self.leaving > 0 && self.known.get(&id).is_some_and(Client::is_leaving)
     }
 
-    /// The client is leaving, and has nothing here any more.
+    /// The client is leaving, and has no task here any more.
     pub(crate) fn remove(&mut self, id: ClientId) {
         let removed = self.known.remove(&id);
         self.leaving -= usize::from(removed.is_some_and(|client| client.is_leaving()));

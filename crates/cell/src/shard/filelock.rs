@@ -1,17 +1,18 @@
 //! Advisory file locks: `fcntl` record locks and `flock`, held, waited for, and released.
 //!
-//! A shard owns the locks of its files. What spans shards is in a [`LockIndex`], which they share.
+//! A shard owns the locks of its files. State that spans shards is in a [`LockIndex`], which they
+//! share.
 //!
-//! Waiting requests are served in the order in which they arrived, as far as they can be. A later
+//! Waiting requests are granted in the order in which they arrived, as far as possible. A later
 //! request may pass an earlier one that is still blocked, as on Linux. A request that would close a
 //! circle of waits is refused ([`deadlock`]).
 //!
-//! The number of requests that wait is bounded where they are sent: each waits in a slot of its
-//! own, and counts with what is held for the room of the inode ([`FileLocks::has_room`]) and of the
-//! log's snapshot.
+//! The senders bound the number of waiting requests: each waits in a slot of its own. It counts
+//! with the held locks for the room of the inode ([`FileLocks::has_room`]) and of the log's
+//! snapshot.
 //!
-//! Invariant: no request waits that could be granted, once [`FileLocks::grant`] was called after a
-//! change and has returned less than it was allowed to.
+//! Invariant: no request that could be granted waits, once [`FileLocks::grant`] was called after a
+//! change and has returned fewer requests than it was allowed to.
 
 mod counts;
 pub(crate) mod deadlock;
@@ -37,9 +38,9 @@ use warren_proto::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 /// The locks of the files of one shard. `T` names a waiting request.
 #[derive(Debug)]
 pub(crate) struct FileLocks<T> {
-    /// None is empty.
+    /// No entry is empty.
     files: BTreeMap<Ino, File<T>>,
-    /// Where something may be granted.
+    /// Inodes on which requests may be granted.
     eased: BTreeSet<(Ino, LockFlavour)>,
 }
 
@@ -49,11 +50,11 @@ impl<T> Default for FileLocks<T> {
     }
 }
 
-/// What became of a wanted lock.
+/// The result of a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockOutcome {
     Granted,
-    /// Locks of other owners are in its way.
+    /// Locks of other owners conflict with it.
     Blocked,
 }
 
@@ -67,7 +68,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         self.side(place.ino, place.flavour)?.queue().get(place.arrival)
     }
 
-    /// The first lock in the way of `spec`.
+    /// The first lock that conflicts with `spec`.
     pub(crate) fn test(&self, ino: Ino, client: ClientId, spec: &LockSpec) -> Option<LockSpec> {
         let held = self.side(ino, spec.flavour)?.held();
         let (range, owner) = held.blocker((client, spec.owner), spec)?;
@@ -75,7 +76,7 @@ impl<T: Copy + Ord> FileLocks<T> {
     }
 
     /// Takes, changes or releases a lock on behalf of `uid`. If locks of other owners block it, a
-    /// record lock stays as it was. [`Self::grant`] comes next.
+    /// record lock does not change. The caller calls [`Self::grant`] next.
     pub(crate) fn lock(
         &mut self,
         ino: Ino,
@@ -130,7 +131,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         }
     }
 
-    /// Whether the owner releases a lock when it asks for `spec`, whatever becomes of that.
+    /// Whether the owner releases a lock with its request for `spec`, even if the request fails.
     pub(crate) fn gives_up(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
         let side = self.side(ino, spec.flavour).filter(|_| spec.flavour == LockFlavour::Flock);
         side.is_some_and(|side| side.held().has_any((client, spec.owner), ByteRange::ALL))
@@ -142,13 +143,13 @@ impl<T: Copy + Ord> FileLocks<T> {
         side.is_some_and(|side| side.held().has((client, spec.owner), &spec))
     }
 
-    /// Whether `spec` makes two locks of one.
+    /// Whether `spec` splits a lock in two.
     pub(crate) fn splits(&self, ino: Ino, client: ClientId, spec: LockSpec) -> bool {
         let side = self.side(ino, spec.flavour);
         side.is_some_and(|side| side.held().has_around((client, spec.owner), spec.range))
     }
 
-    /// Replaces what the owner holds in the range by `spec`. Returns the classes that its waiting
+    /// Replaces the owner's locks in the range by `spec`. Returns the classes that its waiting
     /// requests enter by this.
     fn set(
         &mut self,
@@ -170,7 +171,8 @@ impl<T: Copy + Ord> FileLocks<T> {
         (change, parted)
     }
 
-    /// Releases all of the owner's locks of one flavour on the inode. Whether there were any.
+    /// Releases all of the owner's locks of one flavour on the inode. Returns whether there were
+    /// any.
     pub(crate) fn release(
         &mut self,
         ino: Ino,
@@ -191,7 +193,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         }
     }
 
-    /// Grants what can be granted now, `max` requests at most, and returns those that no longer
+    /// Grants requests that can be granted now, `max` at most, and returns those that no longer
     /// wait.
     pub(crate) fn grant(&mut self, max: usize, index: &mut LockIndex<T>) -> Vec<T> {
         let mut granted = Vec::new();
@@ -204,8 +206,8 @@ impl<T: Copy + Ord> FileLocks<T> {
         granted
     }
 
-    /// Grants what can be granted on one side of an inode. Returns whether that was all: `granted`
-    /// may have at most `max` requests.
+    /// Grants requests on one side of an inode. Returns whether none is left that can be granted:
+    /// `granted` may have at most `max` requests.
     fn grant_side(
         &mut self,
         (ino, flavour): (Ino, LockFlavour),
@@ -245,8 +247,8 @@ impl<T: Copy + Ord> FileLocks<T> {
         self.side(ino, flavour)?.queue().first_of(class)
     }
 
-    /// Grants a request if nothing is in its way. Returns it, and the classes that other requests
-    /// of its owner enter by that.
+    /// Grants a request if nothing blocks it. Returns it, and the classes that other requests of
+    /// its owner enter by that.
     fn grant_one(
         &mut self,
         place: Place,
@@ -260,8 +262,8 @@ impl<T: Copy + Ord> FileLocks<T> {
         Some((waiter.task, parted))
     }
 
-    /// Whether the inode may have another lock of the user's, or request for one: each of those
-    /// that wait may get what it waits for.
+    /// Whether the inode may have another lock of the user's, or request for one. Each waiting
+    /// request counts, because it may be granted.
     pub(crate) fn has_room(&self, ino: Ino, uid: u32) -> bool {
         self.files.get(&ino).is_none_or(|file| file.has_room(uid))
     }
@@ -280,7 +282,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         }
     }
 
-    /// Drops everything. What waits is not granted.
+    /// Drops everything. Waiting requests are not granted.
     pub(crate) fn clear(&mut self, index: &mut LockIndex<T>) {
         for task in index.tasks_on(|ino| self.files.contains_key(&ino)) {
             self.cancel(task, index);
@@ -291,7 +293,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         }
     }
 
-    /// Drops everything of a client on the inode. [`Self::grant`] comes next.
+    /// Drops everything of a client on the inode. The caller calls [`Self::grant`] next.
     pub(crate) fn forget_client(&mut self, ino: Ino, client: ClientId, index: &mut LockIndex<T>) {
         let places = index.waits_of_client(client).filter(|place| place.ino == ino);
         for place in places.collect::<Vec<_>>() {

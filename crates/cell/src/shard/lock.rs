@@ -1,20 +1,20 @@
 //! Locks that transactions over several cells hold on keys of this cell.
 //!
 //! An operation that lies on one cell runs in one go and holds nothing: it only waits while a
-//! transaction stands in its way. Transactions wait in the order in which they came, and take their
-//! keys in the order of [`LockKey`], so nothing waits in a circle.
+//! transaction blocks it. Transactions wait in the order in which they came, and take their keys in
+//! the order of [`LockKey`], so there is no circle of waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use warren_base::TxnId;
 use warren_proto::{LockKey, LockMode};
 
-/// Who wants a lock that cannot be had yet.
+/// A waiter for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter<T> {
-    /// A transaction that will hold it.
+    /// A transaction, which will hold the lock.
     Txn(TxnId, LockMode, T),
-    /// An operation that tries again when it is released.
+    /// An operation, which runs again when the lock is released.
     Observer(T),
 }
 
@@ -24,7 +24,7 @@ struct Lock<T> {
     waiters: VecDeque<Waiter<T>>,
 }
 
-/// `T` names what is woken.
+/// `T` names a waiting task.
 #[derive(Debug)]
 pub(crate) struct LockTable<T> {
     locks: BTreeMap<LockKey, Lock<T>>,
@@ -89,8 +89,8 @@ impl<T: Copy> LockTable<T> {
         lock.waiters.push_back(Waiter::Observer(task));
     }
 
-    /// Releases `key`, which `txn` holds or waits for. Returns who goes on: transactions hold the
-    /// key now, observers try again.
+    /// Releases `key`, which `txn` holds or waits for. Returns the tasks that continue:
+    /// transactions hold the key now, observers run again.
     pub(crate) fn unlock(&mut self, key: &LockKey, txn: TxnId) -> Vec<T> {
         let Some(lock) = self.locks.get_mut(key) else { return Vec::new() };
         lock.holders.retain(|(holder, _)| *holder != txn);

@@ -1,7 +1,7 @@
-//! Open-file objects: what a handle stands for (Hare 3.4).
+//! Open-file objects: the state behind a handle (Hare 3.4).
 //!
-//! A shard owns the objects of its files. How many there are of each client and user is counted for
-//! the whole cell ([`OpenCounts`]), because all of them together must fit a snapshot in the log.
+//! A shard owns the objects of its files. They are counted for each client and user of the whole
+//! cell ([`OpenCounts`]), because all of them together must fit a snapshot in the log.
 
 use std::hash::Hash;
 
@@ -37,7 +37,7 @@ pub(crate) struct Opens {
     counts: HashMap<Ino, u32, FixedState>,
 }
 
-/// Whether it was the last of those that are counted so.
+/// Decrements the count. Returns whether it was the last one.
 fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> bool {
     let count = counts.get_mut(&key).expect("an open file is counted");
     *count -= 1;
@@ -54,7 +54,7 @@ impl OpenCounts {
         Self { all: 0, by_client, by_user, next: (u64::from(epoch.0) << 40) + 1 }
     }
 
-    /// A handle that no open file had before.
+    /// A handle that was never used before.
     pub(crate) const fn new_handle(&mut self, ino: Ino) -> Handle {
         let handle = Handle { ino, open: self.next };
         self.next += 1;
@@ -89,7 +89,7 @@ impl OpenCounts {
 }
 
 impl Opens {
-    /// The object behind a client's handle; EBADF for one that is forged, closed, or another
+    /// The object behind a client's handle. EBADF if the handle is forged, closed, or another
     /// client's.
     pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
         let file = self.files.get(&handle).filter(|file| file.client == client);
@@ -105,7 +105,8 @@ impl Opens {
         self.counts.contains_key(&ino)
     }
 
-    /// Closes the handle. Returns whether it was the inode's last. EBADF as for [`Self::get`].
+    /// Closes the handle. Returns whether it was the last one of the inode. EBADF as for
+    /// [`Self::get`].
     pub(crate) fn close(
         &mut self,
         handle: Handle,
@@ -117,7 +118,7 @@ impl Opens {
         Ok(one_less(&mut self.counts, handle.ino))
     }
 
-    /// An object as a log has it.
+    /// Adds an object from a log.
     pub(crate) fn restore(&mut self, handle: Handle, file: OpenFile, counts: &mut OpenCounts) {
         match self.files.insert(handle, file) {
             Some(old) => counts.remove(&old),

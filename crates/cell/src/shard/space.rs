@@ -1,14 +1,14 @@
-//! The blocks of one shard: which of its chunks' blocks are used, and which may be used next.
+//! The blocks of one shard: which blocks of its chunks are used, and which may be used next.
 //!
 //! Invariants:
 //! * A block that a durable root may refer to is never handed out: a freed block is *held* until
 //!   the superblock names a checkpoint that was written after it was freed.
 //! * Every block is used, held or free, and `free` counts the free ones.
 //!
-//! Order of a checkpoint: [`Space::seal`] (what was freed before it comes back with this
-//! checkpoint), then [`Space::switched`] or [`Space::failed`]. What the tree was given for one that
-//! failed is retracted: no durable root names it, and it comes back once nothing is being written
-//! there any more.
+//! Order of a checkpoint: [`Space::seal`] (blocks freed before it become free with this
+//! checkpoint), then [`Space::switched`] or [`Space::failed`]. Blocks that the tree was given for a
+//! failed checkpoint are retracted: no durable root names them, and they become free once no write
+//! to them is under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,26 +28,25 @@ pub(crate) struct Space {
     chunks: BTreeMap<u64, Chunk>,
     free: u64,
     used: u64,
-    /// Where the search for a free block goes on, so that what is written together lies together.
+    /// Where the search for a free block continues, so that blocks written together lie together.
     cursor: u64,
     /// Chunks whose record in the tree is out of date.
     stale: BTreeSet<u64>,
-    /// Freed since the last `seal`, and freed before it but not yet durably.
+    /// Blocks freed since the last `seal`, and those freed before it but not yet durably.
     freed: Vec<BlockNo>,
     sealed: Vec<BlockNo>,
     /// Chunks without a used block that leave with the checkpoint being written.
     departing: Vec<u64>,
-    /// Came since the last `seal`, and before it but not yet durably.
+    /// Chunks claimed since the last `seal`, and those claimed before it but not yet durably.
     claimed: Vec<u64>,
     sealed_claims: Vec<u64>,
-    /// Given for a checkpoint that failed, and perhaps still being written.
+    /// Blocks given for a checkpoint that failed, perhaps with writes under way.
     retracted: BTreeSet<BlockNo>,
     /// [`crate::Plant::ReuseBlocks`].
     reuses: bool,
 }
 
-/// A shard with more free blocks gives back the chunks that it does not use, down to so many
-/// blocks.
+/// A shard with more free blocks gives unused chunks back, until it has so many free blocks.
 const FREE_MAX: u64 = 4 * CHUNK_BLOCKS;
 const FREE_MIN: u64 = CHUNK_BLOCKS;
 
@@ -74,7 +73,7 @@ impl Space {
         self.chunks.get(&number).is_some_and(|chunk| chunk.used & bit != 0)
     }
 
-    /// A free chunk becomes the shard's. False if it is so already: a peer gave it away twice.
+    /// A free chunk becomes the shard's. False if it already is: a peer gave it away twice.
     pub(crate) fn claim(&mut self, number: u64) -> bool {
         if self.has(number) {
             return false;
@@ -91,7 +90,7 @@ impl Space {
         self.free
     }
 
-    /// Blocks of the shard's chunks, and of those that are about to leave it.
+    /// Blocks of the shard's chunks, including chunks that are about to leave.
     pub(crate) fn all_blocks(&self) -> u64 {
         (self.chunks.len() + self.departing.len()) as u64 * CHUNK_BLOCKS
     }
@@ -127,7 +126,7 @@ impl Space {
         self.chunks.get(&number).is_some_and(|chunk| (chunk.used | chunk.held) & bit == 0)
     }
 
-    /// A block that a replayed record has put to use. It [is free](Self::is_free).
+    /// Takes a block that a replayed record uses. It [is free](Self::is_free).
     pub(crate) fn take(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         let chunk =
@@ -139,13 +138,13 @@ impl Space {
         self.stale.insert(number);
     }
 
-    /// The same of consecutive blocks.
+    /// The same for consecutive blocks.
     pub(crate) fn take_run(&mut self, first: BlockNo, count: usize) {
         (0..count as u64).for_each(|at| self.take(first.offset(at)));
     }
 
-    /// A block that is not the shard's, or not used, stays what it is: only a damaged image names
-    /// one, and `fsck` says where.
+    /// Frees a block. A block that is not the shard's, or not used, does not change: only a damaged
+    /// image names one, and `fsck` reports it.
     pub(crate) fn free(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         let Some(chunk) = self.chunks.get_mut(&number).filter(|chunk| chunk.used & bit != 0) else {
@@ -164,7 +163,7 @@ impl Space {
         self.freed.push(block);
     }
 
-    /// Takes back a block that was handed out and never written nor named: nothing refers to it.
+    /// Takes back a block that was given but never written or named: nothing refers to it.
     pub(crate) fn give_back(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         self.chunks.get_mut(&number).expect("it was handed out").used &= !bit;
@@ -173,7 +172,7 @@ impl Space {
         self.stale.insert(number);
     }
 
-    /// Takes back a block that was handed out for a checkpoint that failed: it is held until
+    /// Takes back a block that was given for a checkpoint that failed. It is held until
     /// [`Self::reclaim`].
     pub(crate) fn retract(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
@@ -185,7 +184,7 @@ impl Space {
         self.retracted.insert(block);
     }
 
-    /// Nothing is written any more to what was retracted.
+    /// No write to retracted blocks is under way any more.
     pub(crate) fn reclaim(&mut self) {
         for block in std::mem::take(&mut self.retracted) {
             let (number, bit) = split(block);
@@ -194,7 +193,7 @@ impl Space {
         }
     }
 
-    /// Takes a used block for free: [`crate::Plant::DoubleAllocate`].
+    /// Makes a used block free: [`crate::Plant::DoubleAllocate`].
     pub(crate) fn lose(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
         self.chunks.get_mut(&number).expect("a chunk of the shard").used &= !bit;
@@ -208,7 +207,7 @@ impl Space {
         self.reuses = true;
     }
 
-    /// A chunk record that has to be written: its number and bitmap, `None` to remove it.
+    /// The next chunk record to write: its number and bitmap, `None` to remove it.
     pub(crate) fn next_stale(&mut self) -> Option<(u64, Option<u64>)> {
         let number = self.stale.pop_first()?;
         Some((number, self.chunks.get(&number).map(|chunk| chunk.used)))
@@ -219,8 +218,8 @@ impl Space {
         !self.stale.is_empty()
     }
 
-    /// Chunks that could leave now: no block of theirs is used. Their records go with them. So many
-    /// stay that `keep` blocks are free.
+    /// Lets chunks without a used block depart, with their records. Keeps enough of them for `keep`
+    /// free blocks.
     pub(crate) fn depart(&mut self, keep: u64) {
         let mut empty: BTreeSet<u64> = self.freed.iter().map(|block| split(*block).0).collect();
         if self.free > FREE_MAX {
@@ -247,11 +246,11 @@ impl Space {
         &self.departing
     }
 
-    /// The checkpoint that is being written no longer refers to what was freed so far. Returns the
+    /// Blocks that were freed so far are not in the checkpoint that is being written. Returns the
     /// chunks that came and those that leave with it.
     pub(crate) fn seal(&mut self) -> (Vec<u64>, Vec<u64>) {
         self.sealed.append(&mut self.freed);
-        // A chunk that came and leaves within one checkpoint never was the shard's for others.
+        // Other cells never see a chunk that came and leaves within one checkpoint.
         self.sealed_claims.append(&mut self.claimed);
         let (claimed, departing) = (&self.sealed_claims, &self.departing);
         let released = departing.iter().filter(|number| !claimed.contains(number)).copied();
@@ -272,7 +271,7 @@ impl Space {
         std::mem::take(&mut self.departing)
     }
 
-    /// The checkpoint did not happen: the last durable root still refers to what was freed.
+    /// The checkpoint failed: the last durable root still refers to blocks that were freed.
     pub(crate) fn failed(&mut self) {
         self.freed.append(&mut self.sealed);
         self.claimed.append(&mut self.sealed_claims);

@@ -2,9 +2,9 @@
 //! changes.
 //!
 //! Invariants:
-//! * Keys are taken in the order of [`LockKey`], so no circle of transactions waits for itself.
-//! * What a decision changes at other cells is in the record of the decision, and is sent until
-//!   each has acknowledged it.
+//! * Keys are taken in the order of [`LockKey`], so there is no circle of waits.
+//! * The record of a decision contains the changes of other cells. They are sent until each cell
+//!   has acknowledged them.
 
 use std::collections::BTreeMap;
 
@@ -22,20 +22,21 @@ use crate::turn::Turn;
 /// A transaction that is decided, while other cells make their changes.
 ///
 /// ```text
-/// sent ──no entry is to be changed any more──▶ answered: this cell's keys are released
+/// sent ──every entry is changed──▶ answered: this cell's keys are released
 ///   └──all have acknowledged──▶ the tree's cell is sent its part ──acknowledged──▶ finished
 /// ```
 #[derive(Debug)]
 struct Committing {
     /// Cells that were sent their changes and have not acknowledged them.
     sent: BTreeMap<CellId, Vec<Change>>,
-    /// The cell that is sent its changes last: it holds the lock on the tree's shape.
+    /// The cell that is sent its changes last, because it holds the lock on the tree's shape.
     last: Option<(CellId, Vec<Change>)>,
     unlock_tree: bool,
-    /// A predecessor has decided it. Which cell holds the tree's shape for it is not known any
-    /// more.
+    /// A predecessor has decided it. It is not known any more which cell holds the tree's shape for
+    /// it.
     is_recovered: bool,
-    /// What stays locked here, and the task that does not answer, until all entries are changed.
+    /// The keys that stay locked here, and the task that does not answer, until all entries are
+    /// changed.
     held: Vec<LockKey>,
     task: Option<TaskId>,
 }
@@ -47,7 +48,7 @@ impl Committing {
         self.sent.values().chain(last).flatten().any(Change::is_of_entry)
     }
 
-    /// Whether `cell` must not release yet what it holds, or may have held, of the tree's shape.
+    /// Whether `cell` must keep the tree's shape locked, which it holds or may have held.
     fn needs_tree_of(&self, cell: CellId) -> bool {
         self.is_recovered || self.last.as_ref().is_some_and(|(last, _)| *last == cell)
     }
@@ -60,18 +61,18 @@ pub(crate) struct Coordinator {
     /// The tasks that wait for another cell's answer.
     tasks: BTreeMap<TxnId, TaskId>,
     committing: BTreeMap<TxnId, Committing>,
-    /// Steps from a directory to the one above that moves of directories have taken.
+    /// Steps from a directory to its parent that moves of directories have taken.
     pub(crate) steps_up: u64,
 }
 
-/// What a participant has answered.
+/// The answer of a participant.
 pub(crate) enum Outcome {
     Prepared(Vec<(LockKey, KeyValue)>),
     Peeked(Ino, Option<InodeValue>),
     Refused(Errno),
 }
 
-/// Whether a key can be worth that.
+/// Whether the value fits the key.
 const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
     matches!(
         (key, value),
@@ -108,8 +109,8 @@ impl Coordinator {
         task.txn = Some(Box::new(Txn::new(self.new_id(turn))));
     }
 
-    /// Whether the transaction holds all that its operation touched. If not, sees to it that it
-    /// will; the operation then has to run again.
+    /// Whether the transaction holds all keys that its operation touched. If not, it requests them,
+    /// and the operation has to run again.
     pub(crate) fn hold_all(
         &mut self,
         shards: &mut Shards,
@@ -140,7 +141,8 @@ impl Coordinator {
         Ok(false)
     }
 
-    /// Locks what is wanted, in order. Waits as often as need be; called again each time.
+    /// Locks the wanted keys, in order. Waits as often as necessary; the caller calls it again each
+    /// time.
     pub(crate) fn acquire(
         &mut self,
         shards: &mut Shards,
@@ -162,7 +164,7 @@ impl Coordinator {
             txn.awaits = Awaits::Nothing;
         }
         while let Some((key, mode)) = txn.wanted.pop_first() {
-            // A key without an owner is none that an operation touches: the view saw to that.
+            // No operation touches a key without an owner, because the view checks that.
             let owner = turn.volume.owner(key.shard()).ok_or(Errno::ESTALE)?;
             if owner == turn.volume.id {
                 txn.held.insert(key.clone(), mode);
@@ -196,7 +198,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Looks at an inode of another cell, under locks that keep what is looked at from changing.
+    /// Looks at an inode of another cell. Locks prevent changes meanwhile.
     pub(crate) fn peek(
         &mut self,
         (id, task): (TaskId, &mut Task),
@@ -222,7 +224,7 @@ impl Coordinator {
         tasks: &mut Tasks,
         turn: &mut Turn<'_>,
     ) {
-        // An answer to a transaction that is not known here is late or forged: it changes nothing.
+        // An answer to an unknown transaction is late or forged, and changes nothing.
         let Some(task_id) = self.tasks.get(&id).copied() else { return };
         let Some(task) = tasks.get_mut(task_id) else { return };
         let is_asked = |txn: &&mut Box<Txn>| txn.id == id && txn.awaited_cell() == Some(from);
@@ -291,7 +293,7 @@ impl Coordinator {
         self.advance(shards, txn.id, turn);
     }
 
-    /// The tasks whose transactions are decided and which are not answered.
+    /// The tasks whose transactions are decided and that are not answered.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = TaskId> {
         self.committing.values().filter_map(|commit| commit.task)
     }
@@ -301,7 +303,7 @@ impl Coordinator {
         self.committing.get(&txn).is_some_and(Committing::changes_entries)
     }
 
-    /// Whether a decision of a predecessor is not acknowledged by all.
+    /// Whether some cell has not acknowledged a decision of a predecessor.
     pub(crate) fn has_recovered(&self) -> bool {
         self.committing.values().any(|commit| commit.is_recovered)
     }
@@ -318,8 +320,8 @@ impl Coordinator {
         send_request(to, request, turn);
     }
 
-    /// Sends `cell`, which has lost what it held, its part of every transaction that it may not
-    /// have made.
+    /// Sends `cell`, which has lost its state, its part of every transaction that it may not have
+    /// made.
     pub(crate) fn send_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.sent.get(&cell) {
@@ -329,7 +331,7 @@ impl Coordinator {
         }
     }
 
-    /// A transaction that a predecessor has decided is to be made by other cells.
+    /// Other cells have to make a transaction that a predecessor has decided.
     fn take_over(&mut self, txn: TxnId, others: Vec<Change>, turn: &Turn<'_>) {
         let mut sent: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in others {
@@ -342,8 +344,7 @@ impl Coordinator {
         self.committing.insert(txn, commit);
     }
 
-    /// Goes on with what a predecessor has decided: sends all of it to every cell, and only then
-    /// that this is all.
+    /// Continues the decisions of a predecessor: sends each to its cells, and only then `AllSaid`.
     pub(crate) fn resume(
         &mut self,
         shards: &mut Shards,
@@ -374,7 +375,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes on with a decided transaction: answers when all entries are changed, and takes the next
+    /// Continues a decided transaction: answers when all entries are changed, and takes the next
     /// step when every cell that was sent its changes has made them.
     fn advance(&mut self, shards: &mut Shards, id: TxnId, turn: &mut Turn<'_>) {
         let Some(commit) = self.committing.get_mut(&id) else { return };
@@ -399,7 +400,7 @@ impl Coordinator {
         self.send_all_said(turn);
     }
 
-    /// Releases everything that the task's transaction holds, here and elsewhere. The task has none
+    /// Releases all keys of the task's transaction, here and elsewhere. The task has no transaction
     /// afterwards.
     pub(crate) fn abort(&mut self, shards: &mut Shards, task: &mut Task, turn: &mut Turn<'_>) {
         let Some(txn) = task.txn.take() else { return };
@@ -415,7 +416,7 @@ impl Coordinator {
         turn.txn_ends(txn.id);
     }
 
-    /// Sends `AllSaid` to each cell that recovers, once it was sent all that was decided here.
+    /// Sends `AllSaid` to each recovering cell that was sent all decisions of this cell.
     pub(crate) fn send_all_said(&self, turn: &mut Turn<'_>) {
         if !turn.log.image.is_open() {
             return;

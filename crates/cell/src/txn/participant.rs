@@ -1,9 +1,10 @@
-//! Transactions of other cells: what they have locked at this one, and what they change here.
+//! Transactions of other cells: the keys that they have locked at this cell, and their changes
+//! here.
 //!
 //! Invariants:
-//! * Whatever a prepared transaction may change, it can: blocks for it are set aside.
-//! * A transaction's changes are made once, however often they are sent: the log says which were
-//!   made.
+//! * Every change that a prepared transaction may make is possible: blocks for it are set aside.
+//! * A transaction's changes are made once, however often they are sent: the log names the
+//!   transactions that were made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +42,7 @@ struct Participant {
 enum State {
     /// A task locks the keys of a prepare.
     Locking(TaskId),
-    /// Every prepare is answered. A commit or an abort will come.
+    /// Every prepare is answered. A commit or an abort will follow.
     Prepared,
 }
 
@@ -61,7 +62,7 @@ impl Participant {
 #[derive(Debug, Default)]
 pub(crate) struct Participants {
     known: BTreeMap<TxnId, Participant>,
-    /// Those whose changes were made here and that no checkpoint has made durable.
+    /// Transactions whose changes were made here and that no checkpoint has made durable.
     applied: BTreeSet<TxnId>,
     /// Tasks that make changes again after a recovery.
     making_again: usize,
@@ -99,12 +100,12 @@ impl Participants {
         } else if self.applied.contains(&txn) {
             send_reply(from, PeerReply::Committed { txn }, turn);
         } else {
-            // What is not made has its locks.
+            // A transaction that was not made still has its locks.
             suspect(from, turn);
         }
     }
 
-    /// Whether the change is of something here that the transaction has locked for it.
+    /// Whether the transaction has locked the object of the change.
     fn has_locked(&self, shards: &Shards, txn: TxnId, change: &Change) -> bool {
         let key = match change {
             Change::AddEntry { dir, name, .. }
@@ -121,7 +122,7 @@ impl Participants {
             && shards.get(&key.shard()).is_some_and(|shard| shard.locks.is_held(&key, txn))
     }
 
-    /// Locks the keys one after the other, then answers what they are worth.
+    /// Locks the keys one after the other, then answers with their values.
     pub(crate) fn prepare(
         &mut self,
         shards: &mut Shards,
@@ -159,7 +160,7 @@ impl Participants {
         Ok(())
     }
 
-    /// Everything is locked: revokes, sets blocks aside, and reads.
+    /// Everything is locked. Now revokes leases, sets blocks aside, and reads the values.
     fn prepared(
         &mut self,
         shards: &mut Shards,
@@ -190,7 +191,7 @@ impl Participants {
             if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
                 && shard.linked_or_open(*dir)?.is_some()
             {
-                // What the coordinator decides cannot be refused later.
+                // A decision of the coordinator cannot be refused later.
                 let entry = shard.entry(turn.volume.secret, *dir, name)?;
                 shard.check_entry(*dir, name, entry)?;
             }
@@ -231,7 +232,7 @@ impl Participants {
             let shard = &shards[&home];
             let budget = shard.budget();
             let blocks = own().map(|(key, mode)| budget.change_under(key, *mode)).sum();
-            // An entry comes where there is no name yet.
+            // The transaction may add an entry if the name does not exist yet.
             let grows = own().any(|(key, mode)| match key {
                 LockKey::New(_) => true,
                 LockKey::Name(dir, name) if writes(*mode) => {
@@ -300,8 +301,8 @@ impl Participants {
         Ok(())
     }
 
-    /// Makes a decided transaction's changes on this cell unless they are made: after a recovery of
-    /// either side. Its keys are locked, or no client is served yet.
+    /// Makes a decided transaction's changes on this cell unless they were made, after a recovery
+    /// of either side. Its keys are locked, or no client is served yet.
     pub(crate) fn make_again(
         &mut self,
         shards: &mut Shards,
@@ -335,8 +336,8 @@ impl Participants {
         Ok(())
     }
 
-    /// Releases what the transaction holds at this cell, which takes part in it. Returns the task
-    /// that still locks for it, which is to be dropped.
+    /// Releases the keys of a transaction in which this cell takes part. Returns the task that
+    /// still takes locks for it, which the caller drops.
     pub(crate) fn leave(
         &mut self,
         shards: &mut Shards,
@@ -359,7 +360,8 @@ impl Participants {
         }
     }
 
-    /// The transactions of a cell that take part here; `locking` those that are not prepared.
+    /// The transactions of a cell that take part here. If `locking`, only those that are not
+    /// prepared.
     pub(crate) fn of_cell(&self, cell: CellId, locking: bool) -> Vec<TxnId> {
         let is_wanted = |(txn, participant): &(&TxnId, &Participant)| {
             txn.cell == cell && (!locking || matches!(participant.state, State::Locking(_)))
@@ -375,7 +377,7 @@ impl Participants {
         send_reply(to, PeerReply::Refused { txn, errno }, turn);
     }
 
-    /// A coordinator wants these keys locked.
+    /// A coordinator asks for these locks.
     pub(crate) fn receive_prepare(
         &mut self,
         shards: &Shards,
@@ -384,7 +386,7 @@ impl Participants {
         keys: Vec<(LockKey, LockMode)>,
         turn: &mut Turn<'_>,
     ) {
-        // A checkpoint makes room, and that waits for transactions: this one has to begin anew.
+        // A checkpoint makes room, and it waits for transactions. So this one has to begin again.
         if !turn.log_has_room() {
             return send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, turn);
         }
@@ -401,7 +403,7 @@ impl Participants {
         participant.state = State::Locking(task);
     }
 
-    /// A coordinator has decided: these changes are to be made.
+    /// A coordinator has decided these changes.
     pub(crate) fn receive_commit(
         &self,
         shards: &Shards,
@@ -416,12 +418,12 @@ impl Participants {
         turn.waits.start(Work::Commit { from, txn, changes });
     }
 
-    /// Whether every change is made that was sent again to this cell, which recovers.
+    /// Whether every change is made that was sent again to this recovering cell.
     pub(crate) const fn has_made_all_again(&self) -> bool {
         self.making_again == 0
     }
 
-    /// The log says that the changes of this transaction were made here.
+    /// The log names the transaction as made here.
     pub(crate) fn was_applied(&mut self, txn: TxnId) {
         self.applied.insert(txn);
     }

@@ -1,5 +1,5 @@
-//! The way up from a directory to the root, which images and peers may make as long as they like,
-//! or a circle.
+//! The way from a directory up to the root. Images and peers may make it as long as they like, or a
+//! circle.
 
 use warren_base::limits::DEPTH_MAX;
 use warren_base::{Errno, Ino};
@@ -11,10 +11,10 @@ use warren_proto::{
 
 use crate::bench::*;
 
-/// Directories of shard 2, the peer's, have these numbers and up.
+/// Directories of shard 2, which is the peer's, have numbers from here on.
 const THERE: u64 = 2 << 48 | 1;
 
-/// A sixth of what `DEPTH_MAX` allows.
+/// A sixth of the steps that `DEPTH_MAX` allows.
 const DEEP: u64 = 20_000;
 
 fn into_dir() -> Request {
@@ -47,8 +47,8 @@ fn directory_there(ino: Ino, parent: Ino) -> InodeValue {
     InodeValue { attr: Attr { ino, ..attr }, parent, entries: 1 }
 }
 
-/// Asks, and answers each look at an inode of the peer's by what `parent` says. The answer, and how
-/// many looks.
+/// Sends a request, and answers each peek at an inode of the peer's with the parent that `parent`
+/// returns. Returns the answer and the number of peeks.
 fn with_peer(
     bench: &mut Bench,
     request: Request,
@@ -84,7 +84,7 @@ fn a_circle_of_directories_is_an_error() {
         image.change(around, |inode| inode.parent = DIR);
         let mut bench = bench_with_sub(&mut image, false);
         assert_eq!(bench.call(into_dir()), Err(Errno::EIO));
-        // Nothing is held by it: others go on.
+        // The failed rename holds nothing, so other requests continue.
         assert!(bench.call(create(Ino::ROOT, "other", FileKind::Directory)).is_ok());
         let (from, dir, flags) = (Ino::ROOT, around, RenameFlags::empty());
         let (from_name, name) = (name("other"), name("x"));
@@ -117,7 +117,7 @@ fn a_deep_directory_costs_each_step_once() {
     assert!(bench.steps_up() < DEEP + 1000, "{} steps", bench.steps_up());
 }
 
-/// All on one cell, which has forgotten none of it: other requests are not held up for long.
+/// All directories are on one cell and in memory, and other requests do not wait long.
 #[test]
 fn a_deep_directory_on_one_cell_costs_each_step_once() {
     let mut bench = bench_with_sub(&mut Image::new(), false);
@@ -131,7 +131,7 @@ fn a_deep_directory_on_one_cell_costs_each_step_once() {
     let rename = Request::Rename { from, from_name, dir, name, flags };
     assert_eq!(bench.call(rename), Ok(Reply::Done));
     assert!((2000..3000).contains(&bench.steps_up()), "{} steps", bench.steps_up());
-    // And not below itself.
+    // And a directory must not move below itself.
     let from_name = crate::bench::name("dir");
     let below = Request::Rename { from, from_name, dir, name: crate::bench::name("x"), flags };
     assert_eq!(bench.call(below), Err(Errno::EINVAL));
@@ -147,8 +147,8 @@ fn a_way_without_end_is_given_up() {
     assert_eq!(bench.call(create(Ino::ROOT, "other", FileKind::Fifo)).map(drop), Ok(()));
 }
 
-/// Of two ways the first ends where nothing is, which is not asked again for each step of the
-/// second.
+/// There are two ways up. The first ends at a missing inode, and this end is not looked up again
+/// for each step of the second.
 #[test]
 fn two_ways_cost_each_step_once() {
     let mut image = Image::new();
@@ -181,7 +181,7 @@ fn two_ways_cost_each_step_once() {
     assert_eq!((answer, peeks), (Some(Ok(Reply::Done)), 101));
 }
 
-/// What was not asked for is no answer, and its sender is reported.
+/// The cell does not accept an answer to a question that it did not ask, and reports the sender.
 #[test]
 fn a_peer_that_answers_for_another_inode_is_suspected() {
     let mut image = Image::new();

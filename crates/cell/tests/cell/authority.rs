@@ -1,5 +1,5 @@
-//! What a client may do: that it must have reached an inode to name it, and the modes that Linux
-//! checks then.
+//! The rights of a client: it must have reached an inode to name it, and then the modes apply that
+//! Linux checks.
 
 use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_proto::{
@@ -11,11 +11,11 @@ use warren_proto::{
 use crate::bench::*;
 use crate::hostile_images::rename;
 
-/// Owns nothing of the image.
+/// A user that owns nothing of the image.
 const USER: ClientId = ClientId(8);
 const UID: u32 = 1000;
 
-/// The volume, in which the file has this mode, with a user in it that owns nothing.
+/// A volume in which the file has this mode, with a user who owns nothing.
 fn bench(file_mode: u16) -> Bench {
     let mut image = Image::new();
     image.change(FILE, |inode| inode.mode = file_mode);
@@ -101,7 +101,7 @@ fn a_number_alone_names_nothing() {
         let wrong = [Capability::NONE, foreign, other_inode, Capability(right.0 ^ 1)];
         for request in naming(ino) {
             for wrong in wrong {
-                // Of the two inodes of a request either may be the one that was not reached.
+                // If a request names two inodes, either may be the one that was not reached.
                 let mut shown = KEY.all_for(USER, &request);
                 let (inode, _) = request.named();
                 let place = if inode == Some(ino) { &mut shown.inode } else { &mut shown.other };
@@ -122,7 +122,10 @@ fn a_number_alone_names_nothing() {
 fn a_permitted_walk_gives_the_capability() {
     let mut bench = bench(0o600);
     let lookup = |dir, text| Request::Lookup { dir, name: name(text) };
-    assert!(ask(&mut bench, lookup(Ino::ROOT, "file")).is_ok(), "whoever may search may look");
+    assert!(
+        ask(&mut bench, lookup(Ino::ROOT, "file")).is_ok(),
+        "a client that may search may look up"
+    );
     assert_eq!(bench.granted, KEY.capability(USER, FILE));
     ask(&mut bench, create(Ino::ROOT, "mine", FileKind::Regular)).expect("made");
     assert!(!bench.granted.is_none());
@@ -230,7 +233,8 @@ fn a_stranger_takes_no_set_id_bits_away() {
 #[test]
 fn a_new_length_takes_the_set_id_bits_away() {
     let cut = SetAttr { size: Some(1), ..SetAttr::default() };
-    // Set-gid without execution by the group stays, but for a stranger to the group.
+    // Set-gid without execution by the group stays, unless a user outside the group makes the
+    // change.
     for (mode, after) in [(0o6777, 0o777), (0o4777, 0o777), (0o2766, 0o766), (0o1777, 0o1777)] {
         let mut by_path = bench(mode);
         ask(&mut by_path, set(FILE, cut)).expect("writable");
@@ -321,7 +325,7 @@ fn locks_and_fsync_need_an_open_file() {
         let other_file = Request::Fsync { ino: DIR, handle: Some(handle), data_only: true };
         assert_eq!(ask(&mut bench, other_file), Err(Errno::EBADF));
     }
-    // Root's own lock is not in this client's hands.
+    // The client cannot release root's own lock.
     let spec = lock(flock, exclusive);
     let (ino, owner) = (FILE, LockOwner(1));
     ask(&mut bench, Request::ReleaseLocks { ino, owner }).expect("one's own");

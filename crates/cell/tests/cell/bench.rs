@@ -1,5 +1,5 @@
-//! A cell alone, or with a peer that a test speaks for: its device, its memory, and a supervisor
-//! that grants every checkpoint.
+//! A cell alone, or with a peer that the test plays: its device, its memory, and a supervisor that
+//! grants every checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub use crate::image::{FIRST_CHUNK, Image, RESERVED, SECRET, entry_key, name};
 
 pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
 pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
-/// Half as much again as the smallest log, of which half is its reserve.
+/// One and a half times the smallest log, of which half is the reserve.
 const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
 pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS };
 pub const CHUNKS: u64 = 40;
@@ -115,36 +115,37 @@ pub struct Bench {
     effects: Vec<Effect>,
     pub answers: BTreeMap<u32, Answer>,
     pub sent: Vec<PeerBody>,
-    /// Whether it has said that it cannot serve.
+    /// Whether it has reported that it cannot serve.
     pub is_broken: bool,
     /// Shards that it has given up.
     pub given_up: BTreeSet<ShardId>,
-    /// How often it found that a peer is not honest.
+    /// How often it has reported a peer.
     pub suspicions: u32,
-    /// Requests that wait for file locks, as it has said.
+    /// Requests that wait for file locks, as it has reported.
     pub lock_waiters: Vec<SlotRef>,
     checkpoint: u64,
-    /// Where its log ends, once it has said so.
+    /// Where its log ends, once it has reported that.
     log_end: Option<Lsn>,
-    /// Whether a checkpoint is granted as soon as it is asked for; if not, whether one was.
+    /// Whether a checkpoint is granted as soon as it is requested; if not, whether one was
+    /// requested.
     pub grants: bool,
     wants: bool,
-    /// What comes of writes, but for those of the log.
+    /// The result of writes, except those of the log.
     pub fails: Option<Errno>,
     /// Blocks that cannot be read.
     unreadable: BTreeSet<BlockNo>,
-    /// Whether writes to chunks take for ever, and those that do.
+    /// Whether writes to chunks do not finish, and those that are held.
     pub is_slow: bool,
     under_way: Vec<Effect>,
     /// Whether the supervisor's flushes fail.
     pub broken_device: bool,
-    /// So many of the next checkpoints the device refuses.
+    /// The device refuses so many of the next checkpoints.
     pub refused: u32,
     /// Chunks that the host of a sparse pool has room for, and those that it has allocated.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
     pub seq: u32,
-    /// What came with the last answer.
+    /// The capability that came with the last answer.
     pub granted: Capability,
 }
 
@@ -272,7 +273,7 @@ impl Bench {
         self.cell.is_ready()
     }
 
-    /// Steps that renames made from a directory to the one above.
+    /// Steps from a directory to its parent that renames made.
     pub fn steps_up(&self) -> u64 {
         self.cell.steps_up()
     }
@@ -301,7 +302,7 @@ impl Bench {
         self.apply(Event::Order(admit));
     }
 
-    /// The process dies, and another takes over what it had in memory.
+    /// The process dies, and another takes over its memory.
     pub fn take_over(&mut self) {
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Process;
@@ -312,7 +313,7 @@ impl Bench {
         assert!(self.cell.is_ready() && !self.is_broken);
     }
 
-    /// The power is cut, and another fleet finds what is on the device.
+    /// The power is cut, and another fleet starts with the contents of the device.
     pub fn cut_power(&mut self) {
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Power;
@@ -326,9 +327,9 @@ impl Bench {
         assert!(self.cell.is_ready() && !self.is_broken);
     }
 
-    /// Takes the checkpoint that was asked for.
+    /// Takes the checkpoint that was requested.
     pub fn grant(&mut self) {
-        assert!(std::mem::take(&mut self.wants), "nobody wants a checkpoint");
+        assert!(std::mem::take(&mut self.wants), "no checkpoint is wanted");
         self.begin_checkpoint();
     }
 
@@ -438,7 +439,7 @@ impl Bench {
         blocks.collect()
     }
 
-    /// What was slow is done.
+    /// Finishes the held writes.
     pub fn finish_writes(&mut self) {
         self.is_slow = false;
         for effect in std::mem::take(&mut self.under_way) {
@@ -447,18 +448,18 @@ impl Bench {
         }
     }
 
-    /// The checkpoint under way is given up.
+    /// Abandons the checkpoint under way.
     pub fn abandon(&mut self) {
         self.apply(Event::Order(Order::Abandoned { number: self.checkpoint }));
     }
 
-    /// Begins a checkpoint that nobody asked for.
+    /// Begins a checkpoint that no cell has requested.
     pub fn begin_checkpoint(&mut self) {
         self.checkpoint += 1;
         self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
     }
 
-    /// The log records that are kept for the shard, in the one chunk that they need.
+    /// The log records that are kept for the shard, in one chunk.
     pub fn kept(&self, shard: u16) -> KeptRecords {
         let at = |chunk: u64, block: u64| &self.device[&BlockNo(chunk * CHUNK_BLOCKS + block)][..];
         let owned = &self.config.owned_chunks[&ShardId(shard)];
@@ -472,7 +473,7 @@ impl Bench {
         KeptRecords::decode(&bytes).expect("intact")
     }
 
-    /// How many blocks of chunks begin with what clients write.
+    /// How many blocks of chunks begin with data of clients.
     pub fn written(&self) -> usize {
         let is_data = |(block, bytes): &(&BlockNo, &Vec<u8>)| {
             **block < LOG.start && bytes.starts_with(&[7; 100])
@@ -528,7 +529,7 @@ impl Bench {
         Some(Event::Order(order))
     }
 
-    /// What the last checkpoint holds of a shard.
+    /// A record of a shard in the last checkpoint.
     pub fn recorded(&self, shard: usize, key: &Key) -> Option<Value> {
         let (id, root) = self.config.roots[shard];
         let root = root.expect("used");
@@ -542,7 +543,7 @@ impl Bench {
         }
     }
 
-    /// A successor is started from this.
+    /// Keeps the checkpoint, from which a successor starts.
     fn record(&mut self, number: u64, written: &Written) {
         let config = &mut self.config;
         (config.generation, config.log.start) = (number, written.log_start);
@@ -571,12 +572,12 @@ impl Bench {
         self.ask_as(CLIENT, request)
     }
 
-    /// As a client that has reached what the request names.
+    /// Sends the request as a client that has reached the inodes which it names.
     pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
         self.ask_through(client, 0, request)
     }
 
-    /// On behalf of a user, if it is a front that asks.
+    /// Sends the request on behalf of a user, if the client is a front.
     pub fn ask_through(&mut self, client: ClientId, uid: u32, request: Request) -> Option<Answer> {
         let capabilities = KEY.all_for(client, &request);
         self.ask_with(client, RequestHeader { uid, capabilities, ..Default::default() }, request)
@@ -589,20 +590,20 @@ impl Bench {
         request: Request,
     ) -> Option<Answer> {
         self.seq += 1;
-        // Every request has a slot of its own, as some may never be answered.
+        // Every request has a slot of its own, because some are never answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
         let header = RequestHeader { seq: self.seq, payload_len: 100, ..header };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }
 
-    /// What was asked last is in its slot still, or again.
+    /// Offers the last request again, which is still in its slot.
     pub fn ask_again(&mut self, request: Request) -> Option<Answer> {
         self.seq -= 1;
         self.ask(request)
     }
 
-    /// The driver refuses what was asked last, or what comes next.
+    /// The driver refuses the last request, or the next one.
     pub fn refuse(&mut self, is_next: bool) -> Option<Answer> {
         self.seq += u32::from(is_next);
         let from = SlotRef { client: CLIENT, slot: SlotNo(self.seq as u16) };
@@ -620,7 +621,7 @@ impl Bench {
         self.hear_at(Lsn(0), body);
     }
 
-    /// Hears something that rests on the peer's log.
+    /// Receives a message that depends on the peer's log.
     pub fn hear_at(&mut self, lsn: Lsn, body: PeerBody) {
         let message = PeerMessage { lsn, body };
         self.apply(Event::Peer { from: PEER, message });

@@ -1,5 +1,5 @@
-//! Images with right checksums that contradict themselves, and peers that talk nonsense: whatever a
-//! disk or a peer can say, every request is answered, or the shard is said to be broken; nothing
+//! Images with right checksums that contradict themselves, and peers that send nonsense. Whatever a
+//! disk or a peer contains, every request is answered, or the shard is reported as broken. Nothing
 //! panics.
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, Errno, Ino, ShardId, Timestamp};
@@ -51,7 +51,8 @@ fn workload() -> Vec<Request> {
     ]
 }
 
-/// Answers to the whole workload; `None` if the cell gave a shard up. It answers then too.
+/// The answers to the whole workload; `None` if the cell gave a shard up, in which case it answers
+/// too.
 fn outcome(plant: impl FnOnce(&mut Image)) -> Option<Vec<Answer>> {
     let mut image = Image::new();
     plant(&mut image);
@@ -74,12 +75,13 @@ fn a_sound_image_is_served() {
 
 #[test]
 fn a_shard_with_records_of_chunks_that_are_not_its_own_is_given_up() {
-    // Nobody's, the reserved ones, another shard's, and one whose first block has no number.
+    // An unowned chunk, the reserved ones, another shard's, and one whose first block has no
+    // number.
     for chunk in [6, 0, 5, 1 << 58] {
         let broken = outcome(|image| image.put(0, Key::chunk(chunk), Value::Chunk(0)));
         assert_eq!(broken, None, "chunk {chunk}");
     }
-    // The map of the past: the chunk of the tree itself is somebody else's.
+    // An outdated map: the chunk of the tree itself belongs to another shard.
     assert_eq!(outcome(|image| image.owned = [(ShardId(1), vec![5])].into()), None);
 }
 
@@ -153,7 +155,7 @@ fn names_that_lead_nowhere_are_errors() {
         let answers = outcome(|image| image.entry(Ino::ROOT, "lost", ino, FileKind::Regular));
         assert!(!errors(&answers.expect("not broken")).is_empty(), "{ino:?}");
     }
-    // A directory that says that its parent is of no shard.
+    // The directory's parent is in a shard that does not exist.
     let mut image = Image::new();
     image.change(DIR, |inode| inode.parent = Ino(0xffff << 48 | 1));
     let mut bench = Bench::new(&image, false);
@@ -162,7 +164,7 @@ fn names_that_lead_nowhere_are_errors() {
     assert_eq!(moved, Err(Errno::EIO));
 }
 
-/// As many pieces as the image likes: no more are read than an answer holds.
+/// A target may have any number of pieces. No more are read than fit a reply.
 #[test]
 fn targets_and_attributes_without_end_are_errors() {
     let pieces = |count: u64| {
@@ -186,7 +188,7 @@ fn targets_and_attributes_without_end_are_errors() {
     assert_eq!(pieces(20), (Err(Errno::EIO), Err(Errno::E2BIG)));
 }
 
-/// A client may name any inode, also as the second of two.
+/// A client may name any inode, also as the second inode of a request.
 #[test]
 fn a_shard_that_the_volume_has_not_is_stale() {
     for peers in [false, true] {
@@ -199,7 +201,7 @@ fn a_shard_that_the_volume_has_not_is_stale() {
     }
 }
 
-/// Fills the bucket that `text` belongs to, until a name as long has no room.
+/// Fills the bucket of `text` until a name of that length has no room.
 fn fill_bucket(image: &mut Image, text: &str) {
     let kind = FileKind::Regular;
     let mut bucket = Vec::new();
@@ -235,7 +237,7 @@ fn a_full_bucket_takes_no_further_name() {
     assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
 }
 
-/// The cell that decides may be another: then this one refuses to prepare.
+/// Another cell may decide. Then this cell refuses to prepare.
 #[test]
 fn a_full_bucket_is_refused_to_a_peer_before_it_decides() {
     use warren_base::TxnId;
@@ -257,9 +259,9 @@ fn a_full_bucket_is_refused_to_a_peer_before_it_decides() {
     }
 }
 
-/// A directory may be gone when a peer locks a name in it: then that is what the peer hears.
+/// A directory may be gone when a peer locks a name in it. Then the reply contains that.
 #[test]
-fn a_name_in_no_directory_is_told_to_a_peer() {
+fn a_prepare_in_a_missing_directory_returns_no_value() {
     use warren_base::TxnId;
     use warren_proto::{KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
     let mut bench = Bench::new(&Image::new(), true);
@@ -269,15 +271,15 @@ fn a_name_in_no_directory_is_told_to_a_peer() {
     let keys = vec![(inode.clone(), LockMode::Read), (entry.clone(), LockMode::Write)];
     let prepare = PeerRequest::Prepare { txn, client: CLIENT, keys };
     bench.sent.clear();
-    let mut hear = |message| bench.hear(message);
-    hear(PeerBody::Pool(PoolMessage::Hello));
-    hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
-    hear(PeerBody::Request(prepare));
+    let mut receive = |message| bench.hear(message);
+    receive(PeerBody::Pool(PoolMessage::Hello));
+    receive(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
+    receive(PeerBody::Request(prepare));
     let values = vec![(inode, KeyValue::Inode(None)), (entry, KeyValue::Name(None))];
     assert_eq!(bench.sent.pop(), Some(PeerBody::Reply(PeerReply::Prepared { txn, values })));
 }
 
-/// Only what a transaction has locked is changed by it, and only what can be.
+/// A transaction changes only keys that it has locked, and only if the change is possible.
 #[test]
 fn a_peers_changes_are_looked_at() {
     use warren_base::TxnId;
@@ -318,19 +320,19 @@ fn chunks_from_a_peer_are_looked_at() {
     let transfer = |chunk| pool(PoolMessage::Transfer { search, elements: vec![chunk], left: 0 });
     bench.hear(pool(PoolMessage::Hello));
     bench.hear(pool(PoolMessage::Ready { members: vec![] }));
-    // Reserved, beyond the device, and one that shard 0 has.
+    // Reserved chunks, chunks beyond the device, and a chunk of shard 0.
     for chunk in [0, RESERVED - 1, CHUNKS, u64::MAX, 4] {
         bench.sent.clear();
         bench.hear(transfer(chunk));
         assert_eq!(bench.sent, [], "chunk {chunk} was taken");
         assert_eq!(std::mem::take(&mut bench.suspicions), 1, "chunk {chunk}");
     }
-    // Cells that do not exist are not greeted.
+    // The cell sends nothing to cells that do not exist.
     bench.hear(pool(PoolMessage::Ready { members: vec![CellId(60)] }));
     assert_eq!(bench.sent, []);
     bench.hear(transfer(30));
     assert!(matches!(bench.sent[..], [PeerBody::Pool(PoolMessage::Taken { .. })]));
-    // One chunk twice: the cell uses it once, and goes on.
+    // The same chunk twice: the cell uses it once, and continues.
     bench.hear(transfer(30));
     for n in 0..20 {
         assert!(bench.call(create(Ino::ROOT, &format!("f{n}"), FileKind::Regular)).is_ok());

@@ -1,5 +1,5 @@
-//! Logs whose checksums are right and whose records cannot have been made: the shard is given up,
-//! and nothing panics.
+//! Logs with right checksums whose records no cell can have made. The shard is given up, and
+//! nothing panics.
 
 use warren_base::limits::{CHUNK_BLOCKS, FILE_SIZE_MAX};
 use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
@@ -12,7 +12,7 @@ use crate::bench::*;
 
 const NOW: Timestamp = Timestamp(7);
 const ABSENT: Ino = Ino(9);
-/// A block of the first shard's chunk that nothing uses, and one that a file does.
+/// A block of the first shard's chunk that is not used, and one that a file uses.
 const FREE: BlockNo = BlockNo(4 * CHUNK_BLOCKS + 40);
 const USED: BlockNo = BlockNo(4 * CHUNK_BLOCKS);
 
@@ -46,9 +46,9 @@ fn is_broken(steps: Vec<Step>) -> bool {
 }
 
 #[test]
-fn what_cannot_be_read_behind_a_log_is_in_nobodys_way() {
+fn blocks_behind_a_log_need_not_be_readable() {
     let linked = vec![(vec![Step::Change(Change::AddLink { ino: FILE, now: NOW })], Cause::Cell)];
-    // More than a block of them.
+    // More than fit a block.
     let long = vec![linked[0].clone(); 100];
     let serves = |records: &[(Vec<Step>, Cause)], unreadable: &[u64]| {
         let blocks: Vec<_> = unreadable.iter().map(|at| LOG.start.offset(*at)).collect();
@@ -64,7 +64,7 @@ fn what_cannot_be_read_behind_a_log_is_in_nobodys_way() {
         true
     };
     assert!(serves(&linked, &[]) && serves(&long, &[]));
-    // It may go on in the block behind its last.
+    // The log may continue in the block behind its last record.
     for (records, blocks) in [(&linked, 2), (&long, 3)] {
         for block in [0, 1, 2, 3, 17, 127] {
             assert_eq!(serves(records, &[block]), block >= blocks, "block {block}");
@@ -137,7 +137,7 @@ fn a_shard_of_which_a_log_says_what_no_cell_logs_is_given_up() {
     assert!(is_broken(vec![placed(FILE, 8, FREE, 1), placed(FILE, 9, FREE, 1)]), "used twice");
 }
 
-/// Steps with whatever a record can name, some of it right.
+/// Steps with anything that a record can name, some of it valid.
 fn any_step(rng: &mut Rng) -> Step {
     let ino =
         *rng.pick(&[FILE, FILE, LOST, DIR, Ino::ROOT, ABSENT, Ino(1 << 48 | 5), Ino(u64::MAX)]);

@@ -1,5 +1,5 @@
-//! After a failed flush nothing that changes could be kept: changes are refused, everything else
-//! goes on.
+//! After a failed flush no change could be kept. So changes are refused, and everything else
+//! continues.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
@@ -95,7 +95,7 @@ fn with_a_full_log() -> (Bench, Handle) {
 fn reads_and_opens_go_on_with_a_full_log() {
     let (mut bench, handle) = with_a_full_log();
     breaks(&mut bench);
-    // Who had waited is answered: the change is refused, the open done.
+    // The waiting requests are answered: the change is refused, the open is done.
     let answers: Vec<_> = bench.answers.values().map(Result::is_ok).collect();
     assert_eq!(answers, [false, true]);
     bench.answers.clear();

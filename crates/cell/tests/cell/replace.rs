@@ -1,5 +1,5 @@
-//! A file that takes the name of another: what it holds is logged before that is, and the caller
-//! does not wait for the device.
+//! A file that takes the name of another. Its data is logged before the rename, and the caller does
+//! not wait for the device.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, TxnId};
@@ -12,7 +12,7 @@ use warren_proto::{
 
 use crate::bench::*;
 
-/// More pages than a record of the log takes in.
+/// More pages than a record of the log holds.
 const MANY: u64 = 9;
 const FEW: u64 = 6;
 
@@ -55,7 +55,7 @@ fn length(pages: u64) -> u64 {
     (pages - 1) * BLOCK_SIZE as u64 + 100
 }
 
-/// Asks to make the log durable, by an `fsync` of something else.
+/// Requests durability of the log, by an `fsync` of another inode.
 fn harden(bench: &mut Bench) -> Option<Answer> {
     let open = Request::Open { ino: DIR, access: AccessMode::READ };
     let Ok(Reply::Opened(opened)) = bench.call(open) else { panic!("it is not opened") };
@@ -112,7 +112,7 @@ const fn txn(seq: u64) -> TxnId {
     TxnId { cell: PEER, seq }
 }
 
-/// The peer's transaction gives the file another name; whether that is one that leads elsewhere.
+/// The peer's transaction gives the file another name; `replaces` if that name exists.
 fn prepare(bench: &mut Bench, seq: u64, ino: Ino, replaces: bool) {
     let inode = (LockKey::Inode(ino), LockMode::Write);
     let logged = replaces.then_some((LockKey::Logged(ino), LockMode::Write));
@@ -125,7 +125,7 @@ fn abort(bench: &mut Bench, seq: u64) {
     bench.hear(PeerBody::Request(PeerRequest::Abort { txn: txn(seq) }));
 }
 
-/// For how many transactions it was said that the data are logged.
+/// The number of transactions that were answered with the data logged.
 fn logged(bench: &mut Bench) -> usize {
     let has = |body: &PeerBody| match body {
         PeerBody::Reply(PeerReply::Prepared { values, .. }) => {
@@ -148,7 +148,7 @@ fn a_participant_logs_the_data_before_it_has_prepared() {
     assert_eq!((logged(&mut bench), bench.blocks_under_way().len()), (1, MANY as usize));
 }
 
-/// What waited for a lock while the log became full does not put its pages there.
+/// Transactions that waited for a lock while the log became full do not put their pages there.
 #[test]
 fn participants_that_have_waited_take_no_more_of_the_log_than_is_kept() {
     const FILES: u64 = 12;

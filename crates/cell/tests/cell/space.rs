@@ -1,5 +1,5 @@
-//! A full pool, and a pool on a full host: what needs no room, or makes some, succeeds; nothing is
-//! promised that cannot be written.
+//! A full pool, and a pool on a full host. Requests that need no room, or free some, succeed. The
+//! cell promises no block that cannot be written.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{Errno, Ino};
@@ -32,7 +32,7 @@ fn write(bench: &mut Bench, handle: Handle, page: u64) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// Writes pages until there is no room; how many.
+/// Writes pages until there is no room. Returns how many.
 fn fill(bench: &mut Bench, handle: Handle) -> u64 {
     let full = (0..).find(|page| write(bench, handle, *page).is_err()).expect("it ends");
     assert_eq!(write(bench, handle, full), Err(Errno::ENOSPC));
@@ -64,7 +64,7 @@ fn a_full_host_takes_no_more_than_it_has_room_for_and_goes_on_when_there_is_some
         };
         let pages = fill(&mut bench, data);
         assert!(free(&mut bench) < 2 * CHUNK_BLOCKS, "{} are said to be free", free(&mut bench));
-        // What was written is kept, and what is there can be read, and removed.
+        // Written data is kept, and existing data can be read and removed.
         assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
         let read =
             Request::Read { handle: data, position: Position::At(0), len: 100, direct: false };
@@ -100,11 +100,11 @@ fn what_a_delete_frees_is_free_at_once_and_goes_back_to_the_host() {
     // The last checkpoint needs them.
     assert!(bench.host_room < 3);
     bench.grants = true;
-    // With the first the blocks are free, with the second chunks leave the shard.
+    // The first checkpoint frees the blocks, the second lets chunks leave the shard.
     for _ in 0..2 {
         bench.call(Request::Sync).expect("room for it");
     }
-    // The host is nearly full, so none are kept.
+    // The host is nearly full, so no free chunks are kept.
     assert!(bench.host_room > 8, "{}", bench.host_room);
 }
 
@@ -150,7 +150,7 @@ fn on_a_full_pool_what_needs_no_room_succeeds() {
     }
 }
 
-/// Creates empty files until there is no room; how many.
+/// Creates empty files until there is no room. Returns how many.
 fn fill_with_names(bench: &mut Bench) -> u64 {
     let mut made = 0;
     while bench.call(create(Ino::ROOT, &format!("n{made}"), FileKind::Regular)).is_ok() {

@@ -1,4 +1,4 @@
-//! What a log has room for, and what a successor finds in it.
+//! The room in a log, and what a successor finds in the log.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, TASKS_MAX};
 use warren_base::{BlockNo, ClientId, Errno, Ino, Lsn, ShardId, SlotNo, TxnId};
@@ -17,7 +17,7 @@ fn spec(flavour: LockFlavour, owner: u64, lock: LockType, range: ByteRange) -> L
     LockSpec { flavour, owner: LockOwner(owner), lock, range, pid: 1 }
 }
 
-/// What [`open`] opens first.
+/// The first handle of [`open`].
 const FIRST: Handle = Handle { ino: FILE, open: (1 << 40) + 1 };
 
 fn fsync(handle: Handle) -> Request {
@@ -43,7 +43,7 @@ fn open(bench: &mut Bench) -> Handle {
 }
 
 #[test]
-fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
+fn a_flock_that_was_released_in_vain_is_free_after_a_death() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
     open(&mut bench);
@@ -62,7 +62,7 @@ fn a_flock_that_was_given_up_in_vain_is_nobodys_after_a_death() {
 }
 
 #[test]
-fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
+fn a_flock_that_was_released_to_wait_is_free_after_a_death() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
     open(&mut bench);
@@ -77,10 +77,10 @@ fn a_flock_that_was_given_up_to_wait_is_nobodys_after_a_death() {
     assert_eq!(bench.call(flock(3, LockType::Exclusive, false)), Ok(Reply::Done));
 }
 
-/// More wait than a cell has live tasks. Some are interrupted, some end with their client, and the
-/// process dies.
+/// More requests wait than a cell has live tasks. Some are interrupted, some end with their client,
+/// and then the process dies.
 #[test]
-fn those_who_wait_for_locks_take_no_tasks_and_outlive_a_death() {
+fn requests_that_wait_for_locks_take_no_tasks_and_outlive_a_death() {
     const CROWD: u64 = TASKS_MAX as u64 + 64;
     let other = ClientId(9);
     let mut bench = Bench::new(&Image::new(), false);
@@ -126,9 +126,9 @@ fn those_who_wait_for_locks_take_no_tasks_and_outlive_a_death() {
     assert_eq!(bench.tasks(), (0, 0));
 }
 
-/// A front was granted a lock and has to drop old pages before it is told. Others have been refused
-/// for it, so the lock outlives the process, and the wait for the pages cannot be interrupted (seed
-/// 54000004621).
+/// A front was granted a lock and has to drop old pages before it is answered. Other owners have
+/// been refused because of the lock, so it outlives the process, and the wait for the pages cannot
+/// be interrupted (seed 54000004621).
 #[test]
 fn a_lock_that_was_granted_and_not_answered_outlives_a_death() {
     let front = ClientId(5);
@@ -158,8 +158,8 @@ fn a_lock_that_was_granted_and_not_answered_outlives_a_death() {
     assert_eq!(bench.ask_as(front, cancel), Some(Ok(Reply::Done)));
     assert!(bench.answers.is_empty(), "what has a lock is not interrupted");
     let listens = |acknowledged| Request::AwaitRecall { pages: true, acknowledged };
-    let told = bench.ask_as(front, listens(0));
-    let Some(Ok(Reply::Recall { number, .. })) = told else { panic!("{told:?}") };
+    let recall = bench.ask_as(front, listens(0));
+    let Some(Ok(Reply::Recall { number, .. })) = recall else { panic!("{recall:?}") };
     bench.ask_as(front, listens(number));
     assert_eq!(bench.answers.remove(&seq), Some(Ok(Reply::Done)));
 }
@@ -211,7 +211,7 @@ fn a_device_that_fails_takes_no_more_of_the_log_than_there_is() {
     let mut bench = Bench::new(&Image::new(), false);
     let handle = open(&mut bench);
     bench.fails = Some(Errno::ENOSPC);
-    // Each lies alone, and wants a record of its own.
+    // Each page is alone, and needs a record of its own.
     let refused = (0..FRAMES).find(|page| bench.call(write(handle, 2 * page)).is_err());
     assert!(refused.is_some_and(|page| page > FRAMES / 4), "written back at {refused:?}");
     for _ in 0..5 {
@@ -238,7 +238,7 @@ fn nothing_is_durable_any_more_when_the_supervisors_flush_has_failed() {
     assert_eq!(bench.call(fsync), Err(Errno::EIO));
 }
 
-/// Takes what room there is in the log, with a checkpoint withheld.
+/// Takes all room in the log, with a checkpoint withheld.
 fn fill(bench: &mut Bench) {
     let handle = open(bench);
     bench.grants = false;
@@ -262,7 +262,7 @@ fn nothing_is_prepared_for_which_the_log_has_no_room() {
 }
 
 #[test]
-fn what_is_heard_from_others_does_not_fill_the_log() {
+fn messages_of_other_cells_do_not_fill_the_log() {
     let mut bench = Bench::new(&Image::new(), true);
     bench.hear(PeerBody::Pool(PoolMessage::Hello));
     bench.hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
@@ -306,7 +306,7 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
         Some(Ok(Reply::Opened(opened))) => opened.handle,
         other => panic!("{other:?}"),
     };
-    // The first that each of the hoarder's clients opens.
+    // The first handle of each of the hoarder's clients.
     let second = Handle { open: FIRST.open + 1, ..FIRST };
     let mut hoarded = 0;
     while is_open(&bench.ask_as(if hoarded % 2 == 0 { first } else { again }, open.clone())) {
@@ -318,7 +318,7 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
         let got = (bench.ask_as(client, open.clone()), bench.ask_as(client, lock(handle)));
         assert_eq!(got, refused);
     }
-    // Whoever asks for it.
+    // Also if a front asks on behalf of the user.
     assert_eq!(bench.ask_through(front, hoarder, open.clone()), refused.0);
     let check_others = |bench: &mut Bench, count: usize| {
         for _ in 0..count {
@@ -327,7 +327,7 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
         }
     };
     check_others(&mut bench, hoarded / 4 - 1);
-    // A death changes nothing of that, nor does a checkpoint.
+    // Neither a death nor a checkpoint changes that.
     bench.begin_checkpoint();
     bench.take_over();
     for (client, uid) in [(first, hoarder), (again, hoarder), (of_other, other), (of_root, 0)] {
@@ -338,14 +338,14 @@ fn one_user_leaves_others_room_for_opens_and_locks() {
     assert_eq!(bench.ask_through(front, hoarder, open.clone()), refused.0);
     while is_open(&bench.ask_as(of_other, open.clone())) {}
     while is_open(&bench.ask_through(front, 1002, open.clone())) {}
-    // What is left is root's.
+    // Only root can use the rest.
     let handle = handle_of(bench.ask_as(of_root, open.clone()));
     assert_eq!(bench.ask_as(of_root, lock(handle)), Some(Ok(Reply::Done)));
     for _ in 0..hoarded / 10 {
         assert!(is_open(&bench.ask_as(of_root, open.clone())));
         assert!(is_open(&bench.ask_through(front, 0, open.clone())) || hoarded == 0);
     }
-    // What it had is room for others when it is gone.
+    // Other users get the room of clients that are gone.
     bench.apply(Event::Order(Order::Expel { client: first }));
     bench.apply(Event::Order(Order::Expel { client: again }));
     check_others(&mut bench, 100);
@@ -358,7 +358,7 @@ fn the_last_answers_outlive_two_deaths_and_a_checkpoint() {
     let mut bench = Bench::new(&Image::new(), false);
     bench.grants = false;
     let handle = open(&mut bench);
-    // Each in a slot of its own: more than there is room for again.
+    // Each in a slot of its own: more answers than can be logged again.
     for _ in 0..600 {
         assert_eq!(bench.call(Request::Seek { handle, position: 7 }), Ok(Reply::Done));
     }
@@ -383,7 +383,7 @@ fn what_a_checkpoint_holds_of_a_directory_half_reaped_is_one() {
         let xattr = Xattr { name: (*b"user.x").into(), value: [1; 50].into() };
         image.put(1, Key::xattr(gone, sub), Value::Xattrs([xattr].into()));
     }
-    // A leaf in the midst of them cannot be read.
+    // A leaf among them cannot be read.
     let leaf = BlockNo(image.chunks[1] * CHUNK_BLOCKS + 6);
     let mut bench = Bench::with_unreadable(&image, &[], &[leaf]);
     assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));

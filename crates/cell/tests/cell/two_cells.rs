@@ -1,4 +1,4 @@
-//! Transactions of a cell with a peer: who is told when.
+//! Transactions of a cell with a peer: when each participant and the client are answered.
 
 use warren_base::{Ino, Lsn, Timestamp, TxnId};
 use warren_cell::PeerBody;
@@ -50,7 +50,7 @@ fn value(key: LockKey) -> (LockKey, KeyValue) {
     (key, value)
 }
 
-/// The peer prepares all that it is asked to; what it is told to change in the end.
+/// The peer prepares every request. Returns the changes that it receives in the end.
 fn prepare_all(bench: &mut Bench) -> (TxnId, Vec<Change>) {
     prepare_all_at(bench, Lsn(0))
 }
@@ -76,7 +76,7 @@ fn prepare_all_at(bench: &mut Bench, lsn: Lsn) -> (TxnId, Vec<Change>) {
 }
 
 #[test]
-fn who_changes_an_entry_elsewhere_is_answered_when_it_is_changed() {
+fn a_change_of_another_cells_entry_is_answered_when_it_is_made() {
     let mut bench = bench_with_peer();
     let rename = Request::Rename {
         from: THERE,
@@ -88,9 +88,9 @@ fn who_changes_an_entry_elsewhere_is_answered_when_it_is_changed() {
     assert_eq!(bench.ask(rename), None);
     let (txn, changes) = prepare_all(&mut bench);
     assert!(changes.iter().any(Change::is_of_entry));
-    assert!(bench.answers.is_empty(), "the peer may not have heard of it");
+    assert!(bench.answers.is_empty(), "the peer may not have made it");
     let look = Request::Lookup { dir: Ino::ROOT, name: name("found") };
-    assert_eq!(bench.ask(look), None, "nobody sees it sooner");
+    assert_eq!(bench.ask(look), None, "no client sees it sooner");
     bench.hear(PeerBody::Reply(PeerReply::Committed { txn }));
     let answers: Vec<_> = std::mem::take(&mut bench.answers).into_values().collect();
     assert_eq!(answers.len(), 2);
@@ -99,7 +99,7 @@ fn who_changes_an_entry_elsewhere_is_answered_when_it_is_changed() {
 }
 
 #[test]
-fn who_changes_an_inode_elsewhere_is_answered_at_once() {
+fn a_change_of_another_cells_inode_is_answered_at_once() {
     let mut bench = bench_with_peer();
     let link = Request::Link { ino: FILE_THERE, dir: Ino::ROOT, name: name("l") };
     assert_eq!(bench.ask(link), None);
@@ -109,9 +109,9 @@ fn who_changes_an_inode_elsewhere_is_answered_at_once() {
     assert!(matches!(answers[..], [Ok(Reply::Entry(_))]), "{answers:?}");
 }
 
-/// The record that names the peer's log is freed by the checkpoint, so a later record must name it
-/// again. Without it, a recovery would keep a decision whose ground in the peer's log is lost
-/// (crash seed 52000005032).
+/// The checkpoint frees the record that names the peer's log, so a later record must name it again.
+/// Otherwise a recovery would keep a decision that depends on a lost part of the peer's log (crash
+/// seed 52000005032).
 #[test]
 fn what_rests_on_a_peer_names_it_again_after_a_checkpoint() {
     let mut bench = bench_with_peer();

@@ -31,7 +31,7 @@ pub struct Image {
     pub next_sequence: Vec<u64>,
     /// The chunk that the tree is written to.
     pub chunks: Vec<u64>,
-    /// What the region map says.
+    /// The region map.
     pub owned: BTreeMap<ShardId, Vec<u64>>,
     /// Blocks of the chunk that are in use before the tree is written.
     pub used: Vec<u64>,

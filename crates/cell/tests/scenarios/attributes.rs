@@ -5,7 +5,7 @@
 //! The supervisor admits a client with its credentials, and the cell checks permissions in the
 //! order of Linux. The kernel of a FUSE front has checked them already.
 //!
-//! The code: `request.rs`, `permission.rs`.
+//! The code: `inode.rs`, `inode/attributes.rs`, `inode/xattr.rs`, `permission.rs`.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //! with other requests. When the missing thing has arrived, the task runs from its start again. A
 //! cell has no other concurrency.
 //!
-//! The code: `cell.rs`, `task.rs`, `authority.rs`.
+//! The code: `cell.rs`, `core/events.rs`, `core/tasks.rs`, `run/task.rs`, `authority.rs`.
 
 use warren_base::{Errno, Ino, MapVersion};
 use warren_proto::{Capabilities, Capability, Position, Reply, Request, RequestHeader};
@@ -49,7 +49,7 @@ fn a_request_that_waits_for_the_device_delays_no_other_request() {
 fn a_request_at_the_wrong_cell_is_answered_with_the_version_of_the_map() {
     let mut pair = Pair::new();
     let client = pair.client();
-    let call = pair.post_to(B, client, Request::GetAttr { ino: IN_A }, &[]);
+    let call = pair.submit_to(B, client, Request::GetAttr { ino: IN_A }, &[]);
     pair.drive();
     assert_eq!(pair.answer(call), Some(Ok(Reply::Moved(MapVersion(1)))));
 }
@@ -64,12 +64,12 @@ fn a_client_may_name_an_inode_after_a_lookup_has_led_to_it() {
         (header, Request::GetAttr { ino: IN_A })
     };
     let (header, request) = get_attr(Capability::NONE);
-    let guessed = pair.post_with(A, client, header, (request, &[]));
+    let guessed = pair.submit_with(A, client, header, (request, &[]));
     pair.drive();
     assert_eq!(pair.answer(guessed), Some(Err(Errno::ESTALE)), "the number alone gives no right");
     let lookup = pair.send(client, Request::Lookup { dir: Ino::ROOT, name: name("a") });
     let (header, request) = get_attr(pair.granted(lookup));
-    let call = pair.post_with(A, client, header, (request, &[]));
+    let call = pair.submit_with(A, client, header, (request, &[]));
     pair.drive();
     assert!(matches!(pair.answer(call), Some(Ok(Reply::Attr { .. }))));
 }

@@ -12,7 +12,7 @@ use warren_proto::{
 
 use crate::bytes::Bytes;
 use crate::image::name;
-use crate::pair::{Admission, KEY, Pair};
+use crate::pair::{AdmittedAs, KEY, Pair};
 
 /// A request that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,25 +46,25 @@ impl Pair {
     fn admit(&mut self, credentials: Credentials, is_front: bool) -> ClientId {
         self.clients_made += 1;
         let client = ClientId(self.clients_made);
-        let admission = (credentials, is_front);
-        self.clients.insert(client, admission.clone());
-        self.cells().for_each(|cell| self.admit_at(cell, client, admission.clone()));
+        let admitted_as = (credentials, is_front);
+        self.clients.insert(client, admitted_as.clone());
+        self.cells().for_each(|cell| self.admit_at(cell, client, admitted_as.clone()));
         self.drive();
         client
     }
 
-    pub(crate) fn admit_at(&mut self, cell: CellId, client: ClientId, admission: Admission) {
-        let (credentials, acknowledged_leases) = admission;
+    pub(crate) fn admit_at(&mut self, cell: CellId, client: ClientId, admitted_as: AdmittedAs) {
+        let (credentials, acknowledged_leases) = admitted_as;
         let slots = u16::MAX;
         self.order(cell, Order::Admit { client, credentials, acknowledged_leases, slots });
     }
 
     /// The client disconnects, and its slots are gone.
     pub fn disconnect(&mut self, client: ClientId) {
-        let admission = self.clients.remove(&client).expect("it is admitted");
+        let admitted_as = self.clients.remove(&client).expect("it is admitted");
         self.calls.retain(|_, call| call.from.client != client);
         if self.cells().any(|cell| self.is_dead(cell)) {
-            self.faults.gone.insert(client, admission);
+            self.faults.gone.insert(client, admitted_as);
         }
         self.cells().for_each(|cell| self.order(cell, Order::Expel { client }));
         self.drive();
@@ -74,19 +74,19 @@ impl Pair {
 
     /// Sends a request, and processes all events.
     pub fn send(&mut self, client: ClientId, request: Request) -> Call {
-        let call = self.post(client, request, &[]);
+        let call = self.submit(client, request, &[]);
         self.drive();
         call
     }
 
     /// Puts a request with its file data into a slot. No event is processed yet.
-    pub fn post(&mut self, client: ClientId, request: Request, bytes: &[u8]) -> Call {
+    pub fn submit(&mut self, client: ClientId, request: Request, bytes: &[u8]) -> Call {
         let cell = request.inode().map_or(CellId(0), |ino| self.home(ino));
-        self.post_to(cell, client, request, bytes)
+        self.submit_to(cell, client, request, bytes)
     }
 
     /// The same in a slot of any cell.
-    pub fn post_to(
+    pub fn submit_to(
         &mut self,
         cell: CellId,
         client: ClientId,
@@ -94,7 +94,7 @@ impl Pair {
         bytes: &[u8],
     ) -> Call {
         let capabilities = KEY.all_for(client, &request);
-        self.post_with(
+        self.submit_with(
             cell,
             client,
             RequestHeader { capabilities, ..Default::default() },
@@ -102,7 +102,7 @@ impl Pair {
         )
     }
 
-    pub fn post_with(
+    pub fn submit_with(
         &mut self,
         cell: CellId,
         client: ClientId,
@@ -180,7 +180,7 @@ impl Pair {
     pub fn cancel(&mut self, client: ClientId, call: Call) -> Call {
         let Pending { cell, from, .. } = &self.calls[&call.0];
         let (cell, request) = (*cell, Request::Cancel { slot: from.slot, seq: call.0 });
-        let call = self.post_to(cell, client, request, &[]);
+        let call = self.submit_to(cell, client, request, &[]);
         self.drive();
         call
     }
@@ -305,7 +305,7 @@ impl Pair {
         bytes: impl AsRef<[u8]>,
     ) -> Call {
         let write = write(handle, Position::At(at as u64));
-        let call = self.post(client, write, bytes.as_ref());
+        let call = self.submit(client, write, bytes.as_ref());
         self.drive();
         call
     }

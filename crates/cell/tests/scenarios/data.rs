@@ -6,7 +6,7 @@
 //! and for a successor until the record of the change is in the log. The extent holds a checksum of
 //! each page. A page that does not match its checksum is EIO.
 //!
-//! The code: `file.rs`, `cache.rs`, `io.rs`.
+//! The code: `data/read.rs`, `data/write.rs`, `frames/cache.rs`, `frames/pages.rs`, `frames/io.rs`.
 
 use warren_base::{ClientId, Errno};
 use warren_proto::{Handle, Position, Reply, Request, SetAttr};
@@ -57,7 +57,7 @@ fn appends_of_two_clients_follow_each_other() {
     let own = pair.create(one, IN_A, "log");
     let others = pair.open(other, own.ino);
     for (client, handle, text) in [(one, own, b"ab"), (other, others, b"cd"), (one, own, b"ef")] {
-        pair.post(client, write(handle, Position::End), text);
+        pair.submit(client, write(handle, Position::End), text);
     }
     pair.drive();
     assert_eq!(pair.read(other, others, 0, 100), b"abcdef");

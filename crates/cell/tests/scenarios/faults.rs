@@ -9,7 +9,7 @@ use warren_cell::{Effect, Event, PeerBody, PeerMessage, Recovery};
 use warren_proto::control::Order;
 
 use crate::device::{Action, Device};
-use crate::pair::{Admission, Happening, Pair, cell_name};
+use crate::pair::{AdmittedAs, Happening, Pair, cell_name};
 
 /// Which messages are held.
 type IsHeld = fn(&PeerBody) -> bool;
@@ -24,7 +24,7 @@ pub(crate) struct Faults {
     pub(crate) held_messages: Vec<(CellId, CellId, PeerMessage)>,
     pub(crate) dies_before: Option<(CellId, IsLast)>,
     /// Clients that disconnected while a cell had no process.
-    pub(crate) gone: BTreeMap<ClientId, Admission>,
+    pub(crate) gone: BTreeMap<ClientId, AdmittedAs>,
     /// Cells without a process whose loss the other cells have received.
     lost: BTreeSet<CellId>,
     /// Whether drivers refuse the requests that they find in slots.
@@ -115,7 +115,7 @@ impl Pair {
         self.drive();
         let mut living = self.cells().filter(|other| !self.is_dead(*other));
         assert!(
-            living.all(|other| self.supervisor.heard.contains(&other)),
+            living.all(|other| self.supervisor.loss_handled.contains(&other)),
             "a cell has not sent LossHandled"
         );
     }
@@ -136,8 +136,10 @@ impl Pair {
         let gone = self.faults.gone.clone();
         let clients = self.clients.iter().chain(&gone);
         let clients: Vec<_> =
-            clients.map(|(client, admission)| (*client, admission.clone())).collect();
-        clients.into_iter().for_each(|(client, admission)| self.admit_at(cell, client, admission));
+            clients.map(|(client, admitted_as)| (*client, admitted_as.clone())).collect();
+        clients
+            .into_iter()
+            .for_each(|(client, admitted_as)| self.admit_at(cell, client, admitted_as));
         gone.keys().for_each(|client| self.order(cell, Order::Expel { client: *client }));
         for other in self.cells().filter(|other| *other != cell) {
             self.order(other, Order::Joined { cell, epoch });
@@ -175,9 +177,9 @@ impl Pair {
             return;
         }
         assert!(!self.supervisor.is_wanted, "a recovery ends with a checkpoint");
-        let ledger = &mut self.supervisor.ledger;
-        ledger.incarnation = ledger.generation + 1;
-        ledger.log_starts.fill(Lsn(0));
+        let durable = &mut self.supervisor.durable;
+        durable.incarnation = durable.generation + 1;
+        durable.log_starts.fill(Lsn(0));
         self.boot(Recovery::None);
         self.drive();
         assert!(self.is_serving());

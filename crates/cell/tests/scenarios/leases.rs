@@ -8,9 +8,9 @@
 //! An *acknowledged lease* is held by a FUSE front, because its kernel cannot read words. The cell
 //! *recalls* it: the front listens (`AwaitRecall`), drops its copies of the keys of the recall, and
 //! acknowledges the recall with its next `AwaitRecall`. The change waits for that. Recalls of pages
-//! have a lane of their own, because dropping a page may wait for a read or a write.
+//! are a class of their own, because dropping a page may wait for a read or a write.
 //!
-//! The code: `lease.rs`.
+//! The code: `lease.rs`, `lease/words.rs`, `lease/recalls.rs`, `recall.rs`.
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_cell::Effect;
@@ -26,9 +26,9 @@ fn set_mode(ino: Ino, mode: u16) -> Request {
     Request::SetAttr { ino, handle: None, set }
 }
 
-/// The front listens on a lane, and acknowledges this recall.
+/// The front listens for a class of recalls, and acknowledges this recall.
 fn listen(pair: &mut Pair, front: ClientId, pages: bool, acknowledged: u64) -> Call {
-    let call = pair.post_to(A, front, Request::AwaitRecall { pages, acknowledged }, &[]);
+    let call = pair.submit_to(A, front, Request::AwaitRecall { pages, acknowledged }, &[]);
     pair.drive();
     call
 }

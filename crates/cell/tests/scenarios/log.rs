@@ -11,7 +11,7 @@
 //! A log that is half full requests a checkpoint, which frees it. While the log is full, changes
 //! wait.
 //!
-//! The code: `oplog.rs`, `step.rs`.
+//! The code: `log.rs`, `log/commit.rs`, `log/durable.rs`, `apply.rs`.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ fn three_writers() -> (Pair, ClientId, [Handle; 3], [Call; 3]) {
     let client = pair.client();
     let files = ["one", "two", "three"].map(|name| pair.file(client, IN_A, name, b"text"));
     pair.io_takes = Duration::from_micros(100);
-    let calls = files.map(|file| pair.post(client, fsync(file), &[]));
+    let calls = files.map(|file| pair.submit(client, fsync(file), &[]));
     pair.trace(&[]);
     pair.drive_until(|pair| pair.is_answered(calls[0]));
     assert_eq!(pair.trace(&["writes"]).len(), 1);
@@ -137,7 +137,7 @@ fn three_writers() -> (Pair, ClientId, [Handle; 3], [Call; 3]) {
 #[test]
 fn a_commit_waits_a_little_for_the_writers_of_the_last_commit() {
     let (mut pair, client, files, calls) = three_writers();
-    pair.post(client, write(files[0], Position::At(0)), b"more");
+    pair.submit(client, write(files[0], Position::At(0)), b"more");
     let next = pair.send(client, fsync(files[0]));
     assert!(calls.iter().all(|call| pair.is_answered(*call)) && pair.is_answered(next));
     assert_eq!(pair.trace(&["writes"]).len(), 1, "the three writers share it");
@@ -158,7 +158,7 @@ fn a_commit_that_fails_fails_all_requests_that_wait_for_it() {
     let [one, two] = ["one", "two"].map(|name| pair.file(client, IN_A, name, b"text"));
     pair.supervisor.grants = false;
     pair.device.fail(Kind::Log, Errno::EIO);
-    let calls = [one, two].map(|file| pair.post(client, fsync(file), &[]));
+    let calls = [one, two].map(|file| pair.submit(client, fsync(file), &[]));
     pair.drive();
     assert_eq!(calls.map(|call| pair.answer(call)), [const { Some(Err(Errno::EIO)) }; 2]);
     // The device may have lost the log. A checkpoint writes everything anew, and fsync waits for

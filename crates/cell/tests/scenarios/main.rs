@@ -16,8 +16,8 @@
 //! | `space.rs` | blocks, chunks, and the space of the host |
 //!
 //! A [`pair::Pair`] plays each scenario: cells, clients, a device and a supervisor, on one clock.
-//! The tests use only the public interface of the crate, as a driver does. So they hold whatever
-//! becomes of its modules.
+//! The tests use only the public interface of the crate, as a driver does. So they do not depend on
+//! its modules.
 
 #[path = "../image/mod.rs"]
 mod image;

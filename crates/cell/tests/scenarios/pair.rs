@@ -33,7 +33,7 @@ use crate::device::{Action, Device};
 use crate::faults::Faults;
 use crate::image::{Image, RESERVED, SECRET};
 use crate::machine::Machine;
-use crate::supervisor::{Ledger, Supervisor};
+use crate::supervisor::{DurableState, Supervisor};
 
 pub const A: CellId = CellId(0);
 pub const B: CellId = CellId(1);
@@ -76,7 +76,7 @@ impl Default for Setup {
 }
 
 /// The credentials of a client, and whether it is a FUSE front.
-pub(crate) type Admission = (Credentials, bool);
+pub(crate) type AdmittedAs = (Credentials, bool);
 
 /// What will happen at some time.
 pub(crate) enum Happening {
@@ -101,7 +101,7 @@ pub struct Pair {
     /// How long each I/O takes.
     pub io_takes: Duration,
     pub(crate) members: Vec<Member>,
-    pub(crate) clients: BTreeMap<ClientId, Admission>,
+    pub(crate) clients: BTreeMap<ClientId, AdmittedAs>,
     pub(crate) calls: BTreeMap<u32, Pending>,
     pub(crate) calls_made: u32,
     pub(crate) clients_made: u32,
@@ -133,7 +133,7 @@ impl Pair {
         let roots = (0..setup.cells)
             .map(|shard| (ShardId(shard), image.write(usize::from(shard), &mut blocks)))
             .collect();
-        let ledger = Ledger {
+        let durable = DurableState {
             generation: 1,
             roots,
             owned: image.owned.clone(),
@@ -146,7 +146,7 @@ impl Pair {
         let mut pair = Self {
             now: Instant(1),
             device,
-            supervisor: Supervisor::new(ledger, setup.cells, RESERVED..CHUNKS),
+            supervisor: Supervisor::new(durable, setup.cells, RESERVED..CHUNKS),
             io_takes: Duration::ZERO,
             members: Vec::new(),
             clients: BTreeMap::new(),
@@ -167,11 +167,11 @@ impl Pair {
         pair
     }
 
-    /// Starts all cells with the state in the ledger.
+    /// Starts all cells with the durable state.
     pub(crate) fn boot(&mut self, recovery: Recovery) {
         self.lives += 1;
-        let ledger = self.supervisor.ledger.clone();
-        self.supervisor = Supervisor::new(ledger, self.setup.cells, RESERVED..CHUNKS);
+        let durable = self.supervisor.durable.clone();
+        self.supervisor = Supervisor::new(durable, self.setup.cells, RESERVED..CHUNKS);
         self.members.clear();
         for cell in (0..self.setup.cells).map(CellId) {
             let epoch = Epoch(1000 * self.lives);
@@ -183,9 +183,9 @@ impl Pair {
     }
 
     pub(crate) fn config(&self, id: CellId, epoch: Epoch, recovery: Recovery) -> CellConfig {
-        let (ledger, cells) = (&self.supervisor.ledger, self.setup.cells);
+        let (durable, cells) = (&self.supervisor.durable, self.setup.cells);
         let at = usize::from(id.0);
-        let free = (RESERVED..CHUNKS).filter(|chunk| ledger.is_free(*chunk));
+        let free = (RESERVED..CHUNKS).filter(|chunk| durable.is_free(*chunk));
         let share = free.take(self.setup.free_chunks).skip(at).step_by(usize::from(cells));
         CellConfig {
             id,
@@ -195,9 +195,9 @@ impl Pair {
             map_version: MapVersion(1),
             secret: SECRET,
             capabilities: KEY,
-            roots: vec![(ShardId(id.0), Some(ledger.roots[&ShardId(id.0)]))],
+            roots: vec![(ShardId(id.0), Some(durable.roots[&ShardId(id.0)]))],
             lost: BTreeSet::new(),
-            owned_chunks: ledger.owned.clone(),
+            owned_chunks: durable.owned.clone(),
             free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
@@ -209,11 +209,11 @@ impl Pair {
                     start: LOG_START.offset(LOG_BLOCKS * at as u64),
                     blocks: LOG_BLOCKS,
                 },
-                incarnation: ledger.incarnation,
-                start: ledger.log_starts[at],
+                incarnation: durable.incarnation,
+                start: durable.log_starts[at],
                 recovery,
             },
-            generation: ledger.generation,
+            generation: durable.generation,
             plant: warren_cell::Planted::NONE,
         }
     }

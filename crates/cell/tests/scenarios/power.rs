@@ -10,7 +10,7 @@
 //! is in the state after a prefix of its changes, and the prefix contains every change that an
 //! `fsync` covered.
 //!
-//! The code: `replay.rs`, `step.rs`.
+//! The code: `recovery/replay.rs`, `recovery/scan.rs`, `apply.rs`.
 
 use warren_base::{Errno, ShardId};
 use warren_proto::control::Report;
@@ -166,7 +166,7 @@ fn a_shard_whose_tree_is_damaged_is_reported_and_the_others_are_served() {
     pair.create(client, IN_B, "file");
     pair.sync(client);
     let shard = ShardId(1);
-    let root = pair.supervisor.ledger.roots[&shard].root.expect("a root");
+    let root = pair.supervisor.durable.roots[&shard].root.expect("a root");
     pair.device.damage(root.block);
     pair.cut_power();
     let report = Report::GivenUp { cell: B, shard, errno: Errno::EIO };
@@ -242,5 +242,5 @@ fn a_device_that_reads_nothing_ends_the_start_and_marks_no_shard() {
     let (cell, errno) = (B, Errno::EIO);
     let unreadable = Report::Unreadable { cell, errno };
     assert!(pair.supervisor.broken.contains(&unreadable));
-    assert!(pair.supervisor.ledger.roots.values().all(|root| !root.given_up));
+    assert!(pair.supervisor.durable.roots.values().all(|root| !root.given_up));
 }

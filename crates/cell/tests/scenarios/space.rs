@@ -49,7 +49,7 @@ fn a_shard_claims_chunks_and_gives_them_back() {
     let client = pair.client();
     let file = pair.file(client, IN_A, "file", page(1).repeat(250));
     pair.write(client, file, 250 * PAGE, page(1).repeat(250));
-    let chunks = |pair: &Pair| pair.supervisor.ledger.owned[&ShardId(0)].len();
+    let chunks = |pair: &Pair| pair.supervisor.durable.owned[&ShardId(0)].len();
     assert_eq!(chunks(&pair), 1);
     pair.sync(client);
     assert!(chunks(&pair) > 500 / 64, "500 blocks, and the tree");
@@ -110,7 +110,7 @@ fn a_chunk_moves_to_another_cell() {
     let trace = pair.trace(&["pool"]);
     assert!(trace.contains(&"B to A: pool Transfer".into()), "A has only five: {trace:?}");
     pair.sync(client);
-    assert!(pair.supervisor.ledger.owned[&ShardId(0)].len() >= 7);
+    assert!(pair.supervisor.durable.owned[&ShardId(0)].len() >= 7);
     pair.cut_power();
     let client = pair.client();
     assert_eq!(pair.content(client, IN_A, "file"), page(7).repeat(400));
@@ -130,7 +130,7 @@ fn a_chunk_that_is_claimed_in_a_log_stays_with_its_shard() {
     pair.file(client, IN_B, "file", page(2).repeat(200));
     // The supervisor checks that no chunk is claimed twice.
     pair.sync(client);
-    assert!(pair.supervisor.ledger.owned.values().all(|owned| owned.len() >= 4));
+    assert!(pair.supervisor.durable.owned.values().all(|owned| owned.len() >= 4));
     assert_eq!(pair.content(client, IN_A, "file"), page(1).repeat(200));
     assert_eq!(pair.content(client, IN_B, "file"), page(2).repeat(200));
 }
@@ -162,7 +162,7 @@ fn the_host_allocates_a_chunk_before_a_shard_takes_it() {
     let at = |word| trace.iter().position(|line| line.contains(word)).expect(word);
     assert!(at("reserves") < at("replies"), "{trace:?}");
     pair.sync(client);
-    let owned = &pair.supervisor.ledger.owned[&ShardId(0)];
+    let owned = &pair.supervisor.durable.owned[&ShardId(0)];
     assert!(owned.iter().all(|chunk| pair.device.allocated.contains(chunk)));
 }
 

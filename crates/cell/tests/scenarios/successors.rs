@@ -11,7 +11,7 @@
 //! A request whose record is in the log is answered from there, because its reply may not have been
 //! sent. Nothing is committed before a checkpoint: the log may name data that no flush has covered.
 //!
-//! The code: `replay.rs`, `table.rs`, `loss.rs`.
+//! The code: `recovery/replay.rs`, `recovery/frames.rs`, `frames/table.rs`, `core/peers.rs`.
 
 use warren_base::Errno;
 use warren_cell::Effect;
@@ -39,7 +39,7 @@ fn mkfile(text: &str) -> Request {
 fn dies_before_the_reply(pair: &mut Pair, request: Request, bytes: &[u8]) -> Call {
     let client = *pair.clients.keys().next().expect("a client");
     pair.die_before(A, |effect| matches!(effect, Effect::Reply { .. }));
-    let call = pair.post(client, request, bytes);
+    let call = pair.submit(client, request, bytes);
     pair.drive();
     assert!(pair.is_dead(A) && !pair.is_answered(call));
     call

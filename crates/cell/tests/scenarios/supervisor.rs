@@ -15,9 +15,9 @@ use warren_base::{CellId, Epoch, Errno, Lsn, ShardId};
 use warren_disk::{BlockPtr, RootSlot};
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 
-/// What the last checkpoint made durable, and a fleet starts from.
+/// The state that the last checkpoint made durable, from which a fleet starts.
 #[derive(Clone)]
-pub struct Ledger {
+pub struct DurableState {
     pub generation: u64,
     pub roots: BTreeMap<ShardId, RootSlot>,
     pub owned: BTreeMap<ShardId, Vec<u64>>,
@@ -26,7 +26,7 @@ pub struct Ledger {
     pub incarnation: u64,
 }
 
-impl Ledger {
+impl DurableState {
     pub fn is_free(&self, chunk: u64) -> bool {
         !self.owned.values().any(|owned| owned.contains(&chunk))
     }
@@ -62,7 +62,7 @@ enum Barrier {
 }
 
 pub struct Supervisor {
-    pub ledger: Ledger,
+    pub durable: DurableState,
     cells: BTreeSet<CellId>,
     barrier: Barrier,
     number: u64,
@@ -74,7 +74,7 @@ pub struct Supervisor {
     agreed: Option<Vec<Lsn>>,
     replayed: BTreeMap<CellId, Vec<u64>>,
     pub ready: BTreeSet<CellId>,
-    pub heard: BTreeSet<CellId>,
+    pub loss_handled: BTreeSet<CellId>,
     /// A cell was lost, and no checkpoint has counted free chunks since.
     is_uncounted: bool,
     /// So many checkpoints cannot count, because messages with chunks are pending.
@@ -88,10 +88,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(ledger: Ledger, cells: u16, chunks: std::ops::Range<u64>) -> Self {
+    pub fn new(durable: DurableState, cells: u16, chunks: std::ops::Range<u64>) -> Self {
         Self {
-            number: ledger.generation,
-            ledger,
+            number: durable.generation,
+            durable,
             cells: (0..cells).map(CellId).collect(),
             barrier: Barrier::Idle,
             grants: true,
@@ -100,7 +100,7 @@ impl Supervisor {
             agreed: None,
             replayed: BTreeMap::new(),
             ready: BTreeSet::new(),
-            heard: BTreeSet::new(),
+            loss_handled: BTreeSet::new(),
             is_uncounted: false,
             uncountable: 0,
             is_lost: false,
@@ -140,7 +140,7 @@ impl Supervisor {
             }
             Report::LogEnd { lsn, .. } => return self.log_ends(from, lsn),
             Report::Replayed { chunks, .. } => return self.has_replayed(from, chunks),
-            Report::LossHandled { .. } => drop(self.heard.insert(from)),
+            Report::LossHandled { .. } => drop(self.loss_handled.insert(from)),
             Report::Stuck { errno, .. } => return self.all(&Order::ReadOnly { errno }),
             Report::GivenUp { .. } | Report::BrokenLog { .. } | Report::Unreadable { .. } => {
                 self.broken.push(report);
@@ -188,7 +188,7 @@ impl Supervisor {
             return self.all(&Order::Failed { number, errno, broken: true });
         }
         let written = parts.iter().filter_map(|(cell, part)| Some((cell, part.as_ref().ok()?)));
-        written.clone().for_each(|(cell, written)| self.ledger.record(number, *cell, written));
+        written.clone().for_each(|(cell, written)| self.durable.record(number, *cell, written));
         let mut orders = self.all(&Order::Switched { number });
         if self.is_uncounted && self.uncountable > 0 {
             self.uncountable -= 1;
@@ -205,7 +205,7 @@ impl Supervisor {
         let free = written.filter_map(|written| written.free.as_ref());
         let runs = free.filter_map(|free| free.runs.as_ref()).flatten();
         let known: BTreeSet<u64> = runs.flat_map(|(first, len)| *first..first + len).collect();
-        let is_missing = |chunk: &u64| self.ledger.is_free(*chunk) && !known.contains(chunk);
+        let is_missing = |chunk: &u64| self.durable.is_free(*chunk) && !known.contains(chunk);
         self.chunks.clone().filter(is_missing).map(|chunk| (chunk, 1)).collect()
     }
 
@@ -234,7 +234,7 @@ impl Supervisor {
     /// The process of the cell is dead. A checkpoint that waits for the cell is abandoned.
     pub fn lost(&mut self, cell: CellId, epoch: Epoch) -> Vec<(CellId, Order)> {
         self.ready.remove(&cell);
-        self.heard.clear();
+        self.loss_handled.clear();
         self.is_uncounted = true;
         let living = || self.cells.iter().copied().filter(|other| *other != cell);
         let mut orders: Vec<_> = living().map(|to| (to, Order::Lost { cell, epoch })).collect();

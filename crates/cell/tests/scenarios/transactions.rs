@@ -11,7 +11,8 @@
 //! client sees half of a transaction. When a process dies, a transaction happens if the log of its
 //! coordinator has decided it, and only then.
 //!
-//! The code: `txn.rs`, `lock.rs`, `loss.rs`, and the operations in `op/`.
+//! The code: `txn.rs`, `txn/coordinator.rs`, `txn/participant.rs`, `shard/lock.rs`,
+//! `core/peers.rs`, and the operations in `op/`.
 
 use warren_base::{CellId, ClientId, Errno, Ino};
 use warren_cell::PeerBody;
@@ -128,8 +129,8 @@ fn opposite_renames_do_not_deadlock() {
     let from_a = pair.create(client, IN_A, "one").ino;
     let from_b = pair.create(client, IN_B, "two").ino;
     let calls = [
-        pair.post(client, rename((IN_A, "one"), (IN_B, "one")), &[]),
-        pair.post(client, rename((IN_B, "two"), (IN_A, "two")), &[]),
+        pair.submit(client, rename((IN_A, "one"), (IN_B, "one")), &[]),
+        pair.submit(client, rename((IN_B, "two"), (IN_A, "two")), &[]),
     ];
     pair.drive();
     assert_eq!(calls.map(|call| pair.answer(call)), [const { Some(Ok(Reply::Done)) }; 2]);

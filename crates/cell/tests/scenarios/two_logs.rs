@@ -7,7 +7,7 @@
 //! cut before the first record that depends on a lost part of another log, until no cut moves. The
 //! result is the greatest consistent cut.
 //!
-//! The code: `oplog.rs` (dependencies), `replay.rs` (the cut).
+//! The code: `log/depend.rs`, `recovery/scan.rs` (the cut).
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{AccessMode, Handle, Reply};

@@ -1,4 +1,4 @@
-//! Free chunks that go to shards, and batches of chunks that are to be reserved.
+//! Free chunks that go to shards, and batches of chunks to reserve.
 
 use warren_base::ShardId;
 
@@ -19,7 +19,7 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// Has `first`, and chunks here that would come next, reserved for the shard.
+    /// Reserves `first`, and the chunks here that would be next, for the shard.
     pub(crate) fn reserve_for(&mut self, shard: ShardId, first: u64) {
         self.host.waiting.insert(shard);
         if self.host.is_reserving() {
@@ -34,7 +34,8 @@ impl Chunks {
         self.host.waiting.insert(shard);
     }
 
-    /// Not all that lies here: others may need some meanwhile.
+    /// Fills the batch with some of the chunks here. Other shards and cells may need the rest
+    /// meanwhile.
     pub(super) fn fill_batch(&mut self) {
         let Self { pool, host, .. } = self;
         let count = (pool.local_size() / 4).clamp(1, BATCH) as usize - host.batch.len().min(1);
@@ -42,7 +43,7 @@ impl Chunks {
     }
 
     pub(super) fn add_all(&mut self, mut chunks: Vec<u64>) {
-        // The pool hands the newest out first, and files grow upwards.
+        // The pool hands out the newest first, and files should grow upwards.
         chunks.sort_unstable_by(|a, b| b.cmp(a));
         chunks.into_iter().for_each(|chunk| self.add(chunk));
     }

@@ -1,4 +1,4 @@
-//! The host's space for free chunks: reserved ahead of need, and given back.
+//! The host's space for free chunks: it is reserved ahead of need, and given back.
 
 use warren_base::Errno;
 
@@ -12,13 +12,13 @@ use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::turn::Turn;
 
-/// Begins to reserve what is wanted.
+/// Begins to reserve the chunks that are wanted.
 pub(crate) fn advance_host(turn: &mut Turn<'_>) {
     let host = &mut turn.chunks.host;
     if std::mem::take(&mut host.wants_batch) && !host.is_reserving() {
         turn.chunks.fill_batch();
         if turn.chunks.host.batch.is_empty() {
-            // Others have taken what there was.
+            // Other shards or cells have taken all chunks.
             turn.waits.wake_all(WaitKey::Allocated);
         }
     }
@@ -64,8 +64,8 @@ pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>)
     turn.waits.wake_all(WaitKey::Allocated);
 }
 
-/// A checkpoint cannot wait for chunks once it has begun to fix its state: it begins with some that
-/// are allocated, if there are any to allocate.
+/// A checkpoint cannot wait for chunks once it has begun to fix its state. So it begins with some
+/// allocated chunks, if there are any to allocate.
 pub(crate) fn stock_up(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let host = &turn.chunks.host;
     let is_stocked = host.has_all() || !host.allocated.is_empty();
@@ -77,7 +77,7 @@ pub(crate) fn stock_up(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(),
     Err(Stop::Wait(Wait::Allocated))
 }
 
-/// Sees whether some of what is free can be given back to the host.
+/// Checks whether some free chunks can be given back to the host.
 pub(crate) fn review_host(turn: &mut Turn<'_>) {
     match turn.chunks.host.backing {
         Backing::Device => discard(turn),
@@ -88,7 +88,7 @@ pub(crate) fn review_host(turn: &mut Turn<'_>) {
     }
 }
 
-/// The host has room for so many blocks.
+/// The host has measured its room: so many blocks.
 pub(crate) fn host_measured(blocks: u64, turn: &mut Turn<'_>) {
     if turn.chunks.host.backing == Backing::OnDemand {
         turn.chunks.host.keep = if blocks < TIGHT { 0 } else { KEEP };
@@ -96,7 +96,7 @@ pub(crate) fn host_measured(blocks: u64, turn: &mut Turn<'_>) {
     discard(turn);
 }
 
-/// Gives allocated chunks back, all but those that are kept.
+/// Gives allocated chunks back, except those that are kept.
 fn discard(turn: &mut Turn<'_>) {
     let Chunks { pool, host, .. } = &mut turn.chunks;
     let surplus = host.allocated.len().saturating_sub(host.keep).min(DISCARD_BATCH);
@@ -116,7 +116,7 @@ pub(crate) fn discarded(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>
     let host = &mut turn.chunks.host;
     let run = host.discarding.remove(&io).expect("it was begun");
     if result.is_err() {
-        // It is not asked again: that would be at each checkpoint.
+        // The cell does not ask again, because it would do so at each checkpoint.
         host.takes_back = false;
     }
     turn.chunks.add_all(run);

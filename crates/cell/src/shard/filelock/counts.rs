@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a user has, held and waited for.
+/// The number of a user's locks, held and waited for.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Count {
     held: usize,
@@ -24,8 +24,8 @@ pub(super) struct Counts {
     by_user: BTreeMap<u32, Count>,
 }
 
-/// The users of the locks that a change took out and put in. A part that was left of a lock and
-/// then joined with the new lock is in both.
+/// The users of the locks that a change removed and added. A part that remained of a lock and was
+/// then joined with the new lock is in both lists.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     pub(super) taken: Vec<u32>,
@@ -46,7 +46,7 @@ impl Counts {
     }
 
     pub(super) fn changed(&mut self, change: &Change) {
-        // Locks that were put in come first, because some of them were taken out again.
+        // Added locks are counted first, because some of them were removed again.
         change.put.iter().for_each(|uid| self.change(*uid, |count| count.held += 1));
         change.taken.iter().for_each(|uid| self.change(*uid, |count| count.held -= 1));
     }

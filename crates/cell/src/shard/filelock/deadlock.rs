@@ -11,17 +11,17 @@ use super::FileLocks;
 use super::index::LockIndex;
 use super::place::{Owner, Place};
 
-/// Locks that one search looks at. A longer circle of waits is not found; Linux finds no circle of
+/// Locks that one search examines. A longer circle of waits is not found; Linux finds no circle of
 /// more than ten.
 const STEPS_MAX: usize = 4096;
 
-/// A request for a record lock: on which inode, of which owner, for what.
+/// A request for a record lock: its inode, owner and lock.
 type Request = (Ino, Owner, LockSpec);
 
 /// Whether an owner for which `spec` would wait waits (directly or not) for the owner of `spec`.
 ///
 /// `locks_of` lends the locks of an inode's shard; the search ends with its error. The search needs
-/// no other shard than that of `ino` if no owner in the way waits in another.
+/// only the shard of `ino` if no owner that blocks waits in another.
 pub(crate) fn would_deadlock<'a, T: Copy + Ord + 'a, E>(
     (ino, client, spec): (Ino, ClientId, LockSpec),
     index: &LockIndex<T>,

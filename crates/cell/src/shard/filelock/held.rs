@@ -1,7 +1,7 @@
 //! The locks of one flavour that are held on one inode.
 //!
-//! Each lock is in the index of its owner, and in an [`Intervals`] with all others of its kind,
-//! which finds the locks that block an owner. No operation looks at all locks.
+//! Each lock is in the index of its owner, and in an [`Intervals`] with all others of its kind. The
+//! latter finds the locks that block an owner. No operation examines all locks.
 //!
 //! Invariant: the locks of one owner do not overlap.
 
@@ -14,7 +14,7 @@ use super::counts::Change;
 use super::interval::Intervals;
 use super::place::Owner;
 
-/// The rest of a lock, beside its owner and its start.
+/// The fields of a lock without its owner and its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rest {
     end: u64,
@@ -49,7 +49,7 @@ impl Held {
         both.min_by_key(|(range, owner)| (range.start, *owner))
     }
 
-    /// Shows the owner of each lock that blocks `spec`, until `see` breaks.
+    /// Calls `see` with the owner of each lock that blocks `spec`, until it breaks.
     pub(super) fn visit_blockers(
         &self,
         owner: Owner,
@@ -103,8 +103,8 @@ impl Held {
         self.own_before(owner, before).is_some_and(|(_, held)| held.end > range.end)
     }
 
-    /// Replaces what the owner holds in the range by `spec`. Returns the range from the first to
-    /// the last lock that was taken out, if there was any.
+    /// Replaces the owner's locks in the range by `spec`. Returns the range from the first to the
+    /// last removed lock, if there was any.
     pub(super) fn set(
         &mut self,
         owner: Owner,
@@ -120,7 +120,7 @@ impl Held {
         (change, taken)
     }
 
-    /// Takes out what the owner has in the range, and puts back what reaches beyond it.
+    /// Removes the owner's locks in the range, and adds the parts again that lie outside it.
     fn cut(&mut self, owner: Owner, range: ByteRange, change: &mut Change) -> Option<ByteRange> {
         let mut taken: Option<ByteRange> = None;
         while let Some((start, held)) = self.own_before(owner, range.end)
@@ -144,7 +144,7 @@ impl Held {
         taken
     }
 
-    /// Puts a lock in, joined with the owner's equal locks that it touches.
+    /// Adds a lock, joined with the owner's equal locks that it touches.
     fn put_joined(&mut self, owner: Owner, mut start: u64, mut held: Rest, change: &mut Change) {
         let like = |other: &Rest| Rest { end: held.end, ..*other } == held;
         let before = start.checked_sub(1).and_then(|end| {

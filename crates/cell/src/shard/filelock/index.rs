@@ -1,9 +1,9 @@
-//! What the advisory locks of all shards of a cell have in common.
+//! The state of advisory locks that all shards of a cell share.
 //!
-//! A shard owns the locks of its files ([`super::FileLocks`]) and notes every change here: how many
-//! locks and requests there are of each user, because all of them together must fit a snapshot in
-//! the log; on which files a client has locks; and where an owner waits, so that deadlocks over
-//! several shards are found.
+//! A shard owns the locks of its files ([`super::FileLocks`]) and notes every change here. The
+//! index has the number of locks and requests of each user, because all of them together must fit a
+//! snapshot in the log. It has the files on which a client has locks, and the places where an owner
+//! waits, so that deadlocks over several shards are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,7 @@ impl<T: Copy + Ord> LockIndex<T> {
         self.by_client.contains_key(&client)
     }
 
-    /// Whether a request that waits may be one that can be granted.
+    /// Whether there may be a waiting request that can be granted.
     pub(crate) const fn is_to_grant(&self) -> bool {
         self.eased > 0
     }

@@ -1,10 +1,9 @@
-//! Ranges, each with a key, that may overlap: which of them meet a given one, without a look at the
-//! others.
+//! Ranges with keys, which may overlap. Finds those that intersect a given range, without examining
+//! the others.
 //!
-//! A treap in the order of (start, key), over an arena. Each node knows of its subtree the largest
-//! end, and the largest among those of other keys than that one's, so that the search for what
-//! stands in the way of an owner passes over the owner's own ranges as quickly as over those that
-//! end too early.
+//! This is a treap in the order of (start, key), over an arena. Each node has the largest end of
+//! its subtree, and the largest end of the other keys' ranges there. With these, the search for
+//! ranges that block an owner skips the owner's own ranges as quickly as ranges that end too early.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +12,7 @@ use warren_proto::ByteRange;
 
 type Link = Option<u32>;
 
-/// An end, and whose.
+/// An end, and the key of its range.
 type End<K> = (u64, K);
 
 #[derive(Clone, Debug)]
@@ -24,7 +23,7 @@ struct Node<K> {
     priority: u64,
     left: Link,
     right: Link,
-    /// In this subtree, and among the other keys there.
+    /// The largest end in this subtree, and the largest among its other keys.
     farthest: End<K>,
     farthest_other: Option<End<K>>,
 }
@@ -55,7 +54,7 @@ impl<K> Default for Intervals<K> {
 }
 
 impl<K: Copy + Ord> Intervals<K> {
-    /// No range of this key starts there yet.
+    /// Adds a range. No range of this key starts there yet.
     pub(crate) fn insert(&mut self, range: ByteRange, key: K) {
         let ByteRange { start, end } = range;
         let priority = self.chance.next_u64();
@@ -76,7 +75,7 @@ impl<K: Copy + Ord> Intervals<K> {
         self.root = self.merge(before, behind);
     }
 
-    /// Takes the key's range that starts there out, if there is one.
+    /// Removes the key's range that starts there, if there is one.
     pub(crate) fn remove(&mut self, start: u64, key: K) {
         self.root = self.without(self.root, (start, key));
         if self.root.is_none() {
@@ -84,7 +83,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// The first that meets `range` and is not of `except`.
+    /// The first range that intersects `range` and does not belong to `except`.
     pub(crate) fn first(&self, range: ByteRange, except: Option<K>) -> Option<(ByteRange, K)> {
         let mut found = None;
         let _ = self.visit(range, except, &mut |range, key| {
@@ -94,7 +93,8 @@ impl<K: Copy + Ord> Intervals<K> {
         found
     }
 
-    /// Shows all that meet `range` and are not of `except`, in order, until `see` breaks.
+    /// Calls `see` with all ranges that intersect `range` and do not belong to `except`, in order,
+    /// until it breaks.
     pub(crate) fn visit(
         &self,
         range: ByteRange,
@@ -137,7 +137,7 @@ impl<K: Copy + Ord> Intervals<K> {
         &self.nodes[at as usize]
     }
 
-    /// What comes before `place`, and the rest.
+    /// Splits a subtree into the nodes before `place`, and the rest.
     fn split(&mut self, at: Link, place: (u64, K)) -> (Link, Link) {
         let Some(at) = at else { return (None, None) };
         let node = self.node(at);
@@ -154,7 +154,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// All of `before` comes before all of `behind`.
+    /// Joins two subtrees. All of `before` comes before all of `behind`.
     fn merge(&mut self, before: Link, behind: Link) -> Link {
         let (Some(left), Some(right)) = (before, behind) else { return before.or(behind) };
         if self.node(left).priority > self.node(right).priority {
@@ -187,7 +187,7 @@ impl<K: Copy + Ord> Intervals<K> {
         Some(at)
     }
 
-    /// What a node knows of its subtree, from its children's.
+    /// Computes the fields of a node from those of its children.
     fn pull(&mut self, at: u32) {
         let node = self.node(at);
         let mut ends = (node.end, node.key);

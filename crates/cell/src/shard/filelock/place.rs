@@ -1,4 +1,4 @@
-//! Owners of advisory locks, and where their requests wait.
+//! Owners of advisory locks, and the places where their requests wait.
 
 use warren_base::{ClientId, Ino};
 use warren_proto::{LockFlavour, LockOwner};
@@ -11,6 +11,6 @@ pub(super) type Owner = (ClientId, LockOwner);
 pub(super) struct Place {
     pub(super) ino: Ino,
     pub(super) flavour: LockFlavour,
-    /// Which request it was in the order of arrival at the cell.
+    /// The number of the request in the order of arrival at the cell.
     pub(super) arrival: u64,
 }

@@ -1,12 +1,12 @@
 //! The requests that wait for locks of one flavour on one inode.
 //!
 //! **Classes.** Requests that wait for the same kind of lock on the same range are blocked by the
-//! same locks, except by the locks of their own owners. They are a [`Class`]. A request whose owner
-//! has a lock in the range is in a class of that owner. If the first request of a class is blocked,
-//! all are, and the others are not looked at. A release costs a look at each class that it may
-//! concern, and at each request that is granted, however many wait.
+//! same locks, except by the locks of their own owners. They form a [`Class`]. A request whose
+//! owner has a lock in the range is in a class of that owner. If the first request of a class is
+//! blocked, all are, and the others are not examined. A release examines each class that it may
+//! concern, and each request that is granted, regardless of the number of waiting requests.
 //!
-//! Invariant: all requests of a class can be granted now, or none.
+//! Invariant: either all requests of a class can be granted now, or none.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use warren_proto::{ByteRange, LockSpec};
 use super::interval::Intervals;
 use super::place::Owner;
 
-/// What requests have in common that are blocked, all of them, or none.
+/// The common properties of requests that are either all blocked, or none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Class {
     pub(super) range: ByteRange,
@@ -102,8 +102,8 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// The owner has got a lock: its requests that wait are in classes of its own from now on,
-    /// wherever the lock is, so that each changes its class once. Returns these classes.
+    /// The owner has got a lock. From now on its waiting requests are in classes of its own,
+    /// wherever the lock is, so each changes its class only once. Returns these classes.
     pub(super) fn part_from_strangers(&mut self, owner: Owner) -> BTreeSet<Class> {
         let mut parted = BTreeSet::new();
         for arrival in self.strangers.remove(&owner).into_iter().flatten() {
@@ -121,7 +121,7 @@ impl<T: Copy> Queue<T> {
         self.classes.get(class)?.first().copied()
     }
 
-    /// The first request of each class that wants something in the range.
+    /// The first request of each class that needs a lock in the range.
     pub(super) fn firsts_in(&self, range: ByteRange) -> BTreeSet<(u64, Class)> {
         let mut firsts = BTreeSet::new();
         let _ = self.ranges.visit(range, None, &mut |_, class| {
@@ -137,7 +137,7 @@ impl<T: Copy> Queue<T> {
     }
 }
 
-/// Takes `arrival` out of the set of `key`. Returns whether it was the last of the set.
+/// Removes `arrival` from the set of `key`. Returns whether the set is empty now.
 fn remove_from<K: Ord>(sets: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, arrival: u64) -> bool {
     let Some(set) = sets.get_mut(key) else { return false };
     set.remove(&arrival);

@@ -146,7 +146,7 @@ fn what_touches_is_one_lock() {
     let all = ByteRange { start: 0, end: 59 };
     let held: Vec<_> = locks.all().map(|(.., spec, uid)| (spec.range, uid)).collect();
     assert_eq!(held, [(all, USER)]);
-    // Another kind, another user's, another process's: each is its own.
+    // Another kind, another user and another process each have their own lock.
     assert!(lock(&mut locks, ino, spec(1, LockType::Exclusive, 60, 69), None).is_ok());
     assert!(locks.lock(ino, (A, ROOT), spec(1, LockType::Exclusive, 70, 79), None).is_ok());
     let other = LockSpec { pid: 7, ..spec(1, LockType::Exclusive, 80, u64::MAX) };
@@ -252,7 +252,7 @@ fn waiters_are_served_as_they_came() {
     assert!(locks.is_empty());
 }
 
-/// The rules as they are written down, with no index at all.
+/// The rules as documented, without any index.
 #[derive(Clone, Default)]
 struct Naive {
     held: Vec<(Owner, u32, LockSpec)>,
@@ -333,7 +333,7 @@ impl Naive {
         Ok(LockOutcome::Blocked)
     }
 
-    /// Of each flavour the requests go on that can, in the order of arrival.
+    /// Of each flavour, grants the requests that can be granted, in the order of arrival.
     fn expect_in_order(&self, granted: &[u32]) {
         for flavour in [LockFlavour::Record, LockFlavour::Flock] {
             let is_of = |task: &&u32| {
@@ -360,7 +360,8 @@ impl Naive {
         }
     }
 
-    /// Takes over what was granted, which must be possible, and leaves nothing that could be.
+    /// Takes over the grants, checks that each was possible, and that no other request can be
+    /// granted.
     fn follow(&mut self, granted: &[u32]) {
         for task in granted {
             let at = self.waiting.iter().position(|(waiter, ..)| waiter == task).expect("waits");
@@ -444,7 +445,7 @@ fn random_history(seed: u64) {
                 locks.cancel(task);
                 naive.waiting.retain(|(waiter, ..)| *waiter != task);
             }
-            // A process that waits asks nothing else, but by another thread.
+            // A waiting process sends no other request, except from another thread.
             _ if naive.waiting.iter().any(is_waiting) && rng.chance(9, 10) => continue,
             deed => {
                 let kinds = [LockType::Shared, LockType::Exclusive, LockType::Unlock];
