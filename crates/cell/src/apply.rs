@@ -7,7 +7,7 @@
 //! | step | live | process died: frames are there | power was cut: frames are gone |
 //! | --- | --- | --- | --- |
 //! | `Wrote` | size, blocks, mode, times; file is behind | as live | file is behind |
-//! | `Truncate` | extents, pages | extents, blocks; file is behind | as live, delayed while behind |
+//! | `Truncate` | extents, pages | extents, blocks; file is behind | as live, later if behind |
 //! | `Placed` | extents | space, extents | space, extents, size and times of the cover |
 //! | `Inline` | pages are covered | none | pages, size and times of the cover |
 //! | `Change` | records | records, and an orphan's record | records, and an orphan's record |

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn root_executes_only_what_somebody_may_execute() {
+    fn root_executes_only_files_with_an_execute_bit() {
         assert_eq!(check(&who(0, 0, &[]), &attr(0), READ | WRITE), Ok(()));
         assert_eq!(check(&who(0, 0, &[]), &attr(0), EXECUTE), Err(Errno::EACCES));
         assert_eq!(check(&who(0, 0, &[]), &attr(0o001), EXECUTE), Ok(()));

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! free, not allocated -> reserving -> free, allocated -> a shard's
-//!        ^--------------- discarding <------'   ^-----------'  with the checkpoint that releases it
+//!        ^--------------- discarding <------'   ^-----------'  with the checkpoint
+//!                                                              that releases it
 //! ```
 //!
 //! Invariants:

@@ -86,7 +86,8 @@ impl Core {
         }
     }
 
-    /// Runs a task. Returns whether it is finished; if not, the event that it waits for will wake it.
+    /// Runs a task. Returns whether it is finished. If not, the event that it waits for will wake
+    /// it.
     fn run_task(&mut self, id: TaskId, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         if !task.state.pinned.is_empty() {
             task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));

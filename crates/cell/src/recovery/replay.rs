@@ -3,7 +3,8 @@
 //! After a power failure (or the end of the whole fleet) the log comes from the device:
 //!
 //! ```text
-//! load -> LogEnd -> Ends of all logs -> LogCut, until no cut moves any more -> Replay up to the cut
+//! load -> LogEnd -> Ends of all logs -> LogCut, until no cut moves any more
+//!      -> Replay up to the cut
 //!      -> Replayed -> Claimed: chunks that logs have claimed are given to no other shard
 //!      -> send decided transactions to all cells, and receive theirs -> Ready
 //! ```
