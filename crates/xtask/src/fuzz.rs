@@ -1,8 +1,9 @@
 //! The fuzz targets (`fuzz/`), built with the stable compiler and run for a while each.
 //!
-//! `cargo fuzz` wants a nightly compiler for the address sanitizer alone, and what is fuzzed has no unsafe code of its own.
-//! Coverage, by which libFuzzer finds its way, is LLVM's and every compiler's. What is found stays in the corpus under
-//! the target directory, and an input that fails beside it.
+//! `cargo fuzz` needs a nightly compiler only for the address sanitizer, and the fuzzed code has no
+//! unsafe code of its own. libFuzzer finds its way by coverage, which LLVM and so every compiler
+//! supports. Interesting inputs stay in the corpus under the target directory, and an input that
+//! fails is stored beside it.
 
 use std::fs;
 use std::path::Path;
@@ -10,19 +11,19 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::test::target_directory;
+use crate::cargo::target_directory;
 
 const TARGETS: [&str; 3] = ["image", "structures", "messages"];
-/// Seconds of each.
+/// Seconds of each target.
 const SECONDS: u64 = 60;
-/// What `cargo fuzz` gives to the compiler, but for the sanitizer.
+/// The flags of `cargo fuzz` for the compiler, without the sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 /// One input may take so many seconds, and the process so many MiB.
 const INPUT_SECONDS: u64 = 10;
 const MEMORY_MIB: u64 = 2048;
-/// Bytes of the longest input: of the `image` target, some 120 changes.
+/// Bytes of the longest input: for the `image` target, some 120 changes.
 const INPUT_MAX: u64 = 1024;
 
 pub struct Options {
@@ -92,7 +93,7 @@ fn build(root: &Path, place: &Path, host: &str) -> Result<bool> {
     let status = Command::new(cargo)
         .args(["build", "--release", "--locked", "--manifest-path"])
         .arg(root.join("fuzz/Cargo.toml"))
-        // With a target named, what runs while building is not instrumented.
+        // With a target named, build scripts and macros are not instrumented.
         .args(["--target", host, "--target-dir"])
         .arg(place)
         .env("RUSTFLAGS", FLAGS)
@@ -101,7 +102,7 @@ fn build(root: &Path, place: &Path, host: &str) -> Result<bool> {
     Ok(status.success())
 }
 
-/// The platform that the compiler builds for by itself.
+/// The compiler's default platform.
 fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?;
     let text = String::from_utf8(output.stdout)?;

@@ -1,9 +1,10 @@
-//! A program that is killed: `xtask killed-program DIR ROUNDS-SO-FAR` does one system call after the other
-//! in a directory and says of each that it has returned. What it left when it was killed must be exactly
-//! what it said, or that and the one call that was under way (of a long write: a part of it).
+//! A program that is killed: `xtask killed-program DIR ROUNDS-SO-FAR` makes one system call after
+//! the other in a directory, and prints a line when each has returned. After a kill the directory
+//! must be exactly as the lines say, or have in addition the one call that was under way (of a long
+//! write: a part).
 //!
-//! Which call is the `n`th, and what the directory holds after `n`, is a function of `n`, so a killer needs
-//! to remember one number.
+//! The `n`th call, and the directory after `n` calls, are functions of `n`, so a killer needs to
+//! keep only one number.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,14 +21,14 @@ use warren_base::Rng;
 /// The task's name.
 pub const TASK: &str = "killed-program";
 
-/// Calls until the file that was made first is removed again.
+/// Calls until the first file is removed again.
 const CYCLE: u64 = 4;
 /// Bytes of the longest record: more than a page.
 const RECORD_MAX: u64 = 6000;
-/// Where records are appended, and what the program has locked as long as it lives.
+/// The log file, which the program also keeps locked as long as it lives.
 const LOG: &str = "log";
 const LOCK: &str = "lock";
-/// How long a program may take to be ready: the lock of the one before must be gone.
+/// How long a program may take to be ready: the lock of its predecessor must be released.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest life of a program once it works.
 const LIFE_MICROS_MAX: u64 = 10_000;
@@ -47,13 +48,13 @@ const fn call(n: u64) -> Call {
         0 => Call::Make(cycle),
         1 => Call::Append,
         2 => Call::Rename(cycle),
-        // What is left behind shows whether old names stay as they are.
+        // The remaining files show whether old names stay as they are.
         _ if cycle.is_multiple_of(8) => Call::Append,
         _ => Call::Remove(cycle),
     }
 }
 
-/// What the `n`th call appends, if it is one that does.
+/// The bytes that the `n`th call appends, if it is an append.
 fn record(n: u64) -> Vec<u8> {
     let mut rng = Rng::new(n);
     let len = 1 + rng.below(RECORD_MAX);
@@ -68,7 +69,7 @@ fn renamed(cycle: u64) -> String {
     format!("renamed-{cycle}")
 }
 
-/// The program: `DIR FIRST`. It goes on with call `FIRST` until it is killed.
+/// The program: `DIR FIRST`. It continues with call `FIRST` until it is killed.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let [dir, first] = arguments else { bail!("usage: {TASK} DIR FIRST") };
     std::env::set_current_dir(dir).with_context(|| dir.clone())?;
@@ -94,7 +95,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// What the directory holds after so many calls.
+/// The directory after so many calls.
 #[derive(Clone, Default)]
 struct Expected {
     calls: u64,
@@ -116,7 +117,7 @@ impl Expected {
         self.calls += 1;
     }
 
-    /// What is different in the directory, if anything is.
+    /// A difference of the directory, if there is any.
     fn difference(&self, dir: &Path) -> Result<Option<String>> {
         let mut names = BTreeSet::new();
         for entry in fs::read_dir(dir)? {
@@ -135,8 +136,8 @@ impl Expected {
     }
 }
 
-/// Starts programs in `dir` and kills them, again and again; each goes on where the one before was killed.
-/// Returns how many calls were made.
+/// Starts programs in `dir` and kills them, again and again. Each continues where its predecessor
+/// was killed. Returns how many calls were made.
 pub fn kill_many(dir: &Path, kills: u32, seed: u64) -> Result<u64> {
     fs::create_dir(dir).context("cannot make the directory")?;
     let mut rng = Rng::new(seed);
@@ -151,7 +152,7 @@ pub fn kill_many(dir: &Path, kills: u32, seed: u64) -> Result<u64> {
         }
         take_back_part(dir, &expected).with_context(|| format!("kill {kill}"))?;
         if let Some(without) = expected.difference(dir)? {
-            // The call that was under way may have been carried out.
+            // The call that was under way may have been made.
             expected.advance();
             if let Some(with) = expected.difference(dir)? {
                 bail!("kill {kill}: after {said} calls {without}; after one more {with}");
@@ -163,8 +164,8 @@ pub fn kill_many(dir: &Path, kills: u32, seed: u64) -> Result<u64> {
     Ok(expected.calls)
 }
 
-/// A write of several pages that did not return may be there in part, on any file system: the part is
-/// compared and cut off.
+/// A write of several pages that did not return may be there in part, on any file system. The part
+/// is compared and truncated.
 fn take_back_part(dir: &Path, expected: &Expected) -> Result<()> {
     let log = File::options().read(true).write(true).open(dir.join(LOG))?;
     let record = record(expected.calls);
@@ -202,7 +203,8 @@ impl Checked {
     }
 }
 
-/// One program from its start until it is killed: how many calls have returned, earlier ones included.
+/// Runs one program from its start until it is killed. Returns how many calls have returned,
+/// including earlier ones.
 fn one_life(dir: &Path, first: u64, micros: u64) -> Result<u64> {
     let mut program = Command::new(std::env::current_exe()?)
         .arg(TASK)
@@ -213,7 +215,7 @@ fn one_life(dir: &Path, first: u64, micros: u64) -> Result<u64> {
         .spawn()
         .context("cannot start a program")?;
     let said = hear_out(&mut program, first, micros);
-    // Also if it could not be heard.
+    // Also if its output could not be read.
     let _gone = program.kill();
     let status = program.wait().context("cannot wait")?;
     let said = said?;

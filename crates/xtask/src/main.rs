@@ -1,10 +1,15 @@
 //! Build, test and tidy tasks: `cargo xtask <task>`.
 //!
-//! Nothing here is shipped and nothing shipped depends on it. A task prints what it does as it does
-//! it, one line a step, and ends with a status other than zero if any step failed.
+//! Nothing here is shipped, and nothing shipped depends on it. A task prints one line for each
+//! step, and ends with a status other than zero if any step failed.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a task that nobody watches may end")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "output that is not read may end a task"
+)]
 
+mod cargo;
 mod e2e;
 mod fuzz;
 mod hostile;
@@ -49,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the task; false if it ran and found something wrong.
+/// Runs the task. Returns false if it ran and found something wrong.
 fn dispatch(arguments: &[String]) -> Result<bool> {
     let Some((task, options)) = arguments.split_first() else { bail!("{USAGE}") };
     let root = workspace_root()?;

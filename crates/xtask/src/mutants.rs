@@ -1,9 +1,9 @@
 //! Faults planted in the product's source, one at a time: how many of them do the tests find?
 //!
-//! Each mutant (`mutants/table.rs`) is one textual change, with the command that must fail because
-//! of it. A copy of the tree is changed, built and tested; the product itself has no planted fault.
-//! A mutant that no longer applies, or does not compile, is an error: the table moves with the
-//! code.
+//! Each mutant (`mutants/table.rs`, `mutants/driver_table.rs`) is one textual change, with the
+//! command that must fail because of it. A copy of the tree is changed, built and tested; the
+//! product itself has no planted fault. A mutant that no longer applies, or does not compile, is an
+//! error: the table moves with the code.
 //!
 //! ```text
 //! copy of the tree -> change -> build (must pass) -> test (must fail, or not end in time)
@@ -19,6 +19,7 @@
 //! names and fingerprints. The product's fingerprints would then list the files of the copy, and
 //! cargo would not see an edit of the product.
 
+mod driver_table;
 mod table;
 
 use std::collections::BTreeSet;
@@ -30,10 +31,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::test::target_directory;
+use crate::cargo::target_directory;
+use driver_table::DRIVER_MUTANTS;
 use table::{MUTANTS, Mutant};
 
-/// Of the mutants that were tried, so many in a hundred have to be found.
+/// The share of the tried mutants that the tests have to find, in percent.
 const FOUND_PERCENT: usize = 90;
 /// A test that takes longer hangs. The slowest of the commands takes about a minute and a half on
 /// two cores.
@@ -41,21 +43,21 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The first build compiles all packages.
 const BUILD_MAX: Duration = Duration::from_secs(1800);
 
-/// What of the table to try.
+/// The part of the table to try.
 #[derive(Clone, Default)]
 pub struct Options {
     /// Mutants whose file, or whose number, contains this.
     only: Option<String>,
-    /// Of so many parts of the table, this one (from 0 on).
+    /// The part, from 0 on, and the number of parts.
     part: Option<(usize, usize)>,
-    /// Only those that were seen to be found: any other may survive.
+    /// Only those that the tests are known to find. Others may survive.
     only_proven: bool,
-    /// Print the table as it stands in `docs/testing.md`.
+    /// Print the table as in `docs/testing.md`.
     print: bool,
 }
 
 impl Options {
-    /// Part `part` of `of`, of those that were seen to be found.
+    /// Part `part` of `of`, of those that the tests are known to find.
     pub fn part(part: usize, of: usize) -> Self {
         Self { part: Some((part, of)), only_proven: true, ..Self::default() }
     }
@@ -98,13 +100,18 @@ enum Verdict {
     Survived,
 }
 
-/// Tries mutants; true if enough of them are found.
+/// All mutants, with their numbers.
+fn numbered() -> impl Iterator<Item = (usize, &'static Mutant)> {
+    (1..).zip(MUTANTS.iter().chain(DRIVER_MUTANTS))
+}
+
+/// Tries mutants. Returns true if enough of them are found.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     if options.print {
         print_table();
         return Ok(true);
     }
-    let chosen = (1..).zip(MUTANTS).filter(|(number, mutant)| options.takes(*number, mutant));
+    let chosen = numbered().filter(|(number, mutant)| options.takes(*number, mutant));
     let chosen: Vec<(usize, &Mutant)> = chosen.collect();
     ensure!(!chosen.is_empty(), "no mutant is meant");
     let tree = Tree::copy(root)?;
@@ -135,7 +142,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(invalid == 0 && found * 100 >= chosen.len() * FOUND_PERCENT)
 }
 
-/// A copy of the tree, and where it is built.
+/// A copy of the tree, and its target directory.
 struct Tree {
     root: PathBuf,
     target: PathBuf,
@@ -256,7 +263,7 @@ impl Mutant {
 
 fn print_table() {
     println!("| | file | fault | found by | seen |\n| --- | --- | --- | --- | --- |");
-    for (number, mutant) in (1..).zip(MUTANTS) {
+    for (number, mutant) in numbered() {
         let file = mutant.file.trim_start_matches("crates/");
         let seen = if mutant.is_proven { "yes" } else { "" };
         println!("| {number} | `{file}` | {} | `{}` | {seen} |", mutant.what, mutant.found_by);
@@ -281,7 +288,7 @@ mod tests {
     #[test]
     fn every_mutant_applies_to_the_tree_as_it_is() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for (number, mutant) in (1..).zip(MUTANTS) {
+        for (number, mutant) in numbered() {
             let sound = fs::read_to_string(root.join(mutant.file)).expect(mutant.file);
             let changed = mutant.apply(&sound);
             let changed = changed.unwrap_or_else(|error| panic!("mutant {number}: {error}"));

@@ -1,7 +1,7 @@
 //! The programs that the tests drive, and where they come from.
 //!
-//! Only what is missing is installed, and only by root. Without root the missing ones are named and
-//! the tests that need them are skipped, which the closing line counts.
+//! Missing programs are installed, and only by root. Without root they are named and the tests that
+//! need them are skipped, which the closing line counts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,13 +1,12 @@
-//! The one test command. It runs every step even if an earlier one failed, so that one run shows all
-//! that is wrong, and says at the end which steps failed.
+//! The one test command. It runs every step even if an earlier one failed, so that one run shows
+//! all failures, and lists the failed steps at the end.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cargo::{build_release, cargo, command, release_binary};
 use crate::{e2e, fuzz, mutants, packages, tidy};
 
 /// Seeds of a run on every change, and of a long one.
@@ -19,13 +18,14 @@ const PAIRS_FULL: u64 = 20_000;
 /// Sequences that a real fleet performs, likewise: a second or so each.
 const REAL: u64 = 20;
 const REAL_FULL: u64 = 400;
-/// What no release has and tests need: the simulator, and faults to be planted in live cells.
+/// Features that no release has and tests need: the simulator, and faults that tests plant in live
+/// cells.
 const FEATURES: &str = "warren/sim,warren/plants";
-/// What clippy is told.
+/// The lint options of clippy.
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
-/// Parts of the mutants of which a run tries one.
+/// Parts of the mutants. A run tries one of them.
 const MUTANT_PARTS: u64 = 12;
-/// Cells of the fleets of a run that is not long, in turn.
+/// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 
 #[derive(Clone, Copy, Default)]
@@ -58,7 +58,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     steps.run("format", || cargo(root, ["fmt", "--all", "--check"]));
     let clippy = ["clippy", "--workspace", "--features", FEATURES, "--all-targets"];
     steps.run("clippy", || cargo(root, clippy.into_iter().chain(DENY_WARNINGS)));
-    // As it is without what only tests need.
+    // As shipped, without the features for tests.
     let shipped = ["clippy", "--package", "warren"];
     steps.run("clippy as shipped", || cargo(root, shipped.into_iter().chain(DENY_WARNINGS)));
     let unit_tests = ["test", "--workspace", "--features", FEATURES];
@@ -87,11 +87,11 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// Runs the simulator with seeds that no earlier run had. The first of them is printed, so that the
-/// run can be had again.
+/// Runs the simulator with seeds that no earlier run had. The first is printed, so that the run can
+/// be repeated.
 pub fn simulate(root: &Path, full: bool) -> Result<bool> {
     let warren = release_binary(root);
-    // One that is there may have been built without the simulator.
+    // An existing one may have been built without the simulator.
     if !build_release(root)? {
         return Ok(false);
     }
@@ -110,7 +110,7 @@ pub fn simulate(root: &Path, full: bool) -> Result<bool> {
     ace(root, &warren, &seed, full)
 }
 
-/// Short sequences of operations, their power cut at every flush; and the control.
+/// Short sequences of operations, with the power cut at every flush; and the control.
 fn ace(root: &Path, warren: &Path, seed: &str, full: bool) -> Result<bool> {
     let pairs = (if full { PAIRS_FULL } else { PAIRS }).to_string();
     println!("warren ace --seed {seed} --pairs {pairs}");
@@ -120,7 +120,7 @@ fn ace(root: &Path, warren: &Path, seed: &str, full: bool) -> Result<bool> {
     command(root, warren, ["ace", "--seed", seed, "--pairs", "20", "--no-flush"])
 }
 
-/// The same by the processes of real fleets, which record what they do to the device.
+/// The same by the processes of real fleets, which record their requests to the device.
 fn ace_of_real_fleets(root: &Path, full: bool) -> Result<bool> {
     let (seed, count) =
         (fresh_seed()?.to_string(), if full { REAL_FULL } else { REAL }.to_string());
@@ -128,40 +128,10 @@ fn ace_of_real_fleets(root: &Path, full: bool) -> Result<bool> {
     command(root, &release_binary(root), ["ace", "--seed", &seed, "--real", &count])
 }
 
-/// The one program of all steps: as shipped, with the simulator beside.
-pub fn build_release(root: &Path) -> Result<bool> {
-    cargo(root, ["build", "--release", "--package", "warren", "--features", "sim"])
-}
-
-pub fn release_binary(root: &Path) -> PathBuf {
-    target_directory(root).join("release/warren")
-}
-
-pub fn target_directory(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
-}
-
-/// Seeds that grow by a run's worth of them a second never meet an earlier run's.
+/// Seeds grow by a run's worth each second, so they never meet an earlier run's.
 fn fresh_seed() -> Result<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     Ok(since.as_secs() * SEEDS_FULL)
-}
-
-pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(root: &Path, arguments: I) -> Result<bool> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    command(root, Path::new(&cargo), arguments)
-}
-
-fn command<I>(root: &Path, program: &Path, arguments: I) -> Result<bool>
-where
-    I: IntoIterator<Item: AsRef<OsStr>>,
-{
-    let status = Command::new(program)
-        .args(arguments)
-        .current_dir(root)
-        .status()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    Ok(status.success())
 }
 
 #[derive(Default)]
@@ -170,7 +140,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// Runs one step with a heading and its time; whether it passed.
+    /// Runs one step with a heading and its time. Returns whether it passed.
     fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<bool>) -> bool {
         println!("== {name}");
         let start = Instant::now();

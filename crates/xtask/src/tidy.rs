@@ -1,10 +1,10 @@
-//! The rules of the house that no compiler checks, as a test.
+//! The rules of the workspace that no compiler checks, as a test.
 //!
-//! Each rule is a function from sources to findings, and each has a unit test that shows it finding
-//! a planted fault. Source text is looked at with comments and literals blanked out
-//! ([`source::Source::code`]), so that a word in a comment never counts; modules and types are
-//! parsed. The rules of the structure return excesses, which [`exceptions`] weighs against what is
-//! known to break them.
+//! Each rule is a function from sources to findings, and has a unit test in which it finds a
+//! planted fault. Source text is examined with comments and literals blanked out
+//! ([`source::Source::code`]), so that a word in a comment never counts. Modules and types are
+//! parsed. The rules of the structure return excesses, which [`exceptions`] compares with the known
+//! ones.
 
 mod capacity;
 mod circles;
@@ -34,7 +34,7 @@ use finding::{Finding, Weight};
 use modules::Crate;
 use source::Source;
 
-/// Prints what each crate has beyond the rules of the structure, excepted or not.
+/// Prints every excess of each crate, excepted or not.
 pub fn report(root: &Path) -> Result<bool> {
     let files = listed_files(root)?;
     let (excesses, unreadable) = excesses(root, &files, &read_sources(root, &files)?);
@@ -43,7 +43,7 @@ pub fn report(root: &Path) -> Result<bool> {
     Ok(unreadable.is_empty())
 }
 
-/// Prints every finding; true if none is a fault.
+/// Prints every finding. Returns true if none is a fault.
 pub fn run(root: &Path) -> Result<bool> {
     let files = listed_files(root)?;
     let sources = read_sources(root, &files)?;
@@ -65,7 +65,7 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(faults == 0)
 }
 
-/// What breaks the rules of the structure, and sources that cannot be parsed.
+/// The excesses of the rules of the structure, and sources that cannot be parsed.
 fn excesses(root: &Path, files: &[PathBuf], sources: &[Source]) -> (Vec<Excess>, Vec<Finding>) {
     let (crates, unreadable) = Crate::all(sources);
     let documents = files.iter().filter(|path| path.extension().is_some_and(|end| end == "md"));

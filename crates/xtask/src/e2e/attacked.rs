@@ -1,11 +1,13 @@
 //! An honest program's work while a hostile client does what it can (`crate::hostile`).
 //!
-//! Two honest ones, root's and another user's, must find everything right, no process may end or grow without bound, and
-//! when the hostile one is gone, everything it had must be gone with it.
+//! Two honest programs, root's and another user's, must find all their data right. No process may
+//! end or grow without bound. When the hostile client is gone, everything that it held must be gone
+//! too.
 //!
-//! How long their calls take is printed three times: with nothing beside them, beside the hostile client, and beside an
-//! honest load (`crate::hostile::load`) of as many threads, which sends as many requests and uses as much CPU time. What
-//! they lose to that load they lose to the machine; the rest of what they lose to the hostile client is its doing.
+//! The duration of their calls is printed three times: with nothing beside them, beside the hostile
+//! client, and beside an honest load (`crate::hostile::load`) of as many threads, which sends as
+//! many requests and uses as much CPU time. The slowdown beside that load is due to the machine.
+//! The rest of the slowdown beside the hostile client is due to its attacks.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -18,8 +20,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::{await_no_survivors, survivors};
-use super::{Ground, Tally, Verdict, process};
+use super::process;
 use crate::hostile;
 
 /// Files in a directory that only root may search, and their modes.
@@ -34,25 +37,25 @@ const ATTACK_FULL: Duration = Duration::from_secs(60);
 const BEFORE: Duration = Duration::from_secs(2);
 const BEFORE_FULL: Duration = Duration::from_secs(15);
 
-/// How long the honest load goes on beyond the programs beside it.
+/// How long the honest load continues after the programs beside it.
 const LOAD_MORE: Duration = Duration::from_secs(1);
 
-/// Neither root nor the hostile client's.
+/// A user other than root and the hostile client's.
 const ORDINARY_USER: u32 = 12_345;
 
-/// Memory of its own that a process of the fleet may have at any time. What clients and cells share
-/// is not counted: it is bounded by the segments of the clients that are admitted.
+/// Private memory that a process of the fleet may have at any time. Memory that clients and cells
+/// share is not counted: the segments of the admitted clients bound it.
 const PRIVATE_MAX: u64 = 1 << 30;
 
-/// How long the fleet may take to be rid of a client that is gone.
+/// How long the fleet may take to release everything of a client that is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("hostile_client") {
         tally.case(&format!("hostile_client ({cells} cells)"), || {
-            // A mount's processes may outlive the command that has ended it for a moment.
+            // A mount's processes may outlive for a moment the command that has ended it.
             await_no_survivors()?;
-            // It is let in: what it can do then is what is tested.
+            // The client is admitted, because the case tests what it can do then.
             let options = ["--clients", "all"];
             let fleet =
                 Fleet::start_with(ground, &format!("hostile-{cells}"), "4G", cells, &options)?;
@@ -86,7 +89,7 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// All that the hostile client had is gone.
+/// Waits until everything that the hostile client held is gone.
 fn await_all_given_back(had: &Possessions) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -101,7 +104,8 @@ fn await_all_given_back(had: &Possessions) -> Result<()> {
     }
 }
 
-/// Files and directories of root's alone, and a place for everybody; the inode numbers of the first.
+/// Makes files and directories of root's alone, and a directory for all users. Returns the inode
+/// numbers of the former.
 fn prepare(mounted: &Path) -> Result<Vec<u64>> {
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
     let making = "cannot prepare the mount";
@@ -124,8 +128,8 @@ fn prepare(mounted: &Path) -> Result<Vec<u64>> {
     Ok(forbidden)
 }
 
-/// What is open to all in a directory that only root may search: a file to be read, a program to be run as root, a
-/// directory to be listed. The inode numbers.
+/// Makes objects open to all users in a directory that only root may search: a file to read, a
+/// program to run as root, a directory to list. Returns the inode numbers.
 fn close_in(mounted: &Path) -> Result<Vec<u64>> {
     let making = "cannot prepare the mount";
     let mode = |path: &Path, mode: u32| {
@@ -133,13 +137,13 @@ fn close_in(mounted: &Path) -> Result<Vec<u64>> {
     };
     let closed = mounted.join("closed");
     fs::create_dir_all(closed.join("directory")).context(making)?;
-    fs::create_dir(closed.join("everybodys")).context(making)?;
+    fs::create_dir(closed.join("world")).context(making)?;
     for (name, its_mode) in CLOSED_FILES {
         fs::write(closed.join(name), hostile::MARK).context(making)?;
         mode(&closed.join(name), *its_mode)?;
     }
     mode(&closed.join("directory"), 0o755)?;
-    mode(&closed.join("everybodys"), 0o777)?;
+    mode(&closed.join("world"), 0o777)?;
     mode(&closed, 0o700)?;
     for (name, its_mode) in [
         (hostile::PROGRAM, hostile::PROGRAM_MODE.into()),
@@ -149,16 +153,16 @@ fn close_in(mounted: &Path) -> Result<Vec<u64>> {
         fs::write(mounted.join(name), hostile::MARK).context(making)?;
         mode(&mounted.join(name), its_mode)?;
     }
-    let names = ["directory", "everybodys"].into_iter();
+    let names = ["directory", "world"].into_iter();
     let names = names.chain(CLOSED_FILES.iter().map(|(name, _)| *name));
     names.map(|name| Ok(fs::metadata(closed.join(name)).context(making)?.ino())).collect()
 }
 
-/// All is as [`close_in`] left it, and no device was made.
+/// Checks that everything is as [`close_in`] left it, and that no device was made.
 fn closed_in(mounted: &Path) -> Result<()> {
     let looking = "cannot look at the mount";
     let directory = mounted.join("closed");
-    for (inside, names) in [("", 5), ("directory", 1), ("everybodys", 0)] {
+    for (inside, names) in [("", 5), ("directory", 1), ("world", 0)] {
         let found = fs::read_dir(directory.join(inside)).context(looking)?.count();
         ensure!(found == names, "closed/{inside} has {found} names");
     }
@@ -219,13 +223,14 @@ fn set_loose(
         .context("cannot start the hostile client")
 }
 
-/// The door of a fleet that root runs: its name comes from the pool file's device and inode numbers.
+/// The socket of a fleet that root runs. Its name comes from the pool file's device and inode
+/// numbers.
 fn socket_of(pool: &Path) -> Result<PathBuf> {
     let found = fs::metadata(pool).context("no pool")?;
     Ok(PathBuf::from(format!("/run/warren/{:x}-{:x}.sock", found.dev(), found.ino())))
 }
 
-/// What the hostile client did, for an honest load that does as much.
+/// The work of the hostile client, for an honest load that does as much.
 struct Effort {
     requests_per_second: u64,
     core_percent: u64,
@@ -282,23 +287,23 @@ fn compare(quiet: &Both, loaded: &Both, hostile: &Both) {
     }
 }
 
-/// What a round of an honest program's work took, in ms.
+/// The durations of rounds of an honest program's work, in ms.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Took {
     median: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     most: f64,
 }
 
 impl Took {
-    /// From what the program prints.
+    /// Parses the output of the program.
     fn of(printed: &str) -> Result<Self> {
         let number = |word: &str| word.trim_end_matches(',').parse::<f64>().ok();
         let after = |name: &str| {
             let rest = printed.split_once(name).and_then(|(_, rest)| rest.split(' ').next());
             rest.and_then(number).with_context(|| format!("no {name:?} in {printed:?}"))
         };
-        // A round may take less than can be printed.
+        // A round may be shorter than the output can show.
         let at_least = |ms: f64| ms.max(0.01);
         Ok(Self { median: at_least(after("median ")?), most: at_least(after("up to ")?) })
     }
@@ -312,10 +317,11 @@ impl Took {
     }
 }
 
-/// Of root's program and of another user's.
+/// The durations of root's program and of another user's.
 struct Both([Took; 2]);
 
-/// The work of root's and of another user's program at once: `before`, `beside` the hostile client, or `loaded`.
+/// The work of root's and of another user's program at the same time: `before`, `beside` the
+/// hostile client, or `loaded`.
 fn honest_work(ground: &Ground, fleet: &Fleet, when: &str, time: Duration) -> Result<Both> {
     let open = fleet.mounted.join("open");
     let (roots, ordinary) = std::thread::scope(|scope| {
@@ -353,7 +359,7 @@ fn honest_program(
     Ok(outcome.stdout.trim_end().to_owned())
 }
 
-/// What each process of the fleet holds.
+/// The resources of each process of the fleet.
 struct Possessions(Vec<Held>);
 
 struct Held {
@@ -394,7 +400,7 @@ impl Possessions {
         Ok(())
     }
 
-    /// What there is more of than there was.
+    /// The resources of which there are more than before.
     fn grown_to(&self, later: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         for (was, is) in self.0.iter().zip(&later.0) {

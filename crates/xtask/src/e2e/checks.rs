@@ -1,5 +1,5 @@
-//! `warren fsck` on pools that real programs filled: repairs of what was destroyed on purpose, and a check beside a
-//! fleet at work.
+//! `warren fsck` on pools that real programs filled: repairs of structures that were destroyed on
+//! purpose, and a check beside a fleet at work.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::fleet::{Fleet, warren};
+use super::ground::{Ground, Tally, Verdict};
 use super::process::{self, Outcome};
-use super::{Ground, Tally, Verdict};
 
 const BLOCK_BYTES: u64 = 4096;
 const FILES: u64 = 300;
@@ -23,7 +23,7 @@ const REPAIRED: i32 = 1;
 const ERRORS_LEFT: i32 = 4;
 const NOT_CHECKED: i32 = 8;
 
-/// Checks beside the fleet, and how many of them may find that too much was changed meanwhile.
+/// Checks beside the fleet, and how many of them may report that too much changed meanwhile.
 const ONLINE_CHECKS: usize = 8;
 
 type Case = fn(&Ground, u16) -> Result<()>;
@@ -58,7 +58,8 @@ struct Rested<'a> {
 }
 
 impl<'a> Rested<'a> {
-    /// With `d/1` to `d/300`, each holding its number, and `big`; returned is `big`'s inode number too.
+    /// Fills the pool with `d/1` to `d/300`, each holding its number, and `big`. Also returns the
+    /// inode number of `big`.
     fn filled(ground: &'a Ground, name: String, cells: u16) -> Result<(Self, u64)> {
         let fleet = Fleet::start(ground, &name, "256M", cells)?;
         let path = fleet.pool.to_string_lossy().into_owned();
@@ -84,7 +85,7 @@ impl<'a> Rested<'a> {
         Ok(outcome.stdout)
     }
 
-    /// Looks at the pool's structures.
+    /// Dumps the pool's structures.
     fn dump(&self, what: &[&str]) -> Result<String> {
         let words = [&["debug", "dump", &self.path], what].concat();
         Ok(warren(self.ground, &words)?.expect_success("dump")?.stdout)
@@ -167,7 +168,8 @@ fn last_number(text: &str, word: &str) -> Result<u64> {
     digits.parse().with_context(|| format!("no number behind {word:?}"))
 }
 
-/// File data has no second copy: it is named, reading it fails, and everything else goes on.
+/// File data has no second copy. Lost data is named, reading it fails, and everything else
+/// continues.
 fn lost_data(ground: &Ground, cells: u16) -> Result<()> {
     let (pool, big) = Rested::filled(ground, format!("lost-data-{cells}"), cells)?;
     let first = last_number(&pool.dump(&["inode", &big.to_string()])?, "from block ")?;
@@ -181,7 +183,8 @@ fn lost_data(ground: &Ground, cells: u16) -> Result<()> {
     pool.fsck(&["-n", "--contents"], SOUND).map(drop)
 }
 
-/// The files that a tree node led to are lost and named, all others stay, and the pool is sound again.
+/// The files below a lost tree node are lost and named. All others stay, and the pool is sound
+/// again.
 fn lost_node(ground: &Ground, cells: u16) -> Result<()> {
     let (pool, _) = Rested::filled(ground, format!("lost-node-{cells}"), cells)?;
     let leaf = last_number(&pool.dump(&["tree", &fullest_shard(&pool)?.to_string()])?, "\nnode ")?;
@@ -195,7 +198,7 @@ fn lost_node(ground: &Ground, cells: u16) -> Result<()> {
     let lost = said.lines().filter(|line| line.contains("entry \"")).count() as u64;
     ensure!(0 < lost && lost < FILES, "{lost} names of {FILES} are lost: {said}");
     let named = said.lines().filter(|line| line.ends_with("is lost (/d)")).count() as u64;
-    ensure!(named == lost, "where the lost names were is not told: {said}");
+    ensure!(named == lost, "the places of the lost names are missing: {said}");
     let left = FILES - lost;
     pool.serving(&format!(
         "cd d; test $(ls | wc -l) = {left}; for f in *; do test $(cat $f) = $f; done; echo new > f"
@@ -214,7 +217,7 @@ fn fullest_shard(pool: &Rested<'_>) -> Result<u64> {
     Ok(fullest.1)
 }
 
-/// Beside a fleet at work the last checkpoint is sound, whenever it is looked at.
+/// Beside a fleet at work the last checkpoint is sound at any time.
 fn online(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("online-{cells}"), "1G", cells)?;
     let checked = fleet.during(|fleet| {

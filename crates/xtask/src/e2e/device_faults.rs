@@ -1,17 +1,20 @@
-//! A pool device that fails while processes of its fleet are killed, live: what was synced is there afterwards, what was
-//! refused is not, and reads go on.
+//! A pool device that fails while processes of its fleet are killed, in a running fleet. Synced
+//! data is there afterwards, refused changes are not, and reads continue.
 //!
 //! ```text
-//! round: open, compare with what is remembered -> programs work -> kills? -> the device fails -> kills?
-//!        -> the device is whole again -> kills? -> look, probe, ask for the status -> stop, or kill all
-//!        -> cut the power? -> fsck -> the next round opens the pool again
+//! round: open, compare with the records -> programs work -> kills? -> the device fails -> kills?
+//!        -> the device is whole again -> kills? -> look, probe, query the status
+//!        -> stop, or kill all -> cut the power? -> fsck -> the next round opens the pool again
 //! ```
 //!
-//! The device is [`device`], opened as a file, or through a loop device as a block device. The programs are [`load`].
-//! Needs nothing of the kernel but FUSE and, for the second, a loop device; without one that case says so.
+//! The device is [`device`], opened as a file, or through a loop device as a block device. The
+//! programs are in [`load`]. The kernel must have FUSE and, for the second case, a loop device;
+//! without one that case is skipped.
 
 mod device;
 mod load;
+mod states;
+mod watch;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,12 +29,14 @@ use rustix::process::{Signal, kill_process};
 use warren_base::Rng;
 
 use super::fleet::{Fleet, warren};
+use super::ground::{Ground, Tally, Verdict};
 use super::kills::Victim;
 use super::lifecycle::{await_no_survivors, end_survivors, nothing_left};
 use super::process;
-use super::{Ground, Tally, Verdict};
 use device::{Device, Fault, What, Whose};
-use load::{Figures, Program, Watch};
+use load::Program;
+use states::Figures;
+use watch::Watch;
 
 /// Rounds of each case: on a file, and on a block device.
 const ROUNDS: u32 = 4;
@@ -40,14 +45,15 @@ const ROUNDS_FULL: u32 = 40;
 const ROUNDS_A_POOL: u32 = 8;
 const PROGRAMS: usize = 3;
 const POOL_BYTES: u64 = 256 << 20;
-/// Less than the programs' files, so that the device is read; a cell takes no less than half of it.
+/// Less than the programs' files, so that the device is read. A cell takes at least half of it.
 const CACHE_MIB: u16 = 8;
 
-/// What any call may take, whatever dies meanwhile.
+/// The longest that any call may take, even if processes die meanwhile.
 const CALL_MAX: Duration = Duration::from_secs(5);
-/// After which a call is taken for one that never returns.
+/// A call that takes longer is assumed never to return.
 const HANG: Duration = Duration::from_secs(30);
-/// How long it may take until the status says that the fleet is read-only, or changes are promised again.
+/// How long it may take until the status shows that the fleet is read-only, or changes are durable
+/// again.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// How long a start on a device that fails may take until it succeeds or fails.
 const START_MAX: Duration = Duration::from_secs(15);
@@ -56,7 +62,7 @@ const PART_MAX_MS: u64 = 400;
 
 /// Exit code of a `stop` that the fleet refused.
 const SERVES_ON: i32 = 9;
-/// What the status says of a fleet that takes no changes.
+/// The status of a fleet that accepts no changes.
 const READ_ONLY: &str = "  READ-ONLY since ";
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
@@ -104,7 +110,7 @@ fn device_faults(ground: &Ground, cells: u16, kind: Kind) -> Result<Verdict> {
         let here = left.min(ROUNDS_A_POOL);
         let worked = Pool::make(ground, &name, cells, kind, seed).and_then(|mut pool| {
             let worked = pool.rounds(here, &mut totals);
-            // Nothing may hold the device when it goes.
+            // No process may hold the device when it is removed.
             end_survivors();
             worked
         });
@@ -119,7 +125,7 @@ fn device_faults(ground: &Ground, cells: u16, kind: Kind) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// What was counted.
+/// The counts of a case.
 #[derive(Default)]
 struct Totals {
     rounds: u32,
@@ -156,13 +162,13 @@ impl std::fmt::Display for Totals {
     }
 }
 
-/// A loop device over the file, which goes with its last user.
+/// A loop device over the file, which disappears with its last user.
 struct Loop {
     _held: File,
 }
 
 impl Loop {
-    /// Has it appear as `path`.
+    /// Creates it as `path`.
     fn over(file: &Path, path: &Path) -> Result<Self> {
         let made = Command::new("losetup")
             .args(["--find", "--show", "--direct-io=on"])
@@ -172,14 +178,14 @@ impl Loop {
         ensure!(made.status.success(), "losetup: {}", String::from_utf8_lossy(&made.stderr));
         let name = String::from_utf8_lossy(&made.stdout).trim().to_owned();
         let held = File::open(&name).context("cannot hold a loop device");
-        // From now on it goes with those who have it open.
+        // From now on it disappears when no process has it open.
         process::quietly("losetup", &["--detach", &name])?;
         std::os::unix::fs::symlink(&name, path).context("cannot name a loop device")?;
         Ok(Self { _held: held? })
     }
 }
 
-/// What a round does.
+/// The plan of a round.
 #[derive(Debug)]
 struct Plan {
     fault: Fault,
@@ -208,7 +214,7 @@ impl End {
 impl Plan {
     fn draw(rng: &mut Rng, cells: u16, kind: Kind) -> Self {
         let what = *rng.pick(&[What::Read, What::Write, What::Write, What::Flush, What::Flush]);
-        // The kernel says nothing of who asks a loop device.
+        // The kernel does not name the process behind a request of a loop device.
         let whose = match rng.below(6) {
             0 | 1 if kind == Kind::File => {
                 Whose::Of(format!("warren cell {}", rng.below(cells.into())))
@@ -243,10 +249,10 @@ impl Plan {
     }
 }
 
-/// A program at work, and who watches it.
+/// A program at work, and the state that the case watches.
 type AtWork = (Arc<Watch>, JoinHandle<(Program, Result<()>)>);
 
-/// A pool on a device that fails, and those who work on it.
+/// A pool on a device that fails, and the programs that work on it.
 struct Pool<'a> {
     ground: &'a Ground,
     name: String,
@@ -277,13 +283,13 @@ impl<'a> Pool<'a> {
         Ok(Self { ground, name, cells, kind, rng, programs, _loop: through, device })
     }
 
-    /// So many rounds, and a last look.
+    /// Runs so many rounds, and checks the pool once more.
     fn rounds(&mut self, rounds: u32, totals: &mut Totals) -> Result<()> {
         for round in 0..rounds {
             let plan = Plan::draw(&mut self.rng, self.cells, self.kind);
-            let told = || format!("round {round}: {plan:?}");
+            let describe = || format!("round {round}: {plan:?}");
             let begun = Instant::now();
-            self.round(round == 0, &plan, totals).with_context(told)?;
+            self.round(round == 0, &plan, totals).with_context(describe)?;
             totals.rounds += 1;
             if self.rng.chance(1, 4) {
                 self.start_failing(totals)?;
@@ -291,7 +297,7 @@ impl<'a> Pool<'a> {
             if self.ground.options.keep {
                 let failed =
                     [What::Read, What::Write, What::Flush].map(|it| self.device.injected(it));
-                println!("{}: {failed:?} failed ({} ms)", told(), begun.elapsed().as_millis());
+                println!("{}: {failed:?} failed ({} ms)", describe(), begun.elapsed().as_millis());
             }
         }
         let fleet = self.open(false).context("the last look")?;
@@ -299,7 +305,7 @@ impl<'a> Pool<'a> {
         fleet.stop_and_check()
     }
 
-    /// A fleet on the device as it is, which is whole; everything that was promised is there.
+    /// Starts a fleet on the device, which is whole, and checks that all durable data is there.
     fn open(&mut self, is_first: bool) -> Result<Fleet> {
         self.device.begin();
         let cache = format!("{}MiB", CACHE_MIB.max(CACHE_MIB / 2 * self.cells));
@@ -350,7 +356,8 @@ impl<'a> Pool<'a> {
         self.check()
     }
 
-    /// The pool is sound. Of a fleet that was killed the last open files may take a moment to go.
+    /// Checks that the pool is sound. The last open files of a killed fleet may take a moment to
+    /// close.
     fn check(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {
@@ -364,7 +371,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// A fleet is started on a device that fails, and killed, whether it serves or not.
+    /// Starts a fleet on a device that fails, and kills it, whether it serves or not.
     fn start_failing(&mut self, totals: &mut Totals) -> Result<()> {
         let what = *self.rng.pick(&[What::Read, What::Write, What::Flush]);
         let times = self.rng.chance(1, 2).then(|| 1 + self.rng.below(20));
@@ -388,8 +395,8 @@ impl<'a> Pool<'a> {
         };
         await_no_survivors()?;
         self.device.heal();
-        let told = format!("{what:?}, {times:?} times, one in {one_in}");
-        ensure!(took < START_MAX, "{told}: a start took {} ms: {words}", took.as_millis());
+        let fault = format!("{what:?}, {times:?} times, one in {one_in}");
+        ensure!(took < START_MAX, "{fault}: a start took {} ms: {words}", took.as_millis());
         ensure!(!words.contains("panicked"), "{what:?}: {words}");
         if self.rng.chance(1, 2) {
             self.device.cut_power();
@@ -444,7 +451,7 @@ impl<'a> Pool<'a> {
         std::thread::sleep(Duration::from_millis(self.rng.below(PART_MAX_MS)));
     }
 
-    /// One process of this kind, if there is one.
+    /// Kills one process of this kind, if there is one.
     fn kill(&mut self, victim: Victim) -> Result<bool> {
         let processes = victim.processes();
         if processes.is_empty() {
@@ -452,11 +459,11 @@ impl<'a> Pool<'a> {
         }
         let process = *self.rng.pick(&processes);
         let killed = || kill_process(process, Signal::KILL);
-        // It may have ended in the meantime. Of a front no flush is under way.
+        // It may have ended in the meantime. A front has no flush under way.
         Ok(if victim == Victim::Front { killed() } else { self.device.kill(killed) }.is_ok())
     }
 
-    /// Takes the programs back when they have come to their ends.
+    /// Joins the programs when they have ended.
     fn gather(
         &mut self,
         at_work: Vec<AtWork>,
@@ -487,8 +494,8 @@ impl<'a> Pool<'a> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What is true of the fleet now: reads are right, and either the status says that it is read-only, or changes are promised
-    /// (if the device is whole again). Whether it is read-only.
+    /// Checks the running fleet: reads are right, and either the status shows that it is read-only,
+    /// or changes are durable (if the device is whole again). Returns whether it is read-only.
     fn look(&mut self, fleet: &mut Fleet, plan: &Plan, totals: &mut Totals) -> Result<bool> {
         for program in &mut self.programs {
             program.look_at_all(&fleet.mounted)?;
@@ -500,13 +507,13 @@ impl<'a> Pool<'a> {
                 self.must_have_been_killed(plan)?;
                 return Ok(false);
             }
-            let told = fleet.warren(&["status"], &[&fleet.pool])?;
+            let status = fleet.warren(&["status"], &[&fleet.pool])?;
             let json = fleet.warren(&["status", "--json"], &[&fleet.pool])?;
-            if told.code() == 0 && told.stdout.contains(READ_ONLY) {
+            if status.code() == 0 && status.stdout.contains(READ_ONLY) {
                 let json = json.stdout;
-                let is_told =
+                let is_in_json =
                     json.contains("\"broken\":\"") && !json.contains("\"read_only_since\":null");
-                ensure!(is_told, "JSON says nothing: {json}");
+                ensure!(is_in_json, "not in the JSON: {json}");
                 ensure!(self.device.has_failed(), "read-only without a fault");
                 let kept = self.programs[0].probe(&fleet.mounted)?;
                 ensure!(!kept, "a fleet that is read-only promises");
@@ -514,7 +521,7 @@ impl<'a> Pool<'a> {
                 return Ok(true);
             }
             let saw = self.programs.iter().any(|program| program.saw_read_only);
-            let is_told_late = Instant::now() > deadline;
+            let is_late = Instant::now() > deadline;
             if !saw && plan.end.is_failing() {
                 return Ok(false);
             }
@@ -522,16 +529,16 @@ impl<'a> Pool<'a> {
                 return Ok(false);
             }
             ensure!(
-                !is_told_late,
+                !is_late,
                 "neither read-only nor are changes promised: {}{}",
-                told.stdout,
-                told.stderr
+                status.stdout,
+                status.stderr
             );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// A fleet ends by itself only if a process was killed, and the device failed.
+    /// A fleet may end by itself only if a process was killed and the device failed.
     fn must_have_been_killed(&self, plan: &Plan) -> Result<()> {
         let is_killed = plan.kills.iter().any(|victims| !victims.is_empty());
         ensure!(is_killed && self.device.has_failed(), "the fleet has ended");

@@ -1,4 +1,4 @@
-//! A pool with its fleet and its mount, driven through the command as anybody would.
+//! A pool with its fleet and its mount, driven through the command.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::ground::{Ground, Verdict};
 use super::process::{self, Outcome, tail};
-use super::{Ground, Verdict};
 
 /// How long any single command of Warren's may take. The slowest, a stop, writes a checkpoint.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// How long a fleet may take until it serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// As the reference is mounted.
+/// The same options as those of the reference mount.
 const MOUNT: &[&str] = &["mount", "--suid", "--dev"];
 
 pub struct Fleet {
@@ -48,7 +48,7 @@ impl Fleet {
         Self::serve(ground, name, cells, options, None)
     }
 
-    /// The same, with a standard error that may be of no use.
+    /// The same, with a standard error that may be broken.
     pub fn start_saying(
         ground: &Ground,
         name: &str,
@@ -60,7 +60,7 @@ impl Fleet {
         Self::serve(ground, name, cells, &[], Some(words))
     }
 
-    /// Serves and mounts a pool that is there.
+    /// Serves and mounts an existing pool.
     pub fn resume(ground: &Ground, name: &str, cells: u16) -> Result<Self> {
         Self::serve(ground, name, cells, &[], None)
     }
@@ -70,7 +70,7 @@ impl Fleet {
         Self::serve(ground, name, cells, options, None)
     }
 
-    /// What it says goes into a log, unless there is something else to take it.
+    /// Its output goes into a log, unless `errors` takes it.
     fn serve(
         ground: &Ground,
         name: &str,
@@ -122,24 +122,24 @@ impl Fleet {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Relative, as a person at a shell would say it.
+        // Relative, as a user at a shell would write it.
         let mounted = self.mounted.strip_prefix(&self.place).unwrap_or(&self.mounted);
         self.warren(MOUNT, &[&self.pool, mounted])?.expect_success("mount")?;
         Ok(())
     }
 
-    /// Whether the fleet says that it serves.
+    /// Whether the fleet reports that it serves.
     pub fn answers(&self) -> bool {
         self.warren(&["status"], &[&self.pool]).is_ok_and(|outcome| outcome.status.success())
     }
 
-    /// What `warren status` says; nothing if it fails. Apart from [`process::run`], beside which it may be
-    /// asked.
+    /// The output of `warren status`; empty if it fails. Does not use [`process::run`], beside
+    /// which it may be called.
     pub fn status(&self) -> Result<String> {
         let mut command = Command::new(&self.warren);
         let asked = command.arg("status").arg(&self.pool).output().context("cannot ask")?;
-        let told = if asked.status.success() { asked.stdout } else { Vec::new() };
-        Ok(String::from_utf8_lossy(&told).into_owned())
+        let shown = if asked.status.success() { asked.stdout } else { Vec::new() };
+        Ok(String::from_utf8_lossy(&shown).into_owned())
     }
 
     pub fn warren(&self, arguments: &[&str], paths: &[&Path]) -> Result<Outcome> {
@@ -148,7 +148,8 @@ impl Fleet {
         process::run(command, &self.place, COMMAND_LIMIT)
     }
 
-    /// Does some work on the fleet and ends it: well if the work went well, with its last words if not.
+    /// Does some work on the fleet and ends it: stops it if the work succeeded, otherwise kills it
+    /// and adds its last output.
     pub fn during(self, work: impl FnOnce(&Self) -> Result<Verdict>) -> Result<Verdict> {
         match work(&self) {
             Ok(verdict) => self.stop_and_check().map(|()| verdict),
@@ -160,7 +161,7 @@ impl Fleet {
         }
     }
 
-    /// Does some work while the fleet has a second front, mounted where `work` is told.
+    /// Does some work while the fleet has a second front, whose mount point `work` receives.
     pub fn with_second_front(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let second = self.mounted.with_extension("second");
         std::fs::create_dir_all(&second).context("cannot make a mount point")?;
@@ -174,7 +175,7 @@ impl Fleet {
         worked
     }
 
-    /// Kills the fleet's first process, with which all others die; the mount stays as it is.
+    /// Kills the fleet's first process, with which all others die. The mount stays as it is.
     pub fn kill_keeper(&mut self) -> Result<()> {
         self.serving.kill().context("cannot kill the fleet")?;
         self.serving.wait().context("cannot wait").map(drop)
@@ -184,13 +185,13 @@ impl Fleet {
         self.warren(&["umount"], &[&self.mounted])?.expect_success("umount").map(drop)
     }
 
-    /// Unmounts and stops; the fleet must end by itself and well.
+    /// Unmounts and stops. The fleet must end by itself and successfully.
     pub fn stop(self) -> Result<()> {
         self.umount()?;
         self.stop_mounted()
     }
 
-    /// Stops without unmounting first: the stop does that.
+    /// Stops without unmounting first, because the stop does that.
     pub fn stop_mounted(self) -> Result<()> {
         self.warren(&["stop"], &[&self.pool])?.expect_success("stop")?;
         self.ended().map(drop)
@@ -211,7 +212,7 @@ impl Fleet {
         kill_process(Pid::from_child(&self.serving), signal).context("cannot signal the fleet")
     }
 
-    /// The fleet ends by itself and well; what it printed.
+    /// Waits until the fleet has ended by itself and successfully. Returns its output.
     pub fn ended(mut self) -> Result<String> {
         let (status, killed) = process::wait(&mut self.serving, COMMAND_LIMIT)?;
         if killed || !status.success() {
@@ -220,7 +221,7 @@ impl Fleet {
         Ok(self.words())
     }
 
-    /// Stops, and demands a pool without fault.
+    /// Stops, and checks that the pool is sound.
     pub fn stop_and_check(self) -> Result<()> {
         let (warren, pool, place) = (self.warren.clone(), self.pool.clone(), self.place.clone());
         self.stop()?;
@@ -238,18 +239,18 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ends it at once, whatever it does.
+    /// Ends it at once, in any state.
     pub fn kill(mut self) {
         let _gone = process::wait(&mut self.serving, Duration::ZERO);
         let _detached = process::quietly("umount", &["--lazy", &self.mounted.to_string_lossy()]);
     }
 
-    /// The end of what the fleet printed.
+    /// The end of the fleet's output.
     pub fn last_words(&self) -> String {
         tail(&self.words())
     }
 
-    /// All that it printed.
+    /// All of its output.
     pub fn words(&self) -> String {
         std::fs::read_to_string(&self.words).unwrap_or_default()
     }

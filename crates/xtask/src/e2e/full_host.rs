@@ -1,4 +1,4 @@
-//! Sparse pools on a host file system that is full: a small tmpfs, and a small ext4 on a loop device.
+//! Sparse pools on a full host file system: a small tmpfs, and a small ext4 on a loop device.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::fleet::{Fleet, warren};
+use super::ground::{Ground, Tally, Verdict};
 use super::process::{self, Outcome};
-use super::{Ground, Tally, Verdict};
 
 const SCRIPT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Fills the pool's host with files that are synced, and remembers them; then whatever makes room, or needs none.
+/// Fills the pool's host with synced files, and records them; then runs requests that free room or
+/// need none.
 const FILL: &str = r#"
     mkdir empty d; echo precious > kept; sync kept; last=0
     for i in $(seq 300); do
@@ -58,7 +59,8 @@ const HOSTS: &[Host] = &[
     },
 ];
 
-/// A pool on a loop device that runs out of room, as a thin one does: a stop is refused, then there is room.
+/// A pool on a loop device that runs out of room, as a thin one does. A stop is refused, then there
+/// is room.
 const FAILING_DEVICE: &str = r#"
     mount -t tmpfs -o size=40m tmpfs "$HOST"; cd "$HOST"
     truncate -s 200M image; loop=$(losetup -f --show image); serving=
@@ -126,7 +128,7 @@ fn full_host(ground: &Ground, host: &Host, cells: u16) -> Result<()> {
 
 fn on_full_host(ground: &Ground, host: &Host, name: &str, cells: u16) -> Result<()> {
     let place = ground.path(name);
-    // More than there is: nothing is left behind.
+    // More than there is, and nothing is left behind.
     let whole = place.join("whole");
     let refused =
         warren(ground, &["mkfs", "--size", "256M", "--reserve", &whole.to_string_lossy()])?;
@@ -138,7 +140,7 @@ fn on_full_host(ground: &Ground, host: &Host, name: &str, cells: u16) -> Result<
             head -c 500000 /dev/zero > more$i 2>/dev/null || { rm -f more$i; exit 0; }; done; exit 45";
         bash(ground, &fleet.mounted, &place, refill)?.expect_success("filling again")?;
         bash(ground, &fleet.mounted, &place, host.grow)?.expect_success("growing")?;
-        // Those who wait for nothing go on at once.
+        // Clients that wait for nothing continue at once.
         let more = "head -c 2000000 /dev/zero > grown; sync grown";
         bash(ground, &fleet.mounted, &place, more)?.expect_success("going on")
     });

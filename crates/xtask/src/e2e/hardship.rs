@@ -1,8 +1,9 @@
-//! A fleet that has a hard time: next to no cache, a front that does not answer, a cell that does not,
-//! programs that are killed.
+//! A fleet under hard conditions: almost no cache, a front that does not answer, a cell that does
+//! not, programs that are killed.
 //!
-//! A process is stopped (`SIGSTOP`), not killed: everything that it holds stays held. Whoever does not
-//! need it goes on; whoever does waits; and when it goes on itself, nobody has seen an error.
+//! A process is stopped (`SIGSTOP`), not killed, so everything that it holds stays held. Programs
+//! that do not need it continue, and the others wait. When it continues, no program has seen an
+//! error.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,15 +14,16 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::survivors;
 use super::process::{self, Outcome};
-use super::{Ground, Tally, Verdict, script};
+use super::script;
 use crate::killed;
 
 /// The least cache that a cell takes.
 const CACHE_MIB_MIN: u16 = 4;
 
-/// What goes on beside a stopped process takes milliseconds.
+/// Work beside a stopped process takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Programs at a time that are killed, and how many of them in all.
@@ -61,8 +63,9 @@ fn tiny_cache(ground: &Ground, cells: u16) -> Result<Verdict> {
     })
 }
 
-/// Programs are killed at any moment of their work: every call of theirs that returned has happened, at most
-/// the one that was under way has too, and their locks are free for the next.
+/// Programs are killed at any moment of their work. Every call of theirs that returned has
+/// happened, at most one call that was under way has too, and their locks are free for the next
+/// program.
 fn killed_programs(ground: &Ground, cells: u16) -> Result<Verdict> {
     let kills = if ground.options.full { KILLS_FULL } else { KILLS };
     let fleet = Fleet::start(ground, &format!("killed-programs-{cells}"), "4G", cells)?;
@@ -82,10 +85,10 @@ fn killed_programs(ground: &Ground, cells: u16) -> Result<Verdict> {
     })
 }
 
-/// A keeper that cannot start the next supervisor for want of descriptors goes on trying for as long as it takes;
-/// programs do not notice.
+/// A keeper that cannot start the next supervisor for want of descriptors retries until it can.
+/// Programs do not notice.
 fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
-    /// Longer than attempts that come to nothing may take.
+    /// Longer than failing attempts may take.
     const SHORTAGE: Duration = Duration::from_secs(9);
     let fleet = Fleet::start(ground, &format!("short-{cells}"), "1G", cells)?;
     fleet.during(|fleet| {
@@ -93,7 +96,8 @@ fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
             let limit = format!("--nofile={open}:");
             process::quietly("prlimit", &["--pid", &fleet.pid().to_string(), &limit])
         };
-        // What it has open stays, and is more than this; what it waits for must be less.
+        // Its open descriptors stay, and are more than this. The number that it needs must be
+        // larger.
         limit(&(8 + 2 * cells).to_string())?;
         drop(Stopped::find(&["warren supervisor "])?.kill()?);
         let until = Instant::now() + SHORTAGE;
@@ -138,7 +142,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // It may be gone, which the case finds out.
+        // It may be gone, which the case detects.
         let _gone = kill_process(self.0, Signal::CONT);
     }
 }
@@ -149,8 +153,9 @@ fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
     process::run(command, &ground.path("run"), PATIENCE)
 }
 
-/// One front is stopped; another goes on with everything that the first holds no copy of in its kernel's
-/// caches. (What it does hold, nobody can change until it says that it has forgotten it.)
+/// One front is stopped. Another continues with everything of which the first holds no copy in its
+/// kernel's caches. (Objects that it does hold cannot be changed until it has acknowledged the
+/// recall.)
 fn stopped_front(ground: &Ground, cells: u16) -> Result<Verdict> {
     let fleet = Fleet::start(ground, &format!("stopped-front-{cells}"), "1G", cells)?;
     fleet.during(|fleet| {
@@ -177,8 +182,8 @@ fn beside_stopped_front(ground: &Ground, fleet: &Fleet, second: &Path) -> Result
     bash(ground, &fleet.mounted, after)?.expect_success("when it goes on").map(drop)
 }
 
-/// While one cell is stopped, some files can be written (those of other cells); when it goes on, all
-/// can, and no write has failed.
+/// While one cell is stopped, files of other cells can be written. When it continues, all can, and
+/// no write has failed.
 fn stopped_cell(ground: &Ground, cells: u16) -> Result<Verdict> {
     if cells < 2 {
         return Ok(Verdict::Skipped("one cell is all there is".to_owned()));
@@ -189,7 +194,8 @@ fn stopped_cell(ground: &Ground, cells: u16) -> Result<Verdict> {
 
 /// Files in directories of their own lie on cells of all numbers.
 fn beside_stopped_cell(ground: &Ground, fleet: &Fleet, cells: u16) -> Result<Verdict> {
-    // That all lie on one cell, or none on the one that is stopped, is less likely than one in 300,000.
+    // The probability that all lie on one cell, or none on the stopped one, is below one in
+    // 300,000.
     let count = 12 * usize::from(cells).max(2);
     let prepare = format!(
         "for i in $(seq {count}); do mkdir d$i; echo 0 > d$i/f; done; cat d*/f > /dev/null"
@@ -211,14 +217,15 @@ fn beside_stopped_cell(ground: &Ground, fleet: &Fleet, cells: u16) -> Result<Ver
     while written() == 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Whoever does not need the stopped cell gets time to finish, so that those who are left do need it.
+    // Writers that do not need the stopped cell get time to finish, so the remaining ones do need
+    // it.
     std::thread::sleep(Duration::from_secs(3));
     let meanwhile = written();
     drop(stopped);
     let (status, killed) = process::wait(&mut writing, PATIENCE)?;
     ensure!(!killed && status.success(), "the writers did not end: {status}");
-    ensure!(meanwhile < count, "nobody needed the cell that was stopped");
-    ensure!(meanwhile > 0, "nobody could write while one cell was stopped");
+    ensure!(meanwhile < count, "no writer needed the stopped cell");
+    ensure!(meanwhile > 0, "no file could be written while one cell was stopped");
     for i in 1..=count {
         let said = std::fs::read_to_string(path(i)).unwrap_or_default();
         ensure!(said == "done\n", "writer {i} said {said:?}");

@@ -1,8 +1,8 @@
-//! Cells are killed while programs work, and no program sees more of it than a pause; supervisors too, and
-//! now and then a cell with one.
+//! Cells are killed while programs work, and no program sees more than a pause. Supervisors are
+//! killed too, and sometimes a cell with one.
 //!
-//! `cases/acknowledged.py` remembers every answer that it got. In a long run scripts that know nothing of
-//! all this work beside it. What the fleet's supervisor says of each pause is collected.
+//! `cases/acknowledged.py` records every answer that it got. In a long run ordinary scripts work
+//! beside it. The pauses that the fleet's supervisor reports are collected.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,8 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use warren_base::Rng;
 
 use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::survivors;
-use super::{Ground, Tally, Verdict, process, script};
+use super::{process, script};
 
 /// Cells killed.
 const KILLS: usize = 6;
@@ -32,26 +33,26 @@ const DEATHS_FULL: usize = 200;
 /// How long a cell may be without a successor that serves.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
-/// The longest that cells are left alone.
+/// The longest time between two kills.
 const LULL_MAX: Duration = Duration::from_millis(400);
 
-/// What the programs need beyond the kills themselves.
+/// The time that the programs need in addition to the kills themselves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A file that says so to the program that remembers.
+/// The file that ends the recording program.
 const ENOUGH: &str = "enough";
 
-/// What the supervisor says when a cell is back.
+/// The supervisor's message when a cell serves again.
 const BACK: &str = "serves again after ";
 
-/// Programs that work beside the one that remembers, one after the other, for as long as cells die.
+/// Programs that run beside the recording one, one after the other, as long as cells die.
 const SCRIPTS: &[&str] = &["git", "sqlite", "c_project"];
 
 pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("killed_cells") {
         tally.case(&format!("killed_cells ({cells} cells)"), || {
             let name = format!("killed-cells-{cells}");
-            // Room for what is written between two checkpoints, which kills put off.
+            // Room for the writes between two checkpoints, which kills delay.
             let size = if ground.options.cache_mib.is_some() { "16G" } else { "4G" };
             let cache = ground.options.cache_mib.map(|mib| format!("{mib}MiB"));
             let options = cache.as_ref().map(|cache| ["--cache", cache]);
@@ -69,17 +70,18 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
         tally.case(&format!("killed_supervisors ({cells} cells)"), || {
             let fleet = Fleet::start(ground, &format!("orphaned-{cells}"), "4G", cells)?;
             let kills = if ground.options.full { DEATHS_FULL } else { DEATHS };
-            // The stop at the end finds a supervisor that has taken over.
+            // The stop at the end meets a supervisor that has taken over.
             fleet.during(|fleet| killed(ground, fleet, Victim::Supervisor, kills))
         });
     }
 }
 
-/// Whoever read what a fleet says is gone, or reads no more: its processes die and are succeeded as ever.
+/// The reader of a fleet's output is gone, or reads no more. Its processes die and get successors
+/// as usual.
 fn unread_words(ground: &Ground, cells: u16) -> Result<Verdict> {
     for (name, is_full) in [("unread", false), ("stalled", true)] {
         let (reader, writer) = if is_full { full_pipe()? } else { pipe().context("a pipe")? };
-        // As long as there is a reader a pipe is not broken.
+        // A pipe is not broken as long as it has a reader.
         let reader = is_full.then_some(reader);
         let fleet = Fleet::start_saying(ground, &format!("{name}-{cells}"), "1G", cells, writer)?;
         fleet.during(|fleet| {
@@ -98,7 +100,7 @@ fn unread_words(ground: &Ground, cells: u16) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// A pipe that takes no more, and whose writer waits.
+/// A pipe that is full, so that its writer waits.
 fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).context("a pipe")?;
     while rustix::io::write(&writer, &[b'.'; 4096]).is_ok() {}
@@ -138,7 +140,7 @@ impl Victim {
 }
 
 fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Result<Verdict> {
-    // At most, though it works no longer than there are kills.
+    // An upper limit: it ends when the kills are done.
     let time = Duration::from_secs(4) + (LULL_MAX + Duration::from_millis(300)) * kills as u32;
     let mut program = set_to_work(ground, fleet, time)?;
     let over = AtomicBool::new(false);
@@ -160,7 +162,7 @@ fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Resul
     let said = std::fs::read_to_string(ground.path("acknowledged.log")).unwrap_or_default();
     ensure!(!late && status.success(), "{status}: {}", process::tail(&said));
     let (killed, beside) = (killed?, beside?);
-    // On a busy machine not all come to be killed in the time that there is.
+    // On a busy machine not all kills happen within the time.
     ensure!(2 * killed >= kills, "only {killed} of {kills} {} were killed", victim.plural());
     println!("{killed} {} killed; {}", victim.plural(), said.trim_end());
     if beside > 0 {
@@ -171,7 +173,7 @@ fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Resul
 }
 
 fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> {
-    // Of a run with another number of cells.
+    // A file of a run with another number of cells.
     let _absent = std::fs::remove_file(ground.path(ENOUGH));
     let place = fleet.mounted.join("acknowledged");
     std::fs::create_dir(&place).context("cannot make a directory")?;
@@ -189,7 +191,7 @@ fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> 
         .context("cannot start a program")
 }
 
-/// Scripts until cells are left alone; says how many.
+/// Runs scripts until the kills are over. Returns how many.
 fn work_beside(ground: &Ground, fleet: &Fleet, over: &AtomicBool) -> Result<usize> {
     let mut ended = 0;
     while !over.load(Ordering::Relaxed) {
@@ -213,8 +215,8 @@ impl<'a> Killer<'a> {
         Self { fleet, victim, rng: Rng::new(ground.seed) }
     }
 
-    /// Kills so many, but none after `until`. Most serve again before the next one dies; some die together,
-    /// or while they recover, and with some supervisors a cell.
+    /// Kills so many, but none after `until`. Most serve again before the next one dies. Some die
+    /// together, or while they recover, and with some supervisors a cell.
     fn kill(mut self, kills: usize, until: Instant) -> Result<usize> {
         let mut killed = 0;
         while killed < kills && Instant::now() < until {
@@ -245,7 +247,7 @@ impl<'a> Killer<'a> {
         Ok(kill_process(victim, Signal::KILL).is_ok())
     }
 
-    /// Until every cell serves.
+    /// Waits until every cell serves.
     fn wait_for_all(&self) -> Result<()> {
         let deadline = Instant::now() + PAUSE_MAX;
         loop {
@@ -259,7 +261,7 @@ impl<'a> Killer<'a> {
     }
 }
 
-/// The process, if it is such a one.
+/// The process, if it is of this kind.
 fn process_of(victim: Victim, pid: u32) -> Option<Pid> {
     let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
     let is_one = line.starts_with(victim.begins());
@@ -274,7 +276,7 @@ fn is_ready(line: &str) -> bool {
     line.contains(": ready,")
 }
 
-/// How long cells did not serve, in milliseconds, as the supervisor tells.
+/// How long cells did not serve, in milliseconds, as the supervisor reports.
 struct Pauses(Vec<u64>);
 
 impl Pauses {
@@ -309,8 +311,8 @@ mod tests {
             warren: cell 1 serves again after 30 ms (epoch 2)
             warren: cell 0 serves again after 9 ms (epoch 2)";
         assert_eq!(Pauses::of(words).0, [9, 30]);
-        let told = Pauses::of(words).to_string();
-        assert_eq!(told, "2 pauses: median 9 ms, 95 of 100 up to 9 ms, longest 30 ms");
+        let shown = Pauses::of(words).to_string();
+        assert_eq!(shown, "2 pauses: median 9 ms, 95 of 100 up to 9 ms, longest 30 ms");
         let line = "  cell 0: ready, pid 7, 8 shards, 3 requests";
         assert!(is_cell(line) && is_ready(line) && !is_ready("  cell 0: starting, pid 7"));
     }

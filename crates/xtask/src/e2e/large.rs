@@ -1,5 +1,6 @@
-//! What is large: a file that is many times the cache, a sparse one, a long name, a deep tree. All of it is
-//! there after a restart with another number of cells, and the fleet's memory stays within its bound.
+//! Large objects: a file of many times the cache, a sparse one, a long name, a deep tree. All of it
+//! is there after a restart with another number of cells, and the fleet's memory stays within its
+//! bound.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use warren_base::Rng;
 
 use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::survivors;
-use super::{Ground, Tally, Verdict};
 
 /// Bytes of the large file, in CI and in long runs.
 const LARGE: u64 = 600 << 20;
@@ -28,7 +29,7 @@ const SMALL: usize = 10_000;
 const SMALL_FULL: usize = 300_000;
 const SMALL_IN_ONE: usize = 1_000;
 
-/// The cells' caches together, and what a fleet may have beside them.
+/// The cells' caches together, and the memory that a fleet may have in addition.
 const CACHE: u64 = 128 << 20;
 const BESIDE_CACHE: u64 = 256 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -140,7 +141,7 @@ fn check(mounted: &Path, size: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that all processes of the fleet had together while the work was done.
+/// The most memory that all processes of the fleet had together during the work.
 fn while_watched(work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -159,7 +160,7 @@ fn while_watched(work: impl FnOnce() -> Result<()>) -> Result<u64> {
     Ok(peak.load(Ordering::Relaxed))
 }
 
-/// Bytes of all processes of Warren's: what several share counts once.
+/// Bytes of all processes of Warren's. Shared memory counts once.
 fn memory() -> u64 {
     let of = |pid: u32| {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What a pool and its fleet live through: stops and starts with other numbers of cells, a full
-//! device, a killed fleet, `warren run`, and idleness.
+//! The life of a pool and its fleet: stops and starts with other numbers of cells, a full device, a
+//! killed fleet, `warren run`, and idleness.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::fleet::{Fleet, warren};
+use super::ground::{Ground, Tally, Verdict};
 use super::process::{self, Outcome};
-use super::{Ground, Tally, Verdict, tree};
+use super::tree;
 
 const SCRIPT_LIMIT: Duration = Duration::from_secs(90);
 /// A tick of the kernel's process times, on every Linux that matters here.
 const TICKS_A_SECOND: u64 = 100;
-/// An idle fleet uses next to no CPU: this share of one, in percent, is where we stop believing it.
+/// The largest share of a CPU, in percent, that counts as idle.
 const IDLE_PERCENT_MAX: u64 = 5;
 
 type Case = fn(&Ground, u16) -> Result<()>;
@@ -97,7 +98,8 @@ fn full_pool(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// What `fsync` promised is there (the kernel tells a FUSE file system nothing of `sync`) after the whole fleet was killed, and the pool is without fault.
+/// The data of an `fsync` is there after the whole fleet was killed, and the pool is sound. (The
+/// kernel does not pass `sync` to a FUSE file system.)
 fn killed_fleet(ground: &Ground, cells: u16) -> Result<()> {
     let name = format!("killed-{cells}");
     let mut fleet = Fleet::start(ground, &name, "2G", cells)?;
@@ -152,7 +154,7 @@ fn run_command(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
-/// Without `--pool`, a pool of the user's own is made at the first run and found at the second.
+/// Without `--pool`, the first run makes a pool of the user's own and the second finds it.
 fn run_default_pool(ground: &Ground, cells: u16) -> Result<()> {
     let home = ground.path(&format!("home-{cells}"));
     std::fs::create_dir_all(&home).context("cannot make a home")?;
@@ -185,7 +187,7 @@ fn run_signalled(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
-/// Two `run`s at the same time share a fleet, whoever ends first.
+/// Two `run`s at the same time share a fleet, whichever ends first.
 fn run_together(ground: &Ground, cells: u16) -> Result<()> {
     let pool = ground.path(&format!("together-{cells}")).to_string_lossy().into_owned();
     warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
@@ -210,7 +212,7 @@ fn idle_fleet(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("idle-{cells}"), "1G", cells)?;
     let fill = "for i in $(seq 100); do echo $i > f$i; done; sync";
     bash(ground, &fleet.mounted, fill)?.expect_success("filling")?;
-    // The last checkpoint's timer runs out within these seconds.
+    // The timer of the last checkpoint expires within these seconds.
     std::thread::sleep(Duration::from_secs(7));
     let before = survivors();
     std::thread::sleep(WATCHED);
@@ -260,7 +262,7 @@ pub fn survivors() -> BTreeMap<u32, u64> {
     found
 }
 
-/// User and system ticks from `/proc/PID/stat`; `None` of a zombie, which is over.
+/// User and system ticks from `/proc/PID/stat`; `None` for a zombie.
 fn ticks_used(process: &Path) -> Option<u64> {
     let stat = std::fs::read_to_string(process.join("stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -270,7 +272,7 @@ fn ticks_used(process: &Path) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// No process and no mount of Warren's is left.
+/// Checks that no process and no mount of Warren's is left.
 pub fn nothing_left() -> Result<()> {
     await_no_survivors()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read mounts")?;
@@ -290,7 +292,7 @@ pub fn await_no_survivors() -> Result<()> {
     bail!("processes left behind: {:?}", survivors().keys().collect::<Vec<_>>())
 }
 
-/// After a failed case: ends what it left, so that the next starts clean.
+/// After a failed case: ends its processes and mounts, so that the next one starts clean.
 pub fn end_survivors() {
     for pid in survivors().keys() {
         let _gone = process::quietly("kill", &["-KILL", &pid.to_string()]);

@@ -1,4 +1,5 @@
-//! The log: what happens to a fleet and its mounts is recorded once each, and a log that cannot be written hurts no one.
+//! The log: each event of a fleet and its mounts is recorded once, and a log that cannot be written
+//! harms nothing else.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,14 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::doors::as_user;
+use super::access::as_user;
 use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::{end_survivors, nothing_left};
 use super::mounts::{Program, one_process, wait_until};
 use super::process;
-use super::{Ground, Tally, Verdict};
 
-/// A user that the fleet admits, and who may not stop it.
+/// A user that the fleet admits, but that may not stop it.
 const CLIENT: u32 = 4321;
 const PERMISSION: i32 = 5;
 const IN_USE: i32 = 4;
@@ -60,7 +61,7 @@ impl Log {
         self.text().lines().filter(has_all).count()
     }
 
-    /// Waits for a line with all of these, of which there must be so many.
+    /// Waits for `count` lines with all of these words, and no more.
     fn expect(&self, count: usize, words: &[&str]) -> Result<()> {
         let awaited =
             wait_until(&format!("a line with {words:?}"), || Ok(self.count(words) >= count));
@@ -94,7 +95,8 @@ fn log_of_faults(ground: &Ground, cells: u16, place: &Path) -> Result<()> {
     deaths(&log)?;
     refusals(ground, &fleet, &log, &second)?;
     let begun = |fleet: &Fleet| fs::write(fleet.mounted.join("file"), "x").context("no service");
-    // A full file system, then a directory that is gone: the fleet serves, says so, and records it later.
+    // A full file system, then a directory that is gone. The fleet serves, reports it, and records
+    // it later.
     let ballast = log.host.join("ballast");
     let _full = fs::write(&ballast, vec![0; 1 << 20]);
     let last = unrecorded(&fleet, &log, 2, || begun(&fleet))?;
@@ -112,7 +114,7 @@ fn log_of_faults(ground: &Ground, cells: u16, place: &Path) -> Result<()> {
     check_lines(&log)
 }
 
-/// Of a cell, a supervisor and a front.
+/// The deaths of a cell, a supervisor and a front.
 fn deaths(log: &Log) -> Result<()> {
     kill(&["warren cell 0"])?;
     log.expect(1, &["INFO", " keeper: cell 0 (epoch 1) ended: signal: 9"])?;
@@ -126,7 +128,7 @@ fn deaths(log: &Log) -> Result<()> {
     log.expect(1, &["WARN", "second: served again after "])
 }
 
-/// Of a client, and of a stop.
+/// The refusals of a client and of a stop.
 fn refusals(ground: &Ground, fleet: &Fleet, log: &Log, second: &Path) -> Result<()> {
     let refused = as_user(ground, CLIENT, None, &["stop", &path(&fleet.pool)])?;
     ensure!(refused.code() == PERMISSION, "exit {}: {}", refused.code(), refused.stderr);
@@ -143,20 +145,20 @@ fn refusals(ground: &Ground, fleet: &Fleet, log: &Log, second: &Path) -> Result<
     log.expect(1, &["WARN", " supervisor: the stop is refused", "python3"])
 }
 
-/// Cell 0, of this epoch, dies until nothing can be recorded: the last page of a file may have room for some lines. The
-/// fleet serves then. Returns the epoch of the last process that died.
+/// Cell 0, of this epoch, dies until nothing can be recorded: the last page of a file may have room
+/// for some lines. The fleet serves then. Returns the epoch of the last process that died.
 fn unrecorded(
     fleet: &Fleet,
     log: &Log,
     mut epoch: u32,
     serves: impl Fn() -> Result<()>,
 ) -> Result<u32> {
-    let is_told = || fleet.status().map(|told| told.contains("NOTHING CAN BE RECORDED"));
+    let is_reported = || fleet.status().map(|status| status.contains("NOTHING CAN BE RECORDED"));
     loop {
         kill(&["warren cell 0"])?;
         let back = format!("(epoch {})", epoch + 1);
         let is_recorded = || log.count(&["serves again", &back]) > 0;
-        wait_until("a record, or trouble", || Ok(is_recorded() || is_told()?))?;
+        wait_until("a record, or trouble", || Ok(is_recorded() || is_reported()?))?;
         if !is_recorded() {
             break;
         }
@@ -178,7 +180,7 @@ fn recorded(fleet: &Fleet, log: &Log, epoch: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whole lines of one form, in a file that its owner alone can read.
+/// Checks that the file has whole lines of one form, and that only its owner can read it.
 fn check_lines(log: &Log) -> Result<()> {
     let mode = fs::metadata(&log.file).context("no log")?.permissions().mode();
     ensure!(mode & 0o777 == 0o600, "mode {mode:o}");

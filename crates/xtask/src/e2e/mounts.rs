@@ -1,5 +1,5 @@
-//! How mounts end: what running programs have stored is kept, they are named, and nothing is ever written into
-//! the directory below.
+//! How mounts end: data that running programs have stored is kept, the programs are named, and
+//! nothing is ever written into the directory below.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,17 +14,17 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::fleet::{Fleet, warren};
+use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::{await_no_survivors, end_survivors, nothing_left, survivors};
 use super::process::{self, Outcome};
-use super::{Ground, Tally, Verdict};
 
-/// What a mapping of a test has.
+/// The size of a test's mapping.
 const MAPPED_MIB: &str = "8";
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
 
-/// The pool is in use: `stop` says so of a busy mount, too.
+/// The pool is in use: the exit code of `stop` also for a busy mount.
 const IN_USE: i32 = 4;
 
 type Case = fn(&Ground, u16) -> Result<()>;
@@ -55,11 +55,11 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     }
 }
 
-/// A program of the cases' that is killed when this is dropped.
+/// A program of the cases, which is killed when this is dropped.
 pub struct Program(Child);
 
 impl Program {
-    /// Starts it and waits until it says `word`, if one is given.
+    /// Starts it and waits until it prints `word`, if one is given.
     fn start(ground: &Ground, name: &str, arguments: &[&Path], word: Option<&str>) -> Result<Self> {
         let mut child = Command::new("python3")
             .arg(ground.root.join("crates/xtask/cases").join(name))
@@ -78,7 +78,7 @@ impl Program {
         Ok(program)
     }
 
-    /// One that has stored through a mapping what nothing has written back.
+    /// A program that has stored data through a mapping, which was not written back yet.
     pub fn mapping(ground: &Ground, file: &Path) -> Result<Self> {
         Self::start(ground, "mapped.py", &[file, Path::new(MAPPED_MIB)], Some("dirty"))
     }
@@ -94,7 +94,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself; a case that needs it alive looks.
+        // It may have ended by itself. A case that needs it alive checks that.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
@@ -114,7 +114,7 @@ fn is_mounted(directory: &Path) -> Result<bool> {
     Ok(mounts.lines().any(|line| line.contains("fuse.warren") && at(line)))
 }
 
-/// Refused, with a line that has all of these.
+/// Checks that the command was refused, with a line that has all of these words.
 fn expect_refusal(outcome: &Outcome, code: i32, words: &[&str]) -> Result<()> {
     ensure!(!outcome.timed_out, "not finished in time");
     let said = outcome.stderr.trim();
@@ -126,7 +126,8 @@ fn expect_refusal(outcome: &Outcome, code: i32, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The command lines of cells, mount keepers and fronts contain these.
+/// The processes whose command lines contain these words: cells, mount keepers and fronts have
+/// them.
 fn processes(words: &[&str]) -> Vec<Pid> {
     let has_all = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -153,7 +154,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
     Ok(())
 }
 
-/// `stop` names the program that uses a mount and leaves this one and the idle one as they are.
+/// `stop` names the program that uses a mount, and leaves this mount and the idle one as they are.
 fn stop_of_busy_mounts(ground: &Ground, cells: u16) -> Result<()> {
     let name = format!("busy-{cells}");
     let fleet = Fleet::start(ground, &name, "1G", cells)?;
@@ -173,14 +174,14 @@ fn stop_of_busy_mounts(ground: &Ground, cells: u16) -> Result<()> {
     expect_refusal(&refused, 1, &[&pid, "python3", "--lazy"])?;
     std::fs::write(second.join("new"), "x").context("after a refusal")?;
     drop(program);
-    // Nothing uses them any more: the stop unmounts both.
+    // No program uses them any more, so the stop unmounts both.
     fleet.stop_mounted()?;
     let fleet = Fleet::resume(ground, &name, cells)?;
     check_mapped(ground, &file)?;
     fleet.stop_and_check()
 }
 
-/// What was stored through mappings of running programs is written back before they are cut off.
+/// Data that running programs stored through mappings is written back before they lose the mount.
 fn forced_stop(ground: &Ground, cells: u16) -> Result<()> {
     let name = format!("forced-{cells}");
     let fleet = Fleet::start(ground, &name, "1G", cells)?;
@@ -218,7 +219,7 @@ fn terminated_fleet(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// A mount that was detached while in use loses nothing either.
+/// A mount that was detached while in use loses no data either.
 fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
     let name = format!("detached-{cells}");
     let fleet = Fleet::start(ground, &name, "1G", cells)?;
@@ -235,7 +236,8 @@ fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// A mount whose process does not answer holds no stop up for long, and a forced one not at all.
+/// A mount whose process does not answer does not delay a stop for long, and a forced stop not at
+/// all.
 fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     for forced in [false, true] {
         let fleet = Fleet::start(ground, &format!("mount-keeper-{cells}-{forced}"), "1G", cells)?;
@@ -256,7 +258,7 @@ fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
         kill_process(keeper, Signal::CONT).context("cannot let a process go on")?;
         ensure!(took < PATIENCE, "the stop took {} s", took.as_secs());
         if forced {
-            // It was not there to cut its user off: what it leaves is dead, and nothing is written below.
+            // It could not unmount. The mount that it leaves is dead, and nothing is written below.
             wait_until("the mount keeper ends", || Ok(processes(&["warren __mount"]).is_empty()))?;
             drop(program);
             fleet.umount()?;
@@ -268,7 +270,8 @@ fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
-/// A fleet that dies leaves a dead mount: programs get errors, and nothing is written into the directory below.
+/// A fleet that dies leaves a dead mount. Programs get errors, and nothing is written into the
+/// directory below.
 fn dead_mount(ground: &Ground, cells: u16) -> Result<()> {
     let name = format!("dead-{cells}");
     let mut fleet = Fleet::start(ground, &name, "1G", cells)?;
@@ -280,7 +283,7 @@ fn dead_mount(ground: &Ground, cells: u16) -> Result<()> {
     await_no_survivors()?;
     let has_failed = || Ok(written(&log).contains(&format!("error {}", libc_enotconn())));
     wait_until("the program sees a dead mount", has_failed)?;
-    // Time in which it would write below.
+    // Enough time for a wrong write below.
     std::thread::sleep(Duration::from_millis(300));
     ensure!(is_mounted(&fleet.mounted)?, "the mount of a dead fleet is gone");
     let again = fleet.warren(&["mount"], &[&fleet.pool, &fleet.mounted])?;
@@ -294,7 +297,7 @@ fn dead_mount(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// Every file whose calls had returned is there and whole.
+/// Checks that every file whose calls had returned exists and is whole.
 fn check_by_path(directory: &Path, log: &Path) -> Result<()> {
     let log = std::fs::read_to_string(log).context("no log")?;
     let written: BTreeSet<&str> = log.lines().filter(|line| line.starts_with("by-path")).collect();
@@ -353,7 +356,7 @@ fn mounted_twice(ground: &Ground, cells: u16) -> Result<()> {
     process::quietly("umount", &["--lazy", &to])?;
     expect_refusal(&refused, 1, &remedy)?;
     fleet.umount()?;
-    // Of many at the same time one wins.
+    // Of many at the same time only one succeeds.
     let mounting: Vec<Child> = (0..6)
         .map(|_| {
             let mut command = Command::new(&ground.warren);
@@ -400,7 +403,7 @@ fn front_that_cannot_start(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// `kill -9` of `warren run` ends its command with all that this has started, and leaves nothing behind.
+/// `kill -9` of `warren run` ends its command and all descendants, and leaves nothing behind.
 fn killed_run(ground: &Ground, cells: u16) -> Result<()> {
     let pool = ground.path(&format!("killed-run-{cells}")).to_string_lossy().into_owned();
     warren(ground, &["mkfs", "--size", "1G", &pool])?.expect_success("mkfs")?;
@@ -431,7 +434,7 @@ fn killed_run(ground: &Ground, cells: u16) -> Result<()> {
         let mut running = command.stderr(quiet).process_group(0).spawn().context("cannot run")?;
         let lines = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
         wait_until("files are written", || Ok(lines() > 50))?;
-        // Once the one process, once all that are in its group.
+        // The first time only the process is killed, the second time its whole group.
         let group = if round == 0 { "" } else { "-" };
         process::quietly("kill", &["-KILL", "--", &format!("{group}{}", running.id())])?;
         running.wait().context("cannot wait")?;
@@ -461,7 +464,8 @@ fn is_running(mark: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Asynchronous direct writes beside buffered readers: what was acknowledged stays, under later mapped stores too.
+/// Asynchronous direct writes beside buffered readers. Acknowledged data stays, also under later
+/// mapped stores.
 fn direct_writes(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("direct-{cells}"), "1G", cells)?;
     let program = ground.path("direct");

@@ -1,8 +1,8 @@
 //! Commands with a time limit.
 //!
-//! A program that waits for a file system that does not answer cannot be killed, so when a limit
-//! passes the FUSE connections of this mount namespace are aborted first, and then the whole process
-//! group is killed.
+//! A program that waits for a file system that does not answer cannot be killed. So when a limit
+//! passes, the FUSE connections of this mount namespace are aborted first, and then the whole
+//! process group is killed.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How often a running command is looked at.
+/// The interval between two checks of a running command.
 const POLL: Duration = Duration::from_millis(2);
 
-/// What a command said and how it ended.
+/// The output of a command, and how it ended.
 pub struct Outcome {
     pub status: ExitStatus,
     pub stdout: String,
@@ -25,12 +25,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The exit code, or 128 and the signal, as a shell says it.
+    /// The exit code, or 128 plus the signal, as in a shell.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
-    /// Fails with what the command said unless it ended well.
+    /// Fails with the command's output unless it succeeded.
     pub fn expect_success(self, what: &str) -> Result<Self> {
         if self.timed_out {
             bail!("{what}: not finished in time");
@@ -50,7 +50,7 @@ pub fn tail(text: &str) -> String {
 }
 
 /// Runs the command to its end or to the limit. Its output goes through files in `place`, so that
-/// nothing it leaves running can hold this process up.
+/// processes that it leaves running cannot block this process.
 pub fn run(mut command: Command, place: &Path, limit: Duration) -> Result<Outcome> {
     let (out, err) = (place.join("stdout"), place.join("stderr"));
     let open =
@@ -71,7 +71,7 @@ pub fn run(mut command: Command, place: &Path, limit: Duration) -> Result<Outcom
     Ok(Outcome { status, stdout: read(&out)?, stderr: read(&err)?, timed_out })
 }
 
-/// Waits for the child; at the limit it ends it. Whether it had to.
+/// Waits for the child, and ends it at the limit. Returns whether it had to.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, bool)> {
     if let Some(status) = wait_until(child, Instant::now() + limit)? {
         return Ok((status, false));
@@ -98,10 +98,11 @@ fn kill_group(child: &Child) {
     }
 }
 
-/// The kind of mount under which a pool lies, and not on which one is seen: it goes on when the others are ended.
+/// The kind of mount below a pool, as opposed to a mount of Warren's. It continues when the others
+/// are ended.
 pub const DEVICE_MOUNT: &str = "fuse.warren-e2e-device";
 
-/// Ends every FUSE mount of this mount namespace: whoever waits for one gets an error.
+/// Ends every FUSE mount of this mount namespace. Programs that wait for one get an error.
 pub fn abort_connections() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for mount in

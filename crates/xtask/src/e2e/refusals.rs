@@ -1,5 +1,5 @@
-//! What the command says to bad input: the right exit code and one line that names the thing and
-//! the remedy, never a panic.
+//! The answers to bad input: the right exit code and one line that names the object and the remedy,
+//! never a panic.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::fleet::warren;
+use super::ground::{Ground, Tally, Verdict};
 use super::process::Outcome;
-use super::{Ground, Tally, Verdict};
 
-/// A command line (`@` stands for the directory of the prepared pools), the exit code, and a word of
-/// the line it must print.
+/// A command line (`@` stands for the directory of the prepared pools), the exit code, and a word
+/// of the line it must print.
 struct Refusal(&'static [&'static str], i32, &'static str);
 
 const FAILURE: i32 = 1;

@@ -1,5 +1,14 @@
-//! Scripts that run twice, on the reference file system and on a mount, and must say and leave the
-//! same both times.
+//! Scripts that run twice, on the reference file system and on a mount, and must print and leave
+//! the same both times.
+//!
+//! A script is a bash file whose first comment lines are its directives:
+//!
+//! ```text
+//! # limit: SECONDS      how long it may run (60)
+//! # tree: no            only its output is compared, not the tree that it leaves
+//! # needs: PROGRAM...   skipped without these
+//! # full                only in long runs
+//! ```
 //!
 //! A script is a bash file whose first comment lines are its directives:
 //!
@@ -19,13 +28,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::process::{self, Outcome, tail};
-use super::{Fleet, Ground, Tally, Verdict, tree};
+use super::tree;
 use crate::packages;
 
 const LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// What every script starts with: it stops at the first failure, and says things in one language.
+/// The beginning of every script: it stops at the first failure, and uses one language.
 const PREAMBLE: &str =
     "set -euo pipefail; umask 022; export LC_ALL=C TZ=UTC; cd \"$HERE\"; . \"$SCRIPT\"";
 
@@ -118,7 +129,7 @@ pub fn run_all(ground: &Ground, scripts: &[Script], cells: u16, tally: &mut Tall
             let on_mount = ready.mounted.join(&script.name);
             let verdict = compare(ground, script, &on_mount);
             if ready.answers() {
-                // What a failed script left is in nobody's way.
+                // The files of a failed script do not matter to the next.
                 let _left = std::fs::remove_dir_all(&on_mount);
                 fleet = Some(ready);
             } else {
@@ -164,7 +175,7 @@ fn wanted(ground: &Ground, script: &Script) -> bool {
 /// Runs the script in a new directory of the reference and in `on_mount`, and compares.
 fn compare(ground: &Ground, script: &Script, on_mount: &Path) -> Result<Verdict> {
     let reference = ground.path(&format!("reference-{}", script.name));
-    // What an earlier run left that failed.
+    // Removes the files of an earlier run that failed.
     let _absent = std::fs::remove_dir_all(&reference);
     let expected = run_in(ground, script, &reference).context("on the reference")?;
     if expected.timed_out || !expected.status.success() {
@@ -204,7 +215,7 @@ fn compare_trees(reference: &Path, on_mount: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the script with `directory`, which is made, bound to the common path.
+/// Runs the script with `directory`, which is created, bound to the common path.
 fn run_in(ground: &Ground, script: &Script, directory: &Path) -> Result<Outcome> {
     let here = ground.path("here");
     for path in [directory, &here] {

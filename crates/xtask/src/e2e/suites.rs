@@ -1,8 +1,8 @@
-//! Suites that others have written: pjdfstest, fsx and stress-ng, with the reference file system to say
+//! Suites of other projects: pjdfstest, fsx and stress-ng, with the reference file system to show
 //! what may fail; and a file system through two fronts at once.
 //!
-//! The first two are crates of crates.io, installed below the target directory; where they cannot be
-//! had, their cases are skipped.
+//! The first two are crates of crates.io, installed below the target directory. If they cannot be
+//! installed, their cases are skipped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,15 +14,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::fleet::Fleet;
+use super::ground::{Ground, Tally, Verdict};
 use super::process::{self, Outcome, tail};
-use super::{Ground, Tally, Verdict};
-use crate::{packages, test};
+use crate::cargo::{cargo, target_directory};
+use crate::packages;
 
-/// Crates with their programs: versions that are known to build and to mean what is expected here.
+/// Crates with their programs: versions that are known to build and to test what is expected here.
 const CRATES: &[&str] = &["pjdfstest@0.2.2", "fsx@0.3.2"];
 
-/// Numbers of cells that the suites are run with: two of them differ in everything that one does not
-/// have; more add nothing that these programs see.
+/// Numbers of cells that the suites are run with. Two cells show all differences from one; more
+/// cells add nothing that these programs see.
 const CELLS: &[u16] = &[2, 3];
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -36,10 +37,10 @@ const CASES: &[(&str, Case)] = &[
     ("stress_ng", stress_ng),
 ];
 
-/// Has the crates' programs built, if that is possible.
+/// Builds the crates' programs, if that is possible.
 pub fn install(root: &Path) {
-    let installed = test::cargo(root, {
-        let tools = test::target_directory(root).join("tools");
+    let installed = cargo(root, {
+        let tools = target_directory(root).join("tools");
         let mut arguments = vec!["install".into(), "--quiet".into(), "--locked".into()];
         arguments.extend(["--root".into(), tools.into_os_string()]);
         arguments.extend(CRATES.iter().map(Into::into));
@@ -59,7 +60,7 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     }
 }
 
-/// On a fleet of its own, which must be without fault afterwards.
+/// Runs a suite on a fleet of its own, whose pool must be sound afterwards.
 fn case(ground: &Ground, cells: u16, tally: &mut Tally, name: &str, run: Case) {
     if !ground.options.wants(name) {
         return;
@@ -72,7 +73,7 @@ fn case(ground: &Ground, cells: u16, tally: &mut Tally, name: &str, run: Case) {
 
 /// A program of [`CRATES`].
 fn tool(ground: &Ground, name: &str) -> Option<PathBuf> {
-    let path = test::target_directory(&ground.root).join("tools/bin").join(name);
+    let path = target_directory(&ground.root).join("tools/bin").join(name);
     path.is_file().then_some(path)
 }
 
@@ -101,7 +102,7 @@ fn two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Users that every Debian has, and what Warren has of the optional features.
+/// Users that every Debian has, and the optional features of Warren.
 const PJDFSTEST_CONFIGURATION: &str = r#"
 [features]
 rename_ctime = {}
@@ -113,7 +114,7 @@ naptime = 0.01
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// What the reference passes must not fail.
+/// Tests that pass on the reference must not fail.
 fn pjdfstest(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let Some(program) = tool(ground, "pjdfstest") else { return skipped("pjdfstest") };
     let configuration = ground.path("pjdfstest.toml");
@@ -136,7 +137,7 @@ fn pjdfstest(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Lines `group::test   result`; everything else is explanation.
+/// Parses lines `group::test   result`. All other lines are explanation.
 fn results_of(said: &str) -> BTreeMap<String, String> {
     let result = |line: &str| {
         let (name, result) = line.split_once(' ')?;
@@ -147,7 +148,7 @@ fn results_of(said: &str) -> BTreeMap<String, String> {
     said.lines().filter_map(result).collect()
 }
 
-/// Reads, writes, maps, cuts: whatever two ways of access could disagree about.
+/// Reads, writes, maps and truncates: any two ways of access that could disagree.
 const FSX_CONFIGURATION: &str = "
 flen = 1048576
 [opsize]
@@ -188,7 +189,7 @@ fn fsx(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     run_fsx(ground, &fleet.mounted.join("fsx"), 5000, 1)
 }
 
-/// fsx opens its file by a symbolic link that leads now through one front, now through the other.
+/// fsx opens its file by a symbolic link that leads alternately through the two fronts.
 fn fsx_two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let mut verdict = Verdict::Passed;
     fleet.with_second_front(|second| {
@@ -218,15 +219,15 @@ fn fsx_two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Stressors of file systems. What is not of this version of stress-ng, or needs what the machine does
-/// not have, ends alike on the reference.
+/// Stressors of file systems. Those that this version of stress-ng lacks, or that the machine
+/// cannot run, end alike on the reference.
 const STRESSORS: &str = "access acl chattr chdir chmod chown copy-file dentry dir dirdeep dirmany \
     dnotify dup eventfd fallocate fanotify fcntl fiemap file-ioctl filename flock fpunch fsize \
     fstat getdent handle hdd inode-flags inotify io iomix lease link locka lockf lockofd \
     memfd mknod mmapfork msync open readahead rename seek sendfile splice symlink sync-file \
     touch utime verity xattr";
 
-/// What fails on a mount must fail on the reference, too.
+/// Stressors that fail on a mount must fail on the reference, too.
 fn stress_ng(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     if !packages::present("stress-ng") {
         return skipped("stress-ng");
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_told_from_explanations() {
+    fn results_are_separated_from_explanations() {
         let said = "chmod::ok_test      ok\nlink::no  skipped\n\tNot: configured\nrmdir::x FAILED\n\
                     Summary: 1 failed\n";
         let results = results_of(said);

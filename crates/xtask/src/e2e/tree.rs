@@ -1,7 +1,7 @@
-//! What a directory tree looks like, in lines that two file systems must agree on.
+//! A directory tree, in lines that two file systems must agree on.
 //!
-//! Of a file: type and mode, owner, links, size and a hash of its bytes; of a symbolic link its
-//! target; of a directory neither size nor links, which file systems are free to choose.
+//! Of a file: type and mode, owner, links, size and a hash of its bytes. Of a symbolic link its
+//! target. Of a directory neither size nor links, which file systems are free to choose.
 
 use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hasher};
@@ -78,7 +78,7 @@ fn hash(path: &Path) -> Result<u64> {
     }
 }
 
-/// The first lines in which two texts differ, `-` for what was expected and `+` for what was found.
+/// The first lines in which two texts differ, `-` for expected and `+` for found lines.
 pub fn differences<'a>(
     expected: impl IntoIterator<Item = &'a str>,
     found: impl IntoIterator<Item = &'a str>,

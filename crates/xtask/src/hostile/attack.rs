@@ -1,4 +1,4 @@
-//! The attackers. Each works until its round is over and leaves everything as it lies.
+//! The attackers. Each works until its round is over, and releases nothing.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,18 +10,23 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, Errno, Ino, Rng, SlotNo};
 use warren_proto::{
-    AccessMode, ByteRange, CreateFlags, FileName, Handle, LockFlavour, LockOwner, LockSpec,
-    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
+    AccessMode, ByteRange, CreateFlags, Handle, LockFlavour, LockOwner, LockSpec, LockType,
+    NewInode, Position, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 use warren_shm::{Load, Store};
 
-use super::door::{self, Admission, Door, INLINE_PACKET, Line, MEMFD_PACKET, STATUS, Said};
-use super::{Deeds, MARK, Target, count, forge};
+use super::connection::{
+    self, Connection, INLINE_PACKET, Line, MEMFD_PACKET, RawClient, Response, STATUS,
+};
+use super::round::{
+    Counts, Target, admission, counts, keep_out, named, open_directory, own_file, round,
+};
+use super::{count, forge};
 
-pub type Attack = fn(&Target, &mut Rng) -> Result<Deeds>;
+pub type Attack = fn(&Target, &mut Rng) -> Result<Counts>;
 
 pub const ALL: &[(&str, Attack)] = &[
-    ("door", door),
+    ("socket", socket),
     ("scribble", scribble),
     ("flip", flip),
     ("hoard", hoard),
@@ -34,105 +39,85 @@ pub const ALL: &[(&str, Attack)] = &[
     ("count", count::count),
 ];
 
-/// How long one round of an attack lasts at most.
-const ROUND: Duration = Duration::from_secs(2);
-
-/// Between two tries to be admitted: the other attackers may have filled the house.
-const TRY_AGAIN: Duration = Duration::from_millis(20);
-
-/// Rounds with other numbers until the time is over, at least one.
-pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Deeds> {
-    let mut deeds = Deeds::default();
+/// Runs rounds with other numbers until the time is over, at least one.
+pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Counts> {
+    let mut counts = Counts::default();
     loop {
-        deeds.add(attack(target, rng)?);
+        counts.add(attack(target, rng)?);
         if Instant::now() >= target.deadline {
-            return Ok(deeds);
+            return Ok(counts);
         }
     }
 }
 
-pub(super) fn round(target: &Target) -> Instant {
-    target.deadline.min(Instant::now() + ROUND)
-}
-
-pub(super) fn admission(target: &Target, slots: u16) -> Result<Option<Admission>> {
-    // It may have fewer: other attackers, who are the same user, have them.
-    let admission = door::be_admitted(&target.socket, slots)?;
-    if admission.is_none() {
-        thread::sleep(TRY_AGAIN);
-    }
-    Ok(admission)
-}
-
-pub(super) fn deeds(admission: &Admission) -> Deeds {
-    let (requests, answers) = (admission.requests.get(), admission.answers.get());
-    Deeds { connections: 2, admissions: 1, requests, answers }
-}
-
-/// What the door must refuse, and what it may let in and lose again.
-fn door(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+/// Requests that the supervisor must refuse, and clients that it may admit and lose again.
+fn socket(target: &Target, rng: &mut Rng) -> Result<Counts> {
     let crowd = *rng.pick(&[20, 100, 600]);
     let memfd = memfd_create("warren-hostile", MemfdFlags::CLOEXEC)?;
     let null = std::fs::File::open("/dev/null")?;
     let (reader, writer) = rustix::pipe::pipe()?;
-    let version = door::version(&target.socket)?.unwrap_or_default();
-    let mut visitors = Vec::new();
+    let version = connection::version(&target.socket)?.unwrap_or_default();
+    let mut clients = Vec::new();
     for _ in 0..crowd {
-        let door = Door::knock(&target.socket)?;
+        let connection = Connection::connect(&target.socket)?;
         let packet: Vec<u8> = match rng.below(8) {
             0 => Vec::new(),
             1 => vec![INLINE_PACKET],
             2 => vec![0xff; 1 + rng.below(40_000) as usize],
             3 => vec![MEMFD_PACKET],
             4 => (0..rng.below(40)).map(|_| rng.next_u64() as u8).collect(),
-            5 => door::enter(rng.next_u64() as u32, true, rng.next_u64() as u16),
-            6 => door::enter(version, false, *rng.pick(&[0, 1, 64, 65, u16::MAX])),
-            7 if rng.chance(1, 2) => door::stop(version),
+            5 => connection::admission_request(rng.next_u64() as u32, true, rng.next_u64() as u16),
+            6 => {
+                connection::admission_request(version, false, *rng.pick(&[0, 1, 64, 65, u16::MAX]))
+            }
+            7 if rng.chance(1, 2) => connection::stop_request(version),
             _ => [&[INLINE_PACKET, STATUS][..], &version.to_le_bytes()].concat(),
         };
         let all = [memfd.as_fd(), null.as_fd(), reader.as_fd(), writer.as_fd()];
         let fds: Vec<_> = (0..*rng.pick(&[0, 0, 1, 4, 253])).map(|n| all[n % all.len()]).collect();
-        // A door that hung up already refuses it, which is its right.
-        let _refused = door.send(&packet, &fds);
-        visitors.push(door);
+        // A connection that the fleet has closed refuses it, as it may.
+        let _refused = connection.send(&packet, &fds);
+        clients.push(connection);
     }
     let mut admissions = 0;
-    for (n, visitor) in visitors.into_iter().enumerate() {
-        // Some hang up before they are answered; a visitor that said nothing hears nothing.
+    for (n, client) in clients.into_iter().enumerate() {
+        // Some disconnect before they are answered. A client that sent nothing gets no answer.
         if n % 16 == 0 {
-            admissions += u64::from(matches!(visitor.hear_soon()?, Said::Welcome(_)));
+            admissions += u64::from(matches!(client.response_soon()?, Response::Welcome(_)));
         }
     }
     privileges(target)?;
-    Ok(Deeds { connections: crowd, admissions, ..Deeds::default() })
+    Ok(Counts { connections: crowd, admissions, ..Counts::default() })
 }
 
-/// Nobody may put up a front, nor stop the fleet.
+/// An unprivileged user may neither open a front nor stop the fleet.
 fn privileges(target: &Target) -> Result<()> {
-    let Some(version) = door::version(&target.socket)? else { return Ok(()) };
-    for packet in [door::enter(version, true, 4), door::stop(version)] {
-        let door = Door::knock(&target.socket)?;
-        let _sent = door.send(&packet, &[]);
-        match door.hear()? {
-            Said::Refused { errno, .. } => {
+    let Some(version) = connection::version(&target.socket)? else { return Ok(()) };
+    for packet in
+        [connection::admission_request(version, true, 4), connection::stop_request(version)]
+    {
+        let connection = Connection::connect(&target.socket)?;
+        let _sent = connection.send(&packet, &[]);
+        match connection.response()? {
+            Response::Refused { errno, .. } => {
                 ensure!(errno == Errno::EPERM.raw(), "refused with errno {errno}");
             }
-            Said::Nothing => {}
-            Said::Welcome(_) | Said::Other => bail!("nobody was given a privilege"),
+            Response::Nothing => {}
+            Response::Welcome(_) | Response::Other => bail!("the client was given a privilege"),
         }
     }
     Ok(())
 }
 
-/// Mostly the right cell.
-fn any_cell_or(right: CellId, client: &Admission, rng: &mut Rng) -> CellId {
+/// Usually the right cell.
+fn any_cell_or(right: CellId, client: &RawClient, rng: &mut Rng) -> CellId {
     if rng.chance(1, 8) { CellId(rng.below(client.cells.into()) as u16) } else { right }
 }
 
 /// Requests without sense, by and against the rules of a slot.
-fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+fn scribble(target: &Target, rng: &mut Rng) -> Result<Counts> {
     let slots = 1 + rng.below(SLOTS_MAX as u64) as u16;
-    let Some(client) = admission(target, slots)? else { return Ok(Deeds::default()) };
+    let Some(client) = admission(target, slots)? else { return Ok(Counts::default()) };
     let slots = client.slots;
     let mut known = forge::Known::new(&target.forbidden);
     let mut seq = 0_u32;
@@ -156,12 +141,12 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             body_len: rng.chance(1, 8).then(|| rng.next_u64() as u16),
             addressee: rng.chance(1, 8).then(|| rng.next_u64() as u16),
         };
-        client.post(cell, slot, &line, &forge::bend(rng, client.body(&request)));
+        client.submit(cell, slot, &line, &forge::bend(rng, client.body(&request)));
         if rng.chance(1, 20) {
             client.ring(cell, rng.next_u64());
         }
         if rng.chance(1, 2)
-            && let Some(Ok(reply)) = client.hear(cell, slot, seq, Duration::from_micros(500))
+            && let Some(Ok(reply)) = client.answer(cell, slot, seq, Duration::from_micros(500))
         {
             known.learn(&reply);
             if let Reply::Read { len } = reply {
@@ -169,18 +154,12 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             }
         }
     }
-    Ok(deeds(&client))
-}
-
-/// Fails if bytes are in it that are not nobody's to read.
-pub(super) fn keep_out(bytes: &[u8]) -> Result<()> {
-    ensure!(!bytes.windows(MARK.len()).any(|part| part == MARK), "read what is forbidden");
-    Ok(())
+    Ok(counts(&client))
 }
 
 /// Requests whose line, body and data change all the time.
-fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
-    let Some(client) = admission(target, 4)? else { return Ok(Deeds::default()) };
+fn flip(target: &Target, rng: &mut Rng) -> Result<Counts> {
+    let Some(client) = admission(target, 4)? else { return Ok(Counts::default()) };
     let known = forge::Known::new(&target.forbidden);
     let (memory, slots) = (client.memory.clone(), u64::from(client.slots));
     let end = round(target);
@@ -191,9 +170,9 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
                 for _ in 0..1000 {
                     let slot = SlotNo(flips.below(slots) as u16);
                     let at = if flips.chance(1, 2) {
-                        Admission::line(slot) + 4 * flips.below(16) as usize
+                        RawClient::line(slot) + 4 * flips.below(16) as usize
                     } else {
-                        Admission::area(slot) + 4 * flips.below(4096) as usize
+                        RawClient::area(slot) + 4 * flips.below(4096) as usize
                     };
                     let bits = if flips.chance(1, 8) { u32::MAX } else { 1 << flips.below(32) };
                     memory.store32(at, memory.load32(at, Relaxed) ^ bits, Relaxed);
@@ -209,32 +188,19 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             let cell = any_cell_or(client.owner(&request), &client, rng);
             seq += 1;
             let line = Line { seq, payload_len: 65_536, ..Line::default() };
-            client.post(cell, slot, &line, &client.body(&request));
-            client.hear(cell, slot, seq, Duration::from_micros(200));
+            client.submit(cell, slot, &line, &client.body(&request));
+            client.answer(cell, slot, seq, Duration::from_micros(200));
         }
     });
-    Ok(deeds(&client))
+    Ok(counts(&client))
 }
 
-pub(super) fn named(name: &str) -> FileName {
-    FileName::new(name.as_bytes()).expect("a legal name")
-}
-
-/// The directory in which everybody may make files, if it is there.
-pub(super) fn open_directory(client: &Admission, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
-    let lookup = Request::Lookup { dir: Ino::ROOT, name: named("open") };
-    match client.ask(slot, seq, &lookup)? {
-        Ok(Reply::Entry(entry)) => Some(entry.ino),
-        _ => None,
-    }
-}
-
-/// Opens, locks, leases: everything that a client may have, in bulk.
-fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+/// Opens, locks, leases: everything that a client may hold, in bulk.
+fn hoard(target: &Target, rng: &mut Rng) -> Result<Counts> {
     const HOARD: u64 = 20_000;
-    let Some(client) = admission(target, 2)? else { return Ok(Deeds::default()) };
+    let Some(client) = admission(target, 2)? else { return Ok(Counts::default()) };
     let (slot, mut seq, end) = (SlotNo(0), 0, round(target));
-    let Some(dir) = open_directory(&client, slot, &mut seq) else { return Ok(deeds(&client)) };
+    let Some(dir) = open_directory(&client, slot, &mut seq) else { return Ok(counts(&client)) };
     for n in 0..HOARD {
         if Instant::now() >= end {
             break;
@@ -259,24 +225,27 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Deeds> {
             client.ask(slot, &mut seq, &request);
         }
     }
-    Ok(deeds(&client))
+    Ok(counts(&client))
 }
 
-/// Clients of whom every slot has a request that waits or has much to say; then nobody reads, then
-/// nobody is there. The largest crowd asks for more than the tasks that a cell has.
-fn mute(target: &Target, rng: &mut Rng) -> Result<Deeds> {
-    let (mut crowd, mut all) = (Vec::new(), Deeds::default());
+/// Clients in which every slot has a request that waits or has a large answer. Then none of them
+/// reads, and then all of them are gone. The largest crowd sends more requests than a cell has
+/// tasks.
+fn mute(target: &Target, rng: &mut Rng) -> Result<Counts> {
+    let (mut crowd, mut all) = (Vec::new(), Counts::default());
     for _ in 0..*rng.pick(&[1, 5, 40]) {
-        let Some(client) = door::be_admitted(&target.socket, SLOTS_MAX as u16)? else { break };
+        let Some(client) = connection::be_admitted(&target.socket, SLOTS_MAX as u16)? else {
+            break;
+        };
         fill_slots(&client, rng);
-        all.add(deeds(&client));
+        all.add(counts(&client));
         crowd.push(client);
     }
     thread::sleep(Duration::from_millis(rng.below(200)));
     Ok(all)
 }
 
-fn fill_slots(client: &Admission, rng: &mut Rng) {
+fn fill_slots(client: &RawClient, rng: &mut Rng) {
     let (slot, mut seq) = (SlotNo(0), 0);
     let Some(dir) = open_directory(client, slot, &mut seq) else { return };
     let Some(handle) = own_file(client, slot, &mut seq, dir) else { return };
@@ -304,18 +273,18 @@ fn fill_slots(client: &Admission, rng: &mut Rng) {
         };
         let line = Line { seq: 1, payload_len: PAYLOAD_MAX as u32, ..Line::default() };
         for cell in (0..client.cells).map(CellId) {
-            client.post(cell, slot, &line, &client.body(&request));
+            client.submit(cell, slot, &line, &client.body(&request));
         }
     }
 }
 
-/// What nobody may read or change, by its very number.
-fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
-    let Some(client) = admission(target, 2)? else { return Ok(Deeds::default()) };
+/// Requests for objects that this user may not read or change, by their numbers.
+fn steal(target: &Target, rng: &mut Rng) -> Result<Counts> {
+    let Some(client) = admission(target, 2)? else { return Ok(Counts::default()) };
     let (slot, mut seq) = (SlotNo(0), 0);
     let open = open_directory(&client, slot, &mut seq).unwrap_or(Ino::ROOT);
     let own = own_file(&client, slot, &mut seq, open);
-    // What lies in the root can be walked to: there the modes alone must refuse.
+    // A walk reaches the objects in the root. There only the modes refuse.
     for n in 0..4 {
         for name in [format!("d{n}"), format!("f{n}")] {
             client.ask(slot, &mut seq, &Request::Lookup { dir: Ino::ROOT, name: named(&name) });
@@ -325,33 +294,17 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     for &ino in target.forbidden.iter().take_while(|_| Instant::now() < end) {
         for request in forbidden(ino, own, open, rng) {
             match client.ask_with(slot, &mut seq, &request, 16) {
-                None => return Ok(deeds(&client)),
+                None => return Ok(counts(&client)),
                 Some(Err(_)) => {}
                 Some(answer @ Ok(_)) => bail!("{request:?} was answered {answer:?}"),
             }
         }
         look_around(&client, slot, &mut seq, ino, rng)?;
     }
-    Ok(deeds(&client))
+    Ok(counts(&client))
 }
 
-/// A handle of our own.
-pub(super) fn own_file(
-    client: &Admission,
-    slot: SlotNo,
-    seq: &mut u32,
-    dir: Ino,
-) -> Option<Handle> {
-    let access = AccessMode::READ | AccessMode::WRITE;
-    let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
-    let create = Request::Create { dir, name: named("own"), new, flags, access };
-    match client.ask(slot, seq, &create)? {
-        Ok(Reply::Created { opened, .. }) => opened.map(|opened| opened.handle),
-        _ => None,
-    }
-}
-
-/// Every one of these must be refused.
+/// The fleet must refuse every one of these.
 fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Request> {
     let set = |set: SetAttr| Request::SetAttr { ino, handle: None, set };
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -372,7 +325,7 @@ fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Req
         },
         Request::Close { handle },
         set(SetAttr { mode: Some(0o777), ..SetAttr::default() }),
-        set(SetAttr { uid: Some(super::NOBODY), ..SetAttr::default() }),
+        set(SetAttr { uid: Some(super::user::UNPRIVILEGED), ..SetAttr::default() }),
         set(empty),
         Request::SetAttr { ino, handle: own, set: empty },
         Request::GetXattr { ino, name: xattr() },
@@ -400,9 +353,9 @@ fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Req
     ]
 }
 
-/// Handles that others may have open, one after the other: none is ours.
+/// Handles that other clients may have open, one after the other. None is this client's.
 fn look_around(
-    client: &Admission,
+    client: &RawClient,
     slot: SlotNo,
     seq: &mut u32,
     ino: Ino,

@@ -1,7 +1,7 @@
-//! Numbers of inodes, counted through: nothing answers to a number alone.
+//! Guessed numbers of inodes: no request is executed for a number alone.
 //!
-//! Whatever may be read, executed or linked if one got there does not give way where no permitted walk leads. What
-//! a walk leads to gives way as far as its mode says, as on Linux.
+//! Objects that a client could read, execute or link after a walk are refused if no permitted walk
+//! reaches them. Objects that a walk reaches are open as far as their modes allow, as on Linux.
 
 use anyhow::{Result, bail, ensure};
 use warren_base::{Errno, Ino, Rng, ShardId, SlotNo};
@@ -11,12 +11,14 @@ use warren_proto::{
     SetAttr, SetTime, XattrMode, XattrName,
 };
 
-use super::attack::{admission, deeds, keep_out, named, open_directory, own_file, round};
-use super::door::{Admission, body};
-use super::{Deeds, Target};
+use super::connection::{RawClient, body};
+use super::round::{
+    Counts, Target, admission, counts, keep_out, named, open_directory, own_file, round,
+};
 
-/// Names in the root that the test must have made: a set-uid program of root's that all may run; a file that all may
-/// execute and only root may read; a file that all may write and that root has locked.
+/// Names in the root that the test must have made: a set-uid program of root's that all may run; a
+/// file that all may execute and only root may read; a file that all may write and that root has
+/// locked.
 pub const PROGRAM: &str = "suid";
 pub const EXECUTABLE: &str = "execute-only";
 pub const LOCKED: &str = "locked";
@@ -24,23 +26,23 @@ pub const LOCKED: &str = "locked";
 /// Mode of [`PROGRAM`].
 pub const PROGRAM_MODE: u16 = 0o4755;
 
-/// Numbers counted in a round, beside those of what is known to be there.
+/// Numbers guessed in a round, in addition to those of known objects.
 const COUNTED: u64 = 24;
 
-/// Numbers that are likely to be in use: they are given out in order.
+/// Numbers that are likely to be in use, because they are assigned in order.
 const SEQUENCES: u64 = 40;
 
 /// One connection at work.
 struct Thief<'a> {
-    client: &'a Admission,
+    client: &'a RawClient,
     slot: SlotNo,
     seq: u32,
 }
 
-pub fn count(target: &Target, rng: &mut Rng) -> Result<Deeds> {
-    let Some(client) = admission(target, 2)? else { return Ok(Deeds::default()) };
-    // Another client that has reached what this one has not.
-    let Some(accomplice) = admission(target, 1)? else { return Ok(deeds(&client)) };
+pub fn count(target: &Target, rng: &mut Rng) -> Result<Counts> {
+    let Some(client) = admission(target, 2)? else { return Ok(Counts::default()) };
+    // Another client that has reached inodes which this one has not.
+    let Some(accomplice) = admission(target, 1)? else { return Ok(counts(&client)) };
     let mut thief = Thief { client: &client, slot: SlotNo(0), seq: 0 };
     let mut other = 0;
     if let Some(open) = open_directory(&accomplice, SlotNo(0), &mut other) {
@@ -48,7 +50,7 @@ pub fn count(target: &Target, rng: &mut Rng) -> Result<Deeds> {
         thief.borrow(&accomplice, open)?;
     }
     let Some(open) = open_directory(&client, thief.slot, &mut thief.seq) else {
-        return Ok(deeds(&client));
+        return Ok(counts(&client));
     };
     let own = own_file(&client, thief.slot, &mut thief.seq, open);
     let counted =
@@ -65,7 +67,7 @@ pub fn count(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     thief.abuse_program(open)?;
     thief.read_executable()?;
     thief.take_locks()?;
-    Ok(deeds(&client))
+    Ok(counts(&client))
 }
 
 impl Thief<'_> {
@@ -80,8 +82,8 @@ impl Thief<'_> {
         self.client.ask_body(self.slot, answer, request, &body, len)
     }
 
-    /// What another client was given is of no use.
-    fn borrow(&mut self, accomplice: &Admission, theirs: Ino) -> Result<()> {
+    /// A capability that another client was given is of no use.
+    fn borrow(&mut self, accomplice: &RawClient, theirs: Ino) -> Result<()> {
         let request = Request::GetAttr { ino: theirs };
         let borrowed = accomplice.capability(theirs);
         ensure!(!borrowed.is_none(), "a walk gave no capability");
@@ -91,7 +93,7 @@ impl Thief<'_> {
         }
     }
 
-    /// Every request that names it by its number, with nothing that entitles to that.
+    /// Every request that names the inode by its number, without the right to name it.
     fn name(&mut self, ino: Ino, open: Ino, own: Option<Handle>, rng: &mut Rng) -> Result<()> {
         let of_another = self.client.capability(open);
         for request in naming(ino, open) {
@@ -114,7 +116,7 @@ impl Thief<'_> {
                 Some(Ok(reply)) => bail!("{request:?} was answered {reply:?}"),
             }
         }
-        // A handle of one's own opens no other file.
+        // The client's own handle opens no other file.
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         for request in [
             Request::SetAttr { ino, handle: own, set },
@@ -144,7 +146,7 @@ impl Thief<'_> {
         Ok(())
     }
 
-    /// What is there for this test; `None` if the fleet is too busy.
+    /// An object that was made for this test; `None` if the fleet is too busy.
     fn find(&mut self, name: &str) -> Result<Option<Ino>> {
         match self.ask(&Request::Lookup { dir: Ino::ROOT, name: named(name) }) {
             None => Ok(None),
@@ -153,7 +155,7 @@ impl Thief<'_> {
         }
     }
 
-    /// A set-uid program can be neither kept by a link nor spoilt.
+    /// A set-uid program can be neither kept by a link nor damaged.
     fn abuse_program(&mut self, open: Ino) -> Result<()> {
         let Some(ino) = self.find(PROGRAM)? else { return Ok(()) };
         let set = |set| Request::SetAttr { ino, handle: None, set };
@@ -197,7 +199,7 @@ impl Thief<'_> {
         Ok(())
     }
 
-    /// Root has it locked, in both ways.
+    /// Root has locked the file, in both ways.
     fn take_locks(&mut self) -> Result<()> {
         let Some(ino) = self.find(LOCKED)? else { return Ok(()) };
         let access = AccessMode::READ | AccessMode::WRITE;
@@ -264,7 +266,7 @@ fn naming(ino: Ino, open: Ino) -> Vec<Request> {
     ]
 }
 
-/// One of every kind that takes a handle, which is another client's or was never given out.
+/// One of every kind that takes a handle, which is another client's or was never issued.
 fn by_handle(handle: Handle) -> Vec<Request> {
     let (position, ino) = (Position::At(0), handle.ino);
     let (flavour, owner, lock) = (LockFlavour::Flock, LockOwner(1), LockType::Unlock);

@@ -1,4 +1,4 @@
-//! Requests that nobody honest would send.
+//! Requests that no honest client would send.
 
 use warren_base::limits::SHARDS_MAX;
 use warren_base::{FileKind, Ino, Rng, ShardId, SlotNo, Timestamp};
@@ -8,7 +8,7 @@ use warren_proto::{
     XattrName,
 };
 
-/// What has been seen of the fleet: what is forged from it is nearly right.
+/// Inodes and handles of the fleet, so that forged ones are almost right.
 #[derive(Default)]
 pub struct Known {
     inos: Vec<Ino>,
@@ -22,7 +22,7 @@ impl Known {
         Self { inos: [&[Ino::ROOT], inos].concat(), handles: Vec::new() }
     }
 
-    /// Remembers what a reply gives away.
+    /// Notes the inodes and handles in a reply.
     pub fn learn(&mut self, reply: &Reply) {
         if self.inos.len() + self.handles.len() > Self::MAX {
             return;
@@ -53,7 +53,7 @@ impl Known {
     fn handle(&self, rng: &mut Rng) -> Handle {
         match rng.below(4) {
             0 => Handle { ino: self.ino(rng), open: rng.next_u64() },
-            // The numbers of a first epoch's objects are no secret.
+            // The numbers of a first epoch's objects are known.
             1 => Handle { ino: self.ino(rng), open: (1 << 40) + rng.below(1000) },
             _ if self.handles.is_empty() => Handle { ino: Ino::ROOT, open: 0 },
             _ => *rng.pick(&self.handles),
@@ -142,7 +142,7 @@ fn lock(rng: &mut Rng) -> LockSpec {
     }
 }
 
-/// A legal encoding of something that makes little sense.
+/// A legal encoding of a request that makes little sense.
 pub fn request(rng: &mut Rng, known: &Known) -> Request {
     let ino = known.ino(rng);
     match rng.below(5) {
@@ -237,7 +237,7 @@ fn of_fleet(rng: &mut Rng, ino: Ino, handle: Handle) -> Request {
     }
 }
 
-/// Makes of a request's bytes, more often than not, something that is no longer legal.
+/// Changes the bytes of a request, usually so that they are no longer legal.
 pub fn bend(rng: &mut Rng, mut body: Vec<u8>) -> Vec<u8> {
     match rng.below(6) {
         0 => body.truncate(rng.below(body.len() as u64 + 1) as usize),

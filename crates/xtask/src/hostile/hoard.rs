@@ -1,5 +1,5 @@
-//! What one user can take for itself, through as many clients as it gets: all that is given until it is refused. Then it
-//! keeps it for the rest of the round, while others must find room.
+//! Everything that one user can take, through as many clients as it gets, until the fleet refuses.
+//! It keeps that for the rest of the round, while other users must find room.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +12,10 @@ use warren_proto::{
     SetAttr, Wire,
 };
 
-use super::attack::{deeds, open_directory, own_file, round};
-use super::door::{self, Admission, Line};
-use super::{Deeds, Target};
+use super::connection::{self, Line, RawClient};
+use super::round::{Counts, Target, counts, open_directory, own_file, round};
 
-/// Clients of one user, and slots of all of them beyond one each.
+/// Clients of one user, and their slots in addition to one each.
 const CLIENTS_MAX: usize = 256;
 const SLOTS_OF_USER_MAX: usize = 2 * SLOTS_MAX;
 
@@ -26,14 +25,14 @@ const FAR_TOO_MANY: u64 = 1 << 20;
 /// The slot that every client has.
 const FIRST: SlotNo = SlotNo(0);
 
-fn admission(target: &Target, slots: usize) -> Result<Option<Admission>> {
-    door::be_admitted(&target.socket, slots as u16)
+fn admission(target: &Target, slots: usize) -> Result<Option<RawClient>> {
+    connection::be_admitted(&target.socket, slots as u16)
 }
 
 /// All clients that a user gets, each of whose slots reads a MiB of a hole, again and again.
-pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Deeds> {
+pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Counts> {
     let wanted = *rng.pick(&[10, 40, CLIENTS_MAX + 10]);
-    let (mut crowd, mut all, end) = (Vec::new(), Deeds::default(), round(target));
+    let (mut crowd, mut all, end) = (Vec::new(), Counts::default(), round(target));
     while crowd.len() < wanted && Instant::now() < end {
         let Some(client) = admission(target, SLOTS_MAX)? else { break };
         crowd.push(client);
@@ -53,12 +52,12 @@ pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Deeds> {
     let limits = (CLIENTS_MAX, SLOTS_OF_USER_MAX + crowd.len());
     ensure!(crowd.len() <= limits.0, "{} clients", crowd.len());
     ensure!(slots <= limits.1, "{} clients have {slots} slots", crowd.len());
-    crowd.iter().for_each(|client| all.add(deeds(client)));
+    crowd.iter().for_each(|client| all.add(counts(client)));
     Ok(all)
 }
 
-/// A file of ours that has a MiB and no data.
-fn hole(client: &Admission) -> Option<Handle> {
+/// A file of the client's own that has a MiB and no data.
+fn hole(client: &RawClient) -> Option<Handle> {
     let mut seq = 0;
     let dir = open_directory(client, FIRST, &mut seq)?;
     let handle = own_file(client, FIRST, &mut seq, dir)?;
@@ -68,24 +67,25 @@ fn hole(client: &Admission) -> Option<Handle> {
     Some(handle)
 }
 
-/// Posts the request in every slot that has its answer.
-fn read_again(client: &Admission, request: &Request, seqs: &mut [u32]) {
-    /// Beyond the numbers of [`hole`].
+/// Sends the request again in every slot that has its answer.
+fn read_again(client: &RawClient, request: &Request, seqs: &mut [u32]) {
+    /// Larger than the numbers of [`hole`].
     const START: u32 = 100;
     let cell = client.owner(request);
     for (slot, seq) in (0..).map(SlotNo).zip(seqs) {
-        if *seq > 0 && client.hear(cell, slot, START + *seq, Duration::ZERO).is_none() {
+        if *seq > 0 && client.answer(cell, slot, START + *seq, Duration::ZERO).is_none() {
             continue;
         }
         *seq += 1;
         let line = Line { seq: START + *seq, ..Line::default() };
-        client.post(cell, slot, &line, &request.to_bytes());
+        client.submit(cell, slot, &line, &request.to_bytes());
     }
 }
 
-/// Asks until it is refused with this error, which must come; or until the round is over.
+/// Sends requests until one is refused with this error, which must happen, or until the round is
+/// over.
 fn until_refused(
-    clients: &[(Admission, Handle)],
+    clients: &[(RawClient, Handle)],
     end: Instant,
     errno: Errno,
     request: impl Fn(Handle, u64) -> Request,
@@ -97,7 +97,7 @@ fn until_refused(
         match client.ask(FIRST, &mut seqs[at], &request(*handle, n)) {
             _ if Instant::now() >= end => return Ok(()),
             Some(Err(got)) if got == errno => return Ok(()),
-            // A full log makes a caller wait, and another attacker may have ended the file.
+            // A full log delays a caller, and another attacker may have truncated the file.
             Some(_) | None => {}
         }
     }
@@ -105,13 +105,14 @@ fn until_refused(
 }
 
 /// Opens of one file, through two clients.
-pub fn opens(target: &Target, _: &mut Rng) -> Result<Deeds> {
+pub fn opens(target: &Target, _: &mut Rng) -> Result<Counts> {
     let access = AccessMode::READ;
     hold(target, Errno::ENFILE, |handle, _| Request::Open { ino: handle.ino, access })
 }
 
-/// Locks of one file that do not touch, through two clients; one waits for those of the other.
-pub fn locks(target: &Target, _: &mut Rng) -> Result<Deeds> {
+/// Locks of one file that do not touch, through two clients. One client waits for those of the
+/// other.
+pub fn locks(target: &Target, _: &mut Rng) -> Result<Counts> {
     hold(target, Errno::ENOLCK, |handle, n| {
         let range = ByteRange { start: 2 * n, end: 2 * n };
         let (flavour, lock) = (LockFlavour::Record, LockType::Exclusive);
@@ -120,14 +121,14 @@ pub fn locks(target: &Target, _: &mut Rng) -> Result<Deeds> {
     })
 }
 
-fn hold(target: &Target, errno: Errno, request: impl Fn(Handle, u64) -> Request) -> Result<Deeds> {
+fn hold(target: &Target, errno: Errno, request: impl Fn(Handle, u64) -> Request) -> Result<Counts> {
     let end = round(target);
     let (first, second) = (admission(target, 1)?, admission(target, 1)?);
     // Each has the same file open.
     let clients = first.into_iter().chain(second);
     let clients: Vec<_> =
         clients.filter_map(|client| hole(&client).map(|handle| (client, handle))).collect();
-    let mut all = Deeds::default();
+    let mut all = Counts::default();
     if clients.is_empty() {
         return Ok(all);
     }
@@ -135,13 +136,13 @@ fn hold(target: &Target, errno: Errno, request: impl Fn(Handle, u64) -> Request)
     while Instant::now() < end {
         thread::sleep(Duration::from_millis(10));
     }
-    clients.iter().for_each(|(client, _)| all.add(deeds(client)));
+    clients.iter().for_each(|(client, _)| all.add(counts(client)));
     Ok(all)
 }
 
-/// Every slot waits for a lock that the same user holds and never gives back.
-pub fn waiters(target: &Target, _: &mut Rng) -> Result<Deeds> {
-    let (mut crowd, mut all, end) = (Vec::new(), Deeds::default(), round(target));
+/// Every slot waits for a lock that the same user holds and never releases.
+pub fn waiters(target: &Target, _: &mut Rng) -> Result<Counts> {
+    let (mut crowd, mut all, end) = (Vec::new(), Counts::default(), round(target));
     while crowd.len() < 40 && Instant::now() < end {
         let Some(client) = admission(target, SLOTS_MAX)? else { break };
         let Some(handle) = hole(&client) else { break };
@@ -150,13 +151,13 @@ pub fn waiters(target: &Target, _: &mut Rng) -> Result<Deeds> {
             let spec = LockSpec { flavour, owner: LockOwner(slot.0.into()), lock, range, pid: 1 };
             let request = Request::Lock { handle, spec, wait: true };
             let line = Line { seq: 1, ..Line::default() };
-            client.post(client.owner(&request), slot, &line, &request.to_bytes());
+            client.submit(client.owner(&request), slot, &line, &request.to_bytes());
         }
         crowd.push(client);
     }
     while Instant::now() < end {
         thread::sleep(Duration::from_millis(10));
     }
-    crowd.iter().for_each(|client| all.add(deeds(client)));
+    crowd.iter().for_each(|client| all.add(counts(client)));
     Ok(all)
 }

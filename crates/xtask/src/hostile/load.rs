@@ -1,10 +1,11 @@
 //! An honest load, to compare the hostile client with:
 //! `xtask load SOCKET SECONDS THREADS REQUESTS_PER_SECOND CORE_PERCENT`.
 //!
-//! As many threads as the hostile client has, of the same user, each with a connection of its own. Together they send
-//! requests at the given rate, all of them permitted, and wait for each answer. What the process has not used of
-//! `CORE_PERCENT` (100 is one core) it computes between its calls, as a program does. So what others lose to it is what
-//! others lose to any program that uses the machine and the fleet as much as the hostile client does.
+//! It has as many threads as the hostile client, of the same user, each with a connection of its
+//! own. Together they send requests at the given rate, all of them permitted, and wait for each
+//! answer. If the process has used less than `CORE_PERCENT` (100 is one core), it computes between
+//! its calls, as a program does. So other programs lose as much to it as to any program that uses
+//! the machine and the fleet as much as the hostile client does.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -18,9 +19,9 @@ use warren_proto::{
     AccessMode, CreateFlags, Handle, NewInode, Position, RenameFlags, Reply, Request, SetAttr,
 };
 
-use super::attack::{named, open_directory};
-use super::become_nobody;
-use super::door::{self, Admission};
+use super::connection::{self, RawClient};
+use super::round::{named, open_directory};
+use super::user::become_unprivileged;
 
 /// The task's name.
 pub const TASK: &str = "load";
@@ -28,15 +29,15 @@ pub const TASK: &str = "load";
 /// One computation between two looks at the clock.
 const COMPUTES: Duration = Duration::from_micros(200);
 
-/// A thread that is later than this drops the calls that it is behind with.
+/// A thread that is later than this drops its overdue calls.
 const LATE: Duration = Duration::from_millis(20);
 
 const SLOT: SlotNo = SlotNo(0);
 
-/// What a call moves.
+/// Bytes of one call.
 const BYTES: u32 = 4096;
 
-/// What all threads keep to.
+/// The timing of all threads.
 struct Pace {
     begun: Instant,
     end: Instant,
@@ -52,7 +53,7 @@ pub(super) fn cpu_used() -> Duration {
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-/// Works until the time is over; fails if a call that is permitted is refused.
+/// Works until the time is over. Fails if a permitted call is refused.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let usage = "usage: xtask load SOCKET SECONDS THREADS REQUESTS_PER_SECOND CORE_PERCENT";
     let [socket, numbers @ ..] = arguments else { anyhow::bail!("{usage}") };
@@ -60,7 +61,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         numbers.iter().map(|n| n.parse().context(usage)).collect::<Result<_>>()?;
     let [seconds, threads, rate, core_percent] = numbers[..] else { anyhow::bail!("{usage}") };
     ensure!(threads > 0 && rate > 0, "{usage}");
-    become_nobody()?;
+    become_unprivileged()?;
     let begun = Instant::now();
     let (end, interval) =
         (begun + Duration::from_secs(seconds), Duration::from_secs(threads) / rate as u32);
@@ -87,9 +88,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     Ok(!failed.into_inner())
 }
 
-/// One thread's life; how many calls it made.
+/// The work of one thread. Returns how many calls it made.
 fn work(socket: &std::path::Path, number: u64, pace: &Pace) -> Result<u64> {
-    let client = door::be_admitted(socket, 1)?.context("not admitted")?;
+    let client = connection::be_admitted(socket, 1)?.context("not admitted")?;
     client.is_polite.set(true);
     let mut seq = 0;
     let dir = open_directory(&client, SLOT, &mut seq).context("no directory")?;
@@ -108,7 +109,7 @@ fn work(socket: &std::path::Path, number: u64, pace: &Pace) -> Result<u64> {
     Ok(client.requests.get())
 }
 
-/// Computes if the process is behind with that, or sleeps.
+/// Computes if the process has used too little CPU time, or sleeps.
 fn pass_time(pace: &Pace, due: Instant) {
     let now = Instant::now();
     let share = u128::from(pace.core_percent) * (now - pace.begun).as_micros() / 100;
@@ -122,7 +123,7 @@ fn pass_time(pace: &Pace, due: Instant) {
     }
 }
 
-fn own_file(client: &Admission, seq: &mut u32, dir: Ino, number: u64) -> Result<Handle> {
+fn own_file(client: &RawClient, seq: &mut u32, dir: Ino, number: u64) -> Result<Handle> {
     let access = AccessMode::READ | AccessMode::WRITE;
     let (new, flags) = (NewInode::regular(0o600), CreateFlags::OPEN);
     let create = Request::Create { dir, name: named(&format!("load{number}")), new, flags, access };
@@ -132,7 +133,7 @@ fn own_file(client: &Admission, seq: &mut u32, dir: Ino, number: u64) -> Result<
     }
 }
 
-/// The calls in their order, again and again, and the bytes that go with each.
+/// The calls in their order, again and again, with the bytes of each.
 fn nth(turn: u64, dir: Ino, handle: Handle, number: u64) -> (Request, u32) {
     let (ino, position) = (handle.ino, Position::At(turn % 64 * u64::from(BYTES)));
     let (own, spare) = (format!("load{number}"), format!("spare{number}.{}", std::process::id()));

@@ -1,16 +1,16 @@
-//! The faults, in the order of the crates. Found by: what is given to cargo.
+//! The faults of the libraries, in the order of the crates.
 
 /// One fault.
 pub struct Mutant {
     pub file: &'static str,
-    /// What the product does wrong with it.
+    /// The wrong behaviour that it causes.
     pub what: &'static str,
-    /// This text, which is in the file once, becomes the other.
+    /// This text, which stands once in the file, is replaced by the other.
     pub find: &'static str,
     pub replace: &'static str,
-    /// What is given to cargo: a test, or a program behind `--`.
+    /// The arguments of cargo: a test, or a program behind `--`.
     pub found_by: &'static str,
-    /// It was tried, and was found. Others may survive.
+    /// It was tried, and the tests found it. Others may survive.
     pub is_proven: bool,
 }
 
@@ -24,9 +24,6 @@ const SUPERVISOR: &str = "test -p warren-supervisor --lib";
 const CELL: &str = "test -p warren-cell --lib";
 const REPLAYED: &str = "test -p warren-cell --test cell replace";
 const DISK: &str = "test -p warren-disk --lib";
-const DEVICE: &str = "test -p warren-device --lib";
-const RUNTIME: &str = "test -p warren-runtime --features plants --lib";
-const FUSE: &str = "test -p warren-fuse --features warren-runtime/plants --lib";
 const SEEDS: &str = "test -p warren-sim --test seeds seeds_pass";
 const CRASH: &str = "test -p warren-sim --test crash seeds_pass";
 const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
@@ -550,110 +547,6 @@ pub const MUTANTS: &[Mutant] = &[
         find: "            *first = (*first).min(*key);\n",
         replace: "            let _ = (first, key);\n",
         found_by: DISK,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/device/src/transfer.rs",
-        what: "a short transfer goes on in the middle of a block",
-        find: "let whole = bytes / BLOCK_SIZE * BLOCK_SIZE;",
-        replace: "let whole = bytes;",
-        found_by: DEVICE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/device/src/transfer.rs",
-        what: "a read that finds nothing is tried for ever",
-        find: "if bytes == 0 && self.action == Action::Read {",
-        replace: "if bytes == 0 && self.action == Action::Flush {",
-        found_by: DEVICE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/device/src/transfer.rs",
-        what: "a durable write that failed does not count as a failed flush",
-        find: "Action::WriteDurable => result.is_err(),",
-        replace: "Action::WriteDurable => false,",
-        found_by: DEVICE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/runtime/src/cell/peers.rs",
-        what: "a message of an earlier epoch is taken",
-        find: "        if epoch < peer.epoch {\n",
-        replace: "        if false {\n",
-        found_by: RUNTIME,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/runtime/src/cell/peers.rs",
-        what: "a message without a capability is taken",
-        find: "if self.inbox.present(capability).is_err() {",
-        replace: "if self.inbox.present(capability).is_err() && false {",
-        found_by: RUNTIME,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/runtime/src/cell/peers.rs",
-        what: "what waits for room is overtaken",
-        find: "        if waiting.is_empty() {\n            match",
-        replace: "        {\n            match",
-        found_by: RUNTIME,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/runtime/src/cell/intake.rs",
-        what: "under pressure requests of all clients pass",
-        find: "own < least || may_take(uid, own, live, TASKS_MAX)",
-        replace: "own < usize::MAX || least > 0 || may_take(uid, own, live, TASKS_MAX)",
-        found_by: RUNTIME,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/proto/src/class.rs",
-        what: "an unlock waits like any other request",
-        find: "Self::Lock { spec, .. } => matches!(spec.lock, LockType::Unlock),",
-        replace: "Self::Lock { spec, .. } => !matches!(spec.lock, LockType::Unlock),",
-        found_by: PROTO,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/fuse/src/front_state.rs",
-        what: "a step is taken twice by a front's successor",
-        find: "if self.unique() != unique & !abi::UNIQUE_RESEND {",
-        replace: "if self.unique() != unique {",
-        found_by: FUSE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/fuse/src/front_state.rs",
-        what: "an answer that says that nothing was done counts as a step",
-        find: "if !matches!(answer, Err(Errno::EAGAIN) | Ok(Reply::Moved(_))) {",
-        replace: "if !matches!(answer, Ok(Reply::Moved(_))) {",
-        found_by: FUSE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/fuse/src/lock_owners.rs",
-        what: "a close releases another owner's locks too",
-        find: "self.remove(ino, |it| it.owner == owner)",
-        replace: "self.remove(ino, |it| it.owner >= owner)",
-        found_by: FUSE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/fuse/src/recall.rs",
-        what: "names that are recalled stay in the kernel",
-        find: "LeaseKey::Name(..) => names = true,",
-        replace: "LeaseKey::Name(..) => names = false,",
-        found_by: FUSE,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/fuse/src/interrupt.rs",
-        what: "an interrupt that comes before its request is lost",
-        find: "                table.early.push_back(unique);\n",
-        replace: "                table.early.clear();\n",
-        found_by: FUSE,
         is_proven: true,
     },
 ];

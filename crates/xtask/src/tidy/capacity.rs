@@ -1,8 +1,9 @@
-//! A number that limits something has a name, which says what for.
+//! A number that limits something has a name, which shows its purpose.
 //!
-//! Found is a bare integer from [`LEAST`] on that is compared by `<`, `<=`, `>` or `>=`: smaller ones
-//! are mostly shapes (an empty list, a pair). Constants name their numbers, and `limits` and `budget`
-//! relate them. The tools and the simulator may compare as they like, and so may tests.
+//! The rule finds a bare integer from [`LEAST`] on that is compared by `<`, `<=`, `>` or `>=`.
+//! Smaller ones are mostly shapes (an empty list, a pair). Constants name their numbers, and
+//! `limits` and `budget` relate them. The rule does not apply to the tools, the simulator and
+//! tests.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -37,7 +38,7 @@ pub fn check(crates: &[Crate]) -> Vec<Excess> {
     excesses
 }
 
-/// Numbers that something is compared with, with their lines.
+/// Numbers in comparisons, with their lines.
 #[derive(Default)]
 struct Numbers {
     found: Vec<(usize, u128)>,

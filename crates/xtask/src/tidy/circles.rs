@@ -1,11 +1,12 @@
 //! No circle of modules in a crate.
 //!
-//! A module imports another when it names something that the other defines: in a private `use`, in a
-//! type, an expression, a pattern or in a macro's arguments. A re-export is followed to the module
-//! that defines the item, and imports nothing by itself. So a parent (`lib.rs`, `mod.rs`) may declare
-//! children and re-export from them, while they import from each other through it. If a parent uses
-//! what its child defines, and the child uses what the parent defines, they form a circle like any
-//! two modules. Tests do not count. Between crates, the order in `layers` allows no circle.
+//! A module imports another when it names something that the other defines: in a private `use`, in
+//! a type, an expression, a pattern or in a macro's arguments. A re-export is followed to the
+//! module that defines the item, and imports nothing by itself. So a parent (`lib.rs`, `mod.rs`)
+//! may declare children and re-export from them, while they import from each other through it. If a
+//! parent uses an item of its child, and the child uses an item of the parent, they form a circle
+//! like any two modules. Tests do not count. Between crates, the order in `layers` allows no
+//! circle.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +39,7 @@ fn check_crate(of: &Crate) -> Option<Excess> {
     (amount > 0).then(|| Excess { rule: Rule::Circles, of: of.name.clone(), amount, found })
 }
 
-/// Groups of modules each of which imports, by way of others, every other.
+/// Groups of modules in which each imports, directly or indirectly, every other.
 fn circles(of: &Crate) -> Vec<Vec<ModuleNo>> {
     let imports: Vec<_> = (0..of.modules.len()).map(|module| of.imports(module)).collect();
     let reached: Vec<_> = (0..imports.len()).map(|module| reach(&imports, module)).collect();
@@ -55,7 +56,7 @@ fn circles(of: &Crate) -> Vec<Vec<ModuleNo>> {
     circles
 }
 
-/// What a module imports directly and by way of others.
+/// The modules that a module imports directly and indirectly.
 fn reach(imports: &[BTreeSet<ModuleNo>], from: ModuleNo) -> BTreeSet<ModuleNo> {
     let mut reached = BTreeSet::new();
     let mut todo = vec![from];

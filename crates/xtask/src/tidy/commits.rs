@@ -1,7 +1,8 @@
 //! A commit says what and why in a body of a few lines.
 //!
-//! Checked are the commits after the one that added this file; of a clone that does not go back so
-//! far, those that it has. A merge needs no body: its commits have theirs.
+//! The rule checks the commits after the one that added this file. In a clone that does not go back
+//! so far, it checks those that the clone has. A merge needs no body, because its commits have
+//! theirs.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,12 +13,12 @@ use super::finding::Finding;
 
 const THIS_FILE: &str = "crates/xtask/src/tidy/commits.rs";
 
-/// Ends each commit in what `git log` prints, and what stands between its parts.
+/// The format of `git log`, with a character that ends each commit and one between its parts.
 const FORMAT: &str = "--format=%h%x1f%s%x1f%b%x1e";
 
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let added = git(root, &["log", "--diff-filter=A", "--format=%H", "--", THIS_FILE])?;
-    // The first of several, if the file was ever moved.
+    // The first of several, if the file was moved.
     let Some(first) = added.lines().last() else { return Ok(Vec::new()) };
     let log = git(root, &["log", "--no-merges", FORMAT, &format!("{first}..HEAD")])?;
     Ok(without_body(&log))

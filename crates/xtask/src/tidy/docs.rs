@@ -1,5 +1,5 @@
-//! Documents move with the code: every module says what it is for, and the two format documents name
-//! every structure that they are about.
+//! Documents move with the code: every module states its purpose, and the two format documents name
+//! every structure that they describe.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const DOCUMENTS: &[Document] = &[
     Document { path: "docs/protocol.md", covers: is_protocol },
 ];
 
-/// Modules of the disk crate that work on structures and lay none out.
+/// Modules of the disk crate that lay out no structure.
 const NOT_LAYOUT: &[&str] = &["lib", "codec", "tree", "format"];
 
 fn is_disk_layout(path: &Path) -> bool {
@@ -30,7 +30,7 @@ fn is_protocol(path: &Path) -> bool {
     path.starts_with("crates/proto/src")
 }
 
-/// Every file starts with a module comment, but for tests that stand beside what they test.
+/// Every file starts with a module comment, except tests that stand beside their code.
 pub fn check_module_docs(sources: &[Source]) -> Vec<Finding> {
     let is_documented = |source: &&Source| {
         if source.path.ends_with("tests.rs") {

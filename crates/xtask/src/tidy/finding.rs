@@ -1,4 +1,4 @@
-//! What a rule finds.
+//! The findings of a rule.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: PathBuf,
-    /// From 1; 0 if it is about the whole file.
+    /// From 1; 0 if it concerns the whole file.
     pub line: usize,
     pub what: String,
     pub weight: Weight,

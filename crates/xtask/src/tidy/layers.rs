@@ -34,10 +34,11 @@ const ORDER: &[&str] = &[
     "xtask",
 ];
 
-/// Not pure themselves, but used by pure crates while they are compiled.
+/// Not pure themselves, but used by pure crates only at compile time.
 const COMPILE_TIME: &[&str] = &["proto-derive"];
 
-/// A crate and the crates of the workspace that it depends on, by directory; not for its tests.
+/// A crate and the crates of the workspace that it depends on, by directory, without those of its
+/// tests.
 pub struct Manifest {
     pub path: PathBuf,
     pub name: String,

@@ -1,5 +1,5 @@
-//! Short files and short functions. One flat `match` may make a function longer: a dispatch table
-//! reads better whole.
+//! Short files and short functions. One flat `match` may make a function longer, because a dispatch
+//! table reads better whole.
 
 use super::exceptions::{Excess, Rule};
 use super::finding::Finding;

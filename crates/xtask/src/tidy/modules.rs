@@ -1,9 +1,9 @@
 //! A crate as its modules, the items that each defines, and what each imports.
 //!
-//! A module is a file; inline modules belong to it. Parsed is what is shipped: tests do not count.
-//! Paths are followed to the module that defines the item, through `use` declarations (and so
-//! through re-exports), globs and `self`, `super` and `crate`. Calls of methods name no path, and
-//! what a macro of ours expands to is not seen; the tokens that a macro is called with are.
+//! A module is a file; inline modules belong to it. Only shipped code is parsed, not tests. Paths
+//! are followed to the module that defines the item, through `use` declarations (and so through
+//! re-exports), globs and `self`, `super` and `crate`. Calls of methods name no path. The expansion
+//! of a macro of ours is not seen, but its argument tokens are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use syn::{Item, UseTree, Visibility};
 
 use super::source::Source;
 
-/// `use` declarations that a path is followed through. More are a circle of them.
+/// `use` declarations that a path is followed through. A longer chain is a circle.
 const USES_MAX: usize = 16;
 
 /// A crate's shipped modules. The first is its root.
@@ -63,7 +63,7 @@ impl Crate {
 
     fn new(name: String, mut modules: Vec<Module>) -> Self {
         modules.sort_by(|a, b| (&a.path, &a.file).cmp(&(&b.path, &b.file)));
-        // The program beside a library uses it from outside.
+        // The program beside a library uses it as another crate does.
         modules.dedup_by(|second, first| second.path == first.path);
         let places: BTreeMap<Vec<String>, ModuleNo> =
             modules.iter().enumerate().map(|(at, module)| (module.path.clone(), at)).collect();
@@ -84,7 +84,7 @@ impl Crate {
     }
 
     /// The modules that a module imports something from, without itself. A `pub use` by itself
-    /// imports nothing: it counts where its name is used.
+    /// imports nothing; it counts where its name is used.
     pub fn imports(&self, module: ModuleNo) -> BTreeSet<ModuleNo> {
         let mut named = Paths::default();
         named.visit_file(&self.modules[module].syntax);
@@ -94,7 +94,7 @@ impl Crate {
         imports
     }
 
-    /// The module that defines what the path names in this module; `None` for another crate's.
+    /// The module that defines the item of the path in this module; `None` for another crate's.
     pub fn resolve(&self, module: ModuleNo, path: &[String]) -> Option<ModuleNo> {
         self.resolve_within(module, path, USES_MAX)
     }
@@ -105,7 +105,7 @@ impl Crate {
             "crate" => 0,
             "self" => module,
             "super" => self.parent(module)?,
-            // A child that is named alone is a variable of that name.
+            // A single name of a child is a variable of that name.
             name if rest.is_empty() && self.modules[module].children.contains_key(name) => {
                 return None;
             }
@@ -120,7 +120,7 @@ impl Crate {
         if rest.is_empty() { Some(at) } else { self.item(at, rest, uses).or(Some(at)) }
     }
 
-    /// The same for a path of names alone that starts in `module`.
+    /// The same for a path of names only that starts in `module`.
     fn item(&self, module: ModuleNo, path: &[String], uses: usize) -> Option<ModuleNo> {
         let Some((first, rest)) = path.split_first() else { return Some(module) };
         let here = &self.modules[module];

@@ -1,11 +1,11 @@
-//! No tracked file names a place of the machine it was written on, or the host a package came from.
+//! No tracked file names a path of the machine on which it was written, or the host of a package.
 
 use std::path::{Path, PathBuf};
 
 use super::finding::Finding;
 use super::source::line_of;
 
-/// Written in two parts, so that this file passes its own rule.
+/// Written in two parts, so that this file keeps its own rule.
 const PLACES: &[&str] = &[
     concat!("/", "work/"),
     concat!("/", "root/"),
@@ -25,7 +25,7 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Vec<Finding> {
         .collect()
 }
 
-/// A place counts only where a path or host name starts; further in, a path is relative.
+/// A place counts only at the start of a path or host name. Further in, a path is relative.
 fn check_text(path: &Path, text: &str) -> Vec<Finding> {
     let starts = |at: usize| {
         let before = text[..at].chars().next_back();

@@ -1,5 +1,5 @@
-//! Pure crates decide and do nothing else: no unsafe, thread, clock, I/O, environment or hashing
-//! with a seed of its own. Their tests may do what they like.
+//! Pure crates decide and do nothing else: no unsafe code, thread, clock, I/O, environment or
+//! randomly seeded map. Their tests may use all of it.
 
 use super::finding::Finding;
 use super::source::{Source, line_of, words};
@@ -18,7 +18,7 @@ pub const PURE: &[&str] = &[
     "supervisor",
 ];
 
-/// Paths that a pure crate must not name, nor anything below them.
+/// Paths that a pure crate must not name, including everything below them.
 const FORBIDDEN_PATHS: &[&str] = &[
     "std::thread",
     "std::time::Instant",

@@ -1,4 +1,4 @@
-//! How far each crate is from the rules: what breaks them, excepted or not.
+//! The distance of each crate from the rules: its violations, excepted or not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn lines(excess: &Excess) -> Vec<String> {
     }
 }
 
-/// The number of findings in each file, the most first, and of all.
+/// The number of findings in each file, in descending order, and in all.
 fn counts(excess: &Excess) -> Vec<String> {
     let mut files: BTreeMap<&Path, usize> = BTreeMap::new();
     for finding in &excess.found {

@@ -1,4 +1,4 @@
-//! Every `unsafe` says beside it what makes it sound.
+//! Every `unsafe` has a comment beside it that gives the reason why it is sound.
 
 use super::finding::Finding;
 use super::source::{Source, line_of, words};
@@ -20,7 +20,7 @@ fn check_source(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// Function pointer types promise nothing; the lint's name is no keyword.
+/// Function pointer types promise nothing, and the lint's name is no keyword.
 fn needs_reason(code: &str) -> bool {
     let mut rest = code["unsafe".len()..].trim_start();
     if let Some(behind) = rest.strip_prefix("extern") {
@@ -32,7 +32,7 @@ fn needs_reason(code: &str) -> bool {
     }
 }
 
-/// A method that a trait prescribes: its reasons stand at the trait. It is indented and has no
+/// A method that a trait prescribes: the trait has its reasons. It is indented and has no
 /// visibility of its own.
 fn is_trait_method(code: &str, at: usize) -> bool {
     let start = code[..at].rfind('\n').map_or(0, |end| end + 1);
@@ -41,8 +41,8 @@ fn is_trait_method(code: &str, at: usize) -> bool {
     is_method && !before.is_empty() && before.chars().all(char::is_whitespace)
 }
 
-/// Looks at the line itself and upwards: comments and attributes without end, and the earlier lines
-/// of the same statement.
+/// Examines the line itself and upwards: any number of comments and attributes, and the earlier
+/// lines of the same statement.
 fn has_reason(lines: &[&str], at: usize) -> bool {
     let states = |line: &str| line.contains("SAFETY") || line.contains("# Safety");
     if states(lines[at]) {

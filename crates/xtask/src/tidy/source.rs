@@ -1,5 +1,5 @@
-//! A Rust source file, seen as text, as code without comments and literals, and as the code that is
-//! shipped (without tests). All three have the same line numbers and byte positions.
+//! A Rust source file as text, as code without comments and literals, and as shipped code (without
+//! tests). All three have the same line numbers and byte positions.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Source {
         Self { path, text, code, shipped }
     }
 
-    /// The text of what is shipped, with its comments and literals.
+    /// The shipped text, with its comments and literals.
     pub fn shipped_text(&self) -> String {
         if self.shipped.is_empty() {
             return String::new();
@@ -32,14 +32,14 @@ impl Source {
         into_text(bytes)
     }
 
-    /// Lines without those of items for tests; `None` of a file that is for tests as a whole.
+    /// The number of lines without items for tests; `None` for a file that is only for tests.
     pub fn shipped_lines(&self) -> Option<usize> {
         let lines = |text: &str| text.lines().count();
         let tests = test_items(&self.code).map(|(start, end)| lines(&self.code[start..end]));
         (!self.shipped.is_empty()).then(|| lines(&self.text) - tests.sum::<usize>())
     }
 
-    /// Comments and string literals, in their order, with what they are.
+    /// Comments and string literals, in their order, with their kind.
     pub fn prose(&self) -> Vec<(Prose, Range<usize>)> {
         literals(&self.text).collect()
     }
@@ -62,7 +62,7 @@ impl Source {
     }
 }
 
-/// Text that is no code.
+/// Text that is not code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prose {
     Comment,
@@ -161,7 +161,7 @@ fn item_end(code: &str, start: usize) -> Option<usize> {
     None
 }
 
-/// Whether behind attributes and visibility stands `name:`, as no item begins.
+/// Whether `name:` follows attributes and visibility. No item begins like that.
 fn is_field(code: &str, start: usize) -> bool {
     let mut rest = &code[start..];
     while rest.starts_with('#') {
@@ -178,7 +178,7 @@ fn is_field(code: &str, start: usize) -> bool {
     name > 0 && rest[name..].starts_with(':') && !rest[name..].starts_with("::")
 }
 
-/// Up to and with its comma, or up to the brace that closes the struct.
+/// The position after its comma, or of the brace that closes the struct.
 fn field_end(code: &str, start: usize) -> Option<usize> {
     let bytes = code.as_bytes();
     let mut depth = 0i32;
@@ -207,7 +207,7 @@ fn blank(bytes: &mut [u8]) {
     bytes.iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b' ');
 }
 
-/// Only whole literals, comments and items are blanked, so what is left is UTF-8.
+/// Only whole literals, comments and items are blanked, so the rest is UTF-8.
 fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
@@ -252,7 +252,7 @@ fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// A raw string may stand behind a `b` or `c`, but an identifier's last `r` starts none.
+/// A raw string may follow a `b` or `c`, but the last `r` of an identifier starts none.
 fn after_identifier(bytes: &[u8], at: usize) -> bool {
     let name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     match bytes[..at] {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_and_lifetimes_are_told_apart() {
+    fn characters_and_lifetimes_are_distinguished() {
         let code =
             source("match c { '\\'' => 1, '\\u{7d}' => 2, 'ä' => 3, _ => f::<'static>() }").code;
         assert_eq!(code.matches('{').count(), 1);

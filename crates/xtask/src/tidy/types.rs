@@ -1,8 +1,8 @@
-//! Small types: few fields and few methods, so that one reader can know all of a type's states.
+//! Small types: few fields and few methods, so that one reader can know all states of a type.
 //!
-//! Counted are the fields of a struct (of an enum those of its largest variant), and the functions of
-//! all inherent `impl` blocks of the crate, associated functions included. Methods of traits do not
-//! count: their number is the trait's.
+//! The rule counts the fields of a struct (of an enum those of its largest variant), and the
+//! functions of all inherent `impl` blocks of the crate, including associated functions. Methods of
+//! traits do not count, because the trait determines their number.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ fn add_fields(module: ModuleNo, name: &syn::Ident, fields: usize, sizes: &mut Si
     sizes.entry((module, name.to_string())).or_default().fields = fields;
 }
 
-/// The type that an `impl` block is for.
+/// The type of an `impl` block.
 fn named(of: &Crate, module: ModuleNo, self_type: &Type) -> Option<(ModuleNo, String)> {
     let Type::Path(path) = self_type else { return None };
     let path = segments(&path.path);

@@ -5,14 +5,16 @@
 //!             '--- lost, in part or whole, with an FSYNC that fails, and with a power cut
 //! ```
 //!
-//! An error is injected by what is asked for (read, write, flush) and by which process asks, which the kernel names in
-//! each request. A write that fails may have landed in part. A flush that fails keeps what was volatile, loses it, or
-//! loses some and keeps the rest for good, as decision 14 allows.
+//! A fault is selected by the kind of request (read, write, flush) and by the process that sends
+//! it, which the kernel names in each request. A write that fails may have been done in part. A
+//! flush that fails keeps the volatile data, loses it, or loses some and makes the rest durable, as
+//! decision 14 allows.
 //!
-//! Decision 14 excuses two windows: from a failed flush to its process's taking of the answer, and a flush of a
-//! process that is dead by then. So after a flush that *loses* something successful flushes are answered, and
-//! processes are killed ([`Device::kill`]), only when [`WINDOW`] has passed; and none loses anything soon after a kill.
-//! A flush that fails without loss has no such limits.
+//! Decision 14 excuses two windows: from a failed flush until its process has received the answer,
+//! and a flush of a process that is dead by then. So after a flush that *loses* something,
+//! successful flushes are answered, and processes are killed ([`Device::kill`]), only when
+//! [`WINDOW`] has passed. No flush loses anything soon after a kill. A flush that fails without
+//! loss has no such limits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -30,10 +32,10 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use warren_base::Rng;
 
 const BLOCK: usize = 4096;
-/// Requests that are answered at the same time: those that wait must not hold up others.
+/// Requests that are answered at the same time, so that waiting requests do not delay others.
 const THREADS: usize = 8;
 const WRITE_MAX: usize = 1 << 20;
-/// The longest that a process takes to hear of its failed flush.
+/// The longest that a process takes to receive the answer to its failed flush.
 pub const WINDOW: Duration = Duration::from_millis(100);
 
 /// What fails.
@@ -44,7 +46,7 @@ pub enum What {
     Flush,
 }
 
-/// Whose requests fail: all, or those of processes whose command line begins so.
+/// Whose requests fail: all, or those of processes whose command line begins with this.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whose {
     All,
@@ -58,9 +60,9 @@ pub struct Fault {
     pub whose: Whose,
     /// How often; `None`: until the device is healed.
     pub times: Option<u64>,
-    /// Of so many requests one fails.
+    /// One of so many requests fails.
     pub one_in: u64,
-    /// Whether a failed flush may lose what was volatile.
+    /// Whether a failed flush may lose volatile data.
     pub loses: bool,
 }
 
@@ -79,7 +81,7 @@ struct State {
     killed_at: Option<Instant>,
 }
 
-/// Shared by the threads that answer and by who injects.
+/// Shared by the threads that answer and the injector.
 struct Medium {
     blocks: u64,
     state: Mutex<State>,
@@ -91,7 +93,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Mounts an empty device of so many bytes over the file `path`, which is made.
+    /// Mounts an empty device of so many bytes over the file `path`, which is created.
     pub fn mount(path: &Path, bytes: u64, seed: u64) -> Result<Self> {
         File::create(path).context("cannot make a file to mount on")?;
         let fuse = File::options().read(true).write(true).open("/dev/fuse").context("/dev/fuse")?;
@@ -120,7 +122,7 @@ impl Device {
         Ok(Self { path: path.to_path_buf(), medium })
     }
 
-    /// Another fleet's time begins: forgets what was injected.
+    /// Another fleet starts. Forgets the injected faults.
     pub fn begin(&self) {
         let mut state = self.medium.state();
         state.injected.clear();
@@ -157,7 +159,7 @@ impl Device {
         kill()
     }
 
-    /// What was not flushed is lost, or some of it.
+    /// Loses all volatile data, or some of it.
     pub fn cut_power(&self) {
         let mut state = self.medium.state();
         let loses = Loss::draw(&mut state.rng);
@@ -173,12 +175,12 @@ impl Drop for Device {
     }
 }
 
-/// What becomes of each volatile block when a flush fails.
+/// The fate of each volatile block when a flush fails.
 #[derive(Clone, Copy)]
 enum Loss {
     Nothing,
     All,
-    /// Each is lost or kept for good.
+    /// Each block is lost or made durable.
     Some,
 }
 
@@ -189,7 +191,7 @@ impl Loss {
 }
 
 impl State {
-    /// How long what was lost may be unheard of yet.
+    /// How long the loss may still be unknown to the process.
     fn window(&self) -> Option<Duration> {
         WINDOW.checked_sub(self.lost_at?.elapsed()).filter(|rest| !rest.is_zero())
     }
@@ -211,7 +213,7 @@ impl State {
         }
     }
 
-    /// The fault by which this request fails.
+    /// The fault with which this request fails.
     fn failure(&mut self, what: What, thread: u32) -> Option<Fault> {
         let fault = self.fault.clone().filter(|fault| fault.what == what)?;
         let is_meant = match &fault.whose {
@@ -231,13 +233,13 @@ impl State {
         Some(fault)
     }
 
-    /// A copy of what a read finds.
+    /// A copy of the block that a read returns.
     fn block(&self, block: u64) -> Block {
         let found = self.volatile.get(&block).or_else(|| self.durable.get(&block));
         found.cloned().unwrap_or_else(|| Box::new([0; BLOCK]))
     }
 
-    /// The command line of the process of this thread; of one that is gone, what it was.
+    /// The command line of the process of this thread; the last known one if it is gone.
     fn name_of(&mut self, thread: u32) -> &str {
         self.names.entry(thread).or_insert_with(|| {
             let line = std::fs::read(format!("/proc/{thread}/cmdline")).unwrap_or_default();
@@ -266,7 +268,7 @@ impl Medium {
         loop {
             let len = match fuse.read(&mut buffer) {
                 Ok(len) => len,
-                // A request that was interrupted before it was read.
+                // The request was interrupted before it was read.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => continue,
                 Err(_) => return,
             };
@@ -279,8 +281,9 @@ impl Medium {
             reply.extend(error.to_le_bytes());
             reply.extend(request.unique.to_le_bytes());
             reply.extend(body);
-            // The kernel takes no answer to a request that its caller gave up, nor at the end of the connection.
-            let _unheard = fuse.write(&reply);
+            // The kernel takes no answer to a request that its caller abandoned, nor at the end of
+            // the connection.
+            let _refused = fuse.write(&reply);
         }
     }
 
@@ -288,7 +291,7 @@ impl Medium {
         match request.opcode {
             opcode::INIT => Ok(init()),
             opcode::GETATTR | opcode::SETATTR => Ok(self.attributes()),
-            // Past the page cache, and writes side by side.
+            // Bypasses the page cache, and allows concurrent writes.
             opcode::OPEN => Ok([&[0; 8][..], &0x41_u32.to_le_bytes(), &[0; 4]].concat()),
             opcode::RELEASE => Ok(Vec::new()),
             opcode::STATFS => Ok(self.space()),
@@ -354,7 +357,7 @@ impl Medium {
         Err(EIO)
     }
 
-    /// Room for everything is there; what is punched out reads as zeros.
+    /// There is room for everything. Punched ranges read as zeros.
     fn allocate(&self, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
         const PUNCH_HOLE: u32 = 2;
         if request.u32_at(24) & PUNCH_HOLE != 0 {
@@ -369,7 +372,7 @@ impl Medium {
         Ok(Vec::new())
     }
 
-    /// The blocks of a read or a write, and what of each is meant.
+    /// The parts of the blocks in a read or a write.
     fn parts(&self, at: u64, len: usize) -> impl Iterator<Item = Part> {
         let device = self.blocks * BLOCK as u64;
         let end = device.min(at + len as u64);
@@ -425,7 +428,8 @@ fn init() -> Vec<u8> {
     out
 }
 
-/// Written down once more, from the kernel's header: the device shares no code with the file system that it is to try.
+/// Copied once more from the kernel's header, because the device shares no code with the file
+/// system that it tests.
 mod opcode {
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;
@@ -437,17 +441,17 @@ mod opcode {
     pub const FSYNC: u32 = 20;
     pub const INIT: u32 = 26;
     pub const FALLOCATE: u32 = 43;
-    /// Those without an answer: FORGET, INTERRUPT, BATCH_FORGET.
+    /// The opcodes without an answer: FORGET, INTERRUPT, BATCH_FORGET.
     pub const SILENT: [u32; 3] = [2, 36, 42];
 }
 
 const IN_HEADER: usize = 40;
-/// Bytes of `struct fuse_write_in`, before what is written.
+/// Bytes of `struct fuse_write_in`, before the data.
 const WRITE_IN: usize = 40;
 const EIO: Refusal = 5;
 const ENOSYS: Refusal = 38;
 
-/// What the kernel asks for.
+/// A request of the kernel.
 struct Request<'a> {
     opcode: u32,
     unique: u64,
@@ -456,7 +460,7 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// `None` if no answer is wanted.
+    /// `None` if no answer is expected.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, body) = bytes.split_at_checked(IN_HEADER)?;
         let header = Self { opcode: 0, unique: 0, thread: 0, body: header };

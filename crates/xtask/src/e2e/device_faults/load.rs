@@ -1,17 +1,18 @@
-//! Programs that remember what was promised to them.
+//! Programs that record their calls.
 //!
-//! Each has a directory and changes files in it, one call after the other, most with an `fsync` behind. Of each file it
-//! keeps every state (name, content) that the pool may hold: from the last that an `fsync` has promised to the last that a
-//! call has made. A call that is refused with EROFS or ENOSPC has changed nothing. Of one that fails otherwise, or that
-//! the fleet did not survive, it is not known; its file is left alone until the pool is looked at again.
+//! Each has a directory and changes files in it, one call after the other, most followed by an
+//! `fsync`. For each file it keeps every state (name, content) that the pool may hold: from the
+//! last that an `fsync` made durable to the last that a call has made. A call that is refused with
+//! EROFS or ENOSPC has changed nothing. If a call fails with another error, or the fleet ends
+//! during it, its effect is unknown. Then the file is not used until the pool is checked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,184 +20,24 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 use warren_base::Rng;
 
-const PAGE: usize = 4096;
+use super::states::{Figures, Outcome, PAGE, Remembered};
+use super::watch::Watch;
+
 const FILES_MAX: usize = 14;
 /// Longer than what a page, or an inode, holds.
 const CONTENT_MAX: u64 = 60_000;
-/// Files that are there before all faults, and pages of each: together more than a cache.
+/// Files that are made before all faults, and pages of each: together more than a cache.
 const SHELF: u64 = 64;
 const SHELVED_PAGES: u64 = 64;
-/// Says whose content it is.
+/// Bytes that identify the file of a content.
 const HEADER: usize = 16;
 const MAGIC: u64 = 0x7761_7272_656e_2121;
-
-/// A file, and the states that it may be in.
-#[derive(Clone, Debug)]
-struct Remembered {
-    /// With the number of the change that made it. The first is promised, the last made.
-    contents: Vec<(u64, Vec<u8>)>,
-    /// `None`: not there.
-    names: Vec<(u64, Option<String>)>,
-    /// The first state that a reader of the running fleet may see: the last, unless a call has failed.
-    seen_from: u64,
-    is_unknown: bool,
-    /// Which file took its name, and the one that it had before: if it still has that, this one is there, too.
-    replaced_by: Option<(u64, String)>,
-    /// Under this name it has no content older than this.
-    whole_as: Option<(String, u64)>,
-}
-
-impl Remembered {
-    fn name(&self) -> Option<&String> {
-        self.names.last().and_then(|(_, name)| name.as_ref())
-    }
-
-    fn content(&self) -> &[u8] {
-        self.contents.last().map_or(&[], |(_, content)| content)
-    }
-
-    fn rename(&mut self, change: u64, to: Option<String>, outcome: Outcome) {
-        if outcome != Outcome::Refused {
-            self.names.push((change, to));
-        }
-        self.is_made(change, outcome);
-    }
-
-    fn rewrite(&mut self, change: u64, content: Vec<u8>, outcome: Outcome) {
-        if outcome != Outcome::Refused {
-            self.contents.push((change, content));
-        }
-        self.is_made(change, outcome);
-    }
-
-    fn is_made(&mut self, change: u64, outcome: Outcome) {
-        match outcome {
-            Outcome::Done => self.seen_from = change,
-            Outcome::Refused => {}
-            Outcome::Unknown => self.is_unknown = true,
-        }
-    }
-
-    /// The content, as readers see it, is promised.
-    fn keep_content(&mut self) {
-        let from = self.seen_from;
-        keep_from(&mut self.contents, from);
-    }
-
-    fn keep_name(&mut self) {
-        let from = self.seen_from;
-        keep_from(&mut self.names, from);
-    }
-
-    /// A file that is new has its name with its content.
-    fn keep_creation(&mut self) {
-        if let [(_, None), (_, Some(_)), ..] = self.names.as_slice() {
-            self.names.remove(0);
-        }
-    }
-
-    /// Whether the pool may hold this content under this name, with states from `from` on.
-    fn may_be(&self, name: &str, content: &[u8], from: u64) -> bool {
-        let mut names = states_from(&self.names, from);
-        let whole_from = match &self.whole_as {
-            Some((whole, change)) if whole == name => from.max(*change),
-            _ => from,
-        };
-        let contents: Vec<&[u8]> =
-            states_from(&self.contents, whole_from).map(|it| it.as_slice()).collect();
-        names.any(|it| it.as_deref() == Some(name)) && is_mix(content, &contents)
-    }
-
-    fn may_be_gone(&self, from: u64) -> bool {
-        states_from(&self.names, from).any(Option::is_none)
-    }
-}
-
-/// The states that the change `from`, and each after it, has made.
-fn states_from<T>(states: &[(u64, T)], from: u64) -> impl Iterator<Item = &T> {
-    let first = states.iter().rposition(|(change, _)| *change <= from).unwrap_or(0);
-    states[first..].iter().map(|(_, state)| state)
-}
-
-fn keep_from<T>(states: &mut Vec<(u64, T)>, from: u64) {
-    let first = states.iter().rposition(|(change, _)| *change <= from).unwrap_or(0);
-    states.drain(..first);
-}
-
-/// Whether each page is that of one of the states, and the length no other than theirs, or between.
-fn is_mix(found: &[u8], states: &[&[u8]]) -> bool {
-    let lens = || states.iter().map(|state| state.len());
-    let is_len = lens().min() <= Some(found.len()) && Some(found.len()) <= lens().max();
-    is_len
-        && found.chunks(PAGE).enumerate().all(|(page, bytes)| {
-            let at = page * PAGE;
-            states.iter().any(|state| state.get(at..at + bytes.len()) == Some(bytes))
-        })
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Change,
     ReadSynced,
     ReadUnsynced,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    Done,
-    Refused,
-    Unknown,
-}
-
-/// What calls came to.
-#[derive(Clone, Default, Debug)]
-pub struct Figures {
-    pub calls: u64,
-    /// Promises.
-    pub synced: u64,
-    pub refused: u64,
-    pub failed: u64,
-    /// Reads that were compared.
-    pub read: u64,
-    pub slowest: Duration,
-    pub slowest_call: String,
-}
-
-impl Figures {
-    pub fn add(&mut self, other: &Self) {
-        self.calls += other.calls;
-        self.synced += other.synced;
-        self.refused += other.refused;
-        self.failed += other.failed;
-        self.read += other.read;
-        if other.slowest > self.slowest {
-            (self.slowest, self.slowest_call) = (other.slowest, other.slowest_call.clone());
-        }
-    }
-}
-
-/// What a program shares with those who watch it.
-#[derive(Default)]
-pub struct Watch {
-    pub is_over: AtomicBool,
-    /// Whether the device has failed since the fleet was started, or the fleet is being ended: changes may fail.
-    pub may_fail: AtomicBool,
-    /// Whether data that was not synced may be lost, and reads of it fail.
-    pub may_lose: AtomicBool,
-    /// Whether any read may fail.
-    pub reads_may_fail: AtomicBool,
-    under_way: Mutex<Option<String>>,
-}
-
-impl Watch {
-    /// The call that is under way.
-    pub fn call(&self) -> Option<String> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, call: Option<String>) {
-        *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) = call;
-    }
 }
 
 /// One program.
@@ -207,11 +48,11 @@ pub struct Program {
     files: BTreeMap<u64, Remembered>,
     pub figures: Figures,
     pub watch: Arc<Watch>,
-    /// An open file that outlives a call, and whose it is.
+    /// An open file that outlives a call, with its number.
     open: Option<(u64, File)>,
     /// Files of the shelf that are open all the time.
     shelf: Vec<(u64, File)>,
-    /// Whether the directory itself is promised.
+    /// Whether the directory itself is durable.
     is_settled: bool,
     /// Whether the fleet is gone.
     is_alone: bool,
@@ -240,7 +81,7 @@ impl Program {
         mounted.join(format!("program-{}", self.number))
     }
 
-    /// A new fleet's time begins.
+    /// A new fleet starts.
     pub fn begin(&mut self, mounted: &Path) -> Result<()> {
         self.watch = Arc::default();
         (self.is_alone, self.saw_read_only, self.open) = (false, false, None);
@@ -257,7 +98,7 @@ impl Program {
         Ok(())
     }
 
-    /// Works until it is told that it is over, or the fleet is gone.
+    /// Works until the case ends it, or the fleet is gone.
     pub fn work(&mut self, mounted: &Path) -> Result<()> {
         let place = self.place(mounted);
         while !self.is_alone && !self.watch.is_over.load(Ordering::Relaxed) {
@@ -287,13 +128,14 @@ impl Program {
         }
     }
 
-    /// Files that are there, and of which everything is known.
+    /// Files that exist and whose state is known.
     fn known(&self) -> impl Iterator<Item = u64> {
         let files = self.files.iter();
         files.filter(|(_, file)| !file.is_unknown && file.name().is_some()).map(|(id, _)| *id)
     }
 
-    /// Makes a call that may fail if the device does; an error that nothing explains is a failure of the case.
+    /// Makes a call that may fail if the device does. An unexplained error is a failure of the
+    /// case.
     fn call<T>(
         &mut self,
         name: &str,
@@ -338,7 +180,8 @@ impl Program {
             Some(Errno::ROFS) => {
                 self.saw_read_only = true;
                 self.figures.refused += 1;
-                // Read-only is for long: the program need not try as fast as it can.
+                // The fleet stays read-only for long, so the program need not retry as fast as it
+                // can.
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(Err(Outcome::Refused))
             }
@@ -348,7 +191,7 @@ impl Program {
             }
             Some(Errno::IO) => {
                 self.figures.failed += 1;
-                // As little as while the fleet is read-only.
+                // As rarely as while the fleet is read-only.
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(Err(Outcome::Unknown))
             }
@@ -360,7 +203,7 @@ impl Program {
         }
     }
 
-    /// What a call that changes something came to.
+    /// The result of a call that changes something.
     fn change_by(&mut self, name: &str, call: impl FnOnce() -> io::Result<()>) -> Result<Outcome> {
         Ok(self.call(name, call)?.err().unwrap_or(Outcome::Done))
     }
@@ -381,12 +224,12 @@ impl Program {
         (0..len).map(|_| self.rng.next_u64() as u8).collect()
     }
 
-    /// Three of four times.
+    /// True three times out of four.
     fn wants_sync(&mut self) -> bool {
         self.rng.chance(3, 4)
     }
 
-    /// A new file with some content; which, if it is there and known.
+    /// Creates a file with some content. Returns its number if it exists and its state is known.
     fn create(&mut self, place: &Path) -> Result<Option<u64>> {
         let (id, name) = (self.change, self.fresh_name());
         let path = place.join(&name);
@@ -417,7 +260,7 @@ impl Program {
         Ok((!self.files[&id].is_unknown).then_some(id))
     }
 
-    /// Writes, and remembers what the file holds then.
+    /// Writes, and records the file's new content.
     fn put(&mut self, file: &File, id: u64, at: u64, bytes: &[u8], name: &str) -> Result<()> {
         self.change += 1;
         let mut content = self.files[&id].content().to_vec();
@@ -426,7 +269,7 @@ impl Program {
         content[at as usize..end].copy_from_slice(bytes);
         let mut written = 0;
         let result = self.call(name, || {
-            // A short write is one that failed on its way: how far it came is known.
+            // A short write failed on its way, but its length is known.
             written = file.write_at(bytes, at)?;
             Ok(())
         })?;
@@ -449,7 +292,7 @@ impl Program {
         Ok(())
     }
 
-    /// Everything that was done to names is promised, if it was done.
+    /// Everything that was done to names is durable, if the sync succeeded.
     fn sync_place(&mut self, place: &Path) -> Result<()> {
         if !self.wants_sync() {
             return Ok(());
@@ -465,12 +308,12 @@ impl Program {
         Ok(())
     }
 
-    /// Files that are promised to be gone.
+    /// Forgets files that are durably gone.
     fn forget(&mut self) {
         self.files.retain(|_, file| !matches!(file.names.as_slice(), [(_, None)]));
     }
 
-    /// The file, open: perhaps since long.
+    /// Opens the file, which may have been open for long.
     fn opened(&mut self, place: &Path, id: u64) -> Result<Option<File>> {
         if let Some((open, file)) = self.open.take()
             && open == id
@@ -522,7 +365,7 @@ impl Program {
         self.sync_place(place)
     }
 
-    /// As a program saves that does it well: a new file takes the name of the old one.
+    /// A careful save: a new file takes the name of the old one.
     fn replace(&mut self, place: &Path, id: u64) -> Result<()> {
         let Some(new) = self.create(place)? else { return Ok(()) };
         let (from, to) = (self.path(place, new), self.path(place, id));
@@ -561,13 +404,13 @@ impl Program {
         ensure!(
             file.may_be(&name, &found, file.seen_from),
             "{name}: read {}, of {}",
-            told(&found),
-            told(file.content())
+            summary(&found),
+            summary(file.content())
         );
         Ok(())
     }
 
-    /// What was there before all faults is read at any time.
+    /// Files that were made before all faults can be read at any time.
     fn look_at_shelf(&mut self, place: &Path) -> Result<()> {
         let number = self.rng.below(SHELF);
         let at = self.rng.below(SHELVED_PAGES - 4) * PAGE as u64;
@@ -584,7 +427,7 @@ impl Program {
             self.figures.read += 1;
             let expected = shelved(number);
             let expected = &expected[at as usize..at as usize + found.len()];
-            ensure!(found == expected, "shelf/{number} at {at}: read {}", told(&found));
+            ensure!(found == expected, "shelf/{number} at {at}: read {}", summary(&found));
         }
         Ok(())
     }
@@ -600,7 +443,7 @@ impl Program {
         Ok(())
     }
 
-    /// Whether a new file can be promised.
+    /// Whether a new file can be made durable.
     pub fn probe(&mut self, mounted: &Path) -> Result<bool> {
         let place = self.place(mounted);
         self.change += 1;
@@ -615,7 +458,7 @@ impl Program {
         Ok(self.figures.synced > synced)
     }
 
-    /// Holds nothing open that would keep the mount in use.
+    /// Closes everything that would keep the mount in use.
     pub fn close(&mut self) {
         self.open = None;
         self.shelf.clear();
@@ -625,7 +468,7 @@ impl Program {
         self.is_alone
     }
 
-    /// The fleet has stopped, and said that all is written: whatever was made is promised.
+    /// The fleet has stopped and reported that all is written, so every change is durable.
     pub fn settle(&mut self) {
         for file in self.files.values_mut() {
             file.keep_content();
@@ -634,7 +477,7 @@ impl Program {
         self.forget();
     }
 
-    /// Compares with what is there in the pool, opened again, and goes on from that.
+    /// Compares the records with the pool, which was opened again, and continues from its state.
     pub fn check(&mut self, mounted: &Path) -> Result<()> {
         let place = self.place(mounted);
         if !self.is_settled {
@@ -656,7 +499,7 @@ impl Program {
                 wrong.push(format!(
                     "file {id} is lost: {:?}, {}",
                     file.names,
-                    told(file.content())
+                    summary(file.content())
                 ));
             }
             let Some((heir, before)) = &file.replaced_by else { continue };
@@ -671,7 +514,7 @@ impl Program {
         Ok(())
     }
 
-    /// The file that this may be.
+    /// The file to which this name and content may belong.
     fn owner(&self, name: &str, content: &[u8]) -> Option<u64> {
         let may_be = |(id, file): &(&u64, &Remembered)| {
             (content.is_empty() || content.starts_with(&header(**id)))
@@ -696,11 +539,11 @@ impl Program {
     fn describe(&self, name: &str, content: &[u8]) -> String {
         let header = content.first_chunk::<HEADER>();
         let id = header.map(|it| u64::from_le_bytes(*it.last_chunk().expect("half of it")));
-        let found = format!("{name} holds {}, file {id:?}", told(content));
+        let found = format!("{name} holds {}, file {id:?}", summary(content));
         match id.and_then(|id| self.files.get(&id)) {
             Some(file) => {
                 let states: Vec<_> =
-                    file.contents.iter().map(|(change, it)| (change, told(it))).collect();
+                    file.contents.iter().map(|(change, it)| (change, summary(it))).collect();
                 format!("{found}; it may be {:?} with {states:?}", file.names)
             }
             None => format!("{found}, which is not to be there"),
@@ -729,8 +572,8 @@ fn header(id: u64) -> Vec<u8> {
     [MAGIC.to_le_bytes(), id.to_le_bytes()].concat()
 }
 
-/// Content in a few words: its length, and a checksum of each page.
-fn told(content: &[u8]) -> String {
+/// A short form of the content: its length, and a checksum of each page.
+fn summary(content: &[u8]) -> String {
     let sum = |page: &[u8]| {
         page.iter().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)))
     };
@@ -746,46 +589,4 @@ fn read(path: &Path, is_cold: bool) -> io::Result<Vec<u8>> {
     let mut content = vec![0; file.metadata()?.len() as usize];
     file.read_exact_at(&mut content, 0)?;
     Ok(content)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_may_be_of_any_state_and_the_length_between() {
-        let (old, new) = (vec![1; 5000], vec![2; 9000]);
-        let states = [old.as_slice(), new.as_slice()];
-        let mut mixed = vec![1; 4096];
-        mixed.extend([2; 2000]);
-        assert!(is_mix(&mixed, &states) && is_mix(&old, &states) && is_mix(&new, &states));
-        mixed[7] = 2;
-        assert!(!is_mix(&mixed, &states), "half a page of each");
-        assert!(!is_mix(&[1; 4999], &states) && !is_mix(&[], &states[..1]));
-    }
-
-    #[test]
-    fn what_was_promised_may_not_be_older_and_what_was_refused_may_not_be_there() {
-        let mut file = Remembered {
-            contents: vec![(1, Vec::new())],
-            names: vec![(0, None)],
-            seen_from: 0,
-            is_unknown: false,
-            replaced_by: None,
-            whole_as: None,
-        };
-        file.rename(1, Some("a".to_owned()), Outcome::Done);
-        file.rewrite(2, vec![1], Outcome::Done);
-        assert!(file.may_be_gone(0) && file.may_be("a", &[], 0) && file.may_be("a", &[1], 0));
-        assert!(!file.may_be("a", &[], file.seen_from) && !file.may_be_gone(file.seen_from));
-        file.keep_content();
-        file.keep_creation();
-        assert!(!file.may_be_gone(0) && !file.may_be("a", &[], 0) && file.may_be("a", &[1], 0));
-        file.rewrite(3, vec![2], Outcome::Refused);
-        assert!(!file.may_be("a", &[2], 0));
-        file.rewrite(4, vec![3], Outcome::Unknown);
-        assert!(file.may_be("a", &[3], file.seen_from) && file.may_be("a", &[1], file.seen_from));
-        file.keep_content();
-        assert!(file.may_be("a", &[1], 0), "it is not known whether the last write was made");
-    }
 }

@@ -1,4 +1,4 @@
-//! The fleet's door and a client's memory as bytes, with no library between that keeps to rules.
+//! The fleet's socket and a client's memory as bytes, without a library that keeps to rules.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,40 +31,40 @@ use warren_shm::{
 const DESCRIPTORS_MAX: usize = 253;
 const REPLY_MAX: usize = 64 * 1024;
 
-/// Inodes that a client remembers how to name.
+/// Inodes whose capabilities a client keeps.
 const REACHED_MAX: usize = 4096;
 
-/// How long a fleet under attack may take to answer at its door.
-const DOOR_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a fleet under attack may take to answer at its socket.
+const RESPONSE_MAX: Duration = Duration::from_secs(20);
 
-/// First byte of a packet whose body is in it; and of one whose body lies in a memfd beside it.
+/// First byte of a packet whose body is in it, and of one whose body is in a memfd beside it.
 pub const INLINE_PACKET: u8 = 0;
 pub const MEMFD_PACKET: u8 = 1;
 
-/// First byte of a request at the door, and of an answer.
-pub const ENTER: u8 = 1;
+/// First byte of a request to the supervisor, and of an answer.
+pub const ADMIT: u8 = 1;
 pub const STATUS: u8 = 2;
 const STOP: u8 = 3;
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 2;
 
 /// A connection to the fleet's socket.
-pub struct Door(OwnedFd);
+pub struct Connection(OwnedFd);
 
-/// What the door said.
-pub enum Said {
+/// The supervisor's answer.
+pub enum Response {
     Refused {
         version: u32,
         errno: i32,
     },
-    Welcome(Box<Admission>),
+    Welcome(Box<RawClient>),
     Other,
-    /// It hung up, or took too long.
+    /// The supervisor closed the connection, or took too long.
     Nothing,
 }
 
-impl Door {
-    pub fn knock(socket: &Path) -> Result<Self> {
+impl Connection {
+    pub fn connect(socket: &Path) -> Result<Self> {
         let address = SocketAddrUnix::new(socket).context("no address")?;
         let fd =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -84,21 +84,21 @@ impl Door {
         sendmsg(&self.0, &[std::io::IoSlice::new(packet)], &mut control, flags).map(drop)
     }
 
-    /// The answer to what was sent.
-    pub fn hear(self) -> Result<Said> {
-        self.hear_within(DOOR_PATIENCE)
+    /// The answer to the request.
+    pub fn response(self) -> Result<Response> {
+        self.response_within(RESPONSE_MAX)
     }
 
-    /// The answer if it is about to come.
-    pub fn hear_soon(self) -> Result<Said> {
-        self.hear_within(Duration::from_millis(1))
+    /// The answer if it comes at once.
+    pub fn response_soon(self) -> Result<Response> {
+        self.response_within(Duration::from_millis(1))
     }
 
-    fn hear_within(self, patience: Duration) -> Result<Said> {
+    fn response_within(self, patience: Duration) -> Result<Response> {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let patience = Timespec::try_from(patience).context("patience")?;
         if !poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0) {
-            return Ok(Said::Nothing);
+            return Ok(Response::Nothing);
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -106,7 +106,7 @@ impl Door {
         let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
         let Ok(message) = recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
         else {
-            return Ok(Said::Nothing);
+            return Ok(Response::Nothing);
         };
         let rights = |message| match message {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -114,52 +114,52 @@ impl Door {
         };
         let fds: Vec<OwnedFd> = control.drain().filter_map(rights).flatten().collect();
         match &bytes[..message.bytes] {
-            [] => Ok(Said::Nothing),
-            [INLINE_PACKET, REFUSED, rest @ ..] if rest.len() == 8 => Ok(Said::Refused {
+            [] => Ok(Response::Nothing),
+            [INLINE_PACKET, REFUSED, rest @ ..] if rest.len() == 8 => Ok(Response::Refused {
                 version: u32::from_le_bytes(rest[..4].try_into()?),
                 errno: i32::from_le_bytes(rest[4..].try_into()?),
             }),
             [INLINE_PACKET, WELCOME, .., s0, s1, c0, c1, _, _] => {
                 let [slots, cells] = [[*s0, *s1], [*c0, *c1]].map(u16::from_le_bytes);
-                Ok(Said::Welcome(Box::new(Admission::open(self.0, slots, cells, fds)?)))
+                Ok(Response::Welcome(Box::new(RawClient::open(self.0, slots, cells, fds)?)))
             }
-            _ => Ok(Said::Other),
+            _ => Ok(Response::Other),
         }
     }
 }
 
-/// A request to enter, as its bytes.
-pub fn enter(version: u32, front: bool, slots: u16) -> Vec<u8> {
-    let mut packet = vec![INLINE_PACKET, ENTER];
+/// The bytes of a request for admission.
+pub fn admission_request(version: u32, front: bool, slots: u16) -> Vec<u8> {
+    let mut packet = vec![INLINE_PACKET, ADMIT];
     packet.extend(version.to_le_bytes());
     packet.push(u8::from(front));
     packet.extend(slots.to_le_bytes());
-    // Mounted nowhere.
+    // Without a mount.
     packet.extend(0_u32.to_le_bytes());
     packet
 }
 
-/// A request to stop the fleet, by force.
-pub fn stop(version: u32) -> Vec<u8> {
+/// The bytes of a forced request to stop the fleet.
+pub fn stop_request(version: u32) -> Vec<u8> {
     [&[INLINE_PACKET, STOP][..], &version.to_le_bytes(), &[1]].concat()
 }
 
-/// A client's memory, to be written to without restraint.
-pub struct Admission {
+/// A client's memory, to be written without restraint.
+pub struct RawClient {
     socket: OwnedFd,
     pub cells: u16,
     map: ShardMap,
-    /// As many as were granted.
+    /// As many as the fleet granted.
     pub slots: u16,
     pub memory: WriteMap,
     replies: Vec<ReplyReader>,
     bells: Vec<WakeFd>,
     vitals: Vec<VitalsReader>,
-    /// It wakes only cells that sleep, as the client library does.
+    /// Wakes only cells that sleep, as the client library does.
     pub is_polite: Cell<bool>,
-    /// What answers have given it the right to name.
+    /// The capabilities that answers have contained.
     reached: RefCell<BTreeMap<Ino, Capability>>,
-    /// Requests posted, answers read.
+    /// Requests sent, answers read.
     pub requests: Cell<u64>,
     pub answers: Cell<u64>,
 }
@@ -171,7 +171,7 @@ pub fn body(request: &Request, capabilities: Capabilities) -> Vec<u8> {
     bytes
 }
 
-/// What goes into a request line.
+/// The fields of a request line.
 #[derive(Clone, Copy, Default)]
 pub struct Line {
     pub seq: u32,
@@ -179,13 +179,13 @@ pub struct Line {
     pub uid: u32,
     pub gid: u32,
     pub payload_len: u32,
-    /// Instead of the body's own.
+    /// Instead of the body's own length.
     pub body_len: Option<u16>,
-    /// Instead of the cell that it is rung for.
+    /// Instead of the cell whose doorbell rings.
     pub addressee: Option<u16>,
 }
 
-impl Admission {
+impl RawClient {
     fn open(socket: OwnedFd, slots: u16, cells: u16, fds: Vec<OwnedFd>) -> Result<Self> {
         ensure!(fds.len() == 2 + 3 * usize::from(cells), "{} descriptors", fds.len());
         let mut fds = fds.into_iter();
@@ -228,8 +228,8 @@ impl Admission {
         REQUEST_AREAS + usize::from(slot.0) * AREA
     }
 
-    /// Writes a request, legal or not, and rings.
-    pub fn post(&self, cell: CellId, slot: SlotNo, line: &Line, body: &[u8]) {
+    /// Writes a request, legal or not, and rings the doorbell.
+    pub fn submit(&self, cell: CellId, slot: SlotNo, line: &Line, body: &[u8]) {
         let at = Self::line(slot);
         let body = &body[..body.len().min(BODY_MAX)];
         let body_at = if body.len() <= INLINE_MAX { at + INLINE } else { Self::area(slot) };
@@ -246,7 +246,8 @@ impl Admission {
         self.ring(cell, 1 << slot.0);
     }
 
-    /// Flips bits of a cell's doorbell, and wakes it whether it sleeps or not, unless it is polite.
+    /// Flips bits of a cell's doorbell, and wakes the cell whether it sleeps or not, unless it is
+    /// polite.
     pub fn ring(&self, cell: CellId, bits: u64) {
         self.memory.xor64(DOORBELLS + usize::from(cell.0) * LINE, bits, Release);
         let (bell, vitals) = (&self.bells[usize::from(cell.0)], &self.vitals[usize::from(cell.0)]);
@@ -258,7 +259,13 @@ impl Admission {
     }
 
     /// The answer to the slot's request, if it comes in time.
-    pub fn hear(&self, cell: CellId, slot: SlotNo, seq: u32, patience: Duration) -> Option<Answer> {
+    pub fn answer(
+        &self,
+        cell: CellId,
+        slot: SlotNo,
+        seq: u32,
+        patience: Duration,
+    ) -> Option<Answer> {
         const LOOK_EVERY: Duration = Duration::from_micros(50);
         let replies = &self.replies[usize::from(cell.0)];
         let deadline = Instant::now() + patience;
@@ -299,30 +306,30 @@ impl Admission {
         self.reached.borrow().get(&ino).copied().unwrap_or_default()
     }
 
-    /// Whether a walk has led there.
+    /// Whether a walk has reached the inode.
     pub fn has_reached(&self, ino: Ino) -> bool {
         ino == Ino::ROOT || !self.capability(ino).is_none()
     }
 
-    /// The request with all that it may name.
+    /// The request with the capabilities that it needs.
     pub fn body(&self, request: &Request) -> Vec<u8> {
         let (inode, other) = request.named();
         let of = |ino: Option<Ino>| ino.map_or(Capability::NONE, |ino| self.capability(ino));
         body(request, Capabilities { inode: of(inode), other: of(other) })
     }
 
-    /// Whether the fleet has hung up.
+    /// Whether the fleet has closed the connection.
     fn is_over(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// The cell that a request belongs to; any, if it belongs to none.
+    /// The cell that a request belongs to, or any cell if it belongs to none.
     pub fn owner(&self, request: &Request) -> CellId {
         request.shard().and_then(|shard| self.map.owner(shard)).unwrap_or(CellId(0))
     }
 
-    /// A request by the rules. `None` if nobody answers.
+    /// Sends a request by the rules. `None` if there is no answer.
     pub fn ask(&self, slot: SlotNo, seq: &mut u32, request: &Request) -> Option<Answer> {
         self.ask_with(slot, seq, request, 0)
     }
@@ -337,7 +344,7 @@ impl Admission {
         self.ask_body(slot, seq, request, &self.body(request), payload_len)
     }
 
-    /// The request as these bytes.
+    /// Sends the request as these bytes.
     pub fn ask_body(
         &self,
         slot: SlotNo,
@@ -350,8 +357,8 @@ impl Admission {
         let cell = self.owner(request);
         *seq = seq.wrapping_add(1);
         let line = Line { seq: *seq, payload_len, ..Line::default() };
-        self.post(cell, slot, &line, body);
-        self.hear(cell, slot, *seq, PATIENCE)
+        self.submit(cell, slot, &line, body);
+        self.answer(cell, slot, *seq, PATIENCE)
     }
 
     /// The first bytes of a reply's payload.
@@ -362,25 +369,26 @@ impl Admission {
     }
 }
 
-/// Which version the door speaks: it says so when it refuses another. `None` if it is too busy.
+/// The protocol version of the fleet, which is in its refusal of another version. `None` if it is
+/// too busy.
 pub fn version(socket: &Path) -> Result<Option<u32>> {
-    let door = Door::knock(socket)?;
-    let _sent = door.send(&enter(0, false, 1), &[]);
-    match door.hear()? {
-        Said::Refused { version, .. } => Ok(Some(version)),
+    let connection = Connection::connect(socket)?;
+    let _sent = connection.send(&admission_request(0, false, 1), &[]);
+    match connection.response()? {
+        Response::Refused { version, .. } => Ok(Some(version)),
         _ => Ok(None),
     }
 }
 
-/// Is admitted with so many slots, or fewer; `None` if there is no room.
-pub fn be_admitted(socket: &Path, slots: u16) -> Result<Option<Admission>> {
+/// Requests admission with so many slots, or fewer; `None` if there is no room.
+pub fn be_admitted(socket: &Path, slots: u16) -> Result<Option<RawClient>> {
     assert!((1..=SLOTS_MAX).contains(&usize::from(slots)));
     let Some(version) = version(socket)? else { return Ok(None) };
-    let door = Door::knock(socket)?;
-    let _sent = door.send(&enter(version, false, slots), &[]);
-    match door.hear()? {
-        Said::Welcome(admission) => Ok(Some(*admission)),
-        Said::Refused { .. } | Said::Nothing => Ok(None),
-        Said::Other => bail!("an answer to another question"),
+    let connection = Connection::connect(socket)?;
+    let _sent = connection.send(&admission_request(version, false, slots), &[]);
+    match connection.response()? {
+        Response::Welcome(admission) => Ok(Some(*admission)),
+        Response::Refused { .. } | Response::Nothing => Ok(None),
+        Response::Other => bail!("an answer to another question"),
     }
 }

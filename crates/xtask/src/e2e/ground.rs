@@ -1,0 +1,105 @@
+//! What all cases share: the place where they run, and the tally of their results.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::options::{Options, fresh_seed};
+use super::process;
+use crate::cargo::release_binary;
+
+/// Everything a case may use.
+pub struct Ground {
+    pub root: PathBuf,
+    pub warren: PathBuf,
+    /// A directory of this run, on an ordinary file system.
+    pub place: PathBuf,
+    pub options: Options,
+    pub seed: u64,
+}
+
+impl Ground {
+    pub fn prepare(root: &Path, options: &Options) -> Result<Self> {
+        let seed = options.seed.map_or_else(fresh_seed, Ok)?;
+        // Short, because the address of a socket in a mount has 108 bytes.
+        let place = std::env::temp_dir().join(format!("we2e-{:06x}", seed & 0xff_ffff));
+        if place.exists() {
+            std::fs::remove_dir_all(&place).context("cannot clear the working directory")?;
+        }
+        std::fs::create_dir_all(place.join("run")).context("cannot make the working directory")?;
+        // A private directory for the sockets of these fleets.
+        process::quietly("mount", &["-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])?;
+        if !Path::new("/sys/fs/fuse/connections")
+            .read_dir()
+            .is_ok_and(|mut list| list.next().is_some())
+        {
+            let _absent = process::quietly(
+                "mount",
+                &["-t", "fusectl", "fusectl", "/sys/fs/fuse/connections"],
+            );
+        }
+        Ok(Self {
+            root: root.to_path_buf(),
+            warren: release_binary(root),
+            place,
+            options: options.clone(),
+            seed,
+        })
+    }
+
+    /// A new path in the working directory. Nothing is created there.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+}
+
+/// The results of the cases.
+#[derive(Default)]
+pub struct Tally {
+    passed: usize,
+    skipped: usize,
+    failed: Vec<String>,
+}
+
+/// The result of a case that found nothing wrong.
+pub enum Verdict {
+    Passed,
+    Skipped(String),
+}
+
+impl Tally {
+    /// Runs one case and prints its line.
+    pub fn case(&mut self, name: &str, run: impl FnOnce() -> Result<Verdict>) {
+        let start = Instant::now();
+        let verdict = run();
+        let seconds = start.elapsed().as_secs_f64();
+        match verdict {
+            Ok(Verdict::Passed) => {
+                println!("{name}: ok ({seconds:.1} s)");
+                self.passed += 1;
+            }
+            Ok(Verdict::Skipped(why)) => {
+                println!("{name}: skipped: {why}");
+                self.skipped += 1;
+            }
+            Err(error) => {
+                println!("{name}: FAILED ({seconds:.1} s): {error:#}");
+                self.failed.push(name.to_owned());
+            }
+        }
+    }
+
+    pub fn finish(&self) -> bool {
+        for name in &self.failed {
+            println!("failed: {name}");
+        }
+        println!(
+            "end to end: {} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped
+        );
+        self.failed.is_empty()
+    }
+}

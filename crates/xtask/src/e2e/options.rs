@@ -1,0 +1,96 @@
+//! The options of an end-to-end run.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+
+/// The time limit of all cases: well under the twenty minutes of the whole test command, and the
+/// long run's under two hours.
+const LIMIT: Duration = Duration::from_secs(12 * 60);
+const LIMIT_FULL: Duration = Duration::from_secs(110 * 60);
+
+/// Cells of the fleets: one is the simplest case, three divides the shards unevenly, eight is more
+/// than the test machines have cores.
+const CELLS: &[u16] = &[2];
+const CELLS_FULL: &[u16] = &[1, 2, 3, 8];
+
+#[derive(Clone, Default)]
+pub struct Options {
+    pub full: bool,
+    /// Only with this many cells.
+    pub cells: Option<u16>,
+    /// Only cases whose name contains this.
+    pub only: Option<String>,
+    /// Leave the working directory.
+    pub keep: bool,
+    /// Run the scripts against the reference itself: a test of the scripts.
+    pub rehearse: bool,
+    /// Cells that are killed.
+    pub kills: Option<u32>,
+    /// MiB of the buffer cache of fleets whose cells are killed, and of the files that fill it.
+    pub cache_mib: Option<u32>,
+    /// Seed of everything that is drawn. Without it every run draws a new one.
+    pub seed: Option<u64>,
+}
+
+impl Options {
+    pub fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut value = || rest.next().with_context(|| format!("{argument} lacks its value"));
+            match argument.as_str() {
+                "--full" => options.full = true,
+                "--keep" => options.keep = true,
+                "--rehearse" => options.rehearse = true,
+                "--only" => options.only = Some(value()?.clone()),
+                "--kills" => options.kills = Some(value()?.parse().context("--kills")?),
+                "--cache-mib" => {
+                    options.cache_mib = Some(value()?.parse().context("--cache-mib")?);
+                }
+                "--seed" => options.seed = Some(value()?.parse().context("--seed")?),
+                "--cells" => options.cells = Some(value()?.parse().context("--cells")?),
+                other => bail!("unknown option {other:?} of e2e"),
+            }
+        }
+        Ok(options)
+    }
+
+    pub fn arguments(&self) -> Vec<String> {
+        let flags = [(self.full, "--full"), (self.keep, "--keep"), (self.rehearse, "--rehearse")];
+        let mut arguments: Vec<String> =
+            flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()).collect();
+        if let Some(only) = &self.only {
+            arguments.extend(["--only".to_owned(), only.clone()]);
+        }
+        let numbers = [
+            ("--seed", self.seed),
+            ("--cells", self.cells.map(u64::from)),
+            ("--kills", self.kills.map(u64::from)),
+            ("--cache-mib", self.cache_mib.map(u64::from)),
+        ];
+        for (option, number) in numbers {
+            arguments.extend(number.iter().flat_map(|n| [option.to_owned(), n.to_string()]));
+        }
+        arguments
+    }
+
+    pub fn limit(&self) -> Duration {
+        if self.full { LIMIT_FULL } else { LIMIT }
+    }
+
+    pub fn cells(&self) -> Vec<u16> {
+        let usual = if self.full { CELLS_FULL } else { CELLS };
+        self.cells.map_or_else(|| usual.to_vec(), |cells| vec![cells])
+    }
+
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+}
+
+/// Concurrent runs get different seeds, because their directories are named by them.
+pub fn fresh_seed() -> Result<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    Ok(since.as_millis() as u64)
+}
