@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
 use warren_base::{CellId, Epoch, Lsn, MapVersion, ShardId};
-use warren_disk::{LogArea, RootSlot};
+use warren_disk::{KeptRecords, LogArea, RootSlot};
 use warren_proto::{CapabilityKey, Wire};
 
 use crate::frames::table::FrameTable;
@@ -29,6 +29,10 @@ pub struct CellConfig {
     /// Of these the shards that a repair leaves out, because their trees cannot be read. They are
     /// not served, and nothing is recorded of them.
     pub lost: BTreeSet<ShardId>,
+    /// The log records that were kept for one of them when it was given up, in the order of the log.
+    /// They are replayed before the cell's own log, and its root slot says nothing of that here.
+    /// Only `fsck -y` has any.
+    pub kept: Vec<KeptRecords>,
     /// The chunks that the region map gives to this cell's shards (and others', which are not
     /// looked at).
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
