@@ -111,8 +111,22 @@ pub(crate) fn apply(
     Ok(())
 }
 
+/// Makes a logged step again that can be made. The caller has checked the chunk of a claim.
+pub(crate) fn make_again(
+    shard: &mut Shard,
+    step: &mut Step,
+    mode: Mode,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    fetch_step(shard, step, turn)?;
+    check_step(shard, step, turn)?;
+    let made = apply(shard, step, mode, turn);
+    turn.settle();
+    made
+}
+
 /// Brings the nodes that a logged step touches.
-pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     match step {
         Step::Change(change) => fetch_change(shard, change, turn),
         Step::SetAttr { ino, .. } => {
@@ -150,7 +164,7 @@ pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Res
 
 /// Whether a step can be made that is fetched. All that were logged can; but who can write to the
 /// device can make a record with a right checksum say anything.
-pub(crate) fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
     let can_be = match step {
         Step::SetAttr { ino, .. } => {

@@ -29,9 +29,9 @@ pub struct CellConfig {
     /// Of these the shards that a repair leaves out, because their trees cannot be read. They are
     /// not served, and nothing is recorded of them.
     pub lost: BTreeSet<ShardId>,
-    /// The log records that were kept for one of them when it was given up, in the order of the log.
-    /// They are replayed before the cell's own log, and its root slot says nothing of that here.
-    /// Only `fsck -y` has any.
+    /// The log records that were kept for one of them when it was given up, in their order. They
+    /// are replayed before the cell's own log. Its root slot is given without the mark. Empty but
+    /// for `fsck -y`.
     pub kept: Vec<KeptRecords>,
     /// The chunks that the region map gives to this cell's shards (and others', which are not
     /// looked at).

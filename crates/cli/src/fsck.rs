@@ -185,7 +185,8 @@ fn replay_partly(path: &Path, pool: &OfflinePool, bar: &mut Bar) -> Result<(Logs
 fn replay_kept(pool: &OfflinePool, mends: &mut Mends, bar: &mut Bar) {
     bar.begin("looking for log records that were kept");
     let mut read = reader(pool);
-    let kept = warren_fsck::kept(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
+    let kept =
+        warren_fsck::kept_logs(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
     bar.clear();
     // The planning of the repair finds the reason of an error.
     for kept in kept.unwrap_or_default() {

@@ -23,5 +23,7 @@ mod tests;
 pub use check::check;
 pub use finding::{Finding, Severity};
 pub use read::{Progress, ReadError};
-pub use repair::{Footing, Kept, Mend, NoFooting, Repair, RepairError, footing, kept, repair};
+pub use repair::{
+    Footing, KeptLog, Mend, NoFooting, Repair, RepairError, footing, kept_logs, repair,
+};
 pub use report::{Options, Report};

@@ -39,7 +39,7 @@ mod space;
 mod write;
 
 pub use footing::{Footing, NoFooting, footing};
-pub use kept::{Kept, kept};
+pub use kept::{KeptLog, kept_logs};
 pub use mend::Mend;
 pub use outcome::{Repair, RepairError};
 

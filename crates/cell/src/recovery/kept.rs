@@ -18,8 +18,7 @@ use warren_base::{Errno, ShardId};
 use warren_disk::{KeptRecords, RawRecord};
 use warren_proto::Step;
 
-use crate::apply::Mode;
-use crate::recovery::replay::remake_step;
+use crate::apply::{Mode, make_again};
 use crate::recovery::scan::parse;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -112,7 +111,7 @@ impl KeptReplay {
                 Ok(())
             }
             Step::Claimed { .. } => Err(Errno::EIO.into()),
-            _ => remake_step(shard, step, Mode::Power, turn),
+            _ => make_again(shard, step, Mode::Power, turn),
         }
     }
 

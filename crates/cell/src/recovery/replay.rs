@@ -29,7 +29,7 @@ use warren_disk::{KeptRecords, RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Cause, Change, PeerRequest, Step};
 
-use crate::apply::{Mode, apply, check_step, fetch_step};
+use crate::apply::{Mode, apply, make_again};
 use crate::config::Recovery;
 use crate::event::{Effect, SlotRef};
 use crate::give_up::give_up;
@@ -39,7 +39,6 @@ use crate::recovery::kept::KeptReplay;
 use crate::recovery::scan::{Scan, parse};
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
-use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
@@ -424,21 +423,7 @@ fn replay_step(
     {
         return Err(Errno::EIO.into());
     }
-    remake_step(shards.get_mut(&id).ok_or(Errno::EIO)?, step, mode, turn)
-}
-
-/// The same of any step but a claim, whose chunk may be another shard's.
-pub(super) fn remake_step(
-    shard: &mut Shard,
-    step: &mut Step,
-    mode: Mode,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    fetch_step(shard, step, turn)?;
-    check_step(shard, step, turn)?;
-    let made = apply(shard, step, mode, turn);
-    turn.settle();
-    made
+    make_again(shards.get_mut(&id).ok_or(Errno::EIO)?, step, mode, turn)
 }
 
 /// A step of a shard that was given up is not made, but a chunk that it claims stays its own: data

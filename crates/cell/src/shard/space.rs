@@ -87,14 +87,14 @@ impl Space {
         true
     }
 
-    /// A chunk that the region map gives to the shard, and that its tree does not record, becomes an
-    /// empty one of it: a kept log record says that the shard has claimed it.
+    /// A chunk that the region map gives to the shard, and that its tree does not record, becomes
+    /// an empty chunk of it: a kept log record says that the shard has claimed it.
     pub(crate) fn adopt(&mut self, number: u64) {
         self.open_chunk(number, 0);
         self.stale.insert(number);
     }
 
-    /// Such chunks leave with the next checkpoint. They are none of the shard's in memory.
+    /// Such chunks leave the shard with the next checkpoint. None of their blocks is handed out.
     pub(crate) fn release_unrecorded(&mut self, chunks: impl IntoIterator<Item = u64>) {
         self.departing.extend(chunks);
     }

@@ -459,8 +459,8 @@ impl Bench {
         self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
     }
 
-    /// A cell of `fsck -y` replays the records that are kept for the shard, and these in their place.
-    /// Then another fleet is started. Returns how many records were replayed.
+    /// A cell of `fsck -y` replays these log records for the shard, then another fleet is started.
+    /// Returns how many records were replayed.
     pub fn mend(&mut self, shard: u16, kept: KeptRecords) -> u64 {
         let (_, root) = &mut self.config.roots[usize::from(shard)];
         root.as_mut().expect("used before").given_up = false;

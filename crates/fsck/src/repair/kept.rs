@@ -7,18 +7,19 @@
 
 use super::collect::in_doubt;
 use super::outcome::RepairError;
+use super::records::Shard;
 use super::repairer::Repairer;
 use super::space::Space;
 use crate::metadata::kept_at;
 use crate::read::{Progress, Read};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
-use warren_disk::{KeptRecords, Owner, Value};
+use warren_disk::{KeptRecords, Key, Owner, RegionMap};
 
-/// What is kept for a shard that was given up.
+/// The log records that are kept for a shard that was given up.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KeptLog {
     pub shard: ShardId,
     /// In the order of the log, from the first record on. No empty list if nothing is `against` it.
     pub records: Vec<KeptRecords>,
@@ -32,11 +33,11 @@ pub struct Kept {
 
 /// Finds what is kept for the shards of the pool on a device of `device_blocks` blocks, read
 /// through `read`.
-pub fn kept(
+pub fn kept_logs(
     device_blocks: u64,
     read: Read<'_>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<Kept>, RepairError> {
+) -> Result<Vec<KeptLog>, RepairError> {
     let mut repairer = Repairer::begin(device_blocks, read)?;
     // Faults of trees are reported when they are repaired.
     repairer.mends.reported = true;
@@ -51,7 +52,7 @@ pub fn kept(
 }
 
 impl Repairer<'_> {
-    fn kept_of(&mut self, shard: ShardId) -> Option<Kept> {
+    fn kept_of(&mut self, shard: ShardId) -> Option<KeptLog> {
         let generation = self.superblock.generation;
         let slot = match self.chosen_root(shard) {
             Ok(chosen) if !in_doubt(&chosen, generation) => Some(chosen.root?),
@@ -61,54 +62,53 @@ impl Repairer<'_> {
             return None;
         }
         let found = self.collect(shard);
-        let is_lost = slot.is_none() || found.incomplete;
-        let mut space = Space::default();
-        space.add(shard, &found);
-        let is_owned = |chunk: u64| self.region.owner(chunk) == Some(Owner::Shard(shard));
-        let is_right = |((chunk, _), uses): (&(u64, ShardId), &super::space::Use)| {
-            is_owned(*chunk) && uses.referred() & !uses.recorded == 0
+        let against = match slot.is_none() || found.incomplete {
+            true => Some("part of its tree is lost"),
+            false if has_other_blocks(&self.region, &found) => {
+                Some("its tree refers to blocks that it does not have")
+            }
+            false => None,
         };
-        let against = if is_lost {
-            Some("part of its tree is lost")
-        } else if !space.uses.iter().all(is_right) || !space.contested.is_empty() {
-            Some("its tree refers to blocks that it does not have")
-        } else {
-            None
-        };
-        let recorded: BTreeSet<u64> = found
-            .records
-            .iter()
-            .filter(|(_, value)| matches!(value, Value::Chunk(_)))
-            .map(|(key, _)| key.sub)
-            .collect();
-        let chunks: Vec<u64> = self.region.iter().map(|(chunk, _)| chunk).collect();
-        let chunks =
-            chunks.into_iter().filter(|chunk| is_owned(*chunk) && !recorded.contains(chunk));
-        let chunks: Vec<u64> = chunks.collect();
-        let parts = self.parts(shard, chunks, found.newest);
+        let parts = parts(self, &found);
         let count = parts.iter().map(|part| part.raw_records().count() as u64).sum();
         if count == 0 {
             return None;
         }
         let records = without_gaps(parts);
         let against = against.or(records.is_empty().then_some("the first of them are lost"));
-        Some(Kept { shard, records, count, against, corrected: found.corrected })
+        Some(KeptLog { shard, records, count, against, corrected: found.corrected })
     }
+}
 
-    /// Intact records in these chunks that are later than the tree, in order.
-    fn parts(&mut self, shard: ShardId, chunks: Vec<u64>, newest: u64) -> Vec<KeptRecords> {
-        let secret = self.superblock.secret;
-        let mut parts: Vec<KeptRecords> = chunks
-            .into_iter()
-            .filter_map(|chunk| kept_at(&mut self.reader, BlockNo(chunk * CHUNK_BLOCKS), secret))
-            .filter(|kept| kept.shard == shard && kept.checkpoint > newest)
-            .collect();
-        // An attempt at the checkpoint that failed may have left the same records.
-        let last = parts.iter().map(|kept| kept.checkpoint).max();
-        parts.retain(|kept| Some(kept.checkpoint) == last);
-        parts.sort_by_key(|kept| kept.part);
-        parts
-    }
+/// Whether a block that the tree refers to may be taken for a free one, or is not the shard's.
+fn has_other_blocks(region: &RegionMap, found: &Shard) -> bool {
+    let mut space = Space::default();
+    space.add(found.shard, found);
+    let of_others = space.uses.iter().any(|((chunk, shard), uses)| {
+        !owns(region, *shard, *chunk) || uses.referred() & !uses.recorded != 0
+    });
+    of_others || !space.contested.is_empty()
+}
+
+fn owns(region: &RegionMap, shard: ShardId, chunk: u64) -> bool {
+    region.owner(chunk) == Some(Owner::Shard(shard))
+}
+
+/// Intact records that are later than the tree, in order, in chunks that it does not record.
+fn parts(repairer: &mut Repairer<'_>, found: &Shard) -> Vec<KeptRecords> {
+    let Repairer { reader, region, superblock, .. } = repairer;
+    let is_recorded = |chunk: u64| found.records.contains_key(&Key::chunk(chunk));
+    let chunks = region.iter().map(|(chunk, _)| chunk);
+    let chunks = chunks.filter(|chunk| owns(region, found.shard, *chunk) && !is_recorded(*chunk));
+    let mut parts: Vec<KeptRecords> = chunks
+        .filter_map(|chunk| kept_at(reader, BlockNo(chunk * CHUNK_BLOCKS), superblock.secret))
+        .filter(|kept| kept.shard == found.shard && kept.checkpoint > found.newest)
+        .collect();
+    // An attempt at the checkpoint that failed may have left the same records.
+    let last = parts.iter().map(|kept| kept.checkpoint).max();
+    parts.retain(|kept| Some(kept.checkpoint) == last);
+    parts.sort_by_key(|kept| kept.part);
+    parts
 }
 
 /// The records up to the first that are missing.

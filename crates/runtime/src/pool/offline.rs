@@ -12,7 +12,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Errno};
 use warren_device::PoolFile;
 use warren_disk::Superblock;
-use warren_fsck::{Footing, Kept};
+use warren_fsck::{Footing, KeptLog};
 
 use super::blocks::{self, Blocks, errno_of_device};
 use super::recovery;
@@ -82,12 +82,12 @@ impl OfflinePool {
 
     /// Replays the log records that were kept for a shard, of a pool without logs. Returns how many
     /// were replayed. The rest is given up. If it fails the pool is unchanged.
-    pub fn replay_kept(&self, kept: &Kept) -> Result<u64, FleetError> {
+    pub fn replay_kept(&self, kept: &KeptLog) -> Result<u64, FleetError> {
         replay_kept(kept, self, &self.path)
     }
 }
 
-fn replay_kept(kept: &Kept, pool: &dyn Blocks, path: &Path) -> Result<u64, FleetError> {
+fn replay_kept(kept: &KeptLog, pool: &dyn Blocks, path: &Path) -> Result<u64, FleetError> {
     let pool = Corrected { pool, nodes: &kept.corrected };
     let (ledger, copies) = blocks::load(&pool, path)?;
     recovery::replay_kept(&kept.records, &pool, ledger, copies)

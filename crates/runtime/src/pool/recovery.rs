@@ -80,7 +80,7 @@ pub fn is_needed(ledger: &Ledger) -> bool {
     !ledger.superblock().clean && !ledger.logs().starts.is_empty()
 }
 
-/// Replays the pool's logs. A shard that is damaged is given up. `ledger` is out of date afterwards.
+/// Replays the pool's logs. A shard that is damaged is given up. `ledger` is out of date then.
 pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
     let start = Start::of_logs(&ledger, BTreeSet::new());
     LoneFleet::new(pool, ledger, copies, start).recover()
@@ -288,11 +288,8 @@ impl<'a> LoneFleet<'a> {
 
     fn read(&mut self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
         let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
-        let is_read = match self.is_omitted(id, block) {
-            true => Ok(bytes.fill(NO_RECORD)),
-            false => self.pool.read(block, &mut bytes),
-        };
-        match is_read {
+        match self.pool.read(block, &mut bytes) {
+            _ if self.is_omitted(id, block) => bytes.fill(NO_RECORD),
             Err(errno) if !self.ends_log(id, block, frames.len()) => return Err(errno),
             // No record begins there, and a record that continues there has a wrong checksum.
             Err(_) => bytes.fill(NO_RECORD),

@@ -281,12 +281,12 @@ impl Device {
 
     fn replay_kept(&self, path: &Path) -> BTreeMap<ShardId, (u64, u64)> {
         let is_clean = self.superblock().clean;
-        let found = warren_fsck::kept(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
-        let replay = |kept: &warren_fsck::Kept| match kept.against {
+        let found = warren_fsck::kept_logs(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
+        let replay = |kept: &warren_fsck::KeptLog| match kept.against {
             None if is_clean => replay_kept(kept, self, path).unwrap_or(0),
             _ => 0,
         };
-        let counts = |kept: warren_fsck::Kept| {
+        let counts = |kept: warren_fsck::KeptLog| {
             let replayed = replay(&kept);
             (kept.shard, (replayed, kept.count - replayed))
         };
