@@ -234,6 +234,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         capabilities: KEY,
         roots: (0..SHARDS).map(ShardId).map(|shard| (shard, root(shard))).collect(),
         lost: BTreeSet::new(),
+        kept: Vec::new(),
         owned_chunks: [(ShardId(0), vec![layout.reserved_chunks()])].into(),
         free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
         reserved_chunks: layout.reserved_chunks(),

@@ -113,8 +113,22 @@ pub(crate) fn apply(
     Ok(())
 }
 
+/// Makes a logged step again that can be made. The caller has checked the chunk of a claim.
+pub(crate) fn make_again(
+    shard: &mut Shard,
+    step: &mut Step,
+    mode: Mode,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    fetch_step(shard, step, turn)?;
+    check_step(shard, step, turn)?;
+    let made = apply(shard, step, mode, turn);
+    turn.settle();
+    made
+}
+
 /// Reads the nodes that a logged step touches.
-pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     match step {
         Step::Change(change) => fetch_change(shard, change, turn),
         Step::SetAttr { ino, .. } => {
@@ -152,7 +166,7 @@ pub(crate) fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Res
 
 /// Whether a fetched step can be made. Every step that a cell has logged can be made. But a writer
 /// of the device can store any record with a right checksum.
-pub(crate) fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
     let can_be = match step {
         Step::SetAttr { ino, .. } => {

@@ -32,21 +32,23 @@ impl Cell {
     /// A cell that begins to open its shards. It reports [`Report::Ready`] when all are open.
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
         let shared = Shared::new(&config);
+        let LogConfig { start, recovery, .. } = config.log;
+        let others = shared.peers.all().into_iter().collect();
+        let mut replay = Replay::new(recovery, start, others);
+        replay.begin_with(&config.kept, &config.owned_chunks);
         let mut owned = config.owned_chunks;
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
         let open = served.map(|(id, root)| {
             Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
         });
         let shards = Shards::new(config.map.len(), open, &config.lost);
-        let LogConfig { start, recovery, .. } = config.log;
-        let others = shared.peers.all().into_iter().collect();
         let core = Core {
             tasks: Tasks::default(),
             coordinator: Coordinator::new(config.epoch),
             participants: Participants::default(),
             counting: Counting::default(),
             checkpoint: Checkpoint::new(config.nodes_max),
-            replay: Replay::new(recovery, start, others),
+            replay,
             shards,
         };
         let mut cell = Self { core, shared };
@@ -79,6 +81,11 @@ impl Cell {
     /// How often each kind of affinity ran.
     pub fn affinities(&self) -> &Counters {
         self.core.shards.counters()
+    }
+
+    /// How many of the log records that it was started with ([`CellConfig::kept`]) it has replayed.
+    pub fn kept_replayed(&self) -> u64 {
+        self.core.replay.kept_replayed()
     }
 
     /// Steps from a directory to its parent that moves of directories have taken.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
 use warren_base::{CellId, Epoch, Lsn, MapVersion, ShardId};
-use warren_disk::{LogArea, RootSlot};
+use warren_disk::{KeptRecords, LogArea, RootSlot};
 use warren_proto::{CapabilityKey, Wire};
 
 use crate::frames::table::FrameTable;
@@ -29,6 +29,10 @@ pub struct CellConfig {
     /// The shards among these that a repair leaves out, because their trees cannot be read. They
     /// are not served, and no checkpoint records them.
     pub lost: BTreeSet<ShardId>,
+    /// The log records that were kept for one of these shards when it was given up, in their order.
+    /// The cell replays them before its own log. The shard's root slot is given without the mark.
+    /// Empty, except in `fsck -y`.
+    pub kept: Vec<KeptRecords>,
     /// The chunks that the region map gives to this cell's shards. Those of other shards are
     /// ignored.
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,

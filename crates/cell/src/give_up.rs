@@ -72,11 +72,13 @@ pub(crate) fn write_given_up(
 ) -> Vec<BlockWrite> {
     let mut blocks = Vec::new();
     for id in shards.unrecorded() {
-        let kept = records_of(id, turn);
+        let mut kept = records_of(id, turn);
+        let parts = kept.len() as u32;
+        (0..).zip(&mut kept).for_each(|(part, kept)| (kept.part, kept.parts) = (part, parts));
         let chunks = chunks_for(shards, id, kept.len(), turn);
         for (chunk, kept) in chunks.into_iter().zip(kept) {
             let start = BlockNo(chunk * CHUNK_BLOCKS);
-            let bytes = kept.encode();
+            let bytes = kept.encode(turn.volume.secret);
             let block = |(at, bytes): (u64, &[u8])| (start.offset(at), Box::from(bytes));
             blocks.extend((0..).zip(bytes.chunks(BLOCK_SIZE)).map(block));
         }
@@ -125,6 +127,9 @@ fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
                 shard,
                 cell: turn.volume.id,
                 first: record.lsn,
+                checkpoint: turn.checkpoints.number(),
+                part: 0,
+                parts: 0,
                 records: bytes,
             }),
         }

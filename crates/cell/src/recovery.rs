@@ -2,5 +2,6 @@
 
 pub(crate) mod early;
 pub(crate) mod frames;
+mod kept;
 pub(crate) mod replay;
 pub(crate) mod scan;

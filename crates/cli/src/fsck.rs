@@ -2,8 +2,9 @@
 //!
 //! Order: open and lock the pool; replay its logs if it was not left in order (with `-n` in
 //! memory); check. If something is wrong and the user consents: replay as much as possible of logs
-//! that could not be replayed before, plan the repair, write it, and check once more. A repair is
-//! one checkpoint, so an interrupted one leaves a pool that the next run repairs in the same way.
+//! that could not be replayed before, then the log records that are kept for shards that were given
+//! up, plan the repair, write it, and check once more. Each of these is one checkpoint, so an
+//! interrupted one leaves a pool that the next run repairs in the same way.
 //! With `--online` nothing is locked, replayed or changed.
 
 mod bar;
@@ -122,6 +123,7 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
     if outcome.has_logs_left() {
         (outcome.logs, mends) = replay_partly(path, &pool, &mut bar)?;
     }
+    replay_kept(&pool, &mut mends, &mut bar);
     let mut repair = match plan_repair(&pool, &mut bar) {
         Ok(repair) => repair,
         Err(error) => {
@@ -176,6 +178,38 @@ fn replay_partly(path: &Path, pool: &OfflinePool, bar: &mut Bar) -> Result<(Logs
     };
     bar.clear();
     Ok((logs, mends))
+}
+
+/// Replays the log records that are kept for shards that were given up. The repair frees their
+/// chunks, so those that cannot be replayed are lost.
+fn replay_kept(pool: &OfflinePool, mends: &mut Mends, bar: &mut Bar) {
+    bar.begin("looking for log records that were kept");
+    let mut read = reader(pool);
+    let kept =
+        warren_fsck::kept_logs(pool.len_blocks(), &mut read, &mut |progress| bar.show(progress));
+    bar.clear();
+    // The planning of the repair finds the reason of an error.
+    for kept in kept.unwrap_or_default() {
+        let (shard, records) = (kept.shard, kept.count);
+        let replayed = match kept.against {
+            Some(why) => Err(why.to_owned()),
+            None if !pool.superblock().is_ok_and(|superblock| superblock.clean) => {
+                Err("the logs are discarded".to_owned())
+            }
+            None => pool.replay_kept(&kept).map_err(|error| error.to_string()),
+        };
+        match replayed {
+            Ok(replayed) => {
+                let left = records - replayed;
+                mends
+                    .list
+                    .extend([Mend::Served(shard), Mend::KeptReplayed { shard, replayed, left }]);
+            }
+            Err(why) => {
+                mends.list.push(Mend::KeptDiscarded { shard, records, why: why.into() });
+            }
+        }
+    }
 }
 
 fn is_agreed(outcome: &Outcome, consent: Consent) -> Result<bool, Failure> {

@@ -2,7 +2,7 @@
 //!
 //! * `check.rs` finds faults and changes nothing.
 //! * `repair.rs` computes a further checkpoint without these faults; `repair/footing.rs` one on
-//!   which logs can be replayed.
+//!   which logs can be replayed. `repair/kept.rs` finds log records that were kept.
 //! * `dump.rs` shows structures and judges nothing.
 //!
 //! This crate is pure: its input and output are blocks. `disk` decodes them.
@@ -23,5 +23,7 @@ mod tests;
 pub use check::check;
 pub use finding::{Finding, Severity};
 pub use read::{Progress, ReadError};
-pub use repair::{Footing, Mend, NoFooting, Repair, RepairError, footing, repair};
+pub use repair::{
+    Footing, KeptLog, Mend, NoFooting, Repair, RepairError, footing, kept_logs, repair,
+};
 pub use report::{Options, Report};

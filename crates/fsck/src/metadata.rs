@@ -101,11 +101,11 @@ pub(crate) fn check_log_table(
     }
 }
 
-/// The log records that are kept from this block on, if any are.
-pub(crate) fn kept_at(reader: &mut Reader<'_>, block: BlockNo) -> Option<KeptRecords> {
+/// The log records that are kept from this block on, if any are, in a pool with this secret.
+pub(crate) fn kept_at(reader: &mut Reader<'_>, block: BlockNo, secret: u64) -> Option<KeptRecords> {
     let mut bytes = reader.block(block).ok()?.to_vec();
     for at in 1..KeptRecords::blocks(&bytes)? {
         bytes.extend_from_slice(&reader.block(block.offset(at)).ok()?);
     }
-    KeptRecords::decode(&bytes)
+    KeptRecords::decode(&bytes, secret)
 }

@@ -27,6 +27,7 @@ mod bit;
 mod collect;
 mod footing;
 mod inode;
+mod kept;
 mod links;
 mod mend;
 mod names;
@@ -38,6 +39,7 @@ mod space;
 mod write;
 
 pub use footing::{Footing, NoFooting, footing};
+pub use kept::{KeptLog, kept_logs};
 pub use mend::Mend;
 pub use outcome::{Repair, RepairError};
 

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use warren_base::Errno;
+use warren_base::{Errno, ShardId};
 use warren_device::DeviceError;
 use warren_log::TargetError;
 use warren_proto::Wire;
@@ -78,6 +78,8 @@ pub enum FleetError {
          and start the fleet again"
     )]
     Unrecovered(Errno),
+    #[error("shard {0} is damaged")]
+    Damaged(ShardId),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
     Bug(String),
     #[error(

@@ -44,6 +44,7 @@ impl Room {
             capabilities: CapabilityKey([1, 2]),
             roots: Vec::new(),
             lost: Default::default(),
+            kept: Vec::new(),
             owned_chunks: BTreeMap::new(),
             free_chunks: Vec::new(),
             reserved_chunks: 0,

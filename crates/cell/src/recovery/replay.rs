@@ -25,16 +25,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{CellId, Errno, Lsn, ShardId, TxnId};
-use warren_disk::{RawRecord, read_record};
+use warren_disk::{KeptRecords, RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Cause, Change, PeerRequest, Step};
 
-use crate::apply::{Mode, apply, check_step, fetch_step};
+use crate::apply::{Mode, apply, make_again};
 use crate::config::Recovery;
 use crate::event::{Effect, SlotRef};
 use crate::give_up::give_up;
 use crate::recovery::early::Early;
 use crate::recovery::frames::InheritedFrames;
+use crate::recovery::kept::KeptReplay;
 use crate::recovery::scan::{Scan, parse};
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
@@ -68,6 +69,8 @@ pub(crate) struct Replay {
     record: Option<(RawRecord, Vec<Step>, Cause)>,
     made: usize,
     claimed: Vec<(u64, warren_base::ShardId)>,
+    /// Records of a shard that was given up, which are replayed before the log.
+    kept: Option<KeptReplay>,
     pub(crate) frames: InheritedFrames,
     pub(crate) early: Early,
     /// Transactions decided here that some cell may not have made, and the slot that may wait for
@@ -94,11 +97,23 @@ impl Replay {
             record: None,
             made: 0,
             claimed: Vec::new(),
+            kept: None,
             frames: InheritedFrames::new(kind == Recovery::Process),
             early: Early::default(),
             decided: BTreeMap::new(),
             undecided: others,
         }
+    }
+
+    /// The log records that were kept for a shard are replayed first. The region map gives these
+    /// chunks to shards.
+    pub(crate) fn begin_with(&mut self, kept: &[KeptRecords], owned: &BTreeMap<ShardId, Vec<u64>>) {
+        self.kept = KeptReplay::new(kept, owned);
+    }
+
+    /// How many of those were replayed.
+    pub(crate) fn kept_replayed(&self) -> u64 {
+        self.kept.as_ref().map_or(0, KeptReplay::replayed)
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -178,6 +193,9 @@ impl Replay {
     ) -> Result<(), Stop> {
         /// Records of one run. I/O and messages of peers are taken in between two runs.
         const BATCH: usize = 256;
+        if let Some(kept) = &mut self.kept {
+            kept.run(shards, turn)?;
+        }
         for _ in 0..BATCH {
             if self.record.is_none() {
                 let limit = match self.kind {
@@ -406,12 +424,7 @@ fn replay_step(
     {
         return Err(Errno::EIO.into());
     }
-    let shard = shards.get_mut(&id).ok_or(Errno::EIO)?;
-    fetch_step(shard, step, turn)?;
-    check_step(shard, step, turn)?;
-    let made = apply(shard, step, mode, turn);
-    turn.settle();
-    made
+    make_again(shards.get_mut(&id).ok_or(Errno::EIO)?, step, mode, turn)
 }
 
 /// Skips a step of a shard that was given up. But a chunk that it claims stays the shard's, because

@@ -86,6 +86,18 @@ impl Space {
         true
     }
 
+    /// A chunk that the region map gives to the shard, and that its tree does not record, becomes
+    /// an empty chunk of it: a kept log record says that the shard has claimed it.
+    pub(crate) fn adopt(&mut self, number: u64) {
+        self.open_chunk(number, 0);
+        self.stale.insert(number);
+    }
+
+    /// Such chunks leave the shard with the next checkpoint. None of their blocks is handed out.
+    pub(crate) fn release_unrecorded(&mut self, chunks: impl IntoIterator<Item = u64>) {
+        self.departing.extend(chunks);
+    }
+
     pub(crate) fn free_blocks(&self) -> u64 {
         self.free
     }

@@ -213,6 +213,7 @@ impl Bench {
             capabilities: KEY,
             roots: roots.into_iter().map(|(shard, root)| (shard, Some(root))).collect(),
             lost: BTreeSet::new(),
+            kept: Vec::new(),
             owned_chunks: image.owned.clone(),
             free_chunks: (6..20).collect(),
             reserved_chunks: RESERVED,
@@ -459,6 +460,27 @@ impl Bench {
         self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
     }
 
+    /// A cell of `fsck -y` replays these log records for the shard, then another fleet is started.
+    /// Returns how many records were replayed.
+    pub fn mend(&mut self, shard: u16, kept: KeptRecords) -> u64 {
+        let (_, root) = &mut self.config.roots[usize::from(shard)];
+        root.as_mut().expect("used before").given_up = false;
+        self.config.kept = vec![kept];
+        self.cut_power();
+        let replayed = self.cell.kept_replayed();
+        self.config.kept.clear();
+        self.call(Request::Sync).expect("a checkpoint");
+        self.given_up.clear();
+        self.cut_power();
+        assert!(self.given_up.is_empty());
+        replayed
+    }
+
+    /// The chunks that the region map gives to the shard.
+    pub fn chunks(&self, shard: u16) -> BTreeSet<u64> {
+        self.config.owned_chunks[&ShardId(shard)].iter().copied().collect()
+    }
+
     /// The log records that are kept for the shard, in one chunk.
     pub fn kept(&self, shard: u16) -> KeptRecords {
         let at = |chunk: u64, block: u64| &self.device[&BlockNo(chunk * CHUNK_BLOCKS + block)][..];
@@ -470,7 +492,7 @@ impl Bench {
         let chunk = *owned.iter().find(is_kept).expect("some are kept");
         let blocks = KeptRecords::blocks(at(chunk, 0)).expect("just seen");
         let bytes: Vec<u8> = (0..blocks).flat_map(|block| at(chunk, block)).copied().collect();
-        KeptRecords::decode(&bytes).expect("intact")
+        KeptRecords::decode(&bytes, SECRET).expect("intact")
     }
 
     /// How many blocks of chunks begin with data of clients.

@@ -1,12 +1,14 @@
 //! A shard that cannot be served is given up alone.
 
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, Timestamp, TxnId};
 use warren_cell::{Event, PeerBody};
-use warren_disk::read_record;
+use warren_disk::{KeptRecords, RECORD_HEADER, RawRecord, seal_record};
 use warren_proto::control::Order;
 use warren_proto::{
-    AccessMode, ByteRange, Change, FileKind, Handle, LockFlavour, LockKey, LockMode, LockOwner,
-    LockSpec, LockType, PeerReply, PeerRequest, Position, Reply, Request,
+    AccessMode, ByteRange, Cause, Change, FileKind, Handle, LockFlavour, LockKey, LockMode,
+    LockOwner, LockSpec, LockType, PeerReply, PeerRequest, Position, Reader, Reply, Request, Step,
+    Wire,
 };
 
 use crate::bench::*;
@@ -49,7 +51,11 @@ fn open(bench: &mut Bench, client: ClientId, ino: Ino) -> Handle {
 
 /// 100 bytes, at the start of the file.
 fn write(handle: Handle) -> Request {
-    let position = Position::At(0);
+    write_at(handle, 0)
+}
+
+fn write_at(handle: Handle, at: u64) -> Request {
+    let position = Position::At(at);
     Request::Write { handle, position, kill_privileges: false, write_back: false, direct: false }
 }
 
@@ -61,6 +67,14 @@ fn assert_one_serves(bench: &mut Bench, name: &str) {
     assert!(bench.call(create(Ino::ROOT, name, FileKind::Regular)).is_ok());
     assert!(bench.call(Request::ReadDir { dir: Ino::ROOT, cookie: 0, bytes_max: 1000 }).is_ok());
     assert!(matches!(bench.call(Request::StatFs), Ok(Reply::StatFs(_))));
+}
+
+fn assert_both_serve(bench: &mut Bench, name: &str) {
+    for dir in [Ino::ROOT, DIR] {
+        assert!(bench.call(Request::GetAttr { ino: dir }).is_ok());
+        assert!(bench.call(create(dir, name, FileKind::Regular)).is_ok());
+    }
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
 }
 
 #[test]
@@ -116,21 +130,89 @@ fn its_log_records_are_kept_where_fsck_finds_them() {
     assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
     let kept = bench.kept(1);
     assert_eq!((kept.shard, kept.cell), (ShardId(1), CellId(0)));
-    let (mut at, mut named) = (kept.first, 0);
-    let read = |at: Lsn, into: &mut [u8]| {
-        let from = (at.0 - kept.first.0) as usize;
-        into.copy_from_slice(&kept.records[from..from + into.len()]);
-    };
-    let end = Lsn(kept.first.0 + kept.records.len() as u64);
-    while let Some(record) = read_record(at, end, kept.incarnation, read) {
-        named += usize::from(record.body.windows(4).any(|bytes| bytes == b"kept"));
-        at = record.end;
-    }
-    assert_eq!((at, named), (end, 1), "records follow each other here");
+    assert_eq!((kept.part, kept.parts), (0, 1));
+    let names_it = |record: &RawRecord| record.body.windows(4).any(|bytes| bytes == b"kept");
+    assert_eq!(kept.raw_records().filter(names_it).count(), 1);
     // Another start does not take the chunk for free.
     bench.cut_power();
     assert_eq!(bench.kept(1), kept);
     assert_eq!(bench.call(Request::GetAttr { ino: handle.ino }), Err(Errno::EIO));
+}
+
+/// A shard with a file whose first page was synced, given up, with its log records kept.
+fn with_kept() -> (Bench, KeptRecords) {
+    let mut bench = Bench::new(&Image::new(), false);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    for n in 0..MANY {
+        let handle = file_in(&mut bench, DIR, &format!("synced {n}"));
+        // The last needs another chunk.
+        for page in 0..if n == MANY - 1 { CHUNK_BLOCKS + 1 } else { 1 } {
+            let write = write_at(handle, page * BLOCK_SIZE as u64);
+            assert!(bench.call(write).is_ok());
+        }
+        let fsync = Request::Fsync { ino: handle.ino, handle: Some(handle), data_only: false };
+        assert_eq!(bench.call(fsync), Ok(Reply::Done));
+    }
+    let handle = file_in(&mut bench, DIR, "not synced");
+    assert!(bench.call(write(handle)).is_ok());
+    break_shard(&mut bench);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    let kept = bench.kept(1);
+    (bench, kept)
+}
+
+/// Files that are synced.
+const MANY: u64 = 10;
+
+fn size(bench: &mut Bench, name_of: &str) -> Option<u64> {
+    match bench.call(Request::Lookup { dir: DIR, name: crate::image::name(name_of) }) {
+        Ok(Reply::Entry(entry)) => entry.attr.map(|(attr, _)| attr.size),
+        Ok(Reply::Absent(_)) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn kept_records_are_replayed_and_their_chunks_are_free_again() {
+    let (mut bench, kept) = with_kept();
+    let before = bench.chunks(1);
+    assert_eq!(bench.mend(1, kept.clone()), kept.raw_records().count() as u64);
+    for n in 0..MANY - 1 {
+        assert_eq!(size(&mut bench, &format!("synced {n}")), Some(100));
+    }
+    let large = CHUNK_BLOCKS * BLOCK_SIZE as u64 + 100;
+    assert_eq!(size(&mut bench, &format!("synced {}", MANY - 1)), Some(large));
+    assert_eq!(size(&mut bench, "not synced"), Some(0));
+    assert!(bench.chunks(1).len() < before.len(), "those with the records have left");
+    assert_both_serve(&mut bench, "after the repair");
+}
+
+#[test]
+fn kept_records_are_replayed_up_to_a_step_that_cannot_be_made() {
+    let absent = vec![Step::Wrote { ino: ABSENT, size: 1, blocks: 1, mode: 0, now: Timestamp(9) }];
+    let foreign = vec![Step::Claimed { shard: ShardId(1), chunk: 19 }];
+    for wrong in [absent, foreign] {
+        let (mut bench, kept) = with_kept();
+        let (mut records, half) = (Vec::new(), kept.raw_records().count() / 2);
+        let mut put = |lsn: Lsn, steps: &[Step]| {
+            let mut record = vec![0; RECORD_HEADER];
+            steps.iter().for_each(|step| step.encode(&mut record));
+            Cause::Cell.encode(&mut record);
+            seal_record(&mut record, lsn, kept.incarnation, steps.len() as u16);
+            records.extend(record);
+        };
+        for (n, record) in kept.raw_records().enumerate() {
+            let mut reader = Reader::new(&record.body);
+            let steps = (0..record.steps).map(|_| Step::decode(&mut reader).expect("a step"));
+            let steps: Vec<Step> = steps.collect();
+            put(record.lsn, if n == half { &wrong } else { &steps });
+        }
+        let kept = KeptRecords { records, ..kept.clone() };
+        assert_eq!(bench.mend(1, kept), half as u64);
+        assert_eq!(size(&mut bench, "synced 0"), Some(100));
+        assert_eq!(size(&mut bench, "not synced"), None);
+        assert_both_serve(&mut bench, "after the repair");
+    }
 }
 
 #[test]

@@ -197,6 +197,7 @@ impl Pair {
             capabilities: KEY,
             roots: vec![(ShardId(id.0), Some(durable.roots[&ShardId(id.0)]))],
             lost: BTreeSet::new(),
+            kept: Vec::new(),
             owned_chunks: durable.owned.clone(),
             free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
             reserved_chunks: RESERVED,

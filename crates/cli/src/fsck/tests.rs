@@ -3,10 +3,13 @@ use crate::mkfs::{Wish, make};
 use report::GivenUp;
 use std::path::PathBuf;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Lsn, ShardId};
+use warren_base::{BlockNo, FileKind, Ino, Lsn, ShardId, Timestamp};
 use warren_device::PoolFile;
-use warren_disk::{Layout, LogTable, ROOT_SLOT_SIZE, Superblock};
+use warren_disk::{
+    Layout, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RootSlot, Superblock, seal_record,
+};
 use warren_fsck::Finding;
+use warren_proto::{Cause, Change, FileName, NewInode, Step, Wire};
 
 /// The same for every command.
 const CODE_POOL_IN_USE: u8 = 4;
@@ -163,4 +166,117 @@ fn the_replay_of_the_logs_is_reported() {
         bytes[at(layout.log_table(1))..][..BLOCK_SIZE].fill(1);
     });
     assert!(matches!(outcome.logs, Logs::Failed(_)), "{:?}", outcome.logs);
+}
+
+/// Of shard 1, in the root directory.
+const OLD: Ino = Ino(1 << 48 | 1);
+const NEW: Ino = Ino(1 << 48 | 2);
+
+/// The power failed after cell 0 and cell 1 had logged these steps, one record each.
+fn leave_logs(pool: &Pool, logs: [&[Vec<Step>]; 2]) {
+    pool.change(|bytes| {
+        let block = |block: BlockNo| bytes[at(block)..][..BLOCK_SIZE].to_vec();
+        let (old, _) = Superblock::choose(&block(BlockNo(0)), &block(BlockNo(1))).expect("one");
+        let (layout, generation) = (old.layout, old.generation + 1);
+        let table = LogTable { generation, incarnation: generation, starts: vec![Lsn(0); 2] };
+        let superblock = Superblock { generation, clean: false, ..old };
+        let mut writes = superblock.commit().to_vec();
+        writes.extend([0, 1].map(|copy| (layout.log_table(copy), table.encode())));
+        for (block, new) in writes {
+            bytes[at(block)..][..BLOCK_SIZE].copy_from_slice(&new);
+        }
+        for (cell, steps) in logs.into_iter().enumerate() {
+            let mut log = Vec::new();
+            for steps in steps {
+                let mut record = vec![0; RECORD_HEADER];
+                steps.iter().for_each(|step| step.encode(&mut record));
+                Cause::Cell.encode(&mut record);
+                let lsn = Lsn(log.len() as u64);
+                seal_record(&mut record, lsn, generation, steps.len() as u16);
+                log.extend(record);
+            }
+            log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);
+            bytes[at(layout.log_area(cell, 2).start)..][..log.len()].copy_from_slice(&log);
+        }
+    });
+}
+
+fn made(ino: Ino) -> Step {
+    let (now, new) = (Timestamp(1), NewInode::regular(0o600));
+    Step::Change(Change::NewInode { ino, new, uid: 0, gid: 0, parent: Ino(0), now })
+}
+
+fn named(name: &str, ino: Ino) -> Step {
+    let name = FileName::new(name.as_bytes()).expect("a name");
+    let (dir, kind, now) = (Ino::ROOT, FileKind::Regular, Timestamp(1));
+    Step::Change(Change::AddEntry { dir, name, ino, kind, now })
+}
+
+/// The block of the root node of shard 1.
+fn root_of_one(pool: &Pool) -> BlockNo {
+    let offline = OfflinePool::open(&pool.0, Purpose::Check).expect("open");
+    let superblock = offline.superblock().expect("a superblock");
+    let slots = [0, 1].map(|slot| {
+        let place = superblock.layout.root_slot(ShardId(1), slot);
+        let mut block = vec![0; BLOCK_SIZE];
+        offline.read(place.block, &mut block).expect("read");
+        block[place.offset..][..ROOT_SLOT_SIZE].to_vec()
+    });
+    let chosen = RootSlot::choose([&slots[0], &slots[1]], &superblock, ShardId(1)).expect("one");
+    chosen.root.and_then(|slot| slot.root).expect("a tree").block
+}
+
+/// A pool whose shard 1 has a file, and the log another: then it was given up.
+fn given_up(name: &str) -> Pool {
+    let pool = Pool::new(name);
+    let chunk = pool.layout().reserved_chunks() + 9;
+    let claimed = Step::Claimed { shard: ShardId(1), chunk };
+    leave_logs(&pool, [&[vec![named("old", OLD)]], &[vec![claimed, made(OLD)]]]);
+    assert_eq!(pool.fsck(Consent::Given), Ok(0));
+    let gone = Step::GivenUp { shard: ShardId(1), errno: Errno::EIO };
+    leave_logs(&pool, [&[vec![named("new", NEW)]], &[vec![made(NEW)], vec![gone]]]);
+    pool
+}
+
+#[test]
+fn kept_log_records_are_replayed_and_counted() {
+    let pool = given_up("kept");
+    // A repair that needs no consent does nothing here, not even to the logs.
+    let before = std::fs::read(&pool.0).expect("read");
+    assert_eq!(pool.fsck(Consent::IfHarmless), Ok(CODE_FSCK_ERRORS_LEFT));
+    assert!(!superblock(&pool).clean);
+    std::fs::write(&pool.0, before).expect("write");
+    let outcome = check_and_repair(&pool.0, true, Consent::Given).expect("a repair");
+    assert_eq!(exit_code(&outcome), CODE_FSCK_REPAIRED);
+    assert_eq!(outcome.report.inodes, 3);
+    let mends = outcome.repair.expect("a repair").list;
+    let replayed = Mend::KeptReplayed { shard: ShardId(1), replayed: 1, left: 0 };
+    assert!(mends.contains(&replayed) && mends.contains(&Mend::Served(ShardId(1))), "{mends:?}");
+    assert_eq!(pool.fsck(Consent::Given), Ok(0));
+}
+
+#[test]
+fn kept_log_records_without_a_tree_are_counted() {
+    let pool = given_up("unkept");
+    let offline = OfflinePool::open(&pool.0, Purpose::Repair).expect("open");
+    let footing = warren_fsck::footing(offline.len_blocks(), &mut reader(&offline), &mut |_| {});
+    let (footing, checkpoint) = footing.expect("nothing is damaged");
+    assert!(write(&pool.0, &offline, checkpoint).is_ok());
+    offline.replay_on(&footing).expect("a replay");
+    drop(offline);
+    let root = root_of_one(&pool);
+    pool.change(|bytes| bytes[at(root)..][..BLOCK_SIZE].fill(9));
+    let outcome = check_and_repair(&pool.0, true, Consent::Given).expect("a repair");
+    assert_eq!(exit_code(&outcome), CODE_FSCK_REPAIRED);
+    let mends = outcome.repair.expect("a repair").list;
+    let why = "part of its tree is lost".into();
+    let discarded = Mend::KeptDiscarded { shard: ShardId(1), records: 1, why };
+    assert!(mends.contains(&discarded), "{mends:?}");
+    assert_eq!(outcome.report.inodes, 1);
+    assert_eq!(pool.fsck(Consent::Given), Ok(0));
+}
+
+fn superblock(pool: &Pool) -> Superblock {
+    let offline = OfflinePool::open(&pool.0, Purpose::Check).expect("open");
+    offline.superblock().expect("a superblock")
 }

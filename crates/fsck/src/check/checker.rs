@@ -60,7 +60,9 @@ impl Checker<'_> {
         let chunks: Vec<u64> = self.space.unrecorded(&self.region, shard).collect();
         for chunk in chunks {
             let block = BlockNo(chunk * CHUNK_BLOCKS);
-            if let Some(kept) = kept_at(&mut self.reader, block) {
+            if let Some(kept) = kept_at(&mut self.reader, block, self.superblock.secret)
+                && kept.shard == shard
+            {
                 let (cell, bytes) = (kept.cell, kept.records.len());
                 self.report.add(Finding::Kept { shard, cell, block, bytes });
             }

@@ -35,6 +35,7 @@ impl Repairer<'_> {
             records: Records::new(),
             nodes: BTreeSet::new(),
             corrected: BTreeMap::new(),
+            newest: 0,
             incomplete: chosen.is_err(),
         };
         if let Some(slot) = slot
@@ -110,6 +111,7 @@ impl Repairer<'_> {
 
     fn collect_records(&mut self, found: &mut Shard, node: DecodedNode, bounds: Bounds) {
         let (keys, generation) = (node.keys, node.generation);
+        found.newest = found.newest.max(generation);
         match node.body {
             DecodedBody::Leaf(values) => found.records.extend(keys.into_iter().zip(values)),
             DecodedBody::Internal(children) => {

@@ -24,6 +24,12 @@ pub enum Mend {
     SlotGivenUp(ShardId),
     #[error("shard {0}: is served again")]
     Served(ShardId),
+    #[error(
+        "shard {shard}: {replayed} of the log records kept for it were replayed, {left} could not be"
+    )]
+    KeptReplayed { shard: ShardId, replayed: u64, left: u64 },
+    #[error("shard {shard}: {records} log records kept for it are discarded: {why}")]
+    KeptDiscarded { shard: ShardId, records: u64, why: Box<str> },
     #[error("region map: page {0} is made anew from what the trees refer to")]
     RegionPage(u64),
     #[error("chunk {chunk}: belongs to shard {to} from now on")]

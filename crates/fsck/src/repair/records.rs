@@ -26,6 +26,8 @@ pub(super) struct Shard {
     pub nodes: BTreeSet<BlockNo>,
     /// Nodes that were readable after flipping one bit back, in their corrected form.
     pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
+    /// The checkpoint of the newest of these nodes.
+    pub newest: u64,
     /// The slot or some node could not be read.
     pub incomplete: bool,
 }

@@ -55,6 +55,7 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         capabilities: start.capabilities,
         roots,
         lost: BTreeSet::new(),
+        kept: Vec::new(),
         owned_chunks: (start.owned_chunks.iter())
             .map(|(shard, runs)| (ShardId(*shard), runs.chunks().collect()))
             .collect(),

@@ -12,7 +12,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, Errno};
 use warren_device::PoolFile;
 use warren_disk::Superblock;
-use warren_fsck::Footing;
+use warren_fsck::{Footing, KeptLog};
 
 use super::blocks::{self, Blocks, errno_of_device};
 use super::recovery;
@@ -59,10 +59,15 @@ impl OfflinePool {
         Ok(recovery::is_needed(&ledger))
     }
 
-    /// Replays the logs, as the next start would. If that fails the pool is unchanged.
+    /// Replays the logs. If the pool is only checked, as the next start would, which gives up
+    /// damaged shards. If the pool may be repaired, this fails where there are any that are not
+    /// given up yet: then [`Self::replay_on`] may lose less. If it fails the pool is unchanged.
     pub fn replay(&self) -> Result<(), FleetError> {
         let (ledger, copies) = blocks::load(self, &self.path)?;
-        let replayed = recovery::recover(self, ledger, copies);
+        let replayed = match self.over {
+            Some(_) => recovery::recover(self, ledger, copies),
+            None => recovery::recover_whole(self, ledger, copies),
+        };
         if let (Err(_), Some(over)) = (&replayed, &self.over) {
             over.borrow_mut().clear();
         }
@@ -74,6 +79,18 @@ impl OfflinePool {
     pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
         replay_on(footing, self, &self.path)
     }
+
+    /// Replays the log records that were kept for a shard, of a pool without logs. Returns how many
+    /// were replayed. The rest is given up. If it fails the pool is unchanged.
+    pub fn replay_kept(&self, kept: &KeptLog) -> Result<u64, FleetError> {
+        replay_kept(kept, self, &self.path)
+    }
+}
+
+fn replay_kept(kept: &KeptLog, pool: &dyn Blocks, path: &Path) -> Result<u64, FleetError> {
+    let pool = Corrected { pool, nodes: &kept.corrected };
+    let (ledger, copies) = blocks::load(&pool, path)?;
+    recovery::replay_kept(&kept.records, &pool, ledger, copies)
 }
 
 fn replay_on(

@@ -16,7 +16,7 @@ use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Planted, Recovery,
     SlotRef,
 };
-use warren_disk::{CopiesState, LogArea};
+use warren_disk::{CopiesState, KeptRecords, LogArea, RootSlot};
 use warren_proto::CapabilityKey;
 use warren_proto::control::Report;
 use warren_supervisor::{
@@ -80,9 +80,24 @@ pub fn is_needed(ledger: &Ledger) -> bool {
     !ledger.superblock().clean && !ledger.logs().starts.is_empty()
 }
 
-/// Replays the pool's logs. `ledger` is out of date afterwards.
+/// Replays the pool's logs. A shard that is damaged is given up. `ledger` is out of date then.
 pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
-    LoneFleet::new(pool, ledger, copies, &BTreeSet::new()).recover()
+    let start = Start::of_logs(&ledger, BTreeSet::new());
+    LoneFleet::new(pool, ledger, copies, start).recover()
+}
+
+/// The same, but fails if a shard had to be given up whose root slot does not say so: a repair can
+/// do better.
+pub fn recover_whole(
+    pool: &dyn Blocks,
+    ledger: Ledger,
+    copies: CopiesState,
+) -> Result<(), FleetError> {
+    let start = Start::of_logs(&ledger, BTreeSet::new());
+    let marked = marked(&ledger);
+    let mut fleet = LoneFleet::new(pool, ledger, copies, start);
+    fleet.may_give_up = Some(marked);
+    fleet.recover()
 }
 
 /// Replays as much as possible: no step of the shards `lost`, without which `ledger` was loaded,
@@ -93,9 +108,53 @@ pub fn recover_without(
     ledger: Ledger,
     copies: CopiesState,
 ) -> Result<BTreeSet<CellId>, FleetError> {
-    let mut fleet = LoneFleet::new(pool, ledger, copies, lost);
+    let start = Start::of_logs(&ledger, lost.clone());
+    let mut fleet = LoneFleet::new(pool, ledger, copies, start);
     fleet.cut = Some(BTreeSet::new());
     fleet.recover().map(|()| fleet.cut.unwrap_or_default())
+}
+
+/// Replays the log records that were kept for one shard, which was given up, and whose tree is
+/// whole. All else stays as it is. The pool is clean, so its logs hold nothing: one cell alone has
+/// the place of all of them for its log, which is never written. Returns how many records were
+/// replayed. If it fails, the pool is as before.
+pub fn replay_kept(
+    kept: &[KeptRecords],
+    pool: &dyn Blocks,
+    ledger: Ledger,
+    copies: CopiesState,
+) -> Result<u64, FleetError> {
+    assert!(ledger.superblock().clean, "logs would be lost");
+    let Some(shard) = kept.first().map(|kept| kept.shard) else { return Ok(0) };
+    let others = (0..ledger.superblock().layout.shards()).map(ShardId).filter(|id| *id != shard);
+    let start = Start { cells: 1, lost: others.collect(), kept: kept.to_vec() };
+    let mut fleet = LoneFleet::new(pool, ledger, copies, start);
+    (fleet.may_give_up, fleet.omits_logs) = (Some(BTreeSet::new()), true);
+    fleet.recover()?;
+    Ok(fleet.members.iter().map(|member| member.cell.kept_replayed()).sum())
+}
+
+/// The shards whose root slots say that they were given up.
+fn marked(ledger: &Ledger) -> BTreeSet<ShardId> {
+    let shards = (0..ledger.superblock().layout.shards()).map(ShardId);
+    let is_marked = |shard: &ShardId| ledger.root(*shard).is_some_and(|root| root.given_up);
+    shards.filter(|shard| is_marked(shard) && !ledger.unreadable().contains_key(shard)).collect()
+}
+
+/// What the cells are started with.
+struct Start {
+    cells: u16,
+    /// Shards that are left out.
+    lost: BTreeSet<ShardId>,
+    /// Log records that are replayed before the logs.
+    kept: Vec<KeptRecords>,
+}
+
+impl Start {
+    /// One cell for each log.
+    fn of_logs(ledger: &Ledger, lost: BTreeSet<ShardId>) -> Self {
+        Self { cells: ledger.logs().starts.len() as u16, lost, kept: Vec::new() }
+    }
 }
 
 struct LoneFleet<'a> {
@@ -111,21 +170,20 @@ struct LoneFleet<'a> {
     ended: Option<Result<(), FleetError>>,
     /// The cells whose logs end at an unreadable block, if that is allowed.
     cut: Option<BTreeSet<CellId>>,
+    /// The only shards that may be given up, if not all.
+    may_give_up: Option<BTreeSet<ShardId>>,
+    /// The logs are neither read nor written.
+    omits_logs: bool,
 }
 
 impl<'a> LoneFleet<'a> {
-    fn new(
-        pool: &'a dyn Blocks,
-        ledger: Ledger,
-        copies: CopiesState,
-        lost: &BTreeSet<ShardId>,
-    ) -> Self {
-        let cells = ledger.logs().starts.len() as u16;
+    fn new(pool: &'a dyn Blocks, ledger: Ledger, copies: CopiesState, start: Start) -> Self {
+        let cells = start.cells;
         let owners = owners(ledger.superblock().layout.shards(), cells);
         let free = shares_of_free(&ledger, cells);
         let (mut members, mut started) = (Vec::new(), Vec::new());
         for (id, free_chunks) in (0..).map(CellId).zip(free) {
-            let config = config(id, &ledger, &owners, lost, free_chunks);
+            let config = config(id, &ledger, &owners, &start, free_chunks);
             let log = config.log.area;
             let frames = CellConfig::frames_total(config.frames, log);
             let mut effects = Vec::new();
@@ -147,6 +205,8 @@ impl<'a> LoneFleet<'a> {
             flushed: Ok(()),
             ended: None,
             cut: None,
+            may_give_up: None,
+            omits_logs: false,
         };
         for (id, effects) in started {
             fleet.carry_out(id, effects);
@@ -188,8 +248,10 @@ impl<'a> LoneFleet<'a> {
                     continue;
                 }
                 Effect::Report(report) => {
-                    if let Report::Replayed { chunks, .. } = &report {
-                        self.reserve(chunks);
+                    match &report {
+                        Report::Replayed { chunks, .. } => self.reserve(chunks),
+                        Report::GivenUp { shard, .. } => self.given_up(*shard),
+                        _ => {}
                     }
                     let event = SupervisorEvent::Report { from: id, epoch: EPOCH, report };
                     self.queue.push_back(Pending::Supervisor(event));
@@ -227,6 +289,7 @@ impl<'a> LoneFleet<'a> {
     fn read(&mut self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
         let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
         match self.pool.read(block, &mut bytes) {
+            _ if self.is_omitted(id, block) => bytes.fill(NO_RECORD),
             Err(errno) if !self.ends_log(id, block, frames.len()) => return Err(errno),
             // No record begins there, and a record that continues there has a wrong checksum.
             Err(_) => bytes.fill(NO_RECORD),
@@ -237,6 +300,19 @@ impl<'a> LoneFleet<'a> {
             into.frame_mut(*frame).copy_from_slice(bytes);
         }
         Ok(())
+    }
+
+    /// Whether the block is of the cell's log, and that is neither read nor written.
+    fn is_omitted(&self, id: CellId, block: BlockNo) -> bool {
+        let log = self.members[usize::from(id.0)].log;
+        self.omits_logs && (log.start..log.start.offset(log.blocks)).contains(&block)
+    }
+
+    /// A cell has given a shard up.
+    fn given_up(&mut self, shard: ShardId) {
+        if self.may_give_up.as_ref().is_some_and(|may_be| !may_be.contains(&shard)) {
+            self.ended = Some(Err(FleetError::Damaged(shard)));
+        }
     }
 
     /// Has the host allocate chunks that the logs have claimed. They were allocated before, but a
@@ -263,6 +339,9 @@ impl<'a> LoneFleet<'a> {
     }
 
     fn write(&self, id: CellId, block: BlockNo, frames: &[FrameNo]) -> Result<(), Errno> {
+        if self.is_omitted(id, block) {
+            return Ok(());
+        }
         let from = &self.members[usize::from(id.0)].frames;
         let bytes: Vec<u8> = frames.iter().flat_map(|frame| from.frame(*frame)).copied().collect();
         self.pool.write(block, &bytes)
@@ -330,24 +409,30 @@ fn config(
     id: CellId,
     ledger: &Ledger,
     owners: &[CellId],
-    lost: &BTreeSet<ShardId>,
+    start: &Start,
     free_chunks: Vec<u64>,
 ) -> CellConfig {
     let (superblock, logs) = (ledger.superblock(), ledger.logs());
+    let Start { cells, lost, kept } = start;
+    let is_kept = |shard: ShardId| kept.iter().any(|kept| kept.shard == shard);
     let shards = (0..owners.len() as u16).filter(|shard| owners[usize::from(*shard)] == id);
     let shards: Vec<ShardId> = shards.map(ShardId).collect();
     let root = |shard: &ShardId| match lost.contains(shard) {
         true => (*shard, None),
-        false => (*shard, ledger.root(*shard).copied()),
+        false => {
+            let unmarked =
+                |root: &RootSlot| RootSlot { given_up: root.given_up && !is_kept(*shard), ..*root };
+            (*shard, ledger.root(*shard).map(unmarked))
+        }
     };
     let mut owned_chunks = ledger.chunks_of_shards();
     owned_chunks.retain(|shard, _| !lost.contains(shard));
-    let area = superblock.layout.log_area(usize::from(id.0), logs.starts.len());
+    let area = superblock.layout.log_area(usize::from(id.0), usize::from(*cells));
     let frames = FRAMES + (area.bytes() / LOG_PER_PAGE) as u32;
     CellConfig {
         id,
         epoch: EPOCH,
-        cells: logs.starts.len() as u16,
+        cells: *cells,
         map: owners.to_vec(),
         map_version: MAP,
         secret: superblock.secret,
@@ -355,6 +440,7 @@ fn config(
         capabilities: CapabilityKey::default(),
         roots: shards.iter().map(root).collect(),
         lost: shards.iter().filter(|shard| lost.contains(shard)).copied().collect(),
+        kept: kept.clone(),
         owned_chunks,
         free_chunks,
         reserved_chunks: superblock.layout.reserved_chunks(),
@@ -365,7 +451,7 @@ fn config(
         log: LogConfig {
             area,
             incarnation: logs.incarnation,
-            start: logs.starts[usize::from(id.0)],
+            start: logs.starts.get(usize::from(id.0)).copied().unwrap_or_default(),
             recovery: Recovery::Power,
         },
         generation: superblock.generation,

@@ -72,6 +72,7 @@ const TESTS: &[(&str, fn())] = named![
     faults::acknowledged_writes_outlive_a_fleet_that_ends,
     faults::what_a_cell_had_logged_outlives_its_fleet,
     recovery::many_cuts_are_recovered,
+    recovery::what_was_synced_in_shards_that_were_given_up_outlives_the_repair,
     cells::a_cell_that_always_dies_ends_the_fleet,
     adoption::a_fleet_continues_when_its_output_is_closed,
     lifecycle::a_fleet_ends_with_its_starter,

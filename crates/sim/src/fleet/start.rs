@@ -160,6 +160,7 @@ impl<H> Fleet<H> {
             capabilities: super::KEY,
             roots: own.map(|shard| (shard, ledger.root(shard).copied())).collect(),
             lost: BTreeSet::new(),
+            kept: Vec::new(),
             owned_chunks: ledger.chunks_of_shards(),
             free_chunks: match log.recovery {
                 Recovery::Process => Vec::new(),

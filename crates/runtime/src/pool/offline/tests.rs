@@ -1,16 +1,16 @@
 //! Pools with valid logs and a damaged structure: as much as possible is replayed, and the report
 //! names what is given up.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
 use warren_disk::{
-    BlockWrite, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RegionMap, RootSlot, block_checksum,
-    seal_record,
+    Absent, BlockWrite, KeptRecords, Key, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RegionMap,
+    RootSlot, Tree, Value, block_checksum, seal_record,
 };
-use warren_fsck::{NoFooting, Options, ReadError, Report};
+use warren_fsck::{Finding, NoFooting, Options, ReadError, Report};
 use warren_proto::{
     Cause, Change, Cover, Executed, FileKind, FileName, InlinePage, NewInode, Run, Step, Wire,
 };
@@ -77,6 +77,8 @@ struct Repaired {
     /// The shards that the replay left out and the cells whose logs were cut, or why no log was
     /// replayed.
     logs: Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String>,
+    /// For each shard of which log records were kept, how many were replayed and how many not.
+    kept: BTreeMap<ShardId, (u64, u64)>,
     report: Report,
 }
 
@@ -218,6 +220,25 @@ impl Device {
         device
     }
 
+    /// The chunks with log records that are kept for the shard.
+    fn kept_chunks(&self, shard: u16) -> Vec<u64> {
+        let (ledger, _) = blocks::load(self, Path::new("pool")).expect("a pool");
+        let mut chunks = ledger.chunks_of_shards().remove(&ShardId(shard)).unwrap_or_default();
+        let first = |chunk: u64| self.block(BlockNo(chunk * CHUNK_BLOCKS));
+        chunks.retain(|chunk| KeptRecords::blocks(&first(*chunk)).is_some());
+        chunks
+    }
+
+    fn kept(&self, shard: u16) -> Vec<KeptRecords> {
+        let bytes = |chunk: u64| {
+            let blocks = BlockNo(chunk * CHUNK_BLOCKS).0..BlockNo((chunk + 1) * CHUNK_BLOCKS).0;
+            blocks.flat_map(|block| self.block(BlockNo(block))).collect::<Vec<u8>>()
+        };
+        let secret = self.superblock().secret;
+        let chunks = self.kept_chunks(shard).into_iter();
+        chunks.filter_map(|chunk| KeptRecords::decode(&bytes(chunk), secret)).collect()
+    }
+
     fn read_for(&self) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
         |block, into| self.read(block, into).map_err(ReadError)
     }
@@ -241,20 +262,76 @@ impl Device {
         let loaded = blocks::load(self, path);
         let has_logs = !self.superblock().clean;
         let replayed = loaded.and_then(|(ledger, copies)| match recovery::is_needed(&ledger) {
-            true => recovery::recover(self, ledger, copies),
+            true => recovery::recover_whole(self, ledger, copies),
             false => Ok(()),
         });
         let logs = match replayed {
             Err(_) if has_logs => self.replay_what_can_be(path),
             _ => Ok(Default::default()),
         };
+        let kept = self.replay_kept(path);
         let repair = warren_fsck::repair(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
         self.write_stages(repair.expect("a repair"));
         let report = self.check();
         assert!(report.is_sound() && !report.incomplete, "{:#?}", report.findings);
         let (ledger, _) = blocks::load(self, path).expect("a pool that opens");
         assert!(!recovery::is_needed(&ledger));
-        Repaired { logs, report }
+        Repaired { logs, kept, report }
+    }
+
+    fn replay_kept(&self, path: &Path) -> BTreeMap<ShardId, (u64, u64)> {
+        let is_clean = self.superblock().clean;
+        let found = warren_fsck::kept_logs(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
+        let replay = |kept: &warren_fsck::KeptLog| match kept.against {
+            None if is_clean => replay_kept(kept, self, path).unwrap_or(0),
+            _ => 0,
+        };
+        let counts = |kept: warren_fsck::KeptLog| {
+            let replayed = replay(&kept);
+            (kept.shard, (replayed, kept.count - replayed))
+        };
+        found.expect("a pool").into_iter().map(counts).collect()
+    }
+
+    /// The recovery at the start of a fleet.
+    fn start(&self) {
+        let (ledger, copies) = blocks::load(self, Path::new("pool")).expect("a pool");
+        recovery::recover(self, ledger, copies).expect("a recovery");
+    }
+
+    /// A pool with logs, which a start replayed without this shard, because a bit of its root had
+    /// flipped or more.
+    fn with_kept(shard: u16, spoil: fn(&mut [u8])) -> Self {
+        let device = Self::with_logs();
+        let root = device.slot(shard).2.root.expect("a tree");
+        device.change(root.block, spoil);
+        device.start();
+        assert!(device.slot(shard).2.given_up && device.superblock().clean);
+        device
+    }
+
+    /// Whether no shard has a chunk that its tree does not record.
+    fn has_no_leaked_chunk(&self) -> bool {
+        let (ledger, _) = blocks::load(self, Path::new("pool")).expect("a pool");
+        let owned: usize = ledger.chunks_of_shards().values().map(Vec::len).sum();
+        let slots = (0..SHARDS).filter_map(|shard| ledger.root(ShardId(shard)));
+        let recorded: usize = slots.map(|slot| self.recorded_chunks(slot)).sum();
+        owned == recorded
+    }
+
+    fn recorded_chunks(&self, slot: &RootSlot) -> usize {
+        let mut tree = Tree::open(slot.shard, slot.root, slot.height);
+        loop {
+            let mut count = 0;
+            let visit = |_: &Key, _: &Value| {
+                count += 1;
+                ControlFlow::Continue(())
+            };
+            match tree.range(Key::chunk(0), Key::chunk(u64::MAX), visit) {
+                Ok(()) => return count,
+                Err(Absent(node)) => tree.load(node, &self.block(node.block)).expect("a node"),
+            }
+        }
     }
 
     fn replay_what_can_be(
@@ -310,6 +387,103 @@ impl Repaired {
         assert_eq!(self.logs, Ok((lost, BTreeSet::new())));
         assert_eq!(self.paths(), paths);
     }
+}
+
+fn flip(bytes: &mut [u8]) {
+    bytes[300] ^= 4;
+}
+
+#[test]
+fn what_was_kept_for_a_shard_is_replayed_when_its_tree_can_be_read() {
+    // The shard of a directory with a file whose page has its place, and that of a new file.
+    for shard in [2, 1, 0] {
+        let device = Device::with_kept(shard, flip);
+        assert!(device.check().findings.iter().any(|it| matches!(it, Finding::Kept { .. })));
+        let repaired = device.repair();
+        let (replayed, left) = repaired.kept[&ShardId(shard)];
+        assert!(replayed > 0 && left == 0 && repaired.kept.len() == 1, "{repaired:?}");
+        repaired.is_without(&[], ALL);
+        assert!(device.has_no_leaked_chunk());
+        assert_eq!(device.repair().kept, BTreeMap::new(), "once");
+    }
+}
+
+#[test]
+fn several_shards_have_what_was_kept_replayed() {
+    let device = Device::with_logs();
+    for shard in [0, 1, 2] {
+        let root = device.slot(shard).2.root.expect("a tree");
+        device.change(root.block, flip);
+    }
+    device.start();
+    let repaired = device.repair();
+    assert!(repaired.kept.values().all(|(replayed, left)| *replayed > 0 && *left == 0));
+    assert_eq!(repaired.kept.len(), 3);
+    repaired.is_without(&[], ALL);
+    assert!(device.has_no_leaked_chunk());
+}
+
+#[test]
+fn what_was_kept_for_a_lost_tree_is_counted_and_discarded() {
+    let device = Device::with_kept(2, |bytes| bytes.fill(9));
+    let repaired = device.repair();
+    assert_eq!(repaired.kept, [(ShardId(2), (0, 2))].into());
+    repaired.is_without(&[], &["/more", "/one", "/three", "/zero"]);
+    assert!(device.has_no_leaked_chunk());
+}
+
+/// A pool that a crash left after a shard had been given up: its logs are replayed, too.
+#[test]
+fn what_was_kept_is_replayed_beside_logs() {
+    let device = Device::with_kept(2, flip);
+    let four = Ino(4);
+    device.leave_logs([&[&[made(four), named(Ino::ROOT, "four", four)]], &[]]);
+    let repaired = device.repair();
+    assert_eq!(repaired.kept, [(ShardId(2), (2, 0))].into());
+    assert_eq!(repaired.logs, Ok(Default::default()));
+    assert_eq!(repaired.report.inodes, 8);
+    assert!(device.has_no_leaked_chunk());
+}
+
+/// A block that looks like kept records, in a chunk that holds data, is none.
+#[test]
+fn what_a_client_has_written_is_no_kept_record() {
+    let device = Device::with_kept(2, flip);
+    let superblock = device.superblock();
+    let kept = device.kept(2).pop().expect("one");
+    let data = BlockNo(device.free_chunk(2) * CHUNK_BLOCKS);
+    let forged = KeptRecords { checkpoint: superblock.generation + 9, ..kept };
+    device.put(data, forged.encode(superblock.secret ^ 1)[..BLOCK_SIZE].into());
+    let repaired = device.repair();
+    assert_eq!(repaired.kept, [(ShardId(2), (2, 0))].into());
+    repaired.is_without(&[], ALL);
+}
+
+/// What was kept before the tree was written again is of the past.
+#[test]
+fn records_that_were_kept_before_an_earlier_repair_are_not_replayed() {
+    let device = Device::with_kept(2, flip);
+    let kept = device.kept(2).pop().expect("one");
+    device.repair().is_without(&[], ALL);
+    let chunk = device.free_chunk(30);
+    let claimed = [Step::Claimed { shard: ShardId(2), chunk }];
+    device.leave_logs([&[&claimed, &[Step::Reaped { ino: TWO }]], &[]]);
+    let root = device.slot(2).2.root.expect("a tree");
+    device.change(root.block, flip);
+    device.start();
+    let new = device.kept_chunks(2);
+    assert_eq!(new.len(), 1);
+    // The new ones are lost, and the old ones lie in the chunk that was claimed.
+    rotten(&device, BlockNo(new[0] * CHUNK_BLOCKS));
+    let secret = device.superblock().secret;
+    let bytes = kept.encode(secret);
+    for (at, block) in (0..).zip(bytes.chunks(BLOCK_SIZE)) {
+        device.put(BlockNo(chunk * CHUNK_BLOCKS).offset(at), block.into());
+    }
+    let repaired = device.repair();
+    assert_eq!(repaired.kept, BTreeMap::new());
+    repaired.is_without(&[], ALL);
+    assert!(device.has_no_leaked_chunk());
 }
 
 fn rotten(device: &Device, block: BlockNo) {
@@ -486,7 +660,15 @@ fn a_recovery_on_a_device_that_refuses_writes_fails() {
 /// The power fails at any write of the repair, which is then run again.
 #[test]
 fn an_interrupted_repair_comes_to_the_same() {
-    let spoils: [Spoil; 3] = [
+    let spoils: [Spoil; 4] = [
+        (
+            |device| {
+                let root = device.slot(2).2.root.expect("a tree");
+                device.change(root.block, flip);
+                device.start();
+            },
+            ALL,
+        ),
         (|device| rotten(device, device.page()), ALL),
         (
             |device| {
