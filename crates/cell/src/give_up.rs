@@ -43,6 +43,7 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
         }
     }
     turn.waits.wake_all(WaitKey::Frames);
+    turn.chunks.waiting.retain(|_, shard| *shard != id);
     turn.waits.wake_all(WaitKey::Chunk(id));
     shard.locks.waiting().for_each(|task| turn.waits.wake(task));
     shards.keep_space(id, shard.space, errno);

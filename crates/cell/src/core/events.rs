@@ -14,7 +14,7 @@ use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::core::Core;
 use crate::event::{Clock, Effect, Event, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
-use crate::frames::transfer::wake_io;
+use crate::frames::transfer::{probe, wake_io};
 use crate::log::durable::{
     become_read_only, flush_done, hold_log, log_write_done, written_through,
 };
@@ -206,6 +206,7 @@ impl Core {
             Purpose::Flush => self.mark_behind(flush_done(io, result, turn)),
             Purpose::Reserve => reserved(io, result, turn),
             Purpose::Discard => discarded(io, result, turn),
+            Purpose::Probe { frame } => turn.cache.give_frame(frame),
             Purpose::WriteNodes { frames } => {
                 frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
                 reclaim_retracted(&mut self.shards, turn);
@@ -244,11 +245,20 @@ impl Core {
         };
         let waiting = turn.waits.of_queue(WaitKey::Io(io)).iter();
         let mut needed = waiting.filter_map(|id| self.tasks.get(*id)).filter(|it| it.must_go_on());
-        let Some(first) = needed.next() else { return wake_io(io, Err(errno), turn) };
+        let Some(first) = needed.next() else {
+            if result.is_ok() {
+                // A request fails, and later ones are placed elsewhere.
+                self.shards.avoid(shard);
+            }
+            return wake_io(io, Err(errno), turn);
+        };
         // A checkpoint may fail.
         let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
         match turn.io.unread(block, result.is_err(), turn.now.monotonic) {
             Unread::Again => {
+                if result.is_err() {
+                    probe(turn);
+                }
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
                 turn.effects.push(Effect::Wake(turn.now.monotonic + READ_PAUSE));
             }

@@ -38,6 +38,10 @@ pub(crate) enum Purpose {
     },
     WriteThrough,
     Flush,
+    /// Reads a block that every pool has, to see whether the device still completes requests.
+    Probe {
+        frame: FrameNo,
+    },
     /// Allocates blocks of free chunks.
     Reserve,
     Discard,

@@ -125,6 +125,15 @@ pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
     }
 }
 
+/// Asks the device for something else while it refuses a block: an idle cell would not notice that
+/// the device works.
+pub(crate) fn probe(turn: &mut Turn<'_>) {
+    if let Some(frame) = turn.cache.take_node_frame() {
+        let io = turn.io.begin(Purpose::Probe { frame });
+        turn.effects.push(Effect::Read { io, block: BlockNo(0), frames: vec![frame] });
+    }
+}
+
 pub(crate) fn wake_io(io: IoId, outcome: Result<(), Errno>, turn: &mut Turn<'_>) {
     match outcome {
         Ok(()) => turn.waits.wake_all(WaitKey::Io(io)),

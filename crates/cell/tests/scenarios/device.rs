@@ -45,6 +45,8 @@ pub struct Device {
     log_start: BlockNo,
     held: BTreeSet<Kind>,
     failing: VecDeque<(Kind, Errno)>,
+    /// Blocks that cannot be read.
+    pub unreadable: BTreeSet<BlockNo>,
     /// How many chunks the host of a sparse pool has space for, and which it has allocated.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
@@ -58,6 +60,7 @@ impl Device {
             log_start,
             held: BTreeSet::new(),
             failing: VecDeque::new(),
+            unreadable: BTreeSet::new(),
             host_room: 0,
             allocated: BTreeSet::new(),
         }
@@ -91,6 +94,7 @@ impl Device {
             return Err(errno);
         }
         match action {
+            Action::Read { block } if self.unreadable.contains(&block) => Err(Errno::EIO),
             Action::Read { .. } => Ok(()),
             Action::Write { blocks, through: false } => {
                 self.cached.extend(blocks);

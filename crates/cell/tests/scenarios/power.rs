@@ -244,3 +244,19 @@ fn a_device_that_reads_nothing_ends_the_start_and_marks_no_shard() {
     assert!(pair.supervisor.broken.contains(&unreadable));
     assert!(pair.supervisor.durable.roots.values().all(|root| !root.given_up));
 }
+
+/// The cell has nothing else to read: it finds out by itself that the device works.
+#[test]
+fn one_block_that_cannot_be_read_costs_one_shard() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    pair.create(client, IN_B, "file");
+    pair.sync(client);
+    let (shard, errno) = (ShardId(1), Errno::EIO);
+    let root = pair.supervisor.durable.roots[&shard].root.expect("a root");
+    pair.device.unreadable.insert(root.block);
+    pair.cut_power();
+    assert!(pair.is_serving());
+    let report = Report::GivenUp { cell: B, shard, errno };
+    assert!(pair.supervisor.broken.contains(&report));
+}
