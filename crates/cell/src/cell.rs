@@ -59,6 +59,12 @@ impl Cell {
         cell
     }
 
+    /// Plants a fault in a cell that runs.
+    #[cfg(feature = "plants")]
+    pub const fn plant(&mut self, plant: Plant) {
+        self.shared.volume.plant = crate::plant::Planted::of(Some(plant));
+    }
+
     /// Takes one event in. Effects are appended in the order in which they are to be carried out.
     pub fn apply(
         &mut self,

@@ -1,6 +1,7 @@
 //! Events, routed to the machines that they concern.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use warren_base::{BlockNo, CellId, Errno, Ino, ShardId};
 use warren_proto::control::{Order, Report};
@@ -235,8 +236,8 @@ impl Core {
     }
 
     /// A read of the shard has ended. Tasks that wait for it go on, or fail if nothing sound was
-    /// read. For a task that must not fail, the read is repeated for a while. Then the shard is
-    /// given up, and the task goes on without it.
+    /// read. For a task that must not fail, the read is repeated for a while: a block may have been
+    /// damaged on its way. Then the shard is given up, and the task goes on without it.
     fn loaded(
         &mut self,
         io: IoId,
@@ -259,13 +260,14 @@ impl Core {
         // A checkpoint may fail.
         let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
         let found = match result {
-            Ok(()) => Unread::Damaged,
+            Ok(()) => turn.io.damaged(block),
             Err(_) => turn.io.refused(block, turn.now.monotonic),
         };
         match found {
             Unread::Again => {
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
-                turn.effects.push(Effect::Wake(turn.now.monotonic + READ_PAUSE));
+                let pause = if result.is_ok() { Duration::ZERO } else { READ_PAUSE };
+                turn.effects.push(Effect::Wake(turn.now.monotonic + pause));
             }
             Unread::Damaged => {
                 self.give_up(shard, errno, turn);

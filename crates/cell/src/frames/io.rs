@@ -56,11 +56,13 @@ pub(crate) struct Io {
     pub(crate) write_error: Option<Errno>,
     /// Since when the device has refused to read these blocks, for tasks that cannot do without.
     unread: BTreeMap<BlockNo, Instant>,
+    /// Blocks that came damaged, and how often.
+    damaged: BTreeMap<BlockNo, u32>,
     /// When the device did last what was asked.
     last_success: Instant,
 }
 
-/// What to do about a block that the device has refused to read.
+/// What to do about a block that the device has refused to read, or that came damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unread {
     /// Try again: the device may be back soon.
@@ -74,6 +76,9 @@ pub(crate) enum Unread {
 /// How long a read is tried again that a task cannot do without, and how often.
 const READ_WAIT: Duration = Duration::from_secs(5);
 pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
+/// Reads of a block that a task cannot do without, until it counts as damaged on the device. What
+/// was damaged on its way comes right with one of the next.
+const DAMAGED_READS_MAX: u32 = 8;
 
 impl Io {
     pub(crate) fn new_id(&mut self) -> IoId {
@@ -96,10 +101,24 @@ impl Io {
         if self.last_success > since { Unread::Damaged } else { Unread::Dead }
     }
 
+    /// The block was read, and is damaged.
+    pub(crate) fn damaged(&mut self, block: BlockNo) -> Unread {
+        let reads = self.damaged.entry(block).or_insert(0);
+        *reads += 1;
+        if *reads < DAMAGED_READS_MAX {
+            return Unread::Again;
+        }
+        self.damaged.remove(&block);
+        Unread::Damaged
+    }
+
     /// The block was read.
     pub(crate) fn read(&mut self, block: BlockNo) {
         if !self.unread.is_empty() {
             self.unread.remove(&block);
+        }
+        if !self.damaged.is_empty() {
+            self.damaged.remove(&block);
         }
     }
 

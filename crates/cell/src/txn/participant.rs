@@ -73,6 +73,12 @@ fn writes(mode: LockMode) -> bool {
     matches!(mode, LockMode::IntentWrite | LockMode::Write)
 }
 
+/// Whether no fault is planted that refuses one of these changes.
+fn may_make(changes: &[Change], turn: &Turn<'_>) -> Result<(), Stop> {
+    let is_refused = |change: &Change| turn.plants(Plant::RefuseDecided(change.shard()));
+    if changes.iter().any(is_refused) { Err(Errno::EIO.into()) } else { Ok(()) }
+}
+
 impl Participants {
     /// A transaction happened that may not be made here.
     pub(crate) fn again(
@@ -284,6 +290,7 @@ impl Participants {
         let Some(client) = self.known.get(&txn).map(|participant| participant.client) else {
             return Ok(());
         };
+        may_make(&changes, turn)?;
         ready(shards, &changes, Some(client), &mut task.state, true, turn)?;
         make(shards, &changes, Some(client), turn);
         self.applied.insert(txn);
@@ -305,6 +312,7 @@ impl Participants {
         };
         let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
         if !self.applied.contains(&txn) {
+            may_make(&changes, turn)?;
             let client = self.known.get(&txn).map(|participant| participant.client);
             match client {
                 Some(_) => ready(shards, &changes, client, &mut task.state, true, turn)?,
