@@ -7,6 +7,7 @@
 //! * [`world`]: clients of all kinds, and one order of all that they saw.
 //! * [`crash`]: a fleet, its power cut at any moment, and what has to be there afterwards.
 //! * [`ace`]: every short sequence of operations, its power cut at every flush.
+//! * `damage`: one shard is damaged, and given up alone.
 //! * [`swarm`]: the mix that a seed draws.
 //! * [`run`] and [`run_many`]: what the command line and the tests call.
 //!
@@ -16,6 +17,7 @@
 
 pub mod ace;
 pub mod crash;
+mod damage;
 mod fixed;
 mod fleet;
 pub mod history;
