@@ -61,6 +61,12 @@ impl Cell {
         cell
     }
 
+    /// Plants a fault in a cell that runs.
+    #[cfg(feature = "plants")]
+    pub const fn plant(&mut self, plant: Plant) {
+        self.shared.volume.plant = crate::plant::Planted::of(Some(plant));
+    }
+
     /// Takes one event in. Appends effects in the order in which the driver must carry them out.
     pub fn apply(
         &mut self,

@@ -29,7 +29,7 @@ use crate::chunks::claim::claim_spare;
 use crate::chunks::host::reserve::{review_host, stock_up};
 use crate::chunks::supply::release_chunks;
 use crate::event::Effect;
-use crate::give_up::write_given_up;
+use crate::give_up::{stock_up_for_kept, write_given_up};
 use crate::log::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::plant::Plant;
 use crate::run::state::TaskState;
@@ -106,6 +106,7 @@ impl Checkpoint {
         if turn.checkpoints.phase() != Phase::Fixing {
             return Ok(());
         }
+        stock_up_for_kept(shards, state, turn)?;
         stock_up(state, turn)?;
         // Pages of failed writes are written again now, so only failures from here on count.
         turn.io.take_write_error();

@@ -19,13 +19,16 @@
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, ShardId};
 use warren_disk::{BlockWrite, KEPT_MAX, KeptRecords, read_record};
+use warren_pool::Get;
 use warren_proto::control::{Report, Written};
 use warren_proto::{Change, Step};
 
 use crate::apply::fetch_change;
 use crate::log::record::After;
+use crate::plant::Plant;
 use crate::recovery::scan::parse;
-use crate::run::wait::{Stop, WaitKey};
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -43,7 +46,6 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
         }
     }
     turn.waits.wake_all(WaitKey::Frames);
-    turn.chunks.waiting.retain(|_, shard| *shard != id);
     turn.waits.wake_all(WaitKey::Chunk(id));
     shard.locks.waiting().for_each(|task| turn.waits.wake(task));
     shards.keep_space(id, shard.space, errno);
@@ -62,6 +64,27 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
 pub(crate) fn of_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change> {
     changes.retain(|change| !shards.is_given_up(change.shard()));
     changes
+}
+
+/// Sees to it that a chunk is at hand for the log records of a shard that was given up, unless the
+/// pool has none.
+pub(crate) fn stock_up_for_kept(
+    shards: &Shards,
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    let Some((id, _)) = shards.newly_given_up().next() else { return Ok(()) };
+    if state.no_chunk || turn.chunks.pool.local_size() > 0 || !turn.chunks.is_open() {
+        return Ok(());
+    }
+    match turn.chunks.pool.get() {
+        Get::Got(chunk) => turn.chunks.add(chunk),
+        Get::Pending(ticket) => {
+            turn.chunks.waiting.insert(ticket, id);
+            return Err(Stop::Wait(Wait::Space(id)));
+        }
+    }
+    Ok(())
 }
 
 /// The part of a checkpoint about shards that were given up: their numbers, the chunks that they
@@ -146,6 +169,9 @@ pub(crate) fn refuses(
 ) -> Option<(ShardId, Errno)> {
     changes.iter().find_map(|change| {
         let shard = shards.get(&change.shard())?;
+        if turn.plants(Plant::RefuseDecided(shard.id)) {
+            return Some((shard.id, Errno::EIO));
+        }
         match fetch_change(shard, change, turn) {
             Err(Stop::Fail(errno)) => Some((shard.id, errno)),
             _ => None,

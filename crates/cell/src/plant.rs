@@ -6,6 +6,8 @@
 //! comparison with a fault is false when it is compiled, and nothing of the faults is in the
 //! program.
 
+use warren_base::ShardId;
+
 /// A rule that the cell breaks on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
@@ -70,6 +72,8 @@ pub enum Plant {
     ReadOn,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,
+    /// The shard refuses every change that another cell has decided.
+    RefuseDecided(ShardId),
 }
 
 impl Plant {

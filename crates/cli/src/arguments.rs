@@ -275,6 +275,9 @@ pub struct Sim {
     /// Kill no cells
     #[arg(long, conflicts_with = "crash")]
     pub no_kills: bool,
+    /// Damage one shard at a random moment, and see that only what needs it is refused
+    #[arg(long)]
+    pub damage: bool,
     /// Threads that run seeds [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,

@@ -33,6 +33,7 @@ pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
         cells: arguments.cells,
         plant: None,
         kills: !arguments.no_kills,
+        damage: arguments.damage,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores);
@@ -43,7 +44,8 @@ pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
         done.fetch_max(count, Ordering::Relaxed);
     };
     let result = if arguments.crash {
-        let options = crash::Options { sound_device: false, plant: None };
+        let damage = arguments.damage;
+        let options = crash::Options { sound_device: false, plant: None, damage };
         crash::run_many(arguments.seed, arguments.seeds, options, threads, &progress)
     } else {
         run_many(options, arguments.seeds, threads, &progress)
@@ -98,7 +100,12 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
         if let Some(cells) = arguments.cells {
             again += &format!(" --cells {cells}");
         }
-        for (given, flag) in [(arguments.crash, " --crash"), (arguments.no_kills, " --no-kills")] {
+        let flags = [
+            (arguments.crash, " --crash"),
+            (arguments.no_kills, " --no-kills"),
+            (arguments.damage, " --damage"),
+        ];
+        for (given, flag) in flags {
             if given {
                 again += flag;
             }

@@ -227,7 +227,7 @@ impl Campaign {
             }
             Err(why) => return Outcome::LostPool(why),
         };
-        if let Some(findings) = disk.damage(POOL_BYTES / BLOCK_SIZE as u64, |_| true) {
+        if let Some(findings) = disk.damage(POOL_BYTES / BLOCK_SIZE as u64, |_, _| true) {
             return Outcome::Faulty(findings);
         }
         let looked = Fleet::serve(disk, CELLS, None).and_then(|mut fleet| fleet.look());

@@ -14,6 +14,7 @@
 
 mod audit;
 mod client;
+mod damage;
 mod mix;
 mod model;
 mod surroundings;
@@ -27,12 +28,14 @@ use warren_disk::format::{FormatOptions, image};
 use warren_proto::control::Report;
 use warren_supervisor::{Event as SupervisorEvent, Failure as Ended};
 
+use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::trace::Trace;
 use crate::fleet::{EPOCH, Faults, Fleet, Happening, Pace, happen_next, notify_supervisor};
 use crate::run::{Failure, Summary, many, twice};
 use crate::world::Broken;
 use client::Client;
+use damage::{Due, damage_at_cut, is_explained};
 use mix::Mix;
 
 /// Bytes of the pool: a mix with many clients fills it at times.
@@ -43,6 +46,8 @@ const HOST_ROOM: u64 = 1000;
 const EVENTS_MAX: u64 = 1_000_000;
 /// Virtual time in which every operation must end, whatever has failed.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Tree nodes that cells keep where one is damaged: it is soon read again.
+const NODES_FEW: usize = 2;
 /// Power cuts of one recovery.
 const CUTS_OF_RECOVERY_MAX: u64 = 3;
 
@@ -52,6 +57,8 @@ pub struct Options {
     /// No read, no write and no flush fails.
     pub sound_device: bool,
     pub plant: Option<Plant>,
+    /// One shard is damaged at a random moment.
+    pub damage: bool,
 }
 
 /// Runs one seed. The same seed always does the same.
@@ -84,6 +91,8 @@ enum Stage {
 enum Halt {
     /// The planned number of events has happened.
     Cut,
+    /// What was asked for lies in the shard that is damaged.
+    Unreadable,
     Broken(String),
 }
 
@@ -91,7 +100,7 @@ impl Halt {
     fn within(self, what: &str) -> Self {
         match self {
             Self::Broken(rule) => Self::Broken(format!("{what}: {rule}")),
-            Self::Cut => self,
+            Self::Cut | Self::Unreadable => self,
         }
     }
 }
@@ -121,6 +130,7 @@ struct World {
     answered_at: Instant,
     answered_from: CellId,
     operations: u64,
+    damage: Option<Due>,
 }
 
 impl World {
@@ -130,6 +140,7 @@ impl World {
             let rule = match halt {
                 Halt::Broken(rule) => rule,
                 Halt::Cut => "the power was cut out of turn".into(),
+                Halt::Unreadable => "a sound object cannot be read".into(),
             };
             let lines = world.fleet.trace.lines_until(Instant(u64::MAX));
             return Err(Broken { rule, lines });
@@ -174,6 +185,10 @@ impl World {
             fleet.make_sparse(HOST_ROOM).expect("a new pool");
         }
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
+        let damage = options.damage.then(|| Due::draw(seed, mix.lives));
+        if damage.as_ref().is_some_and(|due| due.plan.evicts) {
+            fleet.nodes_max = NODES_FEW;
+        }
         Self {
             clients: (0..=mix.clients).map(|_| Client::default()).collect(),
             mix,
@@ -185,6 +200,7 @@ impl World {
             answered_at: Instant(1),
             answered_from: CellId(0),
             operations: 0,
+            damage,
         }
     }
 
@@ -201,8 +217,14 @@ impl World {
             } else {
                 self.audit()?;
             }
+            if let Some(due) = &mut self.damage {
+                due.begin_life(self.fleet.trace.events, self.mix.events);
+            }
             self.work()?;
             self.power_cut();
+            if let Some(due) = self.damage.take_if(|due| due.is_at_cut()) {
+                damage_at_cut(&mut self.fleet, due);
+            }
             self.recover()?;
         }
         self.open(true)?;
@@ -298,7 +320,7 @@ impl World {
         (self.is_working, self.is_stopping) = (false, false);
         self.fleet.faults = Faults::default();
         (self.fleet.cell_faults, self.fleet.supervisor_faults) = (0, 0);
-        self.fleet.incidents = Default::default();
+        self.fleet.incidents.begin_anew();
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
@@ -361,6 +383,7 @@ impl World {
             if self.fleet.trace.events >= self.cut_at {
                 return Err(Halt::Cut);
             }
+            self.damage_shard();
             if !happen_next(self) {
                 let text = format!("there are no more events; {}", self.under_way());
                 return Err(Halt::Broken(text));
@@ -384,6 +407,18 @@ impl World {
         Ok(())
     }
 
+    /// Damages a shard, if it is time and there is one that it can be done to.
+    fn damage_shard(&mut self) {
+        let now = self.fleet.trace.events;
+        if !self.is_working || !self.fleet.is_served() {
+            return;
+        }
+        let Some(mut due) = self.damage.take_if(|due| due.is_now(now)) else { return };
+        if !strike(self, &mut due.plan) {
+            self.damage = Some(due.postpone(now));
+        }
+    }
+
     /// The time since which a client has waited without any answer.
     fn waits_since(&self) -> Instant {
         let waiting = self.clients.iter().filter(|client| client.under_way.is_some());
@@ -398,7 +433,9 @@ impl World {
 
     fn fsck(&mut self, when: &str) -> Result<(), Halt> {
         let blocks = POOL_BYTES / BLOCK_SIZE as u64;
-        match self.fleet.disk.damage(blocks, |_| true) {
+        let models: Vec<_> = self.clients.iter().filter_map(|it| it.model.as_ref()).collect();
+        let matters = |finding: &_, all: &[_]| !is_explained(&self.fleet, &models, finding, all);
+        match self.fleet.disk.damage(blocks, matters) {
             None => Ok(()),
             Some(findings) => Err(Halt::Broken(format!("fsck {when}:{findings}"))),
         }

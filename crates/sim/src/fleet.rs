@@ -17,6 +17,7 @@
 mod adopt;
 pub mod disk;
 mod drive;
+pub mod image;
 pub mod incident;
 mod io;
 mod kill;
@@ -40,14 +41,15 @@ use warren_proto::{Answered, CapabilityKey, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
 use disk::Disk;
-pub use drive::{happen_next, notify_supervisor};
+pub use drive::{check_named, happen_next, notify_supervisor};
 use incident::Incidents;
 use io::{InFlight, Supervised};
+pub use kill::kill_cell;
 use lanes::ClientMemory;
 use link::Link;
 use process::Slots;
 use queue::EventQueue;
-pub use start::load_ledger;
+pub use start::{has_replaced_all, load_ledger};
 use trace::Trace;
 
 /// The wall-clock time at which virtual time begins.
@@ -213,6 +215,8 @@ type Frame = Box<[u8; BLOCK_SIZE]>;
 pub struct CellHost {
     pub cell: Option<Cell>,
     pub epoch: Epoch,
+    /// Frames of its cache. Those of the log's image lie behind them.
+    pub cache_frames: u32,
     frames: Vec<Option<Frame>>,
     in_flight: BTreeMap<(Epoch, IoId), InFlight>,
     /// Failed flushes of the device that were reported on this cell's open file.
@@ -333,7 +337,7 @@ impl<H> Fleet<H> {
         &mut self.cells[usize::from(id.0)]
     }
 
-    fn supervisor(&self) -> &Supervisor {
+    pub fn supervisor(&self) -> &Supervisor {
         self.supervisor.supervisor.as_ref().expect("between two events")
     }
 
@@ -344,7 +348,7 @@ impl<H> Fleet<H> {
     }
 
     /// Whether the supervisor gives a lost cell a successor.
-    fn is_served(&self) -> bool {
+    pub fn is_served(&self) -> bool {
         let stage = self.supervisor().stage();
         matches!(stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. })
     }
@@ -457,11 +461,11 @@ impl<H> Fleet<H> {
 static UNFILLED: [u8; BLOCK_SIZE] = [0xc3; BLOCK_SIZE];
 
 impl CellHost {
-    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+    pub fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].as_deref().unwrap_or(&UNFILLED)
     }
 
-    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+    pub fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].get_or_insert_with(|| Box::new(UNFILLED))
     }
 

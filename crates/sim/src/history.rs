@@ -7,8 +7,9 @@
 use std::rc::Rc;
 
 use bitflags::bitflags;
-use warren_base::{ClientId, ShardId, Timestamp};
-use warren_proto::{Answer, Credentials, Request};
+use warren_base::{ClientId, Ino, ShardId, Timestamp};
+use warren_disk::name_hash;
+use warren_proto::{Answer, Credentials, FileName, Request};
 
 bitflags! {
     /// Errors that the harness may have caused while a call was under way. A call that failed with
@@ -25,6 +26,24 @@ bitflags! {
         const OLD_ATIME = 8;
         /// A flush or a write of the supervisor failed, and the fleet has become read-only: EROFS.
         const READ_ONLY = 16;
+        /// A shard is damaged: EIO, of calls that need it.
+        const DAMAGED = 32;
+    }
+}
+
+/// A shard that is damaged, and what says where a directory is made.
+#[derive(Clone, Copy, Debug)]
+pub struct DamagedShard {
+    pub shard: ShardId,
+    pub shards: u16,
+    pub secret: u64,
+}
+
+impl DamagedShard {
+    /// Whether a directory of this name is made there.
+    pub fn takes(&self, dir: Ino, name: &FileName) -> bool {
+        let hash = name_hash(self.secret ^ dir.0, name.as_bytes());
+        hash % u64::from(self.shards) == u64::from(self.shard.0)
     }
 }
 
@@ -45,6 +64,8 @@ pub enum Action {
     Expel(Rc<[ShardId]>),
     /// The fleet stopped and started again: no opens, no locks, no unlinked files.
     Restart,
+    /// A shard is damaged. Calls that need it may be refused from then on.
+    Damage(DamagedShard),
 }
 
 /// The result. `payload` is the file data of a read.

@@ -9,6 +9,7 @@
 //! * [`world`]: clients of all kinds, and the history of their calls.
 //! * [`crash`]: a fleet whose power is cut at any moment, and the state that must survive.
 //! * [`ace`]: every short sequence of operations, with the power cut at every flush.
+//! * `damage`: one shard is damaged, and given up alone.
 //! * [`swarm`]: the mix that a seed draws.
 //! * [`run`] and [`run_many`]: the entry points of the command line and the tests.
 //!
@@ -18,6 +19,7 @@
 
 pub mod ace;
 pub mod crash;
+mod damage;
 mod fixed;
 mod fleet;
 pub mod history;

@@ -99,6 +99,9 @@ fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
     let mut rules = Rules::default();
     let mut given = HashSet::with_hasher(Fixed);
     for (at, operation) in history.iter().enumerate() {
+        if let Action::Damage(damaged) = &operation.action {
+            rules.damaged = Some(*damaged);
+        }
         let Some(outcome) = &operation.outcome else { continue };
         if let Ok(Reply::Listing { entries, .. }) = &outcome.answer {
             let steady = entries.iter().all(|e| rules.cookies.learn(e.name.as_bytes(), e.cookie));
@@ -161,7 +164,8 @@ impl<'a> Search<'a> {
         let count = history.iter().map(|op| op.process + 1).max().unwrap_or(0);
         let mut processes = vec![Vec::new(); count];
         for (at, operation) in history.iter().enumerate() {
-            let is_of_harness = matches!(operation.action, Action::Expel(_) | Action::Restart);
+            let is_of_harness =
+                matches!(operation.action, Action::Expel(_) | Action::Restart | Action::Damage(_));
             if operation.outcome.is_some() || is_of_harness {
                 processes[operation.process].push(at);
             }

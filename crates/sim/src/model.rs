@@ -10,6 +10,7 @@
 mod access;
 mod attributes;
 mod content;
+mod damaged;
 mod data;
 mod inode;
 mod locks;
@@ -19,7 +20,7 @@ mod rename;
 mod tests;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use warren_base::{ClientId, Errno, Ino, ShardId, Timestamp};
@@ -27,7 +28,7 @@ use warren_proto::{Attr, CreateFlags, Credentials, Entry, FileKind, Reply, Reque
 
 pub use inode::{Body, Inode, Name, Open, TimeBound};
 
-use crate::history::{Action, Excuses, Operation, Outcome, Window};
+use crate::history::{Action, DamagedShard, Excuses, Operation, Outcome, Window};
 
 /// Why an outcome is not legal in a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +61,7 @@ impl Cookies {
 #[derive(Clone, Default, Debug)]
 pub struct Rules {
     pub cookies: Cookies,
+    pub damaged: Option<DamagedShard>,
 }
 
 /// A file system at one moment.
@@ -113,6 +115,7 @@ impl State {
         match &operation.action {
             Action::Expel(shards) => next.expel(operation.client, shards),
             Action::Restart => next.restart(),
+            Action::Damage(_) => {}
             Action::Request(_) | Action::Forged(_) | Action::Stat { .. } => {
                 let outcome = operation.outcome.as_ref().expect("only what returned is stepped");
                 let step = Step {
@@ -137,6 +140,7 @@ impl State {
                 _ => Err(Refusal::MustFail(Errno::ESTALE)),
             },
             _ if step.is_excused() => Ok(()),
+            Action::Request(request) if step.is_damaged(self, request) => Ok(()),
             Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
             Action::Request(request) if !self.is_refused_as_stale(request, step) => {
                 self.request(request, step)
@@ -292,6 +296,17 @@ impl Step<'_> {
         self.excuses.contains(excuse)
     }
 
+    /// Whether the call was refused for the shard that is damaged.
+    fn is_damaged(&self, state: &State, request: &Request) -> bool {
+        let is_refused = self.outcome.answer == Err(Errno::EIO);
+        is_refused
+            && self.excuses.contains(Excuses::DAMAGED)
+            && self
+                .rules
+                .damaged
+                .is_some_and(|shard| damaged::needs(&state.inodes, request, &shard))
+    }
+
     /// Compares the required result with the actual one. `Ok(Some)`: the call had to succeed and
     /// did.
     fn settle<T>(&self, must: Result<T, Errno>) -> Result<Option<(T, &Reply)>, Refusal> {
@@ -323,6 +338,11 @@ fn expect_done(reply: &Reply) -> Legal {
 
 const UNEXPECTED_REPLY: Refusal = Refusal::Differs("a reply that belongs to another request");
 
+/// Whether a directory of the shard leads to the inode or to one above it, or one is `named`.
+pub fn is_tied(state: &State, ino: Ino, shard: ShardId, named: &BTreeSet<Ino>) -> bool {
+    damaged::is_tied(&state.inodes, ino, shard, named)
+}
+
 /// The numbers that an operation's outcome assigns to new objects: an inode, a handle.
 pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u64>)> {
     let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
@@ -345,7 +365,7 @@ pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u6
 pub fn is_observer(operation: &Operation) -> bool {
     let Some(outcome) = &operation.outcome else { return false };
     match (&operation.action, &outcome.answer) {
-        (Action::Expel(_) | Action::Restart, _) => false,
+        (Action::Expel(_) | Action::Restart | Action::Damage(_), _) => false,
         (Action::Forged(_) | Action::Stat { .. }, _) => true,
         // A conversion that fails has released the old lock.
         (Action::Request(Request::Lock { .. }), Err(errno)) => *errno != Errno::EAGAIN,

@@ -22,6 +22,8 @@ pub struct Options {
     pub plant: Option<Plant>,
     /// Cells are killed in some seeds.
     pub kills: bool,
+    /// One shard is damaged at a random moment.
+    pub damage: bool,
 }
 
 /// The default number of calls of a run.
@@ -29,7 +31,7 @@ pub const STEPS_DEFAULT: u64 = 500;
 
 impl Options {
     pub fn new(seed: u64) -> Self {
-        Self { seed, steps: STEPS_DEFAULT, cells: None, plant: None, kills: true }
+        Self { seed, steps: STEPS_DEFAULT, cells: None, plant: None, kills: true, damage: false }
     }
 }
 
@@ -85,9 +87,9 @@ impl std::error::Error for Failure {}
 
 /// Runs one seed. The same seed gives the same run.
 pub fn run(options: Options) -> Result<Summary, Failure> {
-    let Options { seed, steps: calls, cells, plant, kills } = options;
+    let Options { seed, steps: calls, cells, plant, kills, damage } = options;
     let calls = calls.max(1);
-    twice(seed, &|verbose| attempt(Plan { seed, calls, cells, plant, kills, verbose }))
+    twice(seed, &|verbose| attempt(Plan { seed, calls, cells, plant, kills, damage, verbose }))
 }
 
 /// Runs `attempt`, and a failed one again with text: text costs time, so passing runs write none.

@@ -10,6 +10,7 @@
 mod admission;
 mod audit;
 mod clients;
+mod damage;
 mod front;
 mod kernel;
 mod program;
@@ -27,6 +28,7 @@ use warren_fsck::Finding;
 use warren_proto::{Capabilities, Credentials, Request, SetAttr};
 use warren_supervisor::Event as SupervisorEvent;
 
+use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::trace::{Coverage, Trace};
@@ -47,6 +49,9 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Events of a run: a run has about 20 per call.
 const EVENTS_MAX: u64 = 3_000_000;
+
+/// Tree nodes that cells keep where one is damaged: it is soon read again.
+const NODES_FEW: usize = 2;
 
 /// Size of the pool: only a mix with a small chunk limit runs out of space.
 const POOL_BYTES: u64 = 256 << 20;
@@ -71,6 +76,8 @@ pub struct Plan {
     pub cells: Option<u16>,
     pub plant: Option<Plant>,
     pub kills: bool,
+    /// One shard is damaged.
+    pub damage: bool,
     /// Whether to keep the text of the last events.
     pub verbose: bool,
 }
@@ -137,6 +144,10 @@ pub struct World {
     /// The first call of all: it gives other users than root access.
     opening: Option<Op>,
     audit: Option<Audit>,
+    /// The state after all calls that were checked last.
+    last: Option<State>,
+    /// What is to be damaged, and when.
+    damage: damage::Due,
     last_return: Instant,
     /// A failure report shows the events up to this time.
     blamed_at: Instant,
@@ -146,7 +157,10 @@ impl World {
     /// Runs a seed from beginning to end.
     pub fn run(plan: Plan) -> Result<Ran, Broken> {
         let mut world = Self::new(plan);
-        let looked_at = world.live_twice().map_err(|rule| world.broken(rule))?;
+        let looked_at = world.live_twice().map_err(|rule| {
+            let lines = world.fleet.trace.lines_until(world.blamed_at);
+            Broken { rule, lines }
+        })?;
         Ok(Ran {
             hash: world.fleet.trace.hash(),
             events: world.fleet.trace.events,
@@ -177,14 +191,20 @@ impl World {
         let image = image(&options).expect("the options are sensible");
         let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
         let open_up = Request::SetAttr { ino: Ino::ROOT, handle: None, set };
+        // Programs first have to open the file that they share.
+        let calls_left = if swarm.shares_pages { 2 * plan.calls } else { plan.calls };
+        let damage = plan.damage.then(|| damage::Due::draw(plan.seed, calls_left));
+        let damage = damage.unwrap_or_default();
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
+        if damage.evicts() {
+            fleet.nodes_max = NODES_FEW;
+        }
         fleet.chunks = swarm.chunks.map(|chunks| chunks as usize);
         fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
         fleet.faults.stall = swarm.stall;
-        let shares_pages = swarm.shares_pages;
         Self {
             swarm,
             fleet,
@@ -197,16 +217,14 @@ impl World {
             lost: false,
             processes: 1,
             // Programs first open the file that they share.
-            calls_left: if shares_pages { 2 * plan.calls } else { plan.calls },
+            calls_left,
             opening: Some(Op::Ino(open_up, Capabilities::default())),
             audit: None,
+            last: None,
+            damage,
             last_return: Instant(1),
             blamed_at: Instant(u64::MAX),
         }
-    }
-
-    fn broken(&self, rule: String) -> Broken {
-        Broken { rule, lines: self.fleet.trace.lines_until(self.blamed_at) }
     }
 
     fn live_twice(&mut self) -> Result<usize, String> {
@@ -215,6 +233,9 @@ impl World {
         self.live()?;
         self.check_history()?;
         self.fsck("after the stop")?;
+        if !self.is_lost() && self.swarm.chunks.is_none() {
+            damage::check_kept(&mut self.fleet, POOL_BYTES / BLOCK_SIZE as u64)?;
+        }
         self.restart()?;
         self.live()?;
         // After a loss the pool is in the state of its last checkpoint, and there is no model of
@@ -227,7 +248,10 @@ impl World {
     /// Returns the number of states tried.
     fn check_history(&mut self) -> Result<usize, String> {
         match check(&State::new(0, 0, EPOCH), &self.history, SEARCH_MAX) {
-            Verdict::Linearizable { looked_at, .. } => Ok(looked_at),
+            Verdict::Linearizable { last, looked_at } => {
+                self.last = Some(last);
+                Ok(looked_at)
+            }
             Verdict::Illegal(explanation) => Err(self.blame(&explanation, "")),
             Verdict::Undecided(explanation) => {
                 Err(self.blame(&explanation, "the search was given up; so far "))
@@ -262,6 +286,9 @@ impl World {
         self.fleet.faults = Faults::default();
         // Messages under way when the fleet ended are lost.
         self.fleet.vanish();
+        if damage::before_restart(&mut self.fleet, &mut self.damage) {
+            self.note_damage();
+        }
         self.clients.clear();
         self.phase = Phase::Heal;
         self.last_return = self.fleet.now;
@@ -271,7 +298,10 @@ impl World {
         let mut client = Client::new(credentials, 1, &self.fleet.map, MAP_VERSION, CellId(0));
         client.process = self.new_processes(2);
         self.clients.push(client);
-        self.audit = Some(Audit::new());
+        let known = self.last.as_ref().filter(|_| self.fleet.incidents.has_damage());
+        let known =
+            known.map(|state| state.inodes().map(|(ino, inode)| (ino, inode.kind)).collect());
+        self.audit = Some(Audit::of(known.unwrap_or_default()));
         Ok(())
     }
 
@@ -281,6 +311,7 @@ impl World {
             if !happen_next(self) {
                 return Err(format!("there are no more events; {}", self.under_way()));
             }
+            self.damage_shard();
             if let Some(failure) = self.fleet.failure.take() {
                 return Err(failure);
             }
@@ -327,6 +358,23 @@ impl World {
         Ok(())
     }
 
+    /// Damages a shard, if it is time and there is one that it can be done to.
+    fn damage_shard(&mut self) {
+        if self.phase != Phase::Safety || !self.fleet.is_served() {
+            return;
+        }
+        let Some(mut plan) = self.damage.take(self.calls_left) else { return };
+        match strike(self, &mut plan) {
+            true => self.note_damage(),
+            false => self.damage.put_back(plan, self.calls_left),
+        }
+    }
+
+    fn note_damage(&mut self) {
+        let process = self.new_processes(1);
+        self.history.push(damage::operation(&mut self.fleet, process));
+    }
+
     fn all_finished(&self) -> bool {
         let mut slots = self.clients.iter().flat_map(|client| &client.slots);
         slots.all(|slot| slot.state == SlotState::Finished)
@@ -352,7 +400,13 @@ impl World {
 
     fn fsck(&mut self, when: &str) -> Result<(), String> {
         // The second superblock copy is updated after the cells have continued.
-        let matters = |finding: &Finding| !matches!(finding, Finding::SuperblockBehind { .. });
+        // While a fleet runs the device lies behind what is known.
+        let is_known = self.phase == Phase::Stopped && !self.is_lost();
+        let state = self.last.as_ref().filter(|_| is_known);
+        let matters = |finding: &Finding, all: &[Finding]| {
+            !matches!(finding, Finding::SuperblockBehind { .. })
+                && !damage::is_explained(&self.fleet, state, finding, all)
+        };
         let blocks = POOL_BYTES / BLOCK_SIZE as u64;
         let Some(findings) = self.fleet.disk.damage(blocks, matters) else { return Ok(()) };
         // If the right answers are known, a wrong answer explains more than a wrong disk.
@@ -390,12 +444,8 @@ impl World {
         let is_small = self.swarm.chunks.is_some() && self.is_first_life();
         excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
         excuses.set(Excuses::READ_ONLY, self.fleet.may_be_read_only() && changes(request));
+        excuses.set(Excuses::DAMAGED, self.fleet.incidents.has_damage());
         excuses.set(Excuses::IO, self.fleet.incidents.excuse_io(request, from, invoked));
         excuses
-    }
-
-    /// Whether a write or flush of the supervisor failed.
-    fn supervisor_failed(&self) -> bool {
-        self.fleet.supervisor_faults > 0
     }
 }

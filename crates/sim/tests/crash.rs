@@ -5,10 +5,12 @@ use warren_sim::crash::{Options, run, run_many};
 
 /// Few enough for every build.
 const SEEDS: u64 = 1000;
+/// In which a shard is damaged.
+const DAMAGE_SEEDS: u64 = 200;
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
 
-const SOUND: Options = Options { sound_device: false, plant: None };
+const SOUND: Options = Options { sound_device: false, plant: None, damage: false };
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -49,6 +51,27 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "the host is full",
         "torn block",
         "write lost",
+    ];
+    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    assert!(missed.is_empty(), "never reached: {missed:?}");
+}
+
+#[test]
+fn what_needs_no_damaged_shard_is_as_it_was_promised() {
+    let options = Options { damage: true, ..SOUND };
+    let summary = match run_many(1, DAMAGE_SEEDS, options, threads(), &|_| {}) {
+        Ok(summary) => summary,
+        Err(failure) => panic!("{failure}"),
+    };
+    let rare = [
+        "a log record damaged",
+        "a node damaged",
+        "a root damaged",
+        "a shard damaged when the power was cut",
+        "a shard given up",
+        "a shard that refuses what is decided",
+        "a tree read back but for a damaged shard",
+        "root slots damaged",
     ];
     let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
     assert!(missed.is_empty(), "never reached: {missed:?}");

@@ -6,6 +6,8 @@ use warren_sim::{Options, run, run_many};
 
 /// Few enough for every build; `warren sim` runs any number.
 const SEEDS: u64 = 200;
+/// In which a shard is damaged.
+const DAMAGE_SEEDS: u64 = 200;
 
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
@@ -75,6 +77,27 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "permission denied",
         "rename in one cell",
         "rename over two cells",
+    ];
+    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    assert!(missed.is_empty(), "never reached: {missed:?}");
+}
+
+#[test]
+fn only_what_needs_a_damaged_shard_is_refused() {
+    let options = Options { damage: true, ..Options::new(1) };
+    let summary = match run_many(options, DAMAGE_SEEDS, threads(), &|_| {}) {
+        Ok(summary) => summary,
+        Err(failure) => panic!("{failure}"),
+    };
+    let rare = [
+        "a log record damaged",
+        "a node damaged",
+        "a root damaged",
+        "a shard damaged between two fleets",
+        "a shard given up",
+        "a shard that refuses what is decided",
+        "log records of a shard kept",
+        "root slots damaged",
     ];
     let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
     assert!(missed.is_empty(), "never reached: {missed:?}");

@@ -175,7 +175,10 @@ impl Ledger {
     /// Neither slot of the shard tells what it is: it counts as given up.
     fn lose_shard(&mut self, shard: ShardId, error: RootSlotError, states: [SlotState; 2]) {
         let root = RootSlot { given_up: true, ..self.empty_slot(shard) };
-        self.shards.push(ShardRecord { root: Some(root), spare: 0 });
+        // A bad slot shows that the shard was used. Beside one of zeros it must not be overwritten.
+        let is_bad = |slot: &usize| matches!(states[*slot], SlotState::Bad(_));
+        let spare = (0..2).find(|slot| !is_bad(slot)).unwrap_or(0);
+        self.shards.push(ShardRecord { root: Some(root), spare });
         self.unreadable.insert(shard, error);
         let uncommitted = (0..2).filter(|slot| matches!(states[*slot], SlotState::Uncommitted(_)));
         self.blanks.extend(uncommitted.map(|slot| (shard, slot)));
@@ -399,7 +402,10 @@ impl Ledger {
     }
 
     fn add_stale_shards(&self, attempt: &mut Attempt) {
-        for &(shard, slot) in &self.blanks {
+        // A cell that serves the shard still may have a new root for it.
+        let is_blank = |(shard, _): &&(ShardId, usize)| !attempt.shards.contains_key(shard);
+        let blanks: Vec<_> = self.blanks.iter().filter(is_blank).copied().collect();
+        for (shard, slot) in blanks {
             self.put_bytes(attempt, (shard, slot), &[0; ROOT_SLOT_SIZE]);
         }
         for &shard in &self.stale_shards {
@@ -441,17 +447,27 @@ impl Ledger {
             self.regions = regions;
             self.stale_chunks.clear();
         }
+        self.stale_shards.clear();
         for (shard, record) in attempt.shards {
             self.shards[usize::from(shard.0)] = record;
+            if self.unreadable.remove(&shard).is_some() {
+                // Its other slot is bad.
+                self.stale_shards.insert(shard);
+            }
         }
         self.root_blocks.extend(attempt.root_blocks);
-        self.stale_shards.clear();
         self.blanks.clear();
     }
 
     /// The attempt has failed, but any part of it may be on the device.
     pub(crate) fn abandon(&mut self, attempt: Attempt) {
-        self.stale_shards.extend(attempt.shards.keys());
+        for shard in attempt.shards.keys() {
+            if self.unreadable.contains_key(shard) {
+                self.blanks.insert((*shard, self.shards[usize::from(shard.0)].spare));
+            } else {
+                self.stale_shards.insert(*shard);
+            }
+        }
         self.stale_chunks.extend(attempt.chunks);
     }
 }

@@ -91,6 +91,11 @@ fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) 
 fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, turn: &mut Turn<'_>) {
     let shard = turn.chunks.waiting.remove(&ticket);
     match (element, shard) {
+        // The shard was given up. A checkpoint may wait for a chunk for its log records.
+        (Some(chunk), Some(shard)) if shards.is_given_up(shard) => {
+            turn.chunks.add(chunk);
+            turn.waits.wake_all(WaitKey::Chunk(shard));
+        }
         (Some(chunk), Some(shard)) if !turn.chunks.host.take(chunk) => {
             turn.chunks.reserve_for(shard, chunk);
         }

@@ -1,6 +1,7 @@
 //! Events, routed to the machines that they concern.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use warren_base::{BlockNo, CellId, Errno, Ino, ShardId};
 use warren_proto::control::{Order, Report};
@@ -260,7 +261,8 @@ impl Core {
                     probe(turn);
                 }
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
-                turn.effects.push(Effect::Wake(turn.now.monotonic + READ_PAUSE));
+                let pause = if result.is_ok() { Duration::ZERO } else { READ_PAUSE };
+                turn.effects.push(Effect::Wake(turn.now.monotonic + pause));
             }
             Unread::Damaged => {
                 self.give_up(shard, errno, turn);

@@ -79,9 +79,9 @@ pub(crate) enum Unread {
 }
 
 /// Attempts to read a block that a task needs: if the device refuses the read, and if it returns
-/// damaged contents. And the pause between two attempts.
+/// damaged contents. And the pause after a refusal.
 const REFUSED_MAX: u32 = 50;
-const DAMAGED_MAX: u32 = 5;
+const DAMAGED_MAX: u32 = 8;
 pub(crate) const READ_PAUSE: Duration = Duration::from_millis(100);
 
 impl Io {

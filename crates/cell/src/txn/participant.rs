@@ -80,6 +80,12 @@ fn writes(mode: LockMode) -> bool {
     matches!(mode, LockMode::IntentWrite | LockMode::Write)
 }
 
+/// Whether no fault is planted that refuses one of these changes.
+fn may_make(changes: &[Change], turn: &Turn<'_>) -> Result<(), Stop> {
+    let is_refused = |change: &Change| turn.plants(Plant::RefuseDecided(change.shard()));
+    if changes.iter().any(is_refused) { Err(Errno::EIO.into()) } else { Ok(()) }
+}
+
 impl Participants {
     /// A transaction happened that may not be made here.
     pub(crate) fn again(
@@ -293,6 +299,7 @@ impl Participants {
         let Some((client, promised)) = self.known.get(&txn).map(Participant::promised) else {
             return Ok(());
         };
+        may_make(&changes, turn)?;
         let room = ready(shards, &changes, client, &mut task.state, Some(promised), turn)?;
         make(shards, &changes, client, room, turn);
         self.applied.insert(txn);
@@ -314,6 +321,7 @@ impl Participants {
         };
         let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
         if !self.applied.contains(&txn) {
+            may_make(&changes, turn)?;
             let (client, room) = match self.known.get(&txn).map(Participant::promised) {
                 Some((client, promised)) => {
                     let state = &mut task.state;

@@ -16,6 +16,7 @@ use warren_disk::{
     BlockPtr, Extent, Inode, KeptRecords, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, Tree, Value,
     seal_record,
 };
+use warren_pool::PoolMessage;
 use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::{
     AccessMode, Answer, Capability, CapabilityKey, Cause, CreateFlags, Credentials, FileKind,
@@ -134,6 +135,8 @@ pub struct Bench {
     pub fails: Option<Errno>,
     /// Blocks that cannot be read.
     unreadable: BTreeSet<BlockNo>,
+    /// So many of the next reads bring a block that is damaged.
+    pub damaged_reads: u32,
     /// Whether writes to chunks do not finish, and those that are held.
     pub is_slow: bool,
     under_way: Vec<Effect>,
@@ -164,6 +167,28 @@ impl Bench {
         bench.apply(Event::Tick);
         bench.admit(CLIENT);
         bench
+    }
+
+    /// A cell with a peer in whose pool there is no free chunk here.
+    pub fn without_chunks(image: &Image) -> Self {
+        let mut bench = Self::new(image, true);
+        bench.config.free_chunks.clear();
+        bench.cell = Cell::new(bench.config.clone(), WHEN, &mut bench.effects);
+        bench.apply(Event::Tick);
+        bench.admit(CLIENT);
+        bench.hear(PeerBody::Pool(PoolMessage::Hello));
+        bench.hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
+        bench
+    }
+
+    /// The peer sends a chunk that the cell has asked for.
+    pub fn give_chunk(&mut self, chunk: u64) {
+        let search = self.sent.iter().rev().find_map(|body| match body {
+            PeerBody::Pool(PoolMessage::Pull { search, .. }) => Some(*search),
+            _ => None,
+        });
+        let (search, elements) = (search.expect("it has asked"), vec![chunk]);
+        self.hear(PeerBody::Pool(PoolMessage::Transfer { search, elements, left: 0 }));
     }
 
     /// A cell that finds these records in its log after a power failure.
@@ -250,6 +275,7 @@ impl Bench {
             wants: false,
             fails: None,
             unreadable,
+            damaged_reads: 0,
             is_slow: false,
             under_way: Vec::new(),
             broken_device: false,
@@ -379,7 +405,10 @@ impl Bench {
                         Some(block) if self.unreadable.contains(&block) => result = Err(Errno::EIO),
                         Some(block) if block.0 < LOG.start.0 + LOG.blocks => {
                             let bytes = self.device.get(&block).map_or(&ZEROS[..], |bytes| bytes);
-                            self.memory.frame_mut(frame).copy_from_slice(bytes);
+                            let into = self.memory.frame_mut(frame);
+                            into.copy_from_slice(bytes);
+                            into[100] ^= u8::from(self.damaged_reads > 0);
+                            self.damaged_reads = self.damaged_reads.saturating_sub(1);
                         }
                         _ => result = Err(Errno::EIO),
                     }

@@ -255,3 +255,43 @@ fn new_directories_are_placed_in_other_shards() {
     bench.apply(Event::Order(Order::GivenUp { shard: ShardId(1) }));
     assert_eq!(homes(&mut bench, "after"), [ShardId(0)].into());
 }
+
+#[test]
+fn a_block_that_came_damaged_is_read_again_before_its_shard_is_given_up() {
+    for (reads, is_given_up) in [(1, false), (14, false), (16, true)] {
+        let mut bench = Bench::new(&Image::new(), false);
+        assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+        // The roots of both shards are read in turn.
+        bench.damaged_reads = reads;
+        bench.cut_power();
+        assert_eq!(!bench.given_up.is_empty(), is_given_up, "{reads} reads");
+    }
+}
+
+#[test]
+fn a_chunk_that_comes_when_its_shard_is_given_up_stays_free() {
+    let mut bench = Bench::without_chunks(&Image::new());
+    let waits = |bench: &mut Bench, n: u32| {
+        bench.ask(create(DIR, &format!("file {n}"), FileKind::Regular)).is_none()
+    };
+    assert!((0..10_000).any(|n| waits(&mut bench, n)), "its chunk is full");
+    let waiting = bench.seq;
+    break_shard(&mut bench);
+    assert_eq!(bench.answers.remove(&waiting), Some(Err(Errno::EIO)));
+    bench.give_chunk(30);
+    let handle = file_in(&mut bench, Ino::ROOT, "of another shard");
+    assert!(bench.call(write(handle)).is_ok());
+}
+
+#[test]
+fn a_checkpoint_gets_a_chunk_for_log_records_from_another_cell() {
+    let mut bench = Bench::without_chunks(&Image::new());
+    file_in(&mut bench, DIR, "kept");
+    break_shard(&mut bench);
+    assert_eq!(bench.ask(Request::Sync), None, "there is no chunk here");
+    let sync = bench.seq;
+    bench.give_chunk(30);
+    assert_eq!(bench.answers.remove(&sync), Some(Ok(Reply::Done)));
+    assert_eq!(bench.kept(1).shard, ShardId(1));
+    assert!(bench.call(create(Ino::ROOT, "after", FileKind::Regular)).is_ok());
+}

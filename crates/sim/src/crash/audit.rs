@@ -7,11 +7,21 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Attr, FileKind, FileName, Position, Reply, Request, XattrName};
 
+use super::damage::shard;
 use super::model::{Effect, Entries, Model, Object, ObjectNo, OperationNo, ROOT, Versions, Xattrs};
 use super::{Halt, World};
 
 /// Bytes read at once.
 const PIECE: usize = 48 * 1024;
+
+/// What the damaged shard keeps from being read.
+#[derive(Default)]
+struct Unread {
+    objects: BTreeSet<ObjectNo>,
+    /// Only such objects lead there, so it may not be there; it must if all versions do.
+    maybe: BTreeSet<ObjectNo>,
+    required: BTreeSet<ObjectNo>,
+}
 
 /// One client's tree, as far as it was read.
 struct Reading {
@@ -24,6 +34,7 @@ struct Reading {
     versions: BTreeMap<ObjectNo, OperationNo>,
     /// Directories are last, so that they are read first.
     todo: Vec<ObjectNo>,
+    unread: Unread,
 }
 
 impl World {
@@ -37,13 +48,30 @@ impl World {
                 names: BTreeMap::new(),
                 links: BTreeMap::new(),
                 versions: BTreeMap::new(),
-                todo: vec![ROOT],
+                todo: Vec::new(),
+                unread: Unread::default(),
             };
+            look_for_unsure(&mut reading);
+            reading.todo.push(ROOT);
             while let Some(object) = reading.todo.pop() {
-                self.read_object(object, &mut reading)
-                    .map_err(|halt| halt.within(&format!("client {at}, object {object}")))?;
+                let read = match self.is_to_read(object, &mut reading) {
+                    Ok(true) => self.read_object(object, &mut reading),
+                    other => other.map(|_| ()),
+                };
+                match read {
+                    Err(Halt::Unreadable) => leave_out(object, &mut reading),
+                    read => {
+                        let what = || format!("client {at}, object {object}");
+                        read.map_err(|halt| halt.within(&what()))?;
+                    }
+                }
             }
-            for (object, links) in &reading.links {
+            add_unread(&mut reading);
+            if !reading.unread.objects.is_empty() {
+                self.fleet.count("a tree read back but for a damaged shard");
+            }
+            let is_sure = |object: &ObjectNo| !reading.may_be.object(*object).unsure;
+            for (object, links) in reading.links.iter().filter(|(object, _)| is_sure(object)) {
                 let names = reading.names.get(object).copied().unwrap_or(0);
                 if *links != names {
                     let text =
@@ -60,6 +88,10 @@ impl World {
     fn read_object(&mut self, object: ObjectNo, reading: &mut Reading) -> Result<(), Halt> {
         let expected = reading.may_be.object(object).clone();
         let ino = expected.ino.expect("bound when its name was seen");
+        // Which of its versions was left is not known of what could not be read once.
+        if expected.unsure && Some(ino.shard()) == shard(&self.fleet) {
+            return Err(Halt::Unreadable);
+        }
         let Reply::Attr { attr, .. } = self.call(Request::GetAttr { ino })? else {
             return broken("no attributes".into());
         };
@@ -152,10 +184,14 @@ impl World {
         for (name, object) in version.iter() {
             let (ino, _) = listed[name];
             let asked = Request::Lookup { dir, name: FileName::new(name).expect("legal") };
-            let entry = self.call(asked)?;
-            if !matches!(&entry, Reply::Entry(entry) if entry.ino == ino) {
-                return broken(format!("{} leads to {entry:?}", name.escape_ascii()));
+            let is_damaged = |ino: Ino| Some(ino.shard()) == shard(&self.fleet);
+            let may_fail = is_damaged(dir) || is_damaged(ino);
+            match self.ask(asked)? {
+                Err(Errno::EIO) if may_fail => {}
+                Ok(Reply::Entry(entry)) if entry.ino == ino => {}
+                other => return broken(format!("{} leads to {other:?}", name.escape_ascii())),
             }
+            reading.unread.maybe.remove(object);
             let bound = reading.may_be.object_mut(*object);
             bound.ino = Some(ino);
             let names = reading.names.entry(*object).or_default();
@@ -221,12 +257,39 @@ impl World {
     }
 
     fn call(&mut self, request: Request) -> Result<Reply, Halt> {
+        let is_damaged = request.shard().is_some_and(|of| Some(of) == shard(&self.fleet));
+        self.ask(request.clone())?.map_err(|errno| match errno {
+            Errno::EIO if is_damaged => Halt::Unreadable,
+            errno => Halt::Broken(format!("{request:?}: {errno:?}")),
+        })
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Result<Reply, Errno>, Halt> {
         let at = self.auditor();
-        self.send(at, request.clone(), &[], None);
+        self.send(at, request, &[], None);
         self.pump(|world| world.clients[at].answer.is_some())?;
         let (from, answer) = self.clients[at].answer.take().expect("it was waited for");
         self.answered_from = from;
-        answer.map_err(|errno: Errno| Halt::Broken(format!("{request:?}: {errno:?}")))
+        Ok(answer)
+    }
+
+    /// Whether the object is there and was not read. One to which only directories lead that cannot
+    /// be read need not be there.
+    fn is_to_read(&mut self, object: ObjectNo, reading: &mut Reading) -> Result<bool, Halt> {
+        if reading.found.contains_key(&object) || reading.unread.objects.contains(&object) {
+            return Ok(false);
+        }
+        if !reading.unread.maybe.contains(&object) {
+            return Ok(true);
+        }
+        let ino = reading.may_be.object(object).ino.expect("known of what is looked at");
+        match self.ask(Request::GetAttr { ino })? {
+            // It is about to go.
+            Ok(Reply::Attr { attr, .. }) if attr.nlink > 0 => Ok(true),
+            Ok(_) | Err(Errno::ESTALE) if !reading.unread.required.contains(&object) => Ok(false),
+            Ok(_) | Err(Errno::ESTALE) => broken("is gone, and was promised".into()),
+            Err(_) => Ok(true),
+        }
     }
 
     fn payload(&self, len: usize) -> Vec<u8> {
@@ -257,6 +320,53 @@ impl World {
                 model.apply(&effect, None);
             }
         }
+    }
+}
+
+/// What only directories lead to that cannot be read is looked at by its number.
+fn look_for_unsure(reading: &mut Reading) {
+    let objects = reading.may_be.objects.iter();
+    let unsure = objects.filter(|(_, object)| object.unsure && object.ino.is_some());
+    let is_dir = |no: &ObjectNo| reading.may_be.object(*no).kind == FileKind::Directory;
+    let (dirs, files): (Vec<_>, Vec<_>) = unsure.map(|(no, _)| *no).partition(is_dir);
+    reading.unread.maybe = dirs.iter().chain(&files).copied().collect();
+    reading.todo = files.into_iter().chain(dirs).collect();
+}
+
+/// The object cannot be read. If it is a directory, what it may lead to is looked at by its number.
+fn leave_out(object: ObjectNo, reading: &mut Reading) {
+    reading.unread.objects.insert(object);
+    let entries = reading.may_be.object(object).entries.clone();
+    let children = |version: &Rc<Entries>| version.values().copied().collect::<BTreeSet<_>>();
+    let all: BTreeSet<ObjectNo> = entries.all().flat_map(children).collect();
+    for child in all {
+        let known = reading.may_be.object_mut(child);
+        let was_unsure = std::mem::replace(&mut known.unsure, true);
+        if known.ino.is_none() {
+            continue;
+        }
+        let is_dir = known.kind == FileKind::Directory;
+        let place = if is_dir { reading.todo.len() } else { 0 };
+        reading.todo.insert(place, child);
+        if !reading.names.contains_key(&child) {
+            reading.unread.maybe.insert(child);
+        }
+        let names_it = |version: &Rc<Entries>| version.values().any(|named| *named == child);
+        if !was_unsure && entries.all().all(names_it) {
+            reading.unread.required.insert(child);
+        }
+    }
+}
+
+/// What cannot be read stays as it was, as far as is known.
+fn add_unread(reading: &mut Reading) {
+    let Reading { may_be, found, unread, .. } = reading;
+    for (no, object) in found.iter_mut() {
+        object.unsure = may_be.object(*no).unsure;
+    }
+    let there: BTreeSet<ObjectNo> = found.keys().chain(&unread.objects).copied().collect();
+    for no in &unread.objects {
+        found.insert(*no, may_be.object(*no).unread(|child| there.contains(&child)));
     }
 }
 

@@ -11,6 +11,7 @@ use warren_proto::{
 };
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
+use super::damage::{excuses, is_unsure};
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
 use super::{Own, POOL_BYTES, World};
@@ -179,8 +180,9 @@ impl World {
         if let (Effect::Write { object, at: None, bytes }, Reply::Written { size, .. }) =
             (effect, reply)
         {
-            let expected = model.object(*object).content.now().len() + bytes.len();
-            if *size != expected as u64 {
+            let object = model.object(*object);
+            let expected = object.content.now().len() + bytes.len();
+            if *size != expected as u64 && !object.unsure {
                 let rule = format!("an append ended at {size}, not at {expected}");
                 return self.fleet.fail(rule);
             }
@@ -196,8 +198,12 @@ impl World {
     /// Every request of a client is possible, unless the device fails for it, or space is short.
     fn refused(&mut self, at: usize, from: CellId, request: &Request, errno: Errno) {
         let (asked_at, _) = self.clients[at].asked;
+        let model = self.clients[at].model.as_ref().expect("a client that works has one");
         let excused = match errno {
-            Errno::EIO => self.fleet.incidents.excuse_io(request, from, asked_at),
+            Errno::EIO => {
+                self.fleet.incidents.excuse_io(request, from, asked_at)
+                    || excuses(&self.fleet, model, request, errno)
+            }
             Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
             Errno::ENOSPC => {
                 let may_be_full = self.is_space_short() || self.fleet.backing == Backing::OnDemand;
@@ -205,13 +211,15 @@ impl World {
             }
             _ => false,
         };
+        let excused = excused || is_unsure(&self.fleet, model, request, errno);
         if !excused {
             return self.fleet.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
         }
         self.fleet.count(match errno {
             Errno::EIO => "an operation failed",
             Errno::EROFS => "a change refused after a failed flush",
-            _ => "no space",
+            Errno::ENOSPC => "no space",
+            _ => "refused for what a damaged shard may hold",
         });
     }
 

@@ -100,6 +100,8 @@ pub struct Object {
     /// The target of a symbolic link.
     pub target: Box<[u8]>,
     pub handle: Option<Handle>,
+    /// It cannot be read, or directories that cannot be read may lead to it.
+    pub unsure: bool,
     /// The directories in which, and the operations by which, the file took the name of another.
     replaced: Vec<(ObjectNo, OperationNo)>,
 }
@@ -115,6 +117,7 @@ impl Object {
             xattrs: Versions::new(Rc::default()),
             target: target.into(),
             handle: None,
+            unsure: false,
             replaced: Vec::new(),
         }
     }
@@ -127,6 +130,19 @@ impl Object {
         };
         let since = self.replaced.iter().filter(is_there).map(|(_, by)| *by).max().unwrap_or(0);
         self.content.since(since).iter().map(|(_, content)| Rc::clone(content)).collect()
+    }
+
+    /// An object that cannot be read, as it is now, with the entries that lead to what is there.
+    pub fn unread(&self, is_there: impl Fn(ObjectNo) -> bool) -> Self {
+        let mut entries = (**self.entries.now()).clone();
+        entries.retain(|_, object| is_there(*object));
+        Self {
+            entries: Versions::new(Rc::new(entries)),
+            content: Versions::new(Rc::clone(self.content.now())),
+            xattrs: Versions::new(Rc::clone(self.xattrs.now())),
+            unsure: true,
+            ..Self::new(self.kind, self.ino, *self.mode.now(), &self.target)
+        }
     }
 
     fn promise(&mut self) {

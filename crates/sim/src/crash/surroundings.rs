@@ -6,7 +6,7 @@ use warren_proto::Answered;
 use warren_supervisor::{ConnectionNo, Failure};
 
 use super::{Own, Stage, World};
-use crate::fleet::{Fleet, Surroundings};
+use crate::fleet::{Fleet, Surroundings, check_named};
 
 impl Surroundings for World {
     type Own = Own;
@@ -63,6 +63,9 @@ impl Surroundings for World {
     }
 
     fn fleet_ended(&mut self, result: Result<(), Failure>) {
+        if let Some(shard) = super::damage::given_up(&self.fleet).filter(|_| result.is_ok()) {
+            check_named(&mut self.fleet, shard);
+        }
         self.stage = Stage::Ended(result);
     }
 }

@@ -203,20 +203,36 @@ impl Disk {
         self.image
     }
 
-    /// The damage that fsck finds on the first `blocks` of it, except irrelevant findings, as text.
-    pub fn damage(
-        &self,
-        blocks: u64,
-        matters: impl Fn(&warren_fsck::Finding) -> bool,
-    ) -> Option<String> {
+    /// What fsck finds on the first `blocks` of it.
+    pub fn check(&self, blocks: u64) -> warren_fsck::Report {
         let mut read = |block: BlockNo, into: &mut [u8]| {
             into.copy_from_slice(self.block(block));
             Ok(())
         };
         let options = warren_fsck::Options { contents: true, ..warren_fsck::Options::default() };
-        let report = warren_fsck::check(options, blocks, &mut read, &mut |_| {});
+        warren_fsck::check(options, blocks, &mut read, &mut |_| {})
+    }
+
+    /// A bit of a block flips.
+    pub fn flip(&mut self, block: BlockNo, bit: usize) {
+        let mut durable = *self.durable_block(block);
+        let flip = |bytes: &mut Block| bytes[bit / 8] ^= 1 << (bit % 8);
+        flip(&mut durable);
+        self.durable.insert(block, Rc::new(durable));
+        let cached = self.cached.get_mut(&block).into_iter().flatten();
+        cached.for_each(|(_, bytes)| flip(Rc::make_mut(bytes)));
+    }
+
+    /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
+    pub fn damage(
+        &self,
+        blocks: u64,
+        matters: impl Fn(&warren_fsck::Finding, &[warren_fsck::Finding]) -> bool,
+    ) -> Option<String> {
+        let report = self.check(blocks);
         let is_damage = |finding: &&warren_fsck::Finding| {
-            finding.severity() == warren_fsck::Severity::Damage && matters(finding)
+            finding.severity() == warren_fsck::Severity::Damage
+                && matters(finding, &report.findings)
         };
         let findings = report.findings.iter().filter(is_damage).take(FINDINGS_SHOWN);
         let findings: String = findings.map(|finding| format!("\n    {finding}")).collect();

@@ -2,13 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use warren_base::{CellId, Epoch, Instant};
+use warren_base::{CellId, Epoch, Instant, ShardId};
 use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
 use warren_proto::Answered;
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect as SupervisorEffect, Event as SupervisorEvent, Verdict};
 
+use super::image::has_records;
 use super::io::Doing;
 use super::kill::{kill_cell, look_at_slots, offer, start_successor};
 use super::memory::SharedMemory;
@@ -245,6 +246,9 @@ impl<H> Fleet<H> {
             Effect::AwaitsLock { .. } => {}
             Effect::Send { to, message } => self.send_peer(id, to, message),
             Effect::Report(report) => {
+                if let Report::GivenUp { shard, .. } = report {
+                    note_given_up(self, id, shard);
+                }
                 if matches!(report, Report::Stuck { .. }) {
                     self.is_stuck = true;
                     self.count("a full log that the device refuses");
@@ -278,6 +282,21 @@ impl<H> Fleet<H> {
                 self.queue.plan(at, Happening::Tick { cell: id, epoch, at });
             }
         }
+    }
+}
+
+/// The cell has given a shard up. Where the campaign damages one, that is the only one.
+fn note_given_up<H>(fleet: &mut Fleet<H>, id: CellId, shard: ShardId) {
+    let is_checkpointing = fleet.incidents.is_checkpointing;
+    let had_records = !is_checkpointing && has_records(fleet, id, shard);
+    match &mut fleet.incidents.damage {
+        None => {}
+        Some(damage) if damage.shard == shard => {
+            damage.had_records |= had_records && !damage.is_given_up;
+            damage.is_given_up = true;
+            fleet.count("a shard given up");
+        }
+        Some(_) => fleet.fail(format!("{id} gives up {shard:?}, which is sound")),
     }
 }
 
@@ -347,12 +366,29 @@ pub fn notify_supervisor<W: Surroundings>(world: &mut W, event: SupervisorEvent)
     fleet.count_ended(&event);
     let mut supervisor = fleet.supervisor.supervisor.take().expect("it does one thing at a time");
     let mut effects = Vec::new();
+    let given_up = match &event {
+        warren_supervisor::Event::Report { from, epoch, report: Report::GivenUp { shard, .. } } => {
+            Some(*shard).filter(|_| fleet.is_running(*from, *epoch))
+        }
+        _ => None,
+    };
     supervisor.apply(fleet.now, fleet.wall(), event, &mut effects);
     fleet.supervisor.supervisor = Some(supervisor);
     while world.fleet_mut().draw_supervisors_death(&effects) {
         effects = adopt::replace_supervisor(world, effects);
     }
+    if let Some(shard) = given_up {
+        check_named(world.fleet_mut(), shard);
+    }
     follow(world, effects);
+}
+
+/// Whether the status names a shard that was reported as given up.
+pub fn check_named<H>(fleet: &mut Fleet<H>, shard: ShardId) {
+    let status = fleet.supervisor().status();
+    if !status.given_up.iter().any(|(named, _)| *named == shard) {
+        fleet.fail(format!("the status does not name {shard:?}, which was given up"));
+    }
 }
 
 pub(super) fn follow<W: Surroundings>(world: &mut W, effects: Vec<SupervisorEffect>) {

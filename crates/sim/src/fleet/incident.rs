@@ -10,8 +10,10 @@
 //! The last line has two reasons: durable data depends on other cells' logs, and a cell with a
 //! failed write makes nothing durable before a checkpoint has written everything again.
 
-use warren_base::CellId;
+use warren_base::{CellId, ShardId};
 use warren_proto::Request;
+
+use crate::history::Excuses;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
@@ -30,15 +32,63 @@ struct Incident {
     at: u64,
 }
 
+/// What of a shard was damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// Its root slots, the root of its tree, another node of its tree: on the device.
+    Slots,
+    Root,
+    Node,
+    /// A record of its cell's log.
+    Record,
+    /// Its cell cannot make what other cells have decided.
+    Apply,
+}
+
+/// The shard that the campaign has damaged.
+#[derive(Clone, Copy, Debug)]
+pub struct Damage {
+    pub shard: ShardId,
+    /// A cell has reported that it has given the shard up.
+    pub is_given_up: bool,
+    /// The log had records of the shard then, and no checkpoint was being made.
+    pub had_records: bool,
+}
+
 /// All faults in a life of the fleet, in order.
 #[derive(Default, Debug)]
 pub struct Incidents {
     all: Vec<Incident>,
+    /// Of all lives.
+    pub damage: Option<Damage>,
+    /// A checkpoint is being made.
+    pub is_checkpointing: bool,
     /// Finished checkpoints, and their places in the order of events.
     switched: Vec<(u64, u64)>,
 }
 
 impl Incidents {
+    /// Another life begins. What was damaged stays so; what its cell has made of it may be lost.
+    pub fn begin_anew(&mut self) {
+        let damage = self.damage.map(|it| Damage { is_given_up: false, had_records: false, ..it });
+        *self = Self { damage, ..Self::default() };
+    }
+
+    /// What excuses any call that needs the damaged shard.
+    pub fn excuses(&self) -> Excuses {
+        if self.has_damage() { Excuses::DAMAGED } else { Excuses::default() }
+    }
+
+    /// Whether a shard was damaged.
+    pub const fn has_damage(&self) -> bool {
+        self.damage.is_some()
+    }
+
+    /// Whether the shard is the one that was damaged.
+    pub fn is_damaged(&self, shard: ShardId) -> bool {
+        self.damage.is_some_and(|damage| damage.shard == shard)
+    }
+
     pub fn read_failed(&mut self, by: CellId, at: u64) {
         self.all.push(Incident { what: What::Read, by: Some(by), at });
     }

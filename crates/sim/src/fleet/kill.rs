@@ -39,7 +39,7 @@ impl<H> Fleet<H> {
     }
 
     /// Whether the fleet continues if the cell's process ends now.
-    pub(super) fn may_be_lost(&self, id: CellId) -> bool {
+    pub fn may_be_lost(&self, id: CellId) -> bool {
         self.is_served() && self.may_end(id)
     }
 

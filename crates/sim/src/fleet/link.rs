@@ -137,8 +137,14 @@ impl<H> Fleet<H> {
                 self.switched_at = self.place();
                 self.incidents.switched(number, self.switched_at);
                 self.count("a checkpoint");
+                self.incidents.is_checkpointing = false;
             }
-            Order::Failed { .. } => self.count("a checkpoint that failed"),
+            Order::Drain { .. } => self.incidents.is_checkpointing = true,
+            Order::Abandoned { .. } => self.incidents.is_checkpointing = false,
+            Order::Failed { .. } => {
+                self.count("a checkpoint that failed");
+                self.incidents.is_checkpointing = false;
+            }
             Order::Replay => self.count("logs replayed"),
             _ => {}
         }

@@ -20,6 +20,13 @@ const RECOVERY_FRAMES: u32 = 4096;
 /// More epochs than one cell has in one life.
 const EPOCHS_OF_A_LIFE: u32 = 1000;
 
+/// Whether no cell is left of those that the fleet began with. The free chunks of all are lost then
+/// until a checkpoint has counted.
+pub fn has_replaced_all<H>(fleet: &Fleet<H>) -> bool {
+    let first = Epoch(fleet.lives * EPOCHS_OF_A_LIFE);
+    fleet.cells.iter().all(|host| host.epoch > first)
+}
+
 /// The ledger on the device; an error if it is no pool that can be opened.
 pub fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
     let read = |block: BlockNo, count: u64| {
@@ -75,9 +82,10 @@ impl<H> Fleet<H> {
             };
             let config = self.cell_config((id, epoch), cells, &ledger, log);
             let frames = CellConfig::frames_total(config.frames, config.log.area);
+            let frames = (config.frames, frames as usize);
             let mut effects = Vec::new();
             let cell = Cell::new(config, self.clock(), &mut effects);
-            self.cells.push(CellHost::new(cell, epoch, frames as usize, self.disk.errors));
+            self.cells.push(CellHost::new(cell, epoch, frames, self.disk.errors));
             started.push((id, effects));
         }
         let config = Config {
@@ -203,10 +211,13 @@ fn old_log(id: CellId, cells: u16, ledger: &Ledger, recovery: Recovery) -> LogCo
 }
 
 impl CellHost {
-    fn new(cell: Cell, epoch: Epoch, frames: usize, errors_seen: u64) -> Self {
+    /// `frames`: those of its cache, and all.
+    fn new(cell: Cell, epoch: Epoch, frames: (u32, usize), errors_seen: u64) -> Self {
+        let (cache_frames, frames) = frames;
         Self {
             cell: Some(cell),
             epoch,
+            cache_frames,
             frames: vec![None; frames],
             in_flight: BTreeMap::new(),
             errors_seen,

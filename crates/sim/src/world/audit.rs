@@ -17,9 +17,11 @@ pub struct Audit {
 }
 
 impl Audit {
-    pub fn new() -> Self {
+    /// From the root, and from these inodes, to which nothing may lead that can be read.
+    pub fn of(known: Vec<(Ino, FileKind)>) -> Self {
         let mut audit = Self::default();
         audit.inspect(Ino::ROOT, FileKind::Directory);
+        known.into_iter().for_each(|(ino, kind)| audit.inspect(ino, kind));
         audit
     }
 

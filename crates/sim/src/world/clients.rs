@@ -530,7 +530,7 @@ impl World {
         }
         self.check_granted(at, &answer, granted);
         self.check_sync(&operation, &answer);
-        if self.audit.is_some() && answer == Err(Errno::EIO) {
+        if self.audit.is_some() && answer == Err(Errno::EIO) && !self.fleet.incidents.has_damage() {
             self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
         }
         if !matches!(answer, Ok(Reply::Moved(_))) {
@@ -634,7 +634,7 @@ impl World {
             Ok(_) if self.fleet.flush_failed_at.is_some_and(|at| at < operation.invoked) => {
                 self.fleet.fail("a sync is answered though a flush had failed".to_owned());
             }
-            Err(Errno::EIO) if self.supervisor_failed() => {
+            Err(Errno::EIO) if self.fleet.supervisor_faults > 0 => {
                 self.fleet.count("a sync returned a failure")
             }
             _ => {}
@@ -734,7 +734,7 @@ impl World {
             _ => {}
         }
         // An inode that is gone has nothing left to release.
-        if matches!(errno, Errno::ESTALE | Errno::EBADF | Errno::ENOENT) {
+        if super::damage::is_gone(&self.fleet, request, errno) {
             let holdings = &mut self.slot(at).holdings;
             if let Request::Close { handle } = request {
                 holdings.handles.retain(|(held, _)| held != handle);
@@ -839,7 +839,7 @@ impl World {
 
     /// A read changes the access time without waiting for the fronts' copies of it.
     fn excuses_of_copies(&self, at: At) -> Excuses {
-        let mut excuses = Excuses::default();
+        let mut excuses = self.fleet.incidents.excuses();
         excuses.set(Excuses::OLD_ATIME, self.clients[at.client].front.is_some());
         excuses
     }

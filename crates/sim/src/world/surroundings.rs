@@ -75,7 +75,8 @@ impl Surroundings for World {
 
     fn fleet_ended(&mut self, result: Result<(), Failure>) {
         match result {
-            Ok(()) => {}
+            Ok(()) if self.is_lost() => {}
+            Ok(()) => super::damage::check_status(&mut self.fleet),
             // The cell's death left the current checkpoint unknown.
             Err(Failure::CellExited { .. }) if self.fleet.may_be_read_only() => {
                 self.fleet.count("a cell killed that could have no successor");

@@ -153,6 +153,50 @@ fn slots_of_a_lost_shard_stay_but_what_was_never_committed_is_blanked() {
     assert!(pool.load().expect("sound").unreadable().contains_key(&ShardId(0)));
 }
 
+/// A supervisor takes over while a cell serves the shard, and one slot of it has become bad.
+#[test]
+fn a_shard_with_a_bad_slot_is_never_taken_for_unused() {
+    for superblock in [2, 3] {
+        let mut pool = Pool::new();
+        let layout = pool.superblock.layout;
+        let places = [0, 1].map(|slot| layout.root_slot(ShardId(0), slot));
+        // The newest slot that counts is bad. The other one was never committed, or is older.
+        let bad = &places[superblock - 2];
+        pool.superblock.generation = superblock as u64;
+        pool.blocks.get_mut(&bad.block).expect("a block")[bad.offset + 48] ^= 1;
+        let mut ledger = pool.load().expect("the other shards are sound");
+        assert!(ledger.unreadable().contains_key(&ShardId(0)));
+        let root = ShardRoot {
+            shard: ShardId(0),
+            root: None,
+            height: 0,
+            next_sequence: 9,
+            inodes: 1,
+            blocks: 1,
+        };
+        let written = Written { roots: vec![root], ..Written::default() };
+        let attempt = ledger.attempt(4, false, &[(CELL, written)], &[CELL; 4]).expect("legal");
+        let attempt = attempt.expect("something changed");
+        let before = (pool.superblock.clone(), pool.blocks.clone());
+        // The power is cut before the superblock is written, or the attempt fails.
+        pool.blocks.extend(attempt.writes());
+        assert!(pool.load().expect("sound").unreadable().contains_key(&ShardId(0)));
+        // It is committed, and so is another one.
+        (pool.superblock, pool.blocks) = before;
+        pool.commit(&attempt);
+        ledger.commit(attempt);
+        assert_eq!(
+            pool.load().expect("sound").root(ShardId(0)).map(|it| it.next_sequence),
+            Some(9)
+        );
+        pool.commit(&ledger.opening(5, 1));
+        assert_eq!(
+            pool.load().expect("sound").root(ShardId(0)).map(|it| it.next_sequence),
+            Some(9)
+        );
+    }
+}
+
 /// A bad slot beside a slot of the last checkpoint would be in doubt after any later checkpoint.
 #[test]
 fn a_bad_slot_that_is_the_older_is_never_in_doubt() {

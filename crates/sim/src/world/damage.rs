@@ -1,0 +1,135 @@
+//! What the damage of one shard means in this world: when it is done, how the history knows of it,
+//! and what must hold at the end of a fleet.
+
+use std::rc::Rc;
+
+use warren_base::{ClientId, Errno, Ino};
+use warren_fsck::Finding;
+use warren_proto::Request;
+
+use crate::damage::{Plan, damage, explains, named_by};
+use crate::fleet::incident::{Damage, How};
+use crate::fleet::{Fleet, check_named, has_replaced_all, load_ledger};
+use crate::history::{Action, DamagedShard, Excuses, Operation, Window};
+use crate::model::{State, is_tied};
+
+/// What is to be damaged, and when.
+#[derive(Default)]
+pub struct Due {
+    plan: Option<Plan>,
+    /// So many calls are left then.
+    at: u64,
+}
+
+impl Due {
+    pub fn draw(seed: u64, calls: u64) -> Self {
+        let plan = Plan::draw(seed);
+        Self { at: calls * plan.moment / 1000, plan: Some(plan) }
+    }
+
+    /// Whether cells keep few tree nodes.
+    pub fn evicts(&self) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.evicts)
+    }
+
+    pub fn take(&mut self, calls_left: u64) -> Option<Plan> {
+        self.plan.take_if(|_| calls_left <= self.at)
+    }
+
+    /// There was no shard that it could be done to: it is tried again before another call.
+    pub fn put_back(&mut self, plan: Plan, calls_left: u64) {
+        self.plan = Some(plan);
+        self.at = calls_left.saturating_sub(1);
+    }
+}
+
+/// What nothing could be done to while the fleet ran is damaged on the device of a stopped fleet.
+/// Returns whether it was.
+pub fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
+    fleet.plant = fleet.plant.filter(|_| fleet.incidents.damage.is_none());
+    let Some(mut plan) = due.plan.take() else { return false };
+    if matches!(plan.how, How::Record | How::Apply) {
+        plan.how = *plan.rng.pick(&[How::Slots, How::Root, How::Node]);
+    }
+    let is_done = damage(fleet, plan.how, &[], &mut plan.rng).is_some();
+    if is_done {
+        fleet.count("a shard damaged between two fleets");
+    }
+    is_done
+}
+
+/// What the history says of it.
+pub fn operation<H>(fleet: &mut Fleet<H>, process: usize) -> Operation {
+    let damage = fleet.incidents.damage.expect("just done");
+    let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
+    let superblock = ledger.superblock();
+    let damaged = DamagedShard {
+        shard: damage.shard,
+        shards: superblock.layout.shards(),
+        secret: superblock.secret,
+    };
+    let (at, returned, wall) = (fleet.place(), fleet.place(), fleet.wall());
+    Operation {
+        process,
+        client: ClientId(0),
+        credentials: Rc::default(),
+        action: Action::Damage(damaged),
+        payload: Rc::from([]),
+        invoked: at,
+        returned,
+        hint: at,
+        window: Window { from: wall, to: wall },
+        excuses: Excuses::default(),
+        outcome: None,
+    }
+}
+
+/// Whether what the request was to give back is gone, as the error says.
+pub fn is_gone<H>(fleet: &Fleet<H>, request: &Request, errno: Errno) -> bool {
+    let is_there = |ino: Ino| fleet.incidents.is_damaged(ino.shard());
+    match errno {
+        Errno::ESTALE | Errno::EBADF | Errno::ENOENT => true,
+        Errno::EIO => request.inode().is_some_and(is_there),
+        _ => false,
+    }
+}
+
+/// A fleet has ended in order: it knew of the shard, if it was given up.
+pub fn check_status<H>(fleet: &mut Fleet<H>) {
+    if let Some(damage) = fleet.incidents.damage.filter(|damage| damage.is_given_up) {
+        check_named(fleet, damage.shard);
+    }
+}
+
+/// Whether the damage explains what fsck has found. `state`: what is there, if that is known.
+pub fn is_explained<H>(
+    fleet: &Fleet<H>,
+    state: Option<&State>,
+    finding: &Finding,
+    all: &[Finding],
+) -> bool {
+    let Some(Damage { shard, .. }) = fleet.incidents.damage else { return false };
+    explains(shard, finding, all, |ino: Ino| {
+        state.is_none_or(|state| is_tied(state, ino, shard, &named_by(fleet, shard)))
+    })
+}
+
+/// Whether what the log had of a shard that was given up is kept, on a pool of so many blocks that
+/// has free chunks.
+pub fn check_kept<H>(fleet: &mut Fleet<H>, blocks: u64) -> Result<(), String> {
+    let damage = fleet.incidents.damage.filter(|damage| damage.had_records);
+    let Some(Damage { shard, .. }) = damage.filter(|_| !has_replaced_all(fleet)) else {
+        return Ok(());
+    };
+    let report = fleet.disk.check(blocks);
+    let is_marked = report.findings.contains(&Finding::GivenUp { shard });
+    let is_kept =
+        |found: &Finding| matches!(found, Finding::Kept { shard: of, .. } if *of == shard);
+    if is_marked && !report.findings.iter().any(is_kept) {
+        return Err(format!("nothing is kept of the log of {shard:?}, which was given up"));
+    }
+    if is_marked {
+        fleet.count("log records of a shard kept");
+    }
+    Ok(())
+}
