@@ -141,7 +141,7 @@ fn refusals(ground: &Ground, fleet: &Fleet, log: &Log, second: &Path) -> Result<
     let refused = fleet.warren(&["stop"], &[&fleet.pool])?;
     ensure!(refused.code() == IN_USE, "exit {}: {}", refused.code(), refused.stderr);
     drop(program);
-    log.expect(1, &["INFO", " supervisor: the fleet shall stop uid=0"])?;
+    log.expect(1, &["INFO", " supervisor: the fleet is to stop uid=0"])?;
     log.expect(1, &["WARN", " supervisor: the stop is refused", "python3"])
 }
 
