@@ -113,19 +113,26 @@ pub(crate) fn write_given_up(
     blocks
 }
 
-/// Claims `count` chunks for the shard. Returns none if the pool has too few at hand, because
-/// checkpoints must not wait.
+/// `count` chunks of the shard: those that a failed checkpoint has claimed, then new ones. Returns
+/// none if the pool has too few at hand, because checkpoints must not wait.
 fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_>) -> Vec<u64> {
-    let chunks: Vec<u64> = (0..count).map_while(|_| turn.chunks.take_allocated()).collect();
-    if chunks.len() < count {
-        chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
+    if turn.io.writes_nodes() {
+        // A late write of the failed checkpoint would overtake a new one.
+        shards.kept_in(id).clear();
+    }
+    let missing = count.saturating_sub(shards.kept_in(id).len());
+    let new: Vec<u64> = (0..missing).map_while(|_| turn.chunks.take_allocated()).collect();
+    if new.len() < missing {
+        new.into_iter().for_each(|chunk| turn.chunks.add(chunk));
         return Vec::new();
     }
     let space = shards.space_mut(id).expect("given up");
-    for chunk in &chunks {
+    for chunk in &new {
         assert!(space.claim(*chunk), "a free chunk is no shard's");
     }
-    chunks
+    let chunks = shards.kept_in(id);
+    chunks.extend(new);
+    chunks.iter().take(count).copied().collect()
 }
 
 /// The records of the log that concern the shard, each part as large as a chunk holds.

@@ -40,6 +40,8 @@ struct GivenUp {
     /// The chunks that it has claimed and released.
     space: Space,
     errno: Errno,
+    /// Chunks that it has claimed for its log records.
+    kept_in: Vec<u64>,
     record: Mark,
 }
 
@@ -71,7 +73,8 @@ impl Shards {
         let shape = Shape { files: 1, stripes: 1, ..Shape::of(count as u16) };
         let scheduler = Scheduler::new(shape, warren_affinity::Limits::default());
         let gone = |id: &ShardId| {
-            (*id, GivenUp { space: Space::default(), errno: Errno::EIO, record: Mark::Durable })
+            let (space, errno) = (Space::default(), Errno::EIO);
+            (*id, GivenUp { space, errno, kept_in: Vec::new(), record: Mark::Durable })
         };
         let given_up = lost.iter().map(gone).collect();
         Self {
@@ -144,7 +147,8 @@ impl Shards {
 
     /// Keeps the chunks of a shard that was given up for this reason.
     pub(crate) fn keep_space(&mut self, id: ShardId, space: Space, errno: Errno) {
-        self.given_up.insert(id, GivenUp { space, errno, record: Mark::Missing });
+        let gone = GivenUp { space, errno, kept_in: Vec::new(), record: Mark::Missing };
+        self.given_up.insert(id, gone);
     }
 
     /// The space of a shard of this cell, given up or not.
@@ -153,6 +157,12 @@ impl Shards {
             return self.given_up.get_mut(&id).map(|gone| &mut gone.space);
         }
         self.get_mut(&id).map(|shard| &mut shard.space)
+    }
+
+    /// The chunks for the log records of a shard that was given up. A checkpoint that failed leaves
+    /// them to the next.
+    pub(crate) fn kept_in(&mut self, id: ShardId) -> &mut Vec<u64> {
+        &mut self.given_up.get_mut(&id).expect("given up").kept_in
     }
 
     /// The shards that were given up and that no checkpoint records yet, with the reason.

@@ -295,3 +295,20 @@ fn a_checkpoint_gets_a_chunk_for_log_records_from_another_cell() {
     assert_eq!(bench.kept(1).shard, ShardId(1));
     assert!(bench.call(create(Ino::ROOT, "after", FileKind::Regular)).is_ok());
 }
+
+/// Checkpoints may fail for long, and the pool is everyone's.
+#[test]
+fn a_checkpoint_that_is_tried_again_claims_no_more_chunks_for_log_records() {
+    let mut bench = Bench::new(&Image::new(), false);
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    file_in(&mut bench, DIR, "kept");
+    break_shard(&mut bench);
+    let before = bench.chunks(1).len();
+    bench.refused = 5;
+    for _ in 0..5 {
+        assert_eq!(bench.call(Request::Sync), Err(Errno::EIO));
+    }
+    assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
+    assert_eq!(bench.chunks(1).len(), before + 1);
+    assert_eq!(bench.kept(1).shard, ShardId(1));
+}
