@@ -106,16 +106,13 @@ impl Pool {
         tree.insert(chunk, Value::Chunk(used)).expect("in memory");
         let (root, height, writes) = tree.write_out(1, &places);
         let slot = RootSlot {
-            uuid: superblock.uuid,
-            shard,
             generation: 1,
             root,
             height,
             next_sequence: FILES + 100,
-            log: 0,
-            lsn: Lsn(0),
             inodes: inodes as u64,
             used_blocks: used.count_ones().into(),
+            ..RootSlot::empty(superblock.uuid, shard)
         };
         let place = superblock.layout.root_slot(shard, 0);
         let block = self.blocks.get_mut(&place.block).expect("root slots");

@@ -38,9 +38,8 @@ impl Cell {
         replay.begin_with(&config.kept, &config.owned_chunks);
         let mut owned = config.owned_chunks;
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
-        let open = served.map(|(id, root)| {
-            Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
-        });
+        let open =
+            served.map(|(id, root)| Shard::open(*id, root, owned.remove(id).unwrap_or_default()));
         let shards = Shards::new(config.map.len(), open, &config.lost);
         let core = Core {
             tasks: Tasks::default(),

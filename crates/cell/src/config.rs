@@ -24,8 +24,8 @@ pub struct CellConfig {
     pub secret: u64,
     /// The fleet's key for inode capabilities.
     pub capabilities: CapabilityKey,
-    /// Root slots of the shards this cell owns, as the device holds them (`None`: never written).
-    pub roots: Vec<(ShardId, Option<RootSlot>)>,
+    /// Root slots of the shards this cell owns, as the device holds them.
+    pub roots: Vec<(ShardId, RootSlot)>,
     /// The shards among these that a repair leaves out, because their trees cannot be read. They
     /// are not served, and no checkpoint records them.
     pub lost: BTreeSet<ShardId>,

@@ -61,23 +61,22 @@ const RESIDENT: &str = "what a change touches was read in the same go";
 
 impl Shard {
     /// `owned_chunks` ascend.
-    pub(crate) fn open(id: ShardId, root: Option<&RootSlot>, owned_chunks: Vec<u64>) -> Self {
-        let (pointer, height) = root.map_or((None, 0), |slot| (slot.root, slot.height));
+    pub(crate) fn open(id: ShardId, slot: &RootSlot, owned_chunks: Vec<u64>) -> Self {
         Self {
             id,
-            tree: Tree::open(id, pointer, height),
+            tree: Tree::open(id, slot.root, slot.height),
             space: Space::default(),
             locks: LockTable::new(),
             opens: Opens::default(),
             file_locks: FileLocks::default(),
             behind: Behind::default(),
-            next_sequence: root.map_or(1, |slot| slot.next_sequence),
-            inodes: root.map_or(0, |slot| slot.inodes),
+            next_sequence: slot.next_sequence,
+            inodes: slot.inodes,
             promised: 0,
             changed: false,
             space_open: false,
             owned_chunks,
-            is_marked: root.is_some_and(|slot| slot.given_up),
+            is_marked: slot.given_up,
         }
     }
 

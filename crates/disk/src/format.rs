@@ -1,7 +1,7 @@
 //! `mkfs`: the blocks of a new pool.
 //!
 //! Shard 0 holds the root directory and owns one chunk, for the one node of its tree; the other
-//! shards have never been used. It is checkpoint 1.
+//! shards are empty. It is checkpoint 1.
 //!
 //! Order of writing, so that an interrupted `mkfs` leaves no pool rather than half of one: zero
 //! blocks 0 and 1, flush; all blocks of [`image`] but the last two, flush; the last two (the
@@ -168,29 +168,35 @@ fn root_tree(options: &FormatOptions, chunk: u64) -> (Option<BlockPtr>, u8, Vec<
     tree.write_out(FIRST_GENERATION, &[BlockNo(chunk * CHUNK_BLOCKS)])
 }
 
-/// Both arrays of root slots: that of shard 0 in slot 0, all others never written.
+/// Both arrays of root slots. Slot 1 of each shard is older, and equal otherwise.
 fn root_slots(
     options: &FormatOptions,
     layout: &Layout,
     root: Option<BlockPtr>,
     height: u8,
 ) -> Vec<BlockWrite> {
-    let slot = RootSlot {
-        uuid: options.uuid,
-        shard: ShardId(0),
-        generation: FIRST_GENERATION,
-        root,
-        height,
-        next_sequence: Ino::ROOT.sequence() + 1,
-        given_up: false,
-        inodes: 1,
-        used_blocks: 1,
-    };
     let mut writes: Vec<_> = zeros(layout.roots_start(), 2 * layout.roots_blocks()).collect();
-    let place = layout.root_slot(ShardId(0), 0);
-    let (block, bytes) = &mut writes[0];
-    assert_eq!((*block, place.offset), (place.block, 0));
-    bytes[..ROOT_SLOT_SIZE].copy_from_slice(&slot.encode());
+    for shard in (0..layout.shards()).map(ShardId) {
+        let empty = RootSlot::empty(options.uuid, shard);
+        let slot = match shard {
+            ShardId(0) => RootSlot {
+                root,
+                height,
+                next_sequence: Ino::ROOT.sequence() + 1,
+                inodes: 1,
+                used_blocks: 1,
+                ..empty
+            },
+            _ => empty,
+        };
+        for (at, generation) in [FIRST_GENERATION, 0].into_iter().enumerate() {
+            let place = layout.root_slot(shard, at);
+            let (block, bytes) = &mut writes[(place.block.0 - layout.roots_start().0) as usize];
+            assert_eq!(*block, place.block);
+            let slot = RootSlot { generation, ..slot };
+            bytes[place.offset..][..ROOT_SLOT_SIZE].copy_from_slice(&slot.encode());
+        }
+    }
     writes
 }
 
@@ -233,7 +239,7 @@ mod tests {
             &blocks[&place.block][place.offset..place.offset + ROOT_SLOT_SIZE]
         });
         let chosen = RootSlot::choose(slots, &superblock, ShardId(0)).unwrap();
-        let root = chosen.root.unwrap();
+        let root = chosen.root;
         let mut tree = Tree::open(ShardId(0), root.root, root.height);
         let ptr = root.root.unwrap();
         tree.load(ptr, &blocks[&ptr.block]).unwrap();

@@ -9,9 +9,10 @@
 //!
 //! A checkpoint writes a slot for every shard that it changed, always the one that is not valid,
 //! and is committed by the superblock. A slot whose generation is above the superblock's belongs to
-//! a checkpoint that was never committed. Root block 0 means a tree without records; a shard both
-//! of whose slots are all zero has never been used. State 1 marks a shard
-//! that was given up (decision 28): the rest of the slot is that of the last checkpoint before.
+//! a checkpoint that was never committed. Root block 0 means a tree without records. `mkfs` writes
+//! both slots of every shard, so a slot of zeros is damaged: a device may return zeros for a block
+//! that it has lost. State 1 marks a shard that was given up (decision 28): the rest of the slot is
+//! that of the last checkpoint before.
 
 use crate::codec::{Put, Take, crc_behind};
 use crate::layout::ROOT_SLOT_SIZE;
@@ -71,8 +72,6 @@ pub enum RootSlotError {
 /// The state of one of the two slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotState {
-    /// All zero.
-    NeverWritten,
     /// Intact, at or below the superblock's generation.
     Committed(RootSlot),
     /// Intact, of a checkpoint that was not committed.
@@ -83,8 +82,7 @@ pub enum SlotState {
 /// The valid root slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChosenRoot {
-    /// `None` if the shard was never used.
-    pub root: Option<RootSlot>,
+    pub root: RootSlot,
     /// The slot that the next checkpoint writes.
     pub spare: usize,
     /// The present contents of that slot. If it is `Bad`, it may have been the newer one (a slot is
@@ -93,6 +91,26 @@ pub struct ChosenRoot {
 }
 
 impl RootSlot {
+    /// The slot of a shard without records, older than any checkpoint.
+    pub const fn empty(uuid: Uuid, shard: ShardId) -> Self {
+        Self {
+            uuid,
+            shard,
+            generation: 0,
+            root: None,
+            height: 0,
+            next_sequence: 1,
+            given_up: false,
+            inodes: 0,
+            used_blocks: 0,
+        }
+    }
+
+    /// Whether the shard has never had an inode.
+    pub const fn is_empty(&self) -> bool {
+        self.root.is_none() && self.next_sequence == 1 && !self.given_up
+    }
+
     /// The 512 bytes of the slot.
     pub fn encode(&self) -> Box<[u8]> {
         assert_eq!(self.root.is_some(), self.height > 0);
@@ -180,22 +198,16 @@ impl RootSlot {
         match states {
             [SlotState::Committed(a), SlotState::Committed(b)] => {
                 let newer = usize::from(b.generation > a.generation);
-                chosen(Some([a, b][newer]), 1 - newer)
+                chosen([a, b][newer], 1 - newer)
             }
-            [SlotState::Committed(a), _] => chosen(Some(a), 1),
-            [_, SlotState::Committed(b)] => chosen(Some(b), 0),
-            [SlotState::Bad(_), _] | [_, SlotState::Bad(_)] => Err(RootSlotError::Lost),
-            [SlotState::Uncommitted(_), SlotState::Uncommitted(_)] => Err(RootSlotError::Lost),
-            [SlotState::NeverWritten, SlotState::Uncommitted(_)] => chosen(None, 1),
-            [_, SlotState::NeverWritten] => chosen(None, 0),
+            [SlotState::Committed(a), _] => chosen(a, 1),
+            [_, SlotState::Committed(b)] => chosen(b, 0),
+            _ => Err(RootSlotError::Lost),
         }
     }
 
     /// The state of one slot of the shard under this superblock.
     pub fn state(bytes: &[u8], superblock: &Superblock, shard: ShardId) -> SlotState {
-        if bytes.len() == ROOT_SLOT_SIZE && bytes.iter().all(|byte| *byte == 0) {
-            return SlotState::NeverWritten;
-        }
         match Self::decode(bytes) {
             Err(error) => SlotState::Bad(error),
             Ok(slot) if slot.uuid != superblock.uuid => SlotState::Bad(RootSlotError::OtherPool),
@@ -227,9 +239,9 @@ mod tests {
         }
     }
 
-    fn choose(a: &[u8], b: &[u8]) -> Result<(Option<u64>, usize), RootSlotError> {
+    fn choose(a: &[u8], b: &[u8]) -> Result<(u64, usize), RootSlotError> {
         let chosen = RootSlot::choose([a, b], &superblock(10), ShardId(3))?;
-        Ok((chosen.root.map(|root| root.generation), chosen.spare))
+        Ok((chosen.root.generation, chosen.spare))
     }
 
     #[test]
@@ -242,32 +254,28 @@ mod tests {
     #[test]
     fn the_newest_committed_slot_counts() {
         let [s8, s9, s10, s11] = [8, 9, 10, 11].map(|generation| slot(generation).encode());
-        let never = vec![0; ROOT_SLOT_SIZE];
-        assert_eq!(choose(&s9, &s10), Ok((Some(10), 0)));
-        assert_eq!(choose(&s9, &s8), Ok((Some(9), 1)));
-        assert_eq!(choose(&s9, &s11), Ok((Some(9), 1)));
-        assert_eq!(choose(&s11, &s9), Ok((Some(9), 0)));
-        assert_eq!(choose(&never, &s9), Ok((Some(9), 0)));
-        assert_eq!(choose(&never, &never), Ok((None, 0)));
-        assert_eq!(choose(&never, &s11), Ok((None, 1)));
-        assert_eq!(choose(&s11, &never), Ok((None, 0)));
+        assert_eq!(choose(&s9, &s10), Ok((10, 0)));
+        assert_eq!(choose(&s9, &s8), Ok((9, 1)));
+        assert_eq!(choose(&s9, &s11), Ok((9, 1)));
+        assert_eq!(choose(&s11, &s9), Ok((9, 0)));
         assert_eq!(choose(&s11, &s11), Err(RootSlotError::Lost));
     }
 
     #[test]
-    fn a_bad_slot_is_never_taken_for_an_unused_one() {
+    fn a_bad_slot_does_not_count() {
         let mut rotten = slot(10).encode();
         rotten[500] = 1;
-        let never = vec![0; ROOT_SLOT_SIZE];
-        assert_eq!(choose(&rotten, &never), Err(RootSlotError::Lost));
+        let (zeros, good) = (vec![0; ROOT_SLOT_SIZE], slot(9).encode());
+        assert_eq!(choose(&rotten, &zeros), Err(RootSlotError::Lost));
+        assert_eq!(choose(&zeros, &zeros), Err(RootSlotError::Lost));
         assert_eq!(choose(&slot(11).encode(), &rotten), Err(RootSlotError::Lost));
-        let good = slot(9).encode();
+        assert_eq!(choose(&zeros, &good), Ok((9, 0)));
         let chosen = RootSlot::choose([&rotten, &good], &superblock(10), ShardId(3)).unwrap();
         assert_eq!(chosen.spare_state, SlotState::Bad(RootSlotError::BadChecksum));
         let foreign = RootSlot { uuid: [0; 16], ..slot(9) }.encode();
-        assert_eq!(choose(&foreign, &never), Err(RootSlotError::Lost));
+        assert_eq!(choose(&foreign, &zeros), Err(RootSlotError::Lost));
         let other = RootSlot { shard: ShardId(4), ..slot(9) }.encode();
-        assert_eq!(choose(&other, &never), Err(RootSlotError::Lost));
+        assert_eq!(choose(&other, &zeros), Err(RootSlotError::Lost));
         assert_eq!(choose(&[], &[]), Err(RootSlotError::Lost), "nothing was read");
     }
 }

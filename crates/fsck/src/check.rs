@@ -58,12 +58,11 @@ impl Checker<'_> {
         let shards = self.superblock.layout.shards();
         for shard in 0..shards {
             match self.root_slot(ShardId(shard)) {
-                Some(Some(slot)) => {
+                Some(slot) => {
                     self.roots.insert(slot.shard, slot);
                     self.check_shard(&slot);
                     self.check_given_up(&slot);
                 }
-                Some(None) => {}
                 None => {
                     self.space.lose(ShardId(shard));
                     self.report.incomplete = true;

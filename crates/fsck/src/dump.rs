@@ -153,8 +153,8 @@ impl Dumper<'_> {
                 let title = format!("shard {shard}, root slot {slot}");
                 let Some(bytes) = self.bytes_or_report(&title, place.block) else { continue };
                 let bytes = &bytes[place.offset..][..ROOT_SLOT_SIZE];
-                let unused = bytes.iter().all(|byte| *byte == 0);
-                if !unused || only.is_some() {
+                let is_empty = RootSlot::decode(bytes).is_ok_and(|slot| slot.is_empty());
+                if !is_empty || only.is_some() {
                     (self.show)(slot_section(title, bytes));
                 }
             }
@@ -270,7 +270,7 @@ impl Dumper<'_> {
         let chosen = RootSlot::choose([&slots[0], &slots[1]], superblock, shard)
             .map_err(DumpError::RootSlot)?;
         let mut nodes = NODES_MAX;
-        if let Some(root) = chosen.root.and_then(|slot| slot.root) {
+        if let Some(root) = chosen.root.root {
             self.node(shard, root, only, HEIGHT_MAX, &mut nodes);
         }
         Ok(())

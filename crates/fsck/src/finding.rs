@@ -36,8 +36,10 @@ pub enum Finding {
     LogTableCopy { copy: usize, error: LogTableError },
     #[error("shard {shard}: {error}")]
     RootSlot { shard: ShardId, error: RootSlotError },
-    #[error("shard {shard}: root slot {slot} may have been the newer one: {error}")]
+    #[error("shard {shard}: root slot {slot}, which does not count: {error}")]
     RootSlotCopy { shard: ShardId, slot: usize, error: RootSlotError },
+    #[error("shard {shard}: bit {bit} of block {block}, in its root slot {slot}, has flipped")]
+    RootSlotBit { shard: ShardId, slot: usize, block: BlockNo, bit: usize },
     #[error("shard {shard}: was given up: what lies there is not served until it is repaired")]
     GivenUp { shard: ShardId },
     #[error(

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bit;
 mod check;
 pub mod dump;
 mod finding;
@@ -17,6 +18,7 @@ mod read;
 mod repair;
 mod report;
 mod rules;
+mod slots;
 #[cfg(test)]
 mod tests;
 

@@ -23,7 +23,6 @@
 //!
 //! Memory: some hundred bytes per inode, the records of one shard at a time, and the new trees.
 
-mod bit;
 mod collect;
 mod footing;
 mod inode;

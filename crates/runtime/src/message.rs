@@ -173,7 +173,7 @@ pub struct CellStart {
     pub map_version: MapVersion,
     pub secret: u64,
     pub capabilities: CapabilityKey,
-    /// Root slots of the cell's shards as the device holds them; empty bytes if never written.
+    /// Root slots of the cell's shards as the device holds them.
     pub roots: Vec<(u16, Box<[u8]>)>,
     /// The chunks of each of its shards that has any.
     pub owned_chunks: Vec<(u16, Runs)>,

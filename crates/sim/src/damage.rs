@@ -123,11 +123,13 @@ fn damage_device<H>(fleet: &mut Fleet<H>, how: How, rng: &mut Rng) -> Option<Sha
         let slot = root(shard).expect("filtered");
         if how == How::Slots {
             let layout = &ledger.superblock().layout;
-            let both = rng.chance(1, 2);
+            let (both, zeros) = (rng.chance(1, 2), rng.chance(1, 2));
             for place in [0, 1].map(|copy| layout.root_slot(shard, copy)) {
                 let bytes = &fleet.disk.block(place.block)[place.offset..][..ROOT_SLOT_SIZE];
                 let is_newest = RootSlot::decode(bytes) == Ok(slot);
-                if both || is_newest {
+                if zeros && (both || is_newest) {
+                    fleet.disk.blank(place.block, place.offset..place.offset + ROOT_SLOT_SIZE);
+                } else if both || is_newest {
                     let bit = 8 * place.offset as u64 + rng.below(8 * ROOT_SLOT_SIZE as u64);
                     fleet.disk.flip(place.block, bit as usize);
                 }
@@ -267,6 +269,7 @@ pub fn explains(
     match finding {
         Finding::RootSlot { shard: of, .. }
         | Finding::RootSlotCopy { shard: of, .. }
+        | Finding::RootSlotBit { shard: of, .. }
         | Finding::GivenUp { shard: of }
         | Finding::Node { shard: of, .. }
         | Finding::RootCount { shard: of, .. }

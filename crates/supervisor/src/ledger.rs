@@ -53,7 +53,7 @@ impl std::error::Error for LedgerError {}
 
 #[derive(Clone, Copy)]
 struct ShardRecord {
-    root: Option<RootSlot>,
+    root: RootSlot,
     /// The slot that the next attempt may overwrite.
     spare: usize,
 }
@@ -145,7 +145,8 @@ impl Ledger {
         let layout = self.superblock.layout;
         for shard in (0..layout.shards()).map(ShardId) {
             if lost.contains(&shard) {
-                self.shards.push(ShardRecord { root: None, spare: 0 });
+                let root = RootSlot::empty(self.superblock.uuid, shard);
+                self.shards.push(ShardRecord { root, spare: 0 });
                 continue;
             }
             let slots = [0, 1].map(|slot| {
@@ -156,7 +157,7 @@ impl Ledger {
             match RootSlot::choose(slots, &self.superblock, shard) {
                 Err(error) => self.lose_shard(shard, error, states),
                 Ok(ChosenRoot { root, spare_state: SlotState::Bad(_), .. })
-                    if root.is_none_or(|root| root.generation < self.superblock.generation) =>
+                    if root.generation < self.superblock.generation =>
                 {
                     self.lose_shard(shard, RootSlotError::InDoubt, states);
                 }
@@ -174,11 +175,12 @@ impl Ledger {
 
     /// Neither slot of the shard tells what it is: it counts as given up.
     fn lose_shard(&mut self, shard: ShardId, error: RootSlotError, states: [SlotState; 2]) {
-        let root = RootSlot { given_up: true, ..self.empty_slot(shard) };
-        // A bad slot shows that the shard was used. Beside one of zeros it must not be overwritten.
+        // A repair may be able to correct a bad slot.
         let is_bad = |slot: &usize| matches!(states[*slot], SlotState::Bad(_));
         let spare = (0..2).find(|slot| !is_bad(slot)).unwrap_or(0);
-        self.shards.push(ShardRecord { root: Some(root), spare });
+        let empty = RootSlot::empty(self.superblock.uuid, shard);
+        let root = RootSlot { given_up: true, ..empty };
+        self.shards.push(ShardRecord { root, spare });
         self.unreadable.insert(shard, error);
         let uncommitted = (0..2).filter(|slot| matches!(states[*slot], SlotState::Uncommitted(_)));
         self.blanks.extend(uncommitted.map(|slot| (shard, slot)));
@@ -221,29 +223,14 @@ impl Ledger {
         chunks
     }
 
-    /// The slot of a shard without records.
-    fn empty_slot(&self, shard: ShardId) -> RootSlot {
-        RootSlot {
-            uuid: self.superblock.uuid,
-            shard,
-            generation: self.superblock.generation,
-            root: None,
-            height: 0,
-            next_sequence: 1,
-            given_up: false,
-            inodes: 0,
-            used_blocks: 0,
-        }
-    }
-
     /// Shards whose root slots cannot be used. They count as given up.
     pub const fn unreadable(&self) -> &BTreeMap<ShardId, RootSlotError> {
         &self.unreadable
     }
 
-    /// The root slot that counts; `None` if the shard was never used.
+    /// The root slot that counts; `None` if the pool has no such shard.
     pub fn root(&self, shard: ShardId) -> Option<&RootSlot> {
-        self.shards.get(usize::from(shard.0))?.root.as_ref()
+        Some(&self.shards.get(usize::from(shard.0))?.root)
     }
 
     /// Builds checkpoint `number` from the reports of the cells. `None`: nothing changed. EPROTO:
@@ -394,7 +381,7 @@ impl Ledger {
 
     /// Marks the shard as given up. Its tree stays as it is.
     fn add_mark(&self, attempt: &mut Attempt, shard: ShardId) {
-        let root = self.root(shard).copied().unwrap_or_else(|| self.empty_slot(shard));
+        let root = self.shards[usize::from(shard.0)].root;
         if !root.given_up {
             let generation = attempt.superblock.generation;
             self.put_slot(attempt, RootSlot { generation, given_up: true, ..root });
@@ -409,17 +396,10 @@ impl Ledger {
             self.put_bytes(attempt, (shard, slot), &[0; ROOT_SLOT_SIZE]);
         }
         for &shard in &self.stale_shards {
-            if attempt.shards.contains_key(&shard) {
-                continue;
-            }
-            let generation = attempt.superblock.generation;
-            match self.shards[usize::from(shard.0)].root {
-                Some(root) => self.put_slot(attempt, RootSlot { generation, ..root }),
-                // The shard was never used, and its slots stay empty.
-                None => {
-                    let spare = self.shards[usize::from(shard.0)].spare;
-                    self.put_bytes(attempt, (shard, spare), &[0; ROOT_SLOT_SIZE]);
-                }
+            if !attempt.shards.contains_key(&shard) {
+                let generation = attempt.superblock.generation;
+                let root = self.shards[usize::from(shard.0)].root;
+                self.put_slot(attempt, RootSlot { generation, ..root });
             }
         }
     }
@@ -427,7 +407,7 @@ impl Ledger {
     fn put_slot(&self, attempt: &mut Attempt, slot: RootSlot) {
         let spare = self.shards[usize::from(slot.shard.0)].spare;
         self.put_bytes(attempt, (slot.shard, spare), &slot.encode());
-        attempt.shards.insert(slot.shard, ShardRecord { root: Some(slot), spare: 1 - spare });
+        attempt.shards.insert(slot.shard, ShardRecord { root: slot, spare: 1 - spare });
     }
 
     /// Puts bytes into a slot of the shard. The other slots of the block stay.

@@ -37,9 +37,10 @@ use table::{MUTANTS, Mutant};
 
 /// The share of the tried mutants that the tests have to find, in percent.
 const FOUND_PERCENT: usize = 90;
-/// A test that takes longer hangs. The slowest of the commands takes about a minute and a half on
-/// two cores.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// A simulation that takes longer hangs. The slowest takes about a minute and a half on two cores.
+const SIMULATION_MAX: Duration = Duration::from_secs(300);
+/// The same for the tests of one crate, which take a few seconds.
+const TESTS_MAX: Duration = Duration::from_secs(60);
 /// The first build compiles all packages.
 const BUILD_MAX: Duration = Duration::from_secs(1800);
 
@@ -192,7 +193,9 @@ impl Tree {
         let arguments = builds.split_whitespace().chain(build.split_whitespace());
         ensure!(self.cargo(arguments, BUILD_MAX)? == Some(true), "it does not compile");
         let arguments = cargo.split_whitespace().chain(["--"]).chain(program.split_whitespace());
-        Ok(match self.cargo(arguments, PATIENCE)? {
+        let simulates = mutant.found_by.contains("warren-sim");
+        let longest = if simulates { SIMULATION_MAX } else { TESTS_MAX };
+        Ok(match self.cargo(arguments, longest)? {
             Some(true) => Verdict::Survived,
             Some(false) => Verdict::Found,
             None => Verdict::FoundHanging,

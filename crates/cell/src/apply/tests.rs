@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use warren_base::{CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId};
-use warren_disk::LogArea;
+use warren_disk::{LogArea, RootSlot};
 use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode};
 
 use super::*;
@@ -59,7 +59,12 @@ impl Room {
         let total = CellConfig::frames_total(frames, area) as usize;
         let memory = Frames(vec![[0; BLOCK_SIZE]; total]);
         let shared = Shared::new(&config);
-        Self { shard: Shard::open(ShardId(0), None, Vec::new()), shared, memory, mode }
+        Self {
+            shard: Shard::open(ShardId(0), &RootSlot::empty([0; 16], ShardId(0)), Vec::new()),
+            shared,
+            memory,
+            mode,
+        }
     }
 
     fn in_turn<T>(&mut self, run: impl FnOnce(&mut Shard, &mut Turn<'_>) -> T) -> T {

@@ -2,7 +2,7 @@
 //! its budget, and the worst cases occur.
 
 use warren_base::{BlockNo, ClientId, Ino, Lsn, Rng, ShardId, Timestamp};
-use warren_disk::{Dentry, Extent, FileKind, Key, Value, Xattr, seal_record};
+use warren_disk::{Dentry, Extent, FileKind, Key, RootSlot, Value, Xattr, seal_record};
 use warren_proto::{
     AccessMode, ByteRange, Cause, Cover, FileName, Handle, LockFlavour, LockOwner, LockSpec,
     LockType, NewInode, Run, Step, Wire,
@@ -23,7 +23,7 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Self {
-        let shard = Shard::open(ShardId(0), None, Vec::new());
+        let shard = Shard::open(ShardId(0), &RootSlot::empty([0; 16], ShardId(0)), Vec::new());
         Self { shard, rng: Rng::new(seed), next_block: 1, generation: 0 }
     }
 

@@ -236,7 +236,7 @@ impl Bench {
             map_version: MapVersion(1),
             secret: SECRET,
             capabilities: KEY,
-            roots: roots.into_iter().map(|(shard, root)| (shard, Some(root))).collect(),
+            roots: roots.into_iter().collect(),
             lost: BTreeSet::new(),
             kept: Vec::new(),
             owned_chunks: image.owned.clone(),
@@ -492,8 +492,7 @@ impl Bench {
     /// A cell of `fsck -y` replays these log records for the shard, then another fleet is started.
     /// Returns how many records were replayed.
     pub fn mend(&mut self, shard: u16, kept: KeptRecords) -> u64 {
-        let (_, root) = &mut self.config.roots[usize::from(shard)];
-        root.as_mut().expect("used before").given_up = false;
+        self.config.roots[usize::from(shard)].1.given_up = false;
         self.config.kept = vec![kept];
         self.cut_power();
         let replayed = self.cell.kept_replayed();
@@ -583,7 +582,6 @@ impl Bench {
     /// A record of a shard in the last checkpoint.
     pub fn recorded(&self, shard: usize, key: &Key) -> Option<Value> {
         let (id, root) = self.config.roots[shard];
-        let root = root.expect("used");
         let mut tree = Tree::open(id, root.root, root.height);
         loop {
             let absent = match tree.get(key) {
@@ -601,13 +599,12 @@ impl Bench {
         for ShardRoot { shard, root, height, next_sequence, inodes, blocks } in &written.roots {
             let (_, slot) =
                 config.roots.iter_mut().find(|(id, _)| id == shard).expect("a shard of its");
-            let slot = slot.as_mut().expect("used before");
             slot.root = root.map(|(block, checksum)| BlockPtr { block, checksum });
             (slot.height, slot.next_sequence) = (*height, *next_sequence);
             (slot.inodes, slot.used_blocks, slot.generation) = (*inodes, *blocks, number);
         }
         for (shard, slot) in &mut config.roots {
-            slot.as_mut().expect("used before").given_up |= written.given_up.contains(shard);
+            slot.given_up |= written.given_up.contains(shard);
         }
         for (chunk, shard) in &written.claimed {
             let owned = config.owned_chunks.entry(*shard).or_default();

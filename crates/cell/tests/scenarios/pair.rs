@@ -195,7 +195,7 @@ impl Pair {
             map_version: MapVersion(1),
             secret: SECRET,
             capabilities: KEY,
-            roots: vec![(ShardId(id.0), Some(durable.roots[&ShardId(id.0)]))],
+            roots: vec![(ShardId(id.0), durable.roots[&ShardId(id.0)])],
             lost: BTreeSet::new(),
             kept: Vec::new(),
             owned_chunks: durable.owned.clone(),

@@ -223,7 +223,7 @@ fn root_of_one(pool: &Pool) -> BlockNo {
         block[place.offset..][..ROOT_SLOT_SIZE].to_vec()
     });
     let chosen = RootSlot::choose([&slots[0], &slots[1]], &superblock, ShardId(1)).expect("one");
-    chosen.root.and_then(|slot| slot.root).expect("a tree").block
+    chosen.root.root.expect("a tree").block
 }
 
 /// A pool whose shard 1 has a file, and the log another: then it was given up.

@@ -3,15 +3,16 @@
 use super::names::Names;
 use super::space::Space;
 use crate::finding::Finding;
-use crate::metadata::{block_or_none, kept_at};
-use crate::read::{Reader, UNREADABLE};
+use crate::metadata::kept_at;
+use crate::read::Reader;
 use crate::report::{Options, Report};
+use crate::slots::{choose, in_doubt};
 use std::collections::BTreeMap;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, Ino, ShardId};
 use warren_disk::{
-    Absent, BlockPtr, Key, Kind, ROOT_SLOT_SIZE, RegionMap, RootSlot, SlotState, Superblock, Tree,
-    Value,
+    Absent, BlockPtr, ChosenRoot, Key, Kind, RegionMap, RootSlot, RootSlotError, SlotState,
+    Superblock, Tree, Value,
 };
 
 /// The state of a check after superblock and region map are known.
@@ -28,27 +29,26 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// The valid slot; `Some(None)` for a shard that was never used, `None` if it is lost.
-    pub fn root_slot(&mut self, shard: ShardId) -> Option<Option<RootSlot>> {
-        let layout = self.superblock.layout;
-        let slots = [0, 1].map(|slot| {
-            let place = layout.root_slot(shard, slot);
-            let bytes = block_or_none(&mut self.reader, place.block, &mut self.report);
-            let slot = bytes.get(place.offset..place.offset + ROOT_SLOT_SIZE);
-            slot.map_or(vec![UNREADABLE; ROOT_SLOT_SIZE], <[u8]>::to_vec)
-        });
-        match RootSlot::choose([&slots[0], &slots[1]], &self.superblock, shard) {
-            Ok(chosen) => {
-                if let SlotState::Bad(error) = chosen.spare_state {
-                    self.report.add(Finding::RootSlotCopy { shard, slot: chosen.spare, error });
-                }
-                Some(chosen.root)
-            }
-            Err(error) => {
-                self.report.add(Finding::RootSlot { shard, error });
-                None
+    /// The slot that counts; `None` if the shard is lost.
+    pub fn root_slot(&mut self, shard: ShardId) -> Option<RootSlot> {
+        let slots = self.reader.slots(&self.superblock, shard);
+        for (slot, read) in slots.iter().enumerate() {
+            if let Some((block, bit)) = read.flipped() {
+                self.report.add(Finding::RootSlotBit { shard, slot, block, bit });
             }
         }
+        let error = match choose(&slots, &self.superblock, shard) {
+            Ok(chosen) if in_doubt(&chosen, &self.superblock) => RootSlotError::InDoubt,
+            Ok(ChosenRoot { root, spare: slot, spare_state }) => {
+                if let SlotState::Bad(error) = spare_state {
+                    self.report.add(Finding::RootSlotCopy { shard, slot, error });
+                }
+                return Some(root);
+            }
+            Err(error) => error,
+        };
+        self.report.add(Finding::RootSlot { shard, error });
+        None
     }
 
     /// What a shard that was given up has left beside its tree.

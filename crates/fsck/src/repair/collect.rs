@@ -1,15 +1,15 @@
 //! Reads a shard as far as possible: its root slot, and the records of all nodes reachable from it.
 
-use super::bit::flipped_bit;
 use super::mend::Mend;
 use super::records::{Records, Shard};
 use super::repairer::Repairer;
+use crate::bit::flipped_bit;
 use crate::rules::Bounds;
+use crate::slots::{Slot, choose, in_doubt};
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::ShardId;
 use warren_disk::{
-    BlockPtr, ChosenRoot, DecodedBody, DecodedNode, Key, NodeError, ROOT_SLOT_SIZE, RootSlot,
-    RootSlotError, SlotState, restore_magic,
+    BlockPtr, ChosenRoot, DecodedBody, DecodedNode, Key, NodeError, RootSlotError, restore_magic,
 };
 
 /// The offset at which the part of a node covered by its checksum begins.
@@ -17,21 +17,30 @@ const NODE_COVERED: usize = 8;
 
 impl Repairer<'_> {
     pub(super) fn collect(&mut self, shard: ShardId) -> Shard {
-        let chosen = self.chosen_root(shard);
-        match chosen {
-            Err(_) => self.mends.add(Mend::ShardLost(shard)),
-            Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
-                self.mends.add(Mend::SlotGivenUp(shard));
-            }
-            Ok(_) => {}
+        let slots = self.reader.slots(&self.superblock, shard);
+        for (block, bit) in slots.iter().filter_map(Slot::flipped) {
+            self.mends.add(Mend::Corrected { block, bit });
         }
-        let slot = chosen.ok().and_then(|chosen| chosen.root);
+        let chosen = choose(&slots, &self.superblock, shard);
+        let is_newest = match chosen {
+            Err(_) => {
+                self.mends.add(Mend::ShardLost(shard));
+                false
+            }
+            Ok(chosen) if in_doubt(&chosen, &self.superblock) => {
+                self.mends.add(Mend::SlotGivenUp(shard));
+                false
+            }
+            Ok(_) => true,
+        };
+        let slot = chosen.ok().map(|chosen| chosen.root);
         if slot.is_some_and(|slot| slot.given_up) {
             self.mends.add(Mend::Served(shard));
         }
         let mut found = Shard {
             shard,
             slot,
+            is_newest,
             records: Records::new(),
             nodes: BTreeSet::new(),
             corrected: BTreeMap::new(),
@@ -49,18 +58,7 @@ impl Repairer<'_> {
     }
 
     pub(super) fn chosen_root(&mut self, shard: ShardId) -> Result<ChosenRoot, RootSlotError> {
-        let slots = self.slots(shard);
-        RootSlot::choose([&slots[0], &slots[1]], &self.superblock, shard)
-    }
-
-    /// The bytes of a shard's slots.
-    pub(super) fn slots(&mut self, shard: ShardId) -> [Vec<u8>; 2] {
-        let layout = self.superblock.layout;
-        [0, 1].map(|slot| {
-            let place = layout.root_slot(shard, slot);
-            let block = self.reader.block_or_rot(place.block);
-            block[place.offset..place.offset + ROOT_SLOT_SIZE].to_vec()
-        })
+        choose(&self.reader.slots(&self.superblock, shard), &self.superblock, shard)
     }
 
     fn collect_node(&mut self, found: &mut Shard, ptr: BlockPtr, bounds: Bounds) {
@@ -142,10 +140,4 @@ fn corrected(
         bytes[bit / 8] ^= 1 << (bit % 8);
     }
     Some((DecodedNode::decode(ptr, shard, &bytes).ok()?, bit, bytes.into()))
-}
-
-/// Whether the invalid slot may have been the newer one.
-pub(super) fn in_doubt(chosen: &ChosenRoot, generation: u64) -> bool {
-    matches!(chosen.spare_state, SlotState::Bad(_))
-        && chosen.root.is_none_or(|root| root.generation < generation)
 }

@@ -13,12 +13,12 @@
 //! * The slots of a shard that is lost or in doubt stay so: the pool can only be opened without
 //!   that shard.
 
-use super::collect::in_doubt;
 use super::mend::Mend;
 use super::outcome::{Repair, RepairError};
 use super::repairer::Repairer;
 use super::write::NewSlot;
 use crate::read::{Progress, Read, UNREADABLE};
+use crate::slots::in_doubt;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 use warren_base::{BlockNo, ShardId};
@@ -53,8 +53,7 @@ pub enum NoFooting {
 /// The structures above the trees, and the chunks that the trees record.
 #[derive(Default)]
 struct Trees {
-    /// The valid slots. A shard that was never used has none.
-    slots: BTreeMap<ShardId, Option<RootSlot>>,
+    slots: BTreeMap<ShardId, RootSlot>,
     /// Shards without a usable slot.
     slotless: BTreeSet<ShardId>,
     lost: BTreeSet<ShardId>,
@@ -94,7 +93,7 @@ impl Repairer<'_> {
                     trees.slotless.insert(shard);
                     trees.lost.insert(shard);
                 }
-                Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
+                Ok(chosen) if in_doubt(&chosen, &self.superblock) => {
                     trees.lost.insert(shard);
                 }
                 Ok(chosen) => {
@@ -174,20 +173,16 @@ impl Repairer<'_> {
     /// A checkpoint equal to the last, with the map repaired, and with its logs.
     fn foundation(mut self, trees: &Trees, table: LogTable, table_place: BlockNo) -> Repair {
         let generation = self.superblock.generation + 1;
-        let (mut heads, tails) = self.region_pages(generation);
-        let as_they_are =
-            |slot: &Option<RootSlot>| slot.map(|slot| RootSlot { generation, ..slot });
+        let (mut heads, mut tails) = self.region_pages(generation);
+        let as_they_are = |slot: &RootSlot| RootSlot { generation, ..*slot };
         let slots = trees.slots.iter().map(|(shard, slot)| (*shard, as_they_are(slot))).collect();
         let (mut first, last) = self.new_slots(&slots);
-        assert!(last.is_empty(), "these are of slots that are in doubt");
         // A stale slot left there would become valid under the next superblock.
         let spoilt: Box<[u8]> = [UNREADABLE; ROOT_SLOT_SIZE].into();
         first.extend(trees.slotless.iter().flat_map(|shard| {
             [0, 1].map(|slot| NewSlot { shard: *shard, slot, bytes: spoilt.clone() })
         }));
-        let mut blocks = BTreeMap::new();
-        self.put_slots(first, &mut blocks);
-        heads.extend(blocks);
+        self.put_slots(first, last, &mut heads, &mut tails);
         heads.push((table_place, LogTable { generation, ..table }.encode()));
         let superblock = Superblock { generation, clean: false, ..self.superblock.clone() };
         Repair {

@@ -5,13 +5,13 @@
 //! can be replayed only if the whole tree can be read, perhaps after a flipped bit was corrected,
 //! and only from the first on without a gap. The repair that follows frees their chunks.
 
-use super::collect::in_doubt;
 use super::outcome::RepairError;
 use super::records::Shard;
 use super::repairer::Repairer;
 use super::space::Space;
 use crate::metadata::kept_at;
 use crate::read::{Progress, Read};
+use crate::slots::in_doubt;
 use std::collections::BTreeMap;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
@@ -53,9 +53,8 @@ pub fn kept_logs(
 
 impl Repairer<'_> {
     fn kept_of(&mut self, shard: ShardId) -> Option<KeptLog> {
-        let generation = self.superblock.generation;
         let slot = match self.chosen_root(shard) {
-            Ok(chosen) if !in_doubt(&chosen, generation) => Some(chosen.root?),
+            Ok(chosen) if !in_doubt(&chosen, &self.superblock) => Some(chosen.root),
             _ => None,
         };
         if slot.is_some_and(|slot| !slot.given_up) {

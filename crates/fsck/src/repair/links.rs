@@ -182,8 +182,7 @@ impl Repairer<'_> {
 
     fn make_lost_found(&mut self, census: &mut Census) -> Result<Ino, RepairError> {
         let shard = Ino::ROOT.shard();
-        let known = self.collect(shard).slot.map(|slot| slot.next_sequence);
-        let sequence = census.next_sequence(shard, known);
+        let sequence = census.next_sequence(&self.collect(shard));
         if sequence > Ino::SEQUENCE_MAX {
             return Err(RepairError::NoNumbers);
         }

@@ -124,12 +124,13 @@ impl Census {
         links.odd |= links.kind != kind;
     }
 
-    /// The lowest possible next sequence of a shard whose root slot records `known`. Names of
-    /// missing inodes count only if the slot is lost: a forged name could use all numbers up.
-    pub fn next_sequence(&self, shard: ShardId, known: Option<u64>) -> u64 {
-        let present = self.present.get(&shard).copied().unwrap_or(0);
-        let named = self.named.get(&shard).copied().unwrap_or(0);
-        known.unwrap_or(named + 1).max(present + 1)
+    /// The lowest possible next sequence of a shard. Names of missing inodes count only if the
+    /// newest slot is lost: a forged name could use all numbers up.
+    pub fn next_sequence(&self, found: &Shard) -> u64 {
+        let present = self.present.get(&found.shard).copied().unwrap_or(0);
+        let named = self.named.get(&found.shard).copied().unwrap_or(0);
+        let known = found.slot.map_or(1, |slot| slot.next_sequence);
+        known.max(present + 1).max(if found.is_newest { 1 } else { named + 1 })
     }
 
     pub fn is_directory(&self, ino: Ino) -> bool {

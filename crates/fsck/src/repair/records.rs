@@ -21,6 +21,8 @@ pub(super) struct Shard {
     pub shard: ShardId,
     /// The valid slot.
     pub slot: Option<RootSlot>,
+    /// The slot is known to be that of the last checkpoint that changed the shard.
+    pub is_newest: bool,
     pub records: Records,
     /// Its readable nodes.
     pub nodes: BTreeSet<BlockNo>,

@@ -4,7 +4,6 @@
 //! shard's own chunks and then in free ones; only if there are none, to blocks that are recorded as
 //! used but have no reference.
 
-use super::collect::in_doubt;
 use super::mend::Mend;
 use super::names::Edit;
 use super::outcome::{Repair, RepairError};
@@ -12,12 +11,13 @@ use super::records::{Records, Shard, add_entry, blank, counted, file_blocks, put
 use super::repairer::Repairer;
 use super::space::{bit, blocks_of};
 use crate::read::Progress;
+use crate::slots::choose;
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, FileKind, Ino, ShardId};
 use warren_disk::{
-    BlockPtr, BlockWrite, Dentry, Key, LogTable, LogTableError, Owner, Part, ROOT_SLOT_SIZE,
-    RootSlot, SlotState, Superblock, Tree, Value, name_hash,
+    BlockPtr, BlockWrite, ChosenRoot, Dentry, Key, LogTable, LogTableError, Owner, Part,
+    ROOT_SLOT_SIZE, RootSlot, Superblock, Tree, Value, name_hash,
 };
 
 /// The space of a shard that is being written.
@@ -48,7 +48,7 @@ impl Repairer<'_> {
         for shard in self.shards() {
             let slot = if self.dirty.contains(&shard) {
                 self.report(Mend::TreeWritten(shard));
-                Some(self.write_shard(shard, generation, &mut body)?)
+                self.write_shard(shard, generation, &mut body)?
             } else {
                 self.kept_slot(shard, generation)
             };
@@ -58,11 +58,7 @@ impl Repairer<'_> {
         }
         let (mut heads, mut tails) = self.region_pages(generation);
         let (first, last) = self.new_slots(&slots);
-        let mut blocks = BTreeMap::new();
-        self.put_slots(first, &mut blocks);
-        heads.extend(blocks.clone());
-        let late = self.put_slots(last, &mut blocks);
-        tails.extend(blocks.into_iter().filter(|(block, _)| late.contains(block)));
+        self.put_slots(first, last, &mut heads, &mut tails);
         let mut farewell = self.log_tables(generation);
         if self.superblock.clean {
             heads.append(&mut farewell);
@@ -74,14 +70,14 @@ impl Repairer<'_> {
     }
 
     /// The slot of a shard without faults, except perhaps in its counts.
-    fn kept_slot(&mut self, shard: ShardId, generation: u64) -> Option<RootSlot> {
+    fn kept_slot(&mut self, shard: ShardId, generation: u64) -> RootSlot {
         let found = self.collect(shard);
-        let slot = found.slot?;
+        let slot = found.slot.unwrap_or_else(|| RootSlot::empty(self.superblock.uuid, shard));
         let right = RootSlot { generation, ..self.counted_slot(&found, slot) };
         if right != (RootSlot { generation, ..slot }) {
             self.report(Mend::Counts(shard));
         }
-        Some(right)
+        right
     }
 
     fn counted_slot(&self, found: &Shard, slot: RootSlot) -> RootSlot {
@@ -93,7 +89,7 @@ impl Repairer<'_> {
         RootSlot {
             inodes: inodes.count() as u64,
             used_blocks: used.sum(),
-            next_sequence: self.census.next_sequence(found.shard, Some(slot.next_sequence)),
+            next_sequence: self.census.next_sequence(found),
             ..slot
         }
     }
@@ -105,7 +101,7 @@ impl Repairer<'_> {
         body: &mut Vec<BlockWrite>,
     ) -> Result<RootSlot, RepairError> {
         let mut found = self.shard(shard);
-        let slot = found.slot;
+        let next_sequence = self.census.next_sequence(&found);
         found.records.retain(|_, value| !matches!(value, Value::Chunk(_)));
         for edit in self.edits.remove(&shard).unwrap_or_default() {
             self.carry_out(&mut found.records, edit);
@@ -125,7 +121,7 @@ impl Repairer<'_> {
             generation,
             root,
             height,
-            next_sequence: self.census.next_sequence(shard, slot.map(|slot| slot.next_sequence)),
+            next_sequence,
             given_up: false,
             inodes,
             used_blocks: draft.used.values().map(|used| u64::from(used.count_ones())).sum(),
@@ -311,23 +307,34 @@ impl Repairer<'_> {
     }
 
     /// Every shard's slot, at the place that is not valid, so that no stale slot remains. The
-    /// second list has the bad slots of shards that are in doubt or lost.
+    /// second list is written when the first counts: it has the slots that are bad and hold a
+    /// shard's newest root, or may hold it.
     pub(super) fn new_slots(
         &mut self,
-        slots: &BTreeMap<ShardId, Option<RootSlot>>,
+        roots: &BTreeMap<ShardId, RootSlot>,
     ) -> (Vec<NewSlot>, Vec<NewSlot>) {
         let (mut first, mut last) = (Vec::new(), Vec::new());
-        for (&shard, root) in slots {
-            let bytes = root.map_or([0; ROOT_SLOT_SIZE].into(), |root| root.encode());
-            let new = |slot| NewSlot { shard, slot, bytes: bytes.clone() };
-            match self.chosen_root(shard) {
-                Ok(chosen) if root.is_none() && chosen.spare_state == SlotState::NeverWritten => {}
-                Ok(chosen) if in_doubt(&chosen, self.superblock.generation) => {
-                    last.push(new(chosen.spare));
+        for (&shard, root) in roots {
+            let new = |slot| NewSlot { shard, slot, bytes: root.encode() };
+            let slots = self.reader.slots(&self.superblock, shard);
+            let is_bad = |slot: usize| slots[slot].error().is_some();
+            match choose(&slots, &self.superblock, shard) {
+                Ok(ChosenRoot { root, spare, .. }) => {
+                    let is_old = root.generation < self.superblock.generation;
+                    // A bad slot keeps a fleet from opening the shard.
+                    if is_bad(1 - spare) {
+                        first.push(new(spare));
+                        last.push(new(1 - spare));
+                    } else if is_bad(spare) && is_old {
+                        last.push(new(spare));
+                    } else {
+                        first.push(new(spare));
+                    }
                 }
-                Ok(chosen) => first.push(new(chosen.spare)),
                 Err(_) => {
-                    let bad = self.last_bad_slot(shard);
+                    // Of two with the same generation the first is valid, so without a bad one it
+                    // is the second.
+                    let bad = usize::from(!is_bad(0) || is_bad(1));
                     first.push(new(1 - bad));
                     last.push(new(bad));
                 }
@@ -336,19 +343,24 @@ impl Repairer<'_> {
         (first, last)
     }
 
-    /// For a lost shard the slot that keeps it lost: a bad one if there is one. Of two with the
-    /// same generation the first is valid, so otherwise the second.
-    fn last_bad_slot(&mut self, shard: ShardId) -> usize {
-        let slots = self.slots(shard);
-        let is_bad = |slot: &Vec<u8>| {
-            matches!(RootSlot::state(slot, &self.superblock, shard), SlotState::Bad(_))
-        };
-        usize::from(!is_bad(&slots[0]) || is_bad(&slots[1]))
+    /// Adds the blocks with the slots, as they are when the first are written, and with the last.
+    pub(super) fn put_slots(
+        &mut self,
+        first: Vec<NewSlot>,
+        last: Vec<NewSlot>,
+        heads: &mut Vec<BlockWrite>,
+        tails: &mut Vec<BlockWrite>,
+    ) {
+        let mut blocks = BTreeMap::new();
+        self.put_in(first, &mut blocks);
+        heads.extend(blocks.clone());
+        let late = self.put_in(last, &mut blocks);
+        tails.extend(blocks.into_iter().filter(|(block, _)| late.contains(block)));
     }
 
     /// Copies slots into their blocks, starting from `blocks` or the device, and returns these
     /// block numbers.
-    pub(super) fn put_slots(
+    fn put_in(
         &mut self,
         slots: Vec<NewSlot>,
         blocks: &mut BTreeMap<BlockNo, Box<[u8]>>,

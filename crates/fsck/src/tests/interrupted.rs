@@ -22,7 +22,7 @@ impl Draft {
         let is_sure = |shard: u16| {
             let chosen = RootSlot::choose(self.slots(shard), &superblock, ShardId(shard));
             chosen.is_ok_and(|chosen| {
-                let is_last = chosen.root.is_some_and(|root| root.generation == generation);
+                let is_last = chosen.root.generation == generation;
                 is_last || !matches!(chosen.spare_state, SlotState::Bad(_))
             })
         };
@@ -172,6 +172,21 @@ fn no_root_of_the_past_counts() {
     interrupted("two slots that lie in wait", |draft| {
         (0..2).for_each(|slot| draft.put_slot(1, slot, &draft.slot_of(1, 3)));
     });
+    let flipped = |draft: &mut Draft, shard, slot: usize| {
+        let mut bytes = draft.slots(shard)[slot].to_vec();
+        bytes[48] ^= 4;
+        draft.put_slot(shard, slot, &bytes);
+    };
+    interrupted("a flipped bit in the older slot", |draft| flipped(draft, 0, 1));
+    interrupted("a flipped bit in the newer slot", |draft| flipped(draft, 0, 0));
+    interrupted("a flipped bit in each slot", |draft| {
+        (0..2).for_each(|slot| flipped(draft, 0, slot));
+    });
+    interrupted("a flipped bit beside a slot that lies in wait", |draft| {
+        draft.put_slot(1, 1, &draft.slot_of(1, 3));
+        flipped(draft, 1, 0);
+    });
+    interrupted("zeros", |draft| (0..2).for_each(|slot| draft.put_slot(1, slot, &[0; 512])));
     interrupted("slots of both shards, and the map", |draft| {
         draft.put_slot(0, 1, &ROTTEN);
         draft.put_slot(1, 0, &ROTTEN);

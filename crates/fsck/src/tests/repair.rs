@@ -70,7 +70,7 @@ impl Draft {
             &self.blocks[&place.block][place.offset..][..ROOT_SLOT_SIZE]
         });
         let root = RootSlot::choose(slots, &superblock, shard).unwrap().root;
-        root.map_or(Tree::open(shard, None, 0), |root| Tree::open(shard, root.root, root.height))
+        Tree::open(shard, root.root, root.height)
     }
 
     /// All records of a shard.

@@ -39,11 +39,7 @@ pub(super) fn adopt_frames(fd: OwnedFd, count: u32) -> Result<Frames, FleetError
 pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
     let mut roots = Vec::with_capacity(start.roots.len());
     for (shard, bytes) in &start.roots {
-        let root = match bytes.len() {
-            0 => None,
-            _ => Some(RootSlot::decode(bytes).map_err(|_| malformed())?),
-        };
-        roots.push((ShardId(*shard), root));
+        roots.push((ShardId(*shard), RootSlot::decode(bytes).map_err(|_| malformed())?));
     }
     Ok(CellConfig {
         id: start.id,

@@ -417,13 +417,9 @@ fn config(
     let is_kept = |shard: ShardId| kept.iter().any(|kept| kept.shard == shard);
     let shards = (0..owners.len() as u16).filter(|shard| owners[usize::from(*shard)] == id);
     let shards: Vec<ShardId> = shards.map(ShardId).collect();
-    let root = |shard: &ShardId| match lost.contains(shard) {
-        true => (*shard, None),
-        false => {
-            let unmarked =
-                |root: &RootSlot| RootSlot { given_up: root.given_up && !is_kept(*shard), ..*root };
-            (*shard, ledger.root(*shard).map(unmarked))
-        }
+    let root = |shard: &ShardId| {
+        let root = ledger.root(*shard)?;
+        Some((*shard, RootSlot { given_up: root.given_up && !is_kept(*shard), ..*root }))
     };
     let mut owned_chunks = ledger.chunks_of_shards();
     owned_chunks.retain(|shard, _| !lost.contains(shard));
@@ -438,7 +434,7 @@ fn config(
         secret: superblock.secret,
         // No client is admitted.
         capabilities: CapabilityKey::default(),
-        roots: shards.iter().map(root).collect(),
+        roots: shards.iter().filter_map(root).collect(),
         lost: shards.iter().filter(|shard| lost.contains(shard)).copied().collect(),
         kept: kept.clone(),
         owned_chunks,

@@ -132,12 +132,7 @@ fn runs(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> Vec<(BlockNo, u64)> 
 /// The shards of a cell with their root slots, for a `CellStart`.
 pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Box<[u8]>)> {
     let shards = (0..owners.len() as u16).filter(|&shard| owners[usize::from(shard)] == cell);
-    shards
-        .map(|shard| {
-            let root = ledger.root(ShardId(shard));
-            (shard, root.map(|root| root.encode()).unwrap_or_default())
-        })
-        .collect()
+    shards.filter_map(|shard| Some((shard, ledger.root(ShardId(shard))?.encode()))).collect()
 }
 
 /// The chunks of the cell's shards, in runs.

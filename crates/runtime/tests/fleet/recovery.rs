@@ -141,7 +141,7 @@ fn flip_roots(path: &Path, shards: &[ShardId]) {
             block[place.offset..][..ROOT_SLOT_SIZE].to_vec()
         });
         let chosen = RootSlot::choose([&slots[0], &slots[1]], &superblock, *shard).expect("a slot");
-        let root = chosen.root.and_then(|slot| slot.root).expect("a tree").block;
+        let root = chosen.root.root.expect("a tree").block;
         let mut node = vec![0; BLOCK_SIZE];
         pool.read(root, &mut node).expect("read");
         node[1000] ^= 8;

@@ -5,6 +5,7 @@
 //! independently of other writes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use hashbrown::HashMap;
@@ -215,12 +216,20 @@ impl Disk {
 
     /// A bit of a block flips.
     pub fn flip(&mut self, block: BlockNo, bit: usize) {
+        self.spoil(block, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+    }
+
+    /// The device loses part of a block, and returns zeros for it.
+    pub fn blank(&mut self, block: BlockNo, part: Range<usize>) {
+        self.spoil(block, |bytes| bytes[part.clone()].fill(0));
+    }
+
+    fn spoil(&mut self, block: BlockNo, change: impl Fn(&mut Block)) {
         let mut durable = *self.durable_block(block);
-        let flip = |bytes: &mut Block| bytes[bit / 8] ^= 1 << (bit % 8);
-        flip(&mut durable);
+        change(&mut durable);
         self.durable.insert(block, Rc::new(durable));
         let cached = self.cached.get_mut(&block).into_iter().flatten();
-        cached.for_each(|(_, bytes)| flip(Rc::make_mut(bytes)));
+        cached.for_each(|(_, bytes)| change(Rc::make_mut(bytes)));
     }
 
     /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.

@@ -166,7 +166,7 @@ impl<H> Fleet<H> {
             map_version: MAP_VERSION,
             secret: superblock.secret,
             capabilities: super::KEY,
-            roots: own.map(|shard| (shard, ledger.root(shard).copied())).collect(),
+            roots: own.filter_map(|shard| Some((shard, *ledger.root(shard)?))).collect(),
             lost: BTreeSet::new(),
             kept: Vec::new(),
             owned_chunks: ledger.chunks_of_shards(),

@@ -234,3 +234,22 @@ fn a_chunk_that_is_taken_or_claimed_twice_is_wrongly_claimed() {
     assert_eq!(ledger.wrongly_claimed(&[free, free]), Some(free));
     assert_eq!(ledger.wrongly_claimed(&[0]), Some(0), "the chunk of the superblock");
 }
+
+/// A device may return zeros for a block that it has lost.
+#[test]
+fn slots_of_zeros_are_bad() {
+    let mut pool = Pool::new();
+    let layout = pool.superblock.layout;
+    let mut blank = |shard, slot| {
+        let place = layout.root_slot(ShardId(shard), slot);
+        pool.blocks.get_mut(&place.block).expect("a block")[place.offset..][..ROOT_SLOT_SIZE]
+            .fill(0);
+    };
+    // The newer slot of shard 0, both of one that was used, and both of one that was not.
+    for (shard, slot) in [(0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
+        blank(shard, slot);
+    }
+    let ledger = pool.load().expect("shard 3 is sound");
+    let lost = [RootSlotError::InDoubt, RootSlotError::Lost, RootSlotError::Lost];
+    assert_eq!(ledger.unreadable(), &(0..3).map(ShardId).zip(lost).collect());
+}

@@ -132,7 +132,7 @@ impl Device {
         let chosen = RootSlot::choose(slots, &superblock, ShardId(shard)).expect("a slot");
         let place = places[1 - chosen.spare];
         let bytes = place.offset..place.offset + ROOT_SLOT_SIZE;
-        (place.block, bytes, chosen.root.expect("a root"))
+        (place.block, bytes, chosen.root)
     }
 
     /// The valid page of the map.

@@ -6,7 +6,7 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// The bit to flip so that the bytes from `covered` on have this checksum. A checksum is linear:
 /// the change caused by one flipped bit depends only on the bit's distance from the end. Within a
 /// block no two bits cause the same change, so at most one bit fits.
-pub(super) fn flipped_bit(bytes: &[u8], covered: usize, checksum: u32) -> Option<usize> {
+pub(crate) fn flipped_bit(bytes: &[u8], covered: usize, checksum: u32) -> Option<usize> {
     let change = crc32c::crc32c(&bytes[covered..]) ^ checksum;
     let mut changes: [u32; 8] = std::array::from_fn(|bit| 1 << bit);
     for at in (covered..bytes.len()).rev() {
