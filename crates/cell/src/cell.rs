@@ -16,6 +16,7 @@ use crate::plant::Plant;
 use crate::recovery::replay::Replay;
 use crate::run::task::Tasks;
 use crate::shard::Shard;
+use crate::shard::lease::ShardLeases;
 use crate::shards::Shards;
 use crate::turn::Shared;
 use crate::txn::coordinator::Coordinator;
@@ -39,7 +40,8 @@ impl Cell {
         let mut owned = config.owned_chunks;
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
         let open = served.map(|(id, root)| {
-            Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default())
+            let leases = ShardLeases::new(config.epoch, config.secret);
+            Shard::open(*id, root.as_ref(), owned.remove(id).unwrap_or_default(), leases)
         });
         let shards = Shards::new(config.map.len(), open, &config.lost);
         let core = Core {
