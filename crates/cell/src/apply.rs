@@ -292,8 +292,8 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     shard.inodes = shard.inodes.saturating_sub(1);
     shard.behind.remove(ino);
     forget_pages(shard, ino, 0..=u64::MAX, turn);
-    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
-    turn.leases.forget_inode(ino);
+    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    shard.leases.forget_inode(ino, turn.leases);
 }
 
 /// Truncates a file, or extends it with a hole.

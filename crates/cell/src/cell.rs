@@ -16,6 +16,7 @@ use crate::plant::Plant;
 use crate::recovery::replay::Replay;
 use crate::run::task::Tasks;
 use crate::shard::Shard;
+use crate::shard::lease::ShardLeases;
 use crate::shards::Shards;
 use crate::turn::Shared;
 use crate::txn::coordinator::Coordinator;
@@ -38,8 +39,10 @@ impl Cell {
         replay.begin_with(&config.kept, &config.owned_chunks);
         let mut owned = config.owned_chunks;
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
-        let open =
-            served.map(|(id, root)| Shard::open(*id, root, owned.remove(id).unwrap_or_default()));
+        let open = served.map(|(id, root)| {
+            let leases = ShardLeases::new(config.epoch, config.secret);
+            Shard::open(root, owned.remove(id).unwrap_or_default(), leases)
+        });
         let shards = Shards::new(config.map.len(), open, &config.lost);
         let core = Core {
             tasks: Tasks::default(),

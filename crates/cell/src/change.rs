@@ -16,6 +16,7 @@ use crate::reap::unlinked;
 use crate::recall::recall;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
+use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -51,8 +52,10 @@ pub(crate) fn ready(
     }
     // Without a front no client holds such a lease, and the keys need not be built.
     if turn.leases.has_acknowledged() {
-        for key in changes.iter().flat_map(leases_of).flatten() {
-            free &= recall(&key, client, turn);
+        for change in changes {
+            for key in leases_of(change).iter().flatten() {
+                free &= recall(&shards[&change.shard()], key, client, turn);
+            }
         }
     }
     if !free {
@@ -87,7 +90,7 @@ pub(crate) fn make(
     if turn.plants(Plant::RevokeAfterCommit) {
         turn.leases.late.push((changes.to_vec(), client));
     } else {
-        revoke_all(changes, client, turn);
+        revoke_all(shards, changes, client, turn);
     }
     for change in changes {
         // By reference: a step of its own would be a copy of the change.
@@ -103,37 +106,44 @@ pub(crate) fn make(
 
 /// Makes the revocations that [`Plant::RevokeAfterCommit`] has delayed.
 #[inline]
-pub(crate) fn revoke_late(turn: &mut Turn<'_>) {
+pub(crate) fn revoke_late(shards: &mut Shards, turn: &mut Turn<'_>) {
     if !turn.leases.late.is_empty() {
-        revoke_put_off(turn);
+        revoke_put_off(shards, turn);
     }
 }
 
 #[cold]
-fn revoke_put_off(turn: &mut Turn<'_>) {
+fn revoke_put_off(shards: &mut Shards, turn: &mut Turn<'_>) {
     for (changes, client) in std::mem::take(&mut turn.leases.late) {
-        revoke_all(&changes, client, turn);
+        revoke_all(shards, &changes, client, turn);
     }
 }
 
-fn revoke_all(changes: &[Change], client: Option<ClientId>, turn: &mut Turn<'_>) {
+fn revoke_all(
+    shards: &mut Shards,
+    changes: &[Change],
+    client: Option<ClientId>,
+    turn: &mut Turn<'_>,
+) {
     let acknowledging = client.filter(|client| turn.clients.acknowledges(*client));
     for change in changes {
+        // A shard that was given up meanwhile has no leases.
+        let Some(Shard { leases, .. }) = shards.get_mut(&change.shard()) else { continue };
         for key in leases_of(change).iter().flatten() {
             if !turn.plants(Plant::ForgetRevoke) {
-                turn.leases.revoke(key, turn.memory);
+                leases.revoke(key, turn.leases, turn.memory);
             }
         }
         // The kernel behind a front changes its own copy of the name at the same time.
         if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
-            turn.leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client);
+            leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client, turn.leases);
         }
         if let (
             Some(client),
             Change::AddEntry { dir, name, .. } | Change::ReplaceEntry { dir, name, .. },
         ) = (acknowledging, change)
         {
-            turn.leases.hold_again(LeaseKey::Name(*dir, name.clone()), client);
+            leases.hold_again(LeaseKey::Name(*dir, name.clone()), client, turn.leases);
         }
     }
 }

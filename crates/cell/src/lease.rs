@@ -1,9 +1,13 @@
 //! Leases: which client may keep a copy of this cell's replies (design 6; Hare 3.6, uFS).
 //!
-//! A *word lease* ([`words`]) is revoked by a store into the holder's word. An *acknowledged lease*
-//! ([`holders`]) is for a cache that cannot read words: the kernel's, behind a FUSE front. It is
-//! *recalled* ([`recalls`]), and a request that changes the object waits until the holder has
-//! acknowledged the recall.
+//! A *word lease* is revoked by a store into the holder's word. An *acknowledged lease* is for a
+//! cache that cannot read words: the kernel's, behind a FUSE front. It is *recalled*, and a request
+//! that changes the object waits until the holder has acknowledged the recall.
+//!
+//! A shard has the leases on its objects ([`crate::shard::lease`]). Here is what the shards of a
+//! cell share, by client: the lease of each word ([`stamps`]), the recalls that are under way
+//! ([`recalls`]) and what a predecessor may have granted ([`inherited`]); and the number of objects
+//! with acknowledged leases ([`objects`]).
 //!
 //! A write is answered when no other client has a page of the file any more. A kernel drops a page
 //! only when the request that has it locked is answered. These rules prevent two such waits from
@@ -16,103 +20,68 @@
 //!   write waits for its own pages.
 //! * Recalls of names and attributes are never behind recalls of pages.
 //! * Write-backs of mapped pages, and truncations, which delay write-backs, do not wait for the
-//!   pages of other clients while a task waits for the pages of their own client ([`overtaken`]).
+//!   pages of other clients while a task waits for the pages of their own client
+//!   ([`ClientLeases::must_overtake`]).
 //!
 //! Invariant: an object that is being recalled is granted to no client.
 
-mod holders;
 mod inherited;
-mod overtaken;
+pub(crate) mod objects;
 pub(crate) mod recalls;
-mod words;
+pub(crate) mod stamps;
 
 use warren_base::{ClientId, Epoch, Ino};
-use warren_proto::{Change, Lease, LeaseKey};
+use warren_proto::{Change, LeaseKey};
 
-use crate::event::Memory;
 use crate::plant::{Plant, Planted};
-use holders::Holders;
 use inherited::Inherited;
-use overtaken::Overtaken;
+use objects::ObjectCount;
 use recalls::{RecallClass, Recalls};
-use words::Words;
+use stamps::Stamps;
 
+/// What the shards share of the leases, by client.
 #[derive(Debug)]
-pub(crate) struct Leases {
-    words: Words,
-    holders: Holders,
+pub(crate) struct ClientLeases {
+    pub(crate) stamps: Stamps,
+    pub(crate) objects: ObjectCount,
     inherited: Inherited,
     recalls: Recalls,
-    overtaken: Overtaken,
     plant: Planted,
     /// Changes whose leases [`Plant::RevokeAfterCommit`] revokes with the next event, and their
     /// client.
     pub(crate) late: Vec<(Vec<Change>, Option<ClientId>)>,
 }
 
-impl Leases {
-    pub(crate) fn new(epoch: Epoch, secret: u64, plant: Planted) -> Self {
+impl ClientLeases {
+    pub(crate) fn new(epoch: Epoch, plant: Planted) -> Self {
         Self {
-            words: Words::new(epoch, plant),
-            holders: Holders::new(epoch, secret),
+            stamps: Stamps::new(epoch, plant),
+            objects: ObjectCount::default(),
             inherited: Inherited::default(),
             recalls: Recalls::new(epoch),
-            overtaken: Overtaken::default(),
             plant,
             late: Vec::new(),
         }
     }
 
-    /// Grants a word lease. A client that holds it already gets the same word and stamp again.
-    pub(crate) fn grant(
-        &mut self,
-        key: LeaseKey,
-        client: ClientId,
-        memory: &mut dyn Memory,
-    ) -> Lease {
-        self.words.grant(key, client, memory)
+    /// Whether the object may be granted: it is not being recalled from any client.
+    pub(crate) fn may_grant(&self, key: &LeaseKey) -> bool {
+        !self.recalls.names(key) || self.plant == Some(Plant::GrantDuringRecall)
     }
 
-    /// Revokes all word leases on `key`.
-    pub(crate) fn revoke(&mut self, key: &LeaseKey, memory: &mut dyn Memory) {
-        self.words.revoke(key, memory);
+    /// Whether the object is being recalled from any client.
+    pub(crate) fn is_recalled(&self, key: &LeaseKey) -> bool {
+        self.recalls.names(key)
     }
 
-    /// Revokes the word leases on all names of a directory. A copy of a name also states that its
-    /// holder may search the directory, and the right to do so has changed. (A front's kernel
-    /// checks that itself, each time.)
-    pub(crate) fn revoke_names(&mut self, dir: Ino, memory: &mut dyn Memory) {
-        self.words.revoke_names(dir, memory);
-    }
-
-    /// Grants an acknowledged lease, unless the object is being recalled from any client or there
-    /// are too many.
-    pub(crate) fn hold(&mut self, key: LeaseKey, client: ClientId) -> bool {
-        if self.recalls.names(&key) && self.plant != Some(Plant::GrantDuringRecall) {
-            return false;
-        }
-        let has_room = self.holders.has_room(&key);
-        if has_room {
-            self.holders.insert(key, client);
-        }
-        has_room
-    }
-
-    /// Notes that a client's cache holds the object even if a recall is under way. Then another
-    /// recall must follow that one.
-    pub(crate) fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
-        self.recalls.repeat_if_sent(&key, client);
-        self.holders.insert(key, client);
-    }
-
-    /// Notes that a client's cache does not hold the object any more.
-    pub(crate) fn drop_holder(&mut self, key: &LeaseKey, client: ClientId) {
-        self.holders.remove(key, client);
+    /// A client has read the object. If a recall was sent to it, another must follow that one.
+    pub(crate) fn has_read(&mut self, key: &LeaseKey, client: ClientId) {
+        self.recalls.repeat_if_sent(key, client);
     }
 
     /// Whether a client may hold an acknowledged lease on anything.
     pub(crate) fn has_acknowledged(&self) -> bool {
-        !self.holders.is_empty() || !self.inherited.is_empty()
+        !self.objects.is_zero() || !self.inherited.is_empty()
     }
 
     /// A predecessor may have granted this client anything.
@@ -120,13 +89,16 @@ impl Leases {
         self.inherited.insert(client);
     }
 
-    /// Whether no client but `except` holds an acknowledged lease on `key`. If any client does, the
-    /// recall is under way on return (or queued: see [`Self::take_recall`]).
-    pub(crate) fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
-        if !self.has_acknowledged() {
-            return true;
-        }
-        let known = self.holders.of(key).iter().copied();
+    /// Recalls the object from its holders, and from the clients to which a predecessor may have
+    /// granted it, except `except`. Returns whether there are none. If there are any, the recall is
+    /// under way on return (or queued: see [`Self::take_recall`]).
+    pub(crate) fn recall(
+        &mut self,
+        key: &LeaseKey,
+        holders: &[ClientId],
+        except: Option<ClientId>,
+    ) -> bool {
+        let known = holders.iter().copied();
         let mut free = true;
         for holder in known.chain(self.inherited.of(key)).filter(|holder| Some(*holder) != except) {
             free = false;
@@ -171,17 +143,19 @@ impl Leases {
     }
 
     /// `client` listens for the class, and has dropped the objects of recall `number`. Returns
-    /// whether that recall was under way.
-    pub(crate) fn listens(&mut self, client: ClientId, class: RecallClass, number: u64) -> bool {
-        let Some(dropped) = self.recalls.acknowledge(client, class, number) else { return false };
-        for key in dropped {
-            self.holders.remove(&key, client);
-            if let LeaseKey::Pages(ino) = key {
-                self.overtaken.dropped(Some(ino), client);
-            }
+    /// those that it has not read again, which their shards must know; `None` if that recall was
+    /// not under way.
+    pub(crate) fn listens(
+        &mut self,
+        client: ClientId,
+        class: RecallClass,
+        number: u64,
+    ) -> Option<Vec<LeaseKey>> {
+        let dropped = self.recalls.acknowledge(client, class, number)?;
+        for key in &dropped {
             self.inherited.remove(key, client);
         }
-        true
+        Some(dropped)
     }
 
     /// A task waits until all clients but `except` have dropped the pages of a file that are being
@@ -191,45 +165,27 @@ impl Leases {
         self.recalls.await_pages(ino, except)
     }
 
-    /// Whether a write-back or truncation of `client` continues although other clients have pages
-    /// of the file: the client's own pages are being recalled, a task waits for them or for pages
-    /// behind them in the queue, and its kernel cannot drop them before this request is answered.
-    pub(crate) fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
-        if !self.recalls.is_awaited(ino, client) || self.plant == Some(Plant::WaitForOwnRecall) {
-            return false;
-        }
-        let key = LeaseKey::Pages(ino);
-        self.overtaken.insert(ino, client, self.recalls.clients_except(&key, client));
-        true
-    }
-
-    /// Whether other clients may still have pages from before a change of `client`'s that was
+    /// Whether a write-back or truncation of `client` must continue although other clients have
+    /// pages of the file: the client's own pages are being recalled, a task waits for them or for
+    /// pages behind them in the queue, and its kernel cannot drop them before this request is
     /// answered.
-    pub(crate) fn has_overtaken(&self, ino: Ino, client: ClientId) -> bool {
-        self.overtaken.has(ino, client)
+    pub(crate) fn must_overtake(&self, ino: Ino, client: ClientId) -> bool {
+        self.recalls.is_awaited(ino, client) && self.plant != Some(Plant::WaitForOwnRecall)
     }
 
-    /// The client is gone with all its caches.
+    /// The clients from which the object is being recalled, except `client`.
+    pub(crate) fn recalled_from<'a>(
+        &'a self,
+        key: &'a LeaseKey,
+        client: ClientId,
+    ) -> impl Iterator<Item = ClientId> + 'a {
+        self.recalls.clients_except(key, client)
+    }
+
+    /// The client is gone with all its caches. The shards must forget it too.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.inherited.forget_client(client);
         self.recalls.forget_client(client);
-        self.overtaken.forget_client(client);
-        self.words.forget_client(client);
-        self.holders.forget_client(client);
-    }
-
-    /// The inode is gone for good: nothing about it can change any more.
-    pub(crate) fn forget_inode(&mut self, ino: Ino) {
-        if self.holders.is_empty() {
-            return;
-        }
-        for key in [LeaseKey::Attr(ino), LeaseKey::Pages(ino)] {
-            if !self.recalls.names(&key) {
-                self.holders.forget_object(&key);
-            }
-        }
+        self.stamps.forget_client(client);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,12 +7,18 @@ use crate::event::Effect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::shard::Shard;
 use crate::turn::Turn;
 
 /// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall if
 /// one has to.
-pub(crate) fn recall(key: &LeaseKey, except: Option<ClientId>, turn: &mut Turn<'_>) -> bool {
-    let free = turn.leases.recall(key, except);
+pub(crate) fn recall(
+    shard: &Shard,
+    key: &LeaseKey,
+    except: Option<ClientId>,
+    turn: &mut Turn<'_>,
+) -> bool {
+    let free = shard.leases.recall(key, except, turn.leases);
     if !free {
         send_recalls(turn);
     }
@@ -40,16 +46,17 @@ pub(crate) fn recall_inherited_pages(
 /// client's kernel may be unable to drop its own pages before this request is done. So the request
 /// waits only while no task waits for these pages.
 pub(crate) fn recall_pages(
+    shard: &mut Shard,
     ino: Ino,
     except: Option<ClientId>,
     may_overtake: bool,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    if recall(&LeaseKey::Pages(ino), except, turn) {
+    if recall(shard, &LeaseKey::Pages(ino), except, turn) {
         return Ok(());
     }
     if let Some(client) = except.filter(|_| may_overtake)
-        && turn.leases.overtakes(ino, client)
+        && shard.leases.overtakes(ino, client, turn.leases)
     {
         return Ok(());
     }

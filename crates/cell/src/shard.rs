@@ -5,6 +5,7 @@
 
 pub(crate) mod behind;
 pub(crate) mod filelock;
+pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod open;
 pub(crate) mod space;
@@ -24,6 +25,7 @@ use crate::frames::Placed;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
 use crate::shard::filelock::FileLocks;
+use crate::shard::lease::ShardLeases;
 use crate::shard::lock::LockTable;
 use crate::shard::open::Opens;
 use crate::shard::space::Space;
@@ -39,6 +41,7 @@ pub(crate) struct Shard {
     pub(crate) locks: LockTable<TaskId>,
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks<TaskId>,
+    pub(crate) leases: ShardLeases,
     /// Files whose uncovered writes a power failure would take.
     pub(crate) behind: Behind,
     pub(crate) next_sequence: u64,
@@ -61,14 +64,15 @@ const RESIDENT: &str = "what a change touches was read in the same go";
 
 impl Shard {
     /// `owned_chunks` ascend.
-    pub(crate) fn open(id: ShardId, slot: &RootSlot, owned_chunks: Vec<u64>) -> Self {
+    pub(crate) fn open(slot: &RootSlot, owned_chunks: Vec<u64>, leases: ShardLeases) -> Self {
         Self {
-            id,
-            tree: Tree::open(id, slot.root, slot.height),
+            id: slot.shard,
+            tree: Tree::open(slot.shard, slot.root, slot.height),
             space: Space::default(),
             locks: LockTable::new(),
             opens: Opens::default(),
             file_locks: FileLocks::default(),
+            leases,
             behind: Behind::default(),
             next_sequence: slot.next_sequence,
             inodes: slot.inodes,

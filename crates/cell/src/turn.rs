@@ -18,7 +18,7 @@ use crate::event::{Clock, Effect, FrameNo, Memory};
 use crate::frames::cache::Cache;
 use crate::frames::io::Io;
 use crate::frames::table::FrameTable;
-use crate::lease::Leases;
+use crate::lease::ClientLeases;
 use crate::log::OpLog;
 use crate::log::record::{After, Record};
 use crate::peers::Peers;
@@ -103,7 +103,7 @@ pub(crate) struct Shared {
     pub(crate) table: FrameTable,
     pub(crate) io: Io,
     pub(crate) chunks: Chunks,
-    pub(crate) leases: Leases,
+    pub(crate) leases: ClientLeases,
     pub(crate) clients: Clients,
     pub(crate) capabilities: Capabilities,
     pub(crate) waits: Waits,
@@ -129,7 +129,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) table: &'a mut FrameTable,
     pub(crate) io: &'a mut Io,
     pub(crate) chunks: &'a mut Chunks,
-    pub(crate) leases: &'a mut Leases,
+    pub(crate) leases: &'a mut ClientLeases,
     pub(crate) clients: &'a mut Clients,
     pub(crate) capabilities: &'a mut Capabilities,
     pub(crate) waits: &'a mut Waits,
@@ -176,7 +176,7 @@ impl Shared {
                 config.free_chunks.clone(),
                 (recovery, config.backing.as_planted(config.plant)),
             ),
-            leases: Leases::new(config.epoch, config.secret, config.plant),
+            leases: ClientLeases::new(config.epoch, config.plant),
             clients: Clients::default(),
             capabilities: Capabilities::new(config.capabilities.clone()),
             waits: Waits::default(),

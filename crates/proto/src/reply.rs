@@ -1,6 +1,6 @@
 //! Replies of cells to clients.
 
-use warren_base::{Errno, Ino, MapVersion};
+use warren_base::{Errno, Ino, MapVersion, ShardId};
 
 use crate::{Attr, FileKind, FileName, Handle, LockSpec, Wire};
 
@@ -25,6 +25,14 @@ pub enum LeaseKey {
     Attr(Ino),
     /// The file's data in a cache that must acknowledge (the kernel's page cache).
     Pages(Ino),
+}
+
+impl LeaseKey {
+    pub const fn shard(&self) -> ShardId {
+        match self {
+            Self::Name(ino, _) | Self::Attr(ino) | Self::Pages(ino) => ino.shard(),
+        }
+    }
 }
 
 /// The inode of a name. `attr` is present if the inode is on the same cell.

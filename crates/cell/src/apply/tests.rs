@@ -13,6 +13,7 @@ use crate::config::{Backing, CellConfig, LogConfig, Recovery};
 use crate::event::Clock;
 use crate::frames::cache::PageState;
 use crate::frames::test_memory::Frames;
+use crate::shard::lease::ShardLeases;
 use crate::turn::Shared;
 
 const NOW: Timestamp = Timestamp(7);
@@ -59,12 +60,10 @@ impl Room {
         let total = CellConfig::frames_total(frames, area) as usize;
         let memory = Frames(vec![[0; BLOCK_SIZE]; total]);
         let shared = Shared::new(&config);
-        Self {
-            shard: Shard::open(ShardId(0), &RootSlot::empty([0; 16], ShardId(0)), Vec::new()),
-            shared,
-            memory,
-            mode,
-        }
+        let leases = ShardLeases::new(config.epoch, config.secret);
+        let root = RootSlot::empty([0; 16], ShardId(0));
+        let shard = Shard::open(&root, Vec::new(), leases);
+        Self { shard, shared, memory, mode }
     }
 
     fn in_turn<T>(&mut self, run: impl FnOnce(&mut Shard, &mut Turn<'_>) -> T) -> T {

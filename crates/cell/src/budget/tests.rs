@@ -1,7 +1,7 @@
 //! Fills trees with the records that changes make, and measures every change: none takes more than
 //! its budget, and the worst cases occur.
 
-use warren_base::{BlockNo, ClientId, Ino, Lsn, Rng, ShardId, Timestamp};
+use warren_base::{BlockNo, ClientId, Epoch, Ino, Lsn, Rng, ShardId, Timestamp};
 use warren_disk::{Dentry, Extent, FileKind, Key, RootSlot, Value, Xattr, seal_record};
 use warren_proto::{
     AccessMode, ByteRange, Cause, Cover, FileName, Handle, LockFlavour, LockOwner, LockSpec,
@@ -9,6 +9,7 @@ use warren_proto::{
 };
 
 use super::*;
+use crate::shard::lease::ShardLeases;
 use crate::shard::{Shard, new_inode};
 
 const NOW: Timestamp = Timestamp(7);
@@ -23,7 +24,9 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Self {
-        let shard = Shard::open(ShardId(0), &RootSlot::empty([0; 16], ShardId(0)), Vec::new());
+        let leases = ShardLeases::new(Epoch(1), SECRET);
+        let root = RootSlot::empty([0; 16], ShardId(0));
+        let shard = Shard::open(&root, Vec::new(), leases);
         Self { shard, rng: Rng::new(seed), next_block: 1, generation: 0 }
     }
 

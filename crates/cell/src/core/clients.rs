@@ -16,6 +16,7 @@ use crate::turn::Turn;
 impl Core {
     /// A client listens for recalls. Only one of its slots can listen to each class of recalls.
     pub(super) fn listen(
+        &mut self,
         from: SlotRef,
         seq: u32,
         (class, acknowledged): (RecallClass, u64),
@@ -24,7 +25,12 @@ impl Core {
         if let Some((to, seq)) = turn.clients.listen(from, seq, class)? {
             Self::reply_error(to, seq, Errno::EINTR, turn);
         }
-        if turn.leases.listens(from.client, class, acknowledged) {
+        if let Some(dropped) = turn.leases.listens(from.client, class, acknowledged) {
+            for key in dropped {
+                if let Some(shard) = self.shards.get_mut(&key.shard()) {
+                    shard.leases.dropped(&key, from.client, turn.leases);
+                }
+            }
             turn.waits.wake_all(WaitKey::Recall);
         }
         Ok(())
@@ -45,7 +51,7 @@ impl Core {
             }
         }
         turn.waits.wake_all(WaitKey::Frames);
-        turn.leases.forget_client(client);
+        self.forget_leases(client, turn);
         turn.waits.wake_all(WaitKey::Recall);
         self.let_go(client, turn);
     }
@@ -65,7 +71,8 @@ impl Core {
         for shard in self.shards.values_mut().filter(|_| has_opens) {
             for handle in shard.opens.handles_of(client) {
                 if shard.opens.close(handle, client, turn.opens) == Ok(true) {
-                    turn.leases.revoke(&LeaseKey::Attr(handle.ino), turn.memory);
+                    let key = LeaseKey::Attr(handle.ino);
+                    shard.leases.revoke(&key, turn.leases, turn.memory);
                     turn.waits.start(Work::Reap { ino: handle.ino });
                 }
             }
@@ -77,8 +84,24 @@ impl Core {
             }
             grant_file_locks(self.shards.values_mut(), turn);
         }
-        turn.leases.forget_client(client);
+        self.forget_leases(client, turn);
         turn.effects.push(Effect::Report(Report::Expelled { client }));
+    }
+
+    /// Word leases that other shards have displaced are forgotten when there are many.
+    #[inline]
+    pub(super) fn forget_displaced_leases(&mut self, turn: &mut Turn<'_>) {
+        if turn.leases.stamps.are_many_displaced() {
+            self.shards.values_mut().for_each(|shard| shard.leases.forget_displaced(turn.leases));
+            turn.leases.stamps.displaced_are_forgotten();
+        }
+    }
+
+    fn forget_leases(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        for shard in self.shards.values_mut() {
+            shard.leases.forget_client(client, turn.leases);
+        }
+        turn.leases.forget_client(client);
     }
 
     /// Ends the wait of another slot's request, if it is one that can be interrupted.

@@ -35,7 +35,8 @@ impl Core {
     ) {
         let mut lent = shared.turn(now, memory, effects);
         let turn = &mut lent;
-        revoke_late(turn);
+        revoke_late(&mut self.shards, turn);
+        self.forget_displaced_leases(turn);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
             self.replay.frames.keep(turn);

@@ -300,7 +300,7 @@ impl Core {
             }
             Request::AwaitRecall { pages, acknowledged } => {
                 let class = if *pages { RecallClass::Pages } else { RecallClass::Other };
-                Self::listen(*from, header.seq, (class, *acknowledged), turn)?;
+                self.listen(*from, header.seq, (class, *acknowledged), turn)?;
                 Ok(None)
             }
             Request::Lock { handle, spec, wait } => {

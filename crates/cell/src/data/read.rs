@@ -52,7 +52,7 @@ pub(crate) fn read(
         touch_atime(shard, ino, turn);
     }
     if !direct && turn.clients.acknowledges(to.client) {
-        turn.leases.hold_again(LeaseKey::Pages(ino), to.client);
+        shard.leases.hold_again(LeaseKey::Pages(ino), to.client, turn.leases);
     }
     let file = shard.opens.get_mut(handle).expect("just there");
     file.read_end = offset + len;
@@ -126,6 +126,6 @@ fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let room = turn.log_has_room().then(|| budget.admit(shard.room(dirty), budget.atime()));
     let Some(mut room) = room.flatten() else { return };
     // No task waits for this. A copy that cannot be revoked at once keeps its old time.
-    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     step(shard, Step::Accessed { ino, atime: now }, &mut room, turn);
 }

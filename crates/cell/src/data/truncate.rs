@@ -36,7 +36,7 @@ pub(crate) fn ready_to_truncate(
     }
     let client = state.client.expect("a request");
     if !turn.plants(Plant::TruncateUnrecalled) {
-        recall_pages(ino, Some(client), may_overtake, turn)?;
+        recall_pages(shard, ino, Some(client), may_overtake, turn)?;
     }
     if !size.is_multiple_of(PAGE) {
         bring_cut_page(shard, (ino, size / PAGE), turn)?;
@@ -53,7 +53,7 @@ pub(crate) fn truncate_now(
     room: &mut Reservation,
     turn: &mut Turn<'_>,
 ) {
-    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     room.spend(blocks_of_pages(u64::from(!size.is_multiple_of(PAGE))));
     step(shard, Step::Truncate { ino, size, blocks: 0, now: turn.now.wall }, room, turn);
 }

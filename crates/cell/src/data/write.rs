@@ -60,7 +60,7 @@ pub(crate) fn write(
     };
     let end = offset.checked_add(len as u64).filter(|end| *end <= FILE_SIZE_MAX);
     let mut end = end.ok_or(Errno::EFBIG)?;
-    recall_pages(ino, (!direct).then_some(from.client), write_back, turn)?;
+    recall_pages(shard, ino, (!direct).then_some(from.client), write_back, turn)?;
     if write_back {
         // Bytes that another front has truncated meanwhile stay truncated.
         end = end.min(size);
@@ -71,7 +71,7 @@ pub(crate) fn write(
     let (plan, mut room) = plan_write(shard, ino, offset, end, state, turn)?;
     room.spend(blocks_of_pages(plan.len() as u64));
     let new_blocks = copy_in(from, ino, (offset, end), plan, turn);
-    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let now = turn.now.wall;
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
@@ -85,11 +85,11 @@ pub(crate) fn write(
         move_to(shard, handle, end, turn);
     }
     if !direct && turn.clients.acknowledges(from.client) {
-        turn.leases.hold_again(LeaseKey::Pages(ino), from.client);
+        shard.leases.hold_again(LeaseKey::Pages(ino), from.client, turn.leases);
         if !write_back && turn.clients.fronts() > 1 {
             // A page that was recalled and read again since the kernel copied this write into it
             // does not contain the write.
-            recall(&LeaseKey::Pages(ino), None, turn);
+            recall(shard, &LeaseKey::Pages(ino), None, turn);
         }
     }
     Ok((len as u32, size))

@@ -43,7 +43,7 @@ pub(crate) fn ready_to_change(
     shard.check_unlocked(ino, LockMode::Write)?;
     shard.living_inode(ino)?;
     let room = reserve(shard, need, state, turn)?;
-    if !recall(&LeaseKey::Attr(ino), state.client, turn) {
+    if !recall(shard, &LeaseKey::Attr(ino), state.client, turn) {
         return Err(Stop::Wait(Wait::Recall));
     }
     Ok(room)
@@ -73,10 +73,10 @@ pub(crate) fn set_attr(
         ready_to_truncate(shard, ino, size, true, state, turn)?;
         truncate_now(shard, ino, size, &mut room, turn);
     }
-    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     if access && value.attr.kind == FileKind::Directory {
-        turn.leases.revoke_names(ino, turn.memory);
+        shard.leases.revoke_names(ino, turn.leases, turn.memory);
     }
     let inode = shard.living_inode(ino)?;
     let attributes = attributes_after(inode, &set, &value.attr, who, turn.now.wall);

@@ -7,7 +7,7 @@ use crate::shard::Shard;
 use crate::turn::Turn;
 
 pub(crate) fn grant_name(
-    shard: &Shard,
+    shard: &mut Shard,
     dir: Ino,
     name: &FileName,
     client: ClientId,
@@ -18,7 +18,7 @@ pub(crate) fn grant_name(
 }
 
 pub(crate) fn grant_attr(
-    shard: &Shard,
+    shard: &mut Shard,
     ino: Ino,
     client: ClientId,
     turn: &mut Turn<'_>,
@@ -29,7 +29,7 @@ pub(crate) fn grant_attr(
 
 /// Grants a lease on an object that was just looked up, unless a transaction may be changing it.
 fn grant(
-    shard: &Shard,
+    shard: &mut Shard,
     lock: impl FnOnce() -> LockKey,
     key: LeaseKey,
     client: ClientId,
@@ -40,7 +40,8 @@ fn grant(
         return None;
     }
     if turn.clients.acknowledges(client) {
-        return turn.leases.hold(key, client).then_some(Lease { word: 0, stamp: 0 });
+        let is_held = shard.leases.hold(key, client, turn.leases);
+        return is_held.then_some(Lease { word: 0, stamp: 0 });
     }
-    Some(turn.leases.grant(key, client, turn.memory))
+    Some(shard.leases.grant(key, client, turn.leases, turn.memory))
 }

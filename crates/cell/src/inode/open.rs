@@ -101,7 +101,7 @@ pub(crate) fn open_now(
     let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
-        && turn.leases.hold(LeaseKey::Pages(ino), client);
+        && shard.leases.hold(LeaseKey::Pages(ino), client, turn.leases);
     Opened { handle, attr: value.attr, keep_pages, direct }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn close(
         // An inode without a name ends with its last close, however long it takes to free its
         // blocks.
         if nameless {
-            turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+            shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
         }
         turn.waits.start(Work::Reap { ino });
     }

@@ -38,7 +38,7 @@ pub(crate) fn fsync(
         // A program that has synced a mapping may notify other programs, and these must not see
         // older pages.
         recall_inherited_pages(ino, |other| other != client, turn)?;
-        if turn.leases.has_overtaken(ino, client) {
+        if shard.leases.has_overtaken(ino, client) {
             if turn.leases.await_pages(ino, Some(client)) {
                 turn.waits.wake_all(WaitKey::Recall);
             }

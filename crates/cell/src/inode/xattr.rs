@@ -71,7 +71,7 @@ pub(crate) fn set_xattr(
             return Err(Errno::ENOSPC.into());
         }
     }
-    turn.leases.revoke(&LeaseKey::Attr(ino), turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let value = new.map(|(value, _)| value);
     step(shard, Step::SetXattr { ino, name, value, now: turn.now.wall }, &mut room, turn);
     done(Reply::Done)

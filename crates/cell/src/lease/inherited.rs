@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 use warren_base::{ClientId, FixedState};
 use warren_proto::LeaseKey;
 
-use super::holders::OBJECTS_MAX;
+use super::objects::OBJECTS_MAX;
 
 /// The leases that one client may hold.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Remainder {
         }
     }
 
-    fn remove(&mut self, key: LeaseKey) {
+    fn remove(&mut self, key: &LeaseKey) {
         if matches!(key, LeaseKey::Name(..)) {
             self.names = false;
             return;
@@ -39,7 +39,7 @@ impl Remainder {
         if self.dropped.len() >= OBJECTS_MAX {
             self.dropped.clear();
         }
-        self.dropped.insert(key);
+        self.dropped.insert(key.clone());
     }
 }
 
@@ -64,7 +64,7 @@ impl Inherited {
     }
 
     /// The client has dropped the object.
-    pub(super) fn remove(&mut self, key: LeaseKey, client: ClientId) {
+    pub(super) fn remove(&mut self, key: &LeaseKey, client: ClientId) {
         if let Some(remainder) = self.by_client.get_mut(&client) {
             remainder.remove(key);
         }

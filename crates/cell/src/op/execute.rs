@@ -217,17 +217,17 @@ fn answer(
 }
 
 fn lease_name(
-    shards: &Shards,
+    shards: &mut Shards,
     dir: Ino,
     name: &FileName,
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
-    grant_name(shards.get(&dir.shard())?, dir, name, client, turn)
+    grant_name(shards.get_mut(&dir.shard())?, dir, name, client, turn)
 }
 
 fn entry(
-    shards: &Shards,
+    shards: &mut Shards,
     (dir, name): (Ino, &FileName),
     (ino, kind): (Ino, FileKind),
     attr: Option<Attr>,
@@ -236,7 +236,7 @@ fn entry(
 ) -> Entry {
     let lease = lease_name(shards, dir, name, client, turn);
     let attr = attr.map(|attr| {
-        let shard = shards.get(&ino.shard());
+        let shard = shards.get_mut(&ino.shard());
         (attr, shard.and_then(|shard| grant_attr(shard, ino, client, turn)))
     });
     Entry { ino, kind, lease, attr }

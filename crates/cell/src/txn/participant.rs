@@ -178,10 +178,11 @@ impl Participants {
         let mut free = true;
         for (key, mode) in keys {
             if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
-                free &= recall(&lease, state.client, turn);
+                let shard = shards.own(key.shard());
+                free &= recall(shard, &lease, state.client, turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
                 if !kept.iter().any(|plant| turn.volume.plant == *plant) {
-                    turn.leases.revoke(&lease, turn.memory);
+                    shard.leases.revoke(&lease, turn.leases, turn.memory);
                 }
             }
         }

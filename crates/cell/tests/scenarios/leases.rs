@@ -10,7 +10,7 @@
 //! acknowledges the recall with its next `AwaitRecall`. The change waits for that. Recalls of pages
 //! are a class of their own, because dropping a page may wait for a read or a write.
 //!
-//! The code: `lease.rs`, `lease/words.rs`, `lease/recalls.rs`, `recall.rs`.
+//! The code: `shard/lease.rs`, `shard/lease/words.rs`, `lease.rs`, `lease/recalls.rs`, `recall.rs`.
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_cell::Effect;

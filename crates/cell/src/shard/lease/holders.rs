@@ -4,14 +4,13 @@ use hashbrown::HashMap;
 use warren_base::{ClientId, Epoch, FixedState, siphash_2_4};
 use warren_proto::LeaseKey;
 
-/// Objects with acknowledged leases: about 40 MiB of a cell's memory. Beyond that, no lease is
-/// granted, and kernels send each request.
-pub(super) const OBJECTS_MAX: usize = 1 << 18;
+use crate::lease::objects::ObjectCount;
 
 /// Half of the key under which the seed of the map is made; the other half is the pool's secret.
 /// The keys of the map are names that clients choose.
 const SEED_KEY: u64 = u64::from_le_bytes(*b"WarrHold");
 
+/// The holders for the objects of one shard.
 #[derive(Debug)]
 pub(super) struct Holders {
     by_object: HashMap<LeaseKey, Vec<ClientId>, FixedState>,
@@ -27,38 +26,47 @@ impl Holders {
         self.by_object.is_empty()
     }
 
-    pub(super) fn has_room(&self, key: &LeaseKey) -> bool {
-        self.by_object.len() < OBJECTS_MAX || self.by_object.contains_key(key)
+    pub(super) fn len(&self) -> usize {
+        self.by_object.len()
+    }
+
+    pub(super) fn contains(&self, key: &LeaseKey) -> bool {
+        self.by_object.contains_key(key)
     }
 
     pub(super) fn of(&self, key: &LeaseKey) -> &[ClientId] {
         self.by_object.get(key).map_or(&[], |holders| holders)
     }
 
-    pub(super) fn insert(&mut self, key: LeaseKey, client: ClientId) {
-        let holders = self.by_object.entry(key).or_default();
+    pub(super) fn insert(&mut self, key: LeaseKey, client: ClientId, count: &mut ObjectCount) {
+        let holders = self.by_object.entry(key).or_insert_with(|| {
+            count.add();
+            Vec::new()
+        });
         if !holders.contains(&client) {
             holders.push(client);
         }
     }
 
-    pub(super) fn remove(&mut self, key: &LeaseKey, client: ClientId) {
+    pub(super) fn remove(&mut self, key: &LeaseKey, client: ClientId, count: &mut ObjectCount) {
         if let Some(holders) = self.by_object.get_mut(key) {
             holders.retain(|holder| *holder != client);
             if holders.is_empty() {
-                self.by_object.remove(key);
+                self.forget_object(key, count);
             }
         }
     }
 
-    pub(super) fn forget_object(&mut self, key: &LeaseKey) {
-        self.by_object.remove(key);
+    pub(super) fn forget_object(&mut self, key: &LeaseKey, count: &mut ObjectCount) {
+        count.remove(usize::from(self.by_object.remove(key).is_some()));
     }
 
-    pub(super) fn forget_client(&mut self, client: ClientId) {
+    pub(super) fn forget_client(&mut self, client: ClientId, count: &mut ObjectCount) {
+        let before = self.len();
         self.by_object.retain(|_, holders| {
             holders.retain(|holder| *holder != client);
             !holders.is_empty()
         });
+        count.remove(before - self.len());
     }
 }

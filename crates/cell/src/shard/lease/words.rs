@@ -3,71 +3,68 @@
 //!
 //! A lease is revoked by a store of 0 into the holder's word. The store delivers the revocation, so
 //! the cell waits for no acknowledgement. Keys share words by their hashes; a client has one lease
-//! on a word at most.
-//!
-//! Invariant: a stamp is never used twice, not even by another epoch of the cell.
+//! on a word at most. If another shard grants the next one on the word, the lease of this shard is
+//! displaced ([`Stamps`]): it stays here for a while, and counts no more.
 
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
 use warren_base::limits::LEASE_WORDS;
-use warren_base::{ClientId, Epoch, FixedState, Ino};
+use warren_base::{ClientId, FixedState, Ino};
 use warren_proto::{Lease, LeaseKey};
 
 use crate::event::Memory;
-use crate::plant::{Plant, Planted};
+use crate::lease::stamps::{Grant, Stamps};
 
 #[derive(Debug)]
 struct Holder {
     client: ClientId,
     key: LeaseKey,
-    stamp: u64,
+    grant: Grant,
 }
 
-#[derive(Debug)]
+/// The word leases on the objects of one shard.
+#[derive(Debug, Default)]
 pub(super) struct Words {
+    /// By word. A client has one at most on each.
     holders: HashMap<u32, Vec<Holder>, FixedState>,
-    next_stamp: u64,
-    plant: Planted,
 }
 
 /// Holders see the word, so the hash has no secret seed that it could disclose. A client that
 /// chooses names which share a word loses only leases of its own, because a client has only one
 /// lease on a word.
-fn word_of(key: &LeaseKey) -> u32 {
+pub(super) fn word_of(key: &LeaseKey) -> u32 {
     let hash = FixedState::default().hash_one(key);
     (hash % LEASE_WORDS as u64) as u32
 }
 
 impl Words {
-    pub(super) fn new(epoch: Epoch, plant: Planted) -> Self {
-        let next_stamp = (u64::from(epoch.0) << 40) + 1;
-        Self { holders: HashMap::default(), next_stamp, plant }
-    }
-
     /// Grants a lease. A client that holds it already gets the same word and stamp again.
     pub(super) fn grant(
         &mut self,
         key: LeaseKey,
         client: ClientId,
+        stamps: &mut Stamps,
         memory: &mut dyn Memory,
     ) -> Lease {
         let word = word_of(&key);
         // Usually only one client uses a word.
         let holders = self.holders.entry(word).or_insert_with(|| Vec::with_capacity(1));
-        if let Some(held) = holders.iter().find(|h| h.client == client && h.key == key) {
-            return Lease { word, stamp: held.stamp };
+        let own = holders.iter().position(|holder| holder.client == client);
+        if let Some(held) = own.map(|at| &holders[at])
+            && held.key == key
+            && stamps.has(client, word, held.grant)
+        {
+            return stamps.lease(word, held.grant);
         }
-        holders.retain(|holder| holder.client != client);
-        let stamp = self.next_stamp;
-        self.next_stamp += u64::from(self.plant != Some(Plant::ReuseStamp));
-        holders.push(Holder { client, key, stamp });
-        memory.store_word(client, word, stamp);
-        Lease { word, stamp }
+        let replaced = own.map(|at| holders.remove(at).grant);
+        let grant = stamps.grant(client, word, replaced, memory);
+        holders.push(Holder { client, key, grant });
+        stamps.lease(word, grant)
     }
 
     /// Revokes all leases on `key`.
-    pub(super) fn revoke(&mut self, key: &LeaseKey, memory: &mut dyn Memory) {
+    pub(super) fn revoke(&mut self, key: &LeaseKey, stamps: &mut Stamps, memory: &mut dyn Memory) {
         if self.holders.is_empty() {
             return;
         }
@@ -76,7 +73,7 @@ impl Words {
         holders.retain(|holder| {
             let revoked = holder.key == *key;
             if revoked {
-                memory.store_word(holder.client, word, 0);
+                stamps.revoke(holder.client, word, holder.grant, memory);
             }
             !revoked
         });
@@ -87,22 +84,33 @@ impl Words {
 
     /// Revokes the leases on all names of a directory. This examines every word, which is
     /// acceptable because it is rare.
-    pub(super) fn revoke_names(&mut self, dir: Ino, memory: &mut dyn Memory) {
-        self.holders.retain(|word, holders| {
-            holders.retain(|holder| {
-                let revoked = matches!(&holder.key, LeaseKey::Name(of, _) if *of == dir);
-                if revoked {
-                    memory.store_word(holder.client, *word, 0);
-                }
-                !revoked
-            });
-            !holders.is_empty()
+    pub(super) fn revoke_names(&mut self, dir: Ino, stamps: &mut Stamps, memory: &mut dyn Memory) {
+        self.retain(|word, holder| {
+            let revoked = matches!(&holder.key, LeaseKey::Name(of, _) if *of == dir);
+            if revoked {
+                stamps.revoke(holder.client, word, holder.grant, memory);
+            }
+            !revoked
         });
     }
 
+    pub(super) fn forget_displaced(&mut self, stamps: &Stamps) {
+        self.retain(|word, holder| stamps.has(holder.client, word, holder.grant));
+    }
+
     pub(super) fn forget_client(&mut self, client: ClientId) {
-        self.holders.retain(|_, holders| {
-            holders.retain(|holder| holder.client != client);
+        self.retain(|_, holder| holder.client != client);
+    }
+
+    /// How many leases there are, including those that were displaced.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.holders.values().map(Vec::len).sum()
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(u32, &Holder) -> bool) {
+        self.holders.retain(|word, holders| {
+            holders.retain(|holder| keep(*word, holder));
             !holders.is_empty()
         });
     }

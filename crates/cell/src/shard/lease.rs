@@ -1,0 +1,177 @@
+//! The leases on the objects of one shard.
+//!
+//! The word leases are in [`words`], the holders of acknowledged leases in [`holders`], and the
+//! changes that overtook recalls in [`overtaken`]. What concerns clients as a whole is shared by
+//! the shards of the cell, and asked for through [`ClientLeases`].
+
+mod holders;
+mod overtaken;
+mod words;
+
+use warren_base::{ClientId, Epoch, Ino};
+use warren_proto::{Lease, LeaseKey};
+
+use crate::event::Memory;
+use crate::lease::ClientLeases;
+use holders::Holders;
+use overtaken::Overtaken;
+use words::Words;
+
+#[derive(Debug)]
+pub(crate) struct ShardLeases {
+    words: Words,
+    holders: Holders,
+    overtaken: Overtaken,
+}
+
+impl ShardLeases {
+    pub(crate) fn new(epoch: Epoch, secret: u64) -> Self {
+        Self {
+            words: Words::default(),
+            holders: Holders::new(epoch, secret),
+            overtaken: Overtaken::default(),
+        }
+    }
+
+    /// Grants a word lease. A client that holds it already gets the same word and stamp again.
+    pub(crate) fn grant(
+        &mut self,
+        key: LeaseKey,
+        client: ClientId,
+        clients: &mut ClientLeases,
+        memory: &mut dyn Memory,
+    ) -> Lease {
+        self.words.grant(key, client, &mut clients.stamps, memory)
+    }
+
+    /// Revokes all word leases on `key`.
+    pub(crate) fn revoke(
+        &mut self,
+        key: &LeaseKey,
+        clients: &mut ClientLeases,
+        memory: &mut dyn Memory,
+    ) {
+        self.words.revoke(key, &mut clients.stamps, memory);
+    }
+
+    /// Revokes the word leases on all names of a directory. A copy of a name also states that its
+    /// holder may search the directory, and the right to do so has changed. (A front's kernel
+    /// checks that itself, each time.)
+    pub(crate) fn revoke_names(
+        &mut self,
+        dir: Ino,
+        clients: &mut ClientLeases,
+        memory: &mut dyn Memory,
+    ) {
+        self.words.revoke_names(dir, &mut clients.stamps, memory);
+    }
+
+    /// Forgets the word leases that other shards have displaced.
+    pub(crate) fn forget_displaced(&mut self, clients: &ClientLeases) {
+        self.words.forget_displaced(&clients.stamps);
+    }
+
+    /// Grants an acknowledged lease, unless the object is being recalled from any client or there
+    /// are too many.
+    pub(crate) fn hold(
+        &mut self,
+        key: LeaseKey,
+        client: ClientId,
+        clients: &mut ClientLeases,
+    ) -> bool {
+        if !clients.may_grant(&key) {
+            return false;
+        }
+        let has_room = clients.objects.has_room() || self.holders.contains(&key);
+        if has_room {
+            self.holders.insert(key, client, &mut clients.objects);
+        }
+        has_room
+    }
+
+    /// Notes that a client's cache holds the object even if a recall is under way. Then another
+    /// recall must follow that one.
+    pub(crate) fn hold_again(
+        &mut self,
+        key: LeaseKey,
+        client: ClientId,
+        clients: &mut ClientLeases,
+    ) {
+        clients.has_read(&key, client);
+        self.holders.insert(key, client, &mut clients.objects);
+    }
+
+    /// Notes that a client's cache does not hold the object any more.
+    pub(crate) fn drop_holder(
+        &mut self,
+        key: &LeaseKey,
+        client: ClientId,
+        clients: &mut ClientLeases,
+    ) {
+        self.holders.remove(key, client, &mut clients.objects);
+    }
+
+    /// Whether no client but `except` holds an acknowledged lease on `key`. If any client does, the
+    /// recall is under way on return (or queued: see [`ClientLeases::take_recall`]).
+    pub(crate) fn recall(
+        &self,
+        key: &LeaseKey,
+        except: Option<ClientId>,
+        clients: &mut ClientLeases,
+    ) -> bool {
+        !clients.has_acknowledged() || clients.recall(key, self.holders.of(key), except)
+    }
+
+    /// The client has acknowledged a recall of the object.
+    pub(crate) fn dropped(&mut self, key: &LeaseKey, client: ClientId, clients: &mut ClientLeases) {
+        self.holders.remove(key, client, &mut clients.objects);
+        if let LeaseKey::Pages(ino) = key {
+            self.overtaken.dropped(Some(*ino), client);
+        }
+    }
+
+    /// Whether a write-back or truncation of `client` continues although other clients have pages
+    /// of the file ([`ClientLeases::must_overtake`]). If so, that is noted.
+    pub(crate) fn overtakes(&mut self, ino: Ino, client: ClientId, clients: &ClientLeases) -> bool {
+        let overtakes = clients.must_overtake(ino, client);
+        if overtakes {
+            let key = LeaseKey::Pages(ino);
+            self.overtaken.insert(ino, client, clients.recalled_from(&key, client));
+        }
+        overtakes
+    }
+
+    /// Whether other clients may still have pages from before a change of `client`'s that was
+    /// answered.
+    pub(crate) fn has_overtaken(&self, ino: Ino, client: ClientId) -> bool {
+        self.overtaken.has(ino, client)
+    }
+
+    /// The client is gone with all its caches.
+    pub(crate) fn forget_client(&mut self, client: ClientId, clients: &mut ClientLeases) {
+        self.overtaken.forget_client(client);
+        self.words.forget_client(client);
+        self.holders.forget_client(client, &mut clients.objects);
+    }
+
+    /// The inode is gone for good: nothing about it can change any more.
+    pub(crate) fn forget_inode(&mut self, ino: Ino, clients: &mut ClientLeases) {
+        if self.holders.is_empty() {
+            return;
+        }
+        for key in [LeaseKey::Attr(ino), LeaseKey::Pages(ino)] {
+            if !clients.is_recalled(&key) {
+                self.holders.forget_object(&key, &mut clients.objects);
+            }
+        }
+    }
+
+    /// The shard is no longer served: nothing in it can change any more. So copies stay valid as
+    /// long as their clients keep them, and no lease is revoked or recalled.
+    pub(crate) fn give_up(self, clients: &mut ClientLeases) {
+        clients.objects.remove(self.holders.len());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+use warren_base::ShardId;
+use warren_base::limits::LEASE_WORDS;
+use warren_proto::FileName;
+
+use super::words::word_of;
+use super::*;
+use crate::event::{FrameNo, SlotRef};
+use crate::lease::objects::OBJECTS_MAX;
+use crate::lease::recalls::RecallClass;
+use crate::plant::Planted;
+
+const KEY: LeaseKey = LeaseKey::Attr(Ino::ROOT);
+const A: ClientId = ClientId(1);
+const B: ClientId = ClientId(2);
+
+/// The leases of one shard, with what it shares with others.
+struct Leases {
+    shard: ShardLeases,
+    clients: ClientLeases,
+}
+
+impl Leases {
+    fn new(epoch: u32) -> Self {
+        let shard = ShardLeases::new(Epoch(epoch), 7);
+        Self { shard, clients: ClientLeases::new(Epoch(epoch), Planted::NONE) }
+    }
+
+    fn hold(&mut self, key: LeaseKey, client: ClientId) -> bool {
+        self.shard.hold(key, client, &mut self.clients)
+    }
+
+    fn hold_again(&mut self, key: LeaseKey, client: ClientId) {
+        self.shard.hold_again(key, client, &mut self.clients);
+    }
+
+    fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
+        self.shard.recall(key, except, &mut self.clients)
+    }
+
+    fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
+        self.shard.overtakes(ino, client, &self.clients)
+    }
+
+    /// The client acknowledges a recall, and the shard is told what it has dropped.
+    fn listens(&mut self, client: ClientId, class: RecallClass, number: u64) -> bool {
+        let Some(dropped) = self.clients.listens(client, class, number) else { return false };
+        for key in dropped {
+            self.shard.dropped(&key, client, &mut self.clients);
+        }
+        true
+    }
+
+    fn forget_client(&mut self, client: ClientId) {
+        self.shard.forget_client(client, &mut self.clients);
+        self.clients.forget_client(client);
+    }
+}
+
+/// The stores into lease words.
+#[derive(Default)]
+struct Stores(Vec<(ClientId, u32, u64)>);
+
+impl Stores {
+    fn take(&mut self) -> Vec<(ClientId, u32, u64)> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Memory for Stores {
+    fn frame(&self, _: FrameNo) -> &[u8; warren_base::limits::BLOCK_SIZE] {
+        unreachable!("leases have no frames")
+    }
+
+    fn frame_mut(&mut self, _: FrameNo) -> &mut [u8; warren_base::limits::BLOCK_SIZE] {
+        unreachable!("leases have no frames")
+    }
+
+    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
+    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
+
+    fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
+        self.0.push((client, word, stamp));
+    }
+}
+
+/// The attributes of an inode of shard 1 that share their word with [`KEY`].
+fn twin() -> LeaseKey {
+    let mut keys = (1..).map(|sequence| LeaseKey::Attr(Ino::new(ShardId(1), sequence)));
+    keys.find(|key| word_of(key) == word_of(&KEY)).expect("one of 65536 does")
+}
+
+#[test]
+fn a_recall_is_over_when_it_was_acknowledged() {
+    let mut leases = Leases::new(1);
+    assert!(leases.hold(KEY, A));
+    assert!(leases.recall(&KEY, Some(A)));
+    assert!(!leases.recall(&KEY, Some(B)));
+    let (number, keys) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(keys, [KEY]);
+    assert!(!leases.hold(KEY, B), "no grant while it is recalled");
+    assert!(!leases.listens(A, RecallClass::Other, number + 1));
+    assert!(leases.listens(A, RecallClass::Other, number));
+    assert!(leases.recall(&KEY, None));
+}
+
+#[test]
+fn the_client_of_a_recall_is_known() {
+    let mut leases = Leases::new(1);
+    assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
+    assert!(!leases.recall(&KEY, Some(A)));
+    assert!(leases.clients.is_recalled_from(&KEY, B) && !leases.clients.is_recalled_from(&KEY, A));
+    leases.clients.take_recall(B, RecallClass::Other).unwrap();
+    assert!(leases.clients.is_recalled_from(&KEY, B), "until it has acknowledged");
+}
+
+#[test]
+fn what_was_read_during_a_recall_is_recalled_again() {
+    let mut leases = Leases::new(1);
+    assert!(leases.hold(KEY, A));
+    assert!(!leases.recall(&KEY, None));
+    let (number, _) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    leases.hold_again(KEY, A);
+    assert!(leases.listens(A, RecallClass::Other, number));
+    assert!(!leases.recall(&KEY, None));
+    let (number, _) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert!(leases.listens(A, RecallClass::Other, number));
+    assert!(leases.recall(&KEY, None));
+}
+
+#[test]
+fn what_a_predecessor_may_have_granted_is_recalled_once() {
+    let mut leases = Leases::new(2);
+    leases.clients.inherit(A);
+    assert!(leases.clients.has_acknowledged());
+    assert!(leases.recall(&KEY, Some(A)), "what a client itself changes is not recalled from it");
+    assert!(!leases.recall(&KEY, Some(B)));
+    let (number, keys) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(keys, [KEY]);
+    assert!(!leases.listens(A, RecallClass::Other, 1), "a predecessor's number");
+    assert!(leases.listens(A, RecallClass::Other, number));
+    assert!(leases.recall(&KEY, Some(B)));
+    assert!(!leases.recall(&LeaseKey::Attr(Ino(9)), Some(B)), "of another object");
+    assert!(leases.hold(KEY, A) && !leases.recall(&KEY, Some(B)), "granted anew");
+}
+
+#[test]
+fn pages_of_a_predecessor_do_not_hold_up_attributes() {
+    let mut leases = Leases::new(2);
+    leases.clients.inherit(A);
+    assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
+    assert!(!leases.listens(A, RecallClass::Other, 0));
+    assert_eq!(leases.clients.take_recall(A, RecallClass::Other).unwrap().1, [KEY]);
+    assert!(
+        leases.clients.take_recall(A, RecallClass::Other).is_none(),
+        "not before it listens for pages"
+    );
+}
+
+#[test]
+fn names_of_a_predecessor_are_dropped_together() {
+    let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
+    let mut leases = Leases::new(2);
+    leases.clients.inherit(A);
+    assert!(!leases.recall(&name(b"a"), None));
+    let (number, _) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert!(leases.listens(A, RecallClass::Other, number));
+    assert!(leases.recall(&name(b"a"), None) && leases.recall(&name(b"b"), None));
+    assert!(!leases.recall(&KEY, None), "attributes are not names");
+    leases.forget_client(A);
+    assert!(leases.recall(&KEY, None));
+}
+
+#[test]
+fn attributes_are_not_behind_pages() {
+    let mut leases = Leases::new(1);
+    let pages = LeaseKey::Pages(Ino::ROOT);
+    assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
+    assert!(!leases.recall(&pages, None));
+    assert!(
+        leases.clients.take_recall(A, RecallClass::Other).is_none(),
+        "not before it listens for pages"
+    );
+    let (number, keys) = leases.clients.take_recall(A, RecallClass::Pages).unwrap();
+    assert_eq!(keys, std::slice::from_ref(&pages));
+    leases.hold_again(pages.clone(), A);
+    assert!(!leases.recall(&KEY, None));
+    let (other, keys) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(keys, [KEY], "seed 54000007573");
+    assert!(leases.listens(A, RecallClass::Other, other) && leases.recall(&KEY, None));
+    assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
+    assert!(leases.listens(A, RecallClass::Pages, number) && !leases.recall(&pages, None));
+    let (number, _) = leases.clients.take_recall(A, RecallClass::Pages).unwrap();
+    assert!(leases.listens(A, RecallClass::Pages, number) && leases.recall(&pages, None));
+}
+
+#[test]
+fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
+    let mut leases = Leases::new(1);
+    let (ino, pages) = (Ino::ROOT, LeaseKey::Pages(Ino::ROOT));
+    assert!(leases.hold(pages.clone(), A) && leases.hold(pages.clone(), B));
+    assert!(!leases.overtakes(ino, A), "its own are not recalled");
+    assert!(!leases.recall(&pages, Some(B)) && !leases.recall(&pages, Some(A)));
+    assert!(!leases.overtakes(ino, A), "no task waits for them");
+    assert!(leases.clients.await_pages(ino, Some(B)) && !leases.clients.await_pages(ino, Some(B)));
+    assert!(leases.overtakes(ino, A) && leases.shard.has_overtaken(ino, A));
+    leases.listens(B, RecallClass::Pages, 0);
+    let (number, _) = leases.clients.take_recall(B, RecallClass::Pages).unwrap();
+    leases.hold_again(pages.clone(), B);
+    leases.listens(B, RecallClass::Pages, number);
+    assert!(leases.shard.has_overtaken(ino, A), "it has read during the recall");
+    let (number, _) = leases.clients.take_recall(B, RecallClass::Pages).unwrap();
+    leases.listens(B, RecallClass::Pages, number);
+    assert!(!leases.shard.has_overtaken(ino, A));
+}
+
+#[test]
+fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
+    let mut leases = Leases::new(2);
+    let pages = LeaseKey::Pages(Ino::ROOT);
+    leases.clients.inherit(A);
+    assert!(leases.clients.recall_inherited(&pages, |client| client == B));
+    assert!(!leases.clients.recall_inherited(&pages, |client| client == A));
+    let (number, _) = leases.clients.take_recall(A, RecallClass::Pages).unwrap();
+    leases.listens(A, RecallClass::Pages, number);
+    assert!(leases.clients.recall_inherited(&pages, |client| client == A));
+}
+
+#[test]
+fn a_lease_is_granted_once_and_revoked_by_a_store() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    let first = shard.grant(KEY, A, clients, &mut stores);
+    assert_eq!(stores.take(), [(A, first.word, first.stamp)]);
+    assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
+    assert_eq!(stores.take(), [], "it has the lease already");
+    let other = shard.grant(KEY, B, clients, &mut stores);
+    assert!(other.word == first.word && other.stamp > first.stamp);
+    stores.take();
+    shard.revoke(&KEY, clients, &mut stores);
+    assert_eq!(stores.take(), [(A, first.word, 0), (B, first.word, 0)]);
+    shard.revoke(&KEY, clients, &mut stores);
+    assert_eq!(stores.take(), []);
+    assert!(shard.grant(KEY, A, clients, &mut stores).stamp > other.stamp);
+}
+
+#[test]
+fn a_shard_clears_no_word_that_another_has_granted_since() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    let mut other = ShardLeases::new(Epoch(1), 7);
+    let lost = shard.grant(KEY, A, clients, &mut stores);
+    let kept = other.grant(twin(), A, clients, &mut stores);
+    let of_b = shard.grant(KEY, B, clients, &mut stores);
+    assert_eq!((lost.word, of_b.word), (kept.word, kept.word));
+    stores.take();
+    shard.revoke(&KEY, clients, &mut stores);
+    assert_eq!(stores.take(), [(B, of_b.word, 0)], "the word of A has the other lease");
+    let again = shard.grant(KEY, A, clients, &mut stores);
+    assert_eq!(stores.take(), [(A, again.word, again.stamp)]);
+    other.revoke(&twin(), clients, &mut stores);
+    assert_eq!(stores.take(), [], "displaced in turn");
+    assert_eq!(shard.grant(KEY, A, clients, &mut stores), again);
+}
+
+#[test]
+fn a_displaced_lease_is_granted_anew() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    let mut other = ShardLeases::new(Epoch(1), 7);
+    let lost = shard.grant(KEY, A, clients, &mut stores);
+    other.grant(twin(), A, clients, &mut stores);
+    let anew = shard.grant(KEY, A, clients, &mut stores);
+    assert!(anew.stamp > lost.stamp);
+    assert_eq!(stores.take().last(), Some(&(A, anew.word, anew.stamp)));
+}
+
+#[test]
+fn shards_forget_leases_when_many_were_displaced() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    let (mut other, twin) = (ShardLeases::new(Epoch(1), 7), twin());
+    shard.grant(LeaseKey::Attr(Ino(2)), A, clients, &mut stores);
+    shard.grant(KEY, A, clients, &mut stores);
+    for _ in 0..LEASE_WORDS / 2 {
+        assert!(!clients.stamps.are_many_displaced());
+        other.grant(twin.clone(), A, clients, &mut stores);
+        shard.grant(KEY, A, clients, &mut stores);
+    }
+    let last = other.grant(twin.clone(), A, clients, &mut stores);
+    assert!(clients.stamps.are_many_displaced());
+    shard.forget_displaced(clients);
+    other.forget_displaced(clients);
+    clients.stamps.displaced_are_forgotten();
+    assert_eq!((shard.words.len(), other.words.len()), (1, 1), "each has one that is valid");
+    assert_eq!(other.grant(twin.clone(), A, clients, &mut stores), last);
+}
+
+#[test]
+fn all_names_of_a_directory_are_revoked() {
+    let name = |dir, name: &[u8]| LeaseKey::Name(dir, FileName::new(name).unwrap());
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    let mut words: Vec<_> = [name(Ino::ROOT, b"a"), name(Ino::ROOT, b"b")]
+        .map(|key| (A, shard.grant(key, A, clients, &mut stores).word, 0))
+        .into();
+    shard.grant(name(Ino(9), b"c"), A, clients, &mut stores);
+    shard.grant(KEY, A, clients, &mut stores);
+    stores.take();
+    shard.revoke_names(Ino::ROOT, clients, &mut stores);
+    let mut stored = stores.take();
+    words.sort_unstable();
+    stored.sort_unstable();
+    assert_eq!(stored, words);
+}
+
+#[test]
+fn a_client_that_is_gone_has_no_words() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    leases.shard.grant(KEY, A, &mut leases.clients, &mut stores);
+    let of_b = leases.shard.grant(KEY, B, &mut leases.clients, &mut stores);
+    leases.forget_client(A);
+    stores.take();
+    leases.shard.revoke(&KEY, &mut leases.clients, &mut stores);
+    assert_eq!(stores.take(), [(B, of_b.word, 0)]);
+}
+
+#[test]
+fn the_objects_of_all_shards_are_limited_together() {
+    let mut leases = Leases::new(1);
+    let mut other = ShardLeases::new(Epoch(1), 7);
+    for sequence in 1..=OBJECTS_MAX as u64 {
+        assert!(leases.hold(LeaseKey::Attr(Ino::new(ShardId(0), sequence)), A));
+    }
+    assert!(leases.hold(KEY, B), "of an object that has a holder");
+    assert!(!other.hold(twin(), A, &mut leases.clients));
+    let last = LeaseKey::Attr(Ino::new(ShardId(0), OBJECTS_MAX as u64));
+    leases.shard.drop_holder(&last, A, &mut leases.clients);
+    assert!(other.hold(twin(), A, &mut leases.clients));
+    leases.shard.give_up(&mut leases.clients);
+    other.forget_inode(Ino::ROOT, &mut leases.clients);
+    assert!(leases.clients.has_acknowledged(), "an object of the other shard");
+    other.forget_client(A, &mut leases.clients);
+    assert!(!leases.clients.has_acknowledged());
+}
