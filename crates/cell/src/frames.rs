@@ -133,6 +133,11 @@ impl Frames {
         self.evict()
     }
 
+    /// Whether so many frames can be taken without evicting a page.
+    pub(crate) const fn are_free(&self, count: usize) -> bool {
+        self.free.len() >= NODE_FRAMES_MIN + count
+    }
+
     pub(crate) fn give(&mut self, frame: FrameNo) {
         self.free.push(frame);
     }
@@ -174,11 +179,11 @@ impl Frames {
 
     /// A page gets the frame, and is examined last.
     pub(crate) fn occupy(&mut self, frame: FrameNo, page: PageNo, is_kept: bool) {
-        let (before, after) = match self.in_ring {
+        let neighbours = match self.in_ring {
             0 => (frame, frame),
             _ => (self.slot(self.hand).before, self.hand),
         };
-        self.enter(frame, Slot { page, before, after, is_kept, ..FREE });
+        self.enter(frame, page, neighbours, is_kept);
         if self.in_ring == 0 {
             self.hand = frame;
         }
@@ -186,23 +191,35 @@ impl Frames {
     }
 
     /// A frame enters the ring between two others.
-    fn enter(&mut self, frame: FrameNo, slot: Slot) {
-        assert_eq!(self.slot(frame).page, NO_PAGE, "a frame holds one page");
-        *self.slot(frame) = Slot { is_referenced: true, ..slot };
-        self.slot(slot.before).after = frame;
-        self.slot(slot.after).before = frame;
+    fn enter(
+        &mut self,
+        frame: FrameNo,
+        page: PageNo,
+        (before, after): (FrameNo, FrameNo),
+        is_kept: bool,
+    ) {
+        let slot = self.slot(frame);
+        assert_eq!(slot.page, NO_PAGE, "a frame holds one page");
+        *slot = Slot { page, before, after, is_kept, is_referenced: true, flushed: Flushed::Yes };
+        self.slot(before).after = frame;
+        self.slot(after).before = frame;
     }
 
-    /// The page moves to another frame, and keeps its place in the order. The old frame becomes the
-    /// caller's.
-    pub(crate) fn replace(&mut self, old: FrameNo, new: FrameNo, page: PageNo) {
-        let mut slot = std::mem::replace(self.slot(old), FREE);
+    /// The page that the frame held has left it. Returns the neighbours.
+    fn clear(&mut self, frame: FrameNo, page: PageNo) -> (FrameNo, FrameNo) {
+        let slot = self.slot(frame);
         assert_eq!(slot.page, page, "a page leaves its own frame");
+        slot.page = NO_PAGE;
         slot.flushed = Flushed::Yes;
-        if self.in_ring == 1 {
-            (slot.before, slot.after) = (new, new);
-        }
-        self.enter(new, slot);
+        (slot.before, slot.after)
+    }
+
+    /// The page moves to another frame to be changed there, and keeps its place in the order. The
+    /// old frame becomes the caller's.
+    pub(crate) fn replace(&mut self, old: FrameNo, new: FrameNo, page: PageNo) {
+        let neighbours = self.clear(old, page);
+        let neighbours = if self.in_ring == 1 { (new, new) } else { neighbours };
+        self.enter(new, page, neighbours, true);
         if self.hand == old {
             self.hand = new;
         }
@@ -210,12 +227,11 @@ impl Frames {
 
     /// The page leaves its frame, which becomes the caller's.
     pub(crate) fn vacate(&mut self, frame: FrameNo, page: PageNo) {
-        let slot = std::mem::replace(self.slot(frame), FREE);
-        assert_eq!(slot.page, page, "a page leaves its own frame");
-        self.slot(slot.before).after = slot.after;
-        self.slot(slot.after).before = slot.before;
+        let (before, after) = self.clear(frame, page);
+        self.slot(before).after = after;
+        self.slot(after).before = before;
         if self.hand == frame {
-            self.hand = slot.after;
+            self.hand = after;
         }
         self.in_ring -= 1;
     }
@@ -353,6 +369,7 @@ mod tests {
             frames.replace(FrameNo(moved), new, (FILE, u64::from(moved)));
             assert!(frames.holds(new, (FILE, u64::from(moved))));
             assert!(!frames.holds(FrameNo(moved), (FILE, u64::from(moved))));
+            frames.keep(new, (FILE, u64::from(moved)), false);
             assert_eq!(evicted(&mut frames), [0, 1, 2]);
         }
         let mut frames = with_pages(&[7]);
@@ -374,6 +391,7 @@ mod tests {
         // The page is changed and written again, in another frame and then in the same.
         frames.replace(FrameNo(1), FrameNo(4), (FILE, 1));
         frames.replace(FrameNo(4), FrameNo(1), (FILE, 1));
+        frames.keep(FrameNo(1), (FILE, 1), false);
         frames.written(FrameNo(1));
         frames.written(FrameNo(2));
         assert!(frames.end_flush(true).is_empty());

@@ -91,7 +91,9 @@ pub(crate) fn take_frames(
     plan: &mut [PageWrite],
     turn: &mut Turn<'_>,
 ) -> bool {
-    let pages = plan.iter().map(|write| (ino, write.page));
+    // Only an eviction could take them.
+    let evicts = !turn.frames.are_free(plan.len());
+    let pages = plan.iter().map(|write| (ino, write.page)).filter(|_| evicts);
     let found: Vec<PageNo> = pages.filter(|at| shard.pages.pin(*at, turn.frames)).collect();
     let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.frames.take()).collect();
     found.iter().for_each(|at| shard.pages.unpin(*at, turn.frames));

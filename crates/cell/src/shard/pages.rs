@@ -75,7 +75,7 @@ impl Pages {
     /// The page, if it is in the cache. It is used now.
     pub(crate) fn page(&self, (ino, number): PageNo, frames: &mut Frames) -> Option<Page> {
         let page = self.files.get(&ino)?.get(&number)?;
-        frames.touch(page.frame, (ino, number)).then_some(*page)
+        if frames.touch(page.frame, (ino, number)) { Some(*page) } else { None }
     }
 
     fn get_mut(&mut self, (ino, page): PageNo) -> Option<&mut Page> {
@@ -157,15 +157,13 @@ impl Pages {
         }
     }
 
-    /// The page moves to `frame`. Returns whether an I/O keeps its old frame; otherwise the caller
-    /// owns the old frame.
+    /// The page moves to `frame`, where it is changed. Returns whether an I/O keeps its old frame;
+    /// otherwise the caller owns the old frame. The page is kept until it is marked dirty.
     pub(crate) fn move_page(&mut self, at: PageNo, frame: FrameNo, frames: &mut Frames) -> bool {
         let page = self.get_mut(at).expect("only a page in the cache is moved");
         frames.replace(page.frame, frame, at);
         page.frame = frame;
-        let is_used = page.writing.take().is_some();
-        frames.keep(frame, at, page.is_kept());
-        is_used
+        page.writing.take().is_some()
     }
 
     /// A write of the page's present state begins.
