@@ -365,7 +365,7 @@ fn make_inline(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     match mode {
-        Mode::Live => pages.iter().for_each(|page| turn.cache.cover((ino, page.page))),
+        Mode::Live => pages.iter().for_each(|page| shard.pages.cover((ino, page.page))),
         Mode::Frames => {}
         Mode::Power => {
             catch_up(shard, ino, turn)?;

@@ -110,7 +110,7 @@ impl Checkpoint {
         stock_up(state, turn)?;
         // Pages of failed writes are written again now, so only failures from here on count.
         turn.io.take_write_error();
-        while turn.cache.dirty_pages() > 0 {
+        while turn.frames.dirty_pages() > 0 {
             place_pages(shards, usize::MAX, turn)?;
             turn.seal();
         }

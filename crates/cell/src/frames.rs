@@ -1,6 +1,16 @@
-//! The cell's frames: the buffer cache, its table, and the I/O that fills and empties them.
+//! The cell's frames: those of the buffer cache, their table, and the I/O that fills and empties
+//! them.
+//!
+//! A shard owns its pages ([`crate::shard::pages`]). What the pages of all shards share is here:
+//! the frames that are free, the order of eviction, the flush under way, and how many pages are
+//! dirty or pinned. A page names its frame, and the frame names its page. Eviction takes the frame
+//! from the page, also if the page's shard is out of reach: a page counts only while its frame
+//! names it. The pages that lost their frames are removed from their shards at the end of the turn.
+//!
+//! Invariants: every frame is free, a page's, an I/O's or a caller's. The frames of pages form one
+//! ring, the order of eviction. No frame is evicted that its page keeps, or that was not flushed
+//! since it was written.
 
-pub(crate) mod cache;
 pub(crate) mod io;
 pub(crate) mod pages;
 pub(crate) mod table;
@@ -10,6 +20,8 @@ pub(crate) mod transfer;
 
 use warren_base::{BlockNo, Ino};
 
+use crate::event::FrameNo;
+
 /// A page of a file: the inode and the page's number in it.
 pub(crate) type PageNo = (Ino, u64);
 
@@ -18,4 +30,375 @@ pub(crate) type PageNo = (Ino, u64);
 pub(crate) struct Placed {
     pub(crate) block: BlockNo,
     pub(crate) checksum: u32,
+}
+
+/// Frames that only tree nodes may use, so that a successor finds some that hold no dirty page.
+pub(crate) const NODE_FRAMES_MIN: usize = 4;
+
+/// Stands for the page of a frame that holds none: there is no inode 0.
+const NO_PAGE: PageNo = (Ino(0), 0);
+
+/// Whether a flush has followed the last write from a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flushed {
+    Yes,
+    /// The flush under way covers the write.
+    UnderWay,
+    No,
+}
+
+/// A frame, and its place in the order of eviction if it holds a page.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    page: PageNo,
+    before: FrameNo,
+    after: FrameNo,
+    /// Its page must stay: it is dirty or pinned, or an I/O uses it.
+    is_kept: bool,
+    is_referenced: bool,
+    flushed: Flushed,
+}
+
+/// A frame that holds no page.
+const FREE: Slot = Slot {
+    page: NO_PAGE,
+    before: FrameNo(0),
+    after: FrameNo(0),
+    is_kept: false,
+    is_referenced: false,
+    flushed: Flushed::Yes,
+};
+
+/// What the pages of all shards share.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    slots: Vec<Slot>,
+    free: Vec<FrameNo>,
+    /// The frame that eviction examines next, and how many are in the ring.
+    hand: FrameNo,
+    in_ring: usize,
+    /// Pages that were evicted and that their shards still name.
+    evicted: Vec<PageNo>,
+    dirty: usize,
+    pinned: u32,
+    /// Frames that were written and not flushed since, and those that the flush under way covers.
+    /// Some of them have other contents by now.
+    unflushed: Vec<FrameNo>,
+    flushing: Vec<FrameNo>,
+}
+
+impl Frames {
+    pub(crate) fn new(count: u32) -> Self {
+        Self {
+            slots: vec![FREE; count as usize],
+            free: (0..count).rev().map(FrameNo).collect(),
+            hand: FrameNo(0),
+            in_ring: 0,
+            evicted: Vec::new(),
+            dirty: 0,
+            pinned: 0,
+            unflushed: Vec::new(),
+            flushing: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Dirty pages of all shards.
+    pub(crate) const fn dirty_pages(&self) -> usize {
+        self.dirty
+    }
+
+    /// Pins of pages of all shards.
+    pub(crate) const fn pinned_pages(&self) -> u32 {
+        self.pinned
+    }
+
+    fn slot(&mut self, frame: FrameNo) -> &mut Slot {
+        &mut self.slots[frame.0 as usize]
+    }
+
+    /// A free frame for a tree node. Some frames are kept for these, because write-back needs them.
+    pub(crate) fn take_for_node(&mut self) -> Option<FrameNo> {
+        self.free.pop().or_else(|| self.evict())
+    }
+
+    /// A free frame, evicting the least recently used page if necessary.
+    pub(crate) fn take(&mut self) -> Option<FrameNo> {
+        if self.free.len() > NODE_FRAMES_MIN {
+            return self.free.pop();
+        }
+        self.evict()
+    }
+
+    /// Whether so many frames can be taken without evicting a page.
+    pub(crate) const fn are_free(&self, count: usize) -> bool {
+        self.free.len() >= NODE_FRAMES_MIN + count
+    }
+
+    pub(crate) fn give(&mut self, frame: FrameNo) {
+        self.free.push(frame);
+    }
+
+    /// The frame that was given back last, even if few are free: for the caller that has just given
+    /// it.
+    pub(crate) fn take_given(&mut self) -> Option<FrameNo> {
+        self.free.pop()
+    }
+
+    /// Takes over a predecessor's frames, of which some are in use.
+    pub(crate) fn keep_used(&mut self, is_used: impl Fn(FrameNo) -> bool) {
+        self.free.retain(|frame| !is_used(*frame));
+    }
+
+    fn evict(&mut self) -> Option<FrameNo> {
+        // Twice around: the first round may only clear the reference bits.
+        for _ in 0..2 * self.in_ring {
+            let frame = self.hand;
+            let slot = self.slot(frame);
+            let is_settled = !slot.is_kept && slot.flushed == Flushed::Yes;
+            if is_settled && !slot.is_referenced {
+                let page = slot.page;
+                self.evicted.push(page);
+                self.vacate(frame, page);
+                return Some(frame);
+            }
+            slot.is_referenced = false;
+            self.hand = slot.after;
+        }
+        None
+    }
+
+    /// A page that was evicted and that its shard has to remove.
+    #[inline]
+    pub(crate) fn next_evicted(&mut self) -> Option<PageNo> {
+        self.evicted.pop()
+    }
+
+    /// A page gets the frame, and is examined last.
+    pub(crate) fn occupy(&mut self, frame: FrameNo, page: PageNo, is_kept: bool) {
+        let neighbours = match self.in_ring {
+            0 => (frame, frame),
+            _ => (self.slot(self.hand).before, self.hand),
+        };
+        self.enter(frame, page, neighbours, is_kept);
+        if self.in_ring == 0 {
+            self.hand = frame;
+        }
+        self.in_ring += 1;
+    }
+
+    /// A frame enters the ring between two others.
+    fn enter(
+        &mut self,
+        frame: FrameNo,
+        page: PageNo,
+        (before, after): (FrameNo, FrameNo),
+        is_kept: bool,
+    ) {
+        let slot = self.slot(frame);
+        assert_eq!(slot.page, NO_PAGE, "a frame holds one page");
+        *slot = Slot { page, before, after, is_kept, is_referenced: true, flushed: Flushed::Yes };
+        self.slot(before).after = frame;
+        self.slot(after).before = frame;
+    }
+
+    /// The page that the frame held has left it. Returns the neighbours.
+    fn clear(&mut self, frame: FrameNo, page: PageNo) -> (FrameNo, FrameNo) {
+        let slot = self.slot(frame);
+        assert_eq!(slot.page, page, "a page leaves its own frame");
+        slot.page = NO_PAGE;
+        slot.flushed = Flushed::Yes;
+        (slot.before, slot.after)
+    }
+
+    /// The page moves to another frame to be changed there, and keeps its place in the order. The
+    /// old frame becomes the caller's.
+    pub(crate) fn replace(&mut self, old: FrameNo, new: FrameNo, page: PageNo) {
+        let neighbours = self.clear(old, page);
+        let neighbours = if self.in_ring == 1 { (new, new) } else { neighbours };
+        self.enter(new, page, neighbours, true);
+        if self.hand == old {
+            self.hand = new;
+        }
+    }
+
+    /// The page leaves its frame, which becomes the caller's.
+    pub(crate) fn vacate(&mut self, frame: FrameNo, page: PageNo) {
+        let (before, after) = self.clear(frame, page);
+        self.slot(before).after = after;
+        self.slot(after).before = before;
+        if self.hand == frame {
+            self.hand = after;
+        }
+        self.in_ring -= 1;
+    }
+
+    /// Whether the frame holds the page, which is used now.
+    #[inline]
+    pub(crate) fn touch(&mut self, frame: FrameNo, page: PageNo) -> bool {
+        let slot = self.slot(frame);
+        let is_there = slot.page == page;
+        slot.is_referenced |= is_there;
+        is_there
+    }
+
+    pub(crate) fn holds(&self, frame: FrameNo, page: PageNo) -> bool {
+        self.slots[frame.0 as usize].page == page
+    }
+
+    /// Whether the page must stay in its frame.
+    pub(crate) fn keep(&mut self, frame: FrameNo, page: PageNo, is_kept: bool) {
+        let slot = self.slot(frame);
+        assert_eq!(slot.page, page, "only a page in its frame is kept there");
+        slot.is_kept = is_kept;
+    }
+
+    pub(crate) fn page_is_dirty(&mut self) {
+        self.dirty += 1;
+    }
+
+    pub(crate) fn page_is_clean(&mut self) {
+        self.dirty -= 1;
+    }
+
+    pub(crate) fn pin(&mut self) {
+        self.pinned += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, pins: u16) {
+        self.pinned -= u32::from(pins);
+    }
+
+    /// The page in the frame was written.
+    pub(crate) fn written(&mut self, frame: FrameNo) {
+        self.slot(frame).flushed = Flushed::No;
+        self.unflushed.push(frame);
+    }
+
+    /// Whether there are pages that could be evicted after a flush.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.unflushed.is_empty()
+    }
+
+    /// Whether a flush is worth it: many pages could be evicted after it, or frames are wanted.
+    pub(crate) fn wants_flush(&self, frames_wanted: bool) -> bool {
+        let many = if frames_wanted { 0 } else { self.slots.len() / 8 };
+        self.unflushed.len() > many
+    }
+
+    /// A flush begins. It covers every page that was written until now.
+    pub(crate) fn begin_flush(&mut self) {
+        for frame in std::mem::take(&mut self.unflushed) {
+            let slot = self.slot(frame);
+            if slot.flushed == Flushed::No {
+                slot.flushed = Flushed::UnderWay;
+                self.flushing.push(frame);
+            }
+        }
+    }
+
+    /// The flush is over. Returns the pages that were written before or during it, if it failed:
+    /// they may be lost, so their shards have to write them again.
+    pub(crate) fn end_flush(&mut self, is_durable: bool) -> Vec<(PageNo, FrameNo)> {
+        let mut lost = Vec::new();
+        for frame in std::mem::take(&mut self.flushing) {
+            let slot = self.slot(frame);
+            if slot.flushed == Flushed::UnderWay {
+                slot.flushed = Flushed::Yes;
+                lost.push((slot.page, frame));
+            }
+        }
+        if is_durable {
+            return Vec::new();
+        }
+        for frame in std::mem::take(&mut self.unflushed) {
+            let slot = self.slot(frame);
+            if slot.flushed == Flushed::No {
+                slot.flushed = Flushed::Yes;
+                lost.push((slot.page, frame));
+            }
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: u32 = NODE_FRAMES_MIN as u32 + 4;
+    const FILE: Ino = Ino::ROOT;
+
+    /// Frames that hold these clean pages, in this order.
+    fn with_pages(pages: &[u64]) -> Frames {
+        let mut frames = Frames::new(COUNT);
+        for page in pages {
+            let frame = frames.take().unwrap();
+            frames.occupy(frame, (FILE, *page), false);
+        }
+        frames
+    }
+
+    fn evicted(frames: &mut Frames) -> Vec<u64> {
+        while frames.take().is_some() {}
+        std::mem::take(&mut frames.evicted).into_iter().map(|(_, page)| page).collect()
+    }
+
+    #[test]
+    fn the_page_that_was_not_used_for_longest_is_evicted_first() {
+        let mut frames = with_pages(&[0, 1, 2, 3]);
+        assert_eq!(frames.evict(), Some(FrameNo(0)));
+        // The first round has cleared the reference bits.
+        assert!(frames.touch(FrameNo(1), (FILE, 1)));
+        assert!(!frames.touch(FrameNo(0), (FILE, 0)));
+        frames.keep(FrameNo(2), (FILE, 2), true);
+        assert_eq!(evicted(&mut frames), [0, 3, 1]);
+        frames.keep(FrameNo(2), (FILE, 2), false);
+        assert_eq!(evicted(&mut frames), [2]);
+        assert_eq!(frames.in_ring, 0);
+    }
+
+    #[test]
+    fn a_page_that_moves_keeps_its_place_in_the_order() {
+        for moved in 0..3 {
+            let mut frames = with_pages(&[0, 1, 2]);
+            let new = frames.free.pop().unwrap();
+            frames.replace(FrameNo(moved), new, (FILE, u64::from(moved)));
+            assert!(frames.holds(new, (FILE, u64::from(moved))));
+            assert!(!frames.holds(FrameNo(moved), (FILE, u64::from(moved))));
+            frames.keep(new, (FILE, u64::from(moved)), false);
+            assert_eq!(evicted(&mut frames), [0, 1, 2]);
+        }
+        let mut frames = with_pages(&[7]);
+        frames.replace(FrameNo(0), FrameNo(1), (FILE, 7));
+        frames.vacate(FrameNo(1), (FILE, 7));
+        frames.occupy(FrameNo(0), (FILE, 8), false);
+        frames.occupy(FrameNo(2), (FILE, 9), false);
+        assert_eq!(frames.evict(), Some(FrameNo(0)));
+        assert_eq!(frames.evict(), Some(FrameNo(2)));
+        assert_eq!(frames.evict(), None);
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_written_before_it() {
+        let mut frames = with_pages(&[0, 1, 2, 3]);
+        frames.written(FrameNo(0));
+        frames.written(FrameNo(1));
+        frames.begin_flush();
+        // The page is changed and written again, in another frame and then in the same.
+        frames.replace(FrameNo(1), FrameNo(4), (FILE, 1));
+        frames.replace(FrameNo(4), FrameNo(1), (FILE, 1));
+        frames.keep(FrameNo(1), (FILE, 1), false);
+        frames.written(FrameNo(1));
+        frames.written(FrameNo(2));
+        assert!(frames.end_flush(true).is_empty());
+        assert_eq!(evicted(&mut frames), [0, 3]);
+        frames.begin_flush();
+        let lost = [((FILE, 1), FrameNo(1)), ((FILE, 2), FrameNo(2))];
+        assert_eq!(frames.end_flush(false), lost);
+        assert!(!frames.has_unflushed());
+    }
 }

@@ -40,11 +40,9 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
     }
     shard.file_locks.clear(turn.lock_index);
     shard.leases.give_up(turn.leases);
-    for ino in turn.cache.files_of(id) {
-        for (_, page) in turn.cache.drop_pages(ino, 0..=u64::MAX) {
-            let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-            turn.record.then(after(page.frame));
-        }
+    for page in shard.pages.drop_all(turn.frames) {
+        let after = if page.is_used_by_io() { After::Untag } else { After::Release };
+        turn.record.then(after(page.frame));
     }
     turn.waits.wake_all(WaitKey::Frames);
     turn.waits.wake_all(WaitKey::Chunk(id));

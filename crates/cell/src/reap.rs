@@ -16,7 +16,6 @@ use crate::turn::Turn;
 /// An inode lost a link. If it was the last, the inode ends at once if that is little work.
 /// Otherwise (it is open, large, or partly not in memory) an orphan record marks it for its end.
 pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
-    let dirty = turn.cache.dirty_pages_of(shard.id);
     let is_open = shard.opens.is_open(ino);
     if shard.inode_mut(ino).nlink > 0 {
         return;
@@ -25,7 +24,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     // A replay does not know which inodes are open, and the end is a step of its own.
     let replaying = !turn.readiness.is_recovered();
     let may_reap = !is_open && !replaying;
-    let own_room = shard.budget().admit(shard.room(dirty), shard.budget().reap());
+    let own_room = shard.budget().admit(shard.room(), shard.budget().reap());
     match (belongings, own_room) {
         (Ok(all), Some(mut own_room)) if may_reap && all.len() < REAP_BATCH => {
             step(shard, Step::Reaped { ino }, &mut own_room, turn);
@@ -50,8 +49,7 @@ pub(crate) fn reap(
 ) -> Result<(), Stop> {
     // It continues even without room for the nodes that it makes dirty, but only after a checkpoint
     // has made as much room as possible.
-    let dirty = turn.cache.dirty_pages_of(shard.id);
-    let mut room = match shard.budget().admit(shard.room(dirty), shard.budget().reap()) {
+    let mut room = match shard.budget().admit(shard.room(), shard.budget().reap()) {
         Some(room) => room,
         None if std::mem::replace(&mut state.checkpointed, true) => Reservation::unbounded(),
         None => return Err(Stop::Wait(Wait::Checkpoint)),

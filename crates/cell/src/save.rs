@@ -22,7 +22,7 @@ use crate::turn::Turn;
 pub(crate) fn save(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
     if turn.log.image.is_open() && !turn.log.commits.is_held() {
         while turn.log_has_room()
-            && let Some(ino) = first_uncovered(shards, turn)
+            && let Some(ino) = first_uncovered(shards)
         {
             match cover_file(shards.own(ino.shard()), ino, turn) {
                 Ok(()) => turn.seal(),
@@ -40,8 +40,9 @@ pub(crate) fn save(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop>
 }
 
 /// The first file whose contents no record covers.
-fn first_uncovered(shards: &Shards, turn: &Turn<'_>) -> Option<Ino> {
+fn first_uncovered(shards: &Shards) -> Option<Ino> {
+    let pages = shards.values().find_map(|shard| shard.pages.first_uncovered());
     let files = || shards.values().find_map(|shard| shard.behind.first());
     let fixed = || shards.values().find_map(|shard| shard.behind.first_fixed());
-    turn.cache.first_uncovered().or_else(files).or_else(fixed)
+    pages.or_else(files).or_else(fixed)
 }

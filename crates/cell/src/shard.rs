@@ -8,6 +8,7 @@ pub(crate) mod filelock;
 pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod open;
+pub(crate) mod pages;
 pub(crate) mod space;
 
 use std::ops::ControlFlow;
@@ -28,6 +29,7 @@ use crate::shard::filelock::FileLocks;
 use crate::shard::lease::ShardLeases;
 use crate::shard::lock::LockTable;
 use crate::shard::open::Opens;
+use crate::shard::pages::Pages;
 use crate::shard::space::Space;
 
 /// The size and blocks of a directory in `stat`: ext4's smallest.
@@ -39,6 +41,8 @@ pub(crate) struct Shard {
     pub(crate) tree: Tree,
     pub(crate) space: Space,
     pub(crate) locks: LockTable<TaskId>,
+    /// Pages of its files in the buffer cache.
+    pub(crate) pages: Pages,
     pub(crate) opens: Opens,
     pub(crate) file_locks: FileLocks<TaskId>,
     pub(crate) leases: ShardLeases,
@@ -70,6 +74,7 @@ impl Shard {
             tree: Tree::open(slot.shard, slot.root, slot.height),
             space: Space::default(),
             locks: LockTable::new(),
+            pages: Pages::default(),
             opens: Opens::default(),
             file_locks: FileLocks::default(),
             leases,
@@ -428,7 +433,12 @@ impl Shard {
 
     /// Free blocks less the needs of dirty pages, dirty nodes, chunk records and prepared
     /// transactions.
-    pub(crate) fn room(&self, dirty_pages: u64) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
+        self.room_with(self.pages.dirty_pages())
+    }
+
+    /// The same if so many pages were dirty.
+    pub(crate) fn room_with(&self, dirty_pages: u64) -> u64 {
         let wanted = blocks_of_pages(dirty_pages)
             + self.tree.dirty_nodes() as u64
             + self.space.record_nodes()

@@ -15,7 +15,7 @@ use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
 use crate::config::{CellConfig, LogConfig, Recovery};
 use crate::event::{Clock, Effect, FrameNo, Memory};
-use crate::frames::cache::Cache;
+use crate::frames::Frames;
 use crate::frames::io::Io;
 use crate::frames::table::FrameTable;
 use crate::lease::ClientLeases;
@@ -99,7 +99,7 @@ impl Readiness {
 pub(crate) struct Shared {
     pub(crate) volume: Volume,
     pub(crate) log: OpLog,
-    pub(crate) cache: Cache,
+    pub(crate) frames: Frames,
     pub(crate) table: FrameTable,
     pub(crate) io: Io,
     pub(crate) chunks: Chunks,
@@ -125,7 +125,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) record: Record,
     pub(crate) volume: &'a Volume,
     pub(crate) log: &'a mut OpLog,
-    pub(crate) cache: &'a mut Cache,
+    pub(crate) frames: &'a mut Frames,
     pub(crate) table: &'a mut FrameTable,
     pub(crate) io: &'a mut Io,
     pub(crate) chunks: &'a mut Chunks,
@@ -166,7 +166,7 @@ impl Shared {
                 plant: config.plant,
             },
             log: OpLog::new(area, image, (incarnation, start), is_recovered),
-            cache: Cache::new(config.frames),
+            frames: Frames::new(config.frames),
             table: FrameTable::new(table, config.frames),
             io: Io::default(),
             chunks: Chunks::new(
@@ -198,7 +198,7 @@ impl Shared {
         // If the log has no room and no successor follows this cell, the log is kept for lasting
         // changes.
         let omits_session =
-            self.log.commits.is_last() && self.log.room(self.cache.dirty_pages()) == 0;
+            self.log.commits.is_last() && self.log.room(self.frames.dirty_pages()) == 0;
         let record = self.log.open_record(omits_session);
         Turn {
             now,
@@ -207,7 +207,7 @@ impl Shared {
             record,
             volume: &self.volume,
             log: &mut self.log,
-            cache: &mut self.cache,
+            frames: &mut self.frames,
             table: &mut self.table,
             io: &mut self.io,
             chunks: &mut self.chunks,
@@ -304,7 +304,7 @@ impl Turn<'_> {
 
     /// Whether the log has room for records that can wait.
     pub(crate) fn log_has_room(&self) -> bool {
-        self.log_room(self.cache.dirty_pages()) > 0
+        self.log_room(self.frames.dirty_pages()) > 0
     }
 
     /// Bytes that may still be logged if so many pages are dirty.
@@ -337,7 +337,7 @@ impl Turn<'_> {
                 After::Untag(frame) => self.table.clear(frame, self.memory),
                 After::Release(frame) => {
                     self.table.clear(frame, self.memory);
-                    self.cache.give_frame(frame);
+                    self.frames.give(frame);
                 }
             }
         }

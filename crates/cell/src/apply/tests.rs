@@ -11,9 +11,9 @@ use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode};
 use super::*;
 use crate::config::{Backing, CellConfig, LogConfig, Recovery};
 use crate::event::Clock;
-use crate::frames::cache::PageState;
 use crate::frames::test_memory::Frames;
 use crate::shard::lease::ShardLeases;
+use crate::shard::pages::PageState;
 use crate::turn::Shared;
 
 const NOW: Timestamp = Timestamp(7);
@@ -198,16 +198,17 @@ fn pages_that_a_record_holds_are_in_the_cache_after_a_power_failure_only() {
         if mode != Mode::Power {
             // Live, the write has put the page into the cache. Before a replay of frames, the dead
             // process had.
-            room.in_turn(|_, turn| {
-                let frame = turn.cache.take_frame().expect("a free frame");
-                turn.cache.insert((FILE, 0), frame, PageState::Dirty);
+            room.in_turn(|shard, turn| {
+                let frame = turn.frames.take().expect("a free frame");
+                shard.pages.insert((FILE, 0), frame, PageState::Dirty, turn.frames);
             });
         }
         let cover = Cover { size: 5, mode: 0o644, mtime: NOW, ctime: NOW, complete: true };
         let pages = vec![InlinePage { page: 0, bytes: (*b"hello").into() }];
         room.make(&mut Step::Inline { ino: FILE, pages, cover });
-        assert_eq!(room.shared.cache.page((FILE, 0)).is_some(), is_there, "{mode:?}");
-        let uncovered = room.shared.cache.uncovered_pages(FILE).len();
+        let page = room.shard.pages.page((FILE, 0), &mut room.shared.frames);
+        assert_eq!(page.is_some(), is_there, "{mode:?}");
+        let uncovered = room.shard.pages.uncovered_pages(FILE).len();
         assert_eq!(uncovered, usize::from(mode != Mode::Live), "{mode:?}");
     }
 }

@@ -1,7 +1,5 @@
 //! Write-back over all shards, before the cache is full of dirty pages.
 
-use warren_base::Ino;
-
 use crate::budget::WRITE_BACK_BATCH;
 use crate::checkpoint::phase::Phase;
 use crate::data::writeback::place_run;
@@ -16,8 +14,8 @@ const WRITES_MAX: usize = 16;
 /// Writes dirty pages before the cache is full of them.
 #[inline]
 pub(crate) fn write_back(shards: &mut Shards, turn: &mut Turn<'_>) {
-    let limit = turn.cache.frames() as usize / 4;
-    if turn.cache.dirty_pages() > limit {
+    let limit = turn.frames.count() as usize / 4;
+    if turn.frames.dirty_pages() > limit {
         write_beyond(limit, shards, turn);
     }
 }
@@ -36,7 +34,7 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
     if matches!(turn.checkpoints.phase(), Phase::Fixing | Phase::Writing) {
         return;
     }
-    while turn.cache.dirty_pages() > limit && turn.io.writes_under_way() < WRITES_MAX {
+    while turn.frames.dirty_pages() > limit && turn.io.writes_under_way() < WRITES_MAX {
         match place_pages(shards, WRITE_BACK_BATCH, turn) {
             Ok(()) => turn.seal(),
             Err(Stop::Wait(Wait::Node(shard, pointer))) => {
@@ -54,6 +52,8 @@ pub(crate) fn place_pages(
     limit: usize,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    let Some(first) = turn.cache.dirty_from((Ino(0), 0)).next() else { return Ok(()) };
+    let Some(first) = shards.values().find_map(|shard| shard.pages.first_dirty()) else {
+        return Ok(());
+    };
     place_run(shards.own(first.0.shard()), first, limit, turn)
 }

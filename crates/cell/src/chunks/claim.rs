@@ -23,11 +23,10 @@ pub(crate) fn reserve(
 ) -> Result<Reservation, Stop> {
     let id = shard.id;
     loop {
-        let dirty = turn.cache.dirty_pages_of(id);
         if !turn.log_has_room() && !state.holds_locks {
             return Err(Stop::Wait(Wait::LogRoom));
         }
-        if let Some(room) = shard.budget().admit(shard.room(dirty), need) {
+        if let Some(room) = shard.budget().admit(shard.room(), need) {
             return Ok(room);
         }
         if std::mem::take(&mut state.no_chunk) {

@@ -45,9 +45,9 @@ impl Core {
         for id in self.tasks.of_client(client) {
             cancel_lock(id, &mut self.shards, turn);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
-                && let Some(task) = self.tasks.remove(id)
+                && let Some(mut task) = self.tasks.remove(id)
             {
-                task.state.pinned.iter().for_each(|page| turn.cache.unpin(*page));
+                self.unpin(&mut task, turn);
             }
         }
         turn.waits.wake_all(WaitKey::Frames);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_base::{BlockNo, CellId, Errno, Ino, ShardId};
+use warren_base::{BlockNo, CellId, Errno, ShardId};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Capability, Credentials, Reply, Request, RequestHeader};
 
@@ -13,7 +13,8 @@ use crate::checkpoint::reclaim_retracted;
 use crate::chunks::host::reserve::{discarded, host_measured, reserved};
 use crate::chunks::supply::{poll_pool, pool_message, take_found};
 use crate::core::Core;
-use crate::event::{Clock, Effect, Event, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::frames::PageNo;
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
 use crate::frames::transfer::{probe, wake_io};
 use crate::log::durable::{
@@ -75,6 +76,7 @@ impl Core {
             }
         }
         self.run_ready(turn);
+        self.forget_evicted(turn);
         finish_messages(turn);
         let record = lent.record;
         shared.log.close_record(record);
@@ -178,25 +180,27 @@ impl Core {
                     && self.shards.get_mut(&shard).is_none_or(|shard| {
                         shard.tree.load(pointer, turn.memory.frame(frame)).is_ok()
                     });
-                turn.cache.give_frame(frame);
+                turn.frames.give(frame);
                 self.loaded(io, (shard, pointer.block), result, is_intact, turn);
             }
             Purpose::LoadPages { block, pages } => {
-                let (mut is_intact, shard) = (true, pages[0].0.0.shard());
+                let (mut is_intact, id) = (true, pages[0].0.0.shard());
+                let mut shard = self.shards.get_mut(&id);
                 for (at, frame, checksum) in pages {
                     let is_right =
                         result.is_ok() && crc32c::crc32c(turn.memory.frame(frame)) == checksum;
-                    turn.cache.finish_load(at, frame, io, is_right);
+                    match &mut shard {
+                        Some(shard) => {
+                            shard.pages.finish_load((at, frame), io, is_right, turn.frames);
+                        }
+                        None => turn.frames.give(frame),
+                    }
                     is_intact &= is_right;
                 }
-                self.loaded(io, (shard, block), result, is_intact, turn);
+                self.loaded(io, (id, block), result, is_intact, turn);
             }
             Purpose::WritePages { pages, lsn } => {
-                for (at, frame, block) in pages {
-                    if turn.cache.finish_write(at, frame, io, block, result.is_ok()) {
-                        turn.table.clear(frame, turn.memory);
-                    }
-                }
+                self.pages_written(io, pages, result.is_ok(), turn);
                 turn.log.commits.placed(lsn, result.is_ok());
                 if result.is_err() {
                     hold_log(turn);
@@ -204,24 +208,61 @@ impl Core {
             }
             Purpose::WriteLog => log_write_done(result, turn),
             Purpose::ReadLog { upto } => self.replay.log_loaded(upto, result, turn),
-            Purpose::WriteThrough => self.mark_behind(written_through(result, turn)),
-            Purpose::Flush => self.mark_behind(flush_done(io, result, turn)),
+            Purpose::WriteThrough => {
+                let lost = written_through(result, turn);
+                self.write_again(lost, turn);
+            }
+            Purpose::Flush => {
+                let lost = flush_done(io, result, turn);
+                self.write_again(lost, turn);
+            }
             Purpose::Reserve => reserved(io, result, turn),
             Purpose::Discard => discarded(io, result, turn),
-            Purpose::Probe { frame } => turn.cache.give_frame(frame),
+            Purpose::Probe { frame } => turn.frames.give(frame),
             Purpose::WriteNodes { frames } => {
-                frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+                frames.into_iter().for_each(|frame| turn.frames.give(frame));
                 reclaim_retracted(&mut self.shards, turn);
             }
         }
         turn.waits.wake_all(WaitKey::Frames);
     }
 
-    /// Writes to these files may be lost, so the files are behind.
-    pub(super) fn mark_behind(&mut self, files: Vec<Ino>) {
-        for ino in files {
-            if let Some(shard) = self.shards.get_mut(&ino.shard()) {
-                shard.behind.insert(ino);
+    /// A write of pages of one shard has ended. If the shard was given up, the frames are free.
+    fn pages_written(
+        &mut self,
+        io: IoId,
+        pages: Vec<(PageNo, FrameNo, BlockNo)>,
+        is_written: bool,
+        turn: &mut Turn<'_>,
+    ) {
+        let mut shard = self.shards.get_mut(&pages[0].0.0.shard());
+        for page in pages {
+            let Some(shard) = &mut shard else {
+                turn.frames.give(page.1);
+                continue;
+            };
+            if shard.pages.finish_write(page, io, is_written, turn.frames) {
+                turn.table.clear(page.1, turn.memory);
+            }
+        }
+    }
+
+    /// These pages were written, and may be lost: they are dirty again, and their files are behind.
+    fn write_again(&mut self, lost: Vec<(PageNo, FrameNo)>, turn: &mut Turn<'_>) {
+        for (at, _) in lost {
+            let shard = self.shards.own(at.0.shard());
+            shard.pages.mark_dirty(at, turn.frames);
+            shard.behind.insert(at.0);
+        }
+    }
+
+    /// Removes the pages that were evicted from their shards, which the evicting task may not have
+    /// reached.
+    #[inline]
+    fn forget_evicted(&mut self, turn: &mut Turn<'_>) {
+        while let Some(at) = turn.frames.next_evicted() {
+            if let Some(shard) = self.shards.get_mut(&at.0.shard()) {
+                shard.pages.forget(at, turn.frames);
             }
         }
     }

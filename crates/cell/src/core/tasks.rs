@@ -89,7 +89,7 @@ impl Core {
     /// Runs a task. Returns whether it is finished. If not, the event that it waits for wakes it.
     fn run_task(&mut self, id: TaskId, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         if !task.state.pinned.is_empty() {
-            task.state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
+            self.unpin(task, turn);
             turn.waits.wake_all(WaitKey::Frames);
         }
         if task.txn.as_ref().is_some_and(|txn| txn.awaited_cell().is_some()) {
@@ -132,6 +132,15 @@ impl Core {
                 }
             },
             Err(stop) => self.stop(id, task, stop, turn),
+        }
+    }
+
+    /// Ends the pins of a task. Pages of a shard that was given up are gone.
+    pub(super) fn unpin(&mut self, task: &mut Task, turn: &mut Turn<'_>) {
+        for at in task.state.pinned.drain(..) {
+            if let Some(shard) = self.shards.get_mut(&at.0.shard()) {
+                shard.pages.unpin(at, turn.frames);
+            }
         }
     }
 
@@ -430,7 +439,10 @@ impl Core {
                 let io = read_node(shard, pointer, turn);
                 turn.waits.wait_for(io.map_or(WaitKey::Frames, WaitKey::Io), id);
             }
-            Wait::Pages(pages) => wait_for_pages(id, &mut task.state, pages, turn),
+            Wait::Pages(shard, pages) => {
+                let shard = self.shards.own(shard);
+                wait_for_pages(shard, id, &mut task.state, pages, turn);
+            }
             Wait::Key(key) => {
                 let shard = self.shards.own(key.shard());
                 shard.locks.observe(&key, id);

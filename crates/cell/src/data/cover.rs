@@ -24,8 +24,8 @@ pub(crate) fn cover_replacement(
     }
     // Places take the space that is kept for every dirty page; pages in line take more. A
     // participant that waited for locks may find less room in the log than when it came.
-    let has_room = turn.log_room(turn.cache.dirty_pages()) > INLINE_MAX;
-    if !has_room && !turn.cache.uncovered_pages(ino).is_empty() {
+    let has_room = turn.log_room(turn.frames.dirty_pages()) > INLINE_MAX;
+    if !has_room && !shard.pages.uncovered_pages(ino).is_empty() {
         while place_pages_of(shard, ino, turn)? {}
         return Ok(());
     }
@@ -37,7 +37,7 @@ pub(crate) fn cover_replacement(
 
 /// Logs the uncovered data of the file: a few pages in line, more by giving them places.
 pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let pages = turn.cache.uncovered_pages(ino);
+    let pages = shard.pages.uncovered_pages(ino);
     if pages.is_empty() && !shard.behind.contains(ino) {
         return Ok(());
     }

@@ -47,7 +47,7 @@ pub(crate) fn read(
     let len = u64::from(len).min(PAYLOAD_MAX as u64).min(size.saturating_sub(offset));
     if len > 0 {
         bring_pages(shard, ino, pages_of(offset, len), turn)?;
-        copy_out(to, ino, offset, len, turn);
+        copy_out(shard, to, ino, offset, len, turn);
         read_ahead(shard, handle, offset, len, size, turn);
         touch_atime(shard, ino, turn);
     }
@@ -62,11 +62,11 @@ pub(crate) fn read(
     Ok(len as u32)
 }
 
-fn copy_out(to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {
+fn copy_out(shard: &Shard, to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {
     let mut at = 0;
     for page in pages_of(offset, len) {
         let (start, count) = part_of(page, offset, offset + len);
-        match turn.cache.page((ino, page)) {
+        match shard.pages.page((ino, page), turn.frames) {
             Some(found) => turn.memory.frame_to_payload(found.frame, start, to, at, count),
             None => turn.memory.zero_payload(to, at, count),
         }
@@ -85,17 +85,18 @@ fn read_ahead(
 ) {
     let sequential = shard.opens.get_mut(handle).is_some_and(|file| file.read_end == offset);
     let (next, last) = ((offset + len).div_ceil(PAGE), size.div_ceil(PAGE));
-    if !sequential || next >= last || turn.cache.frames() < 8 * READ_AHEAD as u32 {
+    if !sequential || next >= last || turn.frames.count() < 8 * READ_AHEAD as u32 {
         return;
     }
     let ino = handle.ino;
     // Only when the reader has reached the middle of the last read-ahead.
-    if turn.cache.page((ino, (next + READ_AHEAD / 2).min(last - 1))).is_some() {
+    let middle = (ino, (next + READ_AHEAD / 2).min(last - 1));
+    if shard.pages.page(middle, turn.frames).is_some() {
         return;
     }
     let mut wanted = Vec::new();
     for page in next..(next + READ_AHEAD).min(last) {
-        if turn.cache.page((ino, page)).is_none()
+        if shard.pages.page((ino, page), turn.frames).is_none()
             && let Ok(Some(placed)) = shard.placed(ino, page)
         {
             wanted.push(((ino, page), placed));
@@ -103,12 +104,12 @@ fn read_ahead(
     }
     let mut frames = Vec::with_capacity(wanted.len());
     while frames.len() < wanted.len()
-        && let Some(frame) = turn.cache.take_frame()
+        && let Some(frame) = turn.frames.take()
     {
         frames.push(frame);
     }
     wanted.truncate(frames.len());
-    load_pages(&wanted, frames, turn);
+    load_pages(shard, &wanted, frames, turn);
 }
 
 /// Updates the access time as relatime does: if it is older than the last change, or a day old.
@@ -121,9 +122,8 @@ fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     if !due || inode.atime == now || turn.log.commits.is_last() {
         return;
     }
-    let dirty = turn.cache.dirty_pages_of(shard.id);
     let budget = shard.budget();
-    let room = turn.log_has_room().then(|| budget.admit(shard.room(dirty), budget.atime()));
+    let room = turn.log_has_room().then(|| budget.admit(shard.room(), budget.atime()));
     let Some(mut room) = room.flatten() else { return };
     // No task waits for this. A copy that cannot be revoked at once keeps its old time.
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);

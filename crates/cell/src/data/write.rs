@@ -8,7 +8,6 @@ use crate::apply::step;
 use crate::budget::{Reservation, blocks_of_pages};
 use crate::chunks::claim::reserve;
 use crate::event::{FrameNo, SlotRef};
-use crate::frames::cache::PageState;
 use crate::frames::pages::{
     PageWrite, move_for_change, pages_of, part_of, tag, take_frames, wait_for_frames,
     wait_for_these,
@@ -19,6 +18,7 @@ use crate::recall::{recall, recall_pages};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
+use crate::shard::pages::PageState;
 use crate::turn::Turn;
 
 /// How a request writes.
@@ -70,7 +70,7 @@ pub(crate) fn write(
     }
     let (plan, mut room) = plan_write(shard, ino, offset, end, state, turn)?;
     room.spend(blocks_of_pages(plan.len() as u64));
-    let new_blocks = copy_in(from, ino, (offset, end), plan, turn);
+    let new_blocks = copy_in(shard, from, ino, (offset, end), plan, turn);
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let now = turn.now.wall;
     let inode = shard.living_inode(ino)?;
@@ -115,7 +115,7 @@ fn plan_write(
     let frame = FrameNo(0);
     let mut missing = false;
     for page in pages.clone() {
-        let hole = match turn.cache.page((ino, page)) {
+        let hole = match shard.pages.page((ino, page), turn.frames) {
             Some(found) => {
                 missing |= matches!(found.state, PageState::Loading(_));
                 false
@@ -133,14 +133,18 @@ fn plan_write(
     }
     let count = plan.len() as u64;
     let room = reserve(shard, shard.budget().write(count), state, turn)?;
-    if turn.cache.dirty_pages() as u64 + count > u64::from(turn.cache.frames()) * 3 / 4 {
+    if turn.frames.dirty_pages() as u64 + count > u64::from(turn.frames.count()) * 3 / 4 {
         return wait_for_frames(count, turn);
     }
-    if take_frames(ino, &mut plan, turn) { Ok((plan, room)) } else { wait_for_frames(count, turn) }
+    if !take_frames(shard, ino, &mut plan, turn) {
+        return wait_for_frames(count, turn);
+    }
+    Ok((plan, room))
 }
 
 /// Copies the payload into the planned pages. Returns how many holes were filled.
 fn copy_in(
+    shard: &mut Shard,
     from: SlotRef,
     ino: Ino,
     (offset, end): (u64, u64),
@@ -150,7 +154,7 @@ fn copy_in(
     let (mut at, mut filled) = (0, 0);
     for PageWrite { page, frame, hole } in plan {
         let (start, count) = part_of(page, offset, end);
-        move_for_change((ino, page), frame, count == BLOCK_SIZE, turn);
+        move_for_change(shard, (ino, page), frame, count == BLOCK_SIZE, turn);
         turn.memory.payload_to_frame(from, at, frame, start, count);
         tag(frame, (ino, page), turn);
         at += count;

@@ -8,7 +8,6 @@ use crate::budget::WRITE_BACK_BATCH;
 use crate::chunks::claim::claim_spare;
 use crate::event::FrameNo;
 use crate::frames::PageNo;
-use crate::frames::cache::Cache;
 use crate::frames::transfer::write_pages;
 use crate::plant::Plant;
 use crate::run::wait::Stop;
@@ -22,16 +21,16 @@ pub(crate) fn place_pages_of(
     ino: Ino,
     turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
-    let dirty = |cache: &Cache| cache.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
+    let dirty = |shard: &Shard| shard.pages.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
     let mut placed = Ok(());
     while turn.record.takes_another_step()
         && placed.is_ok()
-        && let Some(first) = dirty(turn.cache)
+        && let Some(first) = dirty(shard)
     {
         placed = place_run(shard, first, WRITE_BACK_BATCH, turn);
     }
     turn.seal();
-    placed.map(|()| dirty(turn.cache).is_some())
+    placed.map(|()| dirty(shard).is_some())
 }
 
 /// Gives the run of dirty pages that begins with `first` places, and starts to write it.
@@ -47,7 +46,7 @@ pub(crate) fn place_run(
     }
     turn.check_log()?;
     let mut run: Vec<PageNo> = Vec::new();
-    for at in turn.cache.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
+    for at in shard.pages.dirty_from(first).take(limit.min(WRITE_BACK_BATCH)) {
         if at.0 != ino || run.last().is_some_and(|last| last.1 + 1 != at.1) {
             break;
         }
@@ -63,7 +62,8 @@ pub(crate) fn place_run(
             Some(block) => block,
             None => break,
         };
-        let frame = turn.cache.page(at).expect("a dirty page is in the cache").frame;
+        let page = shard.pages.page(at, turn.frames);
+        let frame = page.expect("a dirty page is in the cache").frame;
         placed.push((at, frame, block));
     }
     if placed.is_empty() {
@@ -76,22 +76,22 @@ pub(crate) fn place_run(
 /// Whether the log and the shard have room to place every dirty page, and to place it once more if
 /// the write fails.
 fn may_place_twice(shard: &Shard, turn: &Turn<'_>) -> bool {
-    let (all, own) = (turn.cache.dirty_pages(), turn.cache.dirty_pages_of(shard.id));
-    turn.log_room(2 * all) > 0 && shard.room(2 * own) > 0
+    let (all, own) = (turn.frames.dirty_pages(), shard.pages.dirty_pages());
+    turn.log_room(2 * all) > 0 && shard.room_with(2 * own) > 0
 }
 
 /// Repeats the writes of pages from `first` on that have failed, at the places that the log already
 /// names. They get other places as long as there is room for that, because the blocks may be bad.
 /// Returns whether there are any.
-fn write_again(_shard: &mut Shard, first: PageNo, turn: &mut Turn<'_>) -> bool {
+fn write_again(shard: &mut Shard, first: PageNo, turn: &mut Turn<'_>) -> bool {
     let mut again = Vec::new();
-    let dirty: Vec<PageNo> = turn.cache.dirty_from(first).take(WRITE_BACK_BATCH).collect();
+    let dirty: Vec<PageNo> = shard.pages.dirty_from(first).take(WRITE_BACK_BATCH).collect();
     for at in dirty {
-        let page = turn.cache.page(at).expect("a dirty page is in the cache");
+        let page = shard.pages.page(at, turn.frames).expect("a dirty page is in the cache");
         let Some(block) = page.failed else { break };
         again.push((at, page.frame, block));
     }
-    write_pages(&again, turn.log.image.end(), turn);
+    write_pages(shard, &again, turn.log.image.end(), turn);
     !again.is_empty()
 }
 
@@ -121,8 +121,8 @@ fn record_places(
     let (ino, _) = placed[0].0;
     // The next record will name these places.
     let lsn = turn.log.image.end();
-    write_pages(placed, lsn, turn);
-    cover.complete = turn.cache.uncovered_pages(ino).is_empty();
+    write_pages(shard, placed, lsn, turn);
+    cover.complete = shard.pages.uncovered_pages(ino).is_empty();
     let mut room = shard.budget().placing(placed.len());
     step(shard, Step::Placed { ino, runs, cover }, &mut room, turn);
     if turn.plants(Plant::DoubleAllocate) {

@@ -11,11 +11,11 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino, Timestamp};
 
 use crate::event::FrameNo;
-use crate::frames::cache::PageState;
 use crate::frames::{PageNo, Placed};
 use crate::log::record::After;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::shard::pages::PageState;
 use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -49,7 +49,7 @@ pub(crate) fn bring_pages(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     for page in pages.clone() {
-        let missing = match turn.cache.page((ino, page)) {
+        let missing = match shard.pages.page((ino, page), turn.frames) {
             Some(found) => matches!(found.state, PageState::Loading(_)),
             None => shard.placed(ino, page)?.is_some(),
         };
@@ -71,7 +71,7 @@ pub(crate) fn wait_for_these(
 ) -> Stop {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
     for page in pages {
-        if turn.cache.page((ino, page)).is_some() {
+        if shard.pages.page((ino, page), turn.frames).is_some() {
             needed.push(((ino, page), None));
             continue;
         }
@@ -81,36 +81,46 @@ pub(crate) fn wait_for_these(
             Err(stop) => return stop,
         }
     }
-    Stop::Wait(Wait::Pages(needed))
+    Stop::Wait(Wait::Pages(shard.id, needed))
 }
 
 /// Takes the frames that the plan needs, all or none. Pages that are in the cache stay there.
-pub(crate) fn take_frames(ino: Ino, plan: &mut [PageWrite], turn: &mut Turn<'_>) -> bool {
-    let found: Vec<PageNo> = plan.iter().map(|write| (ino, write.page)).collect();
-    let found: Vec<_> = found.into_iter().filter(|at| turn.cache.page(*at).is_some()).collect();
-    found.iter().for_each(|at| turn.cache.pin(*at));
-    let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.cache.take_frame()).collect();
-    found.iter().for_each(|at| turn.cache.unpin(*at));
+pub(crate) fn take_frames(
+    shard: &mut Shard,
+    ino: Ino,
+    plan: &mut [PageWrite],
+    turn: &mut Turn<'_>,
+) -> bool {
+    // Only an eviction could take them.
+    let evicts = !turn.frames.are_free(plan.len());
+    let pages = plan.iter().map(|write| (ino, write.page)).filter(|_| evicts);
+    let found: Vec<PageNo> = pages.filter(|at| shard.pages.pin(*at, turn.frames)).collect();
+    let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.frames.take()).collect();
+    found.iter().for_each(|at| shard.pages.unpin(*at, turn.frames));
     let complete = frames.len() == plan.len();
     if complete {
         plan.iter_mut().zip(frames).for_each(|(write, frame)| write.frame = frame);
     } else {
-        frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
+        frames.into_iter().for_each(|frame| turn.frames.give(frame));
     }
     complete
 }
 
 /// A frame beside a page that is in the cache, and stays there.
-pub(crate) fn take_frame_beside(at: PageNo, turn: &mut Turn<'_>) -> Option<FrameNo> {
-    turn.cache.pin(at);
-    let frame = turn.cache.take_frame();
-    turn.cache.unpin(at);
+pub(crate) fn take_frame_beside(
+    shard: &mut Shard,
+    at: PageNo,
+    turn: &mut Turn<'_>,
+) -> Option<FrameNo> {
+    shard.pages.pin(at, turn.frames);
+    let frame = turn.frames.take();
+    shard.pages.unpin(at, turn.frames);
     frame
 }
 
 /// Waits for frames, which become free with write-back. Fails if there could never be enough.
 pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, Stop> {
-    if pages > u64::from(turn.cache.frames()) / 2 {
+    if pages > u64::from(turn.frames.count()) / 2 {
         return Err(Errno::ENOMEM.into());
     }
     Err(Stop::Wait(Wait::Frames))
@@ -120,21 +130,27 @@ pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, S
 /// it, unless the `whole` of it will be overwritten. The old frame keeps its contents until the
 /// record is in the log, so the record decides whether the change happened. The caller tags `new`
 /// once it has changed it.
-pub(crate) fn move_for_change(at: PageNo, new: FrameNo, whole: bool, turn: &mut Turn<'_>) {
-    let Some(page) = turn.cache.page(at) else {
+pub(crate) fn move_for_change(
+    shard: &mut Shard,
+    at: PageNo,
+    new: FrameNo,
+    whole: bool,
+    turn: &mut Turn<'_>,
+) {
+    let Some(page) = shard.pages.page(at, turn.frames) else {
         if !whole {
             turn.memory.frame_mut(new).fill(0);
         }
-        return turn.cache.insert(at, new, PageState::Dirty);
+        return shard.pages.insert(at, new, PageState::Dirty, turn.frames);
     };
     if !whole {
         let copy = *turn.memory.frame(page.frame);
         *turn.memory.frame_mut(new) = copy;
     }
-    let is_used = turn.cache.move_page(at, new);
+    let is_used = shard.pages.move_page(at, new, turn.frames);
     let after = if is_used { After::Untag } else { After::Release };
     turn.record.then(after(page.frame));
-    turn.cache.mark_dirty(at);
+    shard.pages.mark_dirty(at, turn.frames);
 }
 
 /// Enters the page in the table for this frame, when its contents are there. The entry counts once
@@ -145,19 +161,19 @@ pub(crate) fn tag(frame: FrameNo, at: PageNo, turn: &mut Turn<'_>) {
 
 /// Puts a page that a record holds into the cache. Returns whether the page was not dirty before.
 pub(crate) fn put_page(
-    _shard: &mut Shard,
+    shard: &mut Shard,
     at: PageNo,
     bytes: &[u8],
     turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
-    let found = turn.cache.page(at);
+    let found = shard.pages.page(at, turn.frames);
     let new = match found {
         Some(page) if matches!(page.state, PageState::Loading(_)) => None,
-        Some(_) => take_frame_beside(at, turn),
-        None => turn.cache.take_frame(),
+        Some(_) => take_frame_beside(shard, at, turn),
+        None => turn.frames.take(),
     };
     let new = new.ok_or(Stop::Wait(Wait::Frames))?;
-    move_for_change(at, new, true, turn);
+    move_for_change(shard, at, new, true, turn);
     let frame = turn.memory.frame_mut(new);
     let len = bytes.len().min(frame.len());
     frame[..len].copy_from_slice(&bytes[..len]);
@@ -175,7 +191,7 @@ pub(crate) fn forget_pages(
     turn: &mut Turn<'_>,
 ) -> u64 {
     let mut unplaced = 0;
-    for (number, page) in turn.cache.drop_pages(ino, pages) {
+    for (number, page) in shard.pages.drop_pages(ino, pages, turn.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
         turn.record.then(after(page.frame));
         let placed = shard.placed(ino, number);
@@ -206,9 +222,9 @@ pub(crate) fn bring_cut_page(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     bring_pages(shard, at.0, at.1..=at.1, turn)?;
-    if turn.cache.page(at).is_some() {
-        let frame = take_frame_beside(at, turn).ok_or(Stop::Wait(Wait::Frames))?;
-        turn.cache.give_frame(frame);
+    if shard.pages.page(at, turn.frames).is_some() {
+        let frame = take_frame_beside(shard, at, turn).ok_or(Stop::Wait(Wait::Frames))?;
+        turn.frames.give(frame);
     }
     Ok(())
 }
@@ -225,9 +241,9 @@ pub(crate) fn truncate_with_pages(
     let mut unplaced = 0;
     if size < old {
         let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
-        if cut > 0 && turn.cache.page(at).is_some() {
-            let new = turn.cache.take_given_frame().expect("given when the page was brought");
-            move_for_change(at, new, false, turn);
+        if cut > 0 && shard.pages.page(at, turn.frames).is_some() {
+            let new = turn.frames.take_given().expect("given when the page was brought");
+            move_for_change(shard, at, new, false, turn);
             turn.memory.frame_mut(new)[cut..].fill(0);
             tag(new, at, turn);
             shard.behind.insert(ino);

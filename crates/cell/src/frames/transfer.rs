@@ -4,11 +4,12 @@ use warren_base::{BlockNo, Errno, Lsn, ShardId};
 use warren_disk::BlockPtr;
 
 use crate::event::{Effect, FrameNo, IoId};
-use crate::frames::cache::PageState;
 use crate::frames::io::Purpose;
 use crate::frames::{PageNo, Placed};
 use crate::run::state::TaskState;
 use crate::run::wait::{TaskId, WaitKey};
+use crate::shard::Shard;
+use crate::shard::pages::PageState;
 use crate::turn::Turn;
 
 /// Blocks of one I/O: a device's queue takes them in one request.
@@ -19,7 +20,7 @@ pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) 
     if let Some(io) = turn.io.load_of(pointer.block) {
         return Some(io);
     }
-    let frame = turn.cache.take_node_frame()?;
+    let frame = turn.frames.take_for_node()?;
     let io = turn.io.begin(Purpose::LoadNode { shard, pointer, frame });
     turn.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
     Some(io)
@@ -28,21 +29,21 @@ pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) 
 /// Reads pages for a task, and keeps them until it runs again: all or none. A task that cannot have
 /// all its pages now waits without holding any.
 pub(crate) fn wait_for_pages(
+    shard: &mut Shard,
     id: TaskId,
     state: &mut TaskState,
     pages: Vec<(PageNo, Option<Placed>)>,
     turn: &mut Turn<'_>,
 ) {
-    let budget = turn.cache.frames() / 2;
+    let budget = turn.frames.count() / 2;
     if pages.len() as u32 > budget {
         return turn.waits.fail(id, Errno::ENOMEM);
     }
-    if turn.cache.pinned_pages() + pages.len() as u32 > budget && turn.cache.pinned_pages() > 0 {
+    if turn.frames.pinned_pages() + pages.len() as u32 > budget && turn.frames.pinned_pages() > 0 {
         return turn.waits.wait_for(WaitKey::Frames, id);
     }
     for (at, _) in &pages {
-        if turn.cache.page(*at).is_some() {
-            turn.cache.pin(*at);
+        if shard.pages.pin(*at, turn.frames) {
             state.pinned.push(*at);
         }
     }
@@ -50,30 +51,36 @@ pub(crate) fn wait_for_pages(
         pages.iter().filter_map(|(at, placed)| placed.map(|placed| (*at, placed))).collect();
     let mut frames = Vec::with_capacity(wanted.len());
     while frames.len() < wanted.len() {
-        match turn.cache.take_frame() {
+        match turn.frames.take() {
             Some(frame) => frames.push(frame),
             None => {
-                frames.into_iter().for_each(|frame| turn.cache.give_frame(frame));
-                state.pinned.drain(..).for_each(|page| turn.cache.unpin(page));
+                frames.into_iter().for_each(|frame| turn.frames.give(frame));
+                state.pinned.drain(..).for_each(|at| shard.pages.unpin(at, turn.frames));
                 return turn.waits.wait_for(WaitKey::Frames, id);
             }
         }
     }
-    load_pages(&wanted, frames, turn);
+    load_pages(shard, &wanted, frames, turn);
     for (at, _) in &wanted {
-        turn.cache.pin(*at);
+        shard.pages.pin(*at, turn.frames);
         state.pinned.push(*at);
     }
     for (at, _) in &pages {
-        if let Some(PageState::Loading(io)) = turn.cache.page(*at).map(|page| page.state) {
+        let page = shard.pages.page(*at, turn.frames);
+        if let Some(PageState::Loading(io)) = page.map(|page| page.state) {
             return turn.waits.wait_for(WaitKey::Io(io), id);
         }
     }
     turn.waits.wake(id);
 }
 
-/// Reads pages into frames. Adjacent blocks share an I/O.
-pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn: &mut Turn<'_>) {
+/// Reads pages of the shard into frames. Adjacent blocks share an I/O.
+pub(crate) fn load_pages(
+    shard: &mut Shard,
+    wanted: &[(PageNo, Placed)],
+    frames: Vec<FrameNo>,
+    turn: &mut Turn<'_>,
+) {
     let adjacent = |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
     let mut frames = frames.into_iter();
     for run in wanted.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
@@ -82,19 +89,25 @@ pub(crate) fn load_pages(wanted: &[(PageNo, Placed)], frames: Vec<FrameNo>, turn
         let (block, pages) = (run[0].1.block, pages.collect());
         let io = turn.io.begin(Purpose::LoadPages { block, pages });
         for ((at, _), frame) in run.iter().zip(&targets) {
-            turn.cache.insert(*at, *frame, PageState::Loading(io));
+            shard.pages.insert(*at, *frame, PageState::Loading(io), turn.frames);
         }
         turn.effects.push(Effect::Read { io, block, frames: targets });
     }
 }
 
-/// Writes pages to their places, which the record at `lsn` names. Adjacent blocks share an I/O.
-pub(crate) fn write_pages(placed: &[(PageNo, FrameNo, BlockNo)], lsn: Lsn, turn: &mut Turn<'_>) {
+/// Writes pages of the shard to their places, which the record at `lsn` names. Adjacent blocks
+/// share an I/O.
+pub(crate) fn write_pages(
+    shard: &mut Shard,
+    placed: &[(PageNo, FrameNo, BlockNo)],
+    lsn: Lsn,
+    turn: &mut Turn<'_>,
+) {
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
         let io = turn.io.begin(Purpose::WritePages { pages: run.to_vec(), lsn });
-        run.iter().for_each(|(at, ..)| turn.cache.start_write(*at, io));
+        run.iter().for_each(|(at, ..)| shard.pages.start_write(*at, io, turn.frames));
         turn.log.commits.placing(lsn);
         let frames = run.iter().map(|(_, frame, _)| *frame).collect();
         turn.effects.push(Effect::Write { io, block: run[0].2, frames });
@@ -108,7 +121,7 @@ pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
         while let Some(block) = turn.io.next_node()
             && (frames.is_empty() || start.offset(frames.len() as u64) == block)
             && frames.len() < BLOCKS_MAX
-            && let Some(frame) = turn.cache.take_node_frame()
+            && let Some(frame) = turn.frames.take_for_node()
             && let Some((_, bytes)) = turn.io.take_node()
         {
             if frames.is_empty() {
@@ -128,7 +141,7 @@ pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
 /// Asks the device for something else while it refuses a block: an idle cell would not notice that
 /// the device works.
 pub(crate) fn probe(turn: &mut Turn<'_>) {
-    if let Some(frame) = turn.cache.take_node_frame() {
+    if let Some(frame) = turn.frames.take_for_node() {
         let io = turn.io.begin(Purpose::Probe { frame });
         turn.effects.push(Effect::Read { io, block: BlockNo(0), frames: vec![frame] });
     }

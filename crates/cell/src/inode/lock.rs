@@ -124,7 +124,7 @@ pub(crate) fn grant_file_locks<'a>(
     shards: impl IntoIterator<Item = &'a mut Shard>,
     turn: &mut Turn<'_>,
 ) {
-    let mut max = LogBudget::grants(turn.log_room(turn.cache.dirty_pages()));
+    let mut max = LogBudget::grants(turn.log_room(turn.frames.dirty_pages()));
     for shard in shards {
         let granted = shard.file_locks.grant(max, turn.lock_index);
         max -= granted.len();

@@ -5,10 +5,11 @@
 //! that it asked for, with everything that the prefix depends on in other logs.
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Errno, Ino, Lsn};
+use warren_base::{CellId, Errno, Lsn};
 use warren_proto::{PeerReply, PeerRequest};
 
 use crate::event::{Effect, FrameNo, IoId};
+use crate::frames::PageNo;
 use crate::frames::io::Purpose;
 use crate::log::commit::Commit;
 use crate::plant::Plant;
@@ -95,7 +96,7 @@ pub(crate) fn hardened(
 /// Everything that was written so far will be durable when the flush is over.
 fn flush(turn: &mut Turn<'_>) -> IoId {
     turn.log.commits.flushing();
-    turn.cache.begin_flush();
+    turn.frames.begin_flush();
     let io = turn.io.begin(Purpose::Flush);
     turn.effects.push(Effect::Flush { io });
     io
@@ -137,8 +138,12 @@ pub(crate) fn log_write_done(result: Result<(), Errno>, turn: &mut Turn<'_>) {
     };
 }
 
-/// The log was written through, or the write failed. Returns the files that may have lost data.
-pub(crate) fn written_through(result: Result<(), Errno>, turn: &mut Turn<'_>) -> Vec<Ino> {
+/// The log was written through, or the write failed. Returns the pages that may be lost, and their
+/// frames.
+pub(crate) fn written_through(
+    result: Result<(), Errno>,
+    turn: &mut Turn<'_>,
+) -> Vec<(PageNo, FrameNo)> {
     let Commit::WritingThrough { goal } = turn.log.commits.state else {
         unreachable!("one commit at a time");
     };
@@ -151,12 +156,16 @@ pub(crate) fn written_through(result: Result<(), Errno>, turn: &mut Turn<'_>) ->
     }
 }
 
-/// A flush is over. Returns the files that may have lost data.
-pub(crate) fn flush_done(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) -> Vec<Ino> {
+/// A flush is over. Returns the pages that may be lost, and their frames.
+pub(crate) fn flush_done(
+    io: IoId,
+    result: Result<(), Errno>,
+    turn: &mut Turn<'_>,
+) -> Vec<(PageNo, FrameNo)> {
     if let Err(errno) = turn.log.commits.judge(result) {
         return flush_failed(errno, turn);
     }
-    turn.cache.end_flush(true);
+    turn.frames.end_flush(true);
     match turn.log.commits.state {
         Commit::DataFlush { goal, io: own } if own == io => write_log(goal, turn),
         Commit::LogFlush { goal, io: own } if own == io => commit_done(goal, turn),
@@ -174,17 +183,16 @@ fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
 }
 
 /// A flush failed, so it is unknown which of the data written so far is on the device.
-fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<Ino> {
-    let mut behind = Vec::new();
-    for (at, frame) in turn.cache.end_flush(false) {
-        behind.push(at.0);
+fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<(PageNo, FrameNo)> {
+    let lost = turn.frames.end_flush(false);
+    for (at, frame) in &lost {
         // The pages were dirty before some record that is in the log.
         let since = Lsn(turn.log.image.last().0.saturating_sub(1));
-        turn.table.set(frame, at, since, turn.memory);
+        turn.table.set(*frame, *at, since, turn.memory);
     }
     turn.log.commits.flush_again();
     commit_failed(errno, turn);
-    behind
+    lost
 }
 
 /// Data that records name may not be on the device, so nothing more is committed before a
@@ -235,7 +243,7 @@ pub(crate) fn advance_log(turn: &mut Turn<'_>) {
     if turn.log.needs_checkpoint() {
         turn.want_checkpoint();
     }
-    if !turn.log.commits.is_at_rest() || turn.cache.has_unflushed() {
+    if !turn.log.commits.is_at_rest() || turn.frames.has_unflushed() {
         advance_commit(turn);
     }
 }
@@ -250,7 +258,7 @@ fn advance_commit(turn: &mut Turn<'_>) {
             }
             let goal = turn.log.pad(turn.memory);
             turn.log.commits.state = Commit::Settling { goal };
-        } else if turn.cache.wants_flush(turn.waits.is_waited_for(WaitKey::Frames)) {
+        } else if turn.frames.wants_flush(turn.waits.is_waited_for(WaitKey::Frames)) {
             let io = flush(turn);
             turn.log.commits.state = Commit::PlainFlush { io };
         }

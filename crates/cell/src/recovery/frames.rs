@@ -9,9 +9,9 @@ use warren_base::{BlockNo, Ino, Lsn};
 
 use crate::event::{FrameNo, Memory};
 use crate::frames::PageNo;
-use crate::frames::cache::PageState;
 use crate::frames::transfer::write_pages;
 use crate::run::wait::Stop;
+use crate::shard::pages::PageState;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -50,10 +50,10 @@ impl InheritedFrames {
     }
 
     /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some
-    /// frames never hold any ([`crate::frames::cache`]).
+    /// frames never hold any ([`crate::frames`]).
     pub(crate) fn keep(&mut self, turn: &mut Turn<'_>) {
         let (table, memory) = (&turn.table, &*turn.memory);
-        turn.cache.keep_frames(|frame| table.read(frame, memory).is_some());
+        turn.frames.keep_used(|frame| table.read(frame, memory).is_some());
         self.are_kept = true;
     }
 
@@ -78,7 +78,7 @@ impl InheritedFrames {
         for (at, frame) in taking.kept {
             match shards.get_mut(&at.0.shard()) {
                 Some(shard) => {
-                    turn.cache.insert(at, frame, PageState::Dirty);
+                    shard.pages.insert(at, frame, PageState::Dirty, turn.frames);
                     shard.behind.insert(at.0);
                 }
                 None => taking.spare.push(frame),
@@ -86,7 +86,7 @@ impl InheritedFrames {
         }
         for frame in taking.spare {
             turn.table.clear(frame, turn.memory);
-            turn.cache.give_frame(frame);
+            turn.frames.give(frame);
         }
         Ok(())
     }
@@ -114,16 +114,19 @@ impl InheritedFrames {
 
     /// Writes these pages to their places. New places would need blocks that were not promised,
     /// again with every successor, until none is left for a checkpoint.
-    pub(super) fn write_again(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn write_again(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
         let placed = std::mem::take(&mut self.placed);
-        write_pages(&placed, turn.log.image.end(), turn);
+        let shard_of = |page: &(PageNo, FrameNo, BlockNo)| page.0.0.shard();
+        for run in placed.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
+            write_pages(shards.own(shard_of(&run[0])), run, turn.log.image.end(), turn);
+        }
     }
 }
 
 /// Finds the frames that hold dirty pages which count.
 fn look_at(shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
     let (table, memory) = (&*turn.table, &*turn.memory);
-    let frames = (0..turn.cache.frames()).map(FrameNo);
+    let frames = (0..turn.frames.count()).map(FrameNo);
     let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
     let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
     // A change without its record in the log did not happen.

@@ -38,7 +38,7 @@ pub(crate) enum Wait {
     /// A node of a tree has to be read.
     Node(ShardId, BlockPtr),
     /// Pages have to be read; those without a place are being read already.
-    Pages(Vec<(PageNo, Option<Placed>)>),
+    Pages(ShardId, Vec<(PageNo, Option<Placed>)>),
     /// A transaction holds the key.
     Key(LockKey),
     /// Another shard of this cell is needed: a coarser affinity.

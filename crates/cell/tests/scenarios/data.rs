@@ -6,7 +6,8 @@
 //! and for a successor until the record of the change is in the log. The extent holds a checksum of
 //! each page. A page that does not match its checksum is EIO.
 //!
-//! The code: `data/read.rs`, `data/write.rs`, `frames/cache.rs`, `frames/pages.rs`, `frames/io.rs`.
+//! The code: `data/read.rs`, `data/write.rs`, `shard/pages.rs`, `frames.rs`, `frames/pages.rs`,
+//! `frames/io.rs`.
 
 use warren_base::{ClientId, Errno};
 use warren_proto::{Handle, Position, Reply, Request, SetAttr};
