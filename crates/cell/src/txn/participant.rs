@@ -170,9 +170,9 @@ impl Participants {
         Ok(())
     }
 
-    /// Locks the inodes to which the locked names lead, because the coordinator will need them. Only
-    /// those of the names' shards: they come before every key that the coordinator may still wait
-    /// for. And only those that are free: they may come before keys that are held.
+    /// Locks the inodes to which the locked names lead, because the coordinator will need them. An
+    /// inode must be in its name's shard, because the coordinator may still wait for keys of later
+    /// shards. It must be free, because it may come before keys that are held.
     fn follow_names(
         &mut self,
         shards: &mut Shards,

@@ -111,16 +111,17 @@ fn one_message_prepares_all_keys_of_a_cell() {
 
 #[test]
 fn a_name_brings_the_inode_of_its_shard_along_only_if_that_is_free() {
-    let (mut pair, client, ino, request) = about_to_rename();
+    let mut pair = Pair::three();
+    let client = pair.client();
+    let ino = pair.create(client, IN_A, "file").ino;
     pair.hold_messages(|body| is_message(body, "Commit"));
-    let link = pair.send(client, Request::Link { ino, dir: IN_B, name: name("link") });
-    assert!(pair.is_answered(link), "the inode is locked at A until the Commit");
+    let link = pair.send(client, Request::Link { ino, dir: IN_C, name: name("link") });
+    assert!(pair.is_answered(link), "C has decided, and the inode is locked until its Commit");
     pair.trace(&[]);
-    let moved = pair.send(client, request);
-    let trace = pair.trace(&MESSAGES);
-    assert!(trace.contains(&"A to B: Prepared".into()), "the name is locked: {trace:?}");
-    assert!(trace.contains(&"B to A: Abort".into()), "the inode comes before the name: {trace:?}");
-    assert!(!pair.is_answered(moved), "the inode is waited for");
+    let moved = pair.send(client, rename((IN_A, "file"), (IN_B, "moved")));
+    let messages = ["B to A: Prepare", "A to B: Prepared", "B to A: Abort", "B to A: Prepare"];
+    assert_eq!(pair.trace(&MESSAGES), messages, "the inode comes before the name in the order");
+    assert!(!pair.is_answered(moved));
     pair.release_messages();
     assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)));
     assert_eq!(pair.lookup(client, IN_B, "moved"), Some(ino));
