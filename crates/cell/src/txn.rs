@@ -4,8 +4,10 @@
 //!
 //! 1. The operation, run on this cell's state alone, meets a key of another cell.
 //! 2. Every key that it touched is locked, in the order of [`LockKey`]. Keys of other cells are
-//!    locked by `Prepare`, whose answer contains their values. If a missing key turns out to come
-//!    before one that is held, everything is released and taken again in order.
+//!    locked by `Prepare`, whose answer contains their values. A participant locks with a name the
+//!    inode of the same shard to which it leads, if that is free. If a missing key turns out to
+//!    come before one that is held, it is locked if it is this cell's and free. Otherwise
+//!    everything is released and taken again in order.
 //! 3. The operation runs again. If it touched only held keys, its outcome stands. This cell's
 //!    changes are made, and the others receive theirs with `Commit`. The keys at other cells stay
 //!    locked until their changes are made, so no client sees half of them.

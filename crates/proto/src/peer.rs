@@ -1,13 +1,17 @@
 //! Messages between cells: transactions over several cells, by two-phase locking and
 //! two-phase commit.
 
+use std::cmp::Ordering;
+
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 
 use crate::{Attr, Change, FileKind, FileName, Wire};
 
 /// A key that a transaction locks. The order of this type is the global order in which locks are
-/// taken.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
+/// taken: inodes and names by their shards, then `Tree`, `New` and `Logged`. So one message locks
+/// all inodes and names of a shard. `Tree` comes late because only a locked name tells that a
+/// directory moves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Wire)]
 pub enum LockKey {
     /// The shape of the directory tree of the volume: locked to move a directory.
     Tree,
@@ -34,6 +38,30 @@ impl LockKey {
     /// Whether another transaction may have to wait for it.
     pub const fn is_lock(&self) -> bool {
         !matches!(self, Self::New(_) | Self::Logged(_))
+    }
+
+    /// The place in the global order.
+    fn place(&self) -> (u8, ShardId, u8, Ino, Option<&FileName>) {
+        let shard = self.shard();
+        match self {
+            Self::Inode(ino) => (0, shard, 0, *ino, None),
+            Self::Name(dir, name) => (0, shard, 1, *dir, Some(name)),
+            Self::Tree => (1, shard, 0, Ino(0), None),
+            Self::New(_) => (2, shard, 0, Ino(0), None),
+            Self::Logged(ino) => (3, shard, 0, *ino, None),
+        }
+    }
+}
+
+impl Ord for LockKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl PartialOrd for LockKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -96,8 +124,10 @@ pub struct InodeValue {
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum PeerRequest {
-    /// Lock the keys in this order, then reply with their values. `client` has requested the
-    /// operation: its own leases need not be revoked.
+    /// Lock the keys in this order, then reply with their values. If a name that is locked for
+    /// writing leads to an inode of the same shard, and nothing has locked that inode, it is locked
+    /// for writing too, and the reply has its value. `client` has requested the operation: its own
+    /// leases need not be revoked.
     Prepare { txn: TxnId, client: ClientId, keys: Vec<(LockKey, LockMode)> },
     /// Read without locking: a lock of the sender keeps the inode from changing.
     Peek { txn: TxnId, ino: Ino },
@@ -161,7 +191,11 @@ pub struct Count {
 
 #[cfg(test)]
 mod tests {
+    use warren_base::{Ino, ShardId};
+
+    use super::LockKey;
     use super::LockMode::{self, IntentRead, IntentWrite, Read, Write};
+    use crate::FileName;
 
     const ALL: [LockMode; 4] = [IntentRead, IntentWrite, Read, Write];
 
@@ -175,6 +209,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_inodes_and_names_of_a_shard_are_neighbours_in_the_order() {
+        let name = |dir| LockKey::Name(dir, FileName::new(b"n").expect("a name"));
+        let at = |shard, sequence| Ino::new(ShardId(shard), sequence);
+        let keys = [
+            LockKey::Inode(at(0, 1)),
+            LockKey::Inode(at(0, 9)),
+            name(at(0, 1)),
+            LockKey::Inode(at(1, 1)),
+            name(at(1, 1)),
+            LockKey::Tree,
+            LockKey::New(ShardId(0)),
+            LockKey::Logged(at(0, 1)),
+        ];
+        assert!(keys.is_sorted());
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(super) fn rename(
     if flags == RenameFlags::NOREPLACE | RenameFlags::EXCHANGE {
         return Err(Errno::EINVAL.into());
     }
+    view.expect_name(from, from_name)?;
+    view.expect_name(dir, name)?;
     let from_parent = searchable(view, from)?;
     let to_parent = searchable(view, dir)?;
     let source = end(view, from, from_parent, from_name)?.ok_or(Errno::ENOENT)?;

@@ -121,6 +121,32 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Touches a name of the operation, its directory, and the inode to which it leads if that is
+    /// known, before the operation needs them. So one message to each cell requests all of its
+    /// keys. An operation without locks requests nothing.
+    pub(crate) fn expect_name(&mut self, dir: Ino, name: &FileName) -> Result<(), Stop> {
+        let Mode::Txn { txn, .. } = &self.mode else { return Ok(()) };
+        let key = LockKey::Name(dir, name.clone());
+        let found = match self.shards.local(dir.shard())? {
+            Some(shard) => shard.dentry(self.volume.secret, dir, name),
+            None => match txn.values.get(&key) {
+                Some(KeyValue::Name(value)) => Ok(*value),
+                _ => Ok(None),
+            },
+        };
+        self.touch(|| LockKey::Inode(dir), dir.shard(), LockMode::IntentWrite)?;
+        self.touch(|| key, dir.shard(), LockMode::Write)?;
+        // The operation reports an error when it comes to it.
+        match found {
+            Ok(Some((ino, _))) => {
+                let _ = self.touch(|| LockKey::Inode(ino), ino.shard(), LockMode::Write);
+            }
+            Err(stop @ Stop::Wait(_)) => return Err(stop),
+            Ok(None) | Err(Stop::Fail(_)) => {}
+        }
+        Ok(())
+    }
+
     /// The inode, if it exists and has a link or is open.
     pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;

@@ -75,6 +75,8 @@ impl InheritedFrames {
             self.taking = Some(taking);
             return found;
         }
+        // A shard may have been given up after pages of it were found.
+        self.placed.retain(|(at, ..)| shards.serves(at.0.shard()));
         for (at, frame) in taking.kept {
             match shards.get_mut(&at.0.shard()) {
                 Some(shard) => {

@@ -1,8 +1,9 @@
 //! Locks that transactions over several cells hold on keys of this cell.
 //!
 //! An operation that lies on one cell runs in one go and holds nothing: it only waits while a
-//! transaction blocks it. Transactions wait in the order in which they came, and take their keys in
-//! the order of [`LockKey`], so there is no circle of waits.
+//! transaction blocks it. Transactions wait in the order in which they came. A transaction waits
+//! only for a key that comes after all that it holds, in the order of [`LockKey`], so there is no
+//! circle of waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,6 +23,18 @@ pub(crate) enum Waiter<T> {
 struct Lock<T> {
     holders: Vec<(TxnId, LockMode)>,
     waiters: VecDeque<Waiter<T>>,
+}
+
+impl<T> Lock<T> {
+    const fn new() -> Self {
+        Self { holders: Vec::new(), waiters: VecDeque::new() }
+    }
+
+    /// Whether another transaction may hold it in this mode now. It does not pass those that wait.
+    fn is_free(&self, mode: LockMode) -> bool {
+        !self.waiters.iter().any(|waiter| matches!(waiter, Waiter::Txn(..)))
+            && self.holders.iter().all(|(_, held)| held.compatible(mode))
+    }
 }
 
 /// `T` names a waiting task.
@@ -63,16 +76,23 @@ impl<T: Copy> LockTable<T> {
     /// Locks `key` for `txn`, or puts `task` in the queue. A transaction that holds it in a
     /// weaker mode must not ask again (it would wait for itself).
     pub(crate) fn lock(&mut self, key: &LockKey, mode: LockMode, txn: TxnId, task: T) -> bool {
-        let lock = self
-            .locks
-            .entry(key.clone())
-            .or_insert_with(|| Lock { holders: Vec::new(), waiters: VecDeque::new() });
+        let lock = self.locks.entry(key.clone()).or_insert_with(Lock::new);
         assert!(lock.holders.iter().all(|(holder, _)| *holder != txn));
-        let queued = lock.waiters.iter().any(|waiter| matches!(waiter, Waiter::Txn(..)));
-        if queued || lock.holders.iter().any(|(_, held)| !held.compatible(mode)) {
+        if !lock.is_free(mode) {
             lock.waiters.push_back(Waiter::Txn(txn, mode, task));
             return false;
         }
+        lock.holders.push((txn, mode));
+        true
+    }
+
+    /// Locks `key` for `txn` unless it would have to wait.
+    pub(crate) fn try_lock(&mut self, key: &LockKey, mode: LockMode, txn: TxnId) -> bool {
+        if self.locks.get(key).is_some_and(|lock| !lock.is_free(mode)) {
+            return false;
+        }
+        let lock = self.locks.entry(key.clone()).or_insert_with(Lock::new);
+        assert!(lock.holders.iter().all(|(holder, _)| *holder != txn));
         lock.holders.push((txn, mode));
         true
     }
@@ -140,6 +160,18 @@ mod tests {
         assert!(!locks.lock(&KEY, LockMode::Read, txn(3), 3));
         assert_eq!(locks.unlock(&KEY, txn(1)), vec![2]);
         assert_eq!(locks.unlock(&KEY, txn(2)), vec![3]);
+        assert_eq!(locks.unlock(&KEY, txn(3)), vec![]);
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn an_attempt_neither_waits_nor_passes_a_waiting_transaction() {
+        let mut locks = LockTable::new();
+        assert!(locks.try_lock(&KEY, LockMode::Read, txn(1)));
+        assert!(!locks.try_lock(&KEY, LockMode::Write, txn(2)));
+        assert!(!locks.lock(&KEY, LockMode::Write, txn(3), 3));
+        assert!(!locks.try_lock(&KEY, LockMode::Read, txn(4)));
+        assert_eq!(locks.unlock(&KEY, txn(1)), vec![3]);
         assert_eq!(locks.unlock(&KEY, txn(3)), vec![]);
         assert!(locks.is_empty());
     }

@@ -2,7 +2,8 @@
 //! changes.
 //!
 //! Invariants:
-//! * Keys are taken in the order of [`LockKey`], so there is no circle of waits.
+//! * A transaction waits only for a key that comes after all that it holds, in the order of
+//!   [`LockKey`]. So there is no circle of waits. An earlier key is taken only if it is free.
 //! * The record of a decision contains the changes of other cells. They are sent until each cell
 //!   has acknowledged them.
 
@@ -84,6 +85,15 @@ const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
     )
 }
 
+/// Whether the key is the inode of a name whose value is one of these, in the shard of the name. A
+/// participant may lock it with the name.
+fn is_led_to(key: &LockKey, values: &[(LockKey, KeyValue)]) -> bool {
+    values.iter().any(|(name, value)| {
+        matches!((name, value), (LockKey::Name(dir, _), KeyValue::Name(Some((ino, _))))
+            if *key == LockKey::Inode(*ino) && ino.shard() == dir.shard())
+    })
+}
+
 /// Releases a key that the transaction holds or waits for at this cell.
 pub(super) fn unlock(shards: &mut Shards, key: &LockKey, txn: TxnId, turn: &mut Turn<'_>) {
     let Some(shard) = shards.get_mut(&key.shard()) else { return };
@@ -122,13 +132,10 @@ impl Coordinator {
         if txn.holds(&touched) {
             return Ok(true);
         }
-        let last = txn.held.last_key_value().map(|(key, _)| key);
-        let missing = |(key, mode): &(&LockKey, &LockMode)| {
-            txn.held.get(*key).is_none_or(|held| !held.covers(**mode))
-        };
-        let in_order =
-            touched.iter().filter(missing).all(|(key, _)| last.is_none_or(|last| key > last));
-        if in_order {
+        let last = txn.held.last_key_value().map(|(key, _)| key.clone());
+        let is_early = |key: &LockKey| last.as_ref().is_some_and(|last| key <= last);
+        let mut early = touched.iter().filter(|(key, _)| is_early(key));
+        if early.all(|(key, mode)| Self::take_early(shards, txn, (key, *mode))) {
             txn.wanted =
                 touched.into_iter().filter(|(key, _)| !txn.held.contains_key(key)).collect();
         } else {
@@ -139,6 +146,22 @@ impl Coordinator {
         }
         self.acquire(shards, (id, task), turn)?;
         Ok(false)
+    }
+
+    /// Whether the transaction holds a key that comes before others that it holds, or can lock it
+    /// without a wait, because it is free and this cell's.
+    fn take_early(shards: &mut Shards, txn: &mut Txn, (key, mode): (&LockKey, LockMode)) -> bool {
+        if let Some(held) = txn.held.get(key) {
+            return held.covers(mode);
+        }
+        let Some(shard) = shards.get_mut(&key.shard()).filter(|_| key.is_lock()) else {
+            return false;
+        };
+        let is_free = shard.locks.try_lock(key, mode, txn.id);
+        if is_free {
+            txn.held.insert(key.clone(), mode);
+        }
+        is_free
     }
 
     /// Locks the wanted keys, in order. Waits as often as necessary; the caller calls it again each
@@ -232,8 +255,16 @@ impl Coordinator {
         match outcome {
             Outcome::Prepared(values) => {
                 let is_own = |key: &LockKey| turn.volume.owner(key.shard()) == Some(from);
-                if !values.iter().all(|(key, value)| is_own(key) && is_worth(key, value)) {
+                let is_locked =
+                    |key: &LockKey| txn.held.contains_key(key) || is_led_to(key, &values);
+                let is_right = |(key, value): &(LockKey, KeyValue)| {
+                    is_own(key) && is_worth(key, value) && is_locked(key)
+                };
+                if !values.iter().all(is_right) {
                     return suspect(from, turn);
+                }
+                for (key, _) in &values {
+                    txn.held.entry(key.clone()).or_insert(LockMode::Write);
                 }
                 txn.values.extend(values);
                 txn.peeked = None;

@@ -128,7 +128,8 @@ impl Participants {
             && shards.get(&key.shard()).is_some_and(|shard| shard.locks.is_held(&key, txn))
     }
 
-    /// Locks the keys one after the other, then answers with their values.
+    /// Locks the keys one after the other, and what free inodes names lead to. Then answers with
+    /// the values of all.
     pub(crate) fn prepare(
         &mut self,
         shards: &mut Shards,
@@ -136,7 +137,7 @@ impl Participants {
         task: &mut Task,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let Work::Prepare { from, txn, keys, next, .. } = task.work.clone() else {
+        let Work::Prepare { from, txn, mut keys, next, .. } = task.work.clone() else {
             unreachable!("called for this work only");
         };
         let Some(participant) = self.known.get(&txn) else { return Ok(()) };
@@ -144,7 +145,7 @@ impl Participants {
             return Err(Errno::EIO.into());
         }
         // How many of this message's keys are locked (or in a queue) already.
-        let done = participant.keys.len() - next;
+        let done = keys.len().min(participant.keys.len() - next);
         if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
             && key.is_lock()
             && !shards[&key.shard()].locks.is_held(key, txn)
@@ -160,9 +161,37 @@ impl Participants {
                 return Err(Stop::Wait(Wait::Registered));
             }
         }
+        let all = next + keys.len();
+        self.follow_names(shards, txn, &keys, turn)?;
+        keys.extend_from_slice(&self.known[&txn].keys[all..]);
         let values = self.prepared(shards, (id, txn), &keys, &mut task.state, turn)?;
         self.known.get_mut(&txn).expect("just there").state = State::Prepared;
         send_reply(from, PeerReply::Prepared { txn, values }, turn);
+        Ok(())
+    }
+
+    /// Locks the inodes to which the locked names lead, because the coordinator will need them. An
+    /// inode must be in its name's shard, because the coordinator may still wait for keys of later
+    /// shards. It must be free, because it may come before keys that are held.
+    fn follow_names(
+        &mut self,
+        shards: &mut Shards,
+        txn: TxnId,
+        keys: &[(LockKey, LockMode)],
+        turn: &Turn<'_>,
+    ) -> Result<(), Stop> {
+        let held = &mut self.known.get_mut(&txn).expect("known").keys;
+        for (key, mode) in keys {
+            let (LockKey::Name(dir, name), LockMode::Write) = (key, mode) else { continue };
+            let shard = shards.own(dir.shard());
+            let Some((ino, _)) = shard.dentry(turn.volume.secret, *dir, name)? else { continue };
+            let inode = LockKey::Inode(ino);
+            let is_missing =
+                ino.shard() == dir.shard() && held.iter().all(|(key, _)| *key != inode);
+            if is_missing && shard.locks.try_lock(&inode, LockMode::Write, txn) {
+                held.push((inode, LockMode::Write));
+            }
+        }
         Ok(())
     }
 

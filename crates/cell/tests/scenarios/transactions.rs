@@ -64,10 +64,79 @@ fn a_rename_over_two_cells_prepares_commits_and_is_answered() {
     let (mut pair, client, ino, request) = about_to_rename();
     assert_eq!(pair.call(client, request), Ok(Reply::Done));
     let trace = pair.trace(&[" to A: ", " to B: ", "replies"]);
-    assert_eq!(trace[..2], ["B to A: Prepare", "A to B: Prepared"]);
-    let end = ["B to A: Commit", "A to B: Committed", "B replies"];
-    assert_eq!(trace[trace.len() - 3..], end, "the reply comes when both have changed");
+    let messages = ["B to A: Prepare", "A to B: Prepared", "B to A: Commit", "A to B: Committed"];
+    assert_eq!(trace[..4], messages);
+    assert_eq!(trace[4..], ["B replies"], "the reply comes when both have changed");
     assert_moved(&mut pair, client, ino);
+}
+
+/// The number of messages between the cells for a request that is carried out.
+fn messages(pair: &mut Pair, client: ClientId, request: Request) -> usize {
+    pair.trace(&[]);
+    assert!(pair.call(client, request.clone()).is_ok(), "{request:?}");
+    pair.trace(&MESSAGES).len()
+}
+
+/// A cell prepares with one message and commits with one. Each has an answer.
+const ONE_PREPARE: usize = 4;
+/// A second prepare asks for a key that only the first one shows to be needed.
+const TWO_PREPARES: usize = 6;
+
+#[test]
+fn one_message_prepares_all_keys_of_a_cell() {
+    let (mut pair, client, ino, _) = about_to_rename();
+    let (own, dir_at_b) =
+        (pair.create(client, IN_B, "own").ino, directory_at(&mut pair, client, B, IN_A));
+    let link = |dir, text| Request::Link { ino, dir, name: name(text) };
+    let unlink = |dir, text| Request::Unlink { dir, name: name(text) };
+    let mut count = |request| messages(&mut pair, client, request);
+    assert_eq!(count(rename((IN_A, "file"), (IN_B, "moved"))), ONE_PREPARE);
+    assert_eq!(count(rename((IN_B, "moved"), (IN_B, "again"))), ONE_PREPARE, "the inode is at A");
+    assert_eq!(count(rename((IN_B, "again"), (IN_A, "file"))), ONE_PREPARE, "the inode is at A");
+    assert_eq!(count(rename((IN_B, "own"), (IN_A, "own"))), ONE_PREPARE);
+    assert_eq!(count(link(IN_B, "link")), ONE_PREPARE);
+    assert_eq!(count(unlink(IN_B, "link")), ONE_PREPARE);
+    assert_eq!(count(Request::Rmdir { dir: IN_A, name: name(&dir_at_b.0) }), ONE_PREPARE);
+    let made = Request::Create {
+        dir: IN_A,
+        name: name(&dir_at_b.0),
+        new: NewInode::directory(0o755),
+        flags: CreateFlags::empty(),
+        access: AccessMode::empty(),
+    };
+    assert_eq!(count(made), ONE_PREPARE);
+    assert_eq!(count(rename((IN_A, "own"), (IN_A, "file"))), TWO_PREPARES, "its data are logged");
+    assert_eq!(pair.lookup(client, IN_A, "file"), Some(own));
+}
+
+#[test]
+fn a_name_brings_the_inode_of_its_shard_along_only_if_that_is_free() {
+    let mut pair = Pair::three();
+    let client = pair.client();
+    let ino = pair.create(client, IN_A, "file").ino;
+    pair.hold_messages(|body| is_message(body, "Commit"));
+    let link = pair.send(client, Request::Link { ino, dir: IN_C, name: name("link") });
+    assert!(pair.is_answered(link), "C has decided, and the inode is locked until its Commit");
+    pair.trace(&[]);
+    let moved = pair.send(client, rename((IN_A, "file"), (IN_B, "moved")));
+    let messages = ["B to A: Prepare", "A to B: Prepared", "B to A: Abort", "B to A: Prepare"];
+    assert_eq!(pair.trace(&MESSAGES), messages, "the inode comes before the name in the order");
+    assert!(!pair.is_answered(moved));
+    pair.release_messages();
+    assert_eq!(pair.answer(moved), Some(Ok(Reply::Done)));
+    assert_eq!(pair.lookup(client, IN_B, "moved"), Some(ino));
+    assert_eq!(pair.attr(client, ino).nlink, 2);
+}
+
+#[test]
+fn the_move_of_a_directory_locks_the_trees_shape_last() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let (text, dir) = directory_at(&mut pair, client, A, IN_A);
+    let request = rename((IN_A, &text), (IN_B, "moved"));
+    assert_eq!(messages(&mut pair, client, request), TWO_PREPARES, "the shape is locked at A");
+    assert_eq!(messages(&mut pair, client, rename((IN_B, "moved"), (IN_A, "back"))), ONE_PREPARE);
+    assert_eq!(pair.lookup(client, IN_A, "back"), Some(dir));
 }
 
 #[test]
