@@ -398,7 +398,7 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
         turn.seal();
     }
     turn.answers.forget_gone(turn.clients);
-    // One answer in each record, because an answer may be long.
+    // Each answer gets a log record of its own, because two may be longer than a record can be.
     for request in turn.answers.latest_within(turn.log.budget().unanswered()) {
         turn.note(&Step::Unanswered { request });
         turn.seal();

@@ -37,7 +37,7 @@ pub struct PeerMessage {
 pub enum PeerBody {
     Request(PeerRequest),
     Reply(PeerReply),
-    /// For the other cell's part of the pool of free chunks.
+    /// From a cell's part of the distributed pool of free chunks to that of another cell.
     Pool(warren_pool::PoolMessage<u64>),
 }
 

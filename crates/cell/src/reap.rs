@@ -13,8 +13,9 @@ use crate::run::work::Work;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// An inode lost a link. If it was the last, the inode ends at once if that is little work.
-/// Otherwise (it is open, large, or partly not in memory) an orphan record marks it for its end.
+/// Called when an inode has lost a link. If that was the last, the inode is removed at once, or
+/// gets an orphan record and is removed later: because it is open (by its last close), or because
+/// it has many records or some are not in memory (by a task of its own).
 pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
     let is_open = shard.opens.is_open(ino);
     if shard.inode_mut(ino).nlink > 0 {

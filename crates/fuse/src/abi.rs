@@ -3,7 +3,7 @@
 
 /// The ABI's major version. A kernel with another major version is refused.
 pub const MAJOR: u32 = 7;
-/// The newest minor version whose messages are known here.
+/// The newest minor version of the ABI whose messages this crate knows.
 pub const MINOR: u32 = 45;
 /// The oldest minor version that is served: `max_pages`, explicit invalidation, 64-bit flags in
 /// `READ` and `WRITE` are all older.

@@ -96,7 +96,7 @@ fn is_on(link: &Path, device: Device) -> bool {
 /// `7f1200000000-7f1200001000 rw-s 00000000 00:2d 1234    /mnt/file`.
 fn mapping(line: &[u8]) -> Option<(Device, bool, u64)> {
     let line = std::str::from_utf8(line.get(..line.len().min(100))?).ok().or_else(|| {
-        // The path at the end may be cut within a character, or not be UTF-8.
+        // The line ends with a path, which need not be UTF-8. What comes before it is ASCII.
         let ascii = line.iter().position(|byte| !byte.is_ascii())?;
         std::str::from_utf8(&line[..ascii]).ok()
     })?;

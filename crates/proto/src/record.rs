@@ -167,7 +167,7 @@ pub enum Step {
         spec: LockSpec,
         uid: u32,
     },
-    /// Session: all handles and locks of the client are released.
+    /// Session: the cell has released all handles and locks of the client, which is gone.
     Expelled {
         client: ClientId,
     },

@@ -227,7 +227,8 @@ impl<R: Load> ReplyReader<R> {
         self.memory.copy_out(payload(slot, offset, into.len()), into);
     }
 
-    /// The lease word's stamp. Loading it before and after the use of a copy is the whole check.
+    /// The stamp in the lease word. A client may use a copy of a reply if the word holds the copy's
+    /// stamp both just before and just after the use.
     #[inline]
     pub fn load_word(&self, word: u32) -> u64 {
         self.memory.load64(word_at(word), Acquire)

@@ -46,8 +46,8 @@ pub struct Config {
     /// Owner of every shard, indexed by its number.
     pub owners: Vec<CellId>,
     pub ledger: Ledger,
-    /// The pool is not clean: replay its logs, write a checkpoint and end. There is one cell for
-    /// each log.
+    /// The supervisor of a recovery: its cells, one for each log, replay the logs. It records a
+    /// checkpoint, marks the pool clean and ends.
     pub recover: bool,
     /// The state of the two superblocks when the pool was opened.
     pub copies: CopiesState,

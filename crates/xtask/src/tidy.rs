@@ -55,6 +55,7 @@ pub fn run(root: &Path) -> Result<bool> {
     findings.extend(safety::check(&sources));
     findings.extend(docs::check_module_docs(&sources));
     findings.extend(docs::check_documents(root, &sources));
+    findings.extend(docs::check_named_files(&sources, &documents(root, &files)));
     findings.extend(layers::check(&layers::manifests(root)?));
     findings.extend(paths::check(root, &files));
     for finding in &findings {
@@ -68,20 +69,23 @@ pub fn run(root: &Path) -> Result<bool> {
 /// The excesses of the rules of the structure, and sources that cannot be parsed.
 fn excesses(root: &Path, files: &[PathBuf], sources: &[Source]) -> (Vec<Excess>, Vec<Finding>) {
     let (crates, unreadable) = Crate::all(sources);
-    let documents = files.iter().filter(|path| path.extension().is_some_and(|end| end == "md"));
-    let documents: Vec<_> = documents
-        .filter_map(|path| Some((path.clone(), std::fs::read_to_string(root.join(path)).ok()?)))
-        .collect();
     let mut excesses = circles::check(&crates);
     excesses.extend(types::check(&crates));
     excesses.extend(length::check_shipped(sources));
     excesses.extend(columns::check(sources));
-    excesses.extend(wording::check(sources, &documents));
+    excesses.extend(wording::check(sources, &documents(root, files)));
     excesses.extend(capacity::check(&crates));
     let unreadable = unreadable
         .into_iter()
         .map(|(path, error)| Finding::fault(&path, 0, format!("cannot be parsed: {error}")));
     (excesses, unreadable.collect())
+}
+
+fn documents(root: &Path, files: &[PathBuf]) -> Vec<(PathBuf, String)> {
+    let documents = files.iter().filter(|path| path.extension().is_some_and(|end| end == "md"));
+    documents
+        .filter_map(|path| Some((path.clone(), std::fs::read_to_string(root.join(path)).ok()?)))
+        .collect()
 }
 
 fn read_sources(root: &Path, files: &[PathBuf]) -> Result<Vec<Source>> {

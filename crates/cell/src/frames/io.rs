@@ -72,7 +72,8 @@ pub(crate) struct Io {
 pub(crate) enum Unread {
     /// Read it again: the device may recover soon, or a bit was lost in transfer.
     Again,
-    /// The block cannot be read, or its contents are damaged. Other blocks can be read.
+    /// The block cannot be read, or its contents are damaged, although the device has completed
+    /// other requests meanwhile.
     Damaged,
     /// The device completes no request.
     Dead,

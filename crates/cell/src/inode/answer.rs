@@ -1,4 +1,4 @@
-//! The answer of a request that concerns one inode.
+//! Forms the answer to a request on one inode, by its number.
 
 use std::ops::ControlFlow;
 

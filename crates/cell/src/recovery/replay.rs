@@ -320,7 +320,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Makes opens, offsets and locks again, from the steps of the session.
+    /// Repeats a step of a client's session, which is only in memory: an open file, its offset or a
+    /// lock.
     pub(crate) fn remake_session(
         &mut self,
         shards: &mut Shards,

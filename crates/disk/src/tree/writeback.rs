@@ -104,7 +104,8 @@ impl Tree {
         !self.displaced.is_empty()
     }
 
-    /// Marks every node in memory dirty, because its written copy may be lost.
+    /// Marks every node in memory dirty: after a failed flush the device may have lost those that
+    /// were written.
     pub fn soil_all(&mut self) {
         for id in self.nodes.ids() {
             self.soil(id);

@@ -46,7 +46,8 @@ impl Space {
         owned.map(|(chunk, _)| chunk).filter(|chunk| !self.records.contains_key(chunk))
     }
 
-    /// Notes that part of the shard's tree was not read.
+    /// Notes that part of the shard's tree could not be read. So blocks without a user are not
+    /// reported as leaked.
     pub fn lose(&mut self, shard: ShardId) {
         self.lost.insert(shard);
     }

@@ -21,11 +21,11 @@ use crate::error::FleetError;
 /// The purpose for which a pool is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// To inspect it, while no other process has it.
+    /// To read the pool, while no other process has it open.
     Check,
-    /// To write to it.
+    /// To write to the pool, while no other process has it open.
     Repair,
-    /// To inspect it, while a fleet may serve it.
+    /// To read the pool, even if a fleet serves it and changes it meanwhile.
     Beside,
 }
 

@@ -1,12 +1,13 @@
 //! Recovery of a pool that was not left in order, before a fleet is started on it.
 //!
-//! The cells that wrote the logs, and their supervisor, run here once more: all in this process,
-//! one after the other, with synchronous I/O. They replay the logs, write one checkpoint and mark
-//! the pool clean. The fleet that is started then may have any number of cells.
+//! A supervisor and one cell for each log run in this process, in turns, with synchronous I/O. They
+//! replay the logs, write one checkpoint of the whole pool and mark it clean. The fleet that is
+//! started then may have any number of cells.
 //!
-//! This is a small driver of its own, besides the simulator: its device completes at once and with
-//! real errors, it has no clients, and nothing in it may die. So it ends when its checkpoint fails,
-//! whereas a fleet would continue to serve and be stopped again later.
+//! This is a small driver of its own, as the simulator is another: its device completes each
+//! request at once and returns real errors, it has no clients, and no cell dies. If its checkpoint
+//! fails, the recovery ends with an error. A fleet whose last checkpoint fails would continue to
+//! serve instead, until it is asked to stop again.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -31,9 +32,9 @@ use crate::error::FleetError;
 /// Frames of each cell's buffer cache besides one for every page that its log can leave dirty: for
 /// tree nodes in use, and for what the cell keeps free.
 const FRAMES: u32 = 4096;
-/// The least number of log bytes for each page that the log leaves dirty: a truncation in the
-/// middle of a page, in a record of its own. Nothing is written before all is replayed, so each of
-/// these pages stays in its frame until then.
+/// The least number of log bytes whose replay makes a page dirty: those of the shortest record that
+/// can do so, a truncation in the middle of a page. No page is written before the whole log is
+/// replayed, so each dirty page needs a frame until then.
 const LOG_PER_PAGE: u64 = 64;
 /// Fills an unreadable block of a log: no record's header consists of it.
 const NO_RECORD: u8 = 0xEE;

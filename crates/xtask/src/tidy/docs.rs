@@ -1,7 +1,7 @@
-//! Documents move with the code: every module states its purpose, and the two format documents name
-//! every structure that they describe.
+//! Documents move with the code: every module states its purpose, the two format documents name
+//! every structure that they describe, and every source file that a document names exists.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::finding::Finding;
 use super::source::{Source, line_of, words};
@@ -73,6 +73,41 @@ fn unnamed(document: &str, text: &str, source: &Source) -> Vec<Finding> {
         .collect()
 }
 
+/// Source files that a document names and that do not exist. It may leave out the first parts of a
+/// path, and `src`.
+pub fn check_named_files(sources: &[Source], documents: &[(PathBuf, String)]) -> Vec<Finding> {
+    let known: Vec<PathBuf> = sources.iter().map(|source| short(&source.path)).collect();
+    let mut findings = Vec::new();
+    for (document, text) in documents {
+        for (at, line) in text.lines().enumerate() {
+            let spans = line.split('`').skip(1).step_by(2);
+            let named = spans.filter(|span| span.ends_with(".rs") && !span.contains([' ', '*']));
+            let missing = named.flat_map(alternatives).filter(|name| {
+                let name = short(Path::new(name));
+                !known.iter().any(|path| path.ends_with(&name))
+            });
+            findings
+                .extend(missing.map(|name| {
+                    Finding::fault(document, at + 1, format!("{name} does not exist"))
+                }));
+        }
+    }
+    findings
+}
+
+fn short(path: &Path) -> PathBuf {
+    path.iter().filter(|part| *part != "src").collect()
+}
+
+/// The paths that `a/{b,c}.rs` stands for.
+fn alternatives(name: &str) -> Vec<String> {
+    let braces = name.split_once('{').and_then(|(start, rest)| {
+        let (list, end) = rest.split_once('}')?;
+        Some(list.split(',').map(|one| [start, one.trim(), end].concat()).collect())
+    });
+    braces.unwrap_or_else(|| vec![name.to_owned()])
+}
+
 fn public_types(code: &str) -> impl Iterator<Item = (usize, &str)> {
     ["pub struct ", "pub enum "].into_iter().flat_map(move |start| {
         code.match_indices(start).filter_map(move |(at, _)| {
@@ -105,6 +140,16 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].what.ends_with("Kind"));
         assert!(unnamed("d.md", "`Inode`, `Kind`", &source).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_does_not_exist_is_found() {
+        let paths = ["crates/cell/src/cell.rs", "crates/cell/src/op/{name}.rs"];
+        let sources = paths.map(|path| Source::new(path.replace("{name}", "a").into(), "".into()));
+        let named = "`cell/cell.rs` `crates/cell/src/cell.rs`\n`op/{a,b}.rs` `log/*.rs` `cell.rs`";
+        let found = check_named_files(&sources, &[("docs/a.md".into(), named.to_owned())]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].line, &*found[0].what), (2, "op/b.rs does not exist"));
     }
 
     #[test]
