@@ -18,20 +18,20 @@ use warren_runtime::{FleetError, Lifetime, ServeOptions, start_fleet};
 use crate::error::{BenchError, system};
 
 /// Bytes of the temporary pool; sparse, so only written blocks take space.
-pub const POOL_BYTES: u64 = 1 << 30;
+pub(crate) const POOL_BYTES: u64 = 1 << 30;
 /// Bytes of op logs that the temporary pool has room for: a quarter of it.
 pub const LOG_BYTES_MAX: u64 = POOL_BYTES / 4;
 /// Shards of the temporary pool: what `mkfs` takes.
-pub const SHARDS: u16 = warren_base::limits::SHARDS_DEFAULT;
+pub(crate) const SHARDS: u16 = warren_base::limits::SHARDS_DEFAULT;
 
 /// Directories made by this process, so that each has a name of its own.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A directory that is removed with all its contents.
-pub struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new(parent: &Path) -> Result<Self, BenchError> {
+    pub(crate) fn new(parent: &Path) -> Result<Self, BenchError> {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("warren-bench-{}-{number}", std::process::id()));
         fs::create_dir(&path)
@@ -39,7 +39,7 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -52,13 +52,13 @@ impl Drop for Scratch {
 }
 
 /// A signal that asks the benchmark to end. Until it is dropped no such signal kills the process.
-pub struct Interruption {
+pub(crate) struct Interruption {
     seen: Arc<AtomicBool>,
     registered: Vec<signal_hook::SigId>,
 }
 
 impl Interruption {
-    pub fn watch() -> Result<Self, BenchError> {
+    pub(crate) fn watch() -> Result<Self, BenchError> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let mut watch = Self { seen: Arc::default(), registered: Vec::new() };
         for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -68,7 +68,7 @@ impl Interruption {
         Ok(watch)
     }
 
-    pub fn check(&self) -> Result<(), BenchError> {
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
         if self.seen.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }
@@ -82,7 +82,7 @@ impl Drop for Interruption {
 }
 
 /// How the temporary pool is made.
-pub fn format_options() -> FormatOptions {
+pub(crate) fn format_options() -> FormatOptions {
     FormatOptions {
         size_bytes: POOL_BYTES,
         shards: SHARDS,
@@ -98,18 +98,22 @@ pub fn format_options() -> FormatOptions {
 }
 
 /// A fleet on a pool of its own. The fields are dropped in order: the fleet, then its pool.
-pub struct Ground {
+pub(crate) struct Ground {
     fleet: warren_runtime::Fleet,
     _scratch: Option<Scratch>,
 }
 
 impl Ground {
-    pub fn start(parent: &Path, cells: u16) -> Result<Self, BenchError> {
+    pub(crate) fn start(parent: &Path, cells: u16) -> Result<Self, BenchError> {
         Self::start_with_log(parent, cells, format_options().log_bytes)
     }
 
     /// On a pool with so many bytes of logs.
-    pub fn start_with_log(parent: &Path, cells: u16, log_bytes: u64) -> Result<Self, BenchError> {
+    pub(crate) fn start_with_log(
+        parent: &Path,
+        cells: u16,
+        log_bytes: u64,
+    ) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let pool = scratch.path().join("pool");
         let options = FormatOptions { log_bytes, ..format_options() };
@@ -119,7 +123,7 @@ impl Ground {
     }
 
     /// On a device of at least [`POOL_BYTES`].
-    pub fn on_device(device: &Path, cells: u16) -> Result<Self, BenchError> {
+    pub(crate) fn on_device(device: &Path, cells: u16) -> Result<Self, BenchError> {
         let file = PoolFile::open_exclusive(device).map_err(FleetError::from)?;
         make_pool(file, &format_options())?;
         Self::serve(device, cells, None)
@@ -130,12 +134,12 @@ impl Ground {
         Ok(Self { fleet, _scratch: scratch })
     }
 
-    pub fn pool(&self) -> &Path {
+    pub(crate) fn pool(&self) -> &Path {
         self.fleet.pool()
     }
 
     /// Processes of the cells, in order.
-    pub fn cell_processes(&self) -> Result<Vec<Pid>, BenchError> {
+    pub(crate) fn cell_processes(&self) -> Result<Vec<Pid>, BenchError> {
         let status = warren_runtime::status(self.pool())?;
         Ok(status.cells.iter().filter_map(|cell| Pid::from_raw(cell.pid as i32)).collect())
     }
@@ -165,7 +169,7 @@ fn fill_logs(file: &PoolFile, log_blocks: u64) -> Result<(), DeviceError> {
 }
 
 /// Blocks of a new pool, by number.
-pub fn blocks() -> impl Iterator<Item = (BlockNo, Vec<u8>)> {
+pub(crate) fn blocks() -> impl Iterator<Item = (BlockNo, Vec<u8>)> {
     let image = image(&format_options()).expect("the options are legal");
     image.into_iter().flat_map(|(first, bytes)| {
         let blocks = bytes.len() / BLOCK_SIZE;

@@ -76,7 +76,7 @@ impl Memory for PlainMemory {
 }
 
 /// The only cell of an empty pool, with one client.
-pub struct LoneCell {
+pub(crate) struct LoneCell {
     cell: Cell,
     memory: PlainMemory,
     device: BTreeMap<BlockNo, Vec<u8>>,
@@ -88,7 +88,7 @@ pub struct LoneCell {
 }
 
 impl LoneCell {
-    pub fn new(credentials: Credentials) -> Self {
+    pub(crate) fn new(credentials: Credentials) -> Self {
         let device: BTreeMap<_, _> = blocks().collect();
         let mut effects = Vec::new();
         let cell = Cell::new(config(&device), WHEN, &mut effects);
@@ -120,7 +120,7 @@ impl LoneCell {
     ///
     /// # Panics
     /// If the answer needs another cell or a checkpoint.
-    pub fn call(&mut self, request: Request, payload_len: u32) -> Answer {
+    pub(crate) fn call(&mut self, request: Request, payload_len: u32) -> Answer {
         self.seq = self.seq.wrapping_add(1);
         let capabilities = KEY.all_for(CLIENT, &request);
         let header =

@@ -37,7 +37,7 @@ impl Machine {
 }
 
 /// The processor of the client, and that of the cell: two different ones, if there are two.
-pub fn places() -> Result<(usize, usize), BenchError> {
+pub(crate) fn places() -> Result<(usize, usize), BenchError> {
     let allowed = sched_getaffinity(None).map_err(system("ask for this process's processors"))?;
     let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     let first = usable.next().unwrap_or(0);
@@ -45,12 +45,12 @@ pub fn places() -> Result<(usize, usize), BenchError> {
 }
 
 /// Pins this thread to a processor while the value lives.
-pub struct Pinned {
+pub(crate) struct Pinned {
     before: CpuSet,
 }
 
 impl Pinned {
-    pub fn here(cpu: usize) -> Result<Self, BenchError> {
+    pub(crate) fn here(cpu: usize) -> Result<Self, BenchError> {
         let before = sched_getaffinity(None).map_err(system("ask for this thread's processors"))?;
         pin(None, cpu)?;
         Ok(Self { before })
@@ -65,7 +65,7 @@ impl Drop for Pinned {
 }
 
 /// Pins a process (its main thread) to a processor; `None` is this thread.
-pub fn pin(process: Option<Pid>, cpu: usize) -> Result<(), BenchError> {
+pub(crate) fn pin(process: Option<Pid>, cpu: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(process, &set).map_err(system("pin a process to a processor"))

@@ -33,7 +33,7 @@ use crate::ground::{POOL_BYTES, Scratch};
 const STILL_IN_USE: Duration = Duration::from_secs(10);
 
 /// Bytes written to the bare device, round and round.
-pub const BARE_BYTES: u64 = 16 << 20;
+pub(crate) const BARE_BYTES: u64 = 16 << 20;
 
 const ZRAM: &str = "/sys/class/zram-control";
 
@@ -47,7 +47,7 @@ pub enum Medium {
 }
 
 /// A place for each contender. The devices go after what is on them.
-pub struct Places {
+pub(crate) struct Places {
     /// A directory to compare with.
     pub directory: OwnedFd,
     /// [`BARE_BYTES`] that can be written to, and were.
@@ -64,7 +64,7 @@ enum Device {
 }
 
 impl Places {
-    pub fn new(medium: Medium, parent: &Path) -> Result<Self, BenchError> {
+    pub(crate) fn new(medium: Medium, parent: &Path) -> Result<Self, BenchError> {
         if medium == Medium::File {
             return Self::in_directory(parent);
         }

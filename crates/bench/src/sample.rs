@@ -13,7 +13,10 @@ pub struct Figures {
 }
 
 /// Nanoseconds a call of one batch of `calls`.
-pub fn time_batch<E>(calls: u32, mut call: impl FnMut(u32) -> Result<(), E>) -> Result<f64, E> {
+pub(crate) fn time_batch<E>(
+    calls: u32,
+    mut call: impl FnMut(u32) -> Result<(), E>,
+) -> Result<f64, E> {
     let start = Instant::now();
     for at in 0..calls {
         call(at)?;
@@ -22,14 +25,14 @@ pub fn time_batch<E>(calls: u32, mut call: impl FnMut(u32) -> Result<(), E>) -> 
 }
 
 /// The value that the share `share` of the values does not exceed (nearest rank). Not of nothing.
-pub fn quantile(values: &[f64], share: f64) -> f64 {
+pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-pub fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
@@ -40,7 +43,7 @@ impl Figures {
 }
 
 /// The median of `ours[i] / theirs[i]`: batches that were neighbours in time.
-pub fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     median(&ratios)
 }

@@ -11,7 +11,7 @@ use crate::arguments::Ace;
 use crate::failure::{CODE_FAILURE, Failure};
 use crate::output;
 
-pub fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores).max(1);
     let options = Options { no_flush: arguments.no_flush, plant: None };

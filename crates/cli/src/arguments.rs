@@ -33,13 +33,13 @@ Exit codes:
 /// A user-level POSIX file system, served by a fleet of small processes.
 #[derive(Parser)]
 #[command(name = "warren", version, after_help = EXAMPLES, disable_help_subcommand = true)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     pub task: Task,
 }
 
 #[derive(Subcommand)]
-pub enum Task {
+pub(crate) enum Task {
     /// Make a pool in a file or on a block device
     Mkfs(Mkfs),
     /// Serve a pool in the foreground until stopped
@@ -70,7 +70,7 @@ pub enum Task {
 }
 
 #[derive(Args)]
-pub struct Mkfs {
+pub(crate) struct Mkfs {
     /// Size of the pool, like 10G [default: the size of the block device or existing file]
     #[arg(long, short, value_parser = size::parse)]
     pub size: Option<u64>,
@@ -98,7 +98,7 @@ pub struct Mkfs {
 
 /// The options of a fleet's start.
 #[derive(Args, Clone)]
-pub struct FleetSize {
+pub(crate) struct FleetSize {
     /// Server processes, 1 to 64; may differ from start to start [default: 2, or 1 on one core]
     #[arg(long, value_parser = cells())]
     pub cells: Option<u16>,
@@ -119,7 +119,7 @@ pub struct FleetSize {
 
 /// Features that root may allow on a mount, if the fleet and the pool are also root's.
 #[derive(Args, Clone, Copy, Default)]
-pub struct Powers {
+pub(crate) struct Powers {
     /// Let programs on the mount run as their owner (set-user-ID, set-group-ID, file capabilities)
     #[arg(long)]
     pub suid: bool,
@@ -129,7 +129,7 @@ pub struct Powers {
 }
 
 #[derive(Args)]
-pub struct Serve {
+pub(crate) struct Serve {
     #[command(flatten)]
     pub fleet: FleetSize,
     /// The pool
@@ -138,7 +138,7 @@ pub struct Serve {
 }
 
 #[derive(Args)]
-pub struct Mount {
+pub(crate) struct Mount {
     #[command(flatten)]
     pub fleet: FleetSize,
     /// Serve the mount in the foreground
@@ -152,7 +152,7 @@ pub struct Mount {
 }
 
 #[derive(Args)]
-pub struct Umount {
+pub(crate) struct Umount {
     /// Detach the mount now; it ends when nothing uses it any more
     #[arg(long, short)]
     pub lazy: bool,
@@ -160,7 +160,7 @@ pub struct Umount {
 }
 
 #[derive(Args)]
-pub struct Run {
+pub(crate) struct Run {
     #[command(flatten)]
     pub fleet: FleetSize,
     /// The pool [default: warren/pool in the user's data directory, made at the first use]
@@ -177,7 +177,7 @@ pub struct Run {
 }
 
 #[derive(Args)]
-pub struct Status {
+pub(crate) struct Status {
     /// Report in JSON
     #[arg(long)]
     pub json: bool,
@@ -186,7 +186,7 @@ pub struct Status {
 }
 
 #[derive(Args)]
-pub struct Stop {
+pub(crate) struct Stop {
     /// Write back data that programs have stored through mappings, then cut off the programs that
     /// use its mounts
     #[arg(long)]
@@ -198,7 +198,7 @@ pub struct Stop {
 }
 
 #[derive(Args)]
-pub struct Fsck {
+pub(crate) struct Fsck {
     /// Change nothing; the logs of a pool that was not left in order are replayed in memory
     #[arg(short = 'n', long, conflicts_with_all = ["yes", "preen"])]
     pub no_changes: bool,
@@ -221,13 +221,13 @@ pub struct Fsck {
 }
 
 #[derive(Subcommand)]
-pub enum Debug {
+pub(crate) enum Debug {
     /// Print structures as they are on the device; a served pool may change meanwhile
     Dump(Dump),
 }
 
 #[derive(Args)]
-pub struct Dump {
+pub(crate) struct Dump {
     /// Print JSON, one structure a line
     #[arg(long)]
     pub json: bool,
@@ -237,7 +237,7 @@ pub struct Dump {
 }
 
 #[derive(Subcommand, Clone, Copy)]
-pub enum DumpSubject {
+pub(crate) enum DumpSubject {
     /// Both copies of the superblock
     Superblock,
     /// The root slots of a shard, or all used ones
@@ -256,7 +256,7 @@ pub enum DumpSubject {
 
 #[cfg(feature = "sim")]
 #[derive(Args)]
-pub struct Sim {
+pub(crate) struct Sim {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -288,7 +288,7 @@ pub struct Sim {
 
 #[cfg(feature = "sim")]
 #[derive(Args)]
-pub struct Ace {
+pub(crate) struct Ace {
     /// Number of sequences of two operations, besides all sequences of one
     #[arg(long, default_value_t = 200, value_name = "COUNT")]
     pub pairs: usize,
@@ -308,13 +308,13 @@ pub struct Ace {
 }
 
 #[derive(Args)]
-pub struct Bench {
+pub(crate) struct Bench {
     #[command(subcommand)]
     pub what: BenchTask,
 }
 
 #[derive(Subcommand)]
-pub enum BenchTask {
+pub(crate) enum BenchTask {
     /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
     /// Append and fsync by one and by several writers, compared with a file system and the bare
@@ -325,7 +325,7 @@ pub enum BenchTask {
 }
 
 #[derive(Args)]
-pub struct BenchRecovery {
+pub(crate) struct BenchRecovery {
     /// Directory of the temporary pools [default: the temporary directory]
     #[arg(long)]
     pub directory: Option<PathBuf>,
@@ -341,7 +341,7 @@ pub struct BenchRecovery {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum BenchOn {
+pub(crate) enum BenchOn {
     /// A file, compared with files of the same file system
     File,
     /// A loop device, compared with ext4 on another one, over two files; needs root
@@ -351,7 +351,7 @@ pub enum BenchOn {
 }
 
 #[derive(Args)]
-pub struct BenchFsync {
+pub(crate) struct BenchFsync {
     /// Directory of the temporary pool and the files to compare with, or of the files under loop
     /// devices [default: the temporary directory]
     #[arg(long)]
@@ -374,7 +374,7 @@ pub struct BenchFsync {
 }
 
 #[derive(Args)]
-pub struct BenchClient {
+pub(crate) struct BenchClient {
     /// Directory of the temporary pool and the files to compare with [default: the temporary
     /// directory]
     #[arg(long)]

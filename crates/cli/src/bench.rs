@@ -11,7 +11,7 @@ use crate::arguments::{Bench, BenchClient, BenchFsync, BenchOn, BenchRecovery, B
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
 
-pub fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
         BenchTask::Client(arguments) => perform_client(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),

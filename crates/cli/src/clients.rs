@@ -6,7 +6,7 @@ use warren_runtime::Clients;
 /// A user named `all` can only be given by number.
 const ALL: &str = "all";
 
-pub fn parse(text: &str) -> Result<Clients, String> {
+pub(crate) fn parse(text: &str) -> Result<Clients, String> {
     if text == ALL {
         return Ok(Clients::All);
     }

@@ -21,7 +21,7 @@ struct Line<'a> {
     lines: &'a [String],
 }
 
-pub fn perform(task: &Debug) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(task: &Debug) -> Result<ExitCode, Failure> {
     let Debug::Dump(arguments) = task;
     let pool = OfflinePool::open(&arguments.pool, Purpose::Beside)?;
     let mut printed = Ok(());

@@ -12,41 +12,41 @@ use warren_runtime::FleetError;
 use crate::output::{print_json_line, printable};
 
 /// A failure without a code of its own.
-pub const CODE_FAILURE: u8 = 1;
-pub const CODE_USAGE: u8 = 2;
+pub(crate) const CODE_FAILURE: u8 = 1;
+pub(crate) const CODE_USAGE: u8 = 2;
 /// Permission is missing.
-pub const CODE_PERMISSION: u8 = 5;
+pub(crate) const CODE_PERMISSION: u8 = 5;
 /// FUSE is not available.
-pub const CODE_NO_FUSE: u8 = 6;
+pub(crate) const CODE_NO_FUSE: u8 = 6;
 /// A named file or fleet does not exist.
-pub const CODE_NOT_FOUND: u8 = 7;
+pub(crate) const CODE_NOT_FOUND: u8 = 7;
 /// The codes of a shell for a command that cannot be executed, and one that does not exist.
-pub const CODE_CANNOT_EXECUTE: u8 = 126;
-pub const CODE_NO_COMMAND: u8 = 127;
+pub(crate) const CODE_CANNOT_EXECUTE: u8 = 126;
+pub(crate) const CODE_NO_COMMAND: u8 = 127;
 
 /// The bits of fsck(8).
-pub const CODE_FSCK_REPAIRED: u8 = 1;
-pub const CODE_FSCK_ERRORS_LEFT: u8 = 4;
-pub const CODE_FSCK_OPERATIONAL: u8 = 8;
-pub const CODE_FSCK_USAGE: u8 = 16;
-pub const CODE_FSCK_INTERRUPTED: u8 = 32;
+pub(crate) const CODE_FSCK_REPAIRED: u8 = 1;
+pub(crate) const CODE_FSCK_ERRORS_LEFT: u8 = 4;
+pub(crate) const CODE_FSCK_OPERATIONAL: u8 = 8;
+pub(crate) const CODE_FSCK_USAGE: u8 = 16;
+pub(crate) const CODE_FSCK_INTERRUPTED: u8 = 32;
 
 /// Why the command fails: the subject, what is wrong, and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     code: u8,
     line: String,
 }
 
 impl Failure {
-    pub fn new(code: u8, line: impl Into<String>) -> Self {
+    pub(crate) fn new(code: u8, line: impl Into<String>) -> Self {
         let line: String = line.into();
         // It must be one line, whatever a message or a path contains.
         Self { code, line: printable(&line).into_owned() }
     }
 
     /// A failed system call on `path`.
-    pub fn io(path: &Path, doing: &str, error: &io::Error) -> Self {
+    pub(crate) fn io(path: &Path, doing: &str, error: &io::Error) -> Self {
         let path = path.display();
         match error.kind() {
             io::ErrorKind::NotFound => Self::new(
@@ -62,21 +62,21 @@ impl Failure {
     }
 
     /// Another process has the pool open.
-    pub fn pool_in_use(pool: &Path) -> Self {
+    pub(crate) fn pool_in_use(pool: &Path) -> Self {
         FleetError::from(DeviceError::Busy(pool.to_path_buf())).into()
     }
 
-    pub fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         self.code
     }
 
     /// The same with another exit code.
-    pub fn with_code(self, code: u8) -> Self {
+    pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
     }
 
     /// Prints one line on standard error, or with `--json` an object on standard output instead.
-    pub fn report(self, json: bool) -> ExitCode {
+    pub(crate) fn report(self, json: bool) -> ExitCode {
         if json {
             let error = Reported { code: self.code, message: &self.line };
             // Numbers and strings always have a JSON form.
@@ -116,7 +116,7 @@ impl From<FleetError> for Failure {
 }
 
 /// Prints the output of `--json` on one line.
-pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::new(CODE_FAILURE, format!("cannot write JSON: {error}")))?;
     print_json_line(&text);

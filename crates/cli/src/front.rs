@@ -26,14 +26,14 @@ const FREE: &str = "free";
 
 /// Whether a mount ends with the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tie {
+pub(crate) enum Tie {
     /// When the starter dies, the mount is unmounted. If it is in use, it becomes a dead mount.
     Tied,
     Free,
 }
 
 /// Runs the front or the mount keeper if `arguments` name one of these roles.
-pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     if let Some(code) = warren_fuse::dispatch(arguments) {
         return Some(code);
     }
@@ -68,7 +68,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
 
 /// Mounts, reports to `ready`, and keeps the mount served until its end. Must be called before the
 /// process has threads.
-pub fn serve(
+pub(crate) fn serve(
     pool: &Path,
     directory: &Path,
     powers: Powers,
@@ -126,7 +126,7 @@ fn powers_of(word: &str) -> Powers {
     Powers { suid: has("suid"), dev: has("dev") }
 }
 
-pub fn mount_failure(error: &MountError) -> Failure {
+pub(crate) fn mount_failure(error: &MountError) -> Failure {
     let code = match error {
         MountError::NoDevice | MountError::Device(_) => CODE_NO_FUSE,
         MountError::DeviceDenied | MountError::Denied(_) => CODE_PERMISSION,
@@ -142,12 +142,12 @@ pub fn mount_failure(error: &MountError) -> Failure {
 }
 
 /// A mount keeper's process in the background.
-pub struct MountProcess {
+pub(crate) struct MountProcess {
     process: Child,
 }
 
 /// Starts the process of a mount and waits until the mount is there.
-pub fn start(
+pub(crate) fn start(
     pool: &Path,
     directory: &Path,
     powers: Powers,
@@ -194,13 +194,13 @@ fn parse_failure(line: &str, directory: &Path) -> Failure {
 }
 
 impl MountProcess {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
     /// Unmounts, and waits until the process has ended. Programs that still use the mount get
     /// errors.
-    pub fn unmount(mut self) -> Result<(), Failure> {
+    pub(crate) fn unmount(mut self) -> Result<(), Failure> {
         let lost = |error: std::io::Error| {
             Failure::new(CODE_FAILURE, format!("cannot end the mount's process: {error}"))
         };

@@ -52,7 +52,7 @@ enum Consent {
     NoTerminal,
 }
 
-pub fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Fsck) -> Result<ExitCode, Failure> {
     end_when_interrupted().map_err(|error| {
         let line = format!("cannot listen for signals: {error}; free some memory");
         Failure::new(CODE_FSCK_OPERATIONAL, line)

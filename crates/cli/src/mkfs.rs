@@ -42,7 +42,7 @@ struct Made<'a> {
 }
 
 /// The parameters of a new pool.
-pub struct Wish<'a> {
+pub(crate) struct Wish<'a> {
     pub size: Option<u64>,
     pub shards: Option<u16>,
     /// Bytes of the op logs.
@@ -54,7 +54,7 @@ pub struct Wish<'a> {
     pub force: bool,
 }
 
-pub fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
     let wish = Wish {
         size: arguments.size,
         shards: arguments.shards,
@@ -81,7 +81,7 @@ pub fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
 }
 
 /// Makes a pool at this path.
-pub fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
+pub(crate) fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     // Wrong sizes and shards are refused before anything is changed.
     if let Some(size) = wish.size {
         check_size(size)?;

@@ -19,7 +19,7 @@ use crate::serve;
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(10);
 const OTHERS_POLL: Duration = Duration::from_millis(20);
 
-pub fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
     let directory = &arguments.directory;
     check_mount_point(directory)?;
     // The front works in a directory of its own.
@@ -54,12 +54,12 @@ fn check_mount_point(directory: &Path) -> Result<(), Failure> {
 }
 
 /// The path in a form that processes with another working directory can use.
-pub fn absolute(pool: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn absolute(pool: &Path) -> Result<PathBuf, Failure> {
     pool.canonicalize().map_err(|error| FleetError::opening(pool, &error).into())
 }
 
 /// Starts a fleet unless one serves the pool already. Two processes that try at once share one.
-pub fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Failure> {
+pub(crate) fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Failure> {
     let options = serve::options(pool, size)?;
     let deadline = Instant::now() + OTHERS_TIMEOUT;
     loop {
@@ -91,7 +91,7 @@ fn clients_are_set(pool: &Path) -> Failure {
     Failure::new(CODE_FAILURE, line)
 }
 
-pub fn perform_umount(arguments: &Umount) -> Result<ExitCode, Failure> {
+pub(crate) fn perform_umount(arguments: &Umount) -> Result<ExitCode, Failure> {
     let directory = &arguments.directory;
     let mount = mounted_at(directory)?;
     let mut flags = UnmountFlags::NOFOLLOW;

@@ -25,18 +25,18 @@ pub(crate) use say;
 
 /// The text with every unsafe character escaped, as `
 /// `, `\u{1b}` and so on.
-pub use warren_log::escaped as printable;
+pub(crate) use warren_log::escaped as printable;
 
 /// Prints lines and escapes everything else that is unsafe ([`printable`]). If the text cannot be
 /// printed the process ends, because its result cannot be read.
-pub fn print(text: fmt::Arguments<'_>) {
+pub(crate) fn print(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
     print_raw(&lines.join("\n"));
 }
 
 /// Prints JSON on one line. It also escapes characters in strings that JSON need not escape.
-pub fn print_json_line(json: &str) {
+pub(crate) fn print_json_line(json: &str) {
     let escaped = |c: char| match is_unsafe(c) {
         true => format!("\\u{:04x}", u32::from(c)),
         false => c.to_string(),
@@ -52,7 +52,7 @@ fn print_raw(text: &str) {
 }
 
 /// Ends the process because its output cannot be written.
-pub fn end_unwritten(error: &io::Error) -> ! {
+pub(crate) fn end_unwritten(error: &io::Error) -> ! {
     if error.kind() != io::ErrorKind::BrokenPipe {
         // If standard error cannot be written either, the code must do.
         let _ = writeln!(

@@ -63,7 +63,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const KILL_POLL: Duration = Duration::from_millis(2);
 
 /// Starts a guard, which runs the command, and waits for it.
-pub fn perform() -> Result<ExitCode, Failure> {
+pub(crate) fn perform() -> Result<ExitCode, Failure> {
     let signals = catch(&PASSED_ON)?;
     let failed = |error| Failure::new(CODE_FAILURE, format!("cannot start a guard: {error}"));
     let mut guard = Command::new("/proc/self/exe")
@@ -86,7 +86,7 @@ pub fn perform() -> Result<ExitCode, Failure> {
 }
 
 /// Runs the guard if `arguments` name its role.
-pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let [role, starter, rest @ ..] = arguments else { return None };
     let starter: i32 = starter.to_str().filter(|_| role == ROLE)?.parse().ok()?;
     let line = ["warren", "run"].map(OsString::from).into_iter().chain(rest.iter().cloned());

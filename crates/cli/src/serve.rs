@@ -15,7 +15,7 @@ const CELLS_DEFAULT: u16 = 2;
 /// Bytes of buffer cache that a cell needs for the largest request.
 const CACHE_MIN: u64 = 4 << 20;
 
-pub fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
     let pool = &arguments.pool;
     warren_runtime::serve(&options(pool, &arguments.fleet)?, |cells| {
         // The fleet serves even if standard output is closed.
@@ -24,7 +24,7 @@ pub fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Failure> {
+pub(crate) fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cells = size.cells.unwrap_or(if cores == 1 { 1 } else { CELLS_DEFAULT });
     let least = u64::from(cells) * CACHE_MIN;

@@ -26,7 +26,7 @@ struct Outcome {
     rule: Option<String>,
 }
 
-pub fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
     let options = Options {
         seed: arguments.seed,
         steps: arguments.steps.map_or(STEPS_DEFAULT, u64::from),

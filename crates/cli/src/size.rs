@@ -2,7 +2,7 @@
 
 /// Bytes of `text`: a whole number with an optional unit. `K`, `M`, `G`, `T`, `P` and `KiB` ... are
 /// powers of 1024, `KB` ... powers of 1000.
-pub fn parse(text: &str) -> Result<u64, String> {
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let wrong = || format!("{text:?} is no size; write one like 10G or 512MiB");
@@ -26,7 +26,7 @@ fn factor(unit: &str) -> Option<u64> {
 }
 
 /// The size in the largest unit that leaves a number of at most four digits: `64 GiB`, `1.5 MiB`.
-pub fn display(bytes: u64) -> String {
+pub(crate) fn display(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;
     let mut scaled = bytes as f64;

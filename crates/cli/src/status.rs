@@ -11,7 +11,7 @@ use crate::failure::{Failure, print_json};
 use crate::output::{self, printable, say};
 use crate::size;
 
-pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
+pub(crate) fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
     let fleets = match &arguments.pool {
         Some(pool) => vec![warren_runtime::control::status_soon(pool)?],
         None => warren_runtime::control::status_of_all(),
@@ -27,7 +27,7 @@ pub fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
+pub(crate) fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
     let options = StopOptions { force: arguments.force, discard: arguments.discard };
     warren_runtime::control::stop(&arguments.pool, options)?;
     Ok(ExitCode::SUCCESS)

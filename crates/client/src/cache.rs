@@ -58,7 +58,7 @@ pub(crate) struct CopyRef {
 }
 
 impl CopyRef {
-    pub fn holds(&self, words: &impl Words) -> bool {
+    pub(crate) fn holds(&self, words: &impl Words) -> bool {
         self.guard.holds(words)
     }
 }

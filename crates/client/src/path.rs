@@ -47,7 +47,7 @@ pub(crate) struct Components {
 }
 
 impl Components {
-    pub fn parse(path: &[u8]) -> Result<Self, Errno> {
+    pub(crate) fn parse(path: &[u8]) -> Result<Self, Errno> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -68,7 +68,7 @@ impl Components {
 
     /// Puts the target of a symbolic link before the remaining components. True if it starts at the
     /// root.
-    pub fn expand(&mut self, target: &[u8]) -> Result<bool, Errno> {
+    pub(crate) fn expand(&mut self, target: &[u8]) -> Result<bool, Errno> {
         let mut front = Self::parse(target)?;
         self.slash |= front.slash && self.todo.is_empty();
         front.todo.append(&mut self.todo);

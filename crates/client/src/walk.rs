@@ -32,7 +32,7 @@ pub(crate) struct Ask {
 
 impl Ask {
     /// A request about one inode that the walk has reached.
-    pub fn about(inode: InodeRef, request: Request) -> Self {
+    pub(crate) fn about(inode: InodeRef, request: Request) -> Self {
         Self { request, capabilities: Capabilities::of(inode.capability) }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// Notes the answer, with its capability, to a request that a walk needed.
-    pub fn note(
+    pub(crate) fn note(
         &mut self,
         request: &Request,
         answer: Answer,
@@ -142,14 +142,14 @@ pub(crate) struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    pub fn node(&mut self, path: &Path) -> Result<(InodeRef, FileKind), Stop> {
+    pub(crate) fn node(&mut self, path: &Path) -> Result<(InodeRef, FileKind), Stop> {
         match self.walk(path, Want::Node)? {
             Landing::Node { node, kind } => Ok((node, kind)),
             Landing::Entry { .. } => unreachable!("a node was wanted"),
         }
     }
 
-    pub fn walk(&mut self, path: &Path, want: Want) -> Result<Landing, Stop> {
+    pub(crate) fn walk(&mut self, path: &Path, want: Want) -> Result<Landing, Stop> {
         let mut rest = Components::parse(&path.bytes)?;
         // The directories on the way, so that `..` needs no request. The last one is the present
         // one.
@@ -202,7 +202,7 @@ impl Walker<'_> {
     }
 
     /// The inode that the name leads to.
-    pub fn named(&mut self, dir: InodeRef, name: &FileName) -> Result<Named, Stop> {
+    pub(crate) fn named(&mut self, dir: InodeRef, name: &FileName) -> Result<Named, Stop> {
         let ino = dir.ino;
         if let Some(named) = self.answers.named(ino, name) {
             return Ok(named);
@@ -215,7 +215,7 @@ impl Walker<'_> {
         Err(self.need(Ask::about(dir, Request::Lookup { dir: ino, name: name.clone() })))
     }
 
-    pub fn attr(&mut self, node: InodeRef) -> Result<Attr, Stop> {
+    pub(crate) fn attr(&mut self, node: InodeRef) -> Result<Attr, Stop> {
         let ino = node.ino;
         if let Some(attr) = self.answers.attr(ino) {
             return Ok(attr);

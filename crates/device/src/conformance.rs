@@ -14,17 +14,17 @@ use warren_base::{BlockNo, Errno, Rng};
 use crate::{Blocking, Device, Done, FRAMES_MAX, PoolFile, Uring};
 
 /// A path for a test's file, which is removed with it.
-pub struct ScratchPath(PathBuf);
+pub(crate) struct ScratchPath(PathBuf);
 
 impl ScratchPath {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("warren-device-test-{}-{number}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -146,7 +146,7 @@ pub(crate) struct TracedDevice {
 }
 
 impl TracedDevice {
-    pub fn new(device: Box<dyn Device>, trace: TraceWriter) -> Self {
+    pub(crate) fn new(device: Box<dyn Device>, trace: TraceWriter) -> Self {
         Self { device, trace, under_way: Vec::new() }
     }
 

@@ -54,7 +54,7 @@ unsafe impl Send for Transfer {}
 
 impl Transfer {
     /// A transfer of `frames`, or `None` if it does not lie within `len_blocks`.
-    pub fn new(
+    pub(crate) fn new(
         token: u64,
         action: Action,
         block: BlockNo,
@@ -74,7 +74,7 @@ impl Transfer {
 
     /// A request for `count` blocks that moves no data, or `None` if they do not lie within
     /// `len_blocks`.
-    pub fn of_range(
+    pub(crate) fn of_range(
         token: u64,
         action: Action,
         block: BlockNo,
@@ -87,19 +87,19 @@ impl Transfer {
         (count > 0 && end <= len_blocks).then_some(range)
     }
 
-    pub fn flush(token: u64) -> Self {
+    pub(crate) fn flush(token: u64) -> Self {
         let (action, iovecs) = (Action::Flush, Vec::new());
         Self { token, action, offset: 0, iovecs, finished: 0, retries: 0, span: 0 }
     }
 
     /// The frames that are still to be transferred. The kernel may read the list until the call is
     /// over.
-    pub fn iovecs(&self) -> &[libc::iovec] {
+    pub(crate) fn iovecs(&self) -> &[libc::iovec] {
         &self.iovecs[self.finished..]
     }
 
     /// Handles the kernel's result of a call: bytes, or a negative errno.
-    pub fn advance(&mut self, result: i32) -> Step {
+    pub(crate) fn advance(&mut self, result: i32) -> Step {
         let Ok(bytes) = usize::try_from(result) else {
             return match -result {
                 libc::EINTR | libc::EAGAIN => self.retry(),
@@ -128,14 +128,14 @@ impl Transfer {
     }
 
     /// Handles the kernel's result of the flush behind a write in one chain: all was written.
-    pub fn advance_flush(&mut self, result: i32) -> Step {
+    pub(crate) fn advance_flush(&mut self, result: i32) -> Step {
         self.finished = self.iovecs.len();
         self.action = Action::Flush;
         self.advance(result)
     }
 
     /// The completion for the submitter. A failed durable write may have failed in its flush.
-    pub fn done(&self, result: Result<(), Errno>) -> Done {
+    pub(crate) fn done(&self, result: Result<(), Errno>) -> Done {
         let flush = match self.action {
             Action::Flush => true,
             Action::WriteDurable => result.is_err(),

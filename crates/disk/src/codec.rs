@@ -6,7 +6,7 @@ pub(crate) struct Take<'a>(&'a [u8]);
 macro_rules! fields {
     ($($name:ident: $raw:ty;)*) => {
         impl Take<'_> {
-            $(pub fn $name(&mut self) -> Option<$raw> {
+            $(pub(crate) fn $name(&mut self) -> Option<$raw> {
                 self.array().map(<$raw>::from_le_bytes)
             })*
         }
@@ -33,23 +33,23 @@ fields! {
 }
 
 impl<'a> Take<'a> {
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (front, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(front)
     }
 
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (front, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*front)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

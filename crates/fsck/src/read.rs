@@ -31,7 +31,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn block(&mut self, block: BlockNo) -> Result<Box<[u8]>, ReadError> {
+    pub(crate) fn block(&mut self, block: BlockNo) -> Result<Box<[u8]>, ReadError> {
         let mut bytes = vec![0; BLOCK_SIZE].into_boxed_slice();
         self.blocks_read += 1;
         (self.read)(block, &mut bytes)?;
@@ -39,7 +39,7 @@ impl Reader<'_> {
     }
 
     /// The block, or [`UNREADABLE`] bytes.
-    pub fn block_or_rot(&mut self, block: BlockNo) -> Box<[u8]> {
+    pub(crate) fn block_or_rot(&mut self, block: BlockNo) -> Box<[u8]> {
         self.block(block).unwrap_or_else(|_| vec![UNREADABLE; BLOCK_SIZE].into())
     }
 }

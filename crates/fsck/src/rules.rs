@@ -14,7 +14,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    pub fn checked(&self, node: DecodedNode) -> Result<DecodedNode, NodeError> {
+    pub(crate) fn checked(&self, node: DecodedNode) -> Result<DecodedNode, NodeError> {
         let last = node.keys[node.keys.len() - 1];
         if node.level != self.level {
             Err(NodeError::WrongLevel(node.level))

@@ -45,19 +45,19 @@ impl Slot {
     }
 
     /// Why the slot cannot be used as the device has it.
-    pub fn error(&self) -> Option<RootSlotError> {
+    pub(crate) fn error(&self) -> Option<RootSlotError> {
         self.error
     }
 
     /// The block and the bit in it that has flipped.
-    pub fn flipped(&self) -> Option<(BlockNo, usize)> {
+    pub(crate) fn flipped(&self) -> Option<(BlockNo, usize)> {
         Some((self.place.block, 8 * self.place.offset + self.bit?))
     }
 }
 
 impl Reader<'_> {
     /// Both slots of a shard.
-    pub fn slots(&mut self, superblock: &Superblock, shard: ShardId) -> [Slot; 2] {
+    pub(crate) fn slots(&mut self, superblock: &Superblock, shard: ShardId) -> [Slot; 2] {
         [0, 1].map(|slot| {
             let place = superblock.layout.root_slot(shard, slot);
             let block = self.block_or_rot(place.block);

@@ -24,7 +24,7 @@ use crate::message::Head;
 
 /// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
+pub(crate) enum Received {
     /// A message of this many bytes: head first, then payload.
     Message(usize),
     /// There is no message.
@@ -34,7 +34,7 @@ pub enum Received {
 }
 
 /// A connection to a kernel that speaks FUSE.
-pub trait Channel: Send + Sync {
+pub(crate) trait Channel: Send + Sync {
     /// Reads a message if there is one.
     fn read(&self, head: &mut Head, payload: &mut [u8]) -> Received;
 
@@ -62,7 +62,7 @@ pub trait Channel: Send + Sync {
 const PAGE: usize = 4096;
 
 /// Makes the memory for [`Channel::read`] resident. Its content stays.
-pub fn make_resident(memory: &mut [u8]) {
+pub(crate) fn make_resident(memory: &mut [u8]) {
     for byte in memory.iter_mut().step_by(PAGE) {
         *byte = black_box(*byte);
     }
@@ -79,7 +79,7 @@ fn touch(memory: &[u8]) {
 
 /// An open and mounted `/dev/fuse`.
 #[derive(Debug)]
-pub struct DevFuse {
+pub(crate) struct DevFuse {
     device: OwnedFd,
     /// Readable after the channel was stopped, which ends the wait.
     stop: OwnedFd,
@@ -88,7 +88,7 @@ pub struct DevFuse {
 
 impl DevFuse {
     /// `device` is the descriptor that was passed to `mount`.
-    pub fn new(device: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(device: OwnedFd) -> io::Result<Self> {
         let flags = fcntl_getfl(&device)?;
         fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -112,7 +112,7 @@ fn write(device: BorrowedFd<'_>, error: i32, unique: u64, body: &[u8]) -> Result
 }
 
 /// Sends a notice through a device. ENOENT if the kernel does not know the inode.
-pub fn notify(device: BorrowedFd<'_>, code: i32, body: &[u8]) -> Result<(), Errno> {
+pub(crate) fn notify(device: BorrowedFd<'_>, code: i32, body: &[u8]) -> Result<(), Errno> {
     write(device, code, 0, body)
         .map_err(|os| Errno::from_raw(os.raw_os_error()).unwrap_or(Errno::EIO))
 }

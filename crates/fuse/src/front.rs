@@ -31,7 +31,7 @@ use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
 use crate::reply::{Body, DIRECT_HANDLE, validity};
 
-pub use deferred::DeferredLock;
+pub(crate) use deferred::DeferredLock;
 
 /// How the kernel's page cache is kept coherent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,7 +51,7 @@ pub struct FrontOptions {
 
 /// How the front replies to a request that did not fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The reply is the body.
     Body,
     /// The reply is this many bytes of the slot's payload lane from the cells.
@@ -66,7 +66,7 @@ pub enum Outcome {
 }
 
 /// What all threads that serve one mount share.
-pub struct Front {
+pub(crate) struct Front {
     fleet: Arc<dyn FleetConnection>,
     interrupts: Interrupts,
     state: Arc<FrontState>,
@@ -81,7 +81,7 @@ pub struct Front {
 
 impl Front {
     /// At most `lock_waiters_max` requests keep a thread and a slot while they wait for a lock.
-    pub fn new(
+    pub(crate) fn new(
         fleet: Arc<dyn FleetConnection>,
         state: Arc<FrontState>,
         options: FrontOptions,
@@ -100,20 +100,20 @@ impl Front {
         }
     }
 
-    pub fn fleet(&self) -> &dyn FleetConnection {
+    pub(crate) fn fleet(&self) -> &dyn FleetConnection {
         &*self.fleet
     }
 
-    pub fn interrupts(&self) -> &Interrupts {
+    pub(crate) fn interrupts(&self) -> &Interrupts {
         &self.interrupts
     }
 
-    pub fn state(&self) -> &FrontState {
+    pub(crate) fn state(&self) -> &FrontState {
         &self.state
     }
 
     /// Serves one request. `body` must be empty.
-    pub fn serve(
+    pub(crate) fn serve(
         &self,
         slot: &mut dyn FleetSlot,
         body: &mut Body,

@@ -63,7 +63,7 @@ const OWNER_OPEN: usize = 24;
 
 /// Features that the kernel negotiated at `INIT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Negotiated {
+pub(crate) struct Negotiated {
     /// It can drop all names at once.
     pub drops_names: bool,
     /// It can send requests again that a dead front did not answer.
@@ -111,17 +111,17 @@ impl Progress {
 }
 
 /// The place of an [`OwnerEntry`] in the segment.
-pub type OwnerIndex = usize;
+pub(crate) type OwnerIndex = usize;
 
 /// An owner that may hold record locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OwnerEntry {
+pub(crate) struct OwnerEntry {
     pub ino: Ino,
     pub owner: LockOwner,
     pub open: u64,
 }
 
-pub struct FrontState {
+pub(crate) struct FrontState {
     segment: Segment,
     /// Unused entries of lock owners.
     free_owners: Mutex<Vec<OwnerIndex>>,
@@ -130,14 +130,14 @@ pub struct FrontState {
 }
 
 impl FrontState {
-    pub fn create() -> Result<Self, SegmentError> {
+    pub(crate) fn create() -> Result<Self, SegmentError> {
         let segment = Segment::create("warren-front", LEN)?;
         segment.map().store64(AT_VERSION, VERSION, Release);
         Ok(Self::new(segment))
     }
 
     /// Takes over the state of a predecessor.
-    pub fn adopt(fd: OwnedFd) -> Result<Self, SegmentError> {
+    pub(crate) fn adopt(fd: OwnedFd) -> Result<Self, SegmentError> {
         let segment = Segment::adopt(fd)?;
         let len = segment.map().size();
         if len < LEN || segment.map().load64(AT_VERSION, Acquire) != VERSION {
@@ -153,33 +153,33 @@ impl FrontState {
         Self { segment, free_owners: Mutex::new(free), drops: Mutex::default() }
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.segment.fd()
     }
 
     /// `None` before the kernel's `INIT`.
-    pub fn negotiated(&self) -> Option<Negotiated> {
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         Negotiated::unpack(self.segment.map().load64(AT_NEGOTIATED, Acquire))
     }
 
-    pub fn set_negotiated(&self, negotiated: Negotiated) {
+    pub(crate) fn set_negotiated(&self, negotiated: Negotiated) {
         self.segment.map().store64(AT_NEGOTIATED, negotiated.pack(), Release);
     }
 
-    pub fn record(&self, slot: SlotNo) -> SlotRecord<'_> {
+    pub(crate) fn record(&self, slot: SlotNo) -> SlotRecord<'_> {
         assert!(usize::from(slot.0) < SLOTS_MAX, "{slot:?}");
         SlotRecord { state: self, at: SLOTS + usize::from(slot.0) * PAGE }
     }
 
     /// The slot on which request `unique` took a step or began one.
-    pub fn slot_of(&self, unique: u64) -> Option<SlotNo> {
+    pub(crate) fn slot_of(&self, unique: u64) -> Option<SlotNo> {
         let wanted = unique & !abi::UNIQUE_RESEND;
         (0..SLOTS_MAX as u16).map(SlotNo).find(|slot| self.record(*slot).unique() == wanted)
     }
 
     /// Records that the kernel must drop the pages of `ino`. Returns the index of the entry, or
     /// `None` if all entries are in use.
-    pub fn add_page_drop(&self, ino: Ino) -> Option<usize> {
+    pub(crate) fn add_page_drop(&self, ino: Ino) -> Option<usize> {
         let _alone = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
         let map = self.segment.map();
         let index = (0..DROPS_MAX).find(|at| map.load64(DROPS + at * 8, Acquire) == 0)?;
@@ -187,19 +187,19 @@ impl FrontState {
         Some(index)
     }
 
-    pub fn remove_page_drop(&self, index: usize) {
+    pub(crate) fn remove_page_drop(&self, index: usize) {
         assert!(index < DROPS_MAX);
         self.segment.map().store64(DROPS + index * 8, 0, Release);
     }
 
     /// The entries that a predecessor left.
-    pub fn page_drops(&self) -> Vec<(usize, Ino)> {
+    pub(crate) fn page_drops(&self) -> Vec<(usize, Ino)> {
         let at = |index: usize| (index, Ino(self.segment.map().load64(DROPS + index * 8, Acquire)));
         (0..DROPS_MAX).map(at).filter(|(_, ino)| ino.0 != 0).collect()
     }
 
     /// ENOLCK if all entries are in use.
-    pub fn add_lock_owner(&self, entry: OwnerEntry) -> Result<OwnerIndex, Errno> {
+    pub(crate) fn add_lock_owner(&self, entry: OwnerEntry) -> Result<OwnerIndex, Errno> {
         let index = self.free_owners().pop().ok_or(Errno::ENOLCK)?;
         let (map, at) = (self.segment.map(), owner_at(index));
         map.store64(at + OWNER_INO, entry.ino.0, Release);
@@ -209,12 +209,12 @@ impl FrontState {
         Ok(index)
     }
 
-    pub fn remove_lock_owner(&self, index: OwnerIndex) {
+    pub(crate) fn remove_lock_owner(&self, index: OwnerIndex) {
         self.segment.map().store64(owner_at(index) + OWNER_STATE, 0, Release);
         self.free_owners().push(index);
     }
 
-    pub fn lock_owners(&self) -> Vec<(OwnerIndex, OwnerEntry)> {
+    pub(crate) fn lock_owners(&self) -> Vec<(OwnerIndex, OwnerEntry)> {
         let map = self.segment.map();
         let is_used = |index: &OwnerIndex| map.load64(owner_at(*index) + OWNER_STATE, Acquire) != 0;
         let word = |index: OwnerIndex, field: usize| map.load64(owner_at(index) + field, Acquire);
@@ -238,7 +238,7 @@ fn owner_at(index: OwnerIndex) -> usize {
 
 /// The page of a slot. Only the thread that has the slot uses it.
 #[derive(Clone, Copy)]
-pub struct SlotRecord<'a> {
+pub(crate) struct SlotRecord<'a> {
     state: &'a FrontState,
     at: usize,
 }
@@ -266,7 +266,7 @@ impl SlotRecord<'_> {
 
     /// The recorded answer to the step of request `unique` at `cursor`, and moves the cursor to the
     /// next step. `None` if the step is not recorded.
-    pub fn replay(&self, unique: u64, cursor: &mut usize) -> Option<Answer> {
+    pub(crate) fn replay(&self, unique: u64, cursor: &mut usize) -> Option<Answer> {
         if self.unique() != unique & !abi::UNIQUE_RESEND {
             return None;
         }
@@ -287,7 +287,7 @@ impl SlotRecord<'_> {
 
     /// Must be called before the next step of request `unique` is sent. `last_seq` is the sequence
     /// number of the slot's last request.
-    pub fn begin_step(&self, unique: u64, last_seq: u32) {
+    pub(crate) fn begin_step(&self, unique: u64, last_seq: u32) {
         let unique = unique & !abi::UNIQUE_RESEND;
         let mut answers_len = 0;
         if self.unique() == unique {
@@ -302,7 +302,7 @@ impl SlotRecord<'_> {
 
     /// Records the answer to the step in progress. An answer that says that the cell executed
     /// nothing is not recorded. Returns the cursor behind all recorded steps.
-    pub fn end_step(&self, answer: &Answer) -> usize {
+    pub(crate) fn end_step(&self, answer: &Answer) -> usize {
         let mut answers_len = self.progress().answers_len;
         if !matches!(answer, Err(Errno::EAGAIN) | Ok(Reply::Moved(_))) {
             answers_len = self.append(answers_len, answer);
@@ -336,14 +336,14 @@ impl SlotRecord<'_> {
 
     /// Ends the step during which a predecessor died. `last_seq` is the sequence number of the
     /// slot's last request, and `last` the answer to it, if it was sent.
-    pub fn recover(&self, last_seq: u32, last: Option<&Answer>) {
+    pub(crate) fn recover(&self, last_seq: u32, last: Option<&Answer>) {
         let Some(before) = self.progress().step_after else { return };
         let answer = last.filter(|_| last_seq != before).unwrap_or(&Err(Errno::EAGAIN));
         self.end_step(answer);
     }
 
     /// Removes the record of any request.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.store(UNIQUE, 0);
     }
 }

@@ -16,7 +16,7 @@ const EARLY_MAX: usize = 256;
 
 /// Where a request for a lock waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockWait {
+pub(crate) enum LockWait {
     /// At a cell. It was sent from this slot.
     InSlot(SlotNo),
     /// In the front, which retries it, because no slot may be kept for it.
@@ -30,13 +30,13 @@ struct Table {
 }
 
 #[derive(Default, Debug)]
-pub struct Interrupts {
+pub(crate) struct Interrupts {
     table: Mutex<Table>,
 }
 
 impl Interrupts {
     /// Request `unique` begins to wait. EINTR if an early interrupt names it.
-    pub fn begin(&self, unique: u64, waiting: LockWait) -> Result<(), Errno> {
+    pub(crate) fn begin(&self, unique: u64, waiting: LockWait) -> Result<(), Errno> {
         let mut table = self.lock();
         if let Some(index) = table.early.iter().position(|&early| early == unique) {
             table.early.remove(index);
@@ -48,13 +48,13 @@ impl Interrupts {
 
     /// Request `unique` waits no more. False if it was not waiting, because another thread ended
     /// it.
-    pub fn end(&self, unique: u64) -> bool {
+    pub(crate) fn end(&self, unique: u64) -> bool {
         self.lock().waiting.remove(&unique).is_some()
     }
 
     /// Returns where request `unique` waits; the caller must end the wait there. A deferred request
     /// has stopped waiting on return.
-    pub fn interrupt(&self, unique: u64) -> Option<LockWait> {
+    pub(crate) fn interrupt(&self, unique: u64) -> Option<LockWait> {
         let mut table = self.lock();
         let waiting = table.waiting.get(&unique).copied();
         match waiting {
@@ -72,12 +72,12 @@ impl Interrupts {
         waiting
     }
 
-    pub fn is_waiting(&self, unique: u64) -> bool {
+    pub(crate) fn is_waiting(&self, unique: u64) -> bool {
         self.lock().waiting.contains_key(&unique)
     }
 
     /// The slots of requests that wait.
-    pub fn slots(&self) -> Vec<SlotNo> {
+    pub(crate) fn slots(&self) -> Vec<SlotNo> {
         let in_slot = |waiting: &LockWait| match waiting {
             LockWait::InSlot(slot) => Some(*slot),
             LockWait::Deferred => None,

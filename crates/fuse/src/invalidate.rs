@@ -7,7 +7,7 @@ use crate::channel::Channel;
 
 /// What the kernel drops.
 #[derive(Clone, Copy)]
-pub enum Cached {
+pub(crate) enum Cached {
     Attributes,
     /// All pages, and the attributes too. Waits for requests that have the pages locked.
     Pages,
@@ -15,7 +15,7 @@ pub enum Cached {
 
 /// `fuse_notify_inval_inode_out`. An offset of -1 names no pages; a length of 0 names all pages
 /// from the offset on.
-pub fn notice_body(ino: Ino, cached: Cached) -> [u8; 24] {
+pub(crate) fn notice_body(ino: Ino, cached: Cached) -> [u8; 24] {
     let offset: i64 = match cached {
         Cached::Attributes => -1,
         Cached::Pages => 0,
@@ -27,12 +27,12 @@ pub fn notice_body(ino: Ino, cached: Cached) -> [u8; 24] {
 }
 
 /// ENOENT if the kernel does not know the inode.
-pub fn invalidate(channel: &dyn Channel, ino: Ino, cached: Cached) -> Result<(), Errno> {
+pub(crate) fn invalidate(channel: &dyn Channel, ino: Ino, cached: Cached) -> Result<(), Errno> {
     channel.notify(abi::NOTIFY_INVAL_INODE, &notice_body(ino, cached))
 }
 
 /// The kernel stops using attributes that it has cached or requested before this call.
-pub fn drop_attributes(channel: &dyn Channel, ino: Ino) {
+pub(crate) fn drop_attributes(channel: &dyn Channel, ino: Ino) {
     // ENOENT: the kernel has no attributes of an unknown inode.
     let _ = invalidate(channel, ino, Cached::Attributes);
 }

@@ -26,19 +26,19 @@ struct Owner {
 
 /// An owner whose locks the cell is to release. After that, call [`LockOwners::forget`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Releasing {
+pub(crate) struct Releasing {
     pub owner: LockOwner,
     index: OwnerIndex,
 }
 
-pub struct LockOwners {
+pub(crate) struct LockOwners {
     state: Arc<FrontState>,
     owners: Mutex<BTreeMap<Ino, Vec<Owner>>>,
 }
 
 impl LockOwners {
     /// Starts with the owners that a predecessor left in `state`.
-    pub fn new(state: Arc<FrontState>) -> Self {
+    pub(crate) fn new(state: Arc<FrontState>) -> Self {
         let mut owners: BTreeMap<Ino, Vec<Owner>> = BTreeMap::new();
         for (index, OwnerEntry { ino, owner, open }) in state.lock_owners() {
             owners.entry(ino).or_default().push(Owner { owner, open, index });
@@ -48,7 +48,7 @@ impl LockOwners {
 
     /// Adds an owner that may hold locks on `ino`, taken through `open`. ENOLCK if there are too
     /// many owners.
-    pub fn add(&self, ino: Ino, owner: LockOwner, open: u64) -> Result<(), Errno> {
+    pub(crate) fn add(&self, ino: Ino, owner: LockOwner, open: u64) -> Result<(), Errno> {
         let mut owners = self.lock();
         let of_inode = owners.entry(ino).or_default();
         if !of_inode.iter().any(|it| it.owner == owner && it.open == open) {
@@ -59,18 +59,18 @@ impl LockOwners {
     }
 
     /// `owner` closes a descriptor. Returns and removes its entries.
-    pub fn flush(&self, ino: Ino, owner: LockOwner) -> Vec<Releasing> {
+    pub(crate) fn flush(&self, ino: Ino, owner: LockOwner) -> Vec<Releasing> {
         self.remove(ino, |it| it.owner == owner)
     }
 
     /// The last descriptor of `open` is closed. Returns and removes the owners that locked
     /// through it.
-    pub fn release(&self, ino: Ino, open: u64) -> Vec<Releasing> {
+    pub(crate) fn release(&self, ino: Ino, open: u64) -> Vec<Releasing> {
         self.remove(ino, |it| it.open == open)
     }
 
     /// The cell has released the locks. An owner that has locked since then has a new entry.
-    pub fn forget(&self, released: &[Releasing]) {
+    pub(crate) fn forget(&self, released: &[Releasing]) {
         released.iter().for_each(|released| self.state.remove_lock_owner(released.index));
     }
 

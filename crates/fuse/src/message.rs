@@ -13,12 +13,12 @@ use warren_proto::{
 use crate::abi::{self, fattr, opcode};
 
 /// Bytes of the first part of a message.
-pub const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
-pub type Head = [u8; HEAD];
+pub(crate) const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
+pub(crate) type Head = [u8; HEAD];
 
 /// `fuse_in_header`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub(crate) struct Header {
     pub len: usize,
     pub opcode: u32,
     /// Identifies the request in its reply and in an `INTERRUPT`. Never used twice.
@@ -30,7 +30,7 @@ pub struct Header {
 
 impl Header {
     /// `None` unless `received` bytes can be a message whose first part is `head`.
-    pub fn decode(head: &Head, received: usize) -> Option<Self> {
+    pub(crate) fn decode(head: &Head, received: usize) -> Option<Self> {
         let mut fields = Fields::new(head.get(..received.min(HEAD))?);
         let header = Self {
             len: fields.u32().ok()? as usize,
@@ -45,20 +45,20 @@ impl Header {
     }
 
     /// The caller's (uid, gid).
-    pub const fn identity(&self) -> (u32, u32) {
+    pub(crate) const fn identity(&self) -> (u32, u32) {
         (self.uid, self.gid)
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mknod {
+pub(crate) struct Mknod {
     pub name: FileName,
     pub mode: u32,
     pub rdev: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Write {
+pub(crate) struct Write {
     pub open: u64,
     pub offset: u64,
     pub len: usize,
@@ -73,7 +73,7 @@ pub struct Write {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Create {
+pub(crate) struct Create {
     pub name: FileName,
     pub mode: u32,
     pub flags: OpenFlags,
@@ -81,17 +81,17 @@ pub struct Create {
 
 /// The flags of `open`, and whether it removes set-id bits (only with `O_TRUNC`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OpenFlags {
+pub(crate) struct OpenFlags {
     pub flags: u32,
     pub kill_privileges: bool,
 }
 
 impl OpenFlags {
-    pub fn has(self, flag: i32) -> bool {
+    pub(crate) fn has(self, flag: i32) -> bool {
         self.flags & flag.cast_unsigned() != 0
     }
 
-    pub fn create_flags(self) -> CreateFlags {
+    pub(crate) fn create_flags(self) -> CreateFlags {
         let mut flags = CreateFlags::OPEN;
         flags.set(CreateFlags::EXCLUSIVE, self.has(libc::O_EXCL));
         flags
@@ -100,7 +100,7 @@ impl OpenFlags {
 
 /// One request of the kernel. The header has the caller and the inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Operation {
+pub(crate) enum Operation {
     Init {
         major: u32,
         minor: u32,
@@ -201,7 +201,7 @@ pub enum Operation {
 impl Operation {
     /// The operation in `body`, the bytes after the header. The data of a `WRITE`, of `payload_len`
     /// bytes, is not in `body`.
-    pub fn decode(code: u32, body: &[u8], payload_len: usize) -> Result<Self, Errno> {
+    pub(crate) fn decode(code: u32, body: &[u8], payload_len: usize) -> Result<Self, Errno> {
         let mut fields = Fields::new(body);
         match code {
             opcode::INIT | opcode::INTERRUPT | opcode::SYNCFS | opcode::STATFS => {
@@ -232,13 +232,13 @@ impl Operation {
     }
 
     /// Whether it may take so long that another thread must read before it is served.
-    pub const fn may_wait(&self) -> bool {
+    pub(crate) const fn may_wait(&self) -> bool {
         matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
     }
 
     /// The inodes whose attributes it changes without returning them in its reply. `ino` is the
     /// inode of the header.
-    pub const fn changes_unseen(&self, ino: Ino) -> [Option<Ino>; 2] {
+    pub(crate) const fn changes_unseen(&self, ino: Ino) -> [Option<Ino>; 2] {
         match self {
             Self::Symlink { .. }
             | Self::Mknod(_)
@@ -407,7 +407,7 @@ fn set_attr(fields: &mut Fields<'_>) -> Result<Operation, Errno> {
 }
 
 /// The 12 permission bits of a mode.
-pub const fn permissions(mode: u32) -> u16 {
+pub(crate) const fn permissions(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 

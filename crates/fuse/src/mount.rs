@@ -98,7 +98,7 @@ pub enum MountError {
 
 /// A mount that this process has made.
 #[derive(Debug)]
-pub struct Mount {
+pub(crate) struct Mount {
     dir: PathBuf,
     device: Device,
     by_fusermount: bool,
@@ -106,7 +106,7 @@ pub struct Mount {
 
 impl Mount {
     /// Mounts on `dir`. Also returns the device through which the mount is served.
-    pub fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd), MountError> {
+    pub(crate) fn new(dir: &Path, options: &MountOptions) -> Result<(Self, OwnedFd), MountError> {
         let dir = check_mount_point(dir)?;
         check_unmounted(&dir)?;
         // Held until it is mounted, so that of two processes that check at the same time only one
@@ -131,17 +131,17 @@ impl Mount {
         Ok((Self { dir, device: number, by_fusermount }, device))
     }
 
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Major and minor number of the file system.
-    pub fn device(&self) -> Device {
+    pub(crate) fn device(&self) -> Device {
         self.device
     }
 
     /// Unmounts it unless it is in use. Returns whether it is no longer mounted here.
-    pub fn unmount_idle(&self) -> io::Result<bool> {
+    pub(crate) fn unmount_idle(&self) -> io::Result<bool> {
         let mounts = mountinfo::read()?;
         match mountinfo::mount_at(&mounts, &self.dir) {
             Some(entry) if entry.device == self.device => {}
@@ -162,7 +162,7 @@ impl Mount {
 
     /// Detaches it: the kernel unmounts it when its last use ends. Returns whether it is no longer
     /// mounted here.
-    pub fn detach(&self) -> io::Result<bool> {
+    pub(crate) fn detach(&self) -> io::Result<bool> {
         let mounts = mountinfo::read()?;
         let at = mountinfo::mount_at(&mounts, &self.dir);
         if at.is_none_or(|entry| entry.device != self.device) {
@@ -183,7 +183,7 @@ impl Mount {
     }
 
     /// Unmounts it, or detaches it if it is in use. Returns whether it is unmounted.
-    pub fn unmount(&self) -> io::Result<bool> {
+    pub(crate) fn unmount(&self) -> io::Result<bool> {
         if self.unmount_idle()? {
             return Ok(true);
         }

@@ -30,24 +30,24 @@ struct PageDrop {
 }
 
 /// Drops pages, of one file after another.
-pub struct PageDropper {
+pub(crate) struct PageDropper {
     channel: Arc<dyn Channel>,
     /// To the thread, which starts with the first notice.
     drops: Option<Sender<PageDrop>>,
 }
 
 impl PageDropper {
-    pub fn new(channel: Arc<dyn Channel>) -> Self {
+    pub(crate) fn new(channel: Arc<dyn Channel>) -> Self {
         Self { channel, drops: None }
     }
 
-    pub fn channel(&self) -> &Arc<dyn Channel> {
+    pub(crate) fn channel(&self) -> &Arc<dyn Channel> {
         &self.channel
     }
 
     /// Drops the pages of an inode, and waits until that is done. A worker thread must not call it,
     /// because it waits for reads and writes of these pages.
-    pub fn drop_pages(&mut self, ino: Ino) {
+    pub(crate) fn drop_pages(&mut self, ino: Ino) {
         if self.drops.is_none() {
             self.drops = self.start();
         }

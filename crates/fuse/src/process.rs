@@ -24,18 +24,18 @@ use crate::signals::signal_descriptor;
 use crate::workers::Workers;
 
 /// The first argument of a front, as `ps` shows it. It counts only if standard input is a link.
-pub const ROLE_FRONT: &str = "front";
+pub(crate) const ROLE_FRONT: &str = "front";
 
 /// The message of a front that it serves.
-pub const READY: &[u8] = b"ready";
+pub(crate) const READY: &[u8] = b"ready";
 
 /// The reply of a front to a [`WriteBack`].
-pub const WRITTEN_BACK: &[u8] = b"written back";
+pub(crate) const WRITTEN_BACK: &[u8] = b"written back";
 
 /// The first message to a front. Its descriptors are the device, the segment of the
 /// [`FrontState`], and those of the admission.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct FrontStart {
+pub(crate) struct FrontStart {
     pub pages_revalidated: bool,
     pub admission: Box<[u8]>,
 }
@@ -43,12 +43,12 @@ pub struct FrontStart {
 /// From the mount keeper, before users of the mount are cut off: the front must have the kernel
 /// write back and drop the pages of these inodes.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct WriteBack {
+pub(crate) struct WriteBack {
     pub inodes: Vec<u64>,
 }
 
 impl FrontStart {
-    pub fn new(options: FrontOptions, admission: Vec<u8>) -> Self {
+    pub(crate) fn new(options: FrontOptions, admission: Vec<u8>) -> Self {
         Self {
             pages_revalidated: options.page_caching == PageCaching::Revalidated,
             admission: admission.into(),

@@ -40,14 +40,14 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// The recalls that one thread receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RecallStream {
+pub(crate) struct RecallStream {
     pub cell: CellId,
     /// Recalls of pages, which can take long; else all other recalls.
     pub pages: bool,
 }
 
 /// Serves the recalls of a stream until `is_closed`. To end it at once, cancel its request.
-pub fn serve_recalls(
+pub(crate) fn serve_recalls(
     slot: &mut dyn FleetSlot,
     RecallStream { cell, pages }: RecallStream,
     dropper: &mut PageDropper,
@@ -72,7 +72,7 @@ pub fn serve_recalls(
 }
 
 /// On return the kernel does not use any copy that a lease of `keys` covered.
-pub fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
+pub(crate) fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
     let channel = Arc::clone(pages.channel());
     let channel = &*channel;
     let mut names = false;

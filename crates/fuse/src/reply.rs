@@ -10,10 +10,10 @@ use crate::abi;
 
 /// How long the kernel may cache what is leased. A lease is recalled before its object changes, so
 /// that this only bounds the harm of a lost recall.
-pub const LEASED: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const LEASED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long the kernel may cache an object. Without a lease it must not cache it.
-pub const fn validity(leased: bool) -> Duration {
+pub(crate) const fn validity(leased: bool) -> Duration {
     if leased { LEASED } else { Duration::ZERO }
 }
 
@@ -22,11 +22,11 @@ const SECTORS_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 512;
 
 /// Set in the kernel's handle of a file that bypasses the page cache. The number of an open begins
 /// with a cell's epoch, which never reaches this bit.
-pub const DIRECT_HANDLE: u64 = 1 << 63;
+pub(crate) const DIRECT_HANDLE: u64 = 1 << 63;
 
 /// An entry with its attributes: the reply to `LOOKUP` and to all requests that create.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NewEntry {
+pub(crate) struct NewEntry {
     pub attr: Attr,
     pub name_valid: Duration,
     pub attr_valid: Duration,
@@ -34,49 +34,49 @@ pub struct NewEntry {
 
 /// The body of a reply. Its memory is reused for the next reply.
 #[derive(Default, Debug)]
-pub struct Body {
+pub(crate) struct Body {
     bytes: Vec<u8>,
 }
 
 impl Body {
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub fn truncate(&mut self, len: usize) {
+    pub(crate) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub fn u16(&mut self, value: u16) {
+    pub(crate) fn u16(&mut self, value: u16) {
         self.bytes(&value.to_ne_bytes());
     }
 
-    pub fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.bytes(&value.to_ne_bytes());
     }
 
-    pub fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.bytes(&value.to_ne_bytes());
     }
 
-    pub fn zeros(&mut self, count: usize) {
+    pub(crate) fn zeros(&mut self, count: usize) {
         self.bytes.resize(self.bytes.len() + count, 0);
     }
 
     /// `fuse_entry_out`.
-    pub fn entry(&mut self, entry: &NewEntry) {
+    pub(crate) fn entry(&mut self, entry: &NewEntry) {
         self.u64(entry.attr.ino.0);
         self.u64(0); // generation: inode numbers are never reused
         self.u64(entry.name_valid.as_secs());
@@ -87,7 +87,7 @@ impl Body {
     }
 
     /// `fuse_entry_out` of a name that does not exist.
-    pub fn absent(&mut self, valid: Duration) {
+    pub(crate) fn absent(&mut self, valid: Duration) {
         self.zeros(16);
         self.u64(valid.as_secs());
         self.u64(0);
@@ -96,7 +96,7 @@ impl Body {
     }
 
     /// `fuse_attr_out`.
-    pub fn attr_out(&mut self, attr: &Attr, valid: Duration) {
+    pub(crate) fn attr_out(&mut self, attr: &Attr, valid: Duration) {
         self.u64(valid.as_secs());
         self.u32(valid.subsec_nanos());
         self.u32(0);
@@ -124,7 +124,7 @@ impl Body {
     }
 
     /// `fuse_statx_out`.
-    pub fn statx(&mut self, attr: &Attr, valid: Duration) {
+    pub(crate) fn statx(&mut self, attr: &Attr, valid: Duration) {
         self.u64(valid.as_secs());
         self.u32(valid.subsec_nanos());
         self.zeros(4 + 16);
@@ -156,12 +156,12 @@ impl Body {
     }
 
     /// `fuse_open_out` of a directory, or of a file without cached pages.
-    pub fn open(&mut self, open: u64) {
+    pub(crate) fn open(&mut self, open: u64) {
         self.open_out(open, 0);
     }
 
     /// `fuse_open_out` of a file. If the file bypasses the page cache, its handle has a mark.
-    pub fn open_file(&mut self, opened: &Opened) {
+    pub(crate) fn open_file(&mut self, opened: &Opened) {
         let keep = if opened.keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 };
         let (mark, direct) = match opened.direct {
             true => (DIRECT_HANDLE, abi::FOPEN_DIRECT_IO),
@@ -177,13 +177,13 @@ impl Body {
     }
 
     /// `fuse_write_out`, and `fuse_getxattr_out`, which has the same layout.
-    pub fn count(&mut self, count: u32) {
+    pub(crate) fn count(&mut self, count: u32) {
         self.u32(count);
         self.u32(0);
     }
 
     /// `fuse_statfs_out`.
-    pub fn statfs(&mut self, stat: &StatFs) {
+    pub(crate) fn statfs(&mut self, stat: &StatFs) {
         self.u64(stat.blocks);
         self.u64(stat.blocks_free);
         self.u64(stat.blocks_free);
@@ -196,7 +196,7 @@ impl Body {
     }
 
     /// `fuse_lk_out`: the conflicting lock, or none.
-    pub fn lock(&mut self, holder: Option<&LockSpec>) {
+    pub(crate) fn lock(&mut self, holder: Option<&LockSpec>) {
         let kind = match holder.map(|holder| holder.lock) {
             Some(LockType::Shared) => libc::F_RDLCK,
             Some(LockType::Exclusive) => libc::F_WRLCK,
@@ -209,7 +209,7 @@ impl Body {
     }
 
     /// `fuse_dirent`. Adds nothing and returns false if the body would exceed `room` bytes.
-    pub fn dirent(
+    pub(crate) fn dirent(
         &mut self,
         ino: Ino,
         offset: u64,
@@ -232,7 +232,7 @@ impl Body {
     }
 
     /// `fuse_init_out`.
-    pub fn init(&mut self, reply: &InitReply) {
+    pub(crate) fn init(&mut self, reply: &InitReply) {
         self.u32(abi::MAJOR);
         self.u32(abi::MINOR);
         self.u32(reply.max_readahead);
@@ -250,7 +250,7 @@ impl Body {
 
 /// The version-independent parts of `fuse_init_out`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InitReply {
+pub(crate) struct InitReply {
     pub flags: u64,
     pub max_readahead: u32,
     pub max_write: u32,

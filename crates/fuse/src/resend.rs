@@ -19,7 +19,7 @@ use crate::channel::{Channel, Received, make_resident};
 use crate::message::{HEAD, Head, Header};
 
 /// A message that was read and is not yet served.
-pub struct BufferedMessage {
+pub(crate) struct BufferedMessage {
     head: Head,
     len: usize,
     payload: Box<[u8]>,
@@ -27,21 +27,21 @@ pub struct BufferedMessage {
 
 impl BufferedMessage {
     /// Copies the message to where a read would put it. Returns its length.
-    pub fn copy_to(&self, head: &mut Head, payload: &mut [u8]) -> usize {
+    pub(crate) fn copy_to(&self, head: &mut Head, payload: &mut [u8]) -> usize {
         *head = self.head;
         let len = self.payload.len().min(payload.len());
         payload[..len].copy_from_slice(&self.payload[..len]);
         self.len
     }
 
-    pub fn header(&self) -> Option<Header> {
+    pub(crate) fn header(&self) -> Option<Header> {
         Header::decode(&self.head, self.len)
     }
 }
 
 /// Has the kernel send all unanswered requests again, and reads them. The last message returned may
 /// be a new request.
-pub fn read_resent(channel: &dyn Channel) -> Vec<BufferedMessage> {
+pub(crate) fn read_resent(channel: &dyn Channel) -> Vec<BufferedMessage> {
     // EINVAL from a kernel that cannot resend. Such a mount has no second front, so that there are
     // no unanswered requests.
     let _ = channel.notify(abi::NOTIFY_RESEND, &[]);
@@ -67,14 +67,14 @@ pub fn read_resent(channel: &dyn Channel) -> Vec<BufferedMessage> {
 }
 
 /// A channel of which some messages were read early: they are received first.
-pub struct BufferedChannel {
+pub(crate) struct BufferedChannel {
     channel: Arc<dyn Channel>,
     messages: Mutex<VecDeque<BufferedMessage>>,
     is_empty: AtomicBool,
 }
 
 impl BufferedChannel {
-    pub fn new(channel: Arc<dyn Channel>, messages: Vec<BufferedMessage>) -> Self {
+    pub(crate) fn new(channel: Arc<dyn Channel>, messages: Vec<BufferedMessage>) -> Self {
         let is_empty = AtomicBool::new(messages.is_empty());
         Self { channel, messages: Mutex::new(messages.into()), is_empty }
     }

@@ -25,7 +25,7 @@ pub struct MountConfig {
 }
 
 /// How long the users of a detached mount have before they are cut off.
-pub const DETACH_GRACE: Duration = Duration::from_millis(200);
+pub(crate) const DETACH_GRACE: Duration = Duration::from_millis(200);
 
 /// A mount that is being served.
 pub struct MountedFront {

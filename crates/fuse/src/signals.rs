@@ -12,7 +12,7 @@ pub const STARTER_DIED: i32 = libc::SIGUSR1;
 /// Blocks these signals and returns a descriptor that becomes readable when one is pending. Must be
 /// called while the process has one thread, so that all threads inherit the mask.
 #[expect(unsafe_code, reason = "no safe binding of signalfd and the signal mask")]
-pub fn signal_descriptor() -> io::Result<OwnedFd> {
+pub(crate) fn signal_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is used, and all pointers are to it.
     let fd = unsafe {
         let mut set = std::mem::zeroed();
@@ -34,7 +34,7 @@ pub fn signal_descriptor() -> io::Result<OwnedFd> {
 }
 
 /// Takes a pending signal and returns its number. `None` if no signal is pending.
-pub fn take_signal(descriptor: &OwnedFd) -> Option<i32> {
+pub(crate) fn take_signal(descriptor: &OwnedFd) -> Option<i32> {
     // `signalfd_siginfo` begins with the number.
     let mut info = [0; size_of::<libc::signalfd_siginfo>()];
     let read = rustix::io::read(descriptor, &mut info).ok()?;

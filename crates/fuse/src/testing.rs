@@ -15,7 +15,7 @@ use crate::channel::{Channel, Received};
 use crate::connection::{FleetConnection, FleetSlot};
 use crate::message::{HEAD, Head};
 
-pub type Replied = Result<Vec<u8>, Errno>;
+pub(crate) type Replied = Result<Vec<u8>, Errno>;
 
 #[derive(Default)]
 struct State {
@@ -27,13 +27,13 @@ struct State {
 }
 
 #[derive(Default)]
-pub struct FakeChannel {
+pub(crate) struct FakeChannel {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 /// The bytes of a message.
-pub fn message(opcode: u32, unique: u64, ino: u64, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn message(opcode: u32, unique: u64, ino: u64, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&((abi::IN_HEADER + body.len()) as u32).to_ne_bytes());
@@ -50,26 +50,26 @@ impl FakeChannel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn send(&self, bytes: Vec<u8>) {
+    pub(crate) fn send(&self, bytes: Vec<u8>) {
         self.lock().requests.push_back(bytes);
         self.changed.notify_all();
     }
 
-    pub fn notices(&self) -> Vec<(i32, Vec<u8>)> {
+    pub(crate) fn notices(&self) -> Vec<(i32, Vec<u8>)> {
         self.lock().notices.clone()
     }
 
     /// From now on notices about an inode fail with ENOENT.
-    pub fn know_no_inode(&self) {
+    pub(crate) fn know_no_inode(&self) {
         self.lock().knows_no_inode = true;
     }
 
-    pub fn has_reply(&self, unique: u64) -> bool {
+    pub(crate) fn has_reply(&self, unique: u64) -> bool {
         self.lock().replies.contains_key(&unique)
     }
 
     /// The reply to `unique`, within a second.
-    pub fn reply_to(&self, unique: u64) -> Replied {
+    pub(crate) fn reply_to(&self, unique: u64) -> Replied {
         let state = self.lock();
         let (mut state, _) = self
             .changed
@@ -125,7 +125,7 @@ type Script = dyn Fn(SlotNo, &Request) -> Answer + Send + Sync;
 
 /// A fleet without cells, which answers every request by a function. The function may block.
 #[derive(Clone)]
-pub struct ScriptedFleet {
+pub(crate) struct ScriptedFleet {
     script: Arc<Script>,
     slots: u16,
     taken: Arc<AtomicU16>,
@@ -134,7 +134,7 @@ pub struct ScriptedFleet {
 }
 
 impl ScriptedFleet {
-    pub fn new(
+    pub(crate) fn new(
         slots: u16,
         script: impl Fn(SlotNo, &Request) -> Answer + Send + Sync + 'static,
     ) -> Self {

@@ -68,7 +68,7 @@ const STOP_WAIT: Duration = Duration::from_millis(500);
 const STACK: usize = 256 * 1024;
 
 /// The threads of one mount.
-pub struct Workers {
+pub(crate) struct Workers {
     shared: Arc<Shared>,
     /// All threads but the workers.
     services: Vec<JoinHandle<()>>,
@@ -89,7 +89,7 @@ impl Workers {
     /// Starts to serve. If a predecessor had the same state and connection, continues where it
     /// died. Takes one or two slots for each cell and one for the background, and needs at least
     /// two more.
-    pub fn start(
+    pub(crate) fn start(
         fleet: Arc<dyn FleetConnection>,
         channel: Arc<dyn Channel>,
         state: Arc<FrontState>,
@@ -160,23 +160,23 @@ impl Workers {
     }
 
     /// True when no more requests will be served.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.shared.threads.is_closed()
     }
 
     /// Ends serving, without waiting for the threads.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.shared.close();
     }
 
     /// Waits until the channel is closed.
-    pub fn wait_closed(&self) {
+    pub(crate) fn wait_closed(&self) {
         self.shared.threads.wait_closed();
     }
 
     /// Closes the channel and ends all threads, also those that wait for a cell. A thread that has
     /// not ended after [`STOP_WAIT`] is left running.
-    pub fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.shared.close();
         let mut threads = std::mem::take(&mut self.services);
         threads.append(&mut self.shared.threads.take_handles());

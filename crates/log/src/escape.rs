@@ -28,7 +28,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 
 /// Appends ` name=value`. A value of more than one word is quoted, so that it cannot look like
 /// other fields.
-pub fn push_field(line: &mut String, name: &str, value: &str) {
+pub(crate) fn push_field(line: &mut String, name: &str, value: &str) {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./:+,@()".contains(c);
     // Writing to a string cannot fail.
     let _ = match !value.is_empty() && value.chars().all(is_plain) {

@@ -17,28 +17,28 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 /// About 80,000 lines: some days of a fleet in trouble, and still small enough for an editor.
-pub const FILE_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The file and its predecessors: 64 MiB in all, however long a fleet serves.
-pub const FILES_KEPT: u32 = 4;
+pub(crate) const FILES_KEPT: u32 = 4;
 
 /// Attempts to append. Other recorders may rotate the file before this one has locked it, but only
 /// once per file size each, never so often in a row.
 const TRIES: u32 = 16;
 
-pub struct RotatedFile {
+pub(crate) struct RotatedFile {
     path: PathBuf,
     bytes_max: u64,
     file: Option<File>,
 }
 
 impl RotatedFile {
-    pub fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, bytes_max: FILE_BYTES_MAX, file: None }
     }
 
     /// Appends a line. After an error the file is as before.
-    pub fn append(&mut self, line: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         for _ in 0..TRIES {
             let file = match self.file.take() {
                 Some(file) => file,
@@ -86,7 +86,7 @@ impl RotatedFile {
 
 /// Opens the file to append to it. It is created readable for its owner alone, because it contains
 /// what users do.
-pub fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // A link would lead elsewhere, and a FIFO would wait for a reader.
     options.custom_flags(libc_flags());

@@ -14,15 +14,15 @@ use crate::escape::escaped;
 use crate::line::Line;
 
 /// The socket where the journal receives datagrams (systemd.io/JOURNAL_NATIVE_PROTOCOL).
-pub const SOCKET: &str = "/run/systemd/journal/socket";
+pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
 
-pub struct Journal {
+pub(crate) struct Journal {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
 impl Journal {
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         // A journal that does not keep up counts as one that cannot be written: the backlog for it
         // is bounded.
@@ -30,7 +30,7 @@ impl Journal {
         Ok(Self { socket, path: path.into() })
     }
 
-    pub fn send(&self, pool: &str, line: &Line) -> io::Result<()> {
+    pub(crate) fn send(&self, pool: &str, line: &Line) -> io::Result<()> {
         self.socket.send_to(datagram(pool, line).as_bytes(), &self.path).map(drop)
     }
 }

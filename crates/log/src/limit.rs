@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// At most 70,000 lines a day for one place: at 200 bytes each, the files have room for several
 /// days of it.
-pub const EVENTS_A_WINDOW: u32 = 8;
-pub const WINDOW: Duration = Duration::from_secs(10);
+pub(crate) const EVENTS_A_WINDOW: u32 = 8;
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
 struct Window {
     until: Instant,
@@ -25,20 +25,20 @@ struct Window {
 
 /// The number of events that were held back, and the text of one of them.
 #[derive(PartialEq, Eq, Debug)]
-pub struct HeldBack {
+pub(crate) struct HeldBack {
     pub count: u64,
     pub sample: String,
 }
 
-pub struct Limits<Place>(HashMap<Place, Window>);
+pub(crate) struct Limits<Place>(HashMap<Place, Window>);
 
 impl<Place: Eq + Hash> Limits<Place> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(HashMap::new())
     }
 
     /// Whether the event of this place may be logged now.
-    pub fn admits(&mut self, place: Place, now: Instant, text: &str) -> bool {
+    pub(crate) fn admits(&mut self, place: Place, now: Instant, text: &str) -> bool {
         let fresh =
             || Window { until: now + WINDOW, passed: 0, held_back: 0, sample: String::new() };
         let window = self.0.entry(place).or_insert_with(fresh);
@@ -56,7 +56,7 @@ impl<Place: Eq + Hash> Limits<Place> {
     }
 
     /// The events held back in windows that are over. Must be called before [`Self::admits`].
-    pub fn over(&mut self, now: Instant) -> Vec<HeldBack> {
+    pub(crate) fn over(&mut self, now: Instant) -> Vec<HeldBack> {
         let over = |window: &&mut Window| window.until <= now && window.held_back > 0;
         let taken = |window: &mut Window| {
             let count = std::mem::take(&mut window.held_back);

@@ -16,12 +16,12 @@ use crate::escape::{escaped, push_field};
 use crate::time::{now_ms, rfc3339};
 
 /// A pipe takes so many bytes at once or none (pipe(7), `PIPE_BUF`).
-pub const FRAME_MAX: usize = 4096;
+pub(crate) const FRAME_MAX: usize = 4096;
 
 const FRAMED: char = '\u{1}';
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
+pub(crate) struct Line {
     /// Milliseconds since 1970.
     pub ms: u64,
     pub level: Level,
@@ -33,7 +33,7 @@ pub struct Line {
 }
 
 /// The form of an event in a pipe.
-pub fn frame(level: Level, ms: u64, text: &str) -> String {
+pub(crate) fn frame(level: Level, ms: u64, text: &str) -> String {
     let letter = match level {
         Level::ERROR => 'E',
         Level::WARN => 'W',
@@ -48,7 +48,7 @@ pub fn frame(level: Level, ms: u64, text: &str) -> String {
 impl Line {
     /// Parses a line from the pipe of a process, without its `
     /// `. None if it is empty.
-    pub fn parse(process: &Arc<str>, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(process: &Arc<str>, bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes);
         let framed = text.strip_prefix(FRAMED).and_then(|framed| {
             let (letter, rest) = framed.split_once(' ')?;
@@ -70,7 +70,7 @@ impl Line {
     }
 
     /// The line in the form of a file.
-    pub fn format(&self, pool: &str) -> String {
+    pub(crate) fn format(&self, pool: &str) -> String {
         let mut line = format!("{} {:<5}", rfc3339(self.ms), self.level.as_str());
         push_field(&mut line, "pool", pool);
         // Writing to a string cannot fail.
@@ -79,7 +79,7 @@ impl Line {
     }
 
     /// Its approximate size in memory.
-    pub fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         size_of::<Self>() + self.text.len()
     }
 }

@@ -18,14 +18,14 @@ pub fn utc_fields(at: i64) -> (i64, [i64; 5]) {
 }
 
 /// Milliseconds since 1970 in the form of RFC 3339, in UTC.
-pub fn rfc3339(ms: u64) -> String {
+pub(crate) fn rfc3339(ms: u64) -> String {
     let (year, [month, day, hour, minute, second]) = utc_fields((ms / 1000).cast_signed());
     let ms = ms % 1000;
     format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
 /// Now, in milliseconds since 1970.
-pub fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -88,7 +88,7 @@ pub struct Next<T> {
 
 /// Requests that wait for their turn.
 #[derive(Clone, Debug)]
-pub struct Turns<T> {
+pub(crate) struct Turns<T> {
     only: Option<(Sender, T)>,
     /// Users with requests, the next one first.
     ring: VecDeque<u32>,
@@ -104,16 +104,16 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len + usize::from(self.only.is_some())
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     #[inline]
-    pub fn push(&mut self, sender: Sender, request: T) {
+    pub(crate) fn push(&mut self, sender: Sender, request: T) {
         if self.is_empty() {
             self.only = Some((sender, request));
             return;
@@ -140,7 +140,7 @@ impl<T> Turns<T> {
     /// The next request of a user that may go on, or one that goes first. After `None` there is
     /// none until another request is pushed or another user may go on.
     #[inline]
-    pub fn pop(
+    pub(crate) fn pop(
         &mut self,
         may_go_on: impl Fn(u32) -> bool,
         goes_first: impl FnMut(&T) -> bool,

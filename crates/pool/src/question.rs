@@ -17,7 +17,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    pub fn has_asked_all(&self) -> bool {
+    pub(crate) fn has_asked_all(&self) -> bool {
         matches!(self.round, Round::Pull { at } if at == self.order.len())
     }
 }

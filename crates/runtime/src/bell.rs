@@ -21,13 +21,13 @@ const DRAINS_MAX: u32 = 4;
 
 /// Both ends, as the supervisor makes and keeps them.
 #[derive(Debug)]
-pub struct Bell {
+pub(crate) struct Bell {
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
 impl Bell {
-    pub fn new() -> Result<Self, FleetError> {
+    pub(crate) fn new() -> Result<Self, FleetError> {
         let doing = "make a bell";
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(system(doing))?;
@@ -36,30 +36,30 @@ impl Bell {
     }
 
     /// Takes over a bell that an earlier supervisor has made.
-    pub fn adopt(reader: OwnedFd, writer: OwnedFd) -> Self {
+    pub(crate) fn adopt(reader: OwnedFd, writer: OwnedFd) -> Self {
         Self { reader, writer }
     }
 
     /// The writing end, for the next supervisor.
-    pub fn writer(&self) -> BorrowedFd<'_> {
+    pub(crate) fn writer(&self) -> BorrowedFd<'_> {
         self.writer.as_fd()
     }
 
     /// A new writing end for one process that rings.
-    pub fn new_writer(&self) -> Result<OwnedFd, FleetError> {
+    pub(crate) fn new_writer(&self) -> Result<OwnedFd, FleetError> {
         let path = format!("/proc/self/fd/{}", self.writer.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         open(path, flags, Mode::empty()).map_err(system("share a bell"))
     }
 
     /// The reading end, for the cell.
-    pub fn reader(&self) -> BorrowedFd<'_> {
+    pub(crate) fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 }
 
 /// Removes all rings so far.
-pub fn drain(reader: &OwnedFd) {
+pub(crate) fn drain(reader: &OwnedFd) {
     let mut bytes = [0; PIPE_BYTES];
     for _ in 0..DRAINS_MAX {
         // An error means that it is empty.

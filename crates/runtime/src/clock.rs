@@ -7,19 +7,19 @@ use warren_base::{Instant, Timestamp};
 use warren_cell::Clock;
 
 /// Monotonic time, the same in every process of the machine.
-pub fn monotonic() -> Instant {
+pub(crate) fn monotonic() -> Instant {
     let now = clock_gettime(ClockId::Monotonic);
     Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Wall-clock time.
-pub fn wall() -> Timestamp {
+pub(crate) fn wall() -> Timestamp {
     let now = clock_gettime(ClockId::Realtime);
     Timestamp::from_parts(now.tv_sec, now.tv_nsec as u32)
 }
 
 /// Both clocks.
-pub fn both() -> Clock {
+pub(crate) fn both() -> Clock {
     Clock { monotonic: monotonic(), wall: wall() }
 }
 
@@ -30,13 +30,13 @@ const OFFSET_FOR: Duration = Duration::from_millis(1);
 /// Both clocks for the price of one: wall-clock time is monotonic time plus an offset, which is
 /// measured every [`OFFSET_FOR`]. A step of the wall clock shows up to that late.
 #[derive(Debug, Default)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     offset: i64,
     until: Instant,
 }
 
 impl Clocks {
-    pub fn look(&mut self) -> Clock {
+    pub(crate) fn look(&mut self) -> Clock {
         let now = monotonic();
         if now >= self.until {
             self.offset = wall().0 - now.0 as i64;

@@ -103,7 +103,7 @@ const FCNTL_COMMANDS: &[libc::c_int] = &[
 ];
 
 /// Gives up the rights that a cell does not need. The process has one thread.
-pub fn confine() -> Result<(), FleetError> {
+pub(crate) fn confine() -> Result<(), FleetError> {
     let parent = getppid();
     let is_roots = geteuid().is_root();
     if is_roots {
@@ -128,7 +128,7 @@ pub fn confine() -> Result<(), FleetError> {
 /// Gives up the rights that root's supervisor does not need. It keeps those to open the pool, to
 /// make, give away and guard the socket, whichever user owns them, and to have many descriptors in
 /// flight.
-pub fn limit_supervisor() -> Result<(), FleetError> {
+pub(crate) fn limit_supervisor() -> Result<(), FleetError> {
     if geteuid().is_root() {
         let kept = CapabilitySet::CHOWN
             | CapabilitySet::DAC_OVERRIDE

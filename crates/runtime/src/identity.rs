@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 /// The identity of a connected socket's peer.
-pub fn of_peer(socket: impl AsFd) -> io::Result<Identity> {
+pub(crate) fn of_peer(socket: impl AsFd) -> io::Result<Identity> {
     let cred = peer_cred(&socket)?;
     let mut groups = peer_groups(&socket)?;
     groups.sort_unstable();
@@ -78,7 +78,7 @@ fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
 
 /// Forbids processes that connect to this listener from now on to send descriptors
 /// (`SO_PASSRIGHTS`). False if the kernel is too old for that.
-pub fn refuse_descriptors(listener: impl AsFd) -> bool {
+pub(crate) fn refuse_descriptors(listener: impl AsFd) -> bool {
     /// The same on every architecture; Linux 6.16.
     const SO_PASSRIGHTS: libc::c_int = 83;
     let no: libc::c_int = 0;

@@ -27,14 +27,14 @@ const OF_A_FRONT: usize = 60;
 
 /// The descriptors that a fleet of so many cells needs to serve one client. While cells start, the
 /// descriptors of all links may be in flight.
-pub fn of_fleet(cells: usize) -> u64 {
+pub(crate) fn of_fleet(cells: usize) -> u64 {
     let links = cells * cells.saturating_sub(1) * PEER_DESCRIPTORS;
     let client = OF_A_CLIENT + cells + welcome_descriptors(cells);
     Reserve::of(cells).count() + (OWN + cells * OF_A_CELL + links + client) as u64
 }
 
 /// The descriptors of a front, whatever its fleet.
-pub fn of_front() -> u64 {
+pub(crate) fn of_front() -> u64 {
     (OF_A_FRONT + welcome_descriptors(CELLS_MAX)) as u64
 }
 

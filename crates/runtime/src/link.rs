@@ -269,18 +269,22 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub fn new(link: Link) -> Self {
+    pub(crate) fn new(link: Link) -> Self {
         Self { link, waiting: VecDeque::new(), is_short: false }
     }
 
     /// Sends now or later, in order. An error means that the receiver is dead or does not receive.
-    pub fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), OsError> {
+    pub(crate) fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), OsError> {
         self.send_shared(bytes, fds.into_iter().map(Arc::new).collect())
     }
 
     /// The same with descriptors that the caller also keeps: a packet that waits takes no other
     /// descriptor numbers.
-    pub fn send_shared(&mut self, bytes: Vec<u8>, fds: Vec<Arc<OwnedFd>>) -> Result<(), OsError> {
+    pub(crate) fn send_shared(
+        &mut self,
+        bytes: Vec<u8>,
+        fds: Vec<Arc<OwnedFd>>,
+    ) -> Result<(), OsError> {
         if self.waiting.len() >= QUEUE_MAX {
             return Err(OsError::NOBUFS);
         }
@@ -289,7 +293,7 @@ impl Outbox {
     }
 
     /// Sends packets until the receiver takes no more.
-    pub fn flush(&mut self) -> Result<(), OsError> {
+    pub(crate) fn flush(&mut self) -> Result<(), OsError> {
         while let Some((bytes, fds)) = self.waiting.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
             let sent = self.link.send(bytes, &borrowed, Wait::No);
@@ -304,18 +308,18 @@ impl Outbox {
     }
 
     /// Whether packets wait.
-    pub fn is_backed_up(&self) -> bool {
+    pub(crate) fn is_backed_up(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Whether packets wait for descriptors or memory instead of for the receiver. The caller
     /// flushes again after [`SHORTAGE_PAUSE`], because a poll does not show it.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.is_short
     }
 
     /// The events for which to poll the link.
-    pub fn poll_flags(&self) -> PollFlags {
+    pub(crate) fn poll_flags(&self) -> PollFlags {
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, self.is_backed_up() && !self.is_short);
         flags

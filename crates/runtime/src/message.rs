@@ -24,10 +24,10 @@ use crate::error::ErrorKind;
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub const CONTROL_VERSION: u32 = 9;
+pub(crate) const CONTROL_VERSION: u32 = 9;
 
 /// A path or an argument: bytes without NUL.
-pub type OsBytes = Box<[u8]>;
+pub(crate) type OsBytes = Box<[u8]>;
 
 /// A path that was received over a link.
 pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
@@ -36,7 +36,7 @@ pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
 
 /// The parameters of a fleet.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct FleetPlan {
+pub(crate) struct FleetPlan {
     /// The absolute path of the pool.
     pub pool: OsBytes,
     pub cells: u16,
@@ -52,7 +52,7 @@ pub struct FleetPlan {
 /// The names under which the keeper holds descriptors for the next supervisor. It does not
 /// interpret them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
-pub enum Kept {
+pub(crate) enum Kept {
     /// The locked pool, and another open file of it through which nothing was written.
     Pool,
     /// The journal that a supervisor writes for its successor.
@@ -74,7 +74,7 @@ pub enum Kept {
 
 /// A keeper's message to a supervisor that takes over.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct Handover {
+pub(crate) struct Handover {
     pub plan: FleetPlan,
     /// Token and number of every running process. The other processes that were started have ended.
     pub children: Vec<(u32, u32)>,
@@ -88,7 +88,7 @@ pub struct Handover {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum ToKeeper {
+pub(crate) enum ToKeeper {
     /// Start this program again with these arguments and the packet's one descriptor as its
     /// standard input. Answered by `Spawned` or `NotSpawned`. The log calls the process `name`.
     Spawn { token: u32, name: Box<[u8]>, args: Vec<OsBytes> },
@@ -109,7 +109,7 @@ pub enum ToKeeper {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum FromKeeper {
+pub(crate) enum FromKeeper {
     /// The first message.
     Begin(FleetPlan),
     /// The first message to a supervisor whose predecessor died.
@@ -143,7 +143,7 @@ pub enum FromKeeper {
 
 /// Between the process that starts a fleet in the background and its keeper.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum Launch {
+pub(crate) enum Launch {
     /// To the keeper, once.
     Begin {
         plan: FleetPlan,
@@ -163,7 +163,7 @@ pub enum Launch {
 
 /// The first packet to a cell, with the descriptors of [`START_DESCRIPTORS`]. [`ToCell`]s follow.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct CellStart {
+pub(crate) struct CellStart {
     pub id: CellId,
     pub epoch: Epoch,
     pub cells: u16,
@@ -193,7 +193,7 @@ pub struct CellStart {
 
 /// The state of a cell's op log at the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
-pub struct LogStart {
+pub(crate) struct LogStart {
     pub start: BlockNo,
     pub blocks: u64,
     /// Where the log begins. It is empty, unless the cell has had a process before.
@@ -203,29 +203,29 @@ pub struct LogStart {
 
 /// Chunks as runs: the first chunk of each and their number. A large pool is mostly free.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct Runs(Vec<(u64, u64)>);
+pub(crate) struct Runs(Vec<(u64, u64)>);
 
 impl Runs {
     /// `chunks` must ascend.
-    pub fn of(chunks: &[u64]) -> Self {
+    pub(crate) fn of(chunks: &[u64]) -> Self {
         let runs = chunks.chunk_by(|a, b| a + 1 == *b);
         Self(runs.map(|run| (run[0], run.len() as u64)).collect())
     }
 
-    pub fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|&(first, count)| first..first + count)
     }
 }
 
 /// Descriptors with a [`CellStart`]: the locked pool, an open file of the pool for this cell alone,
 /// the shard map (read-only), frames, the reading end of its bell, its vitals.
-pub const START_DESCRIPTORS: usize = 6;
+pub(crate) const START_DESCRIPTORS: usize = 6;
 
 /// The way to a peer. Its descriptors: a writing end of the peer's bell, the peer's vitals
 /// (read-only), the segment that this cell writes for the peer, the one that the peer writes for it
 /// (read-only).
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct PeerRoute {
+pub(crate) struct PeerRoute {
     pub peer: CellId,
     /// Messages of an earlier epoch of the peer are refused.
     pub epoch: Epoch,
@@ -238,7 +238,7 @@ pub struct PeerRoute {
 /// From the supervisor to a cell, after its [`CellStart`]. It carries no capability: the supervisor
 /// hands them out, and no other process has the other end of the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum ToCell {
+pub(crate) enum ToCell {
     /// The orders to a process count from 0. A supervisor that has taken over may send one again;
     /// the cell drops it.
     Order { number: u64, order: Order },
@@ -251,7 +251,7 @@ pub enum ToCell {
 
 /// From a cell to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum FromCell {
+pub(crate) enum FromCell {
     /// A message to the mailbox `/supervisor`. The reports of a process count from 0.
     Report { capability: Capability, epoch: Epoch, number: u64, report: Report },
     /// The final message of a cell that cannot continue. It carries no capability, because a cell
@@ -260,14 +260,14 @@ pub enum FromCell {
 }
 
 /// Descriptors with a [`PeerRoute`].
-pub const PEER_DESCRIPTORS: usize = 4;
+pub(crate) const PEER_DESCRIPTORS: usize = 4;
 
 /// Descriptors with an `Order::Admit` to a cell: the client's segment (read-only) and the cell's
 /// segment for the client (writable).
-pub const ADMIT_DESCRIPTORS: usize = 2;
+pub(crate) const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum ControlRequest {
+pub(crate) enum ControlRequest {
     /// Applies for admission. A `front` names uid and gid with every request, and `mounted` is its
     /// mount point.
     Enter {
@@ -309,13 +309,13 @@ pub enum Leave {
 }
 
 /// The longest path of a mount that is remembered, `PATH_MAX` of Linux.
-pub const MOUNTED_MAX: usize = 4096;
+pub(crate) const MOUNTED_MAX: usize = 4096;
 
 /// Bytes of [`ControlRequest::InUse`] that are passed on.
-pub const IN_USE_MAX: usize = 4096;
+pub(crate) const IN_USE_MAX: usize = 4096;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub enum ControlReply {
+pub(crate) enum ControlReply {
     Refused {
         version: u32,
         errno: i32,
@@ -370,15 +370,15 @@ pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
 
 /// Bytes of JSON in one [`ControlReply::Status`].
-pub const STATUS_PART_MAX: usize = 16 * 1024;
+pub(crate) const STATUS_PART_MAX: usize = 16 * 1024;
 
 const _: () = assert!(STATUS_PART_MAX + 64 <= crate::link::INLINE_MAX);
 
 /// Bytes of a client's segment for the last call of every slot.
-pub const FLIGHTS_LEN: usize = 4096;
+pub(crate) const FLIGHTS_LEN: usize = 4096;
 
 /// Descriptors with a `Welcome`.
-pub const fn welcome_descriptors(cells: usize) -> usize {
+pub(crate) const fn welcome_descriptors(cells: usize) -> usize {
     2 + 3 * cells
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Sends `READY=1`. Without the variable, or if no process listens, nothing happens.
-pub fn ready() {
+pub(crate) fn ready() {
     if let Some(path) = std::env::var_os("NOTIFY_SOCKET") {
         // Only the service manager that set the variable depends on it, and it notices a failure.
         let _ = send(&path, b"READY=1\n");

@@ -22,33 +22,33 @@ const _: () = assert!(FOR_PRIVILEGED < FOR_FLEET);
 
 /// The number of descriptors that clients must leave to a fleet.
 #[derive(Clone, Copy, Debug)]
-pub struct Reserve(u64);
+pub(crate) struct Reserve(u64);
 
 impl Reserve {
     /// A starting cell gets a link to each other cell. The supervisor holds the other ends until
     /// these cells are sent them.
-    pub fn of(cells: usize) -> Self {
+    pub(crate) fn of(cells: usize) -> Self {
         Self(FOR_FLEET + (cells * PEER_DESCRIPTORS) as u64)
     }
 
-    pub fn count(self) -> u64 {
+    pub(crate) fn count(self) -> u64 {
         self.0
     }
 
     /// Whether a descriptor that was opened for a connection is in the reserve.
-    pub fn has(self, fd: impl AsFd) -> bool {
+    pub(crate) fn has(self, fd: impl AsFd) -> bool {
         !is_left(number_of(fd), self.0)
     }
 
     /// Whether it is in the part of the reserve that not even an administrator's client may use.
-    pub fn needs(self, fd: impl AsFd) -> bool {
+    pub(crate) fn needs(self, fd: impl AsFd) -> bool {
         !is_left(number_of(fd), self.0 - FOR_PRIVILEGED)
     }
 
     /// Whether so many descriptors may be in flight to clients that do not read. A user who is not
     /// root can have as many in flight as its process may have open; beyond that it can send none
     /// at all, not even to cells and the keeper (`ETOOMANYREFS`).
-    pub fn lets_send(self, count: usize) -> bool {
+    pub(crate) fn lets_send(self, count: usize) -> bool {
         is_left(count as u64, self.0)
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct Silence {
 
 impl Silence {
     /// For the fleet at the other end of this socket.
-    pub fn of(socket: &impl AsFd) -> Self {
+    pub(crate) fn of(socket: &impl AsFd) -> Self {
         let listener = identity::of_peer(socket).ok();
         let pid = listener.and_then(|listener| u32::try_from(listener.pid).ok());
         // 0 means that it is in an invisible process namespace.
@@ -100,7 +100,7 @@ impl Silence {
     }
 
     /// Adds it to what is known already.
-    pub fn status(self, known: FleetStatus) -> FleetStatus {
+    pub(crate) fn status(self, known: FleetStatus) -> FleetStatus {
         let pid_of = |process: &Option<Process>| process.as_ref().map_or(0, |process| process.pid);
         let cell = |process: &Process| CellStatus {
             cell: process.number.unwrap_or_default(),

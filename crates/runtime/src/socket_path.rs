@@ -34,7 +34,7 @@ const ENTRIES_MAX: usize = 4096;
 
 /// A possible socket of a fleet, and the only user that it can belong to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SocketPath {
+pub(crate) struct SocketPath {
     pub path: PathBuf,
     /// The user that must listen there.
     pub uid: u32,
@@ -42,7 +42,7 @@ pub struct SocketPath {
 
 /// Identifies a pool independently of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PoolId {
+pub(crate) struct PoolId {
     device: u64,
     inode: u64,
     /// The owner of the pool file, who may serve it besides root and this process's user.
@@ -53,7 +53,7 @@ pub struct PoolId {
 
 impl PoolId {
     /// The pool at this path.
-    pub fn of(pool: &Path) -> Result<Self, FleetError> {
+    pub(crate) fn of(pool: &Path) -> Result<Self, FleetError> {
         let found = fs::metadata(pool).map_err(|e| FleetError::opening(pool, &e))?;
         let (kind, owner) = (found.file_type(), found.uid());
         // The group of a block device may write to every file system of the machine, so it does not
@@ -69,7 +69,7 @@ impl PoolId {
     }
 
     /// Whether root alone may write to it.
-    pub fn is_roots(self) -> bool {
+    pub(crate) fn is_roots(self) -> bool {
         self.owner == 0 && !self.is_shared
     }
 
@@ -79,7 +79,7 @@ impl PoolId {
 
     /// Every place where a fleet of this pool may have its socket, the most likely first. A fleet
     /// of a user who is neither root nor the pool's owner is found by that user alone.
-    pub fn sockets(self) -> Vec<SocketPath> {
+    pub(crate) fn sockets(self) -> Vec<SocketPath> {
         let mut sockets: Vec<SocketPath> = Vec::new();
         for uid in [uid(), self.owner, 0] {
             for directory in
@@ -95,7 +95,7 @@ impl PoolId {
     }
 
     /// Where this process, for its fleet, makes the socket: the first directory that is usable.
-    pub fn make_socket_path(self, clients: Clients) -> Result<PathBuf, FleetError> {
+    pub(crate) fn make_socket_path(self, clients: Clients) -> Result<PathBuf, FleetError> {
         let mut candidates = directories(uid());
         if clients.are_others() && uid() != 0 {
             // Only the last directory is not in a directory that is closed to other users.
@@ -114,7 +114,7 @@ impl PoolId {
 
 /// The sockets of all fleets of this user; for root, of all users. A user with too many sockets is
 /// shown in part.
-pub fn all_sockets() -> Vec<SocketPath> {
+pub(crate) fn all_sockets() -> Vec<SocketPath> {
     let mut places: Vec<(u32, PathBuf)> =
         directories(uid()).into_iter().map(|directory| (uid(), directory)).collect();
     if uid() == 0 {

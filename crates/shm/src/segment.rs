@@ -51,13 +51,13 @@ pub enum SegmentKind {
 
 /// Offsets in every segment's header.
 pub(crate) mod header {
-    pub const MAGIC: usize = 0;
-    pub const VERSION: usize = 8;
-    pub const KIND: usize = 12;
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const VERSION: usize = 8;
+    pub(crate) const KIND: usize = 12;
     /// Slots of a client; in a peer's segment, the receiving cell.
-    pub const EXTRA: usize = 16;
-    pub const CELL: usize = 20;
-    pub const EPOCH: usize = 24;
+    pub(crate) const EXTRA: usize = 16;
+    pub(crate) const CELL: usize = 20;
+    pub(crate) const EPOCH: usize = 24;
 }
 
 /// Writes a segment's header, magic last.

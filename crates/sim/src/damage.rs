@@ -28,7 +28,7 @@ const BITS_MAX: u64 = 3;
 
 /// What a seed damages, and when.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     pub rng: Rng,
     pub how: How,
     /// In 1,000 of a run, or of a life.
@@ -40,7 +40,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn draw(seed: u64) -> Self {
+    pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x6461_6d61_6765);
         let (on_device, other) =
             ([How::Slots, How::Root, How::Node, How::Node], [How::Record, How::Apply]);
@@ -55,7 +55,7 @@ impl Plan {
 }
 
 /// Damages a shard of a fleet that runs. Its cell may be killed then. Returns whether it was done.
-pub fn strike<W: Surroundings>(world: &mut W, plan: &mut Plan) -> bool {
+pub(crate) fn strike<W: Surroundings>(world: &mut W, plan: &mut Plan) -> bool {
     let fleet = world.fleet_mut();
     if plan.how != How::Record {
         let shard = damage(fleet, plan.how, &[], &mut plan.rng);
@@ -86,7 +86,12 @@ fn kill<W: Surroundings>(world: &mut W, cell: CellId) -> bool {
 }
 
 /// Damages a shard. Nothing happens if there is none that it can be done to.
-pub fn damage<H>(fleet: &mut Fleet<H>, how: How, logs: &[Log], rng: &mut Rng) -> Option<ShardId> {
+pub(crate) fn damage<H>(
+    fleet: &mut Fleet<H>,
+    how: How,
+    logs: &[Log],
+    rng: &mut Rng,
+) -> Option<ShardId> {
     let shard = match how {
         How::Slots | How::Root | How::Node => damage_device(fleet, how, rng)?,
         How::Record => alter_record(fleet, logs, rng)?,
@@ -232,7 +237,7 @@ fn refuse_decided<H>(fleet: &mut Fleet<H>, rng: &mut Rng) -> Option<ShardId> {
 
 /// What the directories of a shard have led to, as its trees on the device say. An older root slot
 /// may be all that is left.
-pub fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
+pub(crate) fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
     let Ok((ledger, _)) = load_ledger(&fleet.disk) else { return BTreeSet::new() };
     let layout = &ledger.superblock().layout;
     let roots = [0, 1].map(|copy| {
@@ -259,7 +264,7 @@ pub fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
 
 /// Whether what fsck has found is of the shard, or of what it shares with others: names and links.
 /// `is_tied`: a directory of the shard leads there, or has led there.
-pub fn explains(
+pub(crate) fn explains(
     shard: ShardId,
     finding: &Finding,
     all: &[Finding],

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 
 /// A small, fast hasher (one wide multiplication per word, as in wyhash).
 #[derive(Default)]
-pub struct Mix(u64);
+pub(crate) struct Mix(u64);
 
 impl Mix {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -47,7 +47,7 @@ impl Hasher for Mix {
 
 /// Makes [`Mix`] the hasher of a map.
 #[derive(Clone, Copy, Default)]
-pub struct Fixed;
+pub(crate) struct Fixed;
 
 impl BuildHasher for Fixed {
     type Hasher = Mix;

@@ -15,20 +15,20 @@
 //! order of their causes.
 
 mod adopt;
-pub mod disk;
+pub(crate) mod disk;
 mod drive;
-pub mod image;
-pub mod incident;
+pub(crate) mod image;
+pub(crate) mod incident;
 mod io;
 mod kill;
-pub mod lanes;
+pub(crate) mod lanes;
 mod link;
 mod memory;
 mod process;
 mod queue;
 mod sparse;
 mod start;
-pub mod trace;
+pub(crate) mod trace;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -41,25 +41,25 @@ use warren_proto::{Answered, CapabilityKey, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
 use disk::Disk;
-pub use drive::{check_named, happen_next, notify_supervisor};
+pub(crate) use drive::{check_named, happen_next, notify_supervisor};
 use incident::Incidents;
 use io::{InFlight, Supervised};
-pub use kill::kill_cell;
+pub(crate) use kill::kill_cell;
 use lanes::ClientMemory;
 use link::Link;
 use process::Slots;
 use queue::EventQueue;
-pub use start::{has_replaced_all, load_ledger};
+pub(crate) use start::{has_replaced_all, load_ledger};
 use trace::Trace;
 
 /// The wall-clock time at which virtual time begins.
-pub const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
+pub(crate) const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
 /// The version of the only shard map in a life of the fleet.
-pub const MAP_VERSION: MapVersion = MapVersion(1);
+pub(crate) const MAP_VERSION: MapVersion = MapVersion(1);
 
 /// The world around a fleet. [`happen_next`] applies every event with it.
-pub trait Surroundings: Sized {
+pub(crate) trait Surroundings: Sized {
     /// The world's own events, besides those of the fleet.
     type Own: fmt::Debug;
 
@@ -101,11 +101,11 @@ pub trait Surroundings: Sized {
 }
 
 /// The key of all fleets' inode capabilities.
-pub const KEY: CapabilityKey = CapabilityKey([0x7761_7272_656e, 0x006b_6579]);
+pub(crate) const KEY: CapabilityKey = CapabilityKey([0x7761_7272_656e, 0x006b_6579]);
 
 /// All events.
 #[derive(Debug)]
-pub enum Happening<H> {
+pub(crate) enum Happening<H> {
     Request {
         cell: CellId,
         from: SlotRef,
@@ -182,7 +182,7 @@ pub enum Happening<H> {
 
 /// The slowest message and I/O, in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     pub message: u64,
     pub io: u64,
 }
@@ -212,7 +212,7 @@ pub struct Faults {
 type Frame = Box<[u8; BLOCK_SIZE]>;
 
 /// A cell and its part of the machine. The cell is taken out while it runs.
-pub struct CellHost {
+pub(crate) struct CellHost {
     pub cell: Option<Cell>,
     pub epoch: Epoch,
     /// Frames of its cache. Those of the log's image lie behind them.
@@ -249,7 +249,7 @@ struct SupervisorHost {
 }
 
 /// The machine of a fleet. `H` are the world's own events.
-pub struct Fleet<H> {
+pub(crate) struct Fleet<H> {
     pub rng: Rng,
     pub now: Instant,
     pub queue: EventQueue<Happening<H>>,
@@ -295,11 +295,11 @@ pub struct Fleet<H> {
 impl<H> Fleet<H> {
     /// Whether a flush or a write of the supervisor has failed, or a log stays full: then the fleet
     /// refuses changes.
-    pub const fn may_be_read_only(&self) -> bool {
+    pub(crate) const fn may_be_read_only(&self) -> bool {
         self.supervisor_faults > 0 || self.flush_failed_at.is_some() || self.is_stuck
     }
 
-    pub fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
+    pub(crate) fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
         Self {
             rng,
             now: Instant(1),
@@ -337,7 +337,7 @@ impl<H> Fleet<H> {
         &mut self.cells[usize::from(id.0)]
     }
 
-    pub fn supervisor(&self) -> &Supervisor {
+    pub(crate) fn supervisor(&self) -> &Supervisor {
         self.supervisor.supervisor.as_ref().expect("between two events")
     }
 
@@ -348,23 +348,23 @@ impl<H> Fleet<H> {
     }
 
     /// Whether the supervisor gives a lost cell a successor.
-    pub fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         let stage = self.supervisor().stage();
         matches!(stage, Stage::Serving | Stage::Expelling | Stage::LastCheckpoint { .. })
     }
 
     /// The owner of a shard.
-    pub fn owner(&self, shard: warren_base::ShardId) -> CellId {
+    pub(crate) fn owner(&self, shard: warren_base::ShardId) -> CellId {
         self.map[usize::from(shard.0)]
     }
 
     /// The epoch of the cell's process, or of the one that is to start.
-    pub fn epoch(&self, id: CellId) -> Epoch {
+    pub(crate) fn epoch(&self, id: CellId) -> Epoch {
         self.cells[usize::from(id.0)].epoch
     }
 
     /// Ends all faults, also those of I/O in flight.
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.faults = Faults::default();
         for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
             request.heal();
@@ -373,12 +373,12 @@ impl<H> Fleet<H> {
     }
 
     /// Whether no event is left at this time.
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.queue.next_at().is_none_or(|at| at > self.now)
     }
 
     /// The next place in the order of events.
-    pub fn place(&mut self) -> u64 {
+    pub(crate) fn place(&mut self) -> u64 {
         self.take_places(1)
     }
 
@@ -389,20 +389,20 @@ impl<H> Fleet<H> {
         first
     }
 
-    pub fn wall(&self) -> Timestamp {
+    pub(crate) fn wall(&self) -> Timestamp {
         Timestamp(EPOCH.0 + self.now.0 as i64)
     }
 
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         Clock { monotonic: self.now, wall: self.wall() }
     }
 
-    pub fn plan(&mut self, nanos: u64, happening: Happening<H>) {
+    pub(crate) fn plan(&mut self, nanos: u64, happening: Happening<H>) {
         self.queue.plan(Instant(self.now.0 + nanos), happening);
     }
 
     /// Sends a request to the slot's cell.
-    pub fn plan_request(
+    pub(crate) fn plan_request(
         &mut self,
         cell: CellId,
         from: SlotRef,
@@ -413,7 +413,7 @@ impl<H> Fleet<H> {
         self.plan(delay, Happening::Request { cell, from, header, request });
     }
 
-    pub fn message_delay(&mut self) -> u64 {
+    pub(crate) fn message_delay(&mut self) -> u64 {
         self.delay(self.pace.message)
     }
 
@@ -437,22 +437,22 @@ impl<H> Fleet<H> {
         chance > 0 && self.rng.chance(chance, of)
     }
 
-    pub fn count(&mut self, what: &'static str) {
+    pub(crate) fn count(&mut self, what: &'static str) {
         self.trace.count(what);
     }
 
     /// Counts it if a flush has failed before.
-    pub fn count_after_loss(&mut self, what: &'static str) {
+    pub(crate) fn count_after_loss(&mut self, what: &'static str) {
         if self.flush_failed_at.is_some() {
             self.count(what);
         }
     }
 
-    pub fn note(&mut self, text: &dyn fmt::Debug) {
+    pub(crate) fn note(&mut self, text: &dyn fmt::Debug) {
         self.trace.note(self.now, text);
     }
 
-    pub fn fail(&mut self, rule: String) {
+    pub(crate) fn fail(&mut self, rule: String) {
         self.failure.get_or_insert(rule);
     }
 }
@@ -461,11 +461,11 @@ impl<H> Fleet<H> {
 static UNFILLED: [u8; BLOCK_SIZE] = [0xc3; BLOCK_SIZE];
 
 impl CellHost {
-    pub fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
+    pub(crate) fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].as_deref().unwrap_or(&UNFILLED)
     }
 
-    pub fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
+    pub(crate) fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
         self.frames[frame.0 as usize].get_or_insert_with(|| Box::new(UNFILLED))
     }
 

@@ -64,7 +64,7 @@ pub(crate) struct Admissions {
 impl Admissions {
     /// Admits an applicant, or returns why not. The order goes to the `living` of all `cells`;
     /// the successors of the others receive it when they start.
-    pub fn connect(
+    pub(crate) fn connect(
         &mut self,
         (cells, living): (CellSet, CellSet),
         connection: ConnectionNo,
@@ -85,7 +85,7 @@ impl Admissions {
 
     /// How many of the requested slots the applicant can have, at least one, or why it cannot be a
     /// client.
-    pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
+    pub(crate) fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
         let requested = usize::from(applicant.slots);
         if requested == 0
             || requested > SLOTS_MAX
@@ -117,7 +117,7 @@ impl Admissions {
         Ok(requested.min(SLOTS_OF_USER_MAX.saturating_sub(slots)).max(1) as u16)
     }
 
-    pub fn admitted(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
+    pub(crate) fn admitted(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
         if self.acknowledged(from, client, ClientState::Admitting) {
             if let Some(known) = self.clients.get_mut(&client) {
                 known.state = ClientState::Admitted;
@@ -126,7 +126,7 @@ impl Admissions {
         }
     }
 
-    pub fn hangup(
+    pub(crate) fn hangup(
         &mut self,
         (cells, living): (CellSet, CellSet),
         client: ClientId,
@@ -140,7 +140,7 @@ impl Admissions {
         }
     }
 
-    pub fn expelled(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
+    pub(crate) fn expelled(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
         if self.acknowledged(from, client, ClientState::Expelling) {
             self.clients.remove(&client);
             effects.push(Effect::ForgetClient { client });
@@ -148,13 +148,13 @@ impl Admissions {
     }
 
     /// The cell is lost, and with it what it had acknowledged.
-    pub fn lost(&mut self, cell: CellId) {
+    pub(crate) fn lost(&mut self, cell: CellId) {
         let waiting = |client: &&mut Client| client.state != ClientState::Admitted;
         self.clients.values_mut().filter(waiting).for_each(|client| client.waiting.insert(cell));
     }
 
     /// Sends all clients to a successor of the cell.
-    pub fn introduce(&self, cell: CellId, effects: &mut Vec<Effect>) {
+    pub(crate) fn introduce(&self, cell: CellId, effects: &mut Vec<Effect>) {
         for (client, known) in &self.clients {
             let order = admit(*client, &known.applicant);
             effects.push(Effect::Send { to: cell, order });
@@ -164,7 +164,7 @@ impl Admissions {
         }
     }
 
-    pub fn expel_all(&mut self, cells: (CellSet, CellSet), effects: &mut Vec<Effect>) {
+    pub(crate) fn expel_all(&mut self, cells: (CellSet, CellSet), effects: &mut Vec<Effect>) {
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {
             self.hangup(cells, client, effects);
@@ -182,19 +182,19 @@ impl Admissions {
     }
 
     /// A cell that has not acknowledged the order for some client.
-    pub fn waits_for(&self) -> Option<CellId> {
+    pub(crate) fn waits_for(&self) -> Option<CellId> {
         self.clients.values().find_map(|known| known.waiting.iter().next())
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
-    pub fn applicant(&self, client: ClientId) -> Option<&Applicant> {
+    pub(crate) fn applicant(&self, client: ClientId) -> Option<&Applicant> {
         self.clients.get(&client).map(|known| &known.applicant)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
         self.clients.iter().map(|(client, known)| (*client, known))
     }
 }

@@ -25,7 +25,7 @@ use crate::event::{Failure, Verdict};
 
 /// How long an alarm counts. A damaged process is found again sooner than this, and two faults of
 /// a machine are rarely so close together.
-pub const ALARM_WINDOW: Duration = Duration::from_secs(60);
+pub(crate) const ALARM_WINDOW: Duration = Duration::from_secs(60);
 
 /// So many alarms within the window cannot come from one process: the same number as the
 /// successors that are started in a row.
@@ -51,7 +51,7 @@ pub(crate) struct Alarms {
 impl Alarms {
     /// A process raises an alarm against a running process of another cell. Returns the process to
     /// end, `None` if one of the two is being ended already, or the failure if there were too many.
-    pub fn raise(
+    pub(crate) fn raise(
         &mut self,
         at: Instant,
         by: Process,

@@ -48,26 +48,26 @@ pub(crate) type AllWritten = Result<(), Errno>;
 
 impl Barrier {
     /// `number` is the last checkpoint on the device.
-    pub const fn new(number: u64) -> Self {
+    pub(crate) const fn new(number: u64) -> Self {
         Self { number, requested: false, phase: Phase::Idle }
     }
 
-    pub const fn number(&self) -> u64 {
+    pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
     /// The number of a commit that no cell takes part in.
-    pub const fn skip(&mut self) -> u64 {
+    pub(crate) const fn skip(&mut self) -> u64 {
         self.number += 1;
         self.number
     }
 
-    pub const fn is_idle(&self) -> bool {
+    pub(crate) const fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
     }
 
     /// A cell whose reply the attempt waits for.
-    pub fn waits_for(&self) -> Option<CellId> {
+    pub(crate) fn waits_for(&self) -> Option<CellId> {
         match &self.phase {
             Phase::Draining { waiting } | Phase::Writing { waiting, .. } => waiting.iter().next(),
             Phase::Idle | Phase::Recording { .. } => None,
@@ -75,16 +75,16 @@ impl Barrier {
     }
 
     /// Requests an attempt that starts later than now.
-    pub const fn request(&mut self) {
+    pub(crate) const fn request(&mut self) {
         self.requested = true;
     }
 
-    pub const fn is_requested(&self) -> bool {
+    pub(crate) const fn is_requested(&self) -> bool {
         self.requested
     }
 
     /// Starts an attempt, which serves all requests until now.
-    pub fn start(&mut self, cells: CellSet) -> u64 {
+    pub(crate) fn start(&mut self, cells: CellSet) -> u64 {
         assert!(self.is_idle(), "one checkpoint at a time");
         self.number += 1;
         self.requested = false;
@@ -93,7 +93,7 @@ impl Barrier {
     }
 
     /// Whether the last cell has drained now.
-    pub fn drained(&mut self, cell: CellId, number: u64) -> bool {
+    pub(crate) fn drained(&mut self, cell: CellId, number: u64) -> bool {
         match &mut self.phase {
             Phase::Draining { waiting } if number == self.number => {
                 waiting.remove(cell) && waiting.is_empty()
@@ -102,12 +102,12 @@ impl Barrier {
         }
     }
 
-    pub fn write(&mut self, cells: CellSet) {
+    pub(crate) fn write(&mut self, cells: CellSet) {
         self.phase = Phase::Writing { waiting: cells, written: Vec::new(), failed: None };
     }
 
     /// Returns the result once the last cell has replied. The recording follows.
-    pub fn written(
+    pub(crate) fn written(
         &mut self,
         cell: CellId,
         number: u64,
@@ -130,7 +130,7 @@ impl Barrier {
     }
 
     /// The parts of all cells, while they are being recorded.
-    pub fn parts(&self) -> Option<&[(CellId, Written)]> {
+    pub(crate) fn parts(&self) -> Option<&[(CellId, Written)]> {
         match &self.phase {
             Phase::Recording { written } => Some(written),
             _ => None,
@@ -138,16 +138,16 @@ impl Barrier {
     }
 
     /// Whether cells have yet to reply: the attempt can be aborted.
-    pub const fn is_answering(&self) -> bool {
+    pub(crate) const fn is_answering(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. } | Phase::Writing { .. })
     }
 
-    pub const fn is_recording(&self) -> bool {
+    pub(crate) const fn is_recording(&self) -> bool {
         matches!(self.phase, Phase::Recording { .. })
     }
 
     /// The attempt has succeeded, failed or was aborted.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.phase = Phase::Idle;
     }
 }

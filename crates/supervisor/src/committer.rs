@@ -62,32 +62,32 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub const fn new(ledger: Ledger) -> Self {
+    pub(crate) const fn new(ledger: Ledger) -> Self {
         Self { ledger, step: Step::Idle, other: None, broken: None, last_io: 0 }
     }
 
     /// The committer of a supervisor that takes over. It is `broken` if the committer of its
     /// predecessor was, or if a flush has failed.
-    pub fn adopt(ledger: Ledger, broken: Option<Errno>) -> Self {
+    pub(crate) fn adopt(ledger: Ledger, broken: Option<Errno>) -> Self {
         Self { broken, ..Self::new(ledger) }
     }
 
-    pub const fn ledger(&self) -> &Ledger {
+    pub(crate) const fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    pub const fn broken(&self) -> Option<Errno> {
+    pub(crate) const fn broken(&self) -> Option<Errno> {
         self.broken
     }
 
     /// Records nothing more: a flush of another process has failed, so that nodes which a cell
     /// wrote may be lost, or the device refuses the writes of a cell.
-    pub fn break_off(&mut self, errno: Errno) {
+    pub(crate) fn break_off(&mut self, errno: Errno) {
         self.broken = self.broken.or(Some(errno));
     }
 
     /// Records what the cells wrote.
-    pub fn begin(
+    pub(crate) fn begin(
         &mut self,
         number: u64,
         clean: bool,
@@ -107,7 +107,7 @@ impl Committer {
     }
 
     /// Records that a fleet of so many cells has opened the pool.
-    pub fn open(&mut self, number: u64, cells: usize, effects: &mut Vec<Effect>) {
+    pub(crate) fn open(&mut self, number: u64, cells: usize, effects: &mut Vec<Effect>) {
         assert!(matches!(self.step, Step::Idle));
         self.start(self.ledger.opening(number, cells), effects);
     }
@@ -124,7 +124,7 @@ impl Committer {
 
     /// Writes the superblock to this copy, which is behind or damaged, or was not the one that
     /// committed.
-    pub fn write_copy(&mut self, copy: usize, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_copy(&mut self, copy: usize, effects: &mut Vec<Effect>) {
         let superblock = self.ledger.superblock();
         let (block, bytes) = (superblock.layout.superblock(copy), superblock.encode());
         let io = self.io();
@@ -132,7 +132,7 @@ impl Committer {
         self.other = Some(io);
     }
 
-    pub fn io_done(
+    pub(crate) fn io_done(
         &mut self,
         io: IoId,
         result: Result<(), Errno>,
@@ -180,14 +180,14 @@ impl Committer {
     }
 
     /// Flushes a last time, the other superblock included.
-    pub fn seal(&mut self, effects: &mut Vec<Effect>) -> Progress {
+    pub(crate) fn seal(&mut self, effects: &mut Vec<Effect>) -> Progress {
         assert!(matches!(self.step, Step::Idle));
         self.step = Step::Sealing(None);
         self.advance(effects)
     }
 
     /// Starts no more I/O. The I/O under way may be done or not.
-    pub fn halt(&mut self) {
+    pub(crate) fn halt(&mut self) {
         self.step = Step::Idle;
         self.other = None;
         self.broken = self.broken.or(Some(Errno::EIO));

@@ -47,50 +47,50 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Cells `0..epochs.len()`, all starting.
-    pub fn new(epochs: &[Epoch]) -> Self {
+    pub(crate) fn new(epochs: &[Epoch]) -> Self {
         let start = |&epoch| Member { epoch, state: CellState::Starting };
         Self { members: epochs.iter().map(start).collect() }
     }
 
     /// Whether the cell exists and this is its epoch.
-    pub fn is_current(&self, cell: CellId, epoch: Epoch) -> bool {
+    pub(crate) fn is_current(&self, cell: CellId, epoch: Epoch) -> bool {
         self.members.get(usize::from(cell.0)).is_some_and(|member| member.epoch == epoch)
     }
 
-    pub fn state(&self, cell: CellId) -> CellState {
+    pub(crate) fn state(&self, cell: CellId) -> CellState {
         self.members[usize::from(cell.0)].state
     }
 
-    pub fn set(&mut self, cell: CellId, state: CellState) {
+    pub(crate) fn set(&mut self, cell: CellId, state: CellState) {
         self.members[usize::from(cell.0)].state = state;
     }
 
-    pub fn epoch(&self, cell: CellId) -> Epoch {
+    pub(crate) fn epoch(&self, cell: CellId) -> Epoch {
         self.members[usize::from(cell.0)].epoch
     }
 
     /// A successor starts.
-    pub fn restart(&mut self, cell: CellId) -> Epoch {
+    pub(crate) fn restart(&mut self, cell: CellId) -> Epoch {
         let member = &mut self.members[usize::from(cell.0)];
         (member.epoch, member.state) = (Epoch(member.epoch.0 + 1), CellState::Starting);
         member.epoch
     }
 
-    pub fn all(&self) -> CellSet {
+    pub(crate) fn all(&self) -> CellSet {
         CellSet::first(self.members.len())
     }
 
     /// The cells whose processes run.
-    pub fn living(&self) -> CellSet {
+    pub(crate) fn living(&self) -> CellSet {
         self.with(CellState::is_running)
     }
 
     /// Cells that have yet to become ready, for the first time or again.
-    pub fn unready(&self) -> CellSet {
+    pub(crate) fn unready(&self) -> CellSet {
         self.with(|state| matches!(state, CellState::Starting | CellState::Lost))
     }
 
-    pub fn are_all_ready(&self) -> bool {
+    pub(crate) fn are_all_ready(&self) -> bool {
         self.with(|state| state == CellState::Ready) == self.all()
     }
 
@@ -104,7 +104,7 @@ impl Fleet {
         set
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (CellId, Member)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CellId, Member)> + '_ {
         self.members.iter().enumerate().map(|(cell, member)| (CellId(cell as u16), *member))
     }
 }

@@ -454,13 +454,13 @@ impl Ledger {
 
 impl Attempt {
     /// The blocks that must be durable before the superblock is written.
-    pub fn writes(&self) -> Vec<BlockWrite> {
+    pub(crate) fn writes(&self) -> Vec<BlockWrite> {
         let roots = self.root_blocks.iter().map(|(block, bytes)| (*block, bytes.clone()));
         let logs = (self.logs_place, self.logs.encode());
         self.region_pages.iter().cloned().chain(roots).chain([logs]).collect()
     }
 
-    pub const fn superblock(&self) -> &Superblock {
+    pub(crate) const fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 }

@@ -34,7 +34,7 @@ pub const SUCCESSORS_MAX: u32 = 12;
 
 /// After this time of service, the end of a cell has nothing to do with the state that it took
 /// over.
-pub const SERVES_MIN: Duration = Duration::from_secs(10);
+pub(crate) const SERVES_MIN: Duration = Duration::from_secs(10);
 
 /// Between the end of a successor that never served and the start of the next: the first such
 /// pause, and the longest.
@@ -73,7 +73,7 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    pub fn new(cells: usize) -> Self {
+    pub(crate) fn new(cells: usize) -> Self {
         Self {
             unacknowledged: BTreeMap::new(),
             failed: vec![0; cells],
@@ -84,7 +84,13 @@ impl Losses {
     }
 
     /// The cell's process is gone. `is_crash`: it was not killed.
-    pub fn ended(&mut self, cell: CellId, was_ready: bool, is_crash: bool, now: Instant) -> Ended {
+    pub(crate) fn ended(
+        &mut self,
+        cell: CellId,
+        was_ready: bool,
+        is_crash: bool,
+        now: Instant,
+    ) -> Ended {
         if was_ready && !(is_crash && self.ends_early(cell, now)) {
             self.has_served(cell);
             return Ended::Served;
@@ -96,7 +102,7 @@ impl Losses {
     }
 
     /// The cell waits for a successor, which starts when the `living` cells have acknowledged.
-    pub fn lost(&mut self, cell: CellId, living: CellSet) {
+    pub(crate) fn lost(&mut self, cell: CellId, living: CellSet) {
         // A lost cell acknowledges nothing any more.
         for waiting in self.unacknowledged.values_mut() {
             waiting.remove(cell);
@@ -105,14 +111,14 @@ impl Losses {
         self.uncounted = true;
     }
 
-    pub fn acknowledged(&mut self, by: CellId, lost: CellId) {
+    pub(crate) fn acknowledged(&mut self, by: CellId, lost: CellId) {
         if let Some(waiting) = self.unacknowledged.get_mut(&lost) {
             waiting.remove(by);
         }
     }
 
     /// A lost cell whose loss all cells have acknowledged, and whose successor need not wait.
-    pub fn next_due(&mut self, now: Instant) -> Option<CellId> {
+    pub(crate) fn next_due(&mut self, now: Instant) -> Option<CellId> {
         self.paused.retain(|_, until| *until > now);
         let is_due = |(cell, waiting): &(&CellId, &CellSet)| {
             waiting.is_empty() && !self.paused.contains_key(cell)
@@ -122,28 +128,28 @@ impl Losses {
 
     /// A successor of the cell starts. Returns the cells that are still lost: it must acknowledge
     /// their losses too.
-    pub fn start_successor(&mut self, cell: CellId) -> Vec<CellId> {
+    pub(crate) fn start_successor(&mut self, cell: CellId) -> Vec<CellId> {
         self.unacknowledged.remove(&cell);
         self.unacknowledged.values_mut().for_each(|waiting| waiting.insert(cell));
         self.unacknowledged.keys().copied().collect()
     }
 
     /// A process of the cell is ready, the first one or a successor.
-    pub fn ready(&mut self, cell: CellId, now: Instant) {
+    pub(crate) fn ready(&mut self, cell: CellId, now: Instant) {
         self.ready_at[usize::from(cell.0)] = now;
     }
 
     /// When the pauses of lost cells end.
-    pub fn pauses_until(&self) -> impl Iterator<Item = Instant> + '_ {
+    pub(crate) fn pauses_until(&self) -> impl Iterator<Item = Instant> + '_ {
         self.paused.values().copied()
     }
 
-    pub const fn is_uncounted(&self) -> bool {
+    pub(crate) const fn is_uncounted(&self) -> bool {
         self.uncounted
     }
 
     /// The free chunks have been counted.
-    pub const fn counted(&mut self) {
+    pub(crate) const fn counted(&mut self) {
         self.uncounted = false;
     }
 

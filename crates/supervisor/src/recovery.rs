@@ -30,13 +30,13 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub fn new(cells: CellSet) -> Self {
+    pub(crate) fn new(cells: CellSet) -> Self {
         let ends = vec![Lsn(0); cells.iter().count()];
         Self { ends, agreed: None, waiting: cells, claimed: Vec::new() }
     }
 
     /// A log ends, or is cut, here.
-    pub fn log_end(&mut self, cell: CellId, lsn: Lsn, all: CellSet) -> Option<Next> {
+    pub(crate) fn log_end(&mut self, cell: CellId, lsn: Lsn, all: CellSet) -> Option<Next> {
         let end = self.ends.get_mut(usize::from(cell.0))?;
         if !self.waiting.remove(cell) {
             return None;
@@ -54,7 +54,7 @@ impl Recovery {
     }
 
     /// A log is replayed, and its records claim these chunks.
-    pub fn replayed(&mut self, cell: CellId, chunks: Vec<u64>) -> Option<Next> {
+    pub(crate) fn replayed(&mut self, cell: CellId, chunks: Vec<u64>) -> Option<Next> {
         if !self.waiting.remove(cell) {
             return None;
         }

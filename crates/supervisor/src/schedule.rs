@@ -7,7 +7,7 @@ use warren_proto::Wire;
 
 /// Time from the end of a checkpoint to the start of the next that the timer starts. A power
 /// failure takes at most this much of what was not synced, as with ext4's commit interval.
-pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Default, Wire)]
 pub(crate) struct Schedule {
@@ -19,37 +19,37 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Starts the interval anew.
-    pub fn restart(&mut self, now: Instant) {
+    pub(crate) fn restart(&mut self, now: Instant) {
         self.next = now + CHECKPOINT_INTERVAL;
     }
 
-    pub const fn next(&self) -> Instant {
+    pub(crate) const fn next(&self) -> Instant {
         self.next
     }
 
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= self.next
     }
 
-    pub const fn succeed(&mut self, wall: Timestamp) {
+    pub(crate) const fn succeed(&mut self, wall: Timestamp) {
         self.succeeded += 1;
         self.last = Some(wall);
     }
 
-    pub const fn fail(&mut self) {
+    pub(crate) const fn fail(&mut self) {
         self.failed += 1;
     }
 
     /// When the last checkpoint succeeded.
-    pub const fn last(&self) -> Option<Timestamp> {
+    pub(crate) const fn last(&self) -> Option<Timestamp> {
         self.last
     }
 
-    pub const fn succeeded(&self) -> u64 {
+    pub(crate) const fn succeeded(&self) -> u64 {
         self.succeeded
     }
 
-    pub const fn failed(&self) -> u64 {
+    pub(crate) const fn failed(&self) -> u64 {
         self.failed
     }
 }

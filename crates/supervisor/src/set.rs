@@ -5,37 +5,37 @@ use warren_base::limits::CELLS_MAX;
 use warren_proto::Wire;
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Wire)]
-pub struct CellSet(u64);
+pub(crate) struct CellSet(u64);
 
 impl CellSet {
-    pub const EMPTY: Self = Self(0);
+    pub(crate) const EMPTY: Self = Self(0);
 
     /// Cells `0..cells`.
-    pub const fn first(cells: usize) -> Self {
+    pub(crate) const fn first(cells: usize) -> Self {
         assert!(cells <= CELLS_MAX);
         if cells == CELLS_MAX { Self(u64::MAX) } else { Self((1 << cells) - 1) }
     }
 
-    pub const fn insert(&mut self, cell: CellId) {
+    pub(crate) const fn insert(&mut self, cell: CellId) {
         self.0 |= 1 << cell.0;
     }
 
     /// Whether the cell was in the set.
-    pub const fn remove(&mut self, cell: CellId) -> bool {
+    pub(crate) const fn remove(&mut self, cell: CellId) -> bool {
         let was = self.contains(cell);
         self.0 &= !(1 << cell.0);
         was
     }
 
-    pub const fn contains(self, cell: CellId) -> bool {
+    pub(crate) const fn contains(self, cell: CellId) -> bool {
         self.0 & (1 << cell.0) != 0
     }
 
-    pub const fn is_empty(self) -> bool {
+    pub(crate) const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    pub fn iter(self) -> impl Iterator<Item = CellId> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = CellId> {
         (0..CELLS_MAX as u16).map(CellId).filter(move |&cell| self.contains(cell))
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct Stop {
 
 impl Stop {
     /// A request to end the fleet. Returns whether the end begins now.
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         loss: Loss,
         stage: Stage,
@@ -94,7 +94,7 @@ impl Stop {
     }
 
     /// A request for a trial. A trial that is wanted or under way serves this caller as well.
-    pub fn request_trial(
+    pub(crate) fn request_trial(
         &mut self,
         stage: Stage,
         broken: Option<Errno>,
@@ -111,18 +111,18 @@ impl Stop {
     }
 
     /// Whether a stop was requested while the pool was being opened. True once.
-    pub const fn take_early(&mut self) -> bool {
+    pub(crate) const fn take_early(&mut self) -> bool {
         std::mem::replace(&mut self.is_early, false)
     }
 
     /// Whether a checkpoint must start for a trial. If the checkpoint of a trial was aborted, the
     /// next one takes its place.
-    pub fn wants_trial(&self, stage: Stage) -> bool {
+    pub(crate) fn wants_trial(&self, stage: Stage) -> bool {
         stage == Stage::Serving && self.trial != Trial::None
     }
 
     /// The checkpoint of this number starts.
-    pub fn checkpoint_started(&mut self, stage: Stage, number: u64) {
+    pub(crate) fn checkpoint_started(&mut self, stage: Stage, number: u64) {
         if stage == Stage::Serving
             && let Trial::Wanted { ends } | Trial::UnderWay { ends, .. } = self.trial
         {
@@ -131,7 +131,7 @@ impl Stop {
     }
 
     /// The checkpoint of this number has ended. Returns whether the end of the fleet begins now.
-    pub fn checkpoint_ended(
+    pub(crate) fn checkpoint_ended(
         &mut self,
         number: u64,
         result: Result<(), Errno>,
@@ -152,16 +152,20 @@ impl Stop {
     }
 
     /// Clients are being expelled from now on.
-    pub fn begin(&mut self, now: Instant) {
+    pub(crate) fn begin(&mut self, now: Instant) {
         self.deadline = Some(now + STOP_MAX);
     }
 
-    pub const fn deadline(&self) -> Option<Instant> {
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
     /// The last checkpoint has failed. Returns whether the fleet ends all the same.
-    pub fn last_checkpoint_failed(&mut self, errno: Errno, effects: &mut Vec<Effect>) -> bool {
+    pub(crate) fn last_checkpoint_failed(
+        &mut self,
+        errno: Errno,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         if self.loss != Loss::Refused {
             return true;
         }
@@ -171,7 +175,7 @@ impl Stop {
     }
 
     /// The outcome of the fleet: its first failure, unless an administrator accepted it.
-    pub fn outcome(&self, failure: Option<Failure>) -> Result<(), Failure> {
+    pub(crate) fn outcome(&self, failure: Option<Failure>) -> Result<(), Failure> {
         match failure {
             Some(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
                 if self.loss == Loss::Accepted =>

@@ -36,7 +36,7 @@ pub const STOP_WAIT: Duration = Duration::from_secs(2);
 
 /// How long cells may take to write their dirty data when the fleet ends without a checkpoint: the
 /// dirty part of a cache of a GiB at 50 MB a second.
-pub const SAVE_WAIT: Duration = Duration::from_secs(20);
+pub(crate) const SAVE_WAIT: Duration = Duration::from_secs(20);
 
 /// What a supervisor is started with.
 pub struct Config {

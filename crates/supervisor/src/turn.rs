@@ -13,12 +13,12 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    pub fn push(&mut self, effect: Effect) {
+    pub(crate) fn push(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
     /// Sends an order to each of the cells.
-    pub fn send(&mut self, cells: CellSet, order: &Order) {
+    pub(crate) fn send(&mut self, cells: CellSet, order: &Order) {
         send(cells, order, self.effects);
     }
 }

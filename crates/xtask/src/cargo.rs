@@ -7,24 +7,27 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 /// The one program of all steps: as shipped, with the simulator in addition.
-pub fn build_release(root: &Path) -> Result<bool> {
+pub(crate) fn build_release(root: &Path) -> Result<bool> {
     cargo(root, ["build", "--release", "--package", "warren", "--features", "sim"])
 }
 
-pub fn release_binary(root: &Path) -> PathBuf {
+pub(crate) fn release_binary(root: &Path) -> PathBuf {
     target_directory(root).join("release/warren")
 }
 
-pub fn target_directory(root: &Path) -> PathBuf {
+pub(crate) fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(root: &Path, arguments: I) -> Result<bool> {
+pub(crate) fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(
+    root: &Path,
+    arguments: I,
+) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     command(root, Path::new(&cargo), arguments)
 }
 
-pub fn command<I>(root: &Path, program: &Path, arguments: I) -> Result<bool>
+pub(crate) fn command<I>(root: &Path, program: &Path, arguments: I) -> Result<bool>
 where
     I: IntoIterator<Item: AsRef<OsStr>>,
 {

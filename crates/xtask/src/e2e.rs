@@ -44,13 +44,13 @@ use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
 
-pub use options::Options;
+pub(crate) use options::Options;
 
 /// The task's name inside the namespaces.
-pub const INSIDE: &str = "e2e-inside";
+pub(crate) const INSIDE: &str = "e2e-inside";
 
 /// Starts the inner process in its namespaces; true if every case passed.
-pub fn run(root: &Path, options: &Options) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     if !packages::is_root() {
         bail!("mounting needs root; run as root or leave it out with `test --no-mounts`");
     }
@@ -103,7 +103,7 @@ fn end_with_parent() {
 }
 
 /// All cases, inside the namespaces.
-pub fn run_inside(root: &Path, options: &Options) -> Result<bool> {
+pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
     end_with_parent();
     let ground = Ground::prepare(root, options)?;
     let scripts = script::load(&root.join("crates/xtask/cases"))?;

@@ -26,7 +26,7 @@ const MEMORY_MIB: u64 = 2048;
 /// Bytes of the longest input: for the `image` target, some 120 changes.
 const INPUT_MAX: u64 = 1024;
 
-pub struct Options {
+pub(crate) struct Options {
     only: Option<String>,
     seconds: u64,
     seed: u64,
@@ -34,11 +34,11 @@ pub struct Options {
 
 impl Options {
     /// All targets if `only` is none.
-    pub fn new(only: Option<&str>, seed: u64) -> Self {
+    pub(crate) fn new(only: Option<&str>, seed: u64) -> Self {
         Self { only: only.map(str::to_owned), seconds: SECONDS, seed }
     }
 
-    pub fn parse(arguments: &[String]) -> Result<Self> {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::new(None, 1);
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
@@ -56,12 +56,12 @@ impl Options {
 }
 
 /// The target whose turn it is.
-pub const fn turn(number: u64) -> &'static str {
+pub(crate) const fn turn(number: u64) -> &'static str {
     TARGETS[(number % TARGETS.len() as u64) as usize]
 }
 
 /// Builds all targets and runs them; true if nothing was found.
-pub fn run(root: &Path, options: &Options) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let place = target_directory(root).join("fuzz");
     let host = host()?;
     ensure!(build(root, &place, &host)?, "the fuzz targets do not compile");

@@ -27,7 +27,7 @@ mod connection;
 mod count;
 mod forge;
 mod hoard;
-pub mod load;
+pub(crate) mod load;
 mod round;
 mod user;
 
@@ -41,18 +41,18 @@ use warren_base::{Ino, Rng};
 use round::{Counts, Target};
 use user::become_unprivileged;
 
-pub use count::{EXECUTABLE, LOCKED, PROGRAM, PROGRAM_MODE};
-pub use round::MARK;
+pub(crate) use count::{EXECUTABLE, LOCKED, PROGRAM, PROGRAM_MODE};
+pub(crate) use round::MARK;
 
 /// The task's name.
-pub const TASK: &str = "hostile";
+pub(crate) const TASK: &str = "hostile";
 
 /// Threads that work at once: one for each attacker, and one that changes requests after they were
 /// sent.
-pub const THREADS: usize = attack::ALL.len() + 1;
+pub(crate) const THREADS: usize = attack::ALL.len() + 1;
 
 /// Attacks until the time is over. Fails if the fleet gave access that it must not give.
-pub fn run(arguments: &[String]) -> Result<bool> {
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let usage = "usage: xtask hostile [--only NAME] SOCKET SEED SECONDS [INO...] [-- INO...]";
     let (only, arguments) = match arguments {
         [option, only, rest @ ..] if option == "--only" => (Some(only.as_str()), rest),

@@ -19,7 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 use warren_base::Rng;
 
 /// The task's name.
-pub const TASK: &str = "killed-program";
+pub(crate) const TASK: &str = "killed-program";
 
 /// Calls until the first file is removed again.
 const CYCLE: u64 = 4;
@@ -70,7 +70,7 @@ fn renamed(cycle: u64) -> String {
 }
 
 /// The program: `DIR FIRST`. It continues with call `FIRST` until it is killed.
-pub fn run(arguments: &[String]) -> Result<bool> {
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let [dir, first] = arguments else { bail!("usage: {TASK} DIR FIRST") };
     std::env::set_current_dir(dir).with_context(|| dir.clone())?;
     let lock = File::options().create(true).append(true).open(LOCK).context(LOCK)?;
@@ -138,7 +138,7 @@ impl Expected {
 
 /// Starts programs in `dir` and kills them, again and again. Each continues where its predecessor
 /// was killed. Returns how many calls were made.
-pub fn kill_many(dir: &Path, kills: u32, seed: u64) -> Result<u64> {
+pub(crate) fn kill_many(dir: &Path, kills: u32, seed: u64) -> Result<u64> {
     fs::create_dir(dir).context("cannot make the directory")?;
     let mut rng = Rng::new(seed);
     let mut expected = Expected::default();

@@ -46,7 +46,7 @@ const BUILD_MAX: Duration = Duration::from_secs(1800);
 
 /// The part of the table to try.
 #[derive(Clone, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// Mutants whose file, or whose number, contains this.
     only: Option<String>,
     /// The part, from 0 on, and the number of parts.
@@ -59,11 +59,11 @@ pub struct Options {
 
 impl Options {
     /// Part `part` of `of`, of those that the tests are known to find.
-    pub fn part(part: usize, of: usize) -> Self {
+    pub(crate) fn part(part: usize, of: usize) -> Self {
         Self { part: Some((part, of)), only_proven: true, ..Self::default() }
     }
 
-    pub fn parse(arguments: &[String]) -> Result<Self> {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
@@ -107,7 +107,7 @@ fn numbered() -> impl Iterator<Item = (usize, &'static Mutant)> {
 }
 
 /// Tries mutants. Returns true if enough of them are found.
-pub fn run(root: &Path, options: &Options) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     if options.print {
         print_table();
         return Ok(true);

@@ -27,7 +27,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 const PROGRAMS_FULL: &[(&str, &str)] = &[("stress-ng", "stress-ng")];
 
 /// Installs what is missing, if it may.
-pub fn install_missing(full: bool) {
+pub(crate) fn install_missing(full: bool) {
     let mut missing: BTreeSet<&str> = PROGRAMS
         .iter()
         .chain(PROGRAMS_FULL.iter().filter(|_| full))
@@ -66,7 +66,7 @@ fn apt_get(arguments: &[&str]) -> bool {
 }
 
 /// Whether `program` is on the search path.
-pub fn present(program: &str) -> bool {
+pub(crate) fn present(program: &str) -> bool {
     search_path().iter().any(|directory| directory.join(program).is_file())
 }
 
@@ -83,6 +83,6 @@ fn has_venv() -> bool {
 }
 
 /// Whether this process may mount and install.
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

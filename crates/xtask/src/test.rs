@@ -29,13 +29,13 @@ const MUTANT_PARTS: u64 = 12;
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 
 #[derive(Clone, Copy, Default)]
-pub struct Options {
+pub(crate) struct Options {
     pub full: bool,
     pub no_mounts: bool,
 }
 
 impl Options {
-    pub fn parse(arguments: &[String]) -> Result<Self> {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
         for argument in arguments {
             match argument.as_str() {
@@ -49,7 +49,7 @@ impl Options {
 }
 
 /// Runs everything; true if all of it passed.
-pub fn run(root: &Path, options: &Options) -> Result<bool> {
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     packages::install_missing(options.full);
     let turn = fresh_seed()? / SEEDS_FULL;
     println!("turn {turn}");
@@ -89,7 +89,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 
 /// Runs the simulator with seeds that no earlier run had. The first is printed, so that the run can
 /// be repeated.
-pub fn simulate(root: &Path, full: bool) -> Result<bool> {
+pub(crate) fn simulate(root: &Path, full: bool) -> Result<bool> {
     let warren = release_binary(root);
     // An existing one may have been built without the simulator.
     if !build_release(root)? {

@@ -35,7 +35,7 @@ use modules::Crate;
 use source::Source;
 
 /// Prints every excess of each crate, excepted or not.
-pub fn report(root: &Path) -> Result<bool> {
+pub(crate) fn report(root: &Path) -> Result<bool> {
     let files = listed_files(root)?;
     let (excesses, unreadable) = excesses(root, &files, &read_sources(root, &files)?);
     unreadable.iter().for_each(|finding| println!("{finding}"));
@@ -44,7 +44,7 @@ pub fn report(root: &Path) -> Result<bool> {
 }
 
 /// Prints every finding. Returns true if none is a fault.
-pub fn run(root: &Path) -> Result<bool> {
+pub(crate) fn run(root: &Path) -> Result<bool> {
     let files = listed_files(root)?;
     let sources = read_sources(root, &files)?;
     let (excesses, mut findings) = excesses(root, &files, &sources);

@@ -80,7 +80,7 @@ impl Pieces<'_> {
 }
 
 /// Measures the pieces of the operations, whose median round trips are given in nanoseconds.
-pub fn measure(
+pub(super) fn measure(
     medians: &[(Operation, f64)],
     cpus: (usize, usize),
     interruption: &Interruption,

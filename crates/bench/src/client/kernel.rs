@@ -15,7 +15,7 @@ use crate::ground::Scratch;
 /// Null calls before a batch.
 const WARM_UP: u32 = 64;
 
-pub struct KernelDirectory {
+pub(super) struct KernelDirectory {
     name: &'static str,
     directory: File,
     file: File,
@@ -27,7 +27,7 @@ pub struct KernelDirectory {
 
 impl KernelDirectory {
     /// A new directory under `parent`, which lies on the file system called `name`.
-    pub fn new(name: &'static str, parent: &Path) -> Result<Self, BenchError> {
+    pub(super) fn new(name: &'static str, parent: &Path) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let directory = File::open(scratch.path()).map_err(system("open a directory"))?;
         let staying = CString::from(c"a file");
@@ -43,7 +43,7 @@ impl KernelDirectory {
 }
 
 /// The file system on which a path lies, if it is one that is compared with.
-pub fn file_system_of(path: &Path) -> Option<&'static str> {
+pub(crate) fn file_system_of(path: &Path) -> Option<&'static str> {
     const EXT4: i64 = 0xef53;
     const TMPFS: i64 = 0x0102_1994;
     match rustix::fs::statfs(path).ok()?.f_type {

@@ -23,7 +23,7 @@ const COPIES: usize = 1024;
 /// For the root, where every walk starts, and for handles.
 const NOTHING: Capabilities = Capabilities { inode: Capability::NONE, other: Capability::NONE };
 
-pub struct Library {
+pub(super) struct Library {
     slot: Slot,
     cache: Cache,
     map: ShardMap,
@@ -46,7 +46,7 @@ impl Words for SlotWords<'_> {
 
 impl Library {
     /// A client of a fleet of one cell that serves an empty volume.
-    pub fn new(connection: &Connection, credentials: Credentials) -> Result<Self, Errno> {
+    pub(super) fn new(connection: &Connection, credentials: Credentials) -> Result<Self, Errno> {
         let mut slot = connection.slot().ok_or(Errno::EAGAIN)?;
         let staying = FileName::new(STAYING.as_bytes())?;
         let file = open_new(&mut slot, &staying)?;

@@ -5,7 +5,7 @@ use warren_base::Errno;
 use warren_proto::Credentials;
 
 /// Bytes that one read or write moves.
-pub const IO_BYTES: usize = 4096;
+pub(super) const IO_BYTES: usize = 4096;
 
 /// The operations, in the order of a round: an unlink removes the file of a create.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ impl Operation {
 }
 
 /// Executes all operations on one directory, in which one file is open.
-pub trait Subject {
+pub(super) trait Subject {
     fn name(&self) -> &str;
 
     /// Gets ready for batches of up to `names` calls. Names may be used again once they are
@@ -92,18 +92,18 @@ pub trait Subject {
 }
 
 /// The name of a file that is created and removed.
-pub fn name_of(at: u32) -> String {
+pub(super) fn name_of(at: u32) -> String {
     format!("file-{at:06}")
 }
 
 /// The contender that all others are compared with.
-pub const WARREN: &str = "warren";
+pub(super) const WARREN: &str = "warren";
 
 /// The name of the file that stays.
-pub const STAYING: &str = "a file";
+pub(super) const STAYING: &str = "a file";
 
 /// The credentials of this process.
-pub fn own_credentials() -> Credentials {
+pub(super) fn own_credentials() -> Credentials {
     let mut groups: Vec<u32> = rustix::process::getgroups()
         .unwrap_or_default()
         .into_iter()

@@ -31,7 +31,7 @@ struct BareWriter {
 }
 
 impl Bare {
-    pub fn new(path: &Path) -> Result<Self, BenchError> {
+    pub(super) fn new(path: &Path) -> Result<Self, BenchError> {
         let direct = OFlags::DIRECT.bits() as i32;
         let device = OpenOptions::new().write(true).custom_flags(direct).open(path);
         let device = device.map_err(system(&format!("open {} for direct I/O", path.display())))?;

@@ -21,7 +21,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub fn since(self, before: Self) -> Self {
+    pub(super) fn since(self, before: Self) -> Self {
         Self {
             writes: self.writes - before.writes,
             blocks: self.blocks - before.blocks,

@@ -21,7 +21,11 @@ struct KernelWriter {
 }
 
 impl KernelWriters {
-    pub fn new(name: &'static str, directory: impl AsFd, count: usize) -> Result<Self, BenchError> {
+    pub(super) fn new(
+        name: &'static str,
+        directory: impl AsFd,
+        count: usize,
+    ) -> Result<Self, BenchError> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         let mut writers: Vec<Box<dyn Writer>> = Vec::with_capacity(count);
         for at in 0..count {

@@ -25,7 +25,7 @@ struct WarrenWriter {
 }
 
 impl WarrenWriters {
-    pub fn new(pool: &Path, count: usize) -> Result<Self, BenchError> {
+    pub(super) fn new(pool: &Path, count: usize) -> Result<Self, BenchError> {
         let mut writers: Vec<Box<dyn Writer>> = Vec::with_capacity(count);
         for at in 0..count {
             let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };

@@ -23,26 +23,27 @@ use warren_proto::{
     NewInode, Request, RequestHeader, Step, Wire,
 };
 
-pub use crate::image::{FIRST_CHUNK, Image, RESERVED, SECRET, entry_key, name};
+pub(crate) use crate::image::{FIRST_CHUNK, Image, RESERVED, SECRET, entry_key, name};
 
-pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
-pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
+pub(crate) const KEY: CapabilityKey = CapabilityKey([21, 22]);
+pub(crate) const FRAMES: u32 = CellConfig::FRAMES_MIN;
 /// One and a half times the smallest log, of which half is the reserve.
 const LOG_BLOCKS: u64 = LOG_BLOCKS_MIN + LOG_BLOCKS_MIN / 2;
-pub const LOG: LogArea = LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS };
-pub const CHUNKS: u64 = 40;
-pub const CLIENT: ClientId = ClientId(1);
-pub const PEER: CellId = CellId(1);
-pub const ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
-pub const WHEN: Clock = Clock { monotonic: Instant(1), wall: Timestamp(1) };
+pub(crate) const LOG: LogArea =
+    LogArea { start: BlockNo(CHUNKS * CHUNK_BLOCKS), blocks: LOG_BLOCKS };
+pub(crate) const CHUNKS: u64 = 40;
+pub(crate) const CLIENT: ClientId = ClientId(1);
+pub(crate) const PEER: CellId = CellId(1);
+pub(crate) const ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+pub(crate) const WHEN: Clock = Clock { monotonic: Instant(1), wall: Timestamp(1) };
 
-pub const FILE: Ino = Ino(2);
-pub const LOST: Ino = Ino(3);
-pub const DIR: Ino = Ino(1 << 48 | 1);
+pub(crate) const FILE: Ino = Ino(2);
+pub(crate) const LOST: Ino = Ino(3);
+pub(crate) const DIR: Ino = Ino(1 << 48 | 1);
 
 impl Image {
     /// Shards 0 and 1: `/file` (an inode with two names), `/dir`, and `/lost`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut image = Self::empty(2);
         image.used = vec![0b11, 0];
         image.inode(Ino::ROOT, FileKind::Directory, 2);
@@ -60,7 +61,7 @@ impl Image {
         image
     }
 
-    pub fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
+    pub(crate) fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
         match self.records[usize::from(ino.shard().0)].get_mut(&Key::inode(ino)) {
             Some(Value::Inode(inode)) => change(inode),
             _ => panic!("no such inode"),
@@ -68,7 +69,7 @@ impl Image {
     }
 
     /// An extent whose blocks hold zeros.
-    pub fn extent(&mut self, ino: Ino, at: u64, start: u64, len: usize) {
+    pub(crate) fn extent(&mut self, ino: Ino, at: u64, start: u64, len: usize) {
         let checksum = warren_disk::block_checksum(&[0; BLOCK_SIZE]);
         let extent = Extent { start: BlockNo(start), checksums: vec![checksum; len].into() };
         let shard = usize::from(ino.shard().0);
@@ -76,7 +77,7 @@ impl Image {
     }
 }
 
-pub struct PlainMemory {
+pub(crate) struct PlainMemory {
     frames: Vec<[u8; BLOCK_SIZE]>,
     lane: Vec<u8>,
 }
@@ -108,7 +109,7 @@ impl Memory for PlainMemory {
 }
 
 /// A cell that serves an image, alone or with a peer that has shards of its own.
-pub struct Bench {
+pub(crate) struct Bench {
     config: CellConfig,
     cell: Cell,
     memory: PlainMemory,
@@ -153,12 +154,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub fn new(image: &Image, peers: bool) -> Self {
+    pub(crate) fn new(image: &Image, peers: bool) -> Self {
         Self::recovering(image, peers, Recovery::None, (BTreeMap::new(), BTreeSet::new()))
     }
 
     /// A cell whose pool is a sparse file, on a host with room for so many chunks more.
-    pub fn sparse(image: &Image, host_room: u64) -> Self {
+    pub(crate) fn sparse(image: &Image, host_room: u64) -> Self {
         let mut bench = Self::new(image, false);
         bench.config.backing = Backing::OnDemand;
         (bench.host_room, bench.allocated) =
@@ -170,7 +171,7 @@ impl Bench {
     }
 
     /// A cell with a peer in whose pool there is no free chunk here.
-    pub fn without_chunks(image: &Image) -> Self {
+    pub(crate) fn without_chunks(image: &Image) -> Self {
         let mut bench = Self::new(image, true);
         bench.config.free_chunks.clear();
         bench.cell = Cell::new(bench.config.clone(), WHEN, &mut bench.effects);
@@ -182,7 +183,7 @@ impl Bench {
     }
 
     /// The peer sends a chunk that the cell has asked for.
-    pub fn give_chunk(&mut self, chunk: u64) {
+    pub(crate) fn give_chunk(&mut self, chunk: u64) {
         let search = self.sent.iter().rev().find_map(|body| match body {
             PeerBody::Pool(PoolMessage::Pull { search, .. }) => Some(*search),
             _ => None,
@@ -192,12 +193,12 @@ impl Bench {
     }
 
     /// A cell that finds these records in its log after a power failure.
-    pub fn with_log(image: &Image, records: &[(Vec<Step>, Cause)]) -> Self {
+    pub(crate) fn with_log(image: &Image, records: &[(Vec<Step>, Cause)]) -> Self {
         Self::with_unreadable(image, records, &[])
     }
 
     /// The same where these blocks cannot be read.
-    pub fn with_unreadable(
+    pub(crate) fn with_unreadable(
         image: &Image,
         records: &[(Vec<Step>, Cause)],
         unreadable: &[BlockNo],
@@ -291,38 +292,38 @@ impl Bench {
     }
 
     /// How many live tasks it has, and how many requests wait for file locks.
-    pub fn tasks(&self) -> (usize, usize) {
+    pub(crate) fn tasks(&self) -> (usize, usize) {
         (self.cell.live_tasks(), self.cell.lock_waiters())
     }
 
     /// Whether it serves.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.cell.is_ready()
     }
 
     /// Steps from a directory to its parent that renames made.
-    pub fn steps_up(&self) -> u64 {
+    pub(crate) fn steps_up(&self) -> u64 {
         self.cell.steps_up()
     }
 
-    pub fn admit(&mut self, client: ClientId) {
+    pub(crate) fn admit(&mut self, client: ClientId) {
         self.admit_as(client, 0, false);
     }
 
     /// A client of a user, or a front, which may act for any.
-    pub fn admit_as(&mut self, client: ClientId, uid: u32, front: bool) {
+    pub(crate) fn admit_as(&mut self, client: ClientId, uid: u32, front: bool) {
         let credentials = Credentials { uid, checked_by_kernel: front, ..Credentials::default() };
         self.admit_with(client, credentials);
     }
 
-    pub fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
+    pub(crate) fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
         let slots = u16::MAX;
         let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
         self.apply(Event::Order(admit));
     }
 
     /// A front, whose kernel caches and acknowledges recalls.
-    pub fn admit_front(&mut self, client: ClientId) {
+    pub(crate) fn admit_front(&mut self, client: ClientId) {
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
         let (acknowledged_leases, slots) = (true, u16::MAX);
         let admit = Order::Admit { client, credentials, acknowledged_leases, slots };
@@ -330,7 +331,7 @@ impl Bench {
     }
 
     /// The process dies, and another takes over its memory.
-    pub fn take_over(&mut self) {
+    pub(crate) fn take_over(&mut self) {
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Process;
         self.effects.clear();
@@ -341,7 +342,7 @@ impl Bench {
     }
 
     /// The power is cut, and another fleet starts with the contents of the device.
-    pub fn cut_power(&mut self) {
+    pub(crate) fn cut_power(&mut self) {
         self.config.epoch = Epoch(self.config.epoch.0 + 1);
         self.config.log.recovery = Recovery::Power;
         self.memory.frames.iter_mut().for_each(|frame| frame.fill(0xee));
@@ -355,12 +356,12 @@ impl Bench {
     }
 
     /// Takes the checkpoint that was requested.
-    pub fn grant(&mut self) {
+    pub(crate) fn grant(&mut self) {
         assert!(std::mem::take(&mut self.wants), "no checkpoint is wanted");
         self.begin_checkpoint();
     }
 
-    pub fn apply(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: Event) {
         self.cell.apply(WHEN, event, &mut self.memory, &mut self.effects);
         while !self.effects.is_empty() {
             for effect in std::mem::take(&mut self.effects) {
@@ -371,7 +372,7 @@ impl Bench {
         }
     }
 
-    pub fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+    pub(crate) fn carry_out(&mut self, effect: Effect) -> Option<Event> {
         match effect {
             Effect::Reply { seq, answer, granted, .. } => {
                 self.answers.insert(seq, answer);
@@ -459,7 +460,7 @@ impl Bench {
     }
 
     /// Blocks that are being written.
-    pub fn blocks_under_way(&self) -> Vec<BlockNo> {
+    pub(crate) fn blocks_under_way(&self) -> Vec<BlockNo> {
         let blocks = self.under_way.iter().flat_map(|effect| match effect {
             Effect::Write { block, frames, .. } => {
                 (0..frames.len() as u64).map(|at| block.offset(at)).collect()
@@ -470,7 +471,7 @@ impl Bench {
     }
 
     /// Finishes the held writes.
-    pub fn finish_writes(&mut self) {
+    pub(crate) fn finish_writes(&mut self) {
         self.is_slow = false;
         for effect in std::mem::take(&mut self.under_way) {
             let done = self.carry_out(effect).expect("a write is done");
@@ -479,19 +480,19 @@ impl Bench {
     }
 
     /// Abandons the checkpoint under way.
-    pub fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.apply(Event::Order(Order::Abandoned { number: self.checkpoint }));
     }
 
     /// Begins a checkpoint that no cell has requested.
-    pub fn begin_checkpoint(&mut self) {
+    pub(crate) fn begin_checkpoint(&mut self) {
         self.checkpoint += 1;
         self.apply(Event::Order(Order::Drain { number: self.checkpoint }));
     }
 
     /// A cell of `fsck -y` replays these log records for the shard, then another fleet is started.
     /// Returns how many records were replayed.
-    pub fn mend(&mut self, shard: u16, kept: KeptRecords) -> u64 {
+    pub(crate) fn mend(&mut self, shard: u16, kept: KeptRecords) -> u64 {
         self.config.roots[usize::from(shard)].1.given_up = false;
         self.config.kept = vec![kept];
         self.cut_power();
@@ -505,12 +506,12 @@ impl Bench {
     }
 
     /// The chunks that the region map gives to the shard.
-    pub fn chunks(&self, shard: u16) -> BTreeSet<u64> {
+    pub(crate) fn chunks(&self, shard: u16) -> BTreeSet<u64> {
         self.config.owned_chunks[&ShardId(shard)].iter().copied().collect()
     }
 
     /// The log records that are kept for the shard, in one chunk.
-    pub fn kept(&self, shard: u16) -> KeptRecords {
+    pub(crate) fn kept(&self, shard: u16) -> KeptRecords {
         let at = |chunk: u64, block: u64| &self.device[&BlockNo(chunk * CHUNK_BLOCKS + block)][..];
         let owned = &self.config.owned_chunks[&ShardId(shard)];
         let is_kept = |chunk: &&u64| {
@@ -524,14 +525,14 @@ impl Bench {
     }
 
     /// How many blocks of chunks begin with data of clients.
-    pub fn written(&self) -> usize {
+    pub(crate) fn written(&self) -> usize {
         let is_data = |(block, bytes): &(&BlockNo, &Vec<u8>)| {
             **block < LOG.start && bytes.starts_with(&[7; 100])
         };
         self.device.iter().filter(is_data).count()
     }
 
-    pub fn report(&mut self, report: Report) -> Option<Event> {
+    pub(crate) fn report(&mut self, report: Report) -> Option<Event> {
         let order = match report {
             Report::GivenUp { shard, .. } => {
                 self.given_up.insert(shard);
@@ -580,7 +581,7 @@ impl Bench {
     }
 
     /// A record of a shard in the last checkpoint.
-    pub fn recorded(&self, shard: usize, key: &Key) -> Option<Value> {
+    pub(crate) fn recorded(&self, shard: usize, key: &Key) -> Option<Value> {
         let (id, root) = self.config.roots[shard];
         let mut tree = Tree::open(id, root.root, root.height);
         loop {
@@ -616,22 +617,27 @@ impl Bench {
         }
     }
 
-    pub fn ask(&mut self, request: Request) -> Option<Answer> {
+    pub(crate) fn ask(&mut self, request: Request) -> Option<Answer> {
         self.ask_as(CLIENT, request)
     }
 
     /// Sends the request as a client that has reached the inodes which it names.
-    pub fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
+    pub(crate) fn ask_as(&mut self, client: ClientId, request: Request) -> Option<Answer> {
         self.ask_through(client, 0, request)
     }
 
     /// Sends the request on behalf of a user, if the client is a front.
-    pub fn ask_through(&mut self, client: ClientId, uid: u32, request: Request) -> Option<Answer> {
+    pub(crate) fn ask_through(
+        &mut self,
+        client: ClientId,
+        uid: u32,
+        request: Request,
+    ) -> Option<Answer> {
         let capabilities = KEY.all_for(client, &request);
         self.ask_with(client, RequestHeader { uid, capabilities, ..Default::default() }, request)
     }
 
-    pub fn ask_with(
+    pub(crate) fn ask_with(
         &mut self,
         client: ClientId,
         header: RequestHeader,
@@ -646,13 +652,13 @@ impl Bench {
     }
 
     /// Offers the last request again, which is still in its slot.
-    pub fn ask_again(&mut self, request: Request) -> Option<Answer> {
+    pub(crate) fn ask_again(&mut self, request: Request) -> Option<Answer> {
         self.seq -= 1;
         self.ask(request)
     }
 
     /// The driver refuses the last request, or the next one.
-    pub fn refuse(&mut self, is_next: bool) -> Option<Answer> {
+    pub(crate) fn refuse(&mut self, is_next: bool) -> Option<Answer> {
         self.seq += u32::from(is_next);
         let from = SlotRef { client: CLIENT, slot: SlotNo(self.seq as u16) };
         let header = RequestHeader { seq: self.seq, ..Default::default() };
@@ -660,23 +666,23 @@ impl Bench {
         self.answers.remove(&self.seq)
     }
 
-    pub fn call(&mut self, request: Request) -> Answer {
+    pub(crate) fn call(&mut self, request: Request) -> Answer {
         let asked = format!("{request:?}");
         self.ask(request).unwrap_or_else(|| panic!("{asked} was not answered"))
     }
 
-    pub fn hear(&mut self, body: PeerBody) {
+    pub(crate) fn hear(&mut self, body: PeerBody) {
         self.hear_at(Lsn(0), body);
     }
 
     /// Receives a message that depends on the peer's log.
-    pub fn hear_at(&mut self, lsn: Lsn, body: PeerBody) {
+    pub(crate) fn hear_at(&mut self, lsn: Lsn, body: PeerBody) {
         let message = PeerMessage { lsn, body };
         self.apply(Event::Peer { from: PEER, message });
     }
 }
 
-pub fn create(dir: Ino, text: &str, kind: FileKind) -> Request {
+pub(crate) fn create(dir: Ino, text: &str, kind: FileKind) -> Request {
     let new = NewInode { kind, ..NewInode::regular(0o644) };
     let (flags, access) = (CreateFlags::empty(), AccessMode::READ);
     Request::Create { dir, name: name(text), new, flags, access }

@@ -10,7 +10,13 @@ use warren_proto::{AccessMode, Answer, FileKind, RenameFlags, Reply, Request, Se
 
 use crate::bench::*;
 
-pub fn rename(from: Ino, from_name: &str, dir: Ino, to: &str, flags: RenameFlags) -> Request {
+pub(crate) fn rename(
+    from: Ino,
+    from_name: &str,
+    dir: Ino,
+    to: &str,
+    flags: RenameFlags,
+) -> Request {
     Request::Rename { from, from_name: name(from_name), dir, name: name(to), flags }
 }
 

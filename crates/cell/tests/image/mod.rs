@@ -11,22 +11,22 @@ use warren_disk::{Dentry, Inode, Key, Part, RootSlot, Tree, Value, name_hash};
 use warren_proto::{FileKind, FileName};
 
 /// The pool's secret for hashing names.
-pub const SECRET: u64 = 99;
+pub(crate) const SECRET: u64 = 99;
 /// Chunks below this number belong to no shard.
-pub const RESERVED: u64 = 3;
+pub(crate) const RESERVED: u64 = 3;
 /// The chunk of shard 0. Each shard has one chunk.
-pub const FIRST_CHUNK: u64 = 4;
+pub(crate) const FIRST_CHUNK: u64 = 4;
 
-pub fn name(name: &str) -> FileName {
+pub(crate) fn name(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a name")
 }
 
-pub fn entry_key(dir: Ino, name: &str) -> Key {
+pub(crate) fn entry_key(dir: Ino, name: &str) -> Key {
     Key::entry(dir, name_hash(SECRET, name.as_bytes()))
 }
 
 /// Everything in a vector is indexed by shard.
-pub struct Image {
+pub(crate) struct Image {
     pub records: Vec<BTreeMap<Key, Value>>,
     pub next_sequence: Vec<u64>,
     /// The chunk that the tree is written to.
@@ -39,7 +39,7 @@ pub struct Image {
 
 impl Image {
     /// Shards without an inode.
-    pub fn empty(shards: u16) -> Self {
+    pub(crate) fn empty(shards: u16) -> Self {
         let count = usize::from(shards);
         let chunk = |shard: u16| FIRST_CHUNK + u64::from(shard);
         Self {
@@ -51,11 +51,11 @@ impl Image {
         }
     }
 
-    pub fn put(&mut self, shard: usize, key: Key, value: Value) {
+    pub(crate) fn put(&mut self, shard: usize, key: Key, value: Value) {
         self.records[shard].insert(key, value);
     }
 
-    pub fn inode(&mut self, ino: Ino, kind: FileKind, nlink: u32) {
+    pub(crate) fn inode(&mut self, ino: Ino, kind: FileKind, nlink: u32) {
         let time = Timestamp(5);
         let inode = Inode {
             kind,
@@ -77,19 +77,19 @@ impl Image {
         self.put(usize::from(ino.shard().0), Key::inode(ino), Value::Inode(Box::new(inode)));
     }
 
-    pub fn part(&mut self, dir: Ino, entries: u64, subdirs: u32) {
+    pub(crate) fn part(&mut self, dir: Ino, entries: u64, subdirs: u32) {
         let part = Part { entries, subdirs, ..Part::default() };
         self.put(usize::from(dir.shard().0), Key::part(dir, 0), Value::Part(Box::new(part)));
     }
 
-    pub fn entry(&mut self, dir: Ino, name: &str, ino: Ino, kind: FileKind) {
+    pub(crate) fn entry(&mut self, dir: Ino, name: &str, ino: Ino, kind: FileKind) {
         let bucket = [Dentry { name: name.as_bytes().into(), ino, kind }];
         let shard = usize::from(dir.shard().0);
         self.put(shard, entry_key(dir, name), Value::Entries(Box::new(bucket)));
     }
 
     /// Writes the tree of a shard, and returns its root slot.
-    pub fn write(&self, shard: usize, device: &mut BTreeMap<BlockNo, Vec<u8>>) -> RootSlot {
+    pub(crate) fn write(&self, shard: usize, device: &mut BTreeMap<BlockNo, Vec<u8>>) -> RootSlot {
         let mut tree = Tree::open(ShardId(shard as u16), None, 0);
         let chunk = Key::chunk(self.chunks[shard]);
         for (key, value) in &self.records[shard] {

@@ -5,23 +5,23 @@ use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
 
-pub const PAGE: usize = BLOCK_SIZE;
+pub(crate) const PAGE: usize = BLOCK_SIZE;
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Bytes(pub Vec<u8>);
+pub(crate) struct Bytes(pub Vec<u8>);
 
 /// A page full of the byte.
-pub fn page(byte: u8) -> Bytes {
+pub(crate) fn page(byte: u8) -> Bytes {
     Bytes(vec![byte; PAGE])
 }
 
 impl Bytes {
-    pub fn repeat(&self, count: usize) -> Self {
+    pub(crate) fn repeat(&self, count: usize) -> Self {
         Self(self.0.repeat(count))
     }
 
     /// This, and the other behind it.
-    pub fn then(mut self, other: Self) -> Self {
+    pub(crate) fn then(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }

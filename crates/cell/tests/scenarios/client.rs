@@ -16,7 +16,7 @@ use crate::pair::{AdmittedAs, KEY, Pair};
 
 /// A request that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call(pub u32);
+pub(crate) struct Call(pub u32);
 
 pub(crate) struct Pending {
     cell: CellId,
@@ -30,16 +30,16 @@ pub(crate) struct Pending {
 
 impl Pair {
     /// A new client, which acts as root.
-    pub fn client(&mut self) -> ClientId {
+    pub(crate) fn client(&mut self) -> ClientId {
         self.client_of(0)
     }
 
-    pub fn client_of(&mut self, uid: u32) -> ClientId {
+    pub(crate) fn client_of(&mut self, uid: u32) -> ClientId {
         self.admit(Credentials { uid, ..Credentials::default() }, false)
     }
 
     /// A FUSE front: a kernel caches for it, so its leases are acknowledged ones.
-    pub fn front(&mut self) -> ClientId {
+    pub(crate) fn front(&mut self) -> ClientId {
         self.admit(Credentials { checked_by_kernel: true, ..Credentials::default() }, true)
     }
 
@@ -60,7 +60,7 @@ impl Pair {
     }
 
     /// The client disconnects, and its slots are gone.
-    pub fn disconnect(&mut self, client: ClientId) {
+    pub(crate) fn disconnect(&mut self, client: ClientId) {
         let admitted_as = self.clients.remove(&client).expect("it is admitted");
         self.calls.retain(|_, call| call.from.client != client);
         if self.cells().any(|cell| self.is_dead(cell)) {
@@ -73,20 +73,20 @@ impl Pair {
     // Calls.
 
     /// Sends a request, and processes all events.
-    pub fn send(&mut self, client: ClientId, request: Request) -> Call {
+    pub(crate) fn send(&mut self, client: ClientId, request: Request) -> Call {
         let call = self.submit(client, request, &[]);
         self.drive();
         call
     }
 
     /// Puts a request with its file data into a slot. No event is processed yet.
-    pub fn submit(&mut self, client: ClientId, request: Request, bytes: &[u8]) -> Call {
+    pub(crate) fn submit(&mut self, client: ClientId, request: Request, bytes: &[u8]) -> Call {
         let cell = request.inode().map_or(CellId(0), |ino| self.home(ino));
         self.submit_to(cell, client, request, bytes)
     }
 
     /// The same in a slot of any cell.
-    pub fn submit_to(
+    pub(crate) fn submit_to(
         &mut self,
         cell: CellId,
         client: ClientId,
@@ -102,7 +102,7 @@ impl Pair {
         )
     }
 
-    pub fn submit_with(
+    pub(crate) fn submit_with(
         &mut self,
         cell: CellId,
         client: ClientId,
@@ -136,7 +136,7 @@ impl Pair {
     }
 
     /// The slot of a call rings once more.
-    pub fn ring(&mut self, call: Call) {
+    pub(crate) fn ring(&mut self, call: Call) {
         self.offer(call.0);
         self.drive();
     }
@@ -163,21 +163,21 @@ impl Pair {
         (call.answer, call.bytes) = (Some(answer), bytes);
     }
 
-    pub fn answer(&self, call: Call) -> Option<Answer> {
+    pub(crate) fn answer(&self, call: Call) -> Option<Answer> {
         self.calls[&call.0].answer.clone().map(|(answer, _)| answer)
     }
 
-    pub fn is_answered(&self, call: Call) -> bool {
+    pub(crate) fn is_answered(&self, call: Call) -> bool {
         self.answer(call).is_some()
     }
 
     /// The capability that came with the reply.
-    pub fn granted(&self, call: Call) -> Capability {
+    pub(crate) fn granted(&self, call: Call) -> Capability {
         self.calls[&call.0].answer.as_ref().expect("it is answered").1
     }
 
     /// Interrupts a request that waits for a lock.
-    pub fn cancel(&mut self, client: ClientId, call: Call) -> Call {
+    pub(crate) fn cancel(&mut self, client: ClientId, call: Call) -> Call {
         let Pending { cell, from, .. } = &self.calls[&call.0];
         let (cell, request) = (*cell, Request::Cancel { slot: from.slot, seq: call.0 });
         let call = self.submit_to(cell, client, request, &[]);
@@ -186,7 +186,7 @@ impl Pair {
     }
 
     /// Sends a request that is answered when all events are processed.
-    pub fn call(&mut self, client: ClientId, request: Request) -> Answer {
+    pub(crate) fn call(&mut self, client: ClientId, request: Request) -> Answer {
         let text = format!("{request:?}");
         let call = self.send(client, request);
         self.answer(call).unwrap_or_else(|| panic!("{text} is not answered"))
@@ -200,7 +200,7 @@ impl Pair {
     // Names.
 
     /// Creates a file, and opens it to read and write.
-    pub fn create(&mut self, client: ClientId, dir: Ino, text: &str) -> Handle {
+    pub(crate) fn create(&mut self, client: ClientId, dir: Ino, text: &str) -> Handle {
         match self.call(client, create(dir, text)) {
             Ok(Reply::Created { opened: Some(opened), .. }) => opened.handle,
             other => panic!("{text} is not created: {other:?}"),
@@ -208,7 +208,7 @@ impl Pair {
     }
 
     /// A file with these bytes, which is open.
-    pub fn file(
+    pub(crate) fn file(
         &mut self,
         client: ClientId,
         dir: Ino,
@@ -220,7 +220,7 @@ impl Pair {
         handle
     }
 
-    pub fn lookup(&mut self, client: ClientId, dir: Ino, text: &str) -> Option<Ino> {
+    pub(crate) fn lookup(&mut self, client: ClientId, dir: Ino, text: &str) -> Option<Ino> {
         match self.call(client, Request::Lookup { dir, name: name(text) }) {
             Ok(Reply::Entry(entry)) => Some(entry.ino),
             Ok(Reply::Absent(_)) | Err(Errno::ENOENT) => None,
@@ -229,7 +229,7 @@ impl Pair {
     }
 
     /// The inode of a name, if the name exists, and the lease on that.
-    pub fn look(&mut self, client: ClientId, dir: Ino, text: &str) -> (Option<Ino>, Lease) {
+    pub(crate) fn look(&mut self, client: ClientId, dir: Ino, text: &str) -> (Option<Ino>, Lease) {
         match self.call(client, Request::Lookup { dir, name: name(text) }) {
             Ok(Reply::Entry(entry)) => (Some(entry.ino), entry.lease.expect("a lease")),
             Ok(Reply::Absent(lease)) => (None, lease),
@@ -237,16 +237,16 @@ impl Pair {
         }
     }
 
-    pub fn rename(&mut self, client: ClientId, from: (Ino, &str), to: (Ino, &str)) {
+    pub(crate) fn rename(&mut self, client: ClientId, from: (Ino, &str), to: (Ino, &str)) {
         self.done(client, rename(from, to));
     }
 
-    pub fn unlink(&mut self, client: ClientId, dir: Ino, text: &str) {
+    pub(crate) fn unlink(&mut self, client: ClientId, dir: Ino, text: &str) {
         self.done(client, Request::Unlink { dir, name: name(text) });
     }
 
     /// The names in a directory.
-    pub fn list(&mut self, client: ClientId, dir: Ino) -> Vec<String> {
+    pub(crate) fn list(&mut self, client: ClientId, dir: Ino) -> Vec<String> {
         match self.call(client, Request::ReadDir { dir, cookie: 0, bytes_max: 8000 }) {
             Ok(Reply::Listing { entries, end: true, .. }) => {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -261,35 +261,41 @@ impl Pair {
 
     // One inode.
 
-    pub fn attr(&mut self, client: ClientId, ino: Ino) -> Attr {
+    pub(crate) fn attr(&mut self, client: ClientId, ino: Ino) -> Attr {
         self.attr_with_lease(client, ino).0
     }
 
-    pub fn attr_with_lease(&mut self, client: ClientId, ino: Ino) -> (Attr, Option<Lease>) {
+    pub(crate) fn attr_with_lease(&mut self, client: ClientId, ino: Ino) -> (Attr, Option<Lease>) {
         match self.call(client, Request::GetAttr { ino }) {
             Ok(Reply::Attr { attr, lease }) => (attr, lease),
             other => panic!("no attributes: {other:?}"),
         }
     }
 
-    pub fn open(&mut self, client: ClientId, ino: Ino) -> Handle {
+    pub(crate) fn open(&mut self, client: ClientId, ino: Ino) -> Handle {
         self.open_as(client, ino, AccessMode::READ | AccessMode::WRITE)
     }
 
-    pub fn open_as(&mut self, client: ClientId, ino: Ino, access: AccessMode) -> Handle {
+    pub(crate) fn open_as(&mut self, client: ClientId, ino: Ino, access: AccessMode) -> Handle {
         match self.call(client, Request::Open { ino, access }) {
             Ok(Reply::Opened(opened)) => opened.handle,
             other => panic!("it is not opened: {other:?}"),
         }
     }
 
-    pub fn close(&mut self, client: ClientId, handle: Handle) {
+    pub(crate) fn close(&mut self, client: ClientId, handle: Handle) {
         self.done(client, Request::Close { handle });
     }
 
     // Data.
 
-    pub fn write(&mut self, client: ClientId, handle: Handle, at: usize, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn write(
+        &mut self,
+        client: ClientId,
+        handle: Handle,
+        at: usize,
+        bytes: impl AsRef<[u8]>,
+    ) {
         let bytes = bytes.as_ref();
         let call = self.send_write(client, handle, at, bytes);
         let len = bytes.len() as u32;
@@ -297,7 +303,7 @@ impl Pair {
         assert!(matches!(answer, Ok(Reply::Written { len: l, .. }) if l == len), "{answer:?}");
     }
 
-    pub fn send_write(
+    pub(crate) fn send_write(
         &mut self,
         client: ClientId,
         handle: Handle,
@@ -310,20 +316,26 @@ impl Pair {
         call
     }
 
-    pub fn read(&mut self, client: ClientId, handle: Handle, at: usize, len: usize) -> Bytes {
+    pub(crate) fn read(
+        &mut self,
+        client: ClientId,
+        handle: Handle,
+        at: usize,
+        len: usize,
+    ) -> Bytes {
         let call = self.send(client, read(handle, Position::At(at as u64), len));
         self.bytes_of(call)
     }
 
     /// The bytes that a read has returned.
-    pub fn bytes_of(&self, call: Call) -> Bytes {
+    pub(crate) fn bytes_of(&self, call: Call) -> Bytes {
         let answer = self.answer(call).expect("the read is answered");
         assert!(matches!(answer, Ok(Reply::Read { .. })), "{answer:?}");
         Bytes(self.calls[&call.0].bytes.clone())
     }
 
     /// The content of the file of this name.
-    pub fn content(&mut self, client: ClientId, dir: Ino, text: &str) -> Bytes {
+    pub(crate) fn content(&mut self, client: ClientId, dir: Ino, text: &str) -> Bytes {
         let ino = self.lookup(client, dir, text).unwrap_or_else(|| panic!("no {text}"));
         let handle = self.open_as(client, ino, AccessMode::READ);
         let mut content = Bytes(Vec::new());
@@ -338,36 +350,36 @@ impl Pair {
         content
     }
 
-    pub fn fsync(&mut self, client: ClientId, handle: Handle) {
+    pub(crate) fn fsync(&mut self, client: ClientId, handle: Handle) {
         self.done(client, fsync(handle));
     }
 
-    pub fn sync(&mut self, client: ClientId) {
+    pub(crate) fn sync(&mut self, client: ClientId) {
         self.done(client, Request::Sync);
     }
 }
 
 // Requests.
 
-pub fn create(dir: Ino, text: &str) -> Request {
+pub(crate) fn create(dir: Ino, text: &str) -> Request {
     let (flags, access) = (CreateFlags::OPEN, AccessMode::READ | AccessMode::WRITE);
     Request::Create { dir, name: name(text), new: NewInode::regular(0o644), flags, access }
 }
 
-pub fn rename((from, from_text): (Ino, &str), (dir, text): (Ino, &str)) -> Request {
+pub(crate) fn rename((from, from_text): (Ino, &str), (dir, text): (Ino, &str)) -> Request {
     let (from_name, name) = (name(from_text), name(text));
     Request::Rename { from, from_name, dir, name, flags: RenameFlags::empty() }
 }
 
-pub const fn write(handle: Handle, position: Position) -> Request {
+pub(crate) const fn write(handle: Handle, position: Position) -> Request {
     let (kill_privileges, write_back, direct) = (false, false, false);
     Request::Write { handle, position, kill_privileges, write_back, direct }
 }
 
-pub const fn read(handle: Handle, position: Position, len: usize) -> Request {
+pub(crate) const fn read(handle: Handle, position: Position, len: usize) -> Request {
     Request::Read { handle, position, len: len as u32, direct: false }
 }
 
-pub const fn fsync(handle: Handle) -> Request {
+pub(crate) const fn fsync(handle: Handle) -> Request {
     Request::Fsync { ino: handle.ino, handle: Some(handle), data_only: false }
 }

@@ -16,12 +16,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno};
 
-pub type Block = Vec<u8>;
+pub(crate) type Block = Vec<u8>;
 
 /// What a test holds or fails. `Data` writes are of file data and tree nodes, `Log` writes of op
 /// logs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Read,
     Data,
     Log,
@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 /// An I/O that is not done.
-pub enum Action {
+pub(crate) enum Action {
     Read { block: BlockNo },
     Write { blocks: Vec<(BlockNo, Block)>, through: bool },
     Flush { cached: BTreeMap<BlockNo, Block> },
@@ -38,7 +38,7 @@ pub enum Action {
     Discard { block: BlockNo, count: u64 },
 }
 
-pub struct Device {
+pub(crate) struct Device {
     durable: BTreeMap<BlockNo, Block>,
     cached: BTreeMap<BlockNo, Block>,
     /// Blocks from here on belong to op logs.
@@ -53,7 +53,7 @@ pub struct Device {
 }
 
 impl Device {
-    pub fn new(durable: BTreeMap<BlockNo, Block>, log_start: BlockNo) -> Self {
+    pub(crate) fn new(durable: BTreeMap<BlockNo, Block>, log_start: BlockNo) -> Self {
         Self {
             durable,
             cached: BTreeMap::new(),
@@ -66,25 +66,25 @@ impl Device {
         }
     }
 
-    pub fn hold(&mut self, kind: Kind) {
+    pub(crate) fn hold(&mut self, kind: Kind) {
         self.held.insert(kind);
     }
 
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.held.clear();
     }
 
-    pub fn holds(&self, action: &Action) -> bool {
+    pub(crate) fn holds(&self, action: &Action) -> bool {
         self.kind_of(action).is_some_and(|kind| self.held.contains(&kind))
     }
 
     /// The next I/O of this kind fails.
-    pub fn fail(&mut self, kind: Kind, errno: Errno) {
+    pub(crate) fn fail(&mut self, kind: Kind, errno: Errno) {
         self.failing.push_back((kind, errno));
     }
 
     /// Carries the I/O out, all of it or nothing.
-    pub fn finish(&mut self, action: Action) -> Result<(), Errno> {
+    pub(crate) fn finish(&mut self, action: Action) -> Result<(), Errno> {
         let kind = self.kind_of(&action);
         if let Some(at) = self.failing.iter().position(|(of, _)| Some(*of) == kind) {
             let (_, errno) = self.failing.remove(at).expect("just found");
@@ -126,42 +126,42 @@ impl Device {
         Ok(())
     }
 
-    pub fn flush(&mut self) -> Result<(), Errno> {
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         let cached = self.cached.clone();
         self.finish(Action::Flush { cached })
     }
 
-    pub fn begin_flush(&self) -> Action {
+    pub(crate) fn begin_flush(&self) -> Action {
         Action::Flush { cached: self.cached.clone() }
     }
 
-    pub fn block(&self, block: BlockNo) -> Block {
+    pub(crate) fn block(&self, block: BlockNo) -> Block {
         let known = self.cached.get(&block).or_else(|| self.durable.get(&block));
         known.cloned().unwrap_or_else(|| vec![0; BLOCK_SIZE])
     }
 
     /// Changes a bit of what the block holds.
-    pub fn damage(&mut self, block: BlockNo) {
+    pub(crate) fn damage(&mut self, block: BlockNo) {
         let mut bytes = self.block(block);
         bytes[BLOCK_SIZE / 2] ^= 1;
         self.durable.insert(block, bytes);
     }
 
     /// The blocks of chunks that hold these bytes.
-    pub fn find(&self, bytes: &[u8]) -> Vec<BlockNo> {
+    pub(crate) fn find(&self, bytes: &[u8]) -> Vec<BlockNo> {
         let blocks: BTreeSet<_> = self.durable.keys().chain(self.cached.keys()).collect();
         let is_data = |block: &&BlockNo| **block < self.log_start && self.block(**block) == bytes;
         blocks.into_iter().filter(is_data).copied().collect()
     }
 
     /// The power is cut: the write cache is lost.
-    pub fn cut_power(&mut self) {
+    pub(crate) fn cut_power(&mut self) {
         self.cached.clear();
         self.held.clear();
         self.failing.clear();
     }
 
-    pub fn is_log(&self, block: BlockNo) -> bool {
+    pub(crate) fn is_log(&self, block: BlockNo) -> bool {
         block >= self.log_start
     }
 

@@ -15,7 +15,7 @@ use crate::pair::{AdmittedAs, Happening, Pair, cell_name};
 type IsHeld = fn(&PeerBody) -> bool;
 
 /// Whether a process dies before it carries out this effect.
-pub type IsLast = fn(&Effect) -> bool;
+pub(crate) type IsLast = fn(&Effect) -> bool;
 
 #[derive(Default)]
 pub(crate) struct Faults {
@@ -33,7 +33,7 @@ pub(crate) struct Faults {
 
 impl Pair {
     /// The device completes all I/O that it held.
-    pub fn release_io(&mut self) {
+    pub(crate) fn release_io(&mut self) {
         self.device.release();
         for io in std::mem::take(&mut self.faults.held_io) {
             self.plan(Duration::ZERO, io);
@@ -42,7 +42,7 @@ impl Pair {
     }
 
     /// Of each write that is held, the device gets only so many blocks before the power is cut.
-    pub fn tear_writes(&mut self, count: usize) {
+    pub(crate) fn tear_writes(&mut self, count: usize) {
         for io in std::mem::take(&mut self.faults.held_io) {
             if let Happening::Io { action: Action::Write { mut blocks, .. }, .. } = io {
                 blocks.truncate(count);
@@ -53,16 +53,16 @@ impl Pair {
     }
 
     /// Holds these messages, and those that follow one of them on its link.
-    pub fn hold_messages(&mut self, which: IsHeld) {
+    pub(crate) fn hold_messages(&mut self, which: IsHeld) {
         self.faults.holds_message = Some(which);
     }
 
     /// Further messages are not held.
-    pub fn stop_holding_messages(&mut self) {
+    pub(crate) fn stop_holding_messages(&mut self) {
         self.faults.holds_message = None;
     }
 
-    pub fn release_messages(&mut self) {
+    pub(crate) fn release_messages(&mut self) {
         self.faults.holds_message = None;
         for (from, to, message) in std::mem::take(&mut self.faults.held_messages) {
             self.plan_event(to, Event::Peer { from, message });
@@ -71,23 +71,23 @@ impl Pair {
     }
 
     /// The process of the cell dies before it carries out this effect. Later effects are lost, too.
-    pub fn die_before(&mut self, cell: CellId, when: IsLast) {
+    pub(crate) fn die_before(&mut self, cell: CellId, when: IsLast) {
         self.faults.dies_before = Some((cell, when));
     }
 
-    pub fn kill(&mut self, cell: CellId) {
+    pub(crate) fn kill(&mut self, cell: CellId) {
         self.note(format!("{} dies", cell_name(cell)));
         let member = self.member(cell);
         (member.cell, member.wake) = (None, None);
     }
 
-    pub fn is_dead(&self, cell: CellId) -> bool {
+    pub(crate) fn is_dead(&self, cell: CellId) -> bool {
         self.members[usize::from(cell.0)].cell.is_none()
     }
 
     /// Ends the process of the cell, if it lives. Its I/O ends, the other cells process all
     /// messages that it had sent, and then receive `Lost`.
-    pub fn lose(&mut self, cell: CellId) {
+    pub(crate) fn lose(&mut self, cell: CellId) {
         if !self.is_dead(cell) {
             self.kill(cell);
         }
@@ -121,7 +121,7 @@ impl Pair {
     }
 
     /// Starts the successor of a lost cell. It takes over the frames and the clients.
-    pub fn start_successor(&mut self, cell: CellId) {
+    pub(crate) fn start_successor(&mut self, cell: CellId) {
         self.faults.lost.remove(&cell);
         let epoch = Epoch(self.member(cell).epoch.0 + 1);
         let config = self.config(cell, epoch, Recovery::Process);
@@ -151,7 +151,7 @@ impl Pair {
     }
 
     /// The process of a cell dies, and a successor takes over.
-    pub fn replace(&mut self, cell: CellId) {
+    pub(crate) fn replace(&mut self, cell: CellId) {
         self.lose(cell);
         self.start_successor(cell);
         assert!(self.is_serving());
@@ -159,12 +159,12 @@ impl Pair {
 
     /// Cuts the power. A recovery replays the logs and takes a checkpoint. Then a new fleet serves,
     /// which has no client yet.
-    pub fn cut_power(&mut self) {
+    pub(crate) fn cut_power(&mut self) {
         self.cut_power_before(|_| {});
     }
 
     /// The same, where something happens to the device before the recovery begins.
-    pub fn cut_power_before(&mut self, recovery: impl FnOnce(&mut Device)) {
+    pub(crate) fn cut_power_before(&mut self, recovery: impl FnOnce(&mut Device)) {
         self.queue.clear();
         self.faults = Faults::default();
         self.clients.clear();

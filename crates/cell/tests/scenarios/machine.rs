@@ -13,7 +13,7 @@ const UNFILLED: u8 = 0xee;
 
 type Frame = Box<[u8; BLOCK_SIZE]>;
 
-pub struct Machine {
+pub(crate) struct Machine {
     frames: Vec<Frame>,
     /// File data of requests, by slot: written by the client.
     pub requests: BTreeMap<SlotRef, Vec<u8>>,
@@ -24,7 +24,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(frames: u32) -> Self {
+    pub(crate) fn new(frames: u32) -> Self {
         Self {
             frames: (0..frames).map(|_| Box::new([UNFILLED; BLOCK_SIZE])).collect(),
             requests: BTreeMap::new(),

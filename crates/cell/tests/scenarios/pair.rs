@@ -35,16 +35,16 @@ use crate::image::{Image, RESERVED, SECRET};
 use crate::machine::Machine;
 use crate::supervisor::{DurableState, Supervisor};
 
-pub const A: CellId = CellId(0);
-pub const B: CellId = CellId(1);
+pub(crate) const A: CellId = CellId(0);
+pub(crate) const B: CellId = CellId(1);
 /// The directories `/a`, `/b` and `/c`. Each lies at the cell of its name, with the files in it.
-pub const IN_A: Ino = Ino(2);
-pub const IN_B: Ino = Ino(1 << 48 | 1);
-pub const IN_C: Ino = Ino(2 << 48 | 1);
+pub(crate) const IN_A: Ino = Ino(2);
+pub(crate) const IN_B: Ino = Ino(1 << 48 | 1);
+pub(crate) const IN_C: Ino = Ino(2 << 48 | 1);
 
-pub const KEY: CapabilityKey = CapabilityKey([21, 22]);
+pub(crate) const KEY: CapabilityKey = CapabilityKey([21, 22]);
 /// Frames of each cell's cache.
-pub const FRAMES: u32 = CellConfig::FRAMES_MIN;
+pub(crate) const FRAMES: u32 = CellConfig::FRAMES_MIN;
 const CHUNKS: u64 = 40;
 const LOG_START: BlockNo = BlockNo(CHUNKS * CHUNK_BLOCKS);
 /// A log of this size is half full before its reserve is reached.
@@ -56,12 +56,12 @@ const EVENTS_MAX: usize = 1_000_000;
 
 const NAMES: [&str; 3] = ["A", "B", "C"];
 
-pub fn cell_name(cell: CellId) -> &'static str {
+pub(crate) fn cell_name(cell: CellId) -> &'static str {
     NAMES[usize::from(cell.0)]
 }
 
 /// What a scenario begins with.
-pub struct Setup {
+pub(crate) struct Setup {
     pub cells: u16,
     /// Free chunks of the pool.
     pub free_chunks: usize,
@@ -94,7 +94,7 @@ pub(crate) struct Member {
     pub(crate) wake: Option<Instant>,
 }
 
-pub struct Pair {
+pub(crate) struct Pair {
     pub now: Instant,
     pub device: Device,
     pub supervisor: Supervisor,
@@ -116,19 +116,19 @@ pub struct Pair {
 
 impl Pair {
     /// Two cells that serve `/a` and `/b`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Setup::default())
     }
 
-    pub fn alone() -> Self {
+    pub(crate) fn alone() -> Self {
         Self::with(Setup { cells: 1, ..Setup::default() })
     }
 
-    pub fn three() -> Self {
+    pub(crate) fn three() -> Self {
         Self::with(Setup { cells: 3, ..Setup::default() })
     }
 
-    pub fn with(setup: Setup) -> Self {
+    pub(crate) fn with(setup: Setup) -> Self {
         let (mut blocks, image) = (BTreeMap::new(), image(setup.cells));
         let roots = (0..setup.cells)
             .map(|shard| (ShardId(shard), image.write(usize::from(shard), &mut blocks)))
@@ -230,20 +230,20 @@ impl Pair {
         &mut self.members[usize::from(cell.0)]
     }
 
-    pub fn cell(&self, cell: CellId) -> &Cell {
+    pub(crate) fn cell(&self, cell: CellId) -> &Cell {
         self.members[usize::from(cell.0)].cell.as_ref().expect("its process lives")
     }
 
-    pub fn is_serving(&self) -> bool {
+    pub(crate) fn is_serving(&self) -> bool {
         self.members.iter().all(|member| member.cell.as_ref().is_some_and(Cell::is_ready))
     }
 
-    pub fn cells(&self) -> impl Iterator<Item = CellId> + use<> {
+    pub(crate) fn cells(&self) -> impl Iterator<Item = CellId> + use<> {
         (0..self.setup.cells).map(CellId)
     }
 
     /// The cell that serves the inode.
-    pub fn home(&self, ino: Ino) -> CellId {
+    pub(crate) fn home(&self, ino: Ino) -> CellId {
         CellId(ino.shard().0)
     }
 
@@ -253,7 +253,7 @@ impl Pair {
     }
 
     /// What has happened since the last call: the lines that contain one of these words.
-    pub fn trace(&mut self, words: &[&str]) -> Vec<String> {
+    pub(crate) fn trace(&mut self, words: &[&str]) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
         lines.retain(|line| words.iter().any(|word| line.contains(word)));
         lines
@@ -289,12 +289,12 @@ impl Pair {
     }
 
     /// Processes events until none is left.
-    pub fn drive(&mut self) {
+    pub(crate) fn drive(&mut self) {
         self.drive_until(|_| false);
     }
 
     /// Processes events until this holds, or none is left.
-    pub fn drive_until(&mut self, holds: impl Fn(&Self) -> bool) {
+    pub(crate) fn drive_until(&mut self, holds: impl Fn(&Self) -> bool) {
         for _ in 0..EVENTS_MAX {
             let Some(((at, _), happening)) = self.queue.pop_first() else { return };
             self.now = self.now.max(at);
@@ -308,7 +308,7 @@ impl Pair {
     }
 
     /// Time passes.
-    pub fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         self.drive();
     }
@@ -468,7 +468,7 @@ impl Pair {
     }
 
     /// From now on the supervisor begins a checkpoint when a cell wants it.
-    pub fn grant_checkpoints(&mut self) {
+    pub(crate) fn grant_checkpoints(&mut self) {
         self.supervisor.grants = true;
         let orders = self.supervisor.advance();
         self.orders(orders);
@@ -476,7 +476,7 @@ impl Pair {
     }
 
     /// Begins a checkpoint as the supervisor's timer does.
-    pub fn begin_checkpoint(&mut self) {
+    pub(crate) fn begin_checkpoint(&mut self) {
         self.supervisor.is_wanted = true;
         self.grant_checkpoints();
     }
@@ -484,19 +484,19 @@ impl Pair {
     // Lease words.
 
     /// Whether the client holds the lease.
-    pub fn is_valid(&self, cell: CellId, client: ClientId, lease: Lease) -> bool {
+    pub(crate) fn is_valid(&self, cell: CellId, client: ClientId, lease: Lease) -> bool {
         let words = &self.members[usize::from(cell.0)].machine.words;
         words.get(&(client, lease.word)) == Some(&lease.stamp)
     }
 }
 
 /// Whether the message has this name.
-pub fn is_message(body: &PeerBody, word: &str) -> bool {
+pub(crate) fn is_message(body: &PeerBody, word: &str) -> bool {
     message_word(body) == word
 }
 
 /// Whether the effect is to send a message of this name.
-pub fn sends(effect: &Effect, word: &str) -> bool {
+pub(crate) fn sends(effect: &Effect, word: &str) -> bool {
     matches!(effect, Effect::Send { message, .. } if is_message(&message.body, word))
 }
 

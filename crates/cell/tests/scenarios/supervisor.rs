@@ -17,7 +17,7 @@ use warren_proto::control::{Order, Report, ShardRoot, Written};
 
 /// The state that the last checkpoint made durable, from which a fleet starts.
 #[derive(Clone)]
-pub struct DurableState {
+pub(crate) struct DurableState {
     pub generation: u64,
     pub roots: BTreeMap<ShardId, RootSlot>,
     pub owned: BTreeMap<ShardId, Vec<u64>>,
@@ -27,7 +27,7 @@ pub struct DurableState {
 }
 
 impl DurableState {
-    pub fn is_free(&self, chunk: u64) -> bool {
+    pub(crate) fn is_free(&self, chunk: u64) -> bool {
         !self.owned.values().any(|owned| owned.contains(&chunk))
     }
 
@@ -61,7 +61,7 @@ enum Barrier {
     Writing(BTreeMap<CellId, Result<Written, Errno>>),
 }
 
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     pub durable: DurableState,
     cells: BTreeSet<CellId>,
     barrier: Barrier,
@@ -88,7 +88,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(durable: DurableState, cells: u16, chunks: std::ops::Range<u64>) -> Self {
+    pub(crate) fn new(durable: DurableState, cells: u16, chunks: std::ops::Range<u64>) -> Self {
         Self {
             number: durable.generation,
             durable,
@@ -114,7 +114,7 @@ impl Supervisor {
     }
 
     /// Begins a checkpoint if one is wanted and may begin.
-    pub fn advance(&mut self) -> Vec<(CellId, Order)> {
+    pub(crate) fn advance(&mut self) -> Vec<(CellId, Order)> {
         let may_begin = matches!(self.barrier, Barrier::Idle) && self.ready == self.cells;
         if !(may_begin && self.grants && std::mem::take(&mut self.is_wanted)) {
             return Vec::new();
@@ -125,7 +125,7 @@ impl Supervisor {
     }
 
     /// Answers a report. `flush` makes durable what the cells have written for a checkpoint.
-    pub fn report(
+    pub(crate) fn report(
         &mut self,
         from: CellId,
         report: Report,
@@ -232,7 +232,7 @@ impl Supervisor {
     }
 
     /// The process of the cell is dead. A checkpoint that waits for the cell is abandoned.
-    pub fn lost(&mut self, cell: CellId, epoch: Epoch) -> Vec<(CellId, Order)> {
+    pub(crate) fn lost(&mut self, cell: CellId, epoch: Epoch) -> Vec<(CellId, Order)> {
         self.ready.remove(&cell);
         self.loss_handled.clear();
         self.is_uncounted = true;

@@ -24,7 +24,7 @@ use crate::failure::{CODE_FAILURE, Failure};
 /// How long a fleet may take to serve.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub fn run(sequences: &[Sequence], options: Options) -> Result<Summary, Failure> {
+pub(super) fn run(sequences: &[Sequence], options: Options) -> Result<Summary, Failure> {
     let campaign = Campaign::new(options);
     let mut summary = Summary::default();
     for sequence in sequences {

@@ -5,11 +5,11 @@ use warren_fsck::Progress;
 
 const LOOK: &str = "{msg} [{bar:40}] {percent}%";
 
-pub struct Bar(ProgressBar);
+pub(super) struct Bar(ProgressBar);
 
 impl Bar {
     /// Hidden if standard error is no terminal.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let bar = ProgressBar::new(1);
         if let Ok(style) = ProgressStyle::with_template(LOOK) {
             bar.set_style(style.progress_chars("=> "));
@@ -17,18 +17,18 @@ impl Bar {
         Self(bar)
     }
 
-    pub fn begin(&mut self, phase: &'static str) {
+    pub(super) fn begin(&mut self, phase: &'static str) {
         self.0.reset();
         self.0.set_message(phase);
     }
 
-    pub fn show(&mut self, progress: Progress) {
+    pub(super) fn show(&mut self, progress: Progress) {
         self.0.set_length(progress.shards.into());
         self.0.set_position(progress.shards_done.into());
     }
 
     /// Removes the bar, so that lines can be printed.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.0.finish_and_clear();
     }
 }

@@ -9,7 +9,7 @@ use warren_runtime::{Blocks, OfflinePool};
 use super::bar::Bar;
 use crate::failure::{CODE_FSCK_OPERATIONAL, Failure};
 
-pub fn check_pool(
+pub(super) fn check_pool(
     path: &Path,
     pool: &OfflinePool,
     options: Options,
@@ -30,6 +30,8 @@ pub fn check_pool(
     Ok(report)
 }
 
-pub fn reader(pool: &OfflinePool) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
+pub(super) fn reader(
+    pool: &OfflinePool,
+) -> impl FnMut(BlockNo, &mut [u8]) -> Result<(), ReadError> + '_ {
     |block, bytes| pool.read(block, bytes).map_err(ReadError)
 }

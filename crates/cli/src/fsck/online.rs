@@ -24,7 +24,7 @@ const TRIES: usize = 5;
 /// The pause between two tries, so that they are not at the same moment.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
+pub(super) fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
     let pool = OfflinePool::open(path, Purpose::Beside)?;
     let options = Options { contents, ..Options::default() };
     let mut seen: Option<BTreeSet<String>> = None;

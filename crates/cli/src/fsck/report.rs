@@ -16,7 +16,7 @@ use crate::size;
 /// What was done with the logs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Logs {
+pub(super) enum Logs {
     /// The pool was left in order.
     None,
     Replayed,
@@ -35,7 +35,7 @@ pub enum Logs {
 
 /// A part of a log that was not replayed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct GivenUp {
+pub(super) struct GivenUp {
     /// The cell of the log.
     pub cell: u16,
     /// The steps of this shard. If none: everything behind an unreadable block.
@@ -46,7 +46,7 @@ pub struct GivenUp {
 impl Logs {
     /// The outcome of a replay on `footing`, in which the logs of these cells were cut at
     /// unreadable blocks.
-    pub fn replayed_on(footing: &Footing, cut: &BTreeSet<CellId>) -> Self {
+    pub(super) fn replayed_on(footing: &Footing, cut: &BTreeSet<CellId>) -> Self {
         let of_shard =
             |shard: &ShardId| GivenUp { cell: shard.0 % footing.logs, shard: Some(shard.0) };
         let of_cell = |cell: &CellId| GivenUp { cell: cell.0, shard: None };
@@ -77,21 +77,21 @@ impl fmt::Display for GivenUp {
 
 /// The changes of a repair.
 #[derive(Default)]
-pub struct Mends {
+pub(super) struct Mends {
     pub list: Vec<Mend>,
     pub further: u64,
 }
 
 impl Mends {
     /// Adds the changes of another repair.
-    pub fn add(&mut self, repair: &mut Repair) {
+    pub(super) fn add(&mut self, repair: &mut Repair) {
         self.list.append(&mut repair.mends);
         self.further += repair.further_mends;
     }
 }
 
 /// The result of a check, and of a repair.
-pub struct Outcome {
+pub(super) struct Outcome {
     /// The state now.
     pub report: Report,
     /// The state before the repair.
@@ -141,28 +141,28 @@ struct Mended {
 }
 
 impl Outcome {
-    pub fn new(report: Report, logs: Logs) -> Self {
+    pub(super) fn new(report: Report, logs: Logs) -> Self {
         Self { report, before: None, logs, repair: None, refused: None }
     }
 
-    pub fn is_sound(&self) -> bool {
+    pub(super) fn is_sound(&self) -> bool {
         let logs_remain =
             matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && self.repair.is_none();
         self.report.is_sound() && !self.report.incomplete && !logs_remain
     }
 
     /// Whether only file data is damaged, which no repair can restore.
-    pub fn is_past_repair(&self) -> bool {
+    pub(super) fn is_past_repair(&self) -> bool {
         self.report.is_past_repair() && !matches!(self.logs, Logs::Failed(_) | Logs::Unknown)
     }
 
     /// Whether a repair loses nothing.
-    pub fn is_harmless(&self) -> bool {
+    pub(super) fn is_harmless(&self) -> bool {
         let logs_lost = matches!(self.logs, Logs::Failed(_) | Logs::Unknown);
         !self.report.harmful && !self.report.incomplete && !logs_lost
     }
 
-    pub fn print(&self, pool: &Path, json: bool) -> Result<(), Failure> {
+    pub(super) fn print(&self, pool: &Path, json: bool) -> Result<(), Failure> {
         if json {
             return print_json(&self.summary(pool));
         }
@@ -187,7 +187,7 @@ impl Outcome {
     }
 
     /// Prints the present findings.
-    pub fn print_findings(&self) {
+    pub(super) fn print_findings(&self) {
         print_lines(&self.report);
         match &self.logs {
             Logs::Failed(why) if self.repair.is_some() => {
@@ -212,13 +212,13 @@ impl Outcome {
     }
 
     /// Whether there are logs that could not be replayed, perhaps because of the damage.
-    pub fn has_logs_left(&self) -> bool {
+    pub(super) fn has_logs_left(&self) -> bool {
         let is_clean = self.report.superblock.as_ref().is_none_or(|superblock| superblock.clean);
         matches!(self.logs, Logs::Failed(_) | Logs::Unknown) && !is_clean
     }
 
     /// One line: the state of the pool, and which part was not read.
-    pub fn verdict(&self, pool: &Path) -> String {
+    pub(super) fn verdict(&self, pool: &Path) -> String {
         let verdict = match (self.is_sound(), self.report.incomplete, self.repair.is_some()) {
             (true, _, false) => "sound",
             (true, _, true) => "repaired",

@@ -32,21 +32,21 @@ const SPOT_FOUND: u64 = 1 << 31;
 
 impl Spot {
     #[inline]
-    pub fn of(leaf: NodeId, found: Result<usize, usize>) -> Self {
+    pub(super) fn of(leaf: NodeId, found: Result<usize, usize>) -> Self {
         let flag = if found.is_ok() { SPOT_FOUND } else { 0 };
         let (Ok(at) | Err(at)) = found;
         Self(u64::from(leaf.0) << 32 | flag | at as u64)
     }
 
-    pub fn leaf(self) -> NodeId {
+    pub(super) fn leaf(self) -> NodeId {
         NodeId((self.0 >> 32) as u32)
     }
 
-    pub fn at(self) -> usize {
+    pub(super) fn at(self) -> usize {
         (self.0 & (SPOT_FOUND - 1)) as usize
     }
 
-    pub fn is_found(self) -> bool {
+    pub(super) fn is_found(self) -> bool {
         self.0 & SPOT_FOUND != 0
     }
 }
@@ -61,11 +61,11 @@ pub(super) enum Child {
 const _: () = assert!(size_of::<Child>() == 16);
 
 impl Child {
-    pub fn absent(ptr: BlockPtr) -> Self {
+    pub(super) fn absent(ptr: BlockPtr) -> Self {
         Self::Absent { checksum: ptr.checksum, block: ptr.block }
     }
 
-    pub fn resident(self) -> Result<NodeId, Absent> {
+    pub(super) fn resident(self) -> Result<NodeId, Absent> {
         match self {
             Self::Resident(id) => Ok(id),
             Self::Absent { checksum, block } => Err(Absent(BlockPtr { block, checksum })),
@@ -94,33 +94,33 @@ pub(super) enum Body {
 }
 
 impl Node {
-    pub fn leaf() -> Self {
+    pub(super) fn leaf() -> Self {
         Self::new(Vec::new(), Body::Leaf(Vec::new()), 0, 0)
     }
 
     /// A dirty node.
-    pub fn new(keys: Vec<Key>, body: Body, size: usize, level: u8) -> Self {
+    pub(super) fn new(keys: Vec<Key>, body: Body, size: usize, level: u8) -> Self {
         Self { keys, body, size, place: None, level, touched: AtomicBool::new(true) }
     }
 
-    pub fn find(&self, key: &Key) -> Result<usize, usize> {
+    pub(super) fn find(&self, key: &Key) -> Result<usize, usize> {
         self.keys.binary_search(key)
     }
 
     /// The child for `key`. The first child has no lower bound.
-    pub fn child_index(&self, key: &Key) -> usize {
+    pub(super) fn child_index(&self, key: &Key) -> usize {
         self.keys.partition_point(|first| first <= key).saturating_sub(1)
     }
 
     /// Stores only if needed, so that readers do not take the cache line from each other.
-    pub fn touch(&self) {
+    pub(super) fn touch(&self) {
         if !self.touched.load(Ordering::Relaxed) {
             self.touched.store(true, Ordering::Relaxed);
         }
     }
 
     /// Passes the records of a leaf from `at` up to `to` to `visit`, until it breaks.
-    pub fn show<'a>(
+    pub(super) fn show<'a>(
         &'a self,
         at: usize,
         to: &Key,
@@ -136,28 +136,28 @@ impl Node {
         ControlFlow::Continue(())
     }
 
-    pub fn values(&self) -> &[Value] {
+    pub(super) fn values(&self) -> &[Value] {
         match &self.body {
             Body::Leaf(values) => values,
             Body::Internal(_) => panic!("an internal node has no values"),
         }
     }
 
-    pub fn values_mut(&mut self) -> &mut Vec<Value> {
+    pub(super) fn values_mut(&mut self) -> &mut Vec<Value> {
         match &mut self.body {
             Body::Leaf(values) => values,
             Body::Internal(_) => panic!("an internal node has no values"),
         }
     }
 
-    pub fn children(&self) -> &[Child] {
+    pub(super) fn children(&self) -> &[Child] {
         match &self.body {
             Body::Internal(children) => children,
             Body::Leaf(_) => panic!("a leaf has no children"),
         }
     }
 
-    pub fn children_mut(&mut self) -> &mut Vec<Child> {
+    pub(super) fn children_mut(&mut self) -> &mut Vec<Child> {
         match &mut self.body {
             Body::Internal(children) => children,
             Body::Leaf(_) => panic!("a leaf has no children"),
@@ -165,7 +165,7 @@ impl Node {
     }
 
     /// Bytes of record `at` on disk.
-    pub fn record_len(&self, at: usize) -> usize {
+    pub(super) fn record_len(&self, at: usize) -> usize {
         match &self.body {
             Body::Leaf(values) => RECORD_OVERHEAD + values[at].encoded_len(),
             Body::Internal(_) => INTERNAL_RECORD,
@@ -181,16 +181,16 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub fn push(&mut self, id: NodeId, at: usize) {
+    pub(super) fn push(&mut self, id: NodeId, at: usize) {
         self.steps[self.len] = (id, at);
         self.len += 1;
     }
 
-    pub fn leaf(&self) -> NodeId {
+    pub(super) fn leaf(&self) -> NodeId {
         self.steps[self.len - 1].0
     }
 
-    pub fn steps(&self) -> &[(NodeId, usize)] {
+    pub(super) fn steps(&self) -> &[(NodeId, usize)] {
         &self.steps[..self.len]
     }
 }
@@ -203,7 +203,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    pub fn add(&mut self, node: Node) -> NodeId {
+    pub(super) fn add(&mut self, node: Node) -> NodeId {
         if let Some(id) = self.free.pop() {
             self.nodes[id.0 as usize] = Some(node);
             return id;
@@ -213,21 +213,21 @@ impl Slab {
         id
     }
 
-    pub fn take(&mut self, id: NodeId) -> Node {
+    pub(super) fn take(&mut self, id: NodeId) -> Node {
         self.free.push(id);
         self.nodes[id.0 as usize].take().expect("the node is in memory")
     }
 
-    pub fn get(&self, id: NodeId) -> Option<&Node> {
+    pub(super) fn get(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(id.0 as usize)?.as_ref()
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
 
     /// The nodes in memory.
-    pub fn ids(&self) -> Vec<NodeId> {
+    pub(super) fn ids(&self) -> Vec<NodeId> {
         let used = |at: &usize| self.nodes[*at].is_some();
         (0..self.nodes.len()).filter(used).map(|at| NodeId(at as u32)).collect()
     }

@@ -30,7 +30,7 @@ pub(super) struct Checker<'a> {
 
 impl Checker<'_> {
     /// The slot that counts; `None` if the shard is lost.
-    pub fn root_slot(&mut self, shard: ShardId) -> Option<RootSlot> {
+    pub(super) fn root_slot(&mut self, shard: ShardId) -> Option<RootSlot> {
         let slots = self.reader.slots(&self.superblock, shard);
         for (slot, read) in slots.iter().enumerate() {
             if let Some((block, bit)) = read.flipped() {
@@ -52,7 +52,7 @@ impl Checker<'_> {
     }
 
     /// What a shard that was given up has left beside its tree.
-    pub fn check_given_up(&mut self, slot: &RootSlot) {
+    pub(super) fn check_given_up(&mut self, slot: &RootSlot) {
         let shard = slot.shard;
         if slot.given_up {
             self.report.add(Finding::GivenUp { shard });
@@ -70,7 +70,7 @@ impl Checker<'_> {
     }
 
     /// The name of the entry of `dir` with this hash that leads to `ino`.
-    pub fn entry_name(&mut self, dir: Ino, hash: u64, ino: Ino) -> Option<Box<[u8]>> {
+    pub(super) fn entry_name(&mut self, dir: Ino, hash: u64, ino: Ino) -> Option<Box<[u8]>> {
         let slot = *self.roots.get(&dir.shard())?;
         let mut tree = Tree::open(slot.shard, slot.root, slot.height);
         let key = Key::entry(dir, hash);
@@ -89,7 +89,7 @@ impl Checker<'_> {
     }
 
     /// Counts a reference to a block; false if the block cannot be used in this way.
-    pub fn refer(&mut self, block: BlockNo, shard: ShardId, by: Key) -> bool {
+    pub(super) fn refer(&mut self, block: BlockNo, shard: ShardId, by: Key) -> bool {
         let layout = self.superblock.layout;
         if !layout.is_allocatable(block) {
             self.report.add(Finding::BlockOutOfRange { shard, block, by });
@@ -107,7 +107,7 @@ impl Checker<'_> {
     }
 
     /// Compares the blocks of an extent with their checksums.
-    pub fn check_contents(&mut self, key: &Key, start: BlockNo, checksums: &[u32]) {
+    pub(super) fn check_contents(&mut self, key: &Key, start: BlockNo, checksums: &[u32]) {
         debug_assert_eq!(key.kind, Kind::Extent);
         for (n, checksum) in checksums.iter().enumerate() {
             let ptr = BlockPtr { block: start.offset(n as u64), checksum: *checksum };

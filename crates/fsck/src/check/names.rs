@@ -40,11 +40,11 @@ pub(super) struct Links {
 }
 
 impl Names {
-    pub fn add_inode(&mut self, ino: Ino, facts: InodeFacts) {
+    pub(crate) fn add_inode(&mut self, ino: Ino, facts: InodeFacts) {
         self.inodes.insert(ino, facts);
     }
 
-    pub fn add_entry(&mut self, dir: Ino, hash: u64, dentry: &Dentry) {
+    pub(crate) fn add_entry(&mut self, dir: Ino, hash: u64, dentry: &Dentry) {
         let link = Link { dir, hash, kind: dentry.kind };
         let links = self.links.entry(dentry.ino).or_insert(Links { first: link, count: 0 });
         links.count = links.count.saturating_add(1);
@@ -53,12 +53,12 @@ impl Names {
         }
     }
 
-    pub fn add_orphan(&mut self, ino: Ino) {
+    pub(crate) fn add_orphan(&mut self, ino: Ino) {
         self.orphans.insert(ino);
     }
 
     /// Directories whose chain of parents does not end at the root.
-    pub fn detached(&self) -> Vec<Ino> {
+    pub(crate) fn detached(&self) -> Vec<Ino> {
         let mut attached = BTreeSet::from([Ino::ROOT]);
         let mut detached = BTreeSet::new();
         for (ino, facts) in &self.inodes {

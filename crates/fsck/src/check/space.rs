@@ -19,7 +19,7 @@ pub(super) struct Space {
 
 impl Space {
     /// Counts a reference; false if the block already had one.
-    pub fn refer(&mut self, block: BlockNo) -> bool {
+    pub(super) fn refer(&mut self, block: BlockNo) -> bool {
         let bits = self.references.entry(block.0 / CHUNK_BLOCKS).or_default();
         let bit = 1 << (block.0 % CHUNK_BLOCKS);
         let first = *bits & bit == 0;
@@ -27,12 +27,18 @@ impl Space {
         first
     }
 
-    pub fn belongs(&self, region: &RegionMap, block: BlockNo, shard: ShardId) -> bool {
+    pub(super) fn belongs(&self, region: &RegionMap, block: BlockNo, shard: ShardId) -> bool {
         region.owner(block.0 / CHUNK_BLOCKS) == Some(Owner::Shard(shard))
     }
 
     /// Adds a shard's Chunk record; false if the shard does not own the chunk.
-    pub fn record(&mut self, region: &RegionMap, shard: ShardId, chunk: u64, used: u64) -> bool {
+    pub(super) fn record(
+        &mut self,
+        region: &RegionMap,
+        shard: ShardId,
+        chunk: u64,
+        used: u64,
+    ) -> bool {
         let owned = region.owner(chunk) == Some(Owner::Shard(shard));
         if owned {
             self.records.insert(chunk, (shard, used));
@@ -41,19 +47,23 @@ impl Space {
     }
 
     /// The shard's chunks that its tree does not record.
-    pub fn unrecorded(&self, region: &RegionMap, shard: ShardId) -> impl Iterator<Item = u64> {
+    pub(super) fn unrecorded(
+        &self,
+        region: &RegionMap,
+        shard: ShardId,
+    ) -> impl Iterator<Item = u64> {
         let owned = region.iter().filter(move |(_, owner)| *owner == Owner::Shard(shard));
         owned.map(|(chunk, _)| chunk).filter(|chunk| !self.records.contains_key(chunk))
     }
 
     /// Notes that part of the shard's tree could not be read. So blocks without a user are not
     /// reported as leaked.
-    pub fn lose(&mut self, shard: ShardId) {
+    pub(super) fn lose(&mut self, shard: ShardId) {
         self.lost.insert(shard);
     }
 
     /// Blocks in use without a record of it, and recorded blocks that are not in use.
-    pub fn compare(&self, region: &RegionMap, report: &mut Report) {
+    pub(super) fn compare(&self, region: &RegionMap, report: &mut Report) {
         for (chunk, owner) in region.iter() {
             let Owner::Shard(shard) = owner else { continue };
             let (_, recorded) = self.records.get(&chunk).copied().unwrap_or((shard, 0));

@@ -108,7 +108,7 @@ pub(super) struct Mends {
 }
 
 impl Mends {
-    pub fn add(&mut self, mend: Mend) {
+    pub(super) fn add(&mut self, mend: Mend) {
         self.count += 1;
         if !self.reported && self.list.len() < MENDS_MAX {
             self.list.push(mend);

@@ -89,7 +89,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    pub fn add(&mut self, found: &Shard) {
+    pub(super) fn add(&mut self, found: &Shard) {
         for (key, value) in &found.records {
             let ino = Ino(key.ino);
             match value {
@@ -117,7 +117,7 @@ impl Census {
         }
     }
 
-    pub fn add_name(&mut self, dir: Ino, ino: Ino, kind: FileKind) {
+    pub(super) fn add_name(&mut self, dir: Ino, ino: Ino, kind: FileKind) {
         let first = Links { dir, kind, count: 0, odd: false };
         let links = self.links.entry(ino).or_insert(first);
         links.count = links.count.saturating_add(1);
@@ -126,19 +126,19 @@ impl Census {
 
     /// The lowest possible next sequence of a shard. Names of missing inodes count only if the
     /// newest slot is lost: a forged name could use all numbers up.
-    pub fn next_sequence(&self, found: &Shard) -> u64 {
+    pub(super) fn next_sequence(&self, found: &Shard) -> u64 {
         let present = self.present.get(&found.shard).copied().unwrap_or(0);
         let named = self.named.get(&found.shard).copied().unwrap_or(0);
         let known = found.slot.map_or(1, |slot| slot.next_sequence);
         known.max(present + 1).max(if found.is_newest { 1 } else { named + 1 })
     }
 
-    pub fn is_directory(&self, ino: Ino) -> bool {
+    pub(super) fn is_directory(&self, ino: Ino) -> bool {
         self.inodes.get(&ino).is_some_and(|fact| fact.kind == FileKind::Directory)
     }
 
     /// Inodes whose names must all be checked.
-    pub fn questionable(&self) -> BTreeSet<Ino> {
+    pub(super) fn questionable(&self) -> BTreeSet<Ino> {
         let is_questionable = |(ino, links): &(&Ino, &Links)| match self.inodes.get(*ino) {
             None => true,
             Some(fact) if fact.kind != links.kind || links.odd => true,
@@ -150,7 +150,7 @@ impl Census {
 
     /// For each circle of directories one of them. `holders`: the directory that contains a
     /// directory's name.
-    pub fn circles(&self, holders: &BTreeMap<Ino, Ino>) -> BTreeSet<Ino> {
+    pub(super) fn circles(&self, holders: &BTreeMap<Ino, Ino>) -> BTreeSet<Ino> {
         let mut settled = BTreeSet::from([Ino::ROOT]);
         let mut cut = BTreeSet::new();
         for start in holders.keys() {

@@ -29,7 +29,7 @@ pub(super) struct Repairer<'a> {
 
 impl<'a> Repairer<'a> {
     /// Reads the structures above the trees.
-    pub fn begin(device_blocks: u64, read: Read<'a>) -> Result<Self, RepairError> {
+    pub(super) fn begin(device_blocks: u64, read: Read<'a>) -> Result<Self, RepairError> {
         let mut reader = Reader { read, blocks_read: 0 };
         let mut report = Report::default();
         let superblock = read_superblock(&mut reader, &mut report);
@@ -54,13 +54,13 @@ impl<'a> Repairer<'a> {
     }
 
     /// Reports the mend even while a shard is being read again.
-    pub fn report(&mut self, mend: Mend) {
+    pub(super) fn report(&mut self, mend: Mend) {
         let reported = std::mem::take(&mut self.mends.reported);
         self.mends.add(mend);
         self.mends.reported = reported;
     }
 
-    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..self.superblock.layout.shards()).map(ShardId)
     }
 }

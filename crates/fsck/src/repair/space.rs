@@ -15,7 +15,7 @@ pub(super) struct Use {
 }
 
 impl Use {
-    pub const fn referred(&self) -> u64 {
+    pub(super) const fn referred(&self) -> u64 {
         self.nodes | self.extents
     }
 }
@@ -31,7 +31,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub fn add(&mut self, shard: ShardId, found: &Shard) {
+    pub(super) fn add(&mut self, shard: ShardId, found: &Shard) {
         for block in &found.nodes {
             self.of(shard, *block).nodes |= bit(*block);
         }
@@ -55,25 +55,25 @@ impl Space {
     }
 
     /// The uses of a chunk by all shards.
-    pub fn of_chunk(&self, chunk: u64) -> impl Iterator<Item = (ShardId, Use)> + '_ {
+    pub(super) fn of_chunk(&self, chunk: u64) -> impl Iterator<Item = (ShardId, Use)> + '_ {
         let all = (chunk, ShardId(0))..=(chunk, ShardId(u16::MAX));
         self.uses.range(all).map(|((_, shard), uses)| (*shard, *uses))
     }
 
     /// Blocks of a chunk that some shard refers to, and those that are recorded as used.
-    pub fn taken(&self, chunk: u64) -> (u64, u64) {
+    pub(super) fn taken(&self, chunk: u64) -> (u64, u64) {
         self.of_chunk(chunk).fold((0, 0), |(referred, recorded), (_, uses)| {
             (referred | uses.referred(), recorded | uses.recorded)
         })
     }
 
-    pub fn is_node(&self, block: BlockNo) -> bool {
+    pub(super) fn is_node(&self, block: BlockNo) -> bool {
         let chunk = block.0 / CHUNK_BLOCKS;
         self.of_chunk(chunk).any(|(_, uses)| uses.nodes & bit(block) != 0)
     }
 
     /// Whether the shard's extent may stay where it is. Asking for a contested block takes it.
-    pub fn keep(&mut self, shard: ShardId, owned: bool, block: BlockNo) -> bool {
+    pub(super) fn keep(&mut self, shard: ShardId, owned: bool, block: BlockNo) -> bool {
         if !owned {
             return false;
         } else if !self.contested.contains(&block) {
@@ -86,7 +86,7 @@ impl Space {
         keeps
     }
 
-    pub fn chunks(&self) -> Vec<u64> {
+    pub(super) fn chunks(&self) -> Vec<u64> {
         let mut chunks: Vec<_> = self.uses.keys().map(|(chunk, _)| *chunk).collect();
         chunks.dedup();
         chunks

@@ -21,7 +21,7 @@ const CANCEL_PAUSE: Duration = Duration::from_millis(1);
 
 impl Front {
     /// Tries a deferred lock once. Returns what to reply, or `None` if the request still waits.
-    pub fn retry(
+    pub(crate) fn retry(
         &self,
         slot: &mut dyn FleetSlot,
         lock: &DeferredLock,

@@ -33,7 +33,7 @@ use crate::process::{FrontStart, ROLE_FRONT, WRITTEN_BACK, WriteBack};
 const END_WAIT: Duration = Duration::from_millis(10);
 
 /// What each front of a mount starts with.
-pub struct MountResources<'a> {
+pub(super) struct MountResources<'a> {
     pub device: OwnedFd,
     pub state: FrontState,
     pub admission: Admission,
@@ -41,7 +41,7 @@ pub struct MountResources<'a> {
     pub recorder: &'a Recorder,
 }
 
-pub struct FrontProcess {
+pub(super) struct FrontProcess {
     child: Child,
     pidfd: OwnedFd,
     link: Link,
@@ -50,7 +50,7 @@ pub struct FrontProcess {
 
 /// What a front has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FrontMessage {
+pub(super) enum FrontMessage {
     /// It serves the mount.
     Ready,
     /// The pages of a [`WriteBack`] are written back.
@@ -61,7 +61,7 @@ pub enum FrontMessage {
 
 impl FrontProcess {
     /// `dir` is the mount point, which `ps` shows.
-    pub fn start(resources: &MountResources<'_>, dir: &Path) -> io::Result<Self> {
+    pub(super) fn start(resources: &MountResources<'_>, dir: &Path) -> io::Result<Self> {
         let (link, of_front) = Link::pair()?;
         let args = role_args([ROLE_FRONT.as_bytes(), dir.as_os_str().as_bytes()]);
         let log = resources.recorder.pipe(&format!("front of {}", dir.display()))?;
@@ -94,11 +94,11 @@ impl FrontProcess {
 
     /// The link, readable when a message or its close can be received, and the pidfd, readable when
     /// the process has ended.
-    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+    pub(super) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.link.as_fd(), self.pidfd.as_fd()]
     }
 
-    pub fn receive(&mut self) -> Option<FrontMessage> {
+    pub(super) fn receive(&mut self) -> Option<FrontMessage> {
         match self.link.receive(Wait::No) {
             Ok(Received::Packet(packet)) if packet.bytes == WRITTEN_BACK => {
                 Some(FrontMessage::WrittenBack)
@@ -110,24 +110,24 @@ impl FrontProcess {
     }
 
     /// Has the front write back and drop the pages of these inodes.
-    pub fn write_back(&self, inodes: &[u64]) {
+    pub(super) fn write_back(&self, inodes: &[u64]) {
         // If the front has ended, its pidfd shows that, and the next front gets the same message.
         let _ = self.link.send(&WriteBack { inodes: inodes.into() }.to_bytes(), &[], Wait::No);
     }
 
-    pub fn terminate(&self) {
+    pub(super) fn terminate(&self) {
         // Fails only if the process has ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
     }
 
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         // Fails only if the process has ended.
         let _ = self.child.kill();
     }
 
     /// The exit status, after the pidfd was readable or the link closed. A process of which the
     /// kernel holds a thread is killed and counts as killed. It is returned, to be reaped later.
-    pub fn end(mut self) -> io::Result<(ExitStatus, Option<Child>)> {
+    pub(super) fn end(mut self) -> io::Result<(ExitStatus, Option<Child>)> {
         let has_ended = |pidfd: &OwnedFd| {
             let found = poll_for(&[(pidfd.as_fd(), PollFlags::IN)], Some(END_WAIT));
             found.first().is_some_and(|it| !it.is_empty())

@@ -43,7 +43,7 @@ enum Current {
     Stopped,
 }
 
-pub struct Fronts {
+pub(super) struct Fronts {
     current: Current,
     /// The delay before the next start, if this front or start fails.
     delay: Duration,
@@ -54,13 +54,13 @@ pub struct Fronts {
 }
 
 /// A front that has ended.
-pub struct EndedFront {
+pub(super) struct EndedFront {
     pub status: ExitStatus,
     started: Instant,
 }
 
 impl Fronts {
-    pub fn new(first: FrontProcess) -> Self {
+    pub(super) fn new(first: FrontProcess) -> Self {
         Self {
             current: Current::Serving(first),
             delay: DELAY_MIN,
@@ -69,7 +69,7 @@ impl Fronts {
         }
     }
 
-    pub fn serving(&self) -> Option<&FrontProcess> {
+    pub(super) fn serving(&self) -> Option<&FrontProcess> {
         match &self.current {
             Current::Serving(front) => Some(front),
             Current::Restarting { .. } | Current::Stopped => None,
@@ -83,29 +83,29 @@ impl Fronts {
         }
     }
 
-    pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+    pub(super) fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
         self.serving().map(FrontProcess::fds)
     }
 
     /// When [`Self::start_if_due`] must be called.
-    pub fn next_start(&self) -> Option<Instant> {
+    pub(super) fn next_start(&self) -> Option<Instant> {
         match self.current {
             Current::Restarting { at } => Some(at),
             Current::Serving(_) | Current::Stopped => None,
         }
     }
 
-    pub fn receive(&mut self) -> Option<FrontMessage> {
+    pub(super) fn receive(&mut self) -> Option<FrontMessage> {
         self.serving_mut().and_then(FrontProcess::receive)
     }
 
     /// For how long no front served, once after each loss.
-    pub fn take_lost_time(&mut self) -> Option<Duration> {
+    pub(super) fn take_lost_time(&mut self) -> Option<Duration> {
         self.lost_since.take().map(|since| since.elapsed())
     }
 
     /// The front's process has ended or its link is closed. `None` if there was no front.
-    pub fn end_current(&mut self) -> io::Result<Option<EndedFront>> {
+    pub(super) fn end_current(&mut self) -> io::Result<Option<EndedFront>> {
         let front = match std::mem::replace(&mut self.current, Current::Stopped) {
             Current::Serving(front) => front,
             other => {
@@ -120,7 +120,7 @@ impl Fronts {
     }
 
     /// Plans the start of the front after `ended`.
-    pub fn restart_after(&mut self, ended: &EndedFront) {
+    pub(super) fn restart_after(&mut self, ended: &EndedFront) {
         let now = Instant::now();
         self.lost_since.get_or_insert(now);
         let was_killed = ended.status.signal() == Some(libc::SIGKILL);
@@ -138,7 +138,7 @@ impl Fronts {
     }
 
     /// Starts the next front if its time has come. Returns it if it was started.
-    pub fn start_if_due(
+    pub(super) fn start_if_due(
         &mut self,
         resources: &MountResources<'_>,
         mount: &Mount,
@@ -160,24 +160,24 @@ impl Fronts {
     }
 
     /// Ends the current front by a signal, and starts no other one.
-    pub fn terminate(&mut self) {
+    pub(super) fn terminate(&mut self) {
         match &self.current {
             Current::Serving(front) => front.terminate(),
             Current::Restarting { .. } | Current::Stopped => self.current = Current::Stopped,
         }
     }
 
-    pub fn kill_current(&mut self) {
+    pub(super) fn kill_current(&mut self) {
         if let Some(front) = self.serving_mut() {
             front.kill();
         }
     }
 
-    pub fn reap(&mut self) {
+    pub(super) fn reap(&mut self) {
         self.unreaped.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    pub fn has_unreaped(&self) -> bool {
+    pub(super) fn has_unreaped(&self) -> bool {
         !self.unreaped.is_empty()
     }
 }

@@ -7,7 +7,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Waits until one of the descriptors has one of its flags. Returns the flags found, in the order
 /// of `fds`, or nothing if a signal interrupted the wait.
-pub fn poll_for(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Option<Duration>) -> Vec<PollFlags> {
+pub(super) fn poll_for(
+    fds: &[(BorrowedFd<'_>, PollFlags)],
+    timeout: Option<Duration>,
+) -> Vec<PollFlags> {
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());

@@ -46,7 +46,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a mount is to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reason {
+pub(super) enum Reason {
     /// The fleet requests it, in a request of this number, unless the mount is in use.
     Requested(u32),
     /// A signal, or the fleet by a request of this number, requires it even if the mount is in use.
@@ -56,7 +56,7 @@ pub enum Reason {
 }
 
 /// How a mount has ended.
-pub enum End {
+pub(super) enum End {
     /// It is unmounted, or its users were cut off as required.
     Ended,
     /// Nothing can serve it any more, for this reason. It stays mounted, and every call fails.
@@ -64,20 +64,20 @@ pub enum End {
 }
 
 impl End {
-    pub fn without_fleet() -> Self {
+    pub(super) fn without_fleet() -> Self {
         Self::Dead("the fleet is gone".into())
     }
 }
 
 /// What a teardown works on.
-pub struct Subject<'a> {
+pub(super) struct Subject<'a> {
     pub mount: &'a Arc<Mount>,
     pub fronts: &'a mut Fronts,
     pub admission: &'a Admission,
     pub fleet_is_gone: bool,
 }
 
-pub struct Teardown {
+pub(super) struct Teardown {
     reason: Reason,
     stage: Stage,
 }
@@ -91,7 +91,7 @@ enum Stage {
 }
 
 /// What [`Teardown::advance`] came to.
-pub enum Progress {
+pub(super) enum Progress {
     /// It waits for an event or its deadline.
     Waits(Teardown),
     /// The mount is in use, and is served on.
@@ -150,21 +150,21 @@ impl Attempt {
 }
 
 impl Teardown {
-    pub fn start(reason: Reason, mount: &Arc<Mount>) -> Self {
+    pub(super) fn start(reason: Reason, mount: &Arc<Mount>) -> Self {
         info!("the mount shall end ({reason:?})");
         let mount = Arc::clone(mount);
         Self { reason, stage: Stage::Unmounting(Attempt::start(move || mount.unmount_idle())) }
     }
 
     /// A further reason for a teardown that is in progress. Only force changes anything.
-    pub fn add_reason(&mut self, reason: Reason) {
+    pub(super) fn add_reason(&mut self, reason: Reason) {
         if let Reason::Forced(_) = reason {
             self.reason = reason;
         }
     }
 
     /// When [`Self::advance`] must be called at the latest.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Unmounting(attempt) | Stage::Detaching(attempt) => {
                 // The thread closes the pipe a moment before it is finished.
@@ -177,7 +177,7 @@ impl Teardown {
     }
 
     /// A descriptor that is hung up when the attempt in progress is done.
-    pub fn attempt_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn attempt_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.stage {
             Stage::Unmounting(attempt) | Stage::Detaching(attempt) => {
                 attempt.done.as_ref().map(AsFd::as_fd)
@@ -187,7 +187,7 @@ impl Teardown {
     }
 
     /// The inodes that a new front must write back.
-    pub fn writing_back(&self) -> Option<&[u64]> {
+    pub(super) fn writing_back(&self) -> Option<&[u64]> {
         match &self.stage {
             Stage::WritingBack { inodes, .. } => Some(inodes),
             _ => None,
@@ -195,19 +195,19 @@ impl Teardown {
     }
 
     /// True after the front was terminated: its end is the end of the mount.
-    pub fn is_closing(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         matches!(self.stage, Stage::Closing { .. })
     }
 
     /// The front has written back what was mapped.
-    pub fn written_back(&mut self, fronts: &mut Fronts) {
+    pub(super) fn written_back(&mut self, fronts: &mut Fronts) {
         if self.writing_back().is_some() {
             self.stage = close(fronts);
         }
     }
 
     /// Goes from stage to stage until there is something to wait for.
-    pub fn advance(self, subject: &mut Subject<'_>) -> Progress {
+    pub(super) fn advance(self, subject: &mut Subject<'_>) -> Progress {
         let Self { reason, mut stage } = self;
         loop {
             match next(reason, stage, subject) {

@@ -22,7 +22,7 @@ use crate::resend::BufferedMessage;
 /// Pause between two rounds of attempts at deferred locks.
 const RETRY: Duration = Duration::from_millis(10);
 
-pub enum Job {
+pub(super) enum Job {
     /// Retry this lock until it is granted, then reply.
     Lock(DeferredLock),
     /// Have the kernel drop the pages of this inode, then remove the entry of the front's state.
@@ -32,29 +32,29 @@ pub enum Job {
 }
 
 /// The jobs of the background thread. Closing the queue ends the thread.
-pub struct JobQueue {
+pub(super) struct JobQueue {
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl JobQueue {
-    pub fn new() -> (Self, Receiver<Job>) {
+    pub(super) fn new() -> (Self, Receiver<Job>) {
         let (jobs, received) = channel();
         (Self { jobs: Mutex::new(Some(jobs)) }, received)
     }
 
     /// False if the queue is closed: the job will not be done.
-    pub fn push(&self, job: Job) -> bool {
+    pub(super) fn push(&self, job: Job) -> bool {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
 /// What the background thread works with.
-pub struct Background<'a> {
+pub(super) struct Background<'a> {
     front: &'a Front,
     channel: &'a Arc<dyn Channel>,
     slot: Box<dyn FleetSlot>,
@@ -63,12 +63,16 @@ pub struct Background<'a> {
 }
 
 impl<'a> Background<'a> {
-    pub fn new(front: &'a Front, channel: &'a Arc<dyn Channel>, slot: Box<dyn FleetSlot>) -> Self {
+    pub(super) fn new(
+        front: &'a Front,
+        channel: &'a Arc<dyn Channel>,
+        slot: Box<dyn FleetSlot>,
+    ) -> Self {
         Self { front, channel, slot, locks: Vec::new() }
     }
 
     /// Continues with the lock that the predecessor's background thread was trying when it died.
-    pub fn recover(&mut self, request: Option<BufferedMessage>) {
+    pub(super) fn recover(&mut self, request: Option<BufferedMessage>) {
         let last = self.slot.last_answer(None);
         let record = self.front.state().record(self.slot.number());
         record.recover(self.slot.last_seq(), last.as_ref());
@@ -93,7 +97,7 @@ impl<'a> Background<'a> {
     }
 
     /// Does jobs until the queue is closed.
-    pub fn run(mut self, jobs: &Receiver<Job>) {
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
         let mut pages = PageDropper::new(Arc::clone(self.channel));
         let mut next_round = Instant::now();
         loop {

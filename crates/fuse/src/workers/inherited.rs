@@ -16,7 +16,7 @@ use crate::front_state::FrontState;
 use crate::resend::{BufferedMessage, read_resent};
 
 #[derive(Default)]
-pub struct Inherited {
+pub(super) struct Inherited {
     /// Kernel requests, by the slot on which they have taken or begun a step.
     requests: BTreeMap<SlotNo, BufferedMessage>,
     /// Slots whose last call may be unanswered, and its sequence number.
@@ -24,7 +24,7 @@ pub struct Inherited {
 }
 
 /// What is left in one slot.
-pub struct InheritedSlot {
+pub(super) struct InheritedSlot {
     pub number: SlotNo,
     pub request: Option<BufferedMessage>,
     /// The sequence number of the call that may be in flight.
@@ -33,7 +33,7 @@ pub struct InheritedSlot {
 
 impl Inherited {
     /// Also returns the messages that were read and have changed nothing yet.
-    pub fn collect(
+    pub(super) fn collect(
         fleet: &dyn FleetConnection,
         channel: &dyn Channel,
         state: &FrontState,
@@ -55,12 +55,12 @@ impl Inherited {
     }
 
     /// Takes the kernel request of a slot.
-    pub fn take_request(&mut self, slot: SlotNo) -> Option<BufferedMessage> {
+    pub(super) fn take_request(&mut self, slot: SlotNo) -> Option<BufferedMessage> {
         self.requests.remove(&slot)
     }
 
     /// What is left in slots from `first` on. Threads with fixed slots below handle theirs.
-    pub fn into_slots(self, first: usize) -> impl Iterator<Item = InheritedSlot> {
+    pub(super) fn into_slots(self, first: usize) -> impl Iterator<Item = InheritedSlot> {
         let Self { mut requests, mut in_flight } = self;
         in_flight.retain(|slot, _| usize::from(slot.0) >= first);
         let slots: BTreeSet<SlotNo> = requests.keys().chain(in_flight.keys()).copied().collect();

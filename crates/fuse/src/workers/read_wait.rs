@@ -15,7 +15,7 @@ const FAILED_SPINS_MAX: u32 = 16;
 
 /// What the reader received, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arrival {
+pub(super) enum Arrival {
     /// The message was there. More may be.
     AtOnce(usize),
     /// The reader waited for the message, so there was no other one.
@@ -24,13 +24,17 @@ pub enum Arrival {
 }
 
 #[derive(Default)]
-pub struct ReadWait {
+pub(super) struct ReadWait {
     failed_spins: AtomicU32,
 }
 
 impl ReadWait {
     /// Waits until `read` has received a message or the channel is closed.
-    pub fn wait(&self, channel: &dyn Channel, mut read: impl FnMut() -> Received) -> Arrival {
+    pub(super) fn wait(
+        &self,
+        channel: &dyn Channel,
+        mut read: impl FnMut() -> Received,
+    ) -> Arrival {
         match read() {
             Received::Message(len) => return Arrival::AtOnce(len),
             Received::Closed => return Arrival::Closed,

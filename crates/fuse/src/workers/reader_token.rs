@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_micros(500);
 /// The state of a token that is held. A free token has the number of its release, from 1.
 const HELD: u64 = 0;
 
-pub struct ReaderToken {
+pub(super) struct ReaderToken {
     state: AtomicU64,
     /// The number of releases so far.
     releases: AtomicU64,
@@ -34,7 +34,7 @@ pub struct ReaderToken {
 
 impl ReaderToken {
     /// A token that the caller holds.
-    pub fn held() -> Self {
+    pub(super) fn held() -> Self {
         Self {
             state: AtomicU64::new(HELD),
             releases: AtomicU64::new(0),
@@ -44,7 +44,7 @@ impl ReaderToken {
     }
 
     /// Frees the token, which the caller holds.
-    pub fn release(&self) {
+    pub(super) fn release(&self) {
         let number = self.releases.fetch_add(1, Ordering::Relaxed) + 1;
         self.state.store(number, Ordering::SeqCst);
         if self.monitor_sleeps.load(Ordering::SeqCst) {
@@ -54,7 +54,7 @@ impl ReaderToken {
     }
 
     /// Takes the token if it is free. True if the caller holds it now.
-    pub fn try_acquire(&self) -> bool {
+    pub(super) fn try_acquire(&self) -> bool {
         let number = self.state.load(Ordering::SeqCst);
         number != HELD && self.acquire(number)
     }
@@ -64,7 +64,7 @@ impl ReaderToken {
     }
 
     /// Must be called after `is_closed` of [`Self::monitor`] has become true, so that it returns.
-    pub fn wake_monitor(&self) {
+    pub(super) fn wake_monitor(&self) {
         if let Some(monitor) = self.monitor.get() {
             monitor.unpark();
         }
@@ -72,7 +72,7 @@ impl ReaderToken {
 
     /// Runs the monitor in the calling thread until `is_closed`. `pass` is called with the token
     /// held, and passes it on.
-    pub fn monitor(&self, is_closed: impl Fn() -> bool, pass: impl Fn()) {
+    pub(super) fn monitor(&self, is_closed: impl Fn() -> bool, pass: impl Fn()) {
         self.monitor.get_or_init(thread::current);
         let (mut last_state, mut last_releases) = (HELD, 0);
         while !is_closed() {

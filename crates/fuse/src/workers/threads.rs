@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-pub struct WorkerThreads {
+pub(super) struct WorkerThreads {
     table: Mutex<Table>,
     /// Signalled when there is a wakeup, and at the close.
     wakeup: Condvar,
@@ -28,7 +28,7 @@ struct Table {
 }
 
 impl WorkerThreads {
-    pub fn new(threads_max: usize) -> Self {
+    pub(super) fn new(threads_max: usize) -> Self {
         Self {
             table: Mutex::default(),
             wakeup: Condvar::new(),
@@ -42,12 +42,12 @@ impl WorkerThreads {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
     /// Wakes all parked threads, for which [`Self::park`] returns false.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // A thread checks `closed` under the lock before it waits. After the lock was free once,
         // every thread has either seen the close or waits and is signalled.
@@ -56,7 +56,7 @@ impl WorkerThreads {
         self.closed_now.notify_all();
     }
 
-    pub fn wait_closed(&self) {
+    pub(super) fn wait_closed(&self) {
         let mut table = self.table();
         while !self.is_closed() {
             table = self.closed_now.wait(table).unwrap_or_else(PoisonError::into_inner);
@@ -64,13 +64,16 @@ impl WorkerThreads {
     }
 
     /// Starts a thread by `start`, which gets the thread's number, whatever the limit.
-    pub fn start(&self, start: impl FnOnce(usize) -> io::Result<JoinHandle<()>>) -> io::Result<()> {
+    pub(super) fn start(
+        &self,
+        start: impl FnOnce(usize) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<()> {
         self.table().start(start)
     }
 
     /// Wakes a parked thread, or starts one by `start` if none is parked and the limit allows it.
     /// The thread must read, as the holder of the reader token.
-    pub fn wake_or_start(
+    pub(super) fn wake_or_start(
         &self,
         start: impl FnOnce(usize) -> io::Result<JoinHandle<()>>,
     ) -> io::Result<()> {
@@ -89,7 +92,7 @@ impl WorkerThreads {
 
     /// Parks the calling thread until it must read; true if it holds the reader token on return.
     /// `try_acquire` tries to take the token just before that. False after the close.
-    pub fn park(&self, try_acquire: impl FnOnce() -> bool) -> bool {
+    pub(super) fn park(&self, try_acquire: impl FnOnce() -> bool) -> bool {
         let mut table = self.table();
         if try_acquire() {
             return true;
@@ -103,7 +106,7 @@ impl WorkerThreads {
         !self.is_closed()
     }
 
-    pub fn take_handles(&self) -> Vec<JoinHandle<()>> {
+    pub(super) fn take_handles(&self) -> Vec<JoinHandle<()>> {
         std::mem::take(&mut self.table().threads)
     }
 }

@@ -9,7 +9,7 @@ use crate::message::{HEAD, Head, Header, Operation};
 use crate::reply::Body;
 use crate::resend::BufferedMessage;
 
-pub struct Worker {
+pub(super) struct Worker {
     pub slot: Box<dyn FleetSlot>,
     pub body: Body,
     head: Head,
@@ -18,37 +18,37 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(slot: Box<dyn FleetSlot>) -> Self {
+    pub(super) fn new(slot: Box<dyn FleetSlot>) -> Self {
         Self { slot, body: Body::default(), head: [0; HEAD], joined: Vec::new() }
     }
 
     /// Must be called before the first [`Self::read`]: see [`make_resident`].
-    pub fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         make_resident(self.slot.payload_out());
     }
 
-    pub fn read(&mut self, channel: &dyn Channel) -> Received {
+    pub(super) fn read(&mut self, channel: &dyn Channel) -> Received {
         channel.read(&mut self.head, self.slot.payload_out())
     }
 
     /// Takes a message that was read earlier, as if it were read now.
-    pub fn load(&mut self, message: &BufferedMessage) {
+    pub(super) fn load(&mut self, message: &BufferedMessage) {
         message.copy_to(&mut self.head, self.slot.payload_out());
     }
 
     /// The header of the message of `len` bytes that was read. `None` if it is malformed.
-    pub fn header(&self, len: usize) -> Option<Header> {
+    pub(super) fn header(&self, len: usize) -> Option<Header> {
         Header::decode(&self.head, len)
     }
 
     /// The operation of the message that was read.
-    pub fn operation(&mut self, header: &Header) -> Result<Operation, Errno> {
+    pub(super) fn operation(&mut self, header: &Header) -> Result<Operation, Errno> {
         decode(&self.head, header, &mut self.joined, self.slot.payload_out())
     }
 }
 
 /// The operation in the two parts of a message. `joined` is memory to join them in.
-pub fn decode(
+pub(super) fn decode(
     head: &Head,
     header: &Header,
     joined: &mut Vec<u8>,

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 /// The first pages of a file, mapped shared.
-pub struct Mapping {
+pub(crate) struct Mapping {
     start: *mut std::ffi::c_void,
     len: usize,
 }
@@ -17,7 +17,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub fn new(file: &File, len: usize) -> Self {
+    pub(crate) fn new(file: &File, len: usize) -> Self {
         // A kernel faults in no page behind the end of the file as it knows it.
         assert!(file.metadata().expect("fstat").len() >= len as u64);
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -26,19 +26,19 @@ impl Mapping {
         Self { start: start.expect("mmap"), len }
     }
 
-    pub fn load(&self, at: usize) -> u64 {
+    pub(crate) fn load(&self, at: usize) -> u64 {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
         // SAFETY: it is in the mapping, and no test truncates the file below the mapping.
         unsafe { self.start.cast::<u64>().byte_add(at).read_volatile() }
     }
 
-    pub fn store(&self, at: usize, number: u64) {
+    pub(crate) fn store(&self, at: usize, number: u64) {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
         // SAFETY: as in `load`.
         unsafe { self.start.cast::<u64>().byte_add(at).write_volatile(number) }
     }
 
-    pub fn sync(&self) {
+    pub(crate) fn sync(&self) {
         // SAFETY: the range is mapped.
         unsafe { msync(self.start, self.len, MsyncFlags::SYNC) }.expect("msync");
     }

@@ -17,11 +17,11 @@ use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
 use warren_runtime::{Admission, ConnectOptions};
 
 /// The role of a process that does the same as `warren mount`.
-pub const MOUNTER: &str = "mounter";
+pub(crate) const MOUNTER: &str = "mounter";
 
 /// Enters a private mount namespace, which only the children of this process share. False if the
 /// process cannot mount.
-pub fn enter_mount_namespace() -> bool {
+pub(crate) fn enter_mount_namespace() -> bool {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
         return false;
@@ -35,13 +35,13 @@ pub fn enter_mount_namespace() -> bool {
 }
 
 /// A formatted pool and its mount points, removed together.
-pub struct Scratch {
+pub(crate) struct Scratch {
     directory: PathBuf,
     pub pool: PathBuf,
 }
 
 impl Scratch {
-    pub fn new(name: &str, size_bytes: u64) -> Self {
+    pub(crate) fn new(name: &str, size_bytes: u64) -> Self {
         let directory = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("scratch directory");
         let pool = directory.join("pool");
@@ -64,7 +64,7 @@ impl Scratch {
         Self { directory, pool }
     }
 
-    pub fn mount_point(&self, name: &str) -> PathBuf {
+    pub(crate) fn mount_point(&self, name: &str) -> PathBuf {
         let path = self.directory.join(name);
         fs::create_dir_all(&path).expect("mount point");
         path
@@ -78,7 +78,7 @@ impl Drop for Scratch {
 }
 
 /// What a front of the pool starts with.
-pub fn front(pool: &Path) -> (Admission, MountConfig) {
+pub(crate) fn front(pool: &Path) -> (Admission, MountConfig) {
     let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &connect).expect("an admission");
     let mount = MountOptions::new("pool");
@@ -86,7 +86,7 @@ pub fn front(pool: &Path) -> (Admission, MountConfig) {
 }
 
 /// The main function of a process with the role [`MOUNTER`]: keeps a mount until a signal.
-pub fn mount_until_signalled(pool: &Path, dir: &Path) -> ExitCode {
+pub(crate) fn mount_until_signalled(pool: &Path, dir: &Path) -> ExitCode {
     // The mount must not survive a test that fails.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
     let (admission, config) = front(pool);
@@ -101,7 +101,7 @@ pub fn mount_until_signalled(pool: &Path, dir: &Path) -> ExitCode {
 }
 
 /// Starts such a process, and waits until it has mounted.
-pub fn mounter(pool: &Path, dir: &Path) -> Child {
+pub(crate) fn mounter(pool: &Path, dir: &Path) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args([MOUNTER.as_ref(), pool.as_os_str(), dir.as_os_str()])
         .stdout(Stdio::piped())

@@ -6,7 +6,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{Answer, ByteRange, LockFlavour, LockSpec, LockType, Reply, Request};
 
 #[derive(Default)]
-pub struct Locks {
+pub(super) struct Locks {
     held: BTreeMap<Ino, Vec<LockSpec>>,
 }
 
@@ -32,7 +32,7 @@ fn beside(held: LockSpec, range: ByteRange) -> Vec<LockSpec> {
 }
 
 impl Locks {
-    pub fn execute(&mut self, request: &Request) -> Answer {
+    pub(super) fn execute(&mut self, request: &Request) -> Answer {
         match *request {
             Request::Lock { handle, spec, .. } => {
                 let held = self.held.entry(handle.ino).or_default();

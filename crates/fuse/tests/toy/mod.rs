@@ -51,7 +51,7 @@ struct Recalls {
 }
 
 /// The state of the fleet, which its slots share.
-pub struct Toy {
+pub(crate) struct Toy {
     state: Mutex<State>,
     changed: Condvar,
     in_flight: Vec<AtomicU32>,
@@ -60,7 +60,7 @@ pub struct Toy {
 }
 
 #[derive(Clone)]
-pub struct ToyFleet(pub Arc<Toy>);
+pub(crate) struct ToyFleet(pub Arc<Toy>);
 
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -68,7 +68,7 @@ fn now() -> Timestamp {
 }
 
 impl ToyFleet {
-    pub fn new(slots: u16) -> Self {
+    pub(crate) fn new(slots: u16) -> Self {
         let mut state = State { last: 1, ..State::default() };
         state.insert(Ino::ROOT, NewInode::directory(0o755), (0, 0), Ino::ROOT);
         Self(Arc::new(Toy {
@@ -82,7 +82,7 @@ impl ToyFleet {
 
     /// Executes a request as another client. Before that, it recalls the leases of `keys` and waits
     /// until the front has acknowledged the recalls.
-    pub fn change_from_outside(
+    pub(crate) fn change_from_outside(
         &self,
         request: &Request,
         payload: &[u8],

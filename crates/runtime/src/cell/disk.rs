@@ -20,7 +20,7 @@ struct InParts {
 }
 
 /// The device's queue. The cell also sleeps in it.
-pub struct Disk {
+pub(super) struct Disk {
     device: Box<dyn Device>,
     /// The same open file, to measure the room on its host.
     file: PoolFile,
@@ -39,7 +39,7 @@ pub struct Disk {
 
 /// An I/O that is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Finished {
+pub(super) struct Finished {
     pub io: IoId,
     pub result: Result<(), Errno>,
     /// Whether it ended with a flush: see [`Done::flush`].
@@ -67,7 +67,7 @@ enum Direction {
 impl Disk {
     /// `device` is an open file of this process alone. The reading end of the cell's bell ends
     /// [`Self::sleep`].
-    pub fn open(device: PoolFile, bell: OwnedFd, pool: OwnedFd) -> Result<Self, FleetError> {
+    pub(super) fn open(device: PoolFile, bell: OwnedFd, pool: OwnedFd) -> Result<Self, FleetError> {
         let file = device.try_clone()?;
         let (mut device, without_ring) = open_queue(device)?;
         if let Some(why) = without_ring {
@@ -88,40 +88,46 @@ impl Disk {
         })
     }
 
-    pub fn read(&mut self, io: IoId, block: BlockNo, into: &[FrameNo], frames: &Frames) {
+    pub(super) fn read(&mut self, io: IoId, block: BlockNo, into: &[FrameNo], frames: &Frames) {
         self.submit(Direction::Read, io, block, into, frames);
     }
 
-    pub fn write(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
+    pub(super) fn write(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
         self.submit(Direction::Write, io, block, from, frames);
     }
 
     /// Writes, then makes this and all earlier writes durable. It must fit one request.
-    pub fn write_through(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
+    pub(super) fn write_through(
+        &mut self,
+        io: IoId,
+        block: BlockNo,
+        from: &[FrameNo],
+        frames: &Frames,
+    ) {
         assert!(from.len() <= FRAMES_MAX, "written through in parts");
         self.submit(Direction::WriteThrough, io, block, from, frames);
     }
 
     /// Makes all earlier writes durable.
-    pub fn flush(&mut self, io: IoId) {
+    pub(super) fn flush(&mut self, io: IoId) {
         self.under_way.push((io, What::Flush, BlockNo(0)));
         self.device.submit_flush(io.0);
     }
 
     /// Has the host allocate unused blocks.
-    pub fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
+    pub(super) fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
         self.under_way.push((io, What::Reserve, block));
         self.device.submit_reserve(io.0, block, count);
     }
 
     /// Gives unused blocks back to the host.
-    pub fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
+    pub(super) fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
         self.under_way.push((io, What::Discard, block));
         self.device.submit_discard(io.0, block, count);
     }
 
     /// Blocks that the host can still allocate.
-    pub fn host_room(&self) -> u64 {
+    pub(super) fn host_room(&self) -> u64 {
         self.file.host_room()
     }
 
@@ -182,7 +188,7 @@ impl Disk {
     }
 
     /// Submits to the device and collects completions.
-    pub fn poll(&mut self) -> Result<(), FleetError> {
+    pub(super) fn poll(&mut self) -> Result<(), FleetError> {
         if self.device.in_flight() == 0 {
             return Ok(());
         }
@@ -204,12 +210,12 @@ impl Disk {
     }
 
     /// I/Os that the device has in flight.
-    pub fn in_flight(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.device.in_flight()
     }
 
     /// The next finished I/O.
-    pub fn finished(&mut self) -> Option<Finished> {
+    pub(super) fn finished(&mut self) -> Option<Finished> {
         let finished = self.finished.pop_front()?;
         if let Some(at) = self.under_way.iter().position(|it| it.0 == finished.io) {
             let (_, what, block) = self.under_way.swap_remove(at);
@@ -238,7 +244,7 @@ impl Disk {
     }
 
     /// Sleeps until an I/O finishes, the bell rings, or the time is over.
-    pub fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
+    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
         self.device.park(Some(limit))?;
         bell::drain(&self.bell);
         Ok(())

@@ -45,7 +45,7 @@ const CLIENTS_QUEUED: usize = ADMISSIONS_MAX * SLOTS_MAX;
 
 /// An event that finishes work.
 #[derive(Debug)]
-pub enum Completion {
+pub(super) enum Completion {
     Peer {
         from: CellId,
         message: PeerMessage,
@@ -59,7 +59,7 @@ pub enum Completion {
 
 /// A slot whose request is to be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClientWork {
+pub(super) struct ClientWork {
     pub from: SlotRef,
     /// The request was let through because it looked like one that [ends
     /// tasks](Request::ends_tasks). If it is any other, it is refused.
@@ -67,10 +67,10 @@ pub struct ClientWork {
 }
 
 /// There is no idle work yet.
-pub type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
+pub(super) type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
 
 /// All that has arrived and waits.
-pub struct Intake {
+pub(super) struct Intake {
     dispatch: Dispatch<Completion, (CellId, PeerMessage), SlotRef>,
     /// Set when clients' requests were queued and none could be taken: [`SharedMemory::eased`] and
     /// the number of live tasks then. None can be taken until the first grows, the second falls, or
@@ -81,45 +81,45 @@ pub struct Intake {
 }
 
 impl Intake {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let limits = DispatchLimits { clients_queued: CLIENTS_QUEUED, ..DispatchLimits::default() };
         let (stuck_since, body) = (None, Vec::new());
         Self { dispatch: Dispatch::new(limits), stuck_since, body }
     }
 
-    pub fn takes_completions(&self) -> bool {
+    pub(super) fn takes_completions(&self) -> bool {
         self.dispatch.takes_replies()
     }
 
-    pub fn takes_peers(&self) -> bool {
+    pub(super) fn takes_peers(&self) -> bool {
         self.dispatch.takes_peers()
     }
 
     /// The caller checks [`Self::takes_completions`] first.
-    pub fn push_completion(&mut self, completion: Completion) {
+    pub(super) fn push_completion(&mut self, completion: Completion) {
         self.dispatch.push_reply(completion).expect("there was room");
     }
 
     /// The caller checks [`Self::takes_peers`] first.
-    pub fn push_peer(&mut self, from: CellId, message: PeerMessage) {
+    pub(super) fn push_peer(&mut self, from: CellId, message: PeerMessage) {
         self.dispatch.push_peer((from, message)).expect("there was room");
     }
 
     /// False if no more slots can be queued.
-    pub fn push_client(&mut self, sender: Sender, from: SlotRef) -> bool {
+    pub(super) fn push_client(&mut self, sender: Sender, from: SlotRef) -> bool {
         self.stuck_since = None;
         self.dispatch.push_client(sender, from).is_ok()
     }
 
     /// Clients' requests that wait in their slots.
-    pub fn clients_waiting(&self) -> usize {
+    pub(super) fn clients_waiting(&self) -> usize {
         self.dispatch.clients_queued()
     }
 
     /// The next completion or peer's request. Peers' requests need no limit here: the tasks of
     /// their own cells bound them.
     #[inline]
-    pub fn next_urgent(&mut self) -> Option<Work> {
+    pub(super) fn next_urgent(&mut self) -> Option<Work> {
         self.dispatch.set_live(Origin::Peer, 0);
         Some(match self.dispatch.take_urgent()? {
             Next::Reply(completion) => Next::Reply(completion),
@@ -130,7 +130,7 @@ impl Intake {
 
     /// The next work, while `live` tasks are live.
     #[inline]
-    pub fn next(&mut self, live: usize, memory: &SharedMemory) -> Option<Work> {
+    pub(super) fn next(&mut self, live: usize, memory: &SharedMemory) -> Option<Work> {
         let urgent = self.next_urgent();
         if urgent.is_some() {
             return urgent;

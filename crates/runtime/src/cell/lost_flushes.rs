@@ -12,12 +12,12 @@ pub(super) struct LostFlushes {
 }
 
 impl LostFlushes {
-    pub fn new(map: ShardMapReader) -> Self {
+    pub(super) fn new(map: ShardMapReader) -> Self {
         Self { known: map.lost_flushes(), map }
     }
 
     /// Whether a flush of another process has failed since the last call.
-    pub fn have_come(&mut self, peers: &mut PeerLinks) -> bool {
+    pub(super) fn have_come(&mut self, peers: &mut PeerLinks) -> bool {
         let lost = self.map.lost_flushes();
         let is_news = std::mem::replace(&mut self.known, lost) != lost;
         peers.have_lost_flush() | is_news

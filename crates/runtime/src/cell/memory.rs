@@ -97,7 +97,7 @@ impl ClientMemory {
 }
 
 /// The implementation of [`Memory`] over shared segments.
-pub struct SharedMemory {
+pub(super) struct SharedMemory {
     cell: CellId,
     epoch: Epoch,
     frames: Frames,
@@ -110,23 +110,23 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
+    pub(super) fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
         let (clients, in_progress) = (BTreeMap::new(), BTreeMap::new());
         Self { cell, epoch, frames, clients, in_progress, eased: 0, vitals: None }
     }
 
-    pub fn with_vitals(self, vitals: VitalsWriter) -> Self {
+    pub(super) fn with_vitals(self, vitals: VitalsWriter) -> Self {
         Self { vitals: Some(vitals), ..self }
     }
 
-    pub fn frames(&self) -> &Frames {
+    pub(super) fn frames(&self) -> &Frames {
         &self.frames
     }
 
     /// Maps the segments of a new client: the client's own, and the cell's for it. `terms` are its
     /// number of slots and its user; a client without a user is a front, whose requests name
     /// theirs.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         client: ClientId,
         terms: (u16, Option<u32>),
@@ -138,14 +138,14 @@ impl SharedMemory {
     }
 
     /// Takes no more requests from the client.
-    pub fn silence(&mut self, client: ClientId) {
+    pub(super) fn silence(&mut self, client: ClientId) {
         if let Some(memory) = self.clients.get_mut(&client) {
             memory.silent = true;
         }
     }
 
     /// Unmaps the client's segments.
-    pub fn forget(&mut self, client: ClientId) {
+    pub(super) fn forget(&mut self, client: ClientId) {
         if let Some(memory) = self.clients.remove(&client) {
             let slots = (0..memory.users.len()).filter(|slot| memory.counted >> slot & 1 != 0);
             slots.for_each(|slot| self.decrement(memory.users[slot]));
@@ -162,12 +162,12 @@ impl SharedMemory {
     }
 
     /// A counter that grows whenever a user may have fewer requests in progress.
-    pub fn eased(&self) -> u64 {
+    pub(super) fn eased(&self) -> u64 {
         self.eased
     }
 
     /// Offers each slot that has rung once, until `queue` takes no more.
-    pub fn offer(&mut self, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
+    pub(super) fn offer(&mut self, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
         for (&client, memory) in &mut self.clients {
             memory.rung |= memory.requests.rung(self.cell, &mut memory.bells_seen);
             let mut bits = memory.rung & !(memory.queued | memory.in_progress);
@@ -185,23 +185,23 @@ impl SharedMemory {
 
     /// Whether a slot has rung that was not offered yet.
     #[inline]
-    pub fn is_rung(&self) -> bool {
+    pub(super) fn is_rung(&self) -> bool {
         self.clients.values().any(|memory| memory.requests.has_rung(self.cell, memory.bells_seen))
     }
 
-    pub fn clients(&self) -> usize {
+    pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
     /// The user's requests that are not answered yet.
-    pub fn in_progress(&self, uid: u32) -> usize {
+    pub(super) fn in_progress(&self, uid: u32) -> usize {
         self.in_progress.get(&uid).copied().unwrap_or(0)
     }
 
     /// Ends the request's turn. If it is not answered it counts from now on for the client's user,
     /// or for the one that `header` names.
     #[inline]
-    pub fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
+    pub(super) fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
         let Some(memory) = self.clients.get_mut(&from.client) else { return };
         let bit = 1 << from.slot.0;
         if memory.in_progress & !memory.counted & !memory.awaits_lock & bit != 0 {
@@ -213,7 +213,7 @@ impl SharedMemory {
     }
 
     /// The slot's request waits for a file lock, and counts for no user until it is answered.
-    pub fn await_lock(&mut self, from: SlotRef) {
+    pub(super) fn await_lock(&mut self, from: SlotRef) {
         let Some(memory) = self.clients.get_mut(&from.client) else { return };
         memory.awaits_lock |= 1 << from.slot.0;
         self.discount(from);
@@ -233,7 +233,7 @@ impl SharedMemory {
 
     /// Copies the slot's new request to `body` without taking it. False if there is none, or none
     /// that can be read.
-    pub fn peek(&self, from: SlotRef, body: &mut Vec<u8>) -> bool {
+    pub(super) fn peek(&self, from: SlotRef, body: &mut Vec<u8>) -> bool {
         let Some(memory) = self.clients.get(&from.client) else { return false };
         let taken = memory.taken[usize::from(from.slot.0)];
         matches!(memory.requests.take(self.cell, from.slot, taken, body), Ok(Some(_)))
@@ -241,7 +241,7 @@ impl SharedMemory {
 
     /// Takes the slot's new request and copies its body to `body`; an error is the number of a
     /// malformed one. `None` if there is no new request.
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         from: SlotRef,
         body: &mut Vec<u8>,
@@ -265,7 +265,7 @@ impl SharedMemory {
         }
     }
 
-    pub fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
+    pub(super) fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
         let memory = self.clients.get_mut(&to.client);
         let memory = memory.expect("the core names only clients that it has not forgotten");
         let bit = 1 << to.slot.0;
@@ -277,7 +277,7 @@ impl SharedMemory {
     }
 
     /// Answers a malformed request.
-    pub fn refuse(&mut self, to: SlotRef, seq: u32) {
+    pub(super) fn refuse(&mut self, to: SlotRef, seq: u32) {
         self.reply(to, seq, ReplyHeader { errno: Some(Errno::EPROTO), payload_len: 0 }, &[]);
     }
 

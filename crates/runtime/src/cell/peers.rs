@@ -60,7 +60,7 @@ impl Peer {
 }
 
 /// The links to all other cells of the fleet.
-pub struct PeerLinks {
+pub(super) struct PeerLinks {
     cell: CellId,
     epoch: Epoch,
     peers: Vec<Option<Peer>>,
@@ -80,7 +80,7 @@ pub struct PeerLinks {
 
 /// The number of messages that were not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Dropped {
+pub(super) struct Dropped {
     /// Without a capability on the inbox's list.
     pub refused: u64,
     /// Of an earlier epoch.
@@ -89,7 +89,7 @@ pub struct Dropped {
 
 /// What [`PeerLinks::receive`] found.
 #[derive(Debug)]
-pub enum Received {
+pub(super) enum Received {
     Message(PeerMessage),
     /// A message that was dropped. There may be more behind it.
     Dropped,
@@ -105,7 +105,7 @@ fn lane_of(message: &PeerMessage) -> Lane {
 }
 
 impl PeerLinks {
-    pub fn new(cell: CellId, epoch: Epoch, cells: u16) -> Self {
+    pub(super) fn new(cell: CellId, epoch: Epoch, cells: u16) -> Self {
         let peers = (0..cells).map(|_| None).collect();
         let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
         let absent = BTreeSet::new();
@@ -125,7 +125,7 @@ impl PeerLinks {
         }
     }
 
-    pub fn open(
+    pub(super) fn open(
         &mut self,
         route: PeerRoute,
         [bell, vitals, own, theirs]: [OwnedFd; PEER_DESCRIPTORS],
@@ -160,25 +160,25 @@ impl PeerLinks {
     }
 
     /// Marks a peer whose messages make no sense suspect.
-    pub fn suspect(&mut self, peer: CellId, why: Suspicion) {
+    pub(super) fn suspect(&mut self, peer: CellId, why: Suspicion) {
         let place = self.peers.get_mut(usize::from(peer.0)).and_then(Option::as_mut);
         self.suspicions.extend(place.and_then(|place| place.suspect(peer, why)));
     }
 
     /// Whether messages that were received from the peer are void.
-    pub fn is_suspect(&self, peer: CellId) -> bool {
+    pub(super) fn is_suspect(&self, peer: CellId) -> bool {
         let place = self.peers.get(usize::from(peer.0)).and_then(Option::as_ref);
         place.is_some_and(|place| place.is_suspect)
     }
 
     /// A suspicion to report.
-    pub fn take_suspicion(&mut self) -> Option<Report> {
+    pub(super) fn take_suspicion(&mut self) -> Option<Report> {
         self.suspicions.pop()
     }
 
     /// Closes the link to a peer that is gone, after all that it had sent was received. Messages
     /// that wait for it are dropped.
-    pub fn close(&mut self, peer: CellId) {
+    pub(super) fn close(&mut self, peer: CellId) {
         self.look_for_lost_flushes();
         let place = self.peers.get_mut(usize::from(peer.0));
         if let Some(gone) = place.and_then(Option::take) {
@@ -189,7 +189,7 @@ impl PeerLinks {
 
     /// The order that names a peer's successor has arrived. If there is no link, the successor is
     /// gone already, and messages to it are dropped until the order arrives that reports its end.
-    pub fn joined(&mut self, peer: CellId) {
+    pub(super) fn joined(&mut self, peer: CellId) {
         match self.peers.get_mut(usize::from(peer.0)) {
             Some(Some(peer)) => peer.is_joined = true,
             Some(None) => drop(self.absent.insert(peer)),
@@ -199,23 +199,23 @@ impl PeerLinks {
 
     /// Starts to read from the peers with a link. They were there before this cell, so no order
     /// names them.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.peers.iter_mut().flatten().for_each(|peer| peer.is_joined = true);
     }
 
     /// Messages dropped so far.
-    pub fn dropped(&self) -> Dropped {
+    pub(super) fn dropped(&self) -> Dropped {
         self.dropped
     }
 
     /// The number of threads of other cells that are awake.
-    pub fn spinners(&self) -> u32 {
+    pub(super) fn spinners(&self) -> u32 {
         // A cell has one thread, whatever its vitals say.
         self.peers.iter().flatten().map(|peer| peer.vitals.spinners().min(1)).sum()
     }
 
     /// Whether a flush of a peer has failed since the last call.
-    pub fn have_lost_flush(&mut self) -> bool {
+    pub(super) fn have_lost_flush(&mut self) -> bool {
         self.look_for_lost_flushes();
         std::mem::take(&mut self.new_lost_flush)
     }
@@ -232,13 +232,13 @@ impl PeerLinks {
     }
 
     /// Every cell but this one.
-    pub fn others(&self) -> impl Iterator<Item = CellId> + use<> {
+    pub(super) fn others(&self) -> impl Iterator<Item = CellId> + use<> {
         let cell = self.cell;
         (0..self.peers.len() as u16).map(CellId).filter(move |&peer| peer != cell)
     }
 
     /// Sends now, or later behind messages that wait already.
-    pub fn send(&mut self, to: CellId, message: &PeerMessage) -> Result<(), FleetError> {
+    pub(super) fn send(&mut self, to: CellId, message: &PeerMessage) -> Result<(), FleetError> {
         self.bytes.clear();
         message.encode(&mut self.bytes);
         let lane = lane_of(message);
@@ -273,7 +273,7 @@ impl PeerLinks {
 
     /// Sends messages that wait, and rings the bells of peers to which something was sent. Returns
     /// whether any waiting message was sent.
-    pub fn flush(&mut self) -> bool {
+    pub(super) fn flush(&mut self) -> bool {
         let mut went_out = false;
         for (cell, peer) in (0..).map(CellId).zip(&mut self.peers) {
             let Some(peer) = peer.as_mut().filter(|peer| peer.unrung) else { continue };
@@ -296,13 +296,13 @@ impl PeerLinks {
     }
 
     /// Whether messages wait for room.
-    pub fn is_backed_up(&self) -> bool {
+    pub(super) fn is_backed_up(&self) -> bool {
         self.peers.iter().flatten().any(|peer| peer.unrung)
     }
 
     /// The next message in a lane of a peer. A peer that is lost, has not joined yet or is suspect
     /// has none.
-    pub fn receive(&mut self, from: CellId, lane: Lane) -> Received {
+    pub(super) fn receive(&mut self, from: CellId, lane: Lane) -> Received {
         let place = self.peers.get_mut(usize::from(from.0)).and_then(Option::as_mut);
         let Some(peer) = place.filter(|peer| peer.is_joined && !peer.is_suspect) else {
             return Received::Nothing;

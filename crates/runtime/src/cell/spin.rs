@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 /// The shortest spin.
-pub const SHORT: Duration = Duration::from_micros(5);
+pub(super) const SHORT: Duration = Duration::from_micros(5);
 
 /// About the cost of waking a sleeper on a virtual machine.
 const LONG: Duration = Duration::from_micros(50);
@@ -18,23 +18,23 @@ const LONG: Duration = Duration::from_micros(50);
 const REGRETTED: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
-pub struct Spin {
+pub(super) struct Spin {
     cores: usize,
     long: Duration,
 }
 
 impl Spin {
-    pub fn new(cores: usize) -> Self {
+    pub(super) fn new(cores: usize) -> Self {
         Self { cores, long: SHORT }
     }
 
     /// How long to spin, while `spinners` threads may spin, this one included.
-    pub fn limit(&self, spinners: usize) -> Duration {
+    pub(super) fn limit(&self, spinners: usize) -> Duration {
         if spinners <= self.cores { self.long } else { SHORT }
     }
 
     /// A spin found no work, and the sleep after it took so long.
-    pub fn slept(&mut self, time: Duration) {
+    pub(super) fn slept(&mut self, time: Duration) {
         self.long = if time < REGRETTED { LONG } else { (self.long / 2).max(SHORT) };
     }
 }

@@ -44,18 +44,18 @@ pub(super) fn malformed() -> FleetError {
 }
 
 impl SupervisorLink {
-    pub fn new(link: Link, epoch: Epoch, capability: Capability) -> Self {
+    pub(super) fn new(link: Link, epoch: Epoch, capability: Capability) -> Self {
         Self { outbox: Outbox::new(link), epoch, capability, reports: 0, orders: 0 }
     }
 
     /// Waits for the next message.
-    pub fn await_message(&mut self) -> Result<Message, FleetError> {
+    pub(super) fn await_message(&mut self) -> Result<Message, FleetError> {
         let packet = next_packet(&mut self.outbox.link)?;
         self.message(packet)
     }
 
     /// The next message, if there is one.
-    pub fn receive(&mut self) -> Result<Option<Message>, FleetError> {
+    pub(super) fn receive(&mut self) -> Result<Option<Message>, FleetError> {
         let received = self.outbox.link.receive(Wait::No);
         match received.map_err(system("receive from the supervisor"))? {
             Received::Packet(packet) => self.message(packet).map(Some),
@@ -79,7 +79,7 @@ impl SupervisorLink {
         }
     }
 
-    pub fn report(&mut self, report: Report) -> Result<(), FleetError> {
+    pub(super) fn report(&mut self, report: Report) -> Result<(), FleetError> {
         let (capability, epoch) = (self.capability, self.epoch);
         let message = FromCell::Report { capability, epoch, number: self.reports, report };
         self.reports += 1;
@@ -88,11 +88,11 @@ impl SupervisorLink {
     }
 
     /// Sends waiting reports until the supervisor takes no more.
-    pub fn flush(&mut self) -> Result<(), FleetError> {
+    pub(super) fn flush(&mut self) -> Result<(), FleetError> {
         self.outbox.flush().map_err(system("report to the supervisor"))
     }
 
-    pub fn is_backed_up(&self) -> bool {
+    pub(super) fn is_backed_up(&self) -> bool {
         self.outbox.is_backed_up()
     }
 }

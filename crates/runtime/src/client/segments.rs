@@ -65,7 +65,7 @@ impl InFlight {
 }
 
 impl Segments {
-    pub fn open(admission: Admission) -> Result<Self, FleetError> {
+    pub(super) fn open(admission: Admission) -> Result<Self, FleetError> {
         let Admission { terms, socket, flights, segments, .. } = admission;
         let (slots, cells) = (usize::from(terms.slots), usize::from(terms.cells));
         let mut fds = segments.into_iter();
@@ -98,7 +98,7 @@ impl Segments {
     }
 
     /// Takes the wanted slot, or the lowest free one.
-    pub fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
+    pub(super) fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
         let bit = 1_u64.checked_shl(number).filter(|bit| *free & bit != 0)?;
@@ -106,24 +106,24 @@ impl Segments {
         Some(SlotNo(number as u16))
     }
 
-    pub fn give_back(&self, slot: SlotNo) {
+    pub(super) fn give_back(&self, slot: SlotNo) {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) |= 1 << slot.0;
     }
 
-    pub fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
+    pub(super) fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
         let (call, waits) = InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire))?;
         waits.then_some(call)
     }
 
     /// The slot's last call, answered or not. `None` if there was none yet.
-    pub fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
+    pub(super) fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
         InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
     /// Records that the slot makes this call, or has made it. Other threads of the client may see
     /// that late: a cell sees the request only afterwards, and a thread that wants to cancel the
     /// call and does not find it tries again.
-    pub fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
+    pub(super) fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);
     }
@@ -136,7 +136,7 @@ impl Segments {
     /// The shard map if it is newer than `than` and can be read now. While a map is being written
     /// the old one stays in use: a cell answers requests that follow it wrongly with `Moved`. EIO
     /// if the map is damaged.
-    pub fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
+    pub(super) fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
         if self.map.version() == than.version {
             return Ok(None);
         }
@@ -147,11 +147,11 @@ impl Segments {
         }
     }
 
-    pub fn is_alive(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         !self.wait_for_hangup(Duration::ZERO)
     }
 
-    pub fn wait_for_hangup(&self, timeout: Duration) -> bool {
+    pub(super) fn wait_for_hangup(&self, timeout: Duration) -> bool {
         if self.dead.load(Relaxed) {
             return true;
         }

@@ -31,12 +31,12 @@ pub trait Blocks {
 }
 
 /// Reads the metadata that the supervisor needs.
-pub fn load(blocks: &dyn Blocks, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
+pub(crate) fn load(blocks: &dyn Blocks, path: &Path) -> Result<(Ledger, CopiesState), FleetError> {
     load_without(&BTreeSet::new(), blocks, path)
 }
 
 /// The same without these shards, whose root slots may be damaged.
-pub fn load_without(
+pub(crate) fn load_without(
     lost: &BTreeSet<ShardId>,
     blocks: &dyn Blocks,
     path: &Path,
@@ -61,7 +61,7 @@ pub fn load_without(
 }
 
 /// The valid superblock, and the state of its other copy.
-pub fn superblock(
+pub(crate) fn superblock(
     blocks: &dyn Blocks,
     path: &Path,
 ) -> Result<(Superblock, CopiesState), FleetError> {
@@ -106,7 +106,7 @@ fn is_unread(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == UNREADABLE)
 }
 
-pub fn errno_of_device(error: &DeviceError) -> Errno {
+pub(crate) fn errno_of_device(error: &DeviceError) -> Errno {
     match error {
         DeviceError::Io { source, .. } => crate::error::errno_of(source),
         DeviceError::NoSpace(_) => Errno::ENOSPC,

@@ -77,19 +77,23 @@ impl Memory for Frames {
 }
 
 /// Whether the pool must be recovered before it is used.
-pub fn is_needed(ledger: &Ledger) -> bool {
+pub(crate) fn is_needed(ledger: &Ledger) -> bool {
     !ledger.superblock().clean && !ledger.logs().starts.is_empty()
 }
 
 /// Replays the pool's logs. A shard that is damaged is given up. `ledger` is out of date then.
-pub fn recover(pool: &dyn Blocks, ledger: Ledger, copies: CopiesState) -> Result<(), FleetError> {
+pub(crate) fn recover(
+    pool: &dyn Blocks,
+    ledger: Ledger,
+    copies: CopiesState,
+) -> Result<(), FleetError> {
     let start = Start::of_logs(&ledger, BTreeSet::new());
     LoneFleet::new(pool, ledger, copies, start).recover()
 }
 
 /// The same, but fails if a shard had to be given up whose root slot does not say so: a repair can
 /// do better.
-pub fn recover_whole(
+pub(crate) fn recover_whole(
     pool: &dyn Blocks,
     ledger: Ledger,
     copies: CopiesState,
@@ -103,7 +107,7 @@ pub fn recover_whole(
 
 /// Replays as much as possible: no step of the shards `lost`, without which `ledger` was loaded,
 /// and each log only up to its first unreadable block. Returns the cells whose logs were cut there.
-pub fn recover_without(
+pub(crate) fn recover_without(
     lost: &BTreeSet<ShardId>,
     pool: &dyn Blocks,
     ledger: Ledger,
@@ -119,7 +123,7 @@ pub fn recover_without(
 /// whole. All else stays as it is. The pool is clean, so its logs hold nothing: one cell alone has
 /// the place of all of them for its log, which is never written. Returns how many records were
 /// replayed. If it fails, the pool is as before.
-pub fn replay_kept(
+pub(crate) fn replay_kept(
     kept: &[KeptRecords],
     pool: &dyn Blocks,
     ledger: Ledger,

@@ -6,13 +6,13 @@ use warren_supervisor::Ledger;
 
 /// The owner of every shard: round-robin, so that neighbours (also the siblings to which a
 /// directory's children are hashed) spread over all cells.
-pub fn owners(shards: u16, cells: u16) -> Vec<CellId> {
+pub(crate) fn owners(shards: u16, cells: u16) -> Vec<CellId> {
     (0..shards).map(|shard| CellId(shard % cells)).collect()
 }
 
 /// The free chunks with which each cell starts: contiguous pieces of about equal size, so that a
 /// cell's writes lie together.
-pub fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
+pub(crate) fn shares_of_free(ledger: &Ledger, cells: u16) -> Vec<Vec<u64>> {
     let regions = ledger.regions();
     let free: Vec<u64> =
         regions.iter().filter(|&(_, owner)| owner == Owner::Free).map(|(chunk, _)| chunk).collect();

@@ -33,7 +33,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    pub fn of(status: ExitStatus) -> Self {
+    pub(super) fn of(status: ExitStatus) -> Self {
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
         if is_killed { Self::FromOutside } else { Self::ByItself }
     }
@@ -74,12 +74,12 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    pub fn begin(&mut self, now: Instant) {
+    pub(super) fn begin(&mut self, now: Instant) {
         self.since.get_or_insert(now);
     }
 
     /// Ends the pause, if there is one, and returns its duration.
-    pub fn end(&mut self, now: Instant) -> Option<Duration> {
+    pub(super) fn end(&mut self, now: Instant) -> Option<Duration> {
         let pause = now - self.since.take()?;
         self.last = Some(pause);
         self.last
@@ -87,7 +87,7 @@ impl Pauses {
 }
 
 impl CellProcess {
-    pub fn new(epoch: Epoch, token: u32, link: Link, next_device: OwnedFd) -> Self {
+    pub(super) fn new(epoch: Epoch, token: u32, link: Link, next_device: OwnedFd) -> Self {
         Self {
             epoch,
             token,
@@ -107,19 +107,19 @@ impl CellProcess {
 
     /// Descriptors for the next supervisor. The keeper's copy of this end of the link keeps the
     /// link open when this supervisor dies.
-    pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
+    pub(super) fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
         let fds = [self.link.link.as_fd(), self.next_device.as_fd()];
         let copies = fds.into_iter().map(|fd| fd.try_clone_to_owned());
         copies.collect::<Result<_, _>>().map_err(system("share a cell's link"))
     }
 
     /// Sends the cell a link. If the cell is gone its exit shows it.
-    pub fn send_link(&mut self, end: LinkEnd) {
+    pub(super) fn send_link(&mut self, end: LinkEnd) {
         let _ = self.link.send(ToCell::Link(end.link).to_bytes(), end.fds);
     }
 
     /// Sends `Begin`, after all that the cell must know before its first turn.
-    pub fn send_begin(&mut self) {
+    pub(super) fn send_begin(&mut self) {
         let _ = self.link.send(ToCell::Begin.to_bytes(), Vec::new());
     }
 }

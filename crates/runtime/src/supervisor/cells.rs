@@ -18,64 +18,64 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub fn new(cells: Vec<CellProcess>, orphans: BTreeSet<u32>) -> Self {
+    pub(super) fn new(cells: Vec<CellProcess>, orphans: BTreeSet<u32>) -> Self {
         Self { cells, orphans, beginning: Vec::new() }
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.cells.len()
     }
 
-    pub fn as_slice(&self) -> &[CellProcess] {
+    pub(super) fn as_slice(&self) -> &[CellProcess] {
         &self.cells
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (CellId, &CellProcess)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (CellId, &CellProcess)> {
         (0..).map(CellId).zip(&self.cells)
     }
 
     /// Cells whose processes run and whose links are open.
-    pub fn living(&self) -> impl Iterator<Item = CellId> {
+    pub(super) fn living(&self) -> impl Iterator<Item = CellId> {
         self.iter().filter(|(_, cell)| cell.alive).map(|(number, _)| number)
     }
 
-    pub fn have_all_exited(&self) -> bool {
+    pub(super) fn have_all_exited(&self) -> bool {
         self.cells.iter().all(|cell| cell.exited)
     }
 
     /// Whether packets wait until a cell takes them.
-    pub fn is_backed_up(&self) -> bool {
+    pub(super) fn is_backed_up(&self) -> bool {
         self.cells.iter().any(|cell| cell.link.is_backed_up())
     }
 
-    pub fn by_token(&mut self, token: u32) -> Option<&mut CellProcess> {
+    pub(super) fn by_token(&mut self, token: u32) -> Option<&mut CellProcess> {
         self.cells.iter_mut().find(|cell| cell.token == token)
     }
 
     /// The cell whose process this is, unless it has been reaped.
-    pub fn running(&self, token: u32) -> Option<CellId> {
+    pub(super) fn running(&self, token: u32) -> Option<CellId> {
         let is_it = |(_, cell): &(CellId, &CellProcess)| cell.token == token && !cell.exited;
         self.iter().find(is_it).map(|(number, _)| number)
     }
 
     /// Sends `Begin` after the effects that are being carried out, because they contain what the
     /// successor must know first.
-    pub fn begin_later(&mut self, cell: CellId) {
+    pub(super) fn begin_later(&mut self, cell: CellId) {
         self.beginning.push(cell);
     }
 
-    pub fn send_begins(&mut self) {
+    pub(super) fn send_begins(&mut self) {
         for cell in self.beginning.drain(..) {
             self.cells[usize::from(cell.0)].send_begin();
         }
     }
 
-    pub fn orphans(&self) -> &BTreeSet<u32> {
+    pub(super) fn orphans(&self) -> &BTreeSet<u32> {
         &self.orphans
     }
 
     /// Removes an orphan that has ended. False if the process was not one.
-    pub fn end_orphan(&mut self, token: u32) -> bool {
+    pub(super) fn end_orphan(&mut self, token: u32) -> bool {
         self.orphans.remove(&token)
     }
 }

@@ -32,17 +32,17 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub fn apply(&mut self, welcome: PendingWelcome, memory: ClientMemory) {
+    pub(super) fn apply(&mut self, welcome: PendingWelcome, memory: ClientMemory) {
         self.applying.insert(memory.connection, (welcome, memory));
     }
 
     /// Drops an application that is refused.
-    pub fn withdraw(&mut self, connection: ConnectionNo) {
+    pub(super) fn withdraw(&mut self, connection: ConnectionNo) {
         self.applying.remove(&connection);
     }
 
     /// Makes the applicant this client. False if there is no such application.
-    pub fn register(&mut self, connection: ConnectionNo, client: ClientId) -> bool {
+    pub(super) fn register(&mut self, connection: ConnectionNo, client: ClientId) -> bool {
         let Some((welcome, memory)) = self.applying.remove(&connection) else { return false };
         self.welcomes.insert(client, welcome);
         self.memory.insert(client, memory);
@@ -50,7 +50,7 @@ impl Clients {
     }
 
     /// Adds a client of an earlier supervisor, with its welcome unless that was sent already.
-    pub fn adopt(
+    pub(super) fn adopt(
         &mut self,
         client: ClientId,
         memory: ClientMemory,
@@ -61,26 +61,26 @@ impl Clients {
     }
 
     /// The client's welcome, once all cells know the client.
-    pub fn take_welcome(&mut self, client: ClientId) -> Option<PendingWelcome> {
+    pub(super) fn take_welcome(&mut self, client: ClientId) -> Option<PendingWelcome> {
         self.welcomes.remove(&client)
     }
 
     /// Removes a client that no cell knows any more. Returns its connection.
-    pub fn forget(&mut self, client: ClientId) -> Option<ConnectionNo> {
+    pub(super) fn forget(&mut self, client: ClientId) -> Option<ConnectionNo> {
         self.welcomes.remove(&client);
         self.memory.remove(&client).map(|memory| memory.connection)
     }
 
-    pub fn memory(&self, client: ClientId) -> Option<&ClientMemory> {
+    pub(super) fn memory(&self, client: ClientId) -> Option<&ClientMemory> {
         self.memory.get(&client)
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.memory.len()
     }
 
     /// Every client with its connection.
-    pub fn connections(&self) -> impl Iterator<Item = (ClientId, ConnectionNo)> {
+    pub(super) fn connections(&self) -> impl Iterator<Item = (ClientId, ConnectionNo)> {
         self.memory.iter().map(|(&client, memory)| (client, memory.connection))
     }
 }

@@ -105,7 +105,11 @@ pub(super) struct Connections {
 
 impl Connections {
     /// Makes the socket. The pool is locked, so an existing socket belongs to a dead fleet.
-    pub fn open(pool: PoolId, clients: Clients, reserve: Reserve) -> Result<Self, FleetError> {
+    pub(super) fn open(
+        pool: PoolId,
+        clients: Clients,
+        reserve: Reserve,
+    ) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
         let path = pool.make_socket_path(clients)?;
         match fs::remove_file(&path) {
@@ -129,7 +133,7 @@ impl Connections {
 
     /// Takes over the socket of an earlier supervisor. Connections that the keeper did not hold are
     /// closed.
-    pub fn adopt(
+    pub(super) fn adopt(
         listener: OwnedFd,
         path: PathBuf,
         clients: Clients,
@@ -143,26 +147,26 @@ impl Connections {
     }
 
     /// A copy for the next supervisor.
-    pub fn kept(&self) -> Result<OwnedFd, FleetError> {
+    pub(super) fn kept(&self) -> Result<OwnedFd, FleetError> {
         self.listener.try_clone().map_err(system("share the fleet's socket"))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.next
     }
 
     /// A connection for the keeper.
-    pub fn socket(&self, number: ConnectionNo) -> Option<OwnedFd> {
+    pub(super) fn socket(&self, number: ConnectionNo) -> Option<OwnedFd> {
         self.accepted.get(&number)?.link.link.as_fd().try_clone_to_owned().ok()
     }
 
     /// Adopts a connection to an earlier supervisor that applies, is a client or waits for the end.
     /// The kernel still knows its peer.
-    pub fn adopt_connection(
+    pub(super) fn adopt_connection(
         &mut self,
         number: ConnectionNo,
         socket: OwnedFd,
@@ -177,39 +181,39 @@ impl Connections {
     }
 
     /// Connections that wait for the end of the fleet.
-    pub fn stopping(&self) -> impl Iterator<Item = ConnectionNo> {
+    pub(super) fn stopping(&self) -> impl Iterator<Item = ConnectionNo> {
         let stopping =
             |(_, connection): &(&ConnectionNo, &Accepted)| connection.state == State::Stopping;
         self.accepted.iter().filter(stopping).map(|(&number, _)| number)
     }
 
     /// Lets processes connect from now on. The kernel shows them this process as the listener.
-    pub fn listen(&self) -> Result<(), FleetError> {
+    pub(super) fn listen(&self) -> Result<(), FleetError> {
         listen(&self.listener, BACKLOG).map_err(system("listen at the fleet's socket"))
     }
 
-    pub fn listener(&self) -> BorrowedFd<'_> {
+    pub(super) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
     /// Every connection.
-    pub fn connections(&self) -> impl Iterator<Item = (ConnectionNo, &Outbox)> {
+    pub(super) fn connections(&self) -> impl Iterator<Item = (ConnectionNo, &Outbox)> {
         self.accepted.iter().map(|(&number, connection)| (number, &connection.link))
     }
 
     /// Whether polling the listener is useless. Then [`Self::accept`] is tried from time to time
     /// instead.
-    pub fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.is_short
     }
 
     /// How long no connection is accepted because too many were.
-    pub fn pause(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         self.pace.wait(now)
     }
 
     /// Accepts waiting connections.
-    pub fn accept(&mut self, now: Instant) {
+    pub(super) fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_A_TURN {
             if !self.pace.permits(now) {
                 return;
@@ -259,7 +263,7 @@ impl Connections {
     }
 
     /// Receives from one connection. Returns the request that the supervisor must handle.
-    pub fn receive(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
+    pub(super) fn receive(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
         let connection = self.accepted.get_mut(&number)?;
         let flushed = connection.link.flush();
         let received = connection.link.link.receive(Wait::No);
@@ -295,7 +299,7 @@ impl Connections {
     }
 
     /// Ends a client's connection.
-    pub fn close(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
+    pub(super) fn close(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
         let connection = self.accepted.get(&number)?;
         let State::Client(client) = connection.state else { return None };
         self.leaving.insert(client, connection.identity.uid);
@@ -341,7 +345,7 @@ impl Connections {
         }
     }
 
-    pub fn refuse(&mut self, number: ConnectionNo, errno: Errno) -> Option<ConnectionEvent> {
+    pub(super) fn refuse(&mut self, number: ConnectionNo, errno: Errno) -> Option<ConnectionEvent> {
         self.send(
             number,
             &ControlReply::Refused { version: CONTROL_VERSION, errno: errno.raw() },
@@ -357,7 +361,7 @@ impl Connections {
     }
 
     /// Sends the last reply to a connection that waits for the end of a fleet that continues.
-    pub fn send_last(&mut self, number: ConnectionNo, reply: &ControlReply) {
+    pub(super) fn send_last(&mut self, number: ConnectionNo, reply: &ControlReply) {
         self.send(number, reply, Vec::new());
         if let Some(connection) = self.accepted.get_mut(&number) {
             connection.state = State::Answered;
@@ -365,7 +369,7 @@ impl Connections {
     }
 
     /// Sends a reply. A connection that does not take it is closed after the next poll.
-    pub fn send(&mut self, number: ConnectionNo, reply: &ControlReply, fds: Vec<OwnedFd>) {
+    pub(super) fn send(&mut self, number: ConnectionNo, reply: &ControlReply, fds: Vec<OwnedFd>) {
         if let Some(connection) = self.accepted.get_mut(&number) {
             // A broken connection is readable, and `receive` removes it.
             let _ = connection.link.send(reply.to_bytes(), fds);
@@ -374,27 +378,27 @@ impl Connections {
 
     /// Makes the applicant's connection that of a client, which is expelled when it closes. False
     /// if it is closed already.
-    pub fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
+    pub(super) fn enter(&mut self, number: ConnectionNo, client: ClientId) -> bool {
         let Some(connection) = self.accepted.get_mut(&number) else { return false };
         connection.state = State::Client(client);
         true
     }
 
     /// Forgets a client that no cell knows any more.
-    pub fn forget(&mut self, client: ClientId) {
+    pub(super) fn forget(&mut self, client: ClientId) {
         self.leaving.remove(&client);
         self.accepted.retain(|_, connection| connection.state != State::Client(client));
     }
 
     /// Removes the socket, so that no client finds the fleet. The pool must still be locked: later
     /// the path may be another fleet's socket.
-    pub fn remove_socket(&self) {
+    pub(super) fn remove_socket(&self) {
         // No process listens at a socket that cannot be removed.
         let _ = fs::remove_file(&self.path);
     }
 
     /// Sends the outcome to every connection that waits for the end.
-    pub fn close_all(mut self, outcome: &ControlReply) {
+    pub(super) fn close_all(mut self, outcome: &ControlReply) {
         let stopping: Vec<ConnectionNo> = self.stopping().collect();
         stopping.into_iter().for_each(|number| self.send(number, outcome, Vec::new()));
     }

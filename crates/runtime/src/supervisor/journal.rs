@@ -33,7 +33,7 @@ const HEADER: usize = 8 + 8 + 4;
 
 /// Notes on a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct CellNotes {
+pub(crate) struct CellNotes {
     pub epoch: Epoch,
     pub token: u32,
     pub alive: bool,
@@ -49,14 +49,14 @@ pub struct CellNotes {
 
 /// Notes on a client.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct ClientNotes {
+pub(crate) struct ClientNotes {
     pub client: ClientId,
     pub connection: u64,
 }
 
 /// The state that the next supervisor needs.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct Notes {
+pub(crate) struct Notes {
     /// The core, after an event.
     pub core: Box<[u8]>,
     /// The effects of the event, except I/O, until they are carried out.
@@ -71,14 +71,14 @@ pub struct Notes {
     pub next_connection: u64,
 }
 
-pub struct Journal {
+pub(crate) struct Journal {
     file: OwnedFd,
     /// Of the last notes.
     sequence: u64,
 }
 
 impl Journal {
-    pub fn create() -> Result<Self, FleetError> {
+    pub(crate) fn create() -> Result<Self, FleetError> {
         let doing = "make a record";
         let file = memfd_create("warren-record", MemfdFlags::CLOEXEC).map_err(system(doing))?;
         fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(system(doing))?;
@@ -86,7 +86,7 @@ impl Journal {
     }
 
     /// Reads the last notes of an earlier supervisor.
-    pub fn adopt(file: OwnedFd) -> Result<(Self, Notes), FleetError> {
+    pub(crate) fn adopt(file: OwnedFd) -> Result<(Self, Notes), FleetError> {
         let places = [0, 1].map(|place| read_place(&file, place * PLACE));
         let newest = places.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
         let (sequence, bytes) = newest.ok_or_else(incomplete)?;
@@ -95,11 +95,11 @@ impl Journal {
     }
 
     /// A copy for the keeper.
-    pub fn kept(&self) -> Result<OwnedFd, FleetError> {
+    pub(crate) fn kept(&self) -> Result<OwnedFd, FleetError> {
         self.file.as_fd().try_clone_to_owned().map_err(system("share a record"))
     }
 
-    pub fn write(&mut self, notes: &Notes) -> Result<(), FleetError> {
+    pub(crate) fn write(&mut self, notes: &Notes) -> Result<(), FleetError> {
         self.sequence += 1;
         let notes = notes.to_bytes();
         let mut bytes = Vec::with_capacity(HEADER + notes.len());

@@ -27,25 +27,25 @@ pub(super) fn keeper_died() -> FleetError {
 }
 
 impl<'a> KeeperLink<'a> {
-    pub fn new(outbox: &'a mut Outbox, next_token: u32) -> Self {
+    pub(super) fn new(outbox: &'a mut Outbox, next_token: u32) -> Self {
         Self { outbox, next_token, is_released: false }
     }
 
-    pub fn next_token(&self) -> u32 {
+    pub(super) fn next_token(&self) -> u32 {
         self.next_token
     }
 
-    pub fn send(&mut self, message: &ToKeeper) -> Result<(), FleetError> {
+    pub(super) fn send(&mut self, message: &ToKeeper) -> Result<(), FleetError> {
         self.send_with(message, Vec::new())
     }
 
     /// Sends the final message. A keeper that is gone needs none.
-    pub fn final_message(&mut self, message: &ToKeeper) {
+    pub(super) fn final_message(&mut self, message: &ToKeeper) {
         let _ = self.send(message);
     }
 
     /// Asks for a process with the token [`Self::next_token`], and passes its end of the link.
-    pub fn spawn(
+    pub(super) fn spawn(
         &mut self,
         name: String,
         args: Vec<OsBytes>,
@@ -57,19 +57,23 @@ impl<'a> KeeperLink<'a> {
     }
 
     /// Kills a process; its exit notice follows. If the keeper is gone this process dies with it.
-    pub fn kill(&mut self, token: u32) {
+    pub(super) fn kill(&mut self, token: u32) {
         let _ = self.send(&ToKeeper::Kill { token });
     }
 
-    pub fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
+    pub(super) fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         self.keep_shared(name, fds.into_iter().map(Arc::new).collect())
     }
 
-    pub fn keep_shared(&mut self, name: Kept, fds: Vec<Arc<OwnedFd>>) -> Result<(), FleetError> {
+    pub(super) fn keep_shared(
+        &mut self,
+        name: Kept,
+        fds: Vec<Arc<OwnedFd>>,
+    ) -> Result<(), FleetError> {
         self.send_with(&ToKeeper::Keep { name }, fds)
     }
 
-    pub fn forget(&mut self, name: Kept) -> Result<(), FleetError> {
+    pub(super) fn forget(&mut self, name: Kept) -> Result<(), FleetError> {
         self.send(&ToKeeper::Forget { name })
     }
 
@@ -79,7 +83,7 @@ impl<'a> KeeperLink<'a> {
 
     /// Waits until the keeper has received everything. This cannot deadlock, because the keeper
     /// never waits for this process. The keeper's messages are received later.
-    pub fn settle(&mut self) -> Result<(), FleetError> {
+    pub(super) fn settle(&mut self) -> Result<(), FleetError> {
         while self.outbox.is_backed_up() {
             let flags = self.outbox.poll_flags() - PollFlags::IN;
             self.wait(flags, Some(SHORTAGE_PAUSE))?;
@@ -88,12 +92,12 @@ impl<'a> KeeperLink<'a> {
         Ok(())
     }
 
-    pub fn flush(&mut self) -> Result<(), FleetError> {
+    pub(super) fn flush(&mut self) -> Result<(), FleetError> {
         self.outbox.flush().map_err(|_| keeper_died())
     }
 
     /// The next message, if there is one. An error if the keeper is gone.
-    pub fn receive(&mut self) -> Result<Option<FromKeeper>, FleetError> {
+    pub(super) fn receive(&mut self) -> Result<Option<FromKeeper>, FleetError> {
         match self.outbox.link.receive(Wait::No).map_err(|_| keeper_died())? {
             Received::Packet(packet) => {
                 FromKeeper::from_bytes(&packet.bytes).map(Some).map_err(|_| keeper_died())
@@ -104,7 +108,7 @@ impl<'a> KeeperLink<'a> {
     }
 
     /// Waits for a message.
-    pub fn await_message(&self, longest: Option<Duration>) -> Result<(), FleetError> {
+    pub(super) fn await_message(&self, longest: Option<Duration>) -> Result<(), FleetError> {
         self.wait(PollFlags::IN, longest)
     }
 
@@ -115,19 +119,19 @@ impl<'a> KeeperLink<'a> {
         Ok(())
     }
 
-    pub fn set_released(&mut self) {
+    pub(super) fn set_released(&mut self) {
         self.is_released = true;
     }
 
-    pub fn is_released(&self) -> bool {
+    pub(super) fn is_released(&self) -> bool {
         self.is_released
     }
 
-    pub fn poll_flags(&self) -> PollFlags {
+    pub(super) fn poll_flags(&self) -> PollFlags {
         self.outbox.poll_flags()
     }
 
-    pub fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.outbox.is_short()
     }
 }

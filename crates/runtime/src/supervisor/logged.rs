@@ -20,16 +20,16 @@ pub(super) struct Logged {
 }
 
 impl Logged {
-    pub fn set_trouble(&mut self, trouble: String) {
+    pub(super) fn set_trouble(&mut self, trouble: String) {
         self.trouble = trouble;
     }
 
-    pub fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self) -> Option<String> {
         Some(self.trouble.clone()).filter(|trouble| !trouble.is_empty())
     }
 
     /// Called when the core has decided, before its effects are carried out.
-    pub fn effects(&mut self, effects: &[Effect], ledger: &Ledger) {
+    pub(super) fn effects(&mut self, effects: &[Effect], ledger: &Ledger) {
         let mut read_only = None;
         let mut saves = false;
         let mut switched = false;

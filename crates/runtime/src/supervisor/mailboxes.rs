@@ -23,14 +23,14 @@ use crate::link::retry;
 
 /// The process behind a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Address {
+pub(super) enum Address {
     Supervisor,
     Cell(CellId),
 }
 
 /// The way of a sender to a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Route {
+pub(super) struct Route {
     pub address: Address,
     /// The sender's own capability, sent with every message.
     pub capability: Capability,
@@ -39,14 +39,14 @@ pub struct Route {
 /// A capability of one sender (`to`) for the inbox of a cell (`by`) or, without a cell, for the
 /// supervisor's mailbox.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct Grant {
+pub(crate) struct Grant {
     to: CellId,
     by: Option<CellId>,
     capability: Capability,
 }
 
 /// The registry, and the capabilities granted from it.
-pub struct Mailboxes {
+pub(super) struct Mailboxes {
     registry: Registry<Address>,
     mint: Mint,
     registrations: BTreeMap<Name, RegistrationId>,
@@ -59,23 +59,23 @@ pub struct Mailboxes {
 }
 
 /// The name of the supervisor's mailbox.
-pub fn supervisor_name() -> Name {
+pub(super) fn supervisor_name() -> Name {
     Name::new("/supervisor").expect("the name is legal")
 }
 
 /// The name of a cell's mailbox.
-pub fn inbox_name(cell: CellId) -> Name {
+pub(super) fn inbox_name(cell: CellId) -> Name {
     Name::new(&format!("/cell/{cell}/inbox")).expect("every such name is legal")
 }
 
 impl Mailboxes {
     /// The mailboxes of a fleet, without any sender.
-    pub fn open(cells: u16) -> Result<Self, FleetError> {
+    pub(super) fn open(cells: u16) -> Result<Self, FleetError> {
         Self::with_mint(cells, Mint::new(&mut Rng::new(entropy()?)))
     }
 
     /// The mailboxes of these cells, with the grants of an earlier supervisor.
-    pub fn adopt(
+    pub(super) fn adopt(
         cells: impl Iterator<Item = CellId>,
         grants: Vec<Grant>,
         refused: u64,
@@ -97,7 +97,7 @@ impl Mailboxes {
     }
 
     /// The grants, for the next supervisor.
-    pub fn grants(&self) -> Vec<Grant> {
+    pub(super) fn grants(&self) -> Vec<Grant> {
         let cell_of = |name: &Name| match self.addresses.get(name)? {
             Address::Cell(cell) => Some(*cell),
             Address::Supervisor => None,
@@ -133,12 +133,12 @@ impl Mailboxes {
     }
 
     /// Registers a successor under the name of the cell that has left.
-    pub fn enter(&mut self, cell: CellId) -> Result<(), FleetError> {
+    pub(super) fn enter(&mut self, cell: CellId) -> Result<(), FleetError> {
         self.register(inbox_name(cell), Address::Cell(cell))
     }
 
     /// Grants a cell a capability of its own for the mailbox of this name, and resolves the name.
-    pub fn grant(&mut self, sender: CellId, name: &Name) -> Result<Route, FleetError> {
+    pub(super) fn grant(&mut self, sender: CellId, name: &Name) -> Result<Route, FleetError> {
         let no_way = |why: &str| FleetError::Bug(format!("{}: {why}", name.as_str()));
         let id = *self.registrations.get(name).ok_or_else(|| no_way("no such mailbox"))?;
         let capability = self.mint.draw();
@@ -153,7 +153,7 @@ impl Mailboxes {
     }
 
     /// Whether a report with this capability is accepted; counts it if not.
-    pub fn admits_report(&mut self, capability: Capability) -> bool {
+    pub(super) fn admits_report(&mut self, capability: Capability) -> bool {
         let id = self.registrations.get(&supervisor_name());
         let admitted = id.is_some_and(|&id| self.registry.admits(id, capability));
         self.refused += u64::from(!admitted);
@@ -163,7 +163,7 @@ impl Mailboxes {
     /// Removes the mailbox of a cell that is gone, and revokes all capabilities that it had or that
     /// others had for it. Its peers remove them from their own lists when they have handled its
     /// last messages.
-    pub fn leave(&mut self, cell: CellId) {
+    pub(super) fn leave(&mut self, cell: CellId) {
         let inbox = inbox_name(cell);
         self.registry.deregister_address(&Address::Cell(cell));
         self.registrations.remove(&inbox);
@@ -176,7 +176,7 @@ impl Mailboxes {
     }
 
     /// The names of all mailboxes, in order.
-    pub fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         self.registry.names().map(|name| name.as_str().to_owned()).collect()
     }
 }

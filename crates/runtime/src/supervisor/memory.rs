@@ -19,7 +19,7 @@ use crate::error::{FleetError, system};
 use crate::link::retry;
 
 /// The memory of a cell that its successor takes over.
-pub struct CellMemory {
+pub(super) struct CellMemory {
     /// Its buffer cache, log image and cache table. Only the cell maps them.
     frames: OwnedFd,
     bell: Bell,
@@ -30,7 +30,7 @@ pub struct CellMemory {
 }
 
 /// The fleet's lasting memory. A segment for a pair of processes is made when it is handed out.
-pub struct FleetMemory {
+pub(super) struct FleetMemory {
     map_segment: Segment,
     published: ShardMapWriter,
     /// The shard map as it was last published.
@@ -39,7 +39,7 @@ pub struct FleetMemory {
 }
 
 /// A client's segments, kept for as long as any cell, or a successor of one, may need them.
-pub struct ClientMemory {
+pub(super) struct ClientMemory {
     pub connection: ConnectionNo,
     pub slots: u16,
     /// The client's own segment, writable.
@@ -52,19 +52,19 @@ pub struct ClientMemory {
 
 impl ClientMemory {
     /// The descriptors with an `Order::Admit` to this cell.
-    pub fn for_cell(&self, cell: CellId) -> Vec<Arc<OwnedFd>> {
+    pub(super) fn for_cell(&self, cell: CellId) -> Vec<Arc<OwnedFd>> {
         vec![Arc::clone(&self.requests), Arc::clone(&self.replies[usize::from(cell.0)])]
     }
 }
 
 impl ClientMemory {
     /// Copies for the keeper, after the connection.
-    pub fn kept(&self) -> Vec<Arc<OwnedFd>> {
+    pub(super) fn kept(&self) -> Vec<Arc<OwnedFd>> {
         [&self.own].into_iter().chain(&self.replies).map(Arc::clone).collect()
     }
 
     /// Takes over the memory that an earlier supervisor had kept.
-    pub fn adopt(
+    pub(super) fn adopt(
         connection: ConnectionNo,
         slots: u16,
         mut kept: impl Iterator<Item = OwnedFd>,
@@ -77,7 +77,7 @@ impl ClientMemory {
 }
 
 /// A new client's memory, and the descriptors for the client.
-pub struct NewClientMemory {
+pub(super) struct NewClientMemory {
     /// The descriptors with a `Welcome`.
     pub client: Vec<OwnedFd>,
     pub kept: ClientMemory,
@@ -95,7 +95,10 @@ fn copy(fd: impl AsFd) -> Result<OwnedFd, FleetError> {
 
 impl FleetMemory {
     /// `frames` is the total number of each cell's frames.
-    pub fn create(map: ShardMap, frames: impl Fn(CellId) -> u32) -> Result<Self, FleetError> {
+    pub(super) fn create(
+        map: ShardMap,
+        frames: impl Fn(CellId) -> u32,
+    ) -> Result<Self, FleetError> {
         let map_segment = Segment::create("warren-map", SHARD_MAP_LEN)?;
         let published = publish(&map_segment, &map)?;
         let cells = (0..).map(CellId).zip(&map.epochs);
@@ -106,7 +109,7 @@ impl FleetMemory {
 
     /// Takes over the memory that an earlier supervisor had made. The shard map is published anew
     /// because that supervisor may have died while it wrote it.
-    pub fn adopt(
+    pub(super) fn adopt(
         map_segment: OwnedFd,
         map: ShardMap,
         cells: impl Iterator<Item = Vec<OwnedFd>>,
@@ -118,30 +121,35 @@ impl FleetMemory {
     }
 
     /// A copy for the keeper.
-    pub fn kept_map(&self) -> Result<OwnedFd, FleetError> {
+    pub(super) fn kept_map(&self) -> Result<OwnedFd, FleetError> {
         copy(self.map_segment.fd())
     }
 
-    pub fn map(&self) -> &ShardMap {
+    pub(super) fn map(&self) -> &ShardMap {
         &self.map
     }
 
     /// Publishes the epoch of a cell's successor. The owners of shards do not change, so the map
     /// keeps its version.
-    pub fn renew(&mut self, cell: CellId, epoch: Epoch) {
+    pub(super) fn renew(&mut self, cell: CellId, epoch: Epoch) {
         self.map.epochs[usize::from(cell.0)] = epoch;
         self.published.publish(&self.map);
     }
 
     /// Copies for the keeper.
-    pub fn kept_cell(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
+    pub(super) fn kept_cell(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
         let CellMemory { frames, bell, vitals_segment, .. } = self.cell(cell);
         let fds = [frames.as_fd(), bell.reader(), bell.writer(), vitals_segment.fd()];
         fds.into_iter().map(copy).collect()
     }
 
     /// Reads frames of a cell that is gone, starting with `first`.
-    pub fn read_frames(&self, cell: CellId, first: u64, into: &mut [u8]) -> Result<(), FleetError> {
+    pub(super) fn read_frames(
+        &self,
+        cell: CellId,
+        first: u64,
+        into: &mut [u8],
+    ) -> Result<(), FleetError> {
         let (frames, mut done) = (&self.cell(cell).frames, 0);
         while done < into.len() {
             let at = first * BLOCK_SIZE as u64 + done as u64;
@@ -155,7 +163,7 @@ impl FleetMemory {
     }
 
     /// The descriptors with a `CellStart`, after the device.
-    pub fn for_start(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
+    pub(super) fn for_start(&self, cell: CellId) -> Result<Vec<OwnedFd>, FleetError> {
         let own = self.cell(cell);
         Ok(vec![
             self.map_segment.read_only_fd()?,
@@ -166,7 +174,7 @@ impl FleetMemory {
     }
 
     /// The descriptors with two `PeerRoute`s: the link between two cells, for each of them.
-    pub fn link(&self, a: CellId, b: CellId) -> Result<[Vec<OwnedFd>; 2], FleetError> {
+    pub(super) fn link(&self, a: CellId, b: CellId) -> Result<[Vec<OwnedFd>; 2], FleetError> {
         let a_to_b = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
         let b_to_a = Segment::create("warren-peer", PEER_SEGMENT_LEN)?;
         let end = |peer: CellId, own: &Segment, theirs: &Segment| {
@@ -184,7 +192,7 @@ impl FleetMemory {
     /// Publishes the outcome of this process's flush, which cells see at once, and returns it. EIO
     /// also if a flush of a cell or of an earlier supervisor has failed: the device may have lost
     /// blocks of a checkpoint with it, and only the process that flushed receives the error.
-    pub fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+    pub(super) fn judge_flush(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.published.lose_flush();
         }
@@ -192,13 +200,13 @@ impl FleetMemory {
     }
 
     /// Whether any flush of this fleet has failed.
-    pub fn has_lost_flush(&self) -> bool {
+    pub(super) fn has_lost_flush(&self) -> bool {
         let of_cells = self.cells.iter().filter_map(|cell| cell.vitals.lost_flushes());
         self.published.lost_flushes() > 0 || of_cells.max() > Some(0)
     }
 
     /// Cells with damaged vitals, whose failed flushes cannot be counted.
-    pub fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
+    pub(super) fn have_bad_vitals(&self) -> impl Iterator<Item = CellId> {
         let cells = (0..).map(CellId).zip(&self.cells);
         cells.filter(|(_, memory)| memory.vitals.lost_flushes().is_none()).map(|(cell, _)| cell)
     }
@@ -209,7 +217,7 @@ impl FleetMemory {
 
     /// Makes the memory of a new client, named by its connection, with all descriptors. A shortage
     /// refuses the client before the core and the cells know it.
-    pub fn new_client(
+    pub(super) fn new_client(
         &self,
         connection: ConnectionNo,
         slots: u16,
@@ -231,7 +239,7 @@ impl FleetMemory {
     }
 
     /// The descriptors with a `Welcome`.
-    pub fn welcome(&self, client: &ClientMemory) -> Result<Vec<OwnedFd>, FleetError> {
+    pub(super) fn welcome(&self, client: &ClientMemory) -> Result<Vec<OwnedFd>, FleetError> {
         let mut fds = vec![copy(&*client.own)?, self.map_segment.read_only_fd()?];
         for (cell, replies) in self.cells.iter().zip(&client.replies) {
             fds.push(reopen_read_only(replies.as_fd())?);
@@ -243,7 +251,7 @@ impl FleetMemory {
 }
 
 /// The keeper does not hold all that it was given.
-pub fn incomplete() -> FleetError {
+pub(super) fn incomplete() -> FleetError {
     FleetError::Bug("what a supervisor left is incomplete".into())
 }
 
@@ -271,17 +279,17 @@ impl CellMemory {
     }
 
     /// Wakes the cell so that it receives the supervisor's messages.
-    pub fn ring(&self) {
+    pub(super) fn ring(&self) {
         self.waker.wake_if_parked(&self.vitals);
     }
 
-    pub fn counter(&self, counter: Counter) -> u64 {
+    pub(super) fn counter(&self, counter: Counter) -> u64 {
         self.vitals.counter(counter)
     }
 }
 
 impl NewClientMemory {
-    pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
+    pub(super) fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
         let ClientMemory { own, requests, replies, .. } = &self.kept;
         let kept = [own, requests].into_iter().chain(replies);
         self.client.iter().chain(kept.map(|fd| &**fd))

@@ -17,7 +17,7 @@ use crate::message::Runs;
 use crate::pool::blocks::{self, Blocks, errno_of_device};
 
 /// A pool that this fleet has locked.
-pub struct OpenPool {
+pub(super) struct OpenPool {
     /// Every process with a descriptor of this open file holds the lock.
     lock: PoolFile,
     /// The open file for reads and writes.
@@ -26,7 +26,7 @@ pub struct OpenPool {
 
 impl OpenPool {
     /// Locks the pool and reads its metadata.
-    pub fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, Ledger, CopiesState), FleetError> {
         let file = PoolFile::open_exclusive(path)?;
         let pool = Self { file: file.try_clone()?, lock: file };
         let (ledger, copies) = blocks::load(&pool, path)?;
@@ -36,7 +36,7 @@ impl OpenPool {
     /// Takes over the pool of an earlier supervisor: its lock, and an open file that was made
     /// before that supervisor wrote anything, so that write errors since then are still reported on
     /// it.
-    pub fn adopt(kept: Vec<OwnedFd>, path: &Path) -> Result<Self, FleetError> {
+    pub(super) fn adopt(kept: Vec<OwnedFd>, path: &Path) -> Result<Self, FleetError> {
         let [lock, file]: [OwnedFd; 2] = kept.try_into().map_err(|_| incomplete())?;
         let [lock, file] = [PoolFile::from_fd(lock, path)?, PoolFile::from_fd(file, path)?];
         Ok(Self { lock, file })
@@ -44,21 +44,21 @@ impl OpenPool {
 
     /// Copies for the keeper: the lock, and an open file for the next supervisor. They must be made
     /// before this supervisor writes.
-    pub fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
+    pub(super) fn kept(&self) -> Result<Vec<OwnedFd>, FleetError> {
         Ok(vec![self.share()?, self.reopen()?])
     }
 
     /// Blocks that the host can still allocate.
-    pub fn host_room(&self) -> u64 {
+    pub(super) fn host_room(&self) -> u64 {
         self.file.host_room()
     }
 
     /// Damage to the pool's file, which should have so many blocks.
-    pub fn harm(&self, blocks: u64) -> Option<&'static str> {
+    pub(super) fn harm(&self, blocks: u64) -> Option<&'static str> {
         self.file.harm(blocks)
     }
 
-    pub fn backing(&self, ledger: &Ledger) -> Backing {
+    pub(super) fn backing(&self, ledger: &Ledger) -> Backing {
         match (self.file.is_block_device(), ledger.superblock().reserved) {
             (true, _) => Backing::Device,
             (false, true) => Backing::Whole,
@@ -68,7 +68,7 @@ impl OpenPool {
 
     /// Has the host allocate the used chunks, or the whole pool. They are allocated already, unless
     /// the file was copied sparsely or made sparse.
-    pub fn reserve_used(&self, ledger: &Ledger) -> Result<(), FleetError> {
+    pub(super) fn reserve_used(&self, ledger: &Ledger) -> Result<(), FleetError> {
         let is_used = |owner| owner != Owner::Free || ledger.superblock().reserved;
         for (block, count) in runs(ledger, is_used) {
             self.file.reserve(block, count)?;
@@ -77,7 +77,7 @@ impl OpenPool {
     }
 
     /// Returns free chunks to the host that an earlier fleet kept allocated.
-    pub fn discard_free(&self, ledger: &Ledger) -> Result<(), FleetError> {
+    pub(super) fn discard_free(&self, ledger: &Ledger) -> Result<(), FleetError> {
         if self.backing(ledger) == Backing::OnDemand {
             for (block, count) in runs(ledger, |owner| owner == Owner::Free) {
                 self.file.discard(block, count)?;
@@ -87,12 +87,12 @@ impl OpenPool {
     }
 
     /// A new open file, for a cell's I/O.
-    pub fn reopen(&self) -> Result<OwnedFd, FleetError> {
+    pub(super) fn reopen(&self) -> Result<OwnedFd, FleetError> {
         Ok(self.file.reopen()?.into())
     }
 
     /// The same open file, and so the same lock, for a cell.
-    pub fn share(&self) -> Result<OwnedFd, FleetError> {
+    pub(super) fn share(&self) -> Result<OwnedFd, FleetError> {
         self.lock.as_fd().try_clone_to_owned().map_err(system("share the pool device"))
     }
 }
@@ -130,13 +130,13 @@ fn runs(ledger: &Ledger, wanted: impl Fn(Owner) -> bool) -> Vec<(BlockNo, u64)> 
 }
 
 /// The shards of a cell with their root slots, for a `CellStart`.
-pub fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Box<[u8]>)> {
+pub(super) fn roots_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Box<[u8]>)> {
     let shards = (0..owners.len() as u16).filter(|&shard| owners[usize::from(shard)] == cell);
     shards.filter_map(|shard| Some((shard, ledger.root(ShardId(shard))?.encode()))).collect()
 }
 
 /// The chunks of the cell's shards, in runs.
-pub fn chunks_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Runs)> {
+pub(super) fn chunks_of(ledger: &Ledger, owners: &[CellId], cell: CellId) -> Vec<(u16, Runs)> {
     let chunks = ledger.chunks_of_shards().into_iter();
     let own = chunks.filter(|(shard, _)| owners[usize::from(shard.0)] == cell);
     own.map(|(shard, chunks)| (shard.0, Runs::of(&chunks))).collect()

@@ -60,7 +60,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> SupervisorLoop<'a> {
-    pub fn new(parts: Parts<'a>) -> Self {
+    pub(super) fn new(parts: Parts<'a>) -> Self {
         let Parts { plan, capabilities, predecessors, keeper, pool, memory, .. } = parts;
         let Parts { mailboxes, core, cells, connections, journal, .. } = parts;
         Self {

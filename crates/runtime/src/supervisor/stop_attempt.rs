@@ -51,7 +51,7 @@ pub(super) struct StopRequest {
 
 impl StopRequest {
     /// The request of a signal.
-    pub const fn of_keeper() -> Self {
+    pub(super) const fn of_keeper() -> Self {
         Self { connections: Vec::new(), by_keeper: true, force: true, discard: false }
     }
 }
@@ -92,13 +92,17 @@ pub(super) struct StopAttempts {
 
 impl StopAttempts {
     /// The deadline of the current attempt.
-    pub fn until(&self) -> Option<Instant> {
+    pub(super) fn until(&self) -> Option<Instant> {
         self.current.as_ref().map(|attempt| attempt.until)
     }
 
     /// Joins the request with those of the current attempt. Returns the request to start anew, and
     /// whether its trial has been made; nothing if the current attempt continues.
-    pub fn join(&mut self, mut request: StopRequest, now: Instant) -> Option<(StopRequest, bool)> {
+    pub(super) fn join(
+        &mut self,
+        mut request: StopRequest,
+        now: Instant,
+    ) -> Option<(StopRequest, bool)> {
         let Some(mut earlier) = self.current.take() else { return Some((request, false)) };
         request.connections.append(&mut earlier.connections);
         request.discard |= earlier.discard;
@@ -117,7 +121,7 @@ impl StopAttempts {
         None
     }
 
-    pub fn begin_trial(&mut self, how: Leave, connections: Vec<ConnectionNo>, now: Instant) {
+    pub(super) fn begin_trial(&mut self, how: Leave, connections: Vec<ConnectionNo>, now: Instant) {
         self.current = Some(StopAttempt {
             number: self.count,
             trial: Some(Trial::UnderWay),
@@ -132,23 +136,23 @@ impl StopAttempts {
     }
 
     /// The mounts are asked after all messages that have arrived are handled.
-    pub fn trial_succeeded(&mut self) {
+    pub(super) fn trial_succeeded(&mut self) {
         if let Some(attempt) = self.current.as_mut().filter(|it| it.is_on_trial()) {
             attempt.trial = Some(Trial::Succeeded);
         }
     }
 
-    pub fn trial_failed(&mut self) {
+    pub(super) fn trial_failed(&mut self) {
         self.current.take_if(|attempt| attempt.is_on_trial());
     }
 
     /// The number under which mounts are asked next.
-    pub fn next_number(&self) -> u32 {
+    pub(super) fn next_number(&self) -> u32 {
         self.count + 1
     }
 
     /// Records that these fronts have been asked, under [`Self::next_number`].
-    pub fn asked(
+    pub(super) fn asked(
         &mut self,
         how: Leave,
         connections: Vec<ConnectionNo>,
@@ -172,7 +176,12 @@ impl StopAttempts {
     }
 
     /// Records what uses a front's mount, if anything does. False if the front was not asked.
-    pub fn answered(&mut self, client: ClientId, number: u32, in_use: Option<String>) -> bool {
+    pub(super) fn answered(
+        &mut self,
+        client: ClientId,
+        number: u32,
+        in_use: Option<String>,
+    ) -> bool {
         let Some(attempt) = &mut self.current else {
             // An answer to an attempt that was given up.
             return number <= self.count;
@@ -186,14 +195,14 @@ impl StopAttempts {
         number <= attempt.number
     }
 
-    pub fn hung_up(&mut self, client: ClientId) {
+    pub(super) fn hung_up(&mut self, client: ClientId) {
         if let Some(attempt) = &mut self.current {
             attempt.waiting.remove(&client);
         }
     }
 
     /// Takes the attempt, once all have answered or the time is over.
-    pub fn take_over(&mut self, now: Instant) -> Option<StopAttempt> {
+    pub(super) fn take_over(&mut self, now: Instant) -> Option<StopAttempt> {
         self.current.take_if(|attempt| attempt.is_over(now))
     }
 }

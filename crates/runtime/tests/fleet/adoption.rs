@@ -31,7 +31,7 @@ fn supervisor_of(keeper: u32) -> Option<Pid> {
 }
 
 /// Kills the supervisor. False if there was none.
-pub fn kill_supervisor(keeper: u32) -> bool {
+pub(crate) fn kill_supervisor(keeper: u32) -> bool {
     supervisor_of(keeper).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
 }
 
@@ -61,7 +61,7 @@ fn await_clients(pool: &Path, clients: usize) -> FleetStatus {
     }
 }
 
-pub fn a_dead_supervisor_has_a_successor() {
+pub(crate) fn a_dead_supervisor_has_a_successor() {
     for cells in [1, 3] {
         let scratch = Scratch::formatted(&format!("super{cells}"));
         let fleet = start_fleet(&scratch.options(cells), Lifetime::WithStarter).expect("start");
@@ -121,7 +121,7 @@ impl Drop for Truce<'_> {
     }
 }
 
-pub fn clients_come_and_go_while_supervisors_die() {
+pub(crate) fn clients_come_and_go_while_supervisors_die() {
     let scratch = Scratch::formatted("comers");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
     let (pool, over) = (&scratch.pool, AtomicBool::new(false));
@@ -155,7 +155,7 @@ pub fn clients_come_and_go_while_supervisors_die() {
     fleet.stop().expect("stop");
 }
 
-pub fn cells_and_supervisors_die_together() {
+pub(crate) fn cells_and_supervisors_die_together() {
     let scratch = Scratch::formatted("together");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let (pool, mut rng) = (&scratch.pool, Rng::new(3));
@@ -180,7 +180,7 @@ pub fn cells_and_supervisors_die_together() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-pub fn a_stop_outlives_the_supervisor() {
+pub(crate) fn a_stop_outlives_the_supervisor() {
     for round in 0..16 {
         let scratch = Scratch::formatted(&format!("stop{round}"));
         let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -202,7 +202,7 @@ pub fn a_stop_outlives_the_supervisor() {
 }
 
 /// The process that read its messages is gone.
-pub fn a_fleet_continues_when_its_output_is_closed() {
+pub(crate) fn a_fleet_continues_when_its_output_is_closed() {
     let scratch = Scratch::formatted("unheard");
     let mut server = Command::new("/proc/self/exe")
         .arg(SERVER)
@@ -224,7 +224,7 @@ pub fn a_fleet_continues_when_its_output_is_closed() {
 }
 
 /// A cell's flush fails, and the supervisor dies before its own next flush, which would show that.
-pub fn a_failed_flush_is_known_to_the_next_supervisor() {
+pub(crate) fn a_failed_flush_is_known_to_the_next_supervisor() {
     let scratch = Scratch::formatted("unflushed");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let before = control::status(&scratch.pool).expect("status");
@@ -238,7 +238,7 @@ pub fn a_failed_flush_is_known_to_the_next_supervisor() {
 }
 
 /// It fails by itself (its limit of descriptors is reached), as it would by a panic.
-pub fn a_supervisor_that_fails_has_a_successor() {
+pub(crate) fn a_supervisor_that_fails_has_a_successor() {
     let scratch = Scratch::formatted("fails");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -254,7 +254,7 @@ pub fn a_supervisor_that_fails_has_a_successor() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
-pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
+pub(crate) fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("falls");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
@@ -273,7 +273,7 @@ pub fn a_supervisor_that_fails_ever_again_ends_the_fleet() {
 }
 
 /// A signal ends it without a message, as an abort would.
-pub fn a_supervisor_that_crashes_ever_again_ends_the_fleet() {
+pub(crate) fn a_supervisor_that_crashes_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("crashes");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
@@ -291,7 +291,7 @@ pub fn a_supervisor_that_crashes_ever_again_ends_the_fleet() {
 }
 
 /// No successor can have the descriptors that it needs, and finally none can be started.
-pub fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
+pub(crate) fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     let scratch = Scratch::formatted("hopeless");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);

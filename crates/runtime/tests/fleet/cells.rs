@@ -15,7 +15,7 @@ use super::ground::{Files, ROOT, Scratch, connect, flock, open_root};
 
 /// Kills a cell's process. Returns how often the cell was restarted before. The process that the
 /// status names may be gone already, or not be known yet.
-pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
+pub(crate) fn kill_cell(pool: &Path, cell: u16) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let victim = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
@@ -30,7 +30,7 @@ pub fn kill_cell(pool: &Path, cell: u16) -> u64 {
 }
 
 /// Waits until the cell serves again, restarted more often than `restarts`.
-pub fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
+pub(crate) fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let status = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
@@ -43,7 +43,7 @@ pub fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStatus {
 }
 
 /// With one cell and with three, each of which dies. All files survive.
-pub fn a_dead_cell_has_a_successor() {
+pub(crate) fn a_dead_cell_has_a_successor() {
     for cells in [1, 3] {
         let scratch = Scratch::formatted(&format!("dead{cells}"));
         let fleet = start_fleet(&scratch.options(cells), Lifetime::WithStarter).expect("start");
@@ -74,7 +74,7 @@ pub fn a_dead_cell_has_a_successor() {
 }
 
 /// All cells are killed again and again, some while they recover.
-pub fn all_cells_die_at_once() {
+pub(crate) fn all_cells_die_at_once() {
     const CELLS: u16 = 3;
     let scratch = Scratch::formatted("all-die");
     let fleet = start_fleet(&scratch.options(CELLS), Lifetime::WithStarter).expect("start");
@@ -109,7 +109,7 @@ pub fn all_cells_die_at_once() {
 
 /// A cell whose link to the supervisor breaks, or carries a malformed message, is killed and
 /// replaced.
-pub fn a_cell_with_a_broken_link_is_replaced() {
+pub(crate) fn a_cell_with_a_broken_link_is_replaced() {
     let scratch = Scratch::formatted("nonsense");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -132,7 +132,7 @@ pub fn a_cell_with_a_broken_link_is_replaced() {
 }
 
 /// The only socket of a cell's process.
-pub fn link_of(pid: u32) -> std::os::fd::OwnedFd {
+pub(crate) fn link_of(pid: u32) -> std::os::fd::OwnedFd {
     let is_socket = |entry: &fs::DirEntry| {
         fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
     };
@@ -146,7 +146,7 @@ pub fn link_of(pid: u32) -> std::os::fd::OwnedFd {
 
 /// Calls that wait at a cell when it dies (for a lock, and a thousand short ones) are answered by
 /// its successor.
-pub fn calls_outlive_the_cell_that_they_wait_for() {
+pub(crate) fn calls_outlive_the_cell_that_they_wait_for() {
     let scratch = Scratch::formatted("waiting");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let (holder, waiter) = (connect(&scratch.pool), connect(&scratch.pool));
@@ -182,7 +182,7 @@ pub fn calls_outlive_the_cell_that_they_wait_for() {
 
 /// A file is written while its cell dies again and again, before, during and after checkpoints.
 /// Every acknowledged byte is there each time.
-pub fn what_was_written_outlives_its_cell() {
+pub(crate) fn what_was_written_outlives_its_cell() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("written");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
@@ -222,7 +222,7 @@ pub fn what_was_written_outlives_its_cell() {
 
 /// Takes a cell's lock on the pool as soon as it is free. The cell's successors wait for it, as for
 /// a write that is still in flight.
-pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
+pub(crate) fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
     let file = fs::File::options().read(true).write(true).open(pool).expect("open");
     let held = PoolFile::from_fd(file.into(), pool).expect("pool");
     std::thread::scope(|scope| {
@@ -238,7 +238,7 @@ pub fn hold_writers_lock(pool: &Path, cell: u16) -> PoolFile {
 }
 
 /// Waits until the cell has been restarted more often than `restarts` and its process is known.
-pub fn await_start(pool: &Path, cell: u16, restarts: u64) {
+pub(crate) fn await_start(pool: &Path, cell: u16, restarts: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let status = control::status(pool).expect("status").cells.swap_remove(usize::from(cell));
@@ -251,7 +251,7 @@ pub fn await_start(pool: &Path, cell: u16, restarts: u64) {
 }
 
 /// It serves only after its predecessor's I/O has ended; calls wait for that.
-pub fn a_successor_waits_for_its_predecessors_writes() {
+pub(crate) fn a_successor_waits_for_its_predecessors_writes() {
     let scratch = Scratch::formatted("landing");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
@@ -272,7 +272,7 @@ pub fn a_successor_waits_for_its_predecessors_writes() {
 }
 
 /// If every successor is killed before it serves, the fleet ends, and its calls fail.
-pub fn a_cell_that_always_dies_ends_the_fleet() {
+pub(crate) fn a_cell_that_always_dies_ends_the_fleet() {
     let scratch = Scratch::formatted("always");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);

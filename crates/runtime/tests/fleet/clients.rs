@@ -25,7 +25,7 @@ use super::cells::kill_cell;
 use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of, open_root};
 use super::lifecycle::{cpu_ticks, socket_of};
 
-pub fn requests_of_many_threads_are_answered() {
+pub(crate) fn requests_of_many_threads_are_answered() {
     const CALLS: u32 = 500;
     let scratch = Scratch::formatted("threads");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -60,7 +60,7 @@ pub fn requests_of_many_threads_are_answered() {
 }
 
 /// A second lock waits for the first one until it is cancelled from another slot.
-pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
+pub(crate) fn a_waiting_request_can_be_cancelled(connection: &Connection) {
     let mut holder = connection.slot().expect("slot");
     let handle = open_root(&mut holder);
     let lock = move |owner| flock(handle, LockType::Exclusive, owner);
@@ -80,7 +80,7 @@ pub fn a_waiting_request_can_be_cancelled(connection: &Connection) {
 }
 
 /// If the supervisor is preempted or dies while it writes the shard map, calls do not fail.
-pub fn a_first_call_waits_for_a_map_that_is_being_written() {
+pub(crate) fn a_first_call_waits_for_a_map_that_is_being_written() {
     /// The place of the map's sequence number in its segment. It is odd while the map is being
     /// written.
     const SEQUENCE: u64 = 4096;
@@ -104,7 +104,7 @@ pub fn a_first_call_waits_for_a_map_that_is_being_written() {
     fleet.stop().expect("stop");
 }
 
-pub fn any_number_of_cells_serves_a_pool() {
+pub(crate) fn any_number_of_cells_serves_a_pool() {
     let scratch = Scratch::formatted("cells");
     for cells in [1, 3, 8] {
         let start = Instant::now();
@@ -129,7 +129,7 @@ pub fn any_number_of_cells_serves_a_pool() {
 /// Requests that the client library never makes, each to every cell: inodes that do not exist, a
 /// request for another cell's shard, another file's handle, an open of what cannot be opened. All
 /// are refused, and the cells continue.
-pub fn forged_requests_are_refused() {
+pub(crate) fn forged_requests_are_refused() {
     let scratch = Scratch::formatted("forged");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -170,7 +170,7 @@ pub fn forged_requests_are_refused() {
     fleet.stop().expect("stop");
 }
 
-pub fn many_clients_work_at_once() {
+pub(crate) fn many_clients_work_at_once() {
     const CLIENTS: u32 = 4;
     const EACH: u32 = 100;
     let scratch = Scratch::formatted("many");
@@ -212,7 +212,7 @@ pub fn many_clients_work_at_once() {
     fleet.stop().expect("stop");
 }
 
-pub fn a_list_of_attributes_fits_its_answer() {
+pub(crate) fn a_list_of_attributes_fits_its_answer() {
     let scratch = Scratch::formatted("xattr");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
@@ -245,7 +245,7 @@ pub fn a_list_of_attributes_fits_its_answer() {
 }
 
 /// The client's transactions over two cells complete without it.
-pub fn a_client_may_die_in_the_middle_of_a_change() {
+pub(crate) fn a_client_may_die_in_the_middle_of_a_change() {
     const ROUNDS: u64 = 12;
     let scratch = Scratch::formatted("maker");
     let fleet = start_fleet(&scratch.options(4), Lifetime::WithStarter).expect("start");
@@ -267,7 +267,7 @@ pub fn a_client_may_die_in_the_middle_of_a_change() {
     fleet.stop().expect("stop");
 }
 
-pub fn make_for_ever(pool: &Path) -> ! {
+pub(crate) fn make_for_ever(pool: &Path) -> ! {
     let connection = connect(pool);
     let makers: Vec<_> = std::iter::from_fn(|| connection.slot()).take(8).collect();
     println!("making");
@@ -289,7 +289,7 @@ pub fn make_for_ever(pool: &Path) -> ! {
 
 /// More requests wait for a lock than a cell may have live tasks. They do not count as tasks: other
 /// requests are served, and so is the unlock. The cell's successor finds them all.
-pub fn waiting_requests_delay_no_others() {
+pub(crate) fn waiting_requests_delay_no_others() {
     const CROWD: usize = TASKS_MAX + 64;
     const STACK: usize = 256 << 10;
     let scratch = Scratch::formatted("crowd");
@@ -357,7 +357,7 @@ fn connect_until_refused(pool: &Path) -> Vec<Connection> {
 /// A welcome is in flight until the client reads it, and the kernel lets a user who is not root
 /// have only as many descriptors in flight as its process may have open. Beyond that it can send no
 /// descriptor at all, not even to cells and the keeper.
-pub fn unread_welcomes_leave_room_for_the_fleet() {
+pub(crate) fn unread_welcomes_leave_room_for_the_fleet() {
     const CELLS: u16 = 8;
     const LIMIT: u64 = 512;
     /// Two, and three for each cell.
@@ -377,7 +377,7 @@ pub fn unread_welcomes_leave_room_for_the_fleet() {
 }
 
 /// A program of the fleet's own user opens connections and sends nothing. Then a cell dies.
-pub fn silent_connections_leave_room_for_the_fleet() {
+pub(crate) fn silent_connections_leave_room_for_the_fleet() {
     let scratch = Scratch::formatted("knocks");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -403,7 +403,7 @@ pub fn silent_connections_leave_room_for_the_fleet() {
 
 /// Clients are refused before the supervisor has no descriptor left. If it has none, it waits
 /// asleep.
-pub fn a_shortage_of_descriptors_refuses_and_passes() {
+pub(crate) fn a_shortage_of_descriptors_refuses_and_passes() {
     let scratch = Scratch::formatted("wants");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let supervisor = control::status(&scratch.pool).expect("status").supervisor_pid;

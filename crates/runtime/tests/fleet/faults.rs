@@ -44,7 +44,7 @@ fn look_up(files: &mut Files, name: &str, count: u32) {
     }
 }
 
-pub fn a_damaged_record_ends_its_sender() {
+pub(crate) fn a_damaged_record_ends_its_sender() {
     let scratch = Scratch::formatted("damaged");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -59,7 +59,7 @@ pub fn a_damaged_record_ends_its_sender() {
     fleet.stop().expect("stop");
 }
 
-pub fn damaged_vitals_break_nothing_else() {
+pub(crate) fn damaged_vitals_break_nothing_else() {
     let scratch = Scratch::formatted("vitals");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -82,7 +82,7 @@ pub fn damaged_vitals_break_nothing_else() {
     fleet.stop().expect("stop");
 }
 
-pub fn cells_that_damage_each_other_for_ever_end_the_fleet() {
+pub(crate) fn cells_that_damage_each_other_for_ever_end_the_fleet() {
     let scratch = Scratch::formatted("for-ever");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));
@@ -140,7 +140,7 @@ fn kill_successors(pool: &Path, lock: PoolFile) {
 }
 
 /// Writes acknowledged by a live cell survive, though there is no last checkpoint.
-pub fn acknowledged_writes_outlive_a_fleet_that_ends() {
+pub(crate) fn acknowledged_writes_outlive_a_fleet_that_ends() {
     const PAGE: usize = 4096;
     let scratch = Scratch::formatted("answered");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
@@ -173,7 +173,7 @@ pub fn acknowledged_writes_outlive_a_fleet_that_ends() {
 
 /// Records of the other cells depend on the log of the cell that is gone. The supervisor writes
 /// that log from its frames.
-pub fn what_a_cell_had_logged_outlives_its_fleet() {
+pub(crate) fn what_a_cell_had_logged_outlives_its_fleet() {
     let scratch = Scratch::formatted("logged");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));

@@ -7,14 +7,14 @@ use warren_runtime::{Lifetime, start_fleet};
 use super::ground::{Files, Scratch, connect, name_of};
 
 /// The contents of file `n`: longer than a payload lane for some, unaligned for most.
-pub fn contents_of(n: u32) -> Vec<u8> {
+pub(crate) fn contents_of(n: u32) -> Vec<u8> {
     let len = n as usize * 7919 % 1_500_000;
     (0..len).map(|at| (at as u32 ^ n.wrapping_mul(2_654_435_761)) as u8).collect()
 }
 
 const FILES: u32 = 40;
 
-pub fn files_survive_another_number_of_cells() {
+pub(crate) fn files_survive_another_number_of_cells() {
     let scratch = Scratch::formatted("files");
     let fleet = start_fleet(&scratch.options(3), Lifetime::WithStarter).expect("start");
     let mut files = Files::of(&connect(&scratch.pool));

@@ -15,16 +15,16 @@ use warren_proto::{
 use warren_runtime::{ConnectOptions, Connection, ServeOptions, Slot};
 
 const POOL_BYTES: u64 = 64 << 20;
-pub const ROOT: (u32, u32) = (0, 0);
+pub(crate) const ROOT: (u32, u32) = (0, 0);
 
 /// A pool that is removed with its directory.
-pub struct Scratch {
+pub(crate) struct Scratch {
     pub directory: PathBuf,
     pub pool: PathBuf,
 }
 
 impl Scratch {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let unique = format!("warren-fleet-{name}-{}", std::process::id());
         let directory = std::env::temp_dir().join(unique);
         fs::create_dir(&directory).expect("scratch directory");
@@ -33,7 +33,7 @@ impl Scratch {
     }
 
     /// The processes that serve the pool, by their command lines.
-    pub fn processes(&self) -> Vec<String> {
+    pub(crate) fn processes(&self) -> Vec<String> {
         let name = self.pool.file_name().expect("name").to_string_lossy();
         let entries = fs::read_dir("/proc").expect("/proc");
         let lines = entries.filter_map(|entry| {
@@ -43,7 +43,7 @@ impl Scratch {
         lines.filter(|line| line.starts_with("warren ") && line.contains(&*name)).collect()
     }
 
-    pub fn formatted(name: &str) -> Self {
+    pub(crate) fn formatted(name: &str) -> Self {
         let scratch = Self::new(name);
         let file = PoolFile::create(&scratch.pool, POOL_BYTES / BLOCK_SIZE as u64).expect("pool");
         let options = FormatOptions {
@@ -65,7 +65,7 @@ impl Scratch {
         scratch
     }
 
-    pub fn options(&self, cells: u16) -> ServeOptions {
+    pub(crate) fn options(&self, cells: u16) -> ServeOptions {
         ServeOptions { cache_bytes: 16 << 20, ..ServeOptions::new(&self.pool, cells) }
     }
 }
@@ -77,7 +77,7 @@ impl Drop for Scratch {
 }
 
 /// A segment of this name that the process has open.
-pub fn memfd_of(pid: u32, name: &str) -> fs::File {
+pub(crate) fn memfd_of(pid: u32, name: &str) -> fs::File {
     let wanted = format!("/memfd:{name} (deleted)");
     let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(&wanted));
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
@@ -85,12 +85,12 @@ pub fn memfd_of(pid: u32, name: &str) -> fs::File {
     fs::File::options().read(true).write(true).open(found).expect("open")
 }
 
-pub fn connect(pool: &Path) -> Connection {
+pub(crate) fn connect(pool: &Path) -> Connection {
     Connection::connect(pool, &ConnectOptions::default()).expect("connect")
 }
 
 /// Opens the root directory, for locks.
-pub fn open_root(slot: &mut Slot) -> Handle {
+pub(crate) fn open_root(slot: &mut Slot) -> Handle {
     let open = Request::Open { ino: Ino::ROOT, access: AccessMode::READ };
     match slot.call(ROOT, &open, 0) {
         Ok(Reply::Opened(opened)) => opened.handle,
@@ -98,7 +98,7 @@ pub fn open_root(slot: &mut Slot) -> Handle {
     }
 }
 
-pub fn flock(handle: Handle, lock: LockType, owner: u64) -> Request {
+pub(crate) fn flock(handle: Handle, lock: LockType, owner: u64) -> Request {
     let range = warren_proto::ByteRange::ALL;
     let (flavour, owner) = (LockFlavour::Flock, LockOwner(owner));
     let spec = LockSpec { flavour, lock, range, owner, pid: 1 };
@@ -106,27 +106,27 @@ pub fn flock(handle: Handle, lock: LockType, owner: u64) -> Request {
 }
 
 /// Calls on files, for tests.
-pub struct Files {
+pub(crate) struct Files {
     pub slot: Slot,
     /// The capabilities of the inodes that it has reached.
     reached: HashMap<Ino, Capability>,
 }
 
 impl Files {
-    pub fn of(connection: &Connection) -> Self {
+    pub(crate) fn of(connection: &Connection) -> Self {
         Self::with(connection.slot().expect("slot"))
     }
 
-    pub fn with(slot: Slot) -> Self {
+    pub(crate) fn with(slot: Slot) -> Self {
         Self { slot, reached: HashMap::new() }
     }
 
-    pub fn call(&mut self, request: &Request) -> Reply {
+    pub(crate) fn call(&mut self, request: &Request) -> Reply {
         let answer = self.ask(request);
         answer.unwrap_or_else(|errno| panic!("{request:?}: {errno:?}"))
     }
 
-    pub fn ask(&mut self, request: &Request) -> Answer {
+    pub(crate) fn ask(&mut self, request: &Request) -> Answer {
         let (inode, other) = request.named();
         let of = |ino: Option<Ino>| ino.and_then(|ino| self.reached.get(&ino).copied());
         let [inode, other] = [inode, other].map(|ino| of(ino).unwrap_or_default());
@@ -137,7 +137,7 @@ impl Files {
         answer
     }
 
-    pub fn create(&mut self, dir: Ino, name: &str, new: NewInode) -> Entry {
+    pub(crate) fn create(&mut self, dir: Ino, name: &str, new: NewInode) -> Entry {
         let access = AccessMode::READ | AccessMode::WRITE;
         let flags = CreateFlags::EXCLUSIVE;
         match self.call(&Request::Create { dir, name: name_of(name), new, flags, access }) {
@@ -146,20 +146,20 @@ impl Files {
         }
     }
 
-    pub fn make(&mut self, name: &str) {
+    pub(crate) fn make(&mut self, name: &str) {
         let (new, flags) = (NewInode::directory(0o700), CreateFlags::EXCLUSIVE);
         let (dir, name, access) = (Ino::ROOT, name_of(name), AccessMode::empty());
         self.call(&Request::Create { dir, name, new, flags, access });
     }
 
-    pub fn lookup(&mut self, dir: Ino, name: &str) -> Ino {
+    pub(crate) fn lookup(&mut self, dir: Ino, name: &str) -> Ino {
         match self.call(&Request::Lookup { dir, name: name_of(name) }) {
             Reply::Entry(entry) => entry.ino,
             other => panic!("{name}: {other:?}"),
         }
     }
 
-    pub fn open(&mut self, ino: Ino) -> Handle {
+    pub(crate) fn open(&mut self, ino: Ino) -> Handle {
         let access = AccessMode::READ | AccessMode::WRITE;
         match self.call(&Request::Open { ino, access }) {
             Reply::Opened(opened) => opened.handle,
@@ -167,7 +167,7 @@ impl Files {
         }
     }
 
-    pub fn write(&mut self, handle: Handle, at: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, handle: Handle, at: u64, bytes: &[u8]) {
         self.slot.payload_out()[..bytes.len()].copy_from_slice(bytes);
         let request = Request::Write {
             handle,
@@ -180,7 +180,7 @@ impl Files {
         assert!(matches!(answer, Ok(Reply::Written { len, .. }) if len as usize == bytes.len()));
     }
 
-    pub fn read(&mut self, handle: Handle, at: u64, len: u32) -> Vec<u8> {
+    pub(crate) fn read(&mut self, handle: Handle, at: u64, len: u32) -> Vec<u8> {
         match self.call(&Request::Read { handle, position: Position::At(at), len, direct: false }) {
             Reply::Read { len } => self.slot.payload_in()[..len as usize].to_vec(),
             other => panic!("{other:?}"),
@@ -188,6 +188,6 @@ impl Files {
     }
 }
 
-pub fn name_of(name: &str) -> FileName {
+pub(crate) fn name_of(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }

@@ -18,7 +18,7 @@ use warren_runtime::{
 use super::STARTER;
 use super::ground::{ROOT, Scratch, connect};
 
-pub fn a_pool_has_one_fleet() {
+pub(crate) fn a_pool_has_one_fleet() {
     let scratch = Scratch::formatted("one");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let second = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect_err("in use");
@@ -29,7 +29,7 @@ pub fn a_pool_has_one_fleet() {
     fleet.stop().expect("stop");
 }
 
-pub fn bad_pools_are_named() {
+pub(crate) fn bad_pools_are_named() {
     let scratch = Scratch::new("bad");
     let kind_of = |name: &str, bytes: Option<&[u8]>| {
         let pool = scratch.directory.join(name);
@@ -60,7 +60,7 @@ pub fn bad_pools_are_named() {
     assert!(matches!(cells, FleetError::CellCount(65)));
 }
 
-pub fn status_shows_cells_and_clients() {
+pub(crate) fn status_shows_cells_and_clients() {
     let scratch = Scratch::formatted("status");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let front = ConnectOptions { front: true, slots: 3 };
@@ -96,7 +96,7 @@ pub fn status_shows_cells_and_clients() {
     fleet.stop().expect("stop");
 }
 
-pub fn a_fleet_ends_with_its_starter() {
+pub(crate) fn a_fleet_ends_with_its_starter() {
     let scratch = Scratch::formatted("starter");
     let mut starter = Command::new("/proc/self/exe")
         .arg(STARTER)
@@ -118,7 +118,7 @@ pub fn a_fleet_ends_with_its_starter() {
 }
 
 /// Otherwise the old fleet could remove the next fleet's socket, which is in the same place.
-pub fn a_free_pool_has_no_socket_of_the_fleet_before() {
+pub(crate) fn a_free_pool_has_no_socket_of_the_fleet_before() {
     const ROUNDS: u32 = 20;
     for round in 0..ROUNDS {
         let scratch = Scratch::formatted(&format!("socket{round}"));
@@ -140,7 +140,7 @@ pub fn a_free_pool_has_no_socket_of_the_fleet_before() {
 }
 
 /// The path of the socket of this user's fleet.
-pub fn socket_of(pool: &Path) -> PathBuf {
+pub(crate) fn socket_of(pool: &Path) -> PathBuf {
     let found = fs::metadata(pool).expect("metadata");
     let name = format!("{:x}-{:x}.sock", found.dev(), found.ino());
     let own = format!("/tmp/warren-{}", rustix::process::geteuid().as_raw());
@@ -149,14 +149,14 @@ pub fn socket_of(pool: &Path) -> PathBuf {
     places.into_iter().map(|place| place.join(&name)).find(|it| it.exists()).expect("a socket")
 }
 
-pub fn start_and_wait(pool: &Path) -> ExitCode {
+pub(crate) fn start_and_wait(pool: &Path) -> ExitCode {
     let _fleet = start_fleet(&ServeOptions::new(pool, 2), Lifetime::WithStarter).expect("start");
     println!("started");
     std::thread::sleep(Duration::from_secs(60));
     ExitCode::FAILURE
 }
 
-pub fn an_idle_fleet_sleeps() {
+pub(crate) fn an_idle_fleet_sleeps() {
     let scratch = Scratch::formatted("idle");
     let fleet = start_fleet(&scratch.options(4), Lifetime::WithStarter).expect("start");
     let connection = connect(&scratch.pool);
@@ -181,7 +181,7 @@ pub fn an_idle_fleet_sleeps() {
 }
 
 /// User and system time of a process, in ticks of a hundredth of a second.
-pub fn cpu_ticks(pid: u32) -> u64 {
+pub(crate) fn cpu_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
     fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")

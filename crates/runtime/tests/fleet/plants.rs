@@ -24,7 +24,7 @@ fn poisoned(pool: &Path) -> Child {
     child
 }
 
-pub fn a_request_that_ends_every_cell_is_refused() {
+pub(crate) fn a_request_that_ends_every_cell_is_refused() {
     let scratch = Scratch::formatted("poison");
     let mut server = poisoned(&scratch.pool);
     let mut files = Files::of(&connect(&scratch.pool));

@@ -21,7 +21,7 @@ use super::ground::{Files, Scratch, connect, open_root};
 const FILES: u32 = 6500;
 
 /// Each truncation leaves a page dirty and takes little of the log.
-pub fn many_cuts_are_recovered() {
+pub(crate) fn many_cuts_are_recovered() {
     let scratch = Scratch::formatted("cuts");
     let options = ServeOptions { cache_bytes: 256 << 20, ..scratch.options(1) };
     let fleet = start_fleet(&options, Lifetime::WithStarter).expect("start");
@@ -61,7 +61,7 @@ const DIRECTORIES: u32 = 12;
 
 /// A bit flips in the trees of two shards while the fleet is down. The next one gives them up.
 /// After the repair all that was synced is there, though no checkpoint had it.
-pub fn what_was_synced_in_shards_that_were_given_up_outlives_the_repair() {
+pub(crate) fn what_was_synced_in_shards_that_were_given_up_outlives_the_repair() {
     let scratch = Scratch::formatted("kept");
     let options = scratch.options(2);
     let fleet = start_fleet(&options, Lifetime::WithStarter).expect("start");

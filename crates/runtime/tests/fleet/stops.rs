@@ -63,7 +63,7 @@ fn stop(pool: &Path, force: bool) -> Result<(), FleetError> {
 }
 
 /// The supervisor's next flush, that of the trial, shows it the lost flush.
-pub fn a_stop_whose_trial_fails_leaves_the_mounts() {
+pub(crate) fn a_stop_whose_trial_fails_leaves_the_mounts() {
     for force in [false, true] {
         let scratch = Scratch::formatted("trial");
         let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
@@ -84,7 +84,7 @@ pub fn a_stop_whose_trial_fails_leaves_the_mounts() {
 }
 
 /// The trial changes nothing about this.
-pub fn a_stop_is_refused_while_a_mount_is_in_use() {
+pub(crate) fn a_stop_is_refused_while_a_mount_is_in_use() {
     let scratch = Scratch::formatted("used");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let used = mount_keeper(&scratch.pool, "python3 (4711)");
@@ -107,7 +107,7 @@ pub fn a_stop_is_refused_while_a_mount_is_in_use() {
 }
 
 /// Two commands ask for the stop, the mount leaves, and the supervisor dies in between.
-pub fn a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor() {
+pub(crate) fn a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor() {
     const ROUNDS: u64 = 12;
     let stopped_late = AtomicU32::new(0);
     for round in 0..ROUNDS {

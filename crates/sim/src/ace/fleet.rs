@@ -19,7 +19,7 @@ const FRAMES: u32 = 128;
 /// Events after which a wait counts as stuck.
 const EVENTS_MAX: u64 = 100_000;
 
-pub struct Fleet {
+pub(super) struct Fleet {
     fleet: fleet::Fleet<Infallible>,
     client: Option<ClientId>,
     is_admitted: bool,
@@ -32,7 +32,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Replays the logs on the disk if that is needed. Returns the disk, and whether it was.
-    pub fn recover(disk: Disk, plant: Option<Plant>) -> Result<(Disk, bool), String> {
+    pub(super) fn recover(disk: Disk, plant: Option<Plant>) -> Result<(Disk, bool), String> {
         let mut fleet = Self::new(disk, plant);
         if !fleet.fleet.needs_recovery()? {
             return Ok((fleet.fleet.disk, false));
@@ -46,7 +46,7 @@ impl Fleet {
     }
 
     /// Starts a fleet of so many cells and admits its client.
-    pub fn serve(disk: Disk, cells: u16, plant: Option<Plant>) -> Result<Self, String> {
+    pub(super) fn serve(disk: Disk, cells: u16, plant: Option<Plant>) -> Result<Self, String> {
         let mut fleet = Self::new(disk, plant);
         fleet.fleet.start(Some(cells))?;
         fleet.pump(|fleet| fleet.is_admitted)?;
@@ -68,16 +68,16 @@ impl Fleet {
     }
 
     /// The cell of a shard.
-    pub fn owner(&self, shard: ShardId) -> CellId {
+    pub(super) fn owner(&self, shard: ShardId) -> CellId {
         self.fleet.owner(shard)
     }
 
-    pub fn disk(&mut self) -> &mut Disk {
+    pub(super) fn disk(&mut self) -> &mut Disk {
         &mut self.fleet.disk
     }
 
     /// Takes a checkpoint that no client waits for, and handles all its events.
-    pub fn checkpoint(&mut self) -> Result<(), String> {
+    pub(super) fn checkpoint(&mut self) -> Result<(), String> {
         let (from, epoch) = (CellId(0), self.fleet.epoch(CellId(0)));
         let report = Report::WantCheckpoint { cell: from };
         notify_supervisor(self, SupervisorEvent::Report { from, epoch, report });
@@ -85,7 +85,7 @@ impl Fleet {
     }
 
     /// Stops the fleet in order.
-    pub fn stop(mut self) -> Result<Disk, String> {
+    pub(super) fn stop(mut self) -> Result<Disk, String> {
         notify_supervisor(&mut self, SupervisorEvent::Stop);
         self.end()?;
         Ok(self.fleet.disk)

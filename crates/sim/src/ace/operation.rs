@@ -16,14 +16,14 @@ use warren_proto::FileKind;
 
 use super::tree::{FIRST_MADE, Node, NodeNo, Place, Tree};
 
-pub const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 /// The mode of all created files, and their mode after `chmod`.
-pub const FILE_MODE: u16 = 0o644;
-pub const DIR_MODE: u16 = 0o755;
-pub const NEW_MODE: u16 = 0o711;
-pub const XATTR: &str = "user.ace";
+pub(super) const FILE_MODE: u16 = 0o644;
+pub(super) const DIR_MODE: u16 = 0o755;
+pub(super) const NEW_MODE: u16 = 0o711;
+pub(super) const XATTR: &str = "user.ace";
 /// The target of symbolic links.
-pub const TARGET: &str = "foo";
+pub(super) const TARGET: &str = "foo";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
@@ -50,7 +50,7 @@ pub enum Operation {
 use Operation as Op;
 
 /// Operations that need only the base come first.
-pub const OPERATIONS: [Operation; 54] = [
+pub(super) const OPERATIONS: [Operation; 54] = [
     Op::Create(("A", "bar")),
     Op::Create(("B", "bar")),
     Op::Mkdir(("A", "new")),
@@ -111,7 +111,7 @@ pub const OPERATIONS: [Operation; 54] = [
 
 /// A call that makes something durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Persistence {
+pub(super) enum Persistence {
     Nothing,
     /// Of the operation's file, under its present name.
     Fsync,
@@ -121,7 +121,7 @@ pub enum Persistence {
     Sync,
 }
 
-pub const PERSISTENCES: [Persistence; 6] = [
+pub(super) const PERSISTENCES: [Persistence; 6] = [
     Persistence::Nothing,
     Persistence::Fsync,
     Persistence::Fdatasync,
@@ -131,7 +131,7 @@ pub const PERSISTENCES: [Persistence; 6] = [
 ];
 
 /// The step between two operations, and after the last.
-pub const UNRELATED: [Option<&str>; 3] = [None, Some("A/other"), Some("B/other")];
+pub(super) const UNRELATED: [Option<&str>; 3] = [None, Some("A/other"), Some("B/other")];
 
 /// One call of the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -163,7 +163,7 @@ pub enum Touched {
 }
 
 /// The tree that every sequence starts from.
-pub fn base() -> Tree {
+pub(super) fn base() -> Tree {
     let mut tree = Tree::new();
     let bytes = |node: NodeNo, len: usize| payload(node, len);
     let nodes = [
@@ -195,7 +195,7 @@ pub fn base() -> Tree {
 }
 
 /// Bytes that identify their write; none is zero.
-pub fn payload(stamp: usize, len: usize) -> Vec<u8> {
+pub(super) fn payload(stamp: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| ((stamp * 37 + at / 7 + at / PAGE) as u8) | 1).collect()
 }
 
@@ -278,7 +278,7 @@ impl Operation {
     }
 }
 
-pub fn path_of((dir, name): Place) -> String {
+pub(super) fn path_of((dir, name): Place) -> String {
     format!("{dir}/{name}")
 }
 
@@ -440,7 +440,7 @@ pub const PAIRS: usize =
     (OPERATIONS.len() * PERSISTENCES.len()).pow(2) * UNRELATED.len() * UNRELATED.len();
 
 /// A combination of two operations by its number, if it is possible.
-pub fn pair(number: usize) -> Option<Sequence> {
+pub(super) fn pair(number: usize) -> Option<Sequence> {
     let mut rest = number;
     let mut draw = |of: usize| {
         let drawn = rest % of;

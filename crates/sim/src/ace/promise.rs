@@ -13,14 +13,14 @@ use super::tree::{Tree, View};
 
 /// The progress of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     /// Steps begun, and steps answered.
     pub begun: usize,
     pub answered: usize,
 }
 
 /// The effect of a sequence without a power cut.
-pub struct Promises<'a> {
+pub(super) struct Promises<'a> {
     steps: &'a [Step],
     /// What each step changes, or makes durable.
     touched: Vec<Vec<Touched>>,
@@ -28,7 +28,7 @@ pub struct Promises<'a> {
 }
 
 impl<'a> Promises<'a> {
-    pub fn new(steps: &'a [Step]) -> Self {
+    pub(super) fn new(steps: &'a [Step]) -> Self {
         let (mut tree, mut touched) = (base(), Vec::new());
         for (number, step) in steps.iter().enumerate() {
             touched.push(match step {
@@ -64,7 +64,7 @@ impl<'a> Promises<'a> {
     }
 
     /// All views that are allowed if the power is cut now.
-    pub fn allowed(&self, progress: Progress) -> Vec<View> {
+    pub(super) fn allowed(&self, progress: Progress) -> Vec<View> {
         let operations: Vec<usize> =
             (0..progress.begun).filter(|step| self.is_operation(*step)).collect();
         let mut views = Vec::new();

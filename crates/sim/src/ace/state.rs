@@ -12,12 +12,12 @@ use crate::fixed::Fixed;
 use crate::fleet::disk::{Block, Blocks, Covered, Recorded, SECTOR, UNWRITTEN};
 
 /// States of one boundary: without the unflushed writes, with all, and so many of each other kind.
-pub const SUBSETS: usize = 3;
-pub const TORN: usize = 3;
-pub const STATES: usize = 2 + SUBSETS + TORN;
+pub(super) const SUBSETS: usize = 3;
+pub(super) const TORN: usize = 3;
+pub(super) const STATES: usize = 2 + SUBSETS + TORN;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     Dropped,
     Kept,
     Subset,
@@ -28,7 +28,7 @@ pub enum Kind {
 type Cached = BTreeMap<BlockNo, Vec<(usize, Rc<Block>)>>;
 
 /// A moment at which the power is cut: just before a flush ends, or at the end.
-pub struct Boundary {
+pub(super) struct Boundary {
     pub progress: Progress,
     durable: BTreeMap<BlockNo, Rc<Block>>,
     /// Unflushed writes of each block, in order.
@@ -36,7 +36,7 @@ pub struct Boundary {
 }
 
 /// The boundaries of a record. With `no_flush` the device ignores flushes.
-pub fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
+pub(super) fn boundaries(record: &[Recorded], no_flush: bool) -> Vec<Boundary> {
     let mut boundaries = Vec::new();
     let mut progress = Progress { begun: 0, answered: 0 };
     let (mut durable, mut unflushed, mut number) = (BTreeMap::new(), Cached::new(), 0);
@@ -83,7 +83,7 @@ fn flush(covered: &Covered, unflushed: &mut Cached, durable: &mut BTreeMap<Block
 
 impl Boundary {
     /// The contents of the device, as changes of the image that it started with.
-    pub fn state(&self, number: usize, image: &Blocks, rng: &mut Rng) -> (Kind, Blocks) {
+    pub(super) fn state(&self, number: usize, image: &Blocks, rng: &mut Rng) -> (Kind, Blocks) {
         let kind = match number {
             0 => Kind::Dropped,
             1 => Kind::Kept,

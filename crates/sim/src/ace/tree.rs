@@ -6,10 +6,10 @@ use std::rc::Rc;
 use warren_proto::FileKind;
 
 /// Identifies an inode. Those of the base are fixed; operation `i` makes number `FIRST_MADE + i`.
-pub type NodeNo = usize;
+pub(super) type NodeNo = usize;
 
-pub const ROOT: NodeNo = 0;
-pub const FIRST_MADE: NodeNo = 100;
+pub(super) const ROOT: NodeNo = 0;
+pub(super) const FIRST_MADE: NodeNo = 100;
 
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -33,7 +33,7 @@ pub struct Seen {
 }
 
 /// All objects, by path.
-pub type View = BTreeMap<String, Seen>;
+pub(super) type View = BTreeMap<String, Seen>;
 
 #[derive(Clone, Debug)]
 pub struct Tree {
@@ -41,7 +41,7 @@ pub struct Tree {
 }
 
 /// A directory, and a name in it.
-pub type Place = (&'static str, &'static str);
+pub(super) type Place = (&'static str, &'static str);
 
 impl Node {
     pub fn new(kind: FileKind, mode: u16, content: Vec<u8>) -> Self {

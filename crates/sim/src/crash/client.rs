@@ -27,7 +27,7 @@ const FILE_MAX: usize = 1 << 20;
 const TRIES: usize = 20;
 
 #[derive(Default)]
-pub struct Client {
+pub(super) struct Client {
     pub id: ClientId,
     pub admitted: bool,
     pub seq: u32,
@@ -43,17 +43,17 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn slot(&self) -> SlotRef {
+    pub(super) fn slot(&self) -> SlotRef {
         SlotRef { client: self.id, slot: SlotNo(0) }
     }
 
     /// Everything that was answered is durable.
-    pub fn promise(&mut self) {
+    pub(super) fn promise(&mut self) {
         self.model.iter_mut().for_each(Model::promise_all);
     }
 
     /// Prepares the next life: nothing is open or in flight.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         let Self { model, operations, .. } = std::mem::take(self);
         (self.model, self.operations) = (model, operations);
     }

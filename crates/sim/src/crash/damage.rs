@@ -14,7 +14,7 @@ use crate::fleet::{Fleet, load_ledger};
 use crate::history::DamagedShard;
 
 /// What is to be damaged, and when.
-pub struct Due {
+pub(super) struct Due {
     pub plan: Plan,
     /// Lives before that, and the event from which on it may be done.
     lives: u64,
@@ -24,30 +24,30 @@ pub struct Due {
 }
 
 impl Due {
-    pub fn draw(seed: u64, lives: u64) -> Self {
+    pub(super) fn draw(seed: u64, lives: u64) -> Self {
         let mut plan = Plan::draw(seed);
         let (lives, at_cut) = (plan.rng.below(lives), plan.rng.chance(1, 2));
         Self { plan, lives, event: None, at_cut }
     }
 
     /// Clients begin to work, for so many events at most.
-    pub fn begin_life(&mut self, now: u64, events: u64) {
+    pub(super) fn begin_life(&mut self, now: u64, events: u64) {
         self.event = (self.lives == 0).then(|| now + events * self.plan.moment / 2000);
         self.lives = self.lives.saturating_sub(1);
     }
 
     /// Whether it is to be done now, while clients work.
-    pub fn is_now(&self, now: u64) -> bool {
+    pub(super) fn is_now(&self, now: u64) -> bool {
         !self.at_cut && self.event.is_some_and(|event| now >= event)
     }
 
     /// There was no shard that it could be done to.
-    pub fn postpone(self, now: u64) -> Self {
+    pub(super) fn postpone(self, now: u64) -> Self {
         Self { event: Some(now + RETRY_EVENTS), ..self }
     }
 
     /// Whether it is to be done when the power is cut: in this life, or it could not be done in it.
-    pub const fn is_at_cut(&self) -> bool {
+    pub(super) const fn is_at_cut(&self) -> bool {
         self.event.is_some()
     }
 }
@@ -56,7 +56,7 @@ impl Due {
 const RETRY_EVENTS: u64 = 50;
 
 /// The power was cut: a shard is damaged on the device.
-pub fn damage_at_cut<H>(fleet: &mut Fleet<H>, mut due: Due) {
+pub(super) fn damage_at_cut<H>(fleet: &mut Fleet<H>, mut due: Due) {
     if due.plan.how == How::Apply {
         due.plan.how = How::Record;
     }
@@ -69,17 +69,17 @@ pub fn damage_at_cut<H>(fleet: &mut Fleet<H>, mut due: Due) {
 }
 
 /// The shard that is damaged.
-pub fn shard<H>(fleet: &Fleet<H>) -> Option<ShardId> {
+pub(super) fn shard<H>(fleet: &Fleet<H>) -> Option<ShardId> {
     fleet.incidents.damage.map(|damage| damage.shard)
 }
 
 /// The shard that a cell of this life has given up.
-pub fn given_up<H>(fleet: &Fleet<H>) -> Option<ShardId> {
+pub(super) fn given_up<H>(fleet: &Fleet<H>) -> Option<ShardId> {
     fleet.incidents.damage.filter(|damage| damage.is_given_up).map(|damage| damage.shard)
 }
 
 /// Whether the request needs the damaged shard: what it names, or its names lead to, lies there.
-pub fn excuses<H>(fleet: &Fleet<H>, model: &Model, request: &Request, errno: Errno) -> bool {
+pub(super) fn excuses<H>(fleet: &Fleet<H>, model: &Model, request: &Request, errno: Errno) -> bool {
     let Some(shard) = shard(fleet).filter(|_| errno == Errno::EIO) else { return false };
     let is_there = |ino: Ino| ino.shard() == shard;
     let leads_there = |dir: Ino, name: &FileName| {
@@ -108,7 +108,12 @@ pub fn excuses<H>(fleet: &Fleet<H>, model: &Model, request: &Request, errno: Err
 
 /// Whether the request names what is not known for the damaged shard: an object of the shard that
 /// could not be read, or another that may be gone.
-pub fn is_unsure<H>(fleet: &Fleet<H>, model: &Model, request: &Request, errno: Errno) -> bool {
+pub(super) fn is_unsure<H>(
+    fleet: &Fleet<H>,
+    model: &Model,
+    request: &Request,
+    errno: Errno,
+) -> bool {
     let Some(shard) = shard(fleet) else { return false };
     let target = |dir, name| target(model, dir, name).and_then(|object| object.ino);
     let led_to = match request {
@@ -158,7 +163,7 @@ fn above(model: &Model, dir: Ino) -> Vec<Ino> {
 }
 
 /// Whether the damage explains what fsck has found.
-pub fn is_explained<H>(
+pub(super) fn is_explained<H>(
     fleet: &Fleet<H>,
     models: &[&Model],
     finding: &Finding,

@@ -7,7 +7,7 @@ use crate::fleet::Faults;
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     Create,
     Mkdir,
     Symlink,
@@ -48,7 +48,7 @@ const KINDS: [(Kind, usize); 17] = [
 ];
 
 #[derive(Clone, Debug)]
-pub struct Mix {
+pub(super) struct Mix {
     pub cells_max: u16,
     /// Blocks of a cell's log if there are `cells_max` cells.
     pub log_blocks: u64,
@@ -90,7 +90,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    pub fn draw(rng: &mut Rng) -> Self {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
         let cells_max = 1 + rng.below(5) as u16;
         let faulty = rng.chance(1, 4);
         let mut chance = |chances: &[u64]| if faulty { *rng.pick(chances) } else { 0 };
@@ -130,7 +130,7 @@ impl Mix {
     }
 
     /// The faults while clients work.
-    pub fn faults(&self) -> Faults {
+    pub(super) fn faults(&self) -> Faults {
         Faults {
             cell_write: self.write_fails,
             cell_flush: self.flush_fails,
@@ -147,13 +147,13 @@ impl Mix {
     }
 
     /// No read, no write and no flush fails.
-    pub const fn mend_device(&mut self) {
+    pub(super) const fn mend_device(&mut self) {
         (self.read_fails, self.rot) = (0, 0);
         (self.write_fails, self.flush_fails) = (0, 0);
         (self.supervisor_write_fails, self.supervisor_flush_fails) = (0, 0);
     }
 
-    pub fn kind(&self, rng: &mut Rng) -> Kind {
+    pub(super) fn kind(&self, rng: &mut Rng) -> Kind {
         *rng.pick(&self.kinds)
     }
 }

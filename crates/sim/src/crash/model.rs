@@ -20,26 +20,26 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{FileKind, Handle};
 
 /// An object. The number of its inode may be unknown yet.
-pub type ObjectNo = u32;
-pub type Name = Box<[u8]>;
-pub type Entries = BTreeMap<Name, ObjectNo>;
-pub type Xattrs = BTreeMap<Name, Box<[u8]>>;
+pub(super) type ObjectNo = u32;
+pub(super) type Name = Box<[u8]>;
+pub(super) type Entries = BTreeMap<Name, ObjectNo>;
+pub(super) type Xattrs = BTreeMap<Name, Box<[u8]>>;
 
 /// The directory that contains everything of the client.
-pub const ROOT: ObjectNo = 0;
+pub(super) const ROOT: ObjectNo = 0;
 
 /// The number of an operation of the client, in order.
-pub type OperationNo = u64;
+pub(super) type OperationNo = u64;
 
 #[derive(Clone, Debug)]
-pub struct Versions<T>(Vec<(OperationNo, T)>);
+pub(super) struct Versions<T>(Vec<(OperationNo, T)>);
 
 impl<T> Versions<T> {
-    pub fn new(first: T) -> Self {
+    pub(super) fn new(first: T) -> Self {
         Self(vec![(0, first)])
     }
 
-    pub fn now(&self) -> &T {
+    pub(super) fn now(&self) -> &T {
         &self.0.last().expect("there is always one").1
     }
 
@@ -52,18 +52,18 @@ impl<T> Versions<T> {
         self.0.drain(..self.0.len() - 1);
     }
 
-    pub fn all(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
         self.0.iter().map(|(_, version)| version)
     }
 
     /// The version at operation `by`, and all later ones.
-    pub fn since(&self, by: OperationNo) -> &[(OperationNo, T)] {
+    pub(super) fn since(&self, by: OperationNo) -> &[(OperationNo, T)] {
         let first = self.0.iter().rposition(|(of, _)| *of <= by).unwrap_or(0);
         &self.0[first..]
     }
 
     /// The operation that made the first version with this property.
-    pub fn first(&self, is_one: impl Fn(&T) -> bool) -> Option<OperationNo> {
+    pub(super) fn first(&self, is_one: impl Fn(&T) -> bool) -> Option<OperationNo> {
         self.0.iter().find(|(_, version)| is_one(version)).map(|(by, _)| *by)
     }
 }
@@ -89,7 +89,7 @@ impl Versions<Rc<Entries>> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Object {
+pub(super) struct Object {
     pub kind: FileKind,
     /// Unknown for an object that was being created when the power was cut.
     pub ino: Option<Ino>,
@@ -107,7 +107,7 @@ pub struct Object {
 }
 
 impl Object {
-    pub fn new(kind: FileKind, ino: Option<Ino>, mode: u16, target: &[u8]) -> Self {
+    pub(super) fn new(kind: FileKind, ino: Option<Ino>, mode: u16, target: &[u8]) -> Self {
         Self {
             kind,
             ino,
@@ -124,7 +124,7 @@ impl Object {
 
     /// The contents that are allowed if directories are as these operations, or later ones, left
     /// them.
-    pub fn contents(&self, found: &BTreeMap<ObjectNo, OperationNo>) -> Vec<Rc<Vec<u8>>> {
+    pub(super) fn contents(&self, found: &BTreeMap<ObjectNo, OperationNo>) -> Vec<Rc<Vec<u8>>> {
         let is_there = |(dir, by): &&(ObjectNo, OperationNo)| {
             found.get(dir).is_some_and(|version| version >= by)
         };
@@ -133,7 +133,7 @@ impl Object {
     }
 
     /// An object that cannot be read, as it is now, with the entries that lead to what is there.
-    pub fn unread(&self, is_there: impl Fn(ObjectNo) -> bool) -> Self {
+    pub(super) fn unread(&self, is_there: impl Fn(ObjectNo) -> bool) -> Self {
         let mut entries = (**self.entries.now()).clone();
         entries.retain(|_, object| is_there(*object));
         Self {
@@ -155,7 +155,7 @@ impl Object {
 
 /// The effect of a successful operation.
 #[derive(Clone, Debug)]
-pub enum Effect {
+pub(super) enum Effect {
     Create {
         dir: ObjectNo,
         name: Name,
@@ -210,7 +210,7 @@ pub enum Effect {
 }
 
 #[derive(Clone, Debug)]
-pub struct Model {
+pub(super) struct Model {
     pub objects: BTreeMap<ObjectNo, Object>,
     next: ObjectNo,
     /// The number of operations so far.
@@ -218,13 +218,13 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(root: Ino, mode: u16) -> Self {
+    pub(super) fn new(root: Ino, mode: u16) -> Self {
         let root = Object::new(FileKind::Directory, Some(root), mode, &[]);
         Self { objects: BTreeMap::from([(ROOT, root)]), next: 1, operations: 0 }
     }
 
     /// The model of a tree that a power cut left, which is durable.
-    pub fn recovered(objects: BTreeMap<ObjectNo, Object>) -> Self {
+    pub(super) fn recovered(objects: BTreeMap<ObjectNo, Object>) -> Self {
         let next = objects.keys().last().map_or(1, |last| last + 1);
         let mut model = Self { objects, next, operations: 0 };
         model.promise_all();
@@ -232,23 +232,23 @@ impl Model {
     }
 
     /// The maximum of blocks in all versions of all files.
-    pub fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         let of_file = |object: &Object| {
             object.content.all().map(|v| v.len().div_ceil(BLOCK_SIZE)).sum::<usize>()
         };
         self.objects.values().map(of_file).sum()
     }
 
-    pub fn object(&self, object: ObjectNo) -> &Object {
+    pub(super) fn object(&self, object: ObjectNo) -> &Object {
         &self.objects[&object]
     }
 
-    pub fn object_mut(&mut self, object: ObjectNo) -> &mut Object {
+    pub(super) fn object_mut(&mut self, object: ObjectNo) -> &mut Object {
         self.objects.get_mut(&object).expect("an object of the model")
     }
 
     /// Every object with a name now, by a directory that contains it.
-    pub fn named(&self) -> Vec<ObjectNo> {
+    pub(super) fn named(&self) -> Vec<ObjectNo> {
         let mut found = vec![ROOT];
         let mut at = 0;
         while let Some(object) = found.get(at) {
@@ -263,7 +263,7 @@ impl Model {
     }
 
     /// Whether `object` is `dir` or below it.
-    pub fn is_within(&self, object: ObjectNo, dir: ObjectNo) -> bool {
+    pub(super) fn is_within(&self, object: ObjectNo, dir: ObjectNo) -> bool {
         let mut todo = vec![dir];
         while let Some(next) = todo.pop() {
             if next == object {
@@ -275,7 +275,7 @@ impl Model {
     }
 
     /// The operation has happened, or may have: then the inode that it created is unknown.
-    pub fn apply(&mut self, effect: &Effect, created: Option<Ino>) {
+    pub(super) fn apply(&mut self, effect: &Effect, created: Option<Ino>) {
         self.operations += 1;
         let by = self.operations;
         match effect {
@@ -325,7 +325,7 @@ impl Model {
         }
     }
 
-    pub fn promise_all(&mut self) {
+    pub(super) fn promise_all(&mut self) {
         self.objects.values_mut().for_each(Object::promise);
     }
 

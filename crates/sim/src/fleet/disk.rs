@@ -16,15 +16,15 @@ use super::sparse::Host;
 use crate::fixed::Fixed;
 
 /// The unit that a device writes atomically.
-pub const SECTOR: usize = 512;
+pub(crate) const SECTOR: usize = 512;
 /// Bytes that were never written. Nothing may depend on them being zero.
-pub const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
+pub(crate) const UNWRITTEN: Block = [0xa5; BLOCK_SIZE];
 /// Findings of fsck that a failure shows.
 const FINDINGS_SHOWN: usize = 20;
 
-pub type Block = [u8; BLOCK_SIZE];
+pub(crate) type Block = [u8; BLOCK_SIZE];
 /// Blocks by number. Absent blocks were never written.
-pub type Blocks = HashMap<BlockNo, Rc<Block>, Fixed>;
+pub(crate) type Blocks = HashMap<BlockNo, Rc<Block>, Fixed>;
 
 /// The events of a recorded device and its client.
 #[derive(Clone, Debug)]
@@ -47,12 +47,12 @@ pub enum Covered {
 
 /// The effects of a power cut.
 #[derive(Default)]
-pub struct Cut {
+pub(crate) struct Cut {
     pub lost: u64,
     pub torn: u64,
 }
 
-pub struct Disk {
+pub(crate) struct Disk {
     /// The image below, perhaps shared by several disks, and the durable changes of it.
     image: Rc<Blocks>,
     durable: Blocks,
@@ -69,7 +69,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(image: Vec<(BlockNo, Box<[u8]>)>) -> Self {
+    pub(crate) fn new(image: Vec<(BlockNo, Box<[u8]>)>) -> Self {
         let mut disk = Self::over(Rc::default(), Blocks::with_hasher(Fixed));
         for (block, bytes) in image {
             disk.write(block, &bytes);
@@ -79,7 +79,7 @@ impl Disk {
     }
 
     /// Both are durable.
-    pub fn over(image: Rc<Blocks>, durable: Blocks) -> Self {
+    pub(crate) fn over(image: Rc<Blocks>, durable: Blocks) -> Self {
         Self {
             image,
             durable,
@@ -91,7 +91,7 @@ impl Disk {
         }
     }
 
-    pub fn block(&self, block: BlockNo) -> &Block {
+    pub(crate) fn block(&self, block: BlockNo) -> &Block {
         let cached = self.cached.get(&block).and_then(|writes| writes.last());
         cached.map_or_else(|| self.durable_block(block), |(_, bytes)| bytes)
     }
@@ -102,7 +102,7 @@ impl Disk {
     }
 
     /// A write of whole blocks, starting at `block`, is finished.
-    pub fn write(&mut self, block: BlockNo, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, block: BlockNo, bytes: &[u8]) {
         assert!(bytes.len().is_multiple_of(BLOCK_SIZE));
         for (at, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
             let (block, bytes) = (block.offset(at), Rc::new(bytes.try_into().expect("a block")));
@@ -113,7 +113,7 @@ impl Disk {
     }
 
     /// A write of whole blocks fails: nothing is written, or all, or any of the sectors.
-    pub fn fail_write(&mut self, block: BlockNo, bytes: &[u8], rng: &mut Rng) {
+    pub(crate) fn fail_write(&mut self, block: BlockNo, bytes: &[u8], rng: &mut Rng) {
         let written = *rng.pick(&[0, 50, 100]);
         if written == 0 {
             return;
@@ -130,12 +130,17 @@ impl Disk {
     }
 
     /// A flush that is submitted now covers the writes before this one.
-    pub fn mark(&self) -> usize {
+    pub(crate) fn mark(&self) -> usize {
         self.writes
     }
 
     /// The host allocates chunks, of which the last may not fit.
-    pub fn reserve(&mut self, block: BlockNo, count: u64, rng: &mut Rng) -> Result<(), Errno> {
+    pub(crate) fn reserve(
+        &mut self,
+        block: BlockNo,
+        count: u64,
+        rng: &mut Rng,
+    ) -> Result<(), Errno> {
         let Some(host) = &mut self.host else { return Ok(()) };
         host.change_room(rng);
         self.writes += 1;
@@ -143,7 +148,7 @@ impl Disk {
     }
 
     /// The contents of the blocks are gone.
-    pub fn discard(&mut self, block: BlockNo, count: u64) {
+    pub(crate) fn discard(&mut self, block: BlockNo, count: u64) {
         if let Some(host) = &mut self.host {
             chunks(block, count).for_each(|chunk| host.discard(chunk));
         }
@@ -155,19 +160,19 @@ impl Disk {
     }
 
     /// The room on the host, in blocks.
-    pub fn host_room(&self) -> u64 {
+    pub(crate) fn host_room(&self) -> u64 {
         self.host.as_ref().map_or(u64::MAX, |host| host.room() * CHUNK_BLOCKS)
     }
 
     /// Whether the host has allocated the written blocks; else the block that it has not.
-    pub fn check_backed(&self, block: BlockNo, bytes: usize) -> Result<(), BlockNo> {
+    pub(crate) fn check_backed(&self, block: BlockNo, bytes: usize) -> Result<(), BlockNo> {
         let Some(host) = &self.host else { return Ok(()) };
         let mut blocks = (0..(bytes / BLOCK_SIZE) as u64).map(|at| block.offset(at));
         let open = blocks.find(|block| !host.has(block.0 / CHUNK_BLOCKS));
         open.map_or(Ok(()), Err)
     }
 
-    pub fn flush(&mut self, mark: usize) {
+    pub(crate) fn flush(&mut self, mark: usize) {
         self.host.iter_mut().for_each(|host| host.flush(mark));
         self.note(|| Recorded::Flush(Covered::Before(mark)));
         for (block, writes) in &mut self.cached {
@@ -180,7 +185,7 @@ impl Disk {
     }
 
     /// So many blocks, starting at `block`, are durable as they are now.
-    pub fn harden(&mut self, block: BlockNo, count: usize) {
+    pub(crate) fn harden(&mut self, block: BlockNo, count: usize) {
         // In a file this takes a flush.
         self.host.iter_mut().for_each(|host| host.flush(self.writes));
         let mut hardened = BTreeSet::new();
@@ -193,19 +198,19 @@ impl Disk {
         self.note(|| Recorded::Flush(Covered::Writes(Rc::clone(&hardened))));
     }
 
-    pub fn note(&mut self, what: impl Fn() -> Recorded) {
+    pub(crate) fn note(&mut self, what: impl Fn() -> Recorded) {
         self.record.iter_mut().for_each(|record| record.push(what()));
     }
 
     /// Its contents, as an image.
-    pub fn into_image(mut self) -> Rc<Blocks> {
+    pub(crate) fn into_image(mut self) -> Rc<Blocks> {
         self.flush(self.writes);
         Rc::make_mut(&mut self.image).extend(self.durable);
         self.image
     }
 
     /// What fsck finds on the first `blocks` of it.
-    pub fn check(&self, blocks: u64) -> warren_fsck::Report {
+    pub(crate) fn check(&self, blocks: u64) -> warren_fsck::Report {
         let mut read = |block: BlockNo, into: &mut [u8]| {
             into.copy_from_slice(self.block(block));
             Ok(())
@@ -215,12 +220,12 @@ impl Disk {
     }
 
     /// A bit of a block flips.
-    pub fn flip(&mut self, block: BlockNo, bit: usize) {
+    pub(crate) fn flip(&mut self, block: BlockNo, bit: usize) {
         self.spoil(block, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
     }
 
     /// The device loses part of a block, and returns zeros for it.
-    pub fn blank(&mut self, block: BlockNo, part: Range<usize>) {
+    pub(crate) fn blank(&mut self, block: BlockNo, part: Range<usize>) {
         self.spoil(block, |bytes| bytes[part.clone()].fill(0));
     }
 
@@ -233,7 +238,7 @@ impl Disk {
     }
 
     /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
-    pub fn damage(
+    pub(crate) fn damage(
         &self,
         blocks: u64,
         matters: impl Fn(&warren_fsck::Finding, &[warren_fsck::Finding]) -> bool,
@@ -249,7 +254,7 @@ impl Disk {
     }
 
     /// A flush fails: some cached writes are durable, and the others are gone.
-    pub fn fail(&mut self, rng: &mut Rng) {
+    pub(crate) fn fail(&mut self, rng: &mut Rng) {
         self.errors += 1;
         let kept = *rng.pick(&[0, 50, 95]);
         for (block, mut writes) in std::mem::take(&mut self.cached) {
@@ -261,7 +266,7 @@ impl Disk {
     }
 
     /// The power is cut while writes are in flight.
-    pub fn cut(&mut self, under_way: Vec<(BlockNo, Vec<u8>)>, rng: &mut Rng) -> Cut {
+    pub(crate) fn cut(&mut self, under_way: Vec<(BlockNo, Vec<u8>)>, rng: &mut Rng) -> Cut {
         for (block, bytes) in under_way {
             self.write(block, &bytes);
         }

@@ -21,7 +21,7 @@ use super::{Fleet, Happening, Surroundings, adopt};
 const PAUSES: [u64; 3] = [10_000, 1_000_000, 1_000_000_000];
 
 /// Applies the next event, if there is one.
-pub fn happen_next<W: Surroundings>(world: &mut W) -> bool {
+pub(crate) fn happen_next<W: Surroundings>(world: &mut W) -> bool {
     let fleet = world.fleet_mut();
     let Some((at, happening)) = fleet.queue.next() else { return false };
     fleet.now = at;
@@ -141,7 +141,7 @@ const fn addressee<H>(happening: &Happening<H>) -> Option<CellId> {
 }
 
 /// Applies an event to a cell, and carries out its effects.
-pub fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event) {
+pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event) {
     let fleet = world.fleet_mut();
     if fleet.host(id).dead {
         return;
@@ -188,7 +188,7 @@ pub fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event) {
     }
 }
 
-pub fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec<Effect>) {
+pub(super) fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec<Effect>) {
     for effect in effects {
         if let Effect::Report(Report::Expelled { client }) = effect {
             world.fleet_mut().lanes.close(id, client);
@@ -333,7 +333,7 @@ fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, messag
 }
 
 /// A cell receives an order, after its driver's part of it.
-pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
+pub(super) fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
     let fleet = world.fleet_mut();
     let mut admitted = None;
     match &order {
@@ -361,7 +361,7 @@ pub fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
 }
 
 /// Applies an event to the supervisor, and carries out its effects.
-pub fn notify_supervisor<W: Surroundings>(world: &mut W, event: SupervisorEvent) {
+pub(crate) fn notify_supervisor<W: Surroundings>(world: &mut W, event: SupervisorEvent) {
     let fleet = world.fleet_mut();
     fleet.count_ended(&event);
     let mut supervisor = fleet.supervisor.supervisor.take().expect("it does one thing at a time");
@@ -384,7 +384,7 @@ pub fn notify_supervisor<W: Surroundings>(world: &mut W, event: SupervisorEvent)
 }
 
 /// Whether the status names a shard that was reported as given up.
-pub fn check_named<H>(fleet: &mut Fleet<H>, shard: ShardId) {
+pub(crate) fn check_named<H>(fleet: &mut Fleet<H>, shard: ShardId) {
     let status = fleet.supervisor().status();
     if !status.given_up.iter().any(|(named, _)| *named == shard) {
         fleet.fail(format!("the status does not name {shard:?}, which was given up"));

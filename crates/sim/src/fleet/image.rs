@@ -10,7 +10,7 @@ use super::{Fleet, load_ledger};
 
 /// Where the log of a cell lies, and from where it is replayed.
 #[derive(Clone, Copy, Debug)]
-pub struct Log {
+pub(crate) struct Log {
     pub cell: CellId,
     pub area: LogArea,
     pub incarnation: u64,
@@ -21,7 +21,7 @@ pub struct Log {
 
 impl Log {
     /// That of a cell of the fleet.
-    pub fn of_cell<H>(fleet: &Fleet<H>, cell: CellId) -> Self {
+    pub(crate) fn of_cell<H>(fleet: &Fleet<H>, cell: CellId) -> Self {
         let (ledger, cells) = (fleet.supervisor().ledger(), fleet.cells.len());
         let layout = &ledger.superblock().layout;
         let logs = ledger.logs();
@@ -35,7 +35,7 @@ impl Log {
     }
 
     /// All logs that the device holds.
-    pub fn all_on_device<H>(fleet: &Fleet<H>) -> Vec<Self> {
+    pub(crate) fn all_on_device<H>(fleet: &Fleet<H>) -> Vec<Self> {
         let Ok((ledger, _)) = load_ledger(&fleet.disk) else { return Vec::new() };
         let (layout, logs) = (ledger.superblock().layout, ledger.logs());
         let of_cell = |(cell, start): (u16, &Lsn)| Self {
@@ -49,7 +49,7 @@ impl Log {
     }
 
     /// All records from its start on, with their steps and causes.
-    pub fn records<H>(&self, fleet: &Fleet<H>) -> Vec<(RawRecord, Vec<Step>, Cause)> {
+    pub(crate) fn records<H>(&self, fleet: &Fleet<H>) -> Vec<(RawRecord, Vec<Step>, Cause)> {
         let mut records = Vec::new();
         let limit = Lsn(self.start.0 + self.area.bytes());
         let mut at = self.start;
@@ -66,7 +66,13 @@ impl Log {
     }
 
     /// Puts other steps into the place of a record. They take as many bytes.
-    pub fn replace<H>(&self, fleet: &mut Fleet<H>, old: &RawRecord, steps: &[Step], cause: &Cause) {
+    pub(crate) fn replace<H>(
+        &self,
+        fleet: &mut Fleet<H>,
+        old: &RawRecord,
+        steps: &[Step],
+        cause: &Cause,
+    ) {
         let mut bytes = vec![0; RECORD_HEADER];
         steps.iter().for_each(|step| step.encode(&mut bytes));
         cause.encode(&mut bytes);
@@ -122,7 +128,7 @@ impl Log {
 }
 
 /// Whether the log of the cell has a record with a step of the shard.
-pub fn has_records<H>(fleet: &Fleet<H>, cell: CellId, shard: ShardId) -> bool {
+pub(crate) fn has_records<H>(fleet: &Fleet<H>, cell: CellId, shard: ShardId) -> bool {
     let is_of_shard = |step: &Step| step.shard() == Some(shard);
     let records = Log::of_cell(fleet, cell).records(fleet);
     records.iter().any(|(_, steps, _)| steps.iter().any(is_of_shard))

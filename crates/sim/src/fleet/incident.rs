@@ -34,7 +34,7 @@ struct Incident {
 
 /// What of a shard was damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub(crate) enum How {
     /// Its root slots, the root of its tree, another node of its tree: on the device.
     Slots,
     Root,
@@ -47,7 +47,7 @@ pub enum How {
 
 /// The shard that the campaign has damaged.
 #[derive(Clone, Copy, Debug)]
-pub struct Damage {
+pub(crate) struct Damage {
     pub shard: ShardId,
     /// A cell has reported that it has given the shard up.
     pub is_given_up: bool,
@@ -57,7 +57,7 @@ pub struct Damage {
 
 /// All faults in a life of the fleet, in order.
 #[derive(Default, Debug)]
-pub struct Incidents {
+pub(crate) struct Incidents {
     all: Vec<Incident>,
     /// Of all lives.
     pub damage: Option<Damage>,
@@ -69,40 +69,40 @@ pub struct Incidents {
 
 impl Incidents {
     /// Another life begins. What was damaged stays so; what its cell has made of it may be lost.
-    pub fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         let damage = self.damage.map(|it| Damage { is_given_up: false, had_records: false, ..it });
         *self = Self { damage, ..Self::default() };
     }
 
     /// What excuses any call that needs the damaged shard.
-    pub fn excuses(&self) -> Excuses {
+    pub(crate) fn excuses(&self) -> Excuses {
         if self.has_damage() { Excuses::DAMAGED } else { Excuses::default() }
     }
 
     /// Whether a shard was damaged.
-    pub const fn has_damage(&self) -> bool {
+    pub(crate) const fn has_damage(&self) -> bool {
         self.damage.is_some()
     }
 
     /// Whether the shard is the one that was damaged.
-    pub fn is_damaged(&self, shard: ShardId) -> bool {
+    pub(crate) fn is_damaged(&self, shard: ShardId) -> bool {
         self.damage.is_some_and(|damage| damage.shard == shard)
     }
 
-    pub fn read_failed(&mut self, by: CellId, at: u64) {
+    pub(crate) fn read_failed(&mut self, by: CellId, at: u64) {
         self.all.push(Incident { what: What::Read, by: Some(by), at });
     }
 
-    pub fn write_failed(&mut self, by: Option<CellId>, at: u64) {
+    pub(crate) fn write_failed(&mut self, by: Option<CellId>, at: u64) {
         self.all.push(Incident { what: What::Write, by, at });
     }
 
-    pub fn checkpoint_failed(&mut self, by: CellId, at: u64) {
+    pub(crate) fn checkpoint_failed(&mut self, by: CellId, at: u64) {
         self.all.push(Incident { what: What::FailedCheckpoint, by: Some(by), at });
     }
 
     /// The cells receive, one after the other, that checkpoint `number` is done.
-    pub fn switched(&mut self, number: u64, at: u64) {
+    pub(crate) fn switched(&mut self, number: u64, at: u64) {
         if self.switched.last().is_none_or(|(last, _)| *last != number) {
             self.switched.push((number, at));
         }
@@ -110,7 +110,7 @@ impl Incidents {
 
     /// Whether a request that was sent at place `invoked`, and is now answered by `from` with EIO,
     /// may have met a fault.
-    pub fn excuse_io(&self, request: &Request, from: CellId, invoked: u64) -> bool {
+    pub(crate) fn excuse_io(&self, request: &Request, from: CellId, invoked: u64) -> bool {
         self.all.iter().any(|incident| {
             let is_meanwhile = incident.at >= invoked;
             match request {
@@ -127,7 +127,7 @@ impl Incidents {
 
     /// Whether a shard of the cell may be broken: because it could not make its part of a decided
     /// change.
-    pub fn excuse_broken(&self, owner: CellId) -> bool {
+    pub(crate) fn excuse_broken(&self, owner: CellId) -> bool {
         self.all.iter().any(|incident| incident.what == What::Read && incident.by == Some(owner))
     }
 
@@ -153,7 +153,7 @@ const fn has_parts(request: &Request) -> bool {
 
 /// Whether the request may be refused if the pool is full: not if it makes room, or needs none for
 /// long.
-pub const fn takes_space(request: &Request) -> bool {
+pub(crate) const fn takes_space(request: &Request) -> bool {
     changes(request)
         && !matches!(
             request,
@@ -165,7 +165,7 @@ pub const fn takes_space(request: &Request) -> bool {
 }
 
 /// Whether the request may change something: only such requests are refused by a read-only pool.
-pub const fn changes(request: &Request) -> bool {
+pub(crate) const fn changes(request: &Request) -> bool {
     matches!(
         request,
         Request::Create { .. }

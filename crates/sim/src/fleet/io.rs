@@ -14,7 +14,7 @@ use warren_supervisor::IoId as SupervisorIo;
 use super::{CellHost, Fleet, Happening};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub(super) enum Doing {
     Read,
     Write,
     /// A write that is durable by itself, or followed by a flush.
@@ -34,7 +34,7 @@ enum Fault {
 }
 
 /// An I/O of a cell in flight.
-pub struct InFlight {
+pub(super) struct InFlight {
     pub doing: Doing,
     block: BlockNo,
     frames: Vec<FrameNo>,
@@ -44,7 +44,7 @@ pub struct InFlight {
 }
 
 /// An I/O of the supervisor in flight.
-pub struct Supervised {
+pub(super) struct Supervised {
     doing: SupervisorDoing,
     fails: bool,
 }
@@ -56,17 +56,17 @@ enum SupervisorDoing {
 }
 
 impl InFlight {
-    pub fn heal(&mut self) {
+    pub(super) fn heal(&mut self) {
         self.fault = None;
     }
 }
 
 impl Supervised {
-    pub fn heal(&mut self) {
+    pub(super) fn heal(&mut self) {
         self.fails = false;
     }
 
-    pub fn into_write(self) -> Option<(BlockNo, Vec<u8>)> {
+    pub(super) fn into_write(self) -> Option<(BlockNo, Vec<u8>)> {
         match self.doing {
             SupervisorDoing::Write((block, bytes)) => Some((block, bytes.into_vec())),
             SupervisorDoing::Flush(_) => None,
@@ -75,7 +75,7 @@ impl Supervised {
 }
 
 impl CellHost {
-    pub fn writes_under_way(&self) -> impl Iterator<Item = (BlockNo, Vec<u8>)> {
+    pub(crate) fn writes_under_way(&self) -> impl Iterator<Item = (BlockNo, Vec<u8>)> {
         let is_write =
             |request: &&InFlight| matches!(request.doing, Doing::Write | Doing::WriteThrough);
         let writes = self.in_flight.values().filter(is_write);

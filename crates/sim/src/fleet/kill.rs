@@ -39,7 +39,7 @@ impl<H> Fleet<H> {
     }
 
     /// Whether the fleet continues if the cell's process ends now.
-    pub fn may_be_lost(&self, id: CellId) -> bool {
+    pub(crate) fn may_be_lost(&self, id: CellId) -> bool {
         self.is_served() && self.may_end(id)
     }
 
@@ -81,7 +81,7 @@ impl<H> Fleet<H> {
 }
 
 /// The cell's process is gone, whatever it was doing.
-pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
+pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let fleet = world.fleet_mut();
     fleet.count("a cell killed");
     fleet.count_after_loss("a cell killed after a failed flush");
@@ -112,7 +112,7 @@ pub fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
 }
 
 /// Starts the wanted successor, once no I/O of its predecessors is in flight.
-pub fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
+pub(super) fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
     let fleet = world.fleet_mut();
     let starts_early = fleet.plant == Some(Plant::StartEarly);
     let host = fleet.host(id);
@@ -146,7 +146,7 @@ pub fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
 }
 
 /// A request is in its slot. A cell that cannot take it finds it there later.
-pub fn offer<W: Surroundings>(
+pub(super) fn offer<W: Surroundings>(
     world: &mut W,
     cell: CellId,
     from: SlotRef,
@@ -159,7 +159,7 @@ pub fn offer<W: Surroundings>(
 }
 
 /// The driver of a serving cell looks at all slots of the clients that it knows.
-pub fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
+pub(super) fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
     let slots = &fleet.host(id).slots;
     let waiting = if slots.is_ready { slots.waiting() } else { Vec::new() };
     if !waiting.is_empty() {

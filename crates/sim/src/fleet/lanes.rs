@@ -10,7 +10,7 @@ use crate::fixed::Fixed;
 /// All memory that clients and cells share. Each part has one writer: the cell writes words and
 /// replies, the client writes requests.
 #[derive(Default)]
-pub struct ClientMemory {
+pub(crate) struct ClientMemory {
     words: HashMap<(CellId, ClientId, u32), u64, Fixed>,
     requests: HashMap<SlotRef, Vec<u8>, Fixed>,
     replies: HashMap<(CellId, SlotRef), Vec<u8>, Fixed>,
@@ -20,40 +20,40 @@ pub struct ClientMemory {
 
 impl ClientMemory {
     /// The cell has unmapped the client's memory.
-    pub fn close(&mut self, cell: CellId, client: ClientId) {
+    pub(crate) fn close(&mut self, cell: CellId, client: ClientId) {
         self.closed.insert((cell, client));
     }
 
-    pub fn is_closed(&self, cell: CellId, client: ClientId) -> bool {
+    pub(crate) fn is_closed(&self, cell: CellId, client: ClientId) -> bool {
         self.closed.contains(&(cell, client))
     }
 
     /// The cell's successor maps it again. The words of its predecessor remain only if `keep_words`
     /// is set.
-    pub fn reopen(&mut self, cell: CellId, client: ClientId, keep_words: bool) {
+    pub(crate) fn reopen(&mut self, cell: CellId, client: ClientId, keep_words: bool) {
         self.closed.remove(&(cell, client));
         if !keep_words {
             self.words.retain(|(of, to, _), _| (*of, *to) != (cell, client));
         }
     }
 
-    pub fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
+    pub(crate) fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
         self.words.insert((cell, client, word), stamp);
     }
 
     /// The words for `client` to read.
-    pub fn words_of(&self, client: ClientId) -> WordsOf<'_> {
+    pub(crate) fn words_of(&self, client: ClientId) -> WordsOf<'_> {
         WordsOf { lanes: self, client }
     }
 
-    pub fn put_request(&mut self, from: SlotRef, bytes: &[u8]) {
+    pub(crate) fn put_request(&mut self, from: SlotRef, bytes: &[u8]) {
         let lane = self.requests.entry(from).or_default();
         lane.clear();
         lane.extend_from_slice(bytes);
     }
 
     /// The client's bytes; bytes that it did not write are zeros.
-    pub fn read_request(&self, from: SlotRef, offset: usize, into: &mut [u8]) {
+    pub(crate) fn read_request(&self, from: SlotRef, offset: usize, into: &mut [u8]) {
         let lane = self.requests.get(&from).map_or(&[][..], Vec::as_slice);
         let there = lane.get(offset..).unwrap_or(&[]);
         let len = there.len().min(into.len());
@@ -62,7 +62,13 @@ impl ClientMemory {
     }
 
     /// Space for `offset..offset + len` of a reply's payload.
-    pub fn reply_mut(&mut self, cell: CellId, to: SlotRef, offset: usize, len: usize) -> &mut [u8] {
+    pub(crate) fn reply_mut(
+        &mut self,
+        cell: CellId,
+        to: SlotRef,
+        offset: usize,
+        len: usize,
+    ) -> &mut [u8] {
         let lane = self.replies.entry((cell, to)).or_default();
         if lane.len() < offset + len {
             lane.resize(offset + len, STALE);
@@ -70,7 +76,7 @@ impl ClientMemory {
         &mut lane[offset..offset + len]
     }
 
-    pub fn reply(&self, cell: CellId, to: SlotRef, len: usize) -> Vec<u8> {
+    pub(crate) fn reply(&self, cell: CellId, to: SlotRef, len: usize) -> Vec<u8> {
         let lane = self.replies.get(&(cell, to)).map_or(&[][..], Vec::as_slice);
         let mut bytes = lane[..len.min(lane.len())].to_vec();
         bytes.resize(len, STALE);
@@ -81,7 +87,7 @@ impl ClientMemory {
 /// The contents of a reply lane that was never written: they show answers without their data.
 const STALE: u8 = 0x5a;
 
-pub struct WordsOf<'a> {
+pub(crate) struct WordsOf<'a> {
     lanes: &'a ClientMemory,
     client: ClientId,
 }

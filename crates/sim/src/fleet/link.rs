@@ -18,7 +18,7 @@ const DAMAGED_MAX: usize = ALARMS_MAX - 1;
 
 /// The messages of one cell to another.
 #[derive(Debug, Default)]
-pub struct Link {
+pub(super) struct Link {
     /// Identifies it among all links ever made; 0 if it is no longer read.
     number: u64,
     /// The receiver has it too.

@@ -9,7 +9,7 @@ use warren_cell::{FrameNo, Memory, SlotRef};
 use super::process::Killed;
 use super::{CellHost, Fleet, Surroundings};
 
-pub struct SharedMemory<'a, W> {
+pub(super) struct SharedMemory<'a, W> {
     pub world: &'a mut W,
     pub cell: CellId,
     /// Stores after which the cell's process is killed.

@@ -11,7 +11,7 @@ const STORES_MAX: u64 = 12;
 
 /// The moment at which a process dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Death {
+pub(super) enum Death {
     Before,
     /// After so many stores.
     AtStore(u64),
@@ -20,7 +20,7 @@ pub enum Death {
 }
 
 impl Death {
-    pub fn draw(rng: &mut Rng) -> Self {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
         match rng.below(3) {
             0 => Self::Before,
             1 => {
@@ -33,11 +33,11 @@ impl Death {
 }
 
 /// The payload of the panic that unwinds a killed cell.
-pub struct Killed;
+pub(super) struct Killed;
 
 /// The slots that a cell's process reads, and its knowledge of them.
 #[derive(Default)]
-pub struct Slots {
+pub(crate) struct Slots {
     /// The process reads them.
     pub is_ready: bool,
     /// The last request of each.
@@ -59,18 +59,23 @@ pub struct Slots {
 
 impl Slots {
     /// Whether the request is not answered, and this process has not taken it but could.
-    pub fn may_take(&self, from: SlotRef, seq: u32) -> bool {
+    pub(crate) fn may_take(&self, from: SlotRef, seq: u32) -> bool {
         let before = |numbers: &BTreeMap<SlotRef, u32>| numbers.get(&from).is_none_or(|n| *n < seq);
         self.admitted.contains(&from.client) && before(&self.answered) && before(&self.taken)
     }
 
     /// Whether the slot has an answer to this or a later request.
-    pub fn is_answered(&self, slot: SlotRef, seq: u32) -> bool {
+    pub(crate) fn is_answered(&self, slot: SlotRef, seq: u32) -> bool {
         self.answered.get(&slot).is_some_and(|answered| *answered >= seq)
     }
 
     /// A request is in its slot. Returns whether the process takes it now.
-    pub fn submit(&mut self, from: SlotRef, header: RequestHeader, request: Request) -> bool {
+    pub(crate) fn submit(
+        &mut self,
+        from: SlotRef,
+        header: RequestHeader,
+        request: Request,
+    ) -> bool {
         // A request that was offered twice may arrive after a newer one.
         let newest = self.posted.get(&from).map_or(0, |(newest, _)| newest.seq);
         if header.seq >= newest {
@@ -84,14 +89,14 @@ impl Slots {
     }
 
     /// The requests that wait in the slots, for a process that begins to look.
-    pub fn waiting(&self) -> Vec<(SlotRef, RequestHeader, Request)> {
+    pub(crate) fn waiting(&self) -> Vec<(SlotRef, RequestHeader, Request)> {
         let waiting = self.posted.iter();
         let waiting = waiting.filter(|(from, (header, _))| self.may_take(**from, header.seq));
         waiting.map(|(from, (header, request))| (*from, *header, request.clone())).collect()
     }
 
     /// The process is gone, with its knowledge.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.taken, self.admitted, self.is_ready) = Default::default();
     }
 }

@@ -32,31 +32,31 @@ impl<T> Ord for Planned<T> {
     }
 }
 
-pub struct EventQueue<T> {
+pub(crate) struct EventQueue<T> {
     heap: BinaryHeap<Reverse<Planned<T>>>,
     turns: u64,
 }
 
 impl<T> EventQueue<T> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), turns: 0 }
     }
 
-    pub fn plan(&mut self, at: Instant, what: T) {
+    pub(crate) fn plan(&mut self, at: Instant, what: T) {
         self.turns += 1;
         self.heap.push(Reverse(Planned { at, turn: self.turns, what }));
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.heap.clear();
     }
 
     /// The time of the next event.
-    pub fn next_at(&self) -> Option<Instant> {
+    pub(crate) fn next_at(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(planned)| planned.at)
     }
 
-    pub fn next(&mut self) -> Option<(Instant, T)> {
+    pub(crate) fn next(&mut self) -> Option<(Instant, T)> {
         self.heap.pop().map(|Reverse(planned)| (planned.at, planned.what))
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use warren_base::{Errno, Rng};
 
 #[derive(Clone, Debug)]
-pub struct Host {
+pub(crate) struct Host {
     /// Allocated chunks, each with the number of the next write at that time.
     allocated: BTreeMap<u64, usize>,
     /// Chunks that it can still allocate.
@@ -18,32 +18,32 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(room: u64) -> Self {
+    pub(crate) fn new(room: u64) -> Self {
         Self { allocated: BTreeMap::new(), room, is_shared: false }
     }
 
-    pub const fn room(&self) -> u64 {
+    pub(crate) const fn room(&self) -> u64 {
         self.room
     }
 
-    pub fn has(&self, chunk: u64) -> bool {
+    pub(crate) fn has(&self, chunk: u64) -> bool {
         self.allocated.contains_key(&chunk)
     }
 
     /// It has room for so many chunks from now on, and other files use it too.
-    pub const fn share(&mut self, room: u64) {
+    pub(crate) const fn share(&mut self, room: u64) {
         (self.room, self.is_shared) = (room, true);
     }
 
     /// Other files free some of the room, or take it.
-    pub fn change_room(&mut self, rng: &mut Rng) {
+    pub(crate) fn change_room(&mut self, rng: &mut Rng) {
         if self.is_shared && rng.chance(1, 20) {
             self.room = *rng.pick(&[0, 0, 1, 5, 40, 400]);
         }
     }
 
     /// Chunks that do not fit are left out, and some of the others may be.
-    pub fn reserve(&mut self, chunk: u64, number: usize) -> Result<(), Errno> {
+    pub(crate) fn reserve(&mut self, chunk: u64, number: usize) -> Result<(), Errno> {
         if self.has(chunk) {
             return Ok(());
         }
@@ -53,20 +53,20 @@ impl Host {
     }
 
     /// Allocates without regard to the room.
-    pub fn force(&mut self, chunk: u64) {
+    pub(crate) fn force(&mut self, chunk: u64) {
         self.allocated.entry(chunk).or_default();
     }
 
-    pub fn discard(&mut self, chunk: u64) {
+    pub(crate) fn discard(&mut self, chunk: u64) {
         self.room += u64::from(self.allocated.remove(&chunk).is_some());
     }
 
     /// Allocations before the write of this number are durable.
-    pub fn flush(&mut self, mark: usize) {
+    pub(crate) fn flush(&mut self, mark: usize) {
         self.allocated.values_mut().filter(|number| **number < mark).for_each(|number| *number = 0);
     }
 
-    pub fn cut(&mut self, rng: &mut Rng) {
+    pub(crate) fn cut(&mut self, rng: &mut Rng) {
         let before = self.allocated.len();
         self.allocated.retain(|_, number| *number == 0 || rng.chance(1, 2));
         self.room += (before - self.allocated.len()) as u64;

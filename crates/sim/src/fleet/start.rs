@@ -22,13 +22,13 @@ const EPOCHS_OF_A_LIFE: u32 = 1000;
 
 /// Whether no cell is left of those that the fleet began with. The free chunks of all are lost then
 /// until a checkpoint has counted.
-pub fn has_replaced_all<H>(fleet: &Fleet<H>) -> bool {
+pub(crate) fn has_replaced_all<H>(fleet: &Fleet<H>) -> bool {
     let first = Epoch(fleet.lives * EPOCHS_OF_A_LIFE);
     fleet.cells.iter().all(|host| host.epoch > first)
 }
 
 /// The ledger on the device; an error if it is no pool that can be opened.
-pub fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
+pub(crate) fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
     let read = |block: BlockNo, count: u64| {
         let mut bytes = vec![0; count as usize * BLOCK_SIZE];
         for (at, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
@@ -50,13 +50,13 @@ pub fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> {
 
 impl<H> Fleet<H> {
     /// Whether the device has logs to replay.
-    pub fn needs_recovery(&self) -> Result<bool, String> {
+    pub(crate) fn needs_recovery(&self) -> Result<bool, String> {
         let (ledger, _) = load_ledger(&self.disk)?;
         Ok(!ledger.superblock().clean && !ledger.logs().starts.is_empty())
     }
 
     /// Starts so many cells, or one for each log, to replay them.
-    pub fn start(&mut self, cells: Option<u16>) -> Result<(), String> {
+    pub(crate) fn start(&mut self, cells: Option<u16>) -> Result<(), String> {
         let (ledger, copies) = load_ledger(&self.disk)?;
         self.check_used(&ledger)?;
         let recover = cells.is_none();
@@ -129,7 +129,7 @@ impl<H> Fleet<H> {
     }
 
     /// Puts the pool into a sparse file, on a host with room for so many more chunks.
-    pub fn make_sparse(&mut self, room: u64) -> Result<(), String> {
+    pub(crate) fn make_sparse(&mut self, room: u64) -> Result<(), String> {
         let (ledger, _) = load_ledger(&self.disk)?;
         let mut host = Host::new(room);
         let used = ledger.regions().iter().filter(|(_, owner)| *owner != Owner::Free);
@@ -189,7 +189,7 @@ impl<H> Fleet<H> {
     }
 
     /// All processes and messages vanish. Returns the writes in flight.
-    pub fn vanish(&mut self) -> Vec<(BlockNo, Vec<u8>)> {
+    pub(crate) fn vanish(&mut self) -> Vec<(BlockNo, Vec<u8>)> {
         self.queue.clear();
         self.links.clear();
         self.lanes = ClientMemory::default();

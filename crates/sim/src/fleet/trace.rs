@@ -13,10 +13,10 @@ const LINES_MAX: usize = 60;
 const LINE_LENGTH_MAX: usize = 400;
 
 /// How often rare branches were reached.
-pub type Coverage = BTreeMap<&'static str, u64>;
+pub(crate) type Coverage = BTreeMap<&'static str, u64>;
 
 #[derive(Default)]
-pub struct Trace {
+pub(crate) struct Trace {
     hash: Mix,
     pub events: u64,
     pub coverage: Coverage,
@@ -26,12 +26,12 @@ pub struct Trace {
 
 impl Trace {
     /// Lines are kept only if `verbose` is set: a failed run is run again to get them.
-    pub fn new(verbose: bool) -> Self {
+    pub(crate) fn new(verbose: bool) -> Self {
         Self { verbose, ..Self::default() }
     }
 
     /// Records an event: its kind, and what identifies it within its kind.
-    pub fn event(&mut self, now: Instant, words: [u64; 4], text: &dyn fmt::Debug) {
+    pub(crate) fn event(&mut self, now: Instant, words: [u64; 4], text: &dyn fmt::Debug) {
         self.events += 1;
         self.hash.write_u64(now.0);
         for word in words {
@@ -41,7 +41,7 @@ impl Trace {
     }
 
     /// Records a line only.
-    pub fn note(&mut self, now: Instant, text: &dyn fmt::Debug) {
+    pub(crate) fn note(&mut self, now: Instant, text: &dyn fmt::Debug) {
         if self.verbose {
             let mut line = format!("{:>12} {text:?}", now.0);
             line.truncate(line.floor_char_boundary(LINE_LENGTH_MAX));
@@ -49,16 +49,16 @@ impl Trace {
         }
     }
 
-    pub fn count(&mut self, what: &'static str) {
+    pub(crate) fn count(&mut self, what: &'static str) {
         *self.coverage.entry(what).or_default() += 1;
     }
 
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash.finish()
     }
 
     /// The last lines up to this time.
-    pub fn lines_until(&self, until: Instant) -> Vec<String> {
+    pub(crate) fn lines_until(&self, until: Instant) -> Vec<String> {
         let end = self.lines.partition_point(|(at, _)| *at <= until);
         let lines = &self.lines[end.saturating_sub(LINES_MAX)..end];
         lines.iter().map(|(_, line)| line.clone()).collect()

@@ -5,31 +5,31 @@ use warren_proto::{Credentials, FileKind, NewInode};
 
 use super::inode::Inode;
 
-pub const READ: u16 = 4;
-pub const WRITE: u16 = 2;
-pub const SEARCH: u16 = 1;
+pub(super) const READ: u16 = 4;
+pub(super) const WRITE: u16 = 2;
+pub(super) const SEARCH: u16 = 1;
 
-pub const SET_UID: u16 = 0o4000;
-pub const SET_GID: u16 = 0o2000;
-pub const STICKY: u16 = 0o1000;
+pub(super) const SET_UID: u16 = 0o4000;
+pub(super) const SET_GID: u16 = 0o2000;
+pub(super) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
 /// `CAP_FOWNER` and similar: root, or a front whose kernel has checked.
-pub fn is_privileged(who: &Credentials) -> bool {
+pub(super) fn is_privileged(who: &Credentials) -> bool {
     who.uid == 0 || who.checked_by_kernel
 }
 
-pub fn in_group(who: &Credentials, gid: u32) -> bool {
+pub(super) fn in_group(who: &Credentials, gid: u32) -> bool {
     who.gid == gid || who.groups.binary_search(&gid).is_ok()
 }
 
 /// `inode_owner_or_capable`.
-pub fn owns(who: &Credentials, inode: &Inode) -> bool {
+pub(super) fn owns(who: &Credentials, inode: &Inode) -> bool {
     is_privileged(who) || who.uid == inode.uid
 }
 
 /// `generic_permission`: EACCES unless all of `want` is allowed.
-pub fn permit(who: &Credentials, inode: &Inode, want: u16) -> Result<(), Errno> {
+pub(super) fn permit(who: &Credentials, inode: &Inode, want: u16) -> Result<(), Errno> {
     let allowed = if who.checked_by_kernel {
         true
     } else if who.uid == 0 {
@@ -48,7 +48,7 @@ pub fn permit(who: &Credentials, inode: &Inode, want: u16) -> Result<(), Errno> 
 }
 
 /// `may_delete` up to the victim's kind: removing `victim` from `dir`.
-pub fn permit_removal(who: &Credentials, dir: &Inode, victim: &Inode) -> Result<(), Errno> {
+pub(super) fn permit_removal(who: &Credentials, dir: &Inode, victim: &Inode) -> Result<(), Errno> {
     permit(who, dir, WRITE | SEARCH)?;
     let sticky = dir.mode & STICKY != 0;
     if sticky && !is_privileged(who) && who.uid != victim.uid && who.uid != dir.uid {
@@ -58,7 +58,7 @@ pub fn permit_removal(who: &Credentials, dir: &Inode, victim: &Inode) -> Result<
 }
 
 /// `may_create` in a directory that may have been removed (but is still open).
-pub fn permit_entry(who: &Credentials, dir: &Inode) -> Result<(), Errno> {
+pub(super) fn permit_entry(who: &Credentials, dir: &Inode) -> Result<(), Errno> {
     if dir.nlink == 0 {
         return Err(Errno::ENOENT);
     }
@@ -67,7 +67,7 @@ pub fn permit_entry(who: &Credentials, dir: &Inode) -> Result<(), Errno> {
 
 /// `may_linkat` where `protected_hardlinks` is set: a user who does not own a file may link it only
 /// if that gives no privilege.
-pub fn permit_link_source(who: &Credentials, inode: &Inode) -> Result<(), Errno> {
+pub(super) fn permit_link_source(who: &Credentials, inode: &Inode) -> Result<(), Errno> {
     let both = SET_GID | GROUP_EXECUTE;
     let is_safe = inode.kind == FileKind::Regular
         && inode.mode & SET_UID == 0
@@ -77,14 +77,14 @@ pub fn permit_link_source(who: &Credentials, inode: &Inode) -> Result<(), Errno>
 }
 
 /// `vfs_mknod`: `CAP_MKNOD` for devices, except the whiteout.
-pub fn permit_node(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
+pub(super) fn permit_node(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     let is_whiteout = new.kind == FileKind::CharDevice && new.rdev == 0;
     let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
     if is_device && !is_whiteout && !is_privileged(who) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 /// The mode after a write or chown has removed the set-id bits (`setattr_should_drop_suidgid`).
-pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
+pub(super) fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
     if inode.is_directory() {
         return inode.mode;
     }
@@ -94,7 +94,7 @@ pub fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
 }
 
 /// Group and mode of a new inode in `dir` (`mode_strip_sgid`, `inode_init_owner`).
-pub fn inherit(who: &Credentials, dir: &Inode, new: &NewInode) -> (u32, u16) {
+pub(super) fn inherit(who: &Credentials, dir: &Inode, new: &NewInode) -> (u32, u16) {
     let directory = new.kind == FileKind::Directory;
     // `vfs_mkdir` removes these bits; `symlink` takes no mode.
     let mode = match new.kind {

@@ -13,7 +13,7 @@ use crate::history::DamagedShard;
 type Inodes = BTreeMap<Ino, Rc<Inode>>;
 
 /// Whether the call needs the shard: what it names, or what is led to by what it names, lies there.
-pub fn needs(state: &Inodes, request: &Request, damaged: &DamagedShard) -> bool {
+pub(super) fn needs(state: &Inodes, request: &Request, damaged: &DamagedShard) -> bool {
     let is_there = |ino: Ino| ino.shard() == damaged.shard;
     let leads_there = |dir: Ino, name: &FileName| target(state, dir, name).is_some_and(is_there);
     if [request.inode(), request.other_inode()].into_iter().flatten().any(is_there) {
@@ -55,7 +55,7 @@ fn moves_directory(state: &Inodes, request: &Request) -> bool {
 
 /// Whether a directory of the shard leads to the inode, or to one above it, or to one of those that
 /// are `named`.
-pub fn is_tied(state: &Inodes, ino: Ino, shard: ShardId, named: &BTreeSet<Ino>) -> bool {
+pub(super) fn is_tied(state: &Inodes, ino: Ino, shard: ShardId, named: &BTreeSet<Ino>) -> bool {
     let mut at = ino;
     loop {
         let is_named = |(dir, inode): (&Ino, &Rc<Inode>)| {

@@ -10,7 +10,7 @@ use warren_proto::{
 };
 
 #[derive(Default)]
-pub struct Audit {
+pub(super) struct Audit {
     todo: VecDeque<Op>,
     /// Inodes seen, so that an inode with several hard links is read once.
     seen: Vec<Ino>,
@@ -18,14 +18,14 @@ pub struct Audit {
 
 impl Audit {
     /// From the root, and from these inodes, to which nothing may lead that can be read.
-    pub fn of(known: Vec<(Ino, FileKind)>) -> Self {
+    pub(super) fn of(known: Vec<(Ino, FileKind)>) -> Self {
         let mut audit = Self::default();
         audit.inspect(Ino::ROOT, FileKind::Directory);
         known.into_iter().for_each(|(ino, kind)| audit.inspect(ino, kind));
         audit
     }
 
-    pub fn next_call(&mut self) -> Option<Op> {
+    pub(super) fn next_call(&mut self) -> Option<Op> {
         self.todo.pop_front()
     }
 
@@ -49,7 +49,7 @@ impl Audit {
     }
 
     /// Errors need no handling: the model rejects an error of a call that must succeed.
-    pub fn see(&mut self, op: &Op, answer: &Result<Reply, warren_base::Errno>) {
+    pub(super) fn see(&mut self, op: &Op, answer: &Result<Reply, warren_base::Errno>) {
         let Ok(reply) = answer else { return };
         match (op, reply) {
             (Op::List(dir), Reply::Listing { entries, .. }) => {

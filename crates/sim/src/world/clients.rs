@@ -35,7 +35,7 @@ const COPIES_MAX: usize = 40;
 
 /// What a slot does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlotState {
+pub(super) enum SlotState {
     Absent,
     /// Between calls.
     Thinking,
@@ -76,7 +76,7 @@ impl Whole {
     }
 }
 
-pub struct Slot {
+pub(super) struct Slot {
     pub state: SlotState,
     pub holdings: Holdings,
     /// Only the step planned last counts.
@@ -114,24 +114,24 @@ impl Slot {
     }
 
     /// The bytes that the call under way writes.
-    pub fn payload(&self) -> &[u8] {
+    pub(super) fn payload(&self) -> &[u8] {
         &self.payload
     }
 
     /// The front is killed. Its successor repeats every request that changes nothing.
-    pub fn lose_front(&mut self) {
+    pub(super) fn lose_front(&mut self) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| changes_nothing(&asked.request)) {
             asked.again = self.last_sent.clone();
         }
     }
 
     /// The request under way, for a failure report.
-    pub fn under_way(&self) -> Option<&Request> {
+    pub(super) fn under_way(&self) -> Option<&Request> {
         self.asked.as_ref().map(|asked| &asked.request)
     }
 }
 
-pub struct Client {
+pub(super) struct Client {
     pub id: ClientId,
     pub credentials: Rc<Credentials>,
     pub slots: Vec<Slot>,
@@ -148,7 +148,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(
+    pub(super) fn new(
         credentials: Credentials,
         slots: u16,
         map: &[CellId],
@@ -172,7 +172,7 @@ impl Client {
 
 impl Client {
     /// Adds the slots through which a front's kernel writes pages back.
-    pub fn add_writers(&mut self) {
+    pub(super) fn add_writers(&mut self) {
         self.slots.extend((0..WRITERS).map(|_| Slot::new(SlotState::Finished)));
     }
 }

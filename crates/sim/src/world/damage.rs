@@ -15,29 +15,29 @@ use crate::model::{State, is_tied};
 
 /// What is to be damaged, and when.
 #[derive(Default)]
-pub struct Due {
+pub(super) struct Due {
     plan: Option<Plan>,
     /// So many calls are left then.
     at: u64,
 }
 
 impl Due {
-    pub fn draw(seed: u64, calls: u64) -> Self {
+    pub(super) fn draw(seed: u64, calls: u64) -> Self {
         let plan = Plan::draw(seed);
         Self { at: calls * plan.moment / 1000, plan: Some(plan) }
     }
 
     /// Whether cells keep few tree nodes.
-    pub fn evicts(&self) -> bool {
+    pub(super) fn evicts(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| plan.evicts)
     }
 
-    pub fn take(&mut self, calls_left: u64) -> Option<Plan> {
+    pub(super) fn take(&mut self, calls_left: u64) -> Option<Plan> {
         self.plan.take_if(|_| calls_left <= self.at)
     }
 
     /// There was no shard that it could be done to: it is tried again before another call.
-    pub fn put_back(&mut self, plan: Plan, calls_left: u64) {
+    pub(super) fn put_back(&mut self, plan: Plan, calls_left: u64) {
         self.plan = Some(plan);
         self.at = calls_left.saturating_sub(1);
     }
@@ -45,7 +45,7 @@ impl Due {
 
 /// What nothing could be done to while the fleet ran is damaged on the device of a stopped fleet.
 /// Returns whether it was.
-pub fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
+pub(super) fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
     fleet.plant = fleet.plant.filter(|_| fleet.incidents.damage.is_none());
     let Some(mut plan) = due.plan.take() else { return false };
     if matches!(plan.how, How::Record | How::Apply) {
@@ -59,7 +59,7 @@ pub fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
 }
 
 /// What the history says of it.
-pub fn operation<H>(fleet: &mut Fleet<H>, process: usize) -> Operation {
+pub(super) fn operation<H>(fleet: &mut Fleet<H>, process: usize) -> Operation {
     let damage = fleet.incidents.damage.expect("just done");
     let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
     let superblock = ledger.superblock();
@@ -85,7 +85,7 @@ pub fn operation<H>(fleet: &mut Fleet<H>, process: usize) -> Operation {
 }
 
 /// Whether what the request was to give back is gone, as the error says.
-pub fn is_gone<H>(fleet: &Fleet<H>, request: &Request, errno: Errno) -> bool {
+pub(super) fn is_gone<H>(fleet: &Fleet<H>, request: &Request, errno: Errno) -> bool {
     let is_there = |ino: Ino| fleet.incidents.is_damaged(ino.shard());
     match errno {
         Errno::ESTALE | Errno::EBADF | Errno::ENOENT => true,
@@ -95,14 +95,14 @@ pub fn is_gone<H>(fleet: &Fleet<H>, request: &Request, errno: Errno) -> bool {
 }
 
 /// A fleet has ended in order: it knew of the shard, if it was given up.
-pub fn check_status<H>(fleet: &mut Fleet<H>) {
+pub(super) fn check_status<H>(fleet: &mut Fleet<H>) {
     if let Some(damage) = fleet.incidents.damage.filter(|damage| damage.is_given_up) {
         check_named(fleet, damage.shard);
     }
 }
 
 /// Whether the damage explains what fsck has found. `state`: what is there, if that is known.
-pub fn is_explained<H>(
+pub(super) fn is_explained<H>(
     fleet: &Fleet<H>,
     state: Option<&State>,
     finding: &Finding,
@@ -116,7 +116,7 @@ pub fn is_explained<H>(
 
 /// Whether what the log had of a shard that was given up is kept, on a pool of so many blocks that
 /// has free chunks.
-pub fn check_kept<H>(fleet: &mut Fleet<H>, blocks: u64) -> Result<(), String> {
+pub(super) fn check_kept<H>(fleet: &mut Fleet<H>, blocks: u64) -> Result<(), String> {
     let damage = fleet.incidents.damage.filter(|damage| damage.had_records);
     let Some(Damage { shard, .. }) = damage.filter(|_| !has_replaced_all(fleet)) else {
         return Ok(());

@@ -46,7 +46,7 @@ struct Listener {
     names: bool,
 }
 
-pub struct Front {
+pub(super) struct Front {
     pub kernel: Kernel,
     /// By cell and lane.
     listeners: Vec<Listener>,
@@ -62,18 +62,18 @@ pub struct Front {
 
 impl Front {
     /// Slots it needs beside those for calls.
-    pub const fn slots(cells: usize) -> usize {
+    pub(super) const fn slots(cells: usize) -> usize {
         LANES * cells
     }
 
-    pub fn new(cells: usize) -> Self {
+    pub(super) fn new(cells: usize) -> Self {
         let listeners = (0..Self::slots(cells)).map(|_| Listener::default()).collect();
         let written_back = BTreeSet::new();
         let (is_dead, unsent) = (false, BTreeMap::new());
         Self { kernel: Kernel::default(), listeners, wanted: None, written_back, is_dead, unsent }
     }
 
-    pub fn is_recalled(&self) -> bool {
+    pub(super) fn is_recalled(&self) -> bool {
         self.listeners.iter().any(|listener| listener.recall.is_some())
     }
 }

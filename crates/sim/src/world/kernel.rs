@@ -31,7 +31,7 @@ struct Page {
 
 /// What a program has stored in a mapped page.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub(super) struct Stored {
     /// The handle through which the file is open.
     pub handle: Handle,
     pub start: usize,
@@ -63,7 +63,7 @@ struct UnderWay {
 }
 
 #[derive(Default)]
-pub struct Kernel {
+pub(super) struct Kernel {
     names: BTreeMap<(Ino, FileName), Named>,
     attrs: BTreeMap<Ino, Attr>,
     /// The sizes of files in their last attributes.
@@ -84,7 +84,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// The answer from the copies, with the bytes of a read. `with_pages`: pages may be used.
-    pub fn answer(&self, request: &Request, with_pages: bool) -> Option<(Answer, Vec<u8>)> {
+    pub(super) fn answer(&self, request: &Request, with_pages: bool) -> Option<(Answer, Vec<u8>)> {
         let reply = match request {
             Request::Lookup { dir, name } => match self.names.get(&(*dir, name.clone()))? {
                 Some((ino, kind)) => {
@@ -142,7 +142,7 @@ impl Kernel {
     }
 
     /// A request that writes `len` bytes is sent from `slot`.
-    pub fn ask(&mut self, slot: usize, request: &Request, len: u64) {
+    pub(super) fn ask(&mut self, slot: usize, request: &Request, len: u64) {
         self.drop_changed(request, len);
         self.mark_changed(request);
         let under_way = UnderWay { request: request.clone(), asked: self.moment, len };
@@ -151,7 +151,7 @@ impl Kernel {
 
     /// The request of `slot` is finished: keeps the copies that came with the answer, where that is
     /// allowed. `written` are the bytes of a write, `read` those of a read.
-    pub fn answered(&mut self, slot: usize, answer: &Answer, written: &[u8], read: &[u8]) {
+    pub(super) fn answered(&mut self, slot: usize, answer: &Answer, written: &[u8], read: &[u8]) {
         let Some(UnderWay { request, asked, len }) = self.under_way.remove(&slot) else { return };
         let is_fresh = self.is_fresh(&request, asked);
         self.drop_changed(&request, len);
@@ -345,21 +345,21 @@ impl Kernel {
     }
 
     /// Invalidates one copy, also if it is under way.
-    pub fn void(&mut self, key: &LeaseKey) {
+    pub(super) fn void(&mut self, key: &LeaseKey) {
         self.moment.0 += 1;
         self.drop_copy(key);
         self.voided.insert(key.clone(), self.moment);
     }
 
     /// Invalidates all names: the epoch increases.
-    pub fn void_names(&mut self) {
+    pub(super) fn void_names(&mut self) {
         self.moment.0 += 1;
         self.names.clear();
         self.names_voided = self.moment;
     }
 
     /// Sets in a program's request whether it bypasses the cache.
-    pub fn mark(&self, request: &mut Request) {
+    pub(super) fn mark(&self, request: &mut Request) {
         if let Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } =
             request
         {
@@ -368,7 +368,7 @@ impl Kernel {
     }
 
     /// Whether pages of the file cannot be dropped before a request under way is answered.
-    pub fn locks_pages(&self, ino: Ino) -> bool {
+    pub(super) fn locks_pages(&self, ino: Ino) -> bool {
         self.has_stored(ino)
             || self.is_cutting(ino)
             || self.under_way.values().any(|under_way| match &under_way.request {
@@ -391,13 +391,13 @@ impl Kernel {
 /// Mappings.
 impl Kernel {
     /// Whether the file has pages that are not written back yet.
-    pub fn has_stored(&self, ino: Ino) -> bool {
+    pub(super) fn has_stored(&self, ino: Ino) -> bool {
         self.stored.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
     }
 
     /// A program stores eight bytes in a cached page of the file that no request has locked, once
     /// before each write-back.
-    pub fn store(&mut self, handle: Handle, at: u64, bytes: [u8; 8]) -> bool {
+    pub(super) fn store(&mut self, handle: Handle, at: u64, bytes: [u8; 8]) -> bool {
         let ino = handle.ino;
         let is_busy = self.under_way.values().any(|under_way| match &under_way.request {
             Request::Read { handle, direct: false, .. } => handle.ino == ino,
@@ -422,7 +422,7 @@ impl Kernel {
     }
 
     /// The next page of the file to write back, with the store in it and the whole page.
-    pub fn next_stored(&mut self, ino: Ino) -> Option<(u64, Stored, Vec<u8>)> {
+    pub(super) fn next_stored(&mut self, ino: Ino) -> Option<(u64, Stored, Vec<u8>)> {
         let mut pages = self.stored.range_mut((ino, 0)..=(ino, u64::MAX));
         let (key, stored) = pages.find(|(_, stored)| !stored.is_written)?;
         stored.is_written = true;
@@ -430,7 +430,7 @@ impl Kernel {
     }
 
     /// A page was written back. If that failed, the store is lost.
-    pub fn wrote_back(&mut self, ino: Ino, page: u64, is_done: bool) {
+    pub(super) fn wrote_back(&mut self, ino: Ino, page: u64, is_done: bool) {
         self.stored.remove(&(ino, page));
         if !is_done {
             self.pages.remove(&(ino, page));

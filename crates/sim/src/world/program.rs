@@ -13,7 +13,7 @@ use warren_proto::{
 
 use crate::swarm::{Kind, Swarm};
 
-pub mod shared;
+pub(super) mod shared;
 
 /// Inodes of a kind that are remembered: few, so that calls conflict.
 const KNOWN_MAX: usize = 12;
@@ -26,7 +26,7 @@ const HANDLES_MAX: usize = 4;
 
 /// What the harness knows about the tree.
 #[derive(Default)]
-pub struct Known {
+pub(super) struct Known {
     pub dirs: Vec<Ino>,
     pub files: Vec<Ino>,
     pub links: Vec<Ino>,
@@ -37,7 +37,7 @@ pub struct Known {
 }
 
 impl Known {
-    pub fn learn(&mut self, ino: Ino, kind: FileKind) {
+    pub(super) fn learn(&mut self, ino: Ino, kind: FileKind) {
         let list = match kind {
             FileKind::Directory => &mut self.dirs,
             FileKind::Symlink => &mut self.links,
@@ -52,7 +52,7 @@ impl Known {
     }
 
     /// Notes how a successful request changed names of directories.
-    pub fn note(&mut self, request: &Request) {
+    pub(super) fn note(&mut self, request: &Request) {
         match request {
             Request::Write { handle, .. } => self.shared = self.shared.or(Some(handle.ino)),
             Request::Create { dir, name, new, .. } if new.kind == FileKind::Directory => {
@@ -76,7 +76,7 @@ impl Known {
     }
 
     /// `ino` is gone.
-    pub fn forget(&mut self, ino: Ino) {
+    pub(super) fn forget(&mut self, ino: Ino) {
         self.shared = self.shared.filter(|shared| *shared != ino);
         for list in [&mut self.dirs, &mut self.files, &mut self.links] {
             list.retain(|known| *known != ino);
@@ -104,14 +104,14 @@ impl Known {
 
 /// What a slot holds and must release.
 #[derive(Default)]
-pub struct Holdings {
+pub(super) struct Holdings {
     pub handles: Vec<(Handle, AccessMode)>,
     pub locks: Vec<(Handle, LockSpec)>,
 }
 
 impl Holdings {
     /// Notes a request that succeeded.
-    pub fn note(&mut self, request: &Request, reply: &Reply) {
+    pub(super) fn note(&mut self, request: &Request, reply: &Reply) {
         match (request, reply) {
             (Request::Create { access, .. } | Request::Open { access, .. }, reply) => {
                 self.handles.extend(reply.opened().map(|opened| (opened.handle, *access)));
@@ -132,7 +132,7 @@ impl Holdings {
     }
 
     /// The next request that releases something.
-    pub fn release(&self) -> Option<Request> {
+    pub(super) fn release(&self) -> Option<Request> {
         if let Some((handle, spec)) = self.locks.last() {
             return Some(unlock(*handle, *spec));
         }
@@ -141,7 +141,7 @@ impl Holdings {
 
     /// Whether the slot has locked the whole file exclusively, and has not changed that lock in
     /// part.
-    pub fn has_locked(&self, ino: Ino) -> bool {
+    pub(super) fn has_locked(&self, ino: Ino) -> bool {
         let records =
             |held: &&(Handle, LockSpec)| held.0.ino == ino && held.1.flavour == LockFlavour::Record;
         let last = self.locks.iter().rev().find(records);
@@ -151,7 +151,7 @@ impl Holdings {
     }
 
     /// Whether the handle was opened for reading.
-    pub fn may_read(&self, handle: Handle) -> bool {
+    pub(super) fn may_read(&self, handle: Handle) -> bool {
         self.may(handle, AccessMode::READ)
     }
 
@@ -171,7 +171,7 @@ fn unlock(handle: Handle, spec: LockSpec) -> Request {
 }
 
 /// Draws calls for one slot.
-pub struct Draw<'a> {
+pub(super) struct Draw<'a> {
     pub swarm: &'a Swarm,
     pub known: &'a Known,
     pub holdings: &'a Holdings,
@@ -186,10 +186,10 @@ pub struct Draw<'a> {
 }
 
 /// A call and the bytes it writes.
-pub type Drawn = (Op, Vec<u8>);
+pub(super) type Drawn = (Op, Vec<u8>);
 
 impl Draw<'_> {
-    pub fn draw(&mut self) -> Drawn {
+    pub(super) fn draw(&mut self) -> Drawn {
         if self.swarm.shares_pages
             && self.rng.chance(19, 20)
             && let Some(drawn) = self.share_pages()

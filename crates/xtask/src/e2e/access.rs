@@ -14,22 +14,22 @@ use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::{await_no_survivors, end_survivors, survivors};
 use super::process::{self, Outcome};
 
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// The longest time for `warren status`, even if processes do not answer: two seconds, plus its own
 /// start on a busy machine.
 const STATUS_MAX: Duration = Duration::from_millis(3500);
 
 /// Users and a group that do not exist.
-pub const ANN: u32 = 54_321;
+pub(super) const ANN: u32 = 54_321;
 const BOB: u32 = 54_322;
 const STAFF: u32 = 54_330;
 
-pub const OK: i32 = 0;
-pub const PERMISSION: i32 = 5;
+pub(super) const OK: i32 = 0;
+pub(super) const PERMISSION: i32 = 5;
 const NO_FLEET: i32 = 8;
 
-pub type Case = fn(&Ground, u16) -> Result<()>;
+pub(super) type Case = fn(&Ground, u16) -> Result<()>;
 
 const CASES: &[(&str, Case)] = &[
     ("admission_to_roots_fleet", admission_to_roots_fleet),
@@ -40,12 +40,12 @@ const CASES: &[(&str, Case)] = &[
     ("unread_help", unread_help),
 ];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
 }
 
 /// Runs each wanted case, after which no process of Warren's may be left.
-pub fn run_cases(cases: &[(&str, Case)], ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run_cases(cases: &[(&str, Case)], ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in cases.iter().filter(|(name, _)| ground.options.wants(name)) {
         tally.case(&format!("{name} ({cells} cells)"), || {
             let result = case(ground, cells).and_then(|()| await_no_survivors());
@@ -58,7 +58,7 @@ pub fn run_cases(cases: &[(&str, Case)], ground: &Ground, cells: u16, tally: &mu
 }
 
 /// Runs the command as another user, in the group of that number and perhaps in one more.
-pub fn as_user(
+pub(super) fn as_user(
     ground: &Ground,
     uid: u32,
     group: Option<u32>,
@@ -120,7 +120,7 @@ fn admission_to_roots_fleet(ground: &Ground, cells: u16) -> Result<()> {
 }
 
 /// Checks a command's exit code, and that it printed one line if it failed.
-pub fn expect(outcome: &Outcome, code: i32, what: &str) -> Result<()> {
+pub(super) fn expect(outcome: &Outcome, code: i32, what: &str) -> Result<()> {
     let lines = outcome.stderr.lines().count();
     ensure!(
         outcome.code() == code,
@@ -173,7 +173,7 @@ fn admission_to_a_users_fleet(ground: &Ground, cells: u16) -> Result<()> {
 }
 
 /// Warren's processes whose command line begins like this.
-pub fn pids_of(role: &str) -> Result<Vec<u32>> {
+pub(super) fn pids_of(role: &str) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for pid in survivors().into_keys() {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -186,7 +186,7 @@ pub fn pids_of(role: &str) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-pub fn pids_of_cells() -> Result<Vec<u32>> {
+pub(super) fn pids_of_cells() -> Result<Vec<u32>> {
     pids_of("cell ")
 }
 
@@ -368,7 +368,7 @@ fn json_errors(ground: &Ground, _: u16) -> Result<()> {
 }
 
 /// Runs a script of bash in the directory.
-pub fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
+pub(super) fn bash(ground: &Ground, directory: &Path, script: &str) -> Result<Outcome> {
     let mut command = Command::new("bash");
     command.args(["-c", script]).current_dir(directory).env("LC_ALL", "C");
     process::run(command, &ground.path("run"), LIMIT)

@@ -50,7 +50,7 @@ const PRIVATE_MAX: u64 = 1 << 30;
 /// How long the fleet may take to release everything of a client that is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("hostile_client") {
         tally.case(&format!("hostile_client ({cells} cells)"), || {
             // A mount's processes may outlive for a moment the command that has ended it.

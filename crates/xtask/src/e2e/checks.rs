@@ -35,7 +35,7 @@ const CASES: &[(&str, Case)] = &[
     ("broken_shard", broken_shard),
 ];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
         tally.case(&format!("{name} ({cells} cells)"), || {
             case(ground, cells).map(|()| Verdict::Passed)

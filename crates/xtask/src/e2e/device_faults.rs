@@ -65,7 +65,7 @@ const SERVES_ON: i32 = 9;
 /// The status of a fleet that accepts no changes.
 const READ_ONLY: &str = "  READ-ONLY since ";
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if !ground.options.wants("device_faults") {
         return;
     }

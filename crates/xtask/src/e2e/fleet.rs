@@ -21,7 +21,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// The same options as those of the reference mount.
 const MOUNT: &[&str] = &["mount", "--suid", "--dev"];
 
-pub struct Fleet {
+pub(super) struct Fleet {
     pub pool: PathBuf,
     pub mounted: PathBuf,
     warren: PathBuf,
@@ -32,12 +32,12 @@ pub struct Fleet {
 
 impl Fleet {
     /// Makes a pool, serves it and mounts it.
-    pub fn start(ground: &Ground, name: &str, size: &str, cells: u16) -> Result<Self> {
+    pub(super) fn start(ground: &Ground, name: &str, size: &str, cells: u16) -> Result<Self> {
         Self::start_with(ground, name, size, cells, &[])
     }
 
     /// The same, with more options of `warren serve`.
-    pub fn start_with(
+    pub(super) fn start_with(
         ground: &Ground,
         name: &str,
         size: &str,
@@ -49,7 +49,7 @@ impl Fleet {
     }
 
     /// The same, with a standard error that may be broken.
-    pub fn start_saying(
+    pub(super) fn start_saying(
         ground: &Ground,
         name: &str,
         size: &str,
@@ -61,12 +61,17 @@ impl Fleet {
     }
 
     /// Serves and mounts an existing pool.
-    pub fn resume(ground: &Ground, name: &str, cells: u16) -> Result<Self> {
+    pub(super) fn resume(ground: &Ground, name: &str, cells: u16) -> Result<Self> {
         Self::serve(ground, name, cells, &[], None)
     }
 
     /// The same, with more options of `warren serve`.
-    pub fn resume_with(ground: &Ground, name: &str, cells: u16, options: &[&str]) -> Result<Self> {
+    pub(super) fn resume_with(
+        ground: &Ground,
+        name: &str,
+        cells: u16,
+        options: &[&str],
+    ) -> Result<Self> {
         Self::serve(ground, name, cells, options, None)
     }
 
@@ -129,20 +134,20 @@ impl Fleet {
     }
 
     /// Whether the fleet reports that it serves.
-    pub fn answers(&self) -> bool {
+    pub(super) fn answers(&self) -> bool {
         self.warren(&["status"], &[&self.pool]).is_ok_and(|outcome| outcome.status.success())
     }
 
     /// The output of `warren status`; empty if it fails. Does not use [`process::run`], beside
     /// which it may be called.
-    pub fn status(&self) -> Result<String> {
+    pub(super) fn status(&self) -> Result<String> {
         let mut command = Command::new(&self.warren);
         let asked = command.arg("status").arg(&self.pool).output().context("cannot ask")?;
         let shown = if asked.status.success() { asked.stdout } else { Vec::new() };
         Ok(String::from_utf8_lossy(&shown).into_owned())
     }
 
-    pub fn warren(&self, arguments: &[&str], paths: &[&Path]) -> Result<Outcome> {
+    pub(super) fn warren(&self, arguments: &[&str], paths: &[&Path]) -> Result<Outcome> {
         let mut command = Command::new(&self.warren);
         command.args(arguments).args(paths);
         process::run(command, &self.place, COMMAND_LIMIT)
@@ -150,7 +155,7 @@ impl Fleet {
 
     /// Does some work on the fleet and ends it: stops it if the work succeeded, otherwise kills it
     /// and adds its last output.
-    pub fn during(self, work: impl FnOnce(&Self) -> Result<Verdict>) -> Result<Verdict> {
+    pub(super) fn during(self, work: impl FnOnce(&Self) -> Result<Verdict>) -> Result<Verdict> {
         match work(&self) {
             Ok(verdict) => self.stop_and_check().map(|()| verdict),
             Err(error) => {
@@ -162,7 +167,7 @@ impl Fleet {
     }
 
     /// Does some work while the fleet has a second front, whose mount point `work` receives.
-    pub fn with_second_front(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    pub(super) fn with_second_front(&self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let second = self.mounted.with_extension("second");
         std::fs::create_dir_all(&second).context("cannot make a mount point")?;
         self.warren(MOUNT, &[&self.pool, &second])?.expect_success("mount")?;
@@ -176,44 +181,44 @@ impl Fleet {
     }
 
     /// Kills the fleet's first process, with which all others die. The mount stays as it is.
-    pub fn kill_keeper(&mut self) -> Result<()> {
+    pub(super) fn kill_keeper(&mut self) -> Result<()> {
         self.serving.kill().context("cannot kill the fleet")?;
         self.serving.wait().context("cannot wait").map(drop)
     }
 
-    pub fn umount(&self) -> Result<()> {
+    pub(super) fn umount(&self) -> Result<()> {
         self.warren(&["umount"], &[&self.mounted])?.expect_success("umount").map(drop)
     }
 
     /// Unmounts and stops. The fleet must end by itself and successfully.
-    pub fn stop(self) -> Result<()> {
+    pub(super) fn stop(self) -> Result<()> {
         self.umount()?;
         self.stop_mounted()
     }
 
     /// Stops without unmounting first, because the stop does that.
-    pub fn stop_mounted(self) -> Result<()> {
+    pub(super) fn stop_mounted(self) -> Result<()> {
         self.warren(&["stop"], &[&self.pool])?.expect_success("stop")?;
         self.ended().map(drop)
     }
 
     /// The fleet's first process, its keeper.
-    pub fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.serving.id()
     }
 
     /// Whether its first process has ended.
-    pub fn is_gone(&mut self) -> bool {
+    pub(super) fn is_gone(&mut self) -> bool {
         matches!(self.serving.try_wait(), Ok(Some(_)))
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
         kill_process(Pid::from_child(&self.serving), signal).context("cannot signal the fleet")
     }
 
     /// Waits until the fleet has ended by itself and successfully. Returns its output.
-    pub fn ended(mut self) -> Result<String> {
+    pub(super) fn ended(mut self) -> Result<String> {
         let (status, killed) = process::wait(&mut self.serving, COMMAND_LIMIT)?;
         if killed || !status.success() {
             bail!("the fleet ended with {status}: {}", self.last_words());
@@ -222,7 +227,7 @@ impl Fleet {
     }
 
     /// Stops, and checks that the pool is sound.
-    pub fn stop_and_check(self) -> Result<()> {
+    pub(super) fn stop_and_check(self) -> Result<()> {
         let (warren, pool, place) = (self.warren.clone(), self.pool.clone(), self.place.clone());
         self.stop()?;
         let mut command = Command::new(warren);
@@ -240,18 +245,18 @@ impl Fleet {
     }
 
     /// Ends it at once, in any state.
-    pub fn kill(mut self) {
+    pub(super) fn kill(mut self) {
         let _gone = process::wait(&mut self.serving, Duration::ZERO);
         let _detached = process::quietly("umount", &["--lazy", &self.mounted.to_string_lossy()]);
     }
 
     /// The end of the fleet's output.
-    pub fn last_words(&self) -> String {
+    pub(super) fn last_words(&self) -> String {
         tail(&self.words())
     }
 
     /// All of its output.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         std::fs::read_to_string(&self.words).unwrap_or_default()
     }
 }
@@ -263,7 +268,7 @@ fn make_pool(ground: &Ground, name: &str, size: &str) -> Result<()> {
 }
 
 /// Runs the command once.
-pub fn warren(ground: &Ground, arguments: &[&str]) -> Result<Outcome> {
+pub(super) fn warren(ground: &Ground, arguments: &[&str]) -> Result<Outcome> {
     let mut command = Command::new(&ground.warren);
     command.args(arguments);
     process::run(command, &ground.path("run"), COMMAND_LIMIT)

@@ -86,7 +86,7 @@ const FAILING_DEVICE: &str = r#"
     "$WARREN" stop $loop; wait $serving; "$WARREN" fsck -n $loop
 "#;
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("refused_stop") {
         tally.case(&format!("refused_stop ({cells} cells)"), || {
             let place = ground.path(&format!("failing-{cells}"));

@@ -10,7 +10,7 @@ use super::process;
 use crate::cargo::release_binary;
 
 /// Everything a case may use.
-pub struct Ground {
+pub(super) struct Ground {
     pub root: PathBuf,
     pub warren: PathBuf,
     /// A directory of this run, on an ordinary file system.
@@ -20,7 +20,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    pub fn prepare(root: &Path, options: &Options) -> Result<Self> {
+    pub(super) fn prepare(root: &Path, options: &Options) -> Result<Self> {
         let seed = options.seed.map_or_else(fresh_seed, Ok)?;
         // Short, because the address of a socket in a mount has 108 bytes.
         let place = std::env::temp_dir().join(format!("we2e-{:06x}", seed & 0xff_ffff));
@@ -49,28 +49,28 @@ impl Ground {
     }
 
     /// A new path in the working directory. Nothing is created there.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.place.join(name)
     }
 }
 
 /// The results of the cases.
 #[derive(Default)]
-pub struct Tally {
+pub(super) struct Tally {
     passed: usize,
     skipped: usize,
     failed: Vec<String>,
 }
 
 /// The result of a case that found nothing wrong.
-pub enum Verdict {
+pub(super) enum Verdict {
     Passed,
     Skipped(String),
 }
 
 impl Tally {
     /// Runs one case and prints its line.
-    pub fn case(&mut self, name: &str, run: impl FnOnce() -> Result<Verdict>) {
+    pub(super) fn case(&mut self, name: &str, run: impl FnOnce() -> Result<Verdict>) {
         let start = Instant::now();
         let verdict = run();
         let seconds = start.elapsed().as_secs_f64();
@@ -90,7 +90,7 @@ impl Tally {
         }
     }
 
-    pub fn finish(&self) -> bool {
+    pub(super) fn finish(&self) -> bool {
         for name in &self.failed {
             println!("failed: {name}");
         }

@@ -41,7 +41,7 @@ const CASES: &[(&str, Case)] = &[
     ("keeper_short_of_descriptors", keeper_short_of_descriptors),
 ];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
         tally.case(&format!("{name} ({cells} cells)"), || case(ground, cells));
     }

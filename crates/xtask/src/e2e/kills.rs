@@ -48,7 +48,7 @@ const BACK: &str = "serves again after ";
 /// Programs that run beside the recording one, one after the other, as long as cells die.
 const SCRIPTS: &[&str] = &["git", "sqlite", "c_project"];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("killed_cells") {
         tally.case(&format!("killed_cells ({cells} cells)"), || {
             let name = format!("killed-cells-{cells}");
@@ -110,7 +110,7 @@ fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
 
 /// Whose processes are killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Victim {
+pub(super) enum Victim {
     Cell,
     Supervisor,
     Front,
@@ -126,7 +126,7 @@ impl Victim {
         }
     }
 
-    pub fn processes(self) -> Vec<Pid> {
+    pub(super) fn processes(self) -> Vec<Pid> {
         survivors().into_keys().filter_map(|pid| process_of(self, pid)).collect()
     }
 

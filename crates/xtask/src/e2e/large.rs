@@ -34,7 +34,7 @@ const CACHE: u64 = 128 << 20;
 const BESIDE_CACHE: u64 = 256 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("large") {
         tally.case(&format!("large ({cells} cells)"), || large(ground, cells));
     }

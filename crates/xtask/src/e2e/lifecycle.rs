@@ -33,7 +33,7 @@ const CASES: &[(&str, Case)] = &[
     ("status", status),
 ];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
         tally.case(&format!("{name} ({cells} cells)"), || {
             let result = case(ground, cells).and_then(|()| nothing_left());
@@ -247,7 +247,7 @@ fn status(ground: &Ground, cells: u16) -> Result<()> {
 }
 
 /// Warren's processes here (we have a process namespace of our own) and the CPU ticks they used.
-pub fn survivors() -> BTreeMap<u32, u64> {
+pub(super) fn survivors() -> BTreeMap<u32, u64> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -273,7 +273,7 @@ fn ticks_used(process: &Path) -> Option<u64> {
 }
 
 /// Checks that no process and no mount of Warren's is left.
-pub fn nothing_left() -> Result<()> {
+pub(super) fn nothing_left() -> Result<()> {
     await_no_survivors()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read mounts")?;
     let left: Vec<&str> = mounts.lines().filter(|line| line.contains("fuse.warren")).collect();
@@ -281,7 +281,7 @@ pub fn nothing_left() -> Result<()> {
     Ok(())
 }
 
-pub fn await_no_survivors() -> Result<()> {
+pub(super) fn await_no_survivors() -> Result<()> {
     const PATIENCE: u32 = 100;
     for _ in 0..PATIENCE {
         if survivors().is_empty() {
@@ -293,7 +293,7 @@ pub fn await_no_survivors() -> Result<()> {
 }
 
 /// After a failed case: ends its processes and mounts, so that the next one starts clean.
-pub fn end_survivors() {
+pub(super) fn end_survivors() {
     for pid in survivors().keys() {
         let _gone = process::quietly("kill", &["-KILL", &pid.to_string()]);
     }

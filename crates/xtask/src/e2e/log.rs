@@ -20,7 +20,7 @@ const CLIENT: u32 = 4321;
 const PERMISSION: i32 = 5;
 const IN_USE: i32 = 4;
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if !ground.options.wants("log_of_faults") {
         return;
     }

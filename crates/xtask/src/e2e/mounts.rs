@@ -43,7 +43,7 @@ const CASES: &[(&str, Case)] = &[
     ("direct_writes", direct_writes),
 ];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     for (name, case) in CASES.iter().filter(|(name, _)| ground.options.wants(name)) {
         tally.case(&format!("{name} ({cells} cells)"), || {
             let result = case(ground, cells).and_then(|()| nothing_left());
@@ -56,7 +56,7 @@ pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 }
 
 /// A program of the cases, which is killed when this is dropped.
-pub struct Program(Child);
+pub(super) struct Program(Child);
 
 impl Program {
     /// Starts it and waits until it prints `word`, if one is given.
@@ -79,7 +79,7 @@ impl Program {
     }
 
     /// A program that has stored data through a mapping, which was not written back yet.
-    pub fn mapping(ground: &Ground, file: &Path) -> Result<Self> {
+    pub(super) fn mapping(ground: &Ground, file: &Path) -> Result<Self> {
         Self::start(ground, "mapped.py", &[file, Path::new(MAPPED_MIB)], Some("dirty"))
     }
 
@@ -138,14 +138,14 @@ fn processes(words: &[&str]) -> Vec<Pid> {
     pids.filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw)).collect()
 }
 
-pub fn one_process(words: &[&str]) -> Result<Pid> {
+pub(super) fn one_process(words: &[&str]) -> Result<Pid> {
     match processes(words).as_slice() {
         [one] => Ok(*one),
         found => bail!("{} processes are called {words:?}", found.len()),
     }
 }
 
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !holds()? {
         ensure!(Instant::now() < deadline, "{what}: not within {} s", PATIENCE.as_secs());

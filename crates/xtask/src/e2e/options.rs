@@ -15,7 +15,7 @@ const CELLS: &[u16] = &[2];
 const CELLS_FULL: &[u16] = &[1, 2, 3, 8];
 
 #[derive(Clone, Default)]
-pub struct Options {
+pub(crate) struct Options {
     pub full: bool,
     /// Only with this many cells.
     pub cells: Option<u16>,
@@ -34,7 +34,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn parse(arguments: &[String]) -> Result<Self> {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
@@ -56,7 +56,7 @@ impl Options {
         Ok(options)
     }
 
-    pub fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let flags = [(self.full, "--full"), (self.keep, "--keep"), (self.rehearse, "--rehearse")];
         let mut arguments: Vec<String> =
             flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()).collect();
@@ -75,22 +75,22 @@ impl Options {
         arguments
     }
 
-    pub fn limit(&self) -> Duration {
+    pub(crate) fn limit(&self) -> Duration {
         if self.full { LIMIT_FULL } else { LIMIT }
     }
 
-    pub fn cells(&self) -> Vec<u16> {
+    pub(crate) fn cells(&self) -> Vec<u16> {
         let usual = if self.full { CELLS_FULL } else { CELLS };
         self.cells.map_or_else(|| usual.to_vec(), |cells| vec![cells])
     }
 
-    pub fn wants(&self, name: &str) -> bool {
+    pub(crate) fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 }
 
 /// Concurrent runs get different seeds, because their directories are named by them.
-pub fn fresh_seed() -> Result<u64> {
+pub(super) fn fresh_seed() -> Result<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     Ok(since.as_millis() as u64)
 }

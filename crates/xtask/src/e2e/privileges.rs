@@ -24,7 +24,7 @@ const CASES: &[(&str, Case)] = &[
     ("short_files", short_files),
 ];
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
 }
 

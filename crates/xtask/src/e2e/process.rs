@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const POLL: Duration = Duration::from_millis(2);
 
 /// The output of a command, and how it ended.
-pub struct Outcome {
+pub(super) struct Outcome {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
@@ -26,12 +26,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// The exit code, or 128 plus the signal, as in a shell.
-    pub fn code(&self) -> i32 {
+    pub(super) fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
     /// Fails with the command's output unless it succeeded.
-    pub fn expect_success(self, what: &str) -> Result<Self> {
+    pub(super) fn expect_success(self, what: &str) -> Result<Self> {
         if self.timed_out {
             bail!("{what}: not finished in time");
         }
@@ -43,7 +43,7 @@ impl Outcome {
 }
 
 /// The last lines of a long text.
-pub fn tail(text: &str) -> String {
+pub(super) fn tail(text: &str) -> String {
     const LINES: usize = 12;
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("\n")
@@ -51,7 +51,7 @@ pub fn tail(text: &str) -> String {
 
 /// Runs the command to its end or to the limit. Its output goes through files in `place`, so that
 /// processes that it leaves running cannot block this process.
-pub fn run(mut command: Command, place: &Path, limit: Duration) -> Result<Outcome> {
+pub(super) fn run(mut command: Command, place: &Path, limit: Duration) -> Result<Outcome> {
     let (out, err) = (place.join("stdout"), place.join("stderr"));
     let open =
         |path: &Path| File::create(path).with_context(|| format!("cannot make {}", path.display()));
@@ -72,7 +72,7 @@ pub fn run(mut command: Command, place: &Path, limit: Duration) -> Result<Outcom
 }
 
 /// Waits for the child, and ends it at the limit. Returns whether it had to.
-pub fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, bool)> {
+pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, bool)> {
     if let Some(status) = wait_until(child, Instant::now() + limit)? {
         return Ok((status, false));
     }
@@ -100,10 +100,10 @@ fn kill_group(child: &Child) {
 
 /// The kind of mount below a pool, as opposed to a mount of Warren's. It continues when the others
 /// are ended.
-pub const DEVICE_MOUNT: &str = "fuse.warren-e2e-device";
+pub(super) const DEVICE_MOUNT: &str = "fuse.warren-e2e-device";
 
 /// Ends every FUSE mount of this mount namespace. Programs that wait for one get an error.
-pub fn abort_connections() {
+pub(super) fn abort_connections() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for mount in
         mounts.lines().filter(|line| line.contains(" fuse") && !line.contains(DEVICE_MOUNT))
@@ -116,7 +116,7 @@ pub fn abort_connections() {
 }
 
 /// Runs a small command of the system that must succeed.
-pub fn quietly(program: &str, arguments: &[&str]) -> Result<()> {
+pub(super) fn quietly(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program)
         .args(arguments)
         .output()

@@ -87,7 +87,7 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["sim", "--seeds", "many"], USAGE, "many"),
 ];
 
-pub fn run(ground: &Ground, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, tally: &mut Tally) {
     if !ground.options.wants("refusals") {
         return;
     }

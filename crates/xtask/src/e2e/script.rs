@@ -40,7 +40,7 @@ const LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 const PREAMBLE: &str =
     "set -euo pipefail; umask 022; export LC_ALL=C TZ=UTC; cd \"$HERE\"; . \"$SCRIPT\"";
 
-pub struct Script {
+pub(super) struct Script {
     name: String,
     path: PathBuf,
     limit: Duration,
@@ -50,7 +50,7 @@ pub struct Script {
 }
 
 /// All scripts of a directory, in the order of their names.
-pub fn load(directory: &Path) -> Result<Vec<Script>> {
+pub(super) fn load(directory: &Path) -> Result<Vec<Script>> {
     let reading = || format!("cannot list {}", directory.display());
     let mut scripts = Vec::new();
     for entry in std::fs::read_dir(directory).with_context(reading)? {
@@ -109,7 +109,7 @@ impl Script {
 }
 
 /// Runs every script on one mount; a fresh fleet is started after one that did not end in time.
-pub fn run_all(ground: &Ground, scripts: &[Script], cells: u16, tally: &mut Tally) {
+pub(super) fn run_all(ground: &Ground, scripts: &[Script], cells: u16, tally: &mut Tally) {
     let mut fleet: Option<Fleet> = None;
     for script in scripts {
         let name = format!("{} ({cells} cells)", script.name);
@@ -147,7 +147,7 @@ pub fn run_all(ground: &Ground, scripts: &[Script], cells: u16, tally: &mut Tall
 }
 
 /// Runs one script on this fleet, by its name.
-pub fn run_one(ground: &Ground, fleet: &Fleet, name: &str) -> Result<Verdict> {
+pub(super) fn run_one(ground: &Ground, fleet: &Fleet, name: &str) -> Result<Verdict> {
     let scripts = load(&ground.root.join("crates/xtask/cases"))?;
     let script = scripts.iter().find(|script| script.name == name).context("no such script")?;
     if let Some(program) = script.missing() {
@@ -157,7 +157,7 @@ pub fn run_one(ground: &Ground, fleet: &Fleet, name: &str) -> Result<Verdict> {
 }
 
 /// The scripts against the reference file system on both sides.
-pub fn rehearse(ground: &Ground, scripts: &[Script], tally: &mut Tally) {
+pub(super) fn rehearse(ground: &Ground, scripts: &[Script], tally: &mut Tally) {
     for script in scripts.iter().filter(|script| wanted(ground, script)) {
         tally.case(&script.name, || {
             if let Some(program) = script.missing() {

@@ -38,7 +38,7 @@ const CASES: &[(&str, Case)] = &[
 ];
 
 /// Builds the crates' programs, if that is possible.
-pub fn install(root: &Path) {
+pub(super) fn install(root: &Path) {
     let installed = cargo(root, {
         let tools = target_directory(root).join("tools");
         let mut arguments = vec!["install".into(), "--quiet".into(), "--locked".into()];
@@ -51,7 +51,7 @@ pub fn install(root: &Path) {
     }
 }
 
-pub fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     case(ground, cells, tally, "two_fronts", two_fronts);
     if ground.options.full && (CELLS.contains(&cells) || ground.options.cells.is_some()) {
         for (name, run) in CASES {

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 const HASHED_BYTES_MAX: u64 = 64 << 20;
 
 /// One line for each entry below `root`, in the order of names.
-pub fn listing(root: &Path) -> Result<Vec<String>> {
+pub(super) fn listing(root: &Path) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     list(root, root, &mut lines)?;
     Ok(lines)
@@ -79,7 +79,7 @@ fn hash(path: &Path) -> Result<u64> {
 }
 
 /// The first lines in which two texts differ, `-` for expected and `+` for found lines.
-pub fn differences<'a>(
+pub(super) fn differences<'a>(
     expected: impl IntoIterator<Item = &'a str>,
     found: impl IntoIterator<Item = &'a str>,
 ) -> Vec<String> {

@@ -23,9 +23,9 @@ use super::round::{
 };
 use super::{count, forge};
 
-pub type Attack = fn(&Target, &mut Rng) -> Result<Counts>;
+pub(super) type Attack = fn(&Target, &mut Rng) -> Result<Counts>;
 
-pub const ALL: &[(&str, Attack)] = &[
+pub(super) const ALL: &[(&str, Attack)] = &[
     ("socket", socket),
     ("scribble", scribble),
     ("flip", flip),
@@ -40,7 +40,7 @@ pub const ALL: &[(&str, Attack)] = &[
 ];
 
 /// Runs rounds with other numbers until the time is over, at least one.
-pub fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Counts> {
+pub(super) fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Counts> {
     let mut counts = Counts::default();
     loop {
         counts.add(attack(target, rng)?);

@@ -38,21 +38,21 @@ const REACHED_MAX: usize = 4096;
 const RESPONSE_MAX: Duration = Duration::from_secs(20);
 
 /// First byte of a packet whose body is in it, and of one whose body is in a memfd beside it.
-pub const INLINE_PACKET: u8 = 0;
-pub const MEMFD_PACKET: u8 = 1;
+pub(super) const INLINE_PACKET: u8 = 0;
+pub(super) const MEMFD_PACKET: u8 = 1;
 
 /// First byte of a request to the supervisor, and of an answer.
-pub const ADMIT: u8 = 1;
-pub const STATUS: u8 = 2;
+pub(super) const ADMIT: u8 = 1;
+pub(super) const STATUS: u8 = 2;
 const STOP: u8 = 3;
 const REFUSED: u8 = 1;
 const WELCOME: u8 = 2;
 
 /// A connection to the fleet's socket.
-pub struct Connection(OwnedFd);
+pub(super) struct Connection(OwnedFd);
 
 /// The supervisor's answer.
-pub enum Response {
+pub(super) enum Response {
     Refused {
         version: u32,
         errno: i32,
@@ -64,7 +64,7 @@ pub enum Response {
 }
 
 impl Connection {
-    pub fn connect(socket: &Path) -> Result<Self> {
+    pub(super) fn connect(socket: &Path) -> Result<Self> {
         let address = SocketAddrUnix::new(socket).context("no address")?;
         let fd =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// Sends a packet whole, if the fleet takes it now.
-    pub fn send(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), OsError> {
+    pub(super) fn send(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), OsError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
@@ -85,12 +85,12 @@ impl Connection {
     }
 
     /// The answer to the request.
-    pub fn response(self) -> Result<Response> {
+    pub(super) fn response(self) -> Result<Response> {
         self.response_within(RESPONSE_MAX)
     }
 
     /// The answer if it comes at once.
-    pub fn response_soon(self) -> Result<Response> {
+    pub(super) fn response_soon(self) -> Result<Response> {
         self.response_within(Duration::from_millis(1))
     }
 
@@ -129,7 +129,7 @@ impl Connection {
 }
 
 /// The bytes of a request for admission.
-pub fn admission_request(version: u32, front: bool, slots: u16) -> Vec<u8> {
+pub(super) fn admission_request(version: u32, front: bool, slots: u16) -> Vec<u8> {
     let mut packet = vec![INLINE_PACKET, ADMIT];
     packet.extend(version.to_le_bytes());
     packet.push(u8::from(front));
@@ -140,12 +140,12 @@ pub fn admission_request(version: u32, front: bool, slots: u16) -> Vec<u8> {
 }
 
 /// The bytes of a forced request to stop the fleet.
-pub fn stop_request(version: u32) -> Vec<u8> {
+pub(super) fn stop_request(version: u32) -> Vec<u8> {
     [&[INLINE_PACKET, STOP][..], &version.to_le_bytes(), &[1]].concat()
 }
 
 /// A client's memory, to be written without restraint.
-pub struct RawClient {
+pub(super) struct RawClient {
     socket: OwnedFd,
     pub cells: u16,
     map: ShardMap,
@@ -165,7 +165,7 @@ pub struct RawClient {
 }
 
 /// A request's bytes with these capabilities.
-pub fn body(request: &Request, capabilities: Capabilities) -> Vec<u8> {
+pub(super) fn body(request: &Request, capabilities: Capabilities) -> Vec<u8> {
     let mut bytes = Vec::new();
     request.encode_body(capabilities, &mut bytes);
     bytes
@@ -173,7 +173,7 @@ pub fn body(request: &Request, capabilities: Capabilities) -> Vec<u8> {
 
 /// The fields of a request line.
 #[derive(Clone, Copy, Default)]
-pub struct Line {
+pub(super) struct Line {
     pub seq: u32,
     pub map_version: u32,
     pub uid: u32,
@@ -220,16 +220,16 @@ impl RawClient {
         })
     }
 
-    pub fn line(slot: SlotNo) -> usize {
+    pub(super) fn line(slot: SlotNo) -> usize {
         LINES + usize::from(slot.0) * LINE
     }
 
-    pub fn area(slot: SlotNo) -> usize {
+    pub(super) fn area(slot: SlotNo) -> usize {
         REQUEST_AREAS + usize::from(slot.0) * AREA
     }
 
     /// Writes a request, legal or not, and rings the doorbell.
-    pub fn submit(&self, cell: CellId, slot: SlotNo, line: &Line, body: &[u8]) {
+    pub(super) fn submit(&self, cell: CellId, slot: SlotNo, line: &Line, body: &[u8]) {
         let at = Self::line(slot);
         let body = &body[..body.len().min(BODY_MAX)];
         let body_at = if body.len() <= INLINE_MAX { at + INLINE } else { Self::area(slot) };
@@ -248,7 +248,7 @@ impl RawClient {
 
     /// Flips bits of a cell's doorbell, and wakes the cell whether it sleeps or not, unless it is
     /// polite.
-    pub fn ring(&self, cell: CellId, bits: u64) {
+    pub(super) fn ring(&self, cell: CellId, bits: u64) {
         self.memory.xor64(DOORBELLS + usize::from(cell.0) * LINE, bits, Release);
         let (bell, vitals) = (&self.bells[usize::from(cell.0)], &self.vitals[usize::from(cell.0)]);
         if self.is_polite.get() {
@@ -259,7 +259,7 @@ impl RawClient {
     }
 
     /// The answer to the slot's request, if it comes in time.
-    pub fn answer(
+    pub(super) fn answer(
         &self,
         cell: CellId,
         slot: SlotNo,
@@ -302,17 +302,17 @@ impl RawClient {
     }
 
     /// The capability for an inode, if it was reached.
-    pub fn capability(&self, ino: Ino) -> Capability {
+    pub(super) fn capability(&self, ino: Ino) -> Capability {
         self.reached.borrow().get(&ino).copied().unwrap_or_default()
     }
 
     /// Whether a walk has reached the inode.
-    pub fn has_reached(&self, ino: Ino) -> bool {
+    pub(super) fn has_reached(&self, ino: Ino) -> bool {
         ino == Ino::ROOT || !self.capability(ino).is_none()
     }
 
     /// The request with the capabilities that it needs.
-    pub fn body(&self, request: &Request) -> Vec<u8> {
+    pub(super) fn body(&self, request: &Request) -> Vec<u8> {
         let (inode, other) = request.named();
         let of = |ino: Option<Ino>| ino.map_or(Capability::NONE, |ino| self.capability(ino));
         body(request, Capabilities { inode: of(inode), other: of(other) })
@@ -325,16 +325,16 @@ impl RawClient {
     }
 
     /// The cell that a request belongs to, or any cell if it belongs to none.
-    pub fn owner(&self, request: &Request) -> CellId {
+    pub(super) fn owner(&self, request: &Request) -> CellId {
         request.shard().and_then(|shard| self.map.owner(shard)).unwrap_or(CellId(0))
     }
 
     /// Sends a request by the rules. `None` if there is no answer.
-    pub fn ask(&self, slot: SlotNo, seq: &mut u32, request: &Request) -> Option<Answer> {
+    pub(super) fn ask(&self, slot: SlotNo, seq: &mut u32, request: &Request) -> Option<Answer> {
         self.ask_with(slot, seq, request, 0)
     }
 
-    pub fn ask_with(
+    pub(super) fn ask_with(
         &self,
         slot: SlotNo,
         seq: &mut u32,
@@ -345,7 +345,7 @@ impl RawClient {
     }
 
     /// Sends the request as these bytes.
-    pub fn ask_body(
+    pub(super) fn ask_body(
         &self,
         slot: SlotNo,
         seq: &mut u32,
@@ -362,7 +362,7 @@ impl RawClient {
     }
 
     /// The first bytes of a reply's payload.
-    pub fn payload(&self, cell: CellId, slot: SlotNo, len: usize) -> Vec<u8> {
+    pub(super) fn payload(&self, cell: CellId, slot: SlotNo, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.replies[usize::from(cell.0)].copy_payload(slot, 0, &mut bytes);
         bytes
@@ -371,7 +371,7 @@ impl RawClient {
 
 /// The protocol version of the fleet, which is in its refusal of another version. `None` if it is
 /// too busy.
-pub fn version(socket: &Path) -> Result<Option<u32>> {
+pub(super) fn version(socket: &Path) -> Result<Option<u32>> {
     let connection = Connection::connect(socket)?;
     let _sent = connection.send(&admission_request(0, false, 1), &[]);
     match connection.response()? {
@@ -381,7 +381,7 @@ pub fn version(socket: &Path) -> Result<Option<u32>> {
 }
 
 /// Requests admission with so many slots, or fewer; `None` if there is no room.
-pub fn be_admitted(socket: &Path, slots: u16) -> Result<Option<RawClient>> {
+pub(super) fn be_admitted(socket: &Path, slots: u16) -> Result<Option<RawClient>> {
     assert!((1..=SLOTS_MAX).contains(&usize::from(slots)));
     let Some(version) = version(socket)? else { return Ok(None) };
     let connection = Connection::connect(socket)?;

@@ -19,12 +19,12 @@ use super::round::{
 /// Names in the root that the test must have made: a set-uid program of root's that all may run; a
 /// file that all may execute and only root may read; a file that all may write and that root has
 /// locked.
-pub const PROGRAM: &str = "suid";
-pub const EXECUTABLE: &str = "execute-only";
-pub const LOCKED: &str = "locked";
+pub(crate) const PROGRAM: &str = "suid";
+pub(crate) const EXECUTABLE: &str = "execute-only";
+pub(crate) const LOCKED: &str = "locked";
 
 /// Mode of [`PROGRAM`].
-pub const PROGRAM_MODE: u16 = 0o4755;
+pub(crate) const PROGRAM_MODE: u16 = 0o4755;
 
 /// Numbers guessed in a round, in addition to those of known objects.
 const COUNTED: u64 = 24;
@@ -39,7 +39,7 @@ struct Thief<'a> {
     seq: u32,
 }
 
-pub fn count(target: &Target, rng: &mut Rng) -> Result<Counts> {
+pub(super) fn count(target: &Target, rng: &mut Rng) -> Result<Counts> {
     let Some(client) = admission(target, 2)? else { return Ok(Counts::default()) };
     // Another client that has reached inodes which this one has not.
     let Some(accomplice) = admission(target, 1)? else { return Ok(counts(&client)) };

@@ -10,7 +10,7 @@ use warren_proto::{
 
 /// Inodes and handles of the fleet, so that forged ones are almost right.
 #[derive(Default)]
-pub struct Known {
+pub(super) struct Known {
     inos: Vec<Ino>,
     handles: Vec<Handle>,
 }
@@ -18,12 +18,12 @@ pub struct Known {
 impl Known {
     const MAX: usize = 4096;
 
-    pub fn new(inos: &[Ino]) -> Self {
+    pub(super) fn new(inos: &[Ino]) -> Self {
         Self { inos: [&[Ino::ROOT], inos].concat(), handles: Vec::new() }
     }
 
     /// Notes the inodes and handles in a reply.
-    pub fn learn(&mut self, reply: &Reply) {
+    pub(super) fn learn(&mut self, reply: &Reply) {
         if self.inos.len() + self.handles.len() > Self::MAX {
             return;
         }
@@ -143,7 +143,7 @@ fn lock(rng: &mut Rng) -> LockSpec {
 }
 
 /// A legal encoding of a request that makes little sense.
-pub fn request(rng: &mut Rng, known: &Known) -> Request {
+pub(super) fn request(rng: &mut Rng, known: &Known) -> Request {
     let ino = known.ino(rng);
     match rng.below(5) {
         0 | 1 => of_names(rng, known, ino),
@@ -238,7 +238,7 @@ fn of_fleet(rng: &mut Rng, ino: Ino, handle: Handle) -> Request {
 }
 
 /// Changes the bytes of a request, usually so that they are no longer legal.
-pub fn bend(rng: &mut Rng, mut body: Vec<u8>) -> Vec<u8> {
+pub(super) fn bend(rng: &mut Rng, mut body: Vec<u8>) -> Vec<u8> {
     match rng.below(6) {
         0 => body.truncate(rng.below(body.len() as u64 + 1) as usize),
         1 => body.extend((0..rng.below(64)).map(|n| n as u8)),

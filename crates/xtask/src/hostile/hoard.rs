@@ -30,7 +30,7 @@ fn admission(target: &Target, slots: usize) -> Result<Option<RawClient>> {
 }
 
 /// All clients that a user gets, each of whose slots reads a MiB of a hole, again and again.
-pub fn crowd(target: &Target, rng: &mut Rng) -> Result<Counts> {
+pub(super) fn crowd(target: &Target, rng: &mut Rng) -> Result<Counts> {
     let wanted = *rng.pick(&[10, 40, CLIENTS_MAX + 10]);
     let (mut crowd, mut all, end) = (Vec::new(), Counts::default(), round(target));
     while crowd.len() < wanted && Instant::now() < end {
@@ -105,14 +105,14 @@ fn until_refused(
 }
 
 /// Opens of one file, through two clients.
-pub fn opens(target: &Target, _: &mut Rng) -> Result<Counts> {
+pub(super) fn opens(target: &Target, _: &mut Rng) -> Result<Counts> {
     let access = AccessMode::READ;
     hold(target, Errno::ENFILE, |handle, _| Request::Open { ino: handle.ino, access })
 }
 
 /// Locks of one file that do not touch, through two clients. One client waits for those of the
 /// other.
-pub fn locks(target: &Target, _: &mut Rng) -> Result<Counts> {
+pub(super) fn locks(target: &Target, _: &mut Rng) -> Result<Counts> {
     hold(target, Errno::ENOLCK, |handle, n| {
         let range = ByteRange { start: 2 * n, end: 2 * n };
         let (flavour, lock) = (LockFlavour::Record, LockType::Exclusive);
@@ -141,7 +141,7 @@ fn hold(target: &Target, errno: Errno, request: impl Fn(Handle, u64) -> Request)
 }
 
 /// Every slot waits for a lock that the same user holds and never releases.
-pub fn waiters(target: &Target, _: &mut Rng) -> Result<Counts> {
+pub(super) fn waiters(target: &Target, _: &mut Rng) -> Result<Counts> {
     let (mut crowd, mut all, end) = (Vec::new(), Counts::default(), round(target));
     while crowd.len() < 40 && Instant::now() < end {
         let Some(client) = admission(target, SLOTS_MAX)? else { break };

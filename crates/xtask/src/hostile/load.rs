@@ -24,7 +24,7 @@ use super::round::{named, open_directory};
 use super::user::become_unprivileged;
 
 /// The task's name.
-pub const TASK: &str = "load";
+pub(crate) const TASK: &str = "load";
 
 /// One computation between two looks at the clock.
 const COMPUTES: Duration = Duration::from_micros(200);
@@ -54,7 +54,7 @@ pub(super) fn cpu_used() -> Duration {
 }
 
 /// Works until the time is over. Fails if a permitted call is refused.
-pub fn run(arguments: &[String]) -> Result<bool> {
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let usage = "usage: xtask load SOCKET SECONDS THREADS REQUESTS_PER_SECOND CORE_PERCENT";
     let [socket, numbers @ ..] = arguments else { anyhow::bail!("{usage}") };
     let numbers: Vec<u64> =

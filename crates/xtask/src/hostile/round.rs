@@ -11,10 +11,10 @@ use warren_proto::{AccessMode, CreateFlags, FileName, Handle, NewInode, Reply, R
 use super::connection::{self, RawClient};
 
 /// The content of every file of which the client must never read a byte.
-pub const MARK: &[u8] = b"for the eyes of the owner alone";
+pub(crate) const MARK: &[u8] = b"for the eyes of the owner alone";
 
 /// The fleet that is attacked, and the time.
-pub struct Target {
+pub(super) struct Target {
     pub socket: PathBuf,
     pub deadline: Instant,
     /// Objects that only root may read and change: files of mode 0600 and directories of mode 0700.
@@ -25,7 +25,7 @@ pub struct Target {
 
 /// Counts of the attacks, so that a run that did nothing does not count as a success.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Counts {
+pub(super) struct Counts {
     pub connections: u64,
     pub admissions: u64,
     pub requests: u64,
@@ -33,7 +33,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.connections += other.connections;
         self.admissions += other.admissions;
         self.requests += other.requests;
@@ -47,11 +47,11 @@ const ROUND: Duration = Duration::from_secs(2);
 /// Between two attempts to be admitted: the other attackers may have taken all room.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-pub fn round(target: &Target) -> Instant {
+pub(super) fn round(target: &Target) -> Instant {
     target.deadline.min(Instant::now() + ROUND)
 }
 
-pub fn admission(target: &Target, slots: u16) -> Result<Option<RawClient>> {
+pub(super) fn admission(target: &Target, slots: u16) -> Result<Option<RawClient>> {
     // It may get fewer: other attackers, which are the same user, have them.
     let admission = connection::be_admitted(&target.socket, slots)?;
     if admission.is_none() {
@@ -60,23 +60,23 @@ pub fn admission(target: &Target, slots: u16) -> Result<Option<RawClient>> {
     Ok(admission)
 }
 
-pub fn counts(admission: &RawClient) -> Counts {
+pub(super) fn counts(admission: &RawClient) -> Counts {
     let (requests, answers) = (admission.requests.get(), admission.answers.get());
     Counts { connections: 2, admissions: 1, requests, answers }
 }
 
 /// Fails if the bytes contain some that this user may not read.
-pub fn keep_out(bytes: &[u8]) -> Result<()> {
+pub(super) fn keep_out(bytes: &[u8]) -> Result<()> {
     ensure!(!bytes.windows(MARK.len()).any(|part| part == MARK), "read what is forbidden");
     Ok(())
 }
 
-pub fn named(name: &str) -> FileName {
+pub(super) fn named(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a legal name")
 }
 
 /// The directory in which all users may make files, if it exists.
-pub fn open_directory(client: &RawClient, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
+pub(super) fn open_directory(client: &RawClient, slot: SlotNo, seq: &mut u32) -> Option<Ino> {
     let lookup = Request::Lookup { dir: Ino::ROOT, name: named("open") };
     match client.ask(slot, seq, &lookup)? {
         Ok(Reply::Entry(entry)) => Some(entry.ino),
@@ -85,7 +85,12 @@ pub fn open_directory(client: &RawClient, slot: SlotNo, seq: &mut u32) -> Option
 }
 
 /// Opens a file of its own.
-pub fn own_file(client: &RawClient, slot: SlotNo, seq: &mut u32, dir: Ino) -> Option<Handle> {
+pub(super) fn own_file(
+    client: &RawClient,
+    slot: SlotNo,
+    seq: &mut u32,
+    dir: Ino,
+) -> Option<Handle> {
     let access = AccessMode::READ | AccessMode::WRITE;
     let (new, flags) = (NewInode::regular(0o666), CreateFlags::OPEN);
     let create = Request::Create { dir, name: named("own"), new, flags, access };

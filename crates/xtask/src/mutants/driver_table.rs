@@ -7,7 +7,7 @@ const FUSE: &str = "test -p warren-fuse --features warren-runtime/plants --lib";
 const PROTO: &str = "test -p warren-proto";
 const RUNTIME: &str = "test -p warren-runtime --features plants --lib";
 
-pub const DRIVER_MUTANTS: &[Mutant] = &[
+pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/device/src/transfer.rs",
         what: "a short transfer goes on in the middle of a block",

@@ -1,7 +1,7 @@
 //! The faults of the libraries, in the order of the crates.
 
 /// One fault.
-pub struct Mutant {
+pub(super) struct Mutant {
     pub file: &'static str,
     /// The wrong behaviour that it causes.
     pub what: &'static str,
@@ -28,7 +28,7 @@ const SEEDS: &str = "test -p warren-sim --test seeds seeds_pass";
 const CRASH: &str = "test -p warren-sim --test crash seeds_pass";
 const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
 
-pub const MUTANTS: &[Mutant] = &[
+pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/shm/src/ring.rs",
         what: "a peer's record with a wrong checksum is taken",

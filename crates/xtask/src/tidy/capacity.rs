@@ -19,7 +19,7 @@ const FREE_CRATES: &[&str] = &["sim", "bench", "xtask"];
 const FREE_FILES: &[&str] = &["limits", "budget"];
 
 /// The excesses of files.
-pub fn check(crates: &[Crate]) -> Vec<Excess> {
+pub(super) fn check(crates: &[Crate]) -> Vec<Excess> {
     let bound = crates.iter().filter(|of| !FREE_CRATES.contains(&of.name.as_str()));
     let modules = bound.flat_map(|of| &of.modules).filter(|module| {
         let stem = module.file.file_stem().and_then(|stem| stem.to_str());

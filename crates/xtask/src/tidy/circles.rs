@@ -14,7 +14,7 @@ use super::exceptions::{Excess, Rule};
 use super::finding::Finding;
 use super::modules::{Crate, ModuleNo};
 
-pub fn check(crates: &[Crate]) -> Vec<Excess> {
+pub(super) fn check(crates: &[Crate]) -> Vec<Excess> {
     crates.iter().filter_map(check_crate).collect()
 }
 

@@ -7,7 +7,7 @@ use super::source::{Prose, Source, line_of};
 const COLUMNS_MAX: usize = 100;
 
 /// The excesses of crates.
-pub fn check(sources: &[Source]) -> Vec<Excess> {
+pub(super) fn check(sources: &[Source]) -> Vec<Excess> {
     let mut excesses: Vec<Excess> = Vec::new();
     for source in sources {
         Excess::add(&mut excesses, Rule::Columns, source.part(), check_source(source));

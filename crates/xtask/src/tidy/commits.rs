@@ -16,7 +16,7 @@ const THIS_FILE: &str = "crates/xtask/src/tidy/commits.rs";
 /// The format of `git log`, with a character that ends each commit and one between its parts.
 const FORMAT: &str = "--format=%h%x1f%s%x1f%b%x1e";
 
-pub fn check(root: &Path) -> Result<Vec<Finding>> {
+pub(super) fn check(root: &Path) -> Result<Vec<Finding>> {
     let added = git(root, &["log", "--diff-filter=A", "--format=%H", "--", THIS_FILE])?;
     // The first of several, if the file was moved.
     let Some(first) = added.lines().last() else { return Ok(Vec::new()) };

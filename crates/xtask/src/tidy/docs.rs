@@ -31,7 +31,7 @@ fn is_protocol(path: &Path) -> bool {
 }
 
 /// Every file starts with a module comment, except tests that stand beside their code.
-pub fn check_module_docs(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check_module_docs(sources: &[Source]) -> Vec<Finding> {
     let is_documented = |source: &&Source| {
         if source.path.ends_with("tests.rs") {
             return true;
@@ -45,7 +45,7 @@ pub fn check_module_docs(sources: &[Source]) -> Vec<Finding> {
     undocumented.map(|source| Finding::fault(&source.path, 1, "no module comment (//!)")).collect()
 }
 
-pub fn check_documents(root: &Path, sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check_documents(root: &Path, sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in DOCUMENTS {
         let covered = sources.iter().filter(|source| (document.covers)(&source.path));
@@ -75,7 +75,10 @@ fn unnamed(document: &str, text: &str, source: &Source) -> Vec<Finding> {
 
 /// Source files that a document names and that do not exist. It may leave out the first parts of a
 /// path, and `src`.
-pub fn check_named_files(sources: &[Source], documents: &[(PathBuf, String)]) -> Vec<Finding> {
+pub(super) fn check_named_files(
+    sources: &[Source],
+    documents: &[(PathBuf, String)],
+) -> Vec<Finding> {
     let known: Vec<PathBuf> = sources.iter().map(|source| short(&source.path)).collect();
     let mut findings = Vec::new();
     for (document, text) in documents {

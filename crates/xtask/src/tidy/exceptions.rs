@@ -11,7 +11,7 @@ use super::finding::Finding;
 const TABLE: &str = "crates/xtask/src/tidy/exceptions.rs";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
+pub(super) enum Rule {
     /// Of a crate: modules that import in circles.
     Circles,
     /// Of a type: fields.
@@ -30,7 +30,7 @@ pub enum Rule {
 
 /// A place that breaks a rule.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Excess {
+pub(super) struct Excess {
     pub rule: Rule,
     /// The crate, type or file.
     pub of: String,
@@ -41,7 +41,7 @@ pub struct Excess {
 
 impl Excess {
     /// Adds findings to those that `of` has already.
-    pub fn add(excesses: &mut Vec<Self>, rule: Rule, of: &str, found: Vec<Finding>) {
+    pub(super) fn add(excesses: &mut Vec<Self>, rule: Rule, of: &str, found: Vec<Finding>) {
         let amount = found.len();
         match excesses.iter_mut().find(|excess| excess.rule == rule && excess.of == of) {
             _ if amount == 0 => {}
@@ -88,7 +88,7 @@ const KNOWN: &[Exception] = &[
 ];
 
 /// The violations beyond the exceptions, and the exceptions that are not needed.
-pub fn check(excesses: Vec<Excess>) -> Vec<Finding> {
+pub(super) fn check(excesses: Vec<Excess>) -> Vec<Finding> {
     check_against(KNOWN, excesses)
 }
 

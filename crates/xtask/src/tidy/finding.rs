@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// A rule that is broken at a place.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Finding {
+pub(super) struct Finding {
     pub path: PathBuf,
     /// From 1; 0 if it concerns the whole file.
     pub line: usize,
@@ -14,7 +14,7 @@ pub struct Finding {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
+pub(super) enum Weight {
     /// Printed only.
     Warning,
     /// Fails the run.
@@ -22,11 +22,11 @@ pub enum Weight {
 }
 
 impl Finding {
-    pub fn fault(path: &Path, line: usize, what: impl Into<String>) -> Self {
+    pub(super) fn fault(path: &Path, line: usize, what: impl Into<String>) -> Self {
         Self { path: path.to_path_buf(), line, what: what.into(), weight: Weight::Fault }
     }
 
-    pub fn warning(path: &Path, line: usize, what: impl Into<String>) -> Self {
+    pub(super) fn warning(path: &Path, line: usize, what: impl Into<String>) -> Self {
         Self { weight: Weight::Warning, ..Self::fault(path, line, what) }
     }
 }

@@ -39,14 +39,14 @@ const COMPILE_TIME: &[&str] = &["proto-derive"];
 
 /// A crate and the crates of the workspace that it depends on, by directory, without those of its
 /// tests.
-pub struct Manifest {
+pub(super) struct Manifest {
     pub path: PathBuf,
     pub name: String,
     pub dependencies: Vec<String>,
 }
 
 impl Manifest {
-    pub fn parse(path: PathBuf, name: &str, text: &str) -> Self {
+    pub(super) fn parse(path: PathBuf, name: &str, text: &str) -> Self {
         let mut dependencies = Vec::new();
         let mut inside = false;
         for line in text.lines().map(str::trim) {
@@ -62,7 +62,7 @@ impl Manifest {
     }
 }
 
-pub fn manifests(root: &Path) -> Result<Vec<Manifest>> {
+pub(super) fn manifests(root: &Path) -> Result<Vec<Manifest>> {
     let mut manifests = Vec::new();
     for entry in std::fs::read_dir(root.join("crates")).context("cannot list crates")? {
         let name = entry.context("cannot list crates")?.file_name();
@@ -76,7 +76,7 @@ pub fn manifests(root: &Path) -> Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-pub fn check(manifests: &[Manifest]) -> Vec<Finding> {
+pub(super) fn check(manifests: &[Manifest]) -> Vec<Finding> {
     manifests.iter().flat_map(check_manifest).collect()
 }
 

@@ -15,7 +15,7 @@ const AROUND_MATCH_LINES_MAX: usize = 30;
 /// Braces inside a flat match: an arm's pattern or block, and one construct within.
 const FLAT_DEPTH_MAX: usize = 2;
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     sources
         .iter()
         .flat_map(|source| file_length(source).into_iter().chain(functions(source)))
@@ -23,7 +23,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
 }
 
 /// The excesses of files: lines without their tests.
-pub fn check_shipped(sources: &[Source]) -> Vec<Excess> {
+pub(super) fn check_shipped(sources: &[Source]) -> Vec<Excess> {
     let long = sources.iter().filter_map(|source| {
         let amount = source.shipped_lines().filter(|lines| *lines > SHIPPED_LINES_MAX)?;
         let what = format!("{amount} lines without tests, at most {SHIPPED_LINES_MAX}");

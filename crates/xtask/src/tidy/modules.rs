@@ -18,12 +18,12 @@ use super::source::Source;
 const USES_MAX: usize = 16;
 
 /// A crate's shipped modules. The first is its root.
-pub struct Crate {
+pub(super) struct Crate {
     pub name: String,
     pub modules: Vec<Module>,
 }
 
-pub struct Module {
+pub(super) struct Module {
     /// Without the crate's name; the root's is empty.
     path: Vec<String>,
     pub file: PathBuf,
@@ -41,11 +41,11 @@ struct Use {
 }
 
 /// A place in a crate: a module, by its number.
-pub type ModuleNo = usize;
+pub(super) type ModuleNo = usize;
 
 impl Crate {
     /// All crates of the workspace, by name. Files that are no Rust are returned by path.
-    pub fn all(sources: &[Source]) -> (Vec<Self>, Vec<(PathBuf, String)>) {
+    pub(super) fn all(sources: &[Source]) -> (Vec<Self>, Vec<(PathBuf, String)>) {
         let mut crates: BTreeMap<String, Vec<Module>> = BTreeMap::new();
         let mut unreadable = Vec::new();
         for source in sources.iter().filter(|source| !source.shipped.is_empty()) {
@@ -78,14 +78,14 @@ impl Crate {
     }
 
     /// The module's path as the source writes it below the crate, or the crate's root.
-    pub fn path_of(&self, module: ModuleNo) -> String {
+    pub(super) fn path_of(&self, module: ModuleNo) -> String {
         let path = &self.modules[module].path;
         if path.is_empty() { "(root)".to_owned() } else { path.join("::") }
     }
 
     /// The modules that a module imports something from, without itself. A `pub use` by itself
     /// imports nothing; it counts where its name is used.
-    pub fn imports(&self, module: ModuleNo) -> BTreeSet<ModuleNo> {
+    pub(super) fn imports(&self, module: ModuleNo) -> BTreeSet<ModuleNo> {
         let mut named = Paths::default();
         named.visit_file(&self.modules[module].syntax);
         let mut imports: BTreeSet<ModuleNo> =
@@ -95,7 +95,7 @@ impl Crate {
     }
 
     /// The module that defines the item of the path in this module; `None` for another crate's.
-    pub fn resolve(&self, module: ModuleNo, path: &[String]) -> Option<ModuleNo> {
+    pub(super) fn resolve(&self, module: ModuleNo, path: &[String]) -> Option<ModuleNo> {
         self.resolve_within(module, path, USES_MAX)
     }
 
@@ -269,7 +269,7 @@ impl Paths {
     }
 }
 
-pub fn segments(path: &syn::Path) -> Vec<String> {
+pub(super) fn segments(path: &syn::Path) -> Vec<String> {
     path.segments.iter().map(|segment| segment.ident.to_string()).collect()
 }
 

@@ -17,7 +17,7 @@ const PLACES: &[&str] = &[
     concat!("pypi.", "org"),
 ];
 
-pub fn check(root: &Path, files: &[PathBuf]) -> Vec<Finding> {
+pub(super) fn check(root: &Path, files: &[PathBuf]) -> Vec<Finding> {
     files
         .iter()
         .filter_map(|path| Some((path, std::fs::read_to_string(root.join(path)).ok()?)))

@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::source::{Source, line_of, words};
 
 /// The pure crates, by directory.
-pub const PURE: &[&str] = &[
+pub(super) const PURE: &[&str] = &[
     "base",
     "proto",
     "mailbox",
@@ -39,7 +39,7 @@ const FORBIDDEN_PATHS: &[&str] = &[
 const FORBIDDEN_MACROS: &[&str] =
     &["println", "eprintln", "print", "eprint", "dbg", "thread_local"];
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let is_pure = |source: &&Source| source.crate_name().is_some_and(|name| PURE.contains(&name));
     sources.iter().filter(is_pure).flat_map(check_source).collect()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::exceptions::{Excess, Rule};
 
 /// A paragraph for each crate that breaks a rule.
-pub fn of(excesses: &[Excess]) -> String {
+pub(super) fn of(excesses: &[Excess]) -> String {
     let mut crates: BTreeMap<String, BTreeMap<Rule, Vec<String>>> = BTreeMap::new();
     for excess in excesses {
         let Some(first) = excess.found.first() else { continue };

@@ -6,7 +6,7 @@ use super::source::{Source, line_of, words};
 /// Lines of one statement that may stand between the comment and the word.
 const STATEMENT_LINES_MAX: usize = 8;
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     sources.iter().flat_map(check_source).collect()
 }
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub struct Source {
+pub(super) struct Source {
     /// Relative to the workspace root.
     pub path: PathBuf,
     pub text: String,
@@ -15,7 +15,7 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn new(path: PathBuf, text: String) -> Self {
+    pub(super) fn new(path: PathBuf, text: String) -> Self {
         let code = blank_literals(&text);
         let is_test = path.iter().any(|part| part == "tests" || part == "tests.rs");
         let shipped = if is_test { String::new() } else { blank_tests(&code) };
@@ -23,7 +23,7 @@ impl Source {
     }
 
     /// The shipped text, with its comments and literals.
-    pub fn shipped_text(&self) -> String {
+    pub(super) fn shipped_text(&self) -> String {
         if self.shipped.is_empty() {
             return String::new();
         }
@@ -33,49 +33,49 @@ impl Source {
     }
 
     /// The number of lines without items for tests; `None` for a file that is only for tests.
-    pub fn shipped_lines(&self) -> Option<usize> {
+    pub(super) fn shipped_lines(&self) -> Option<usize> {
         let lines = |text: &str| text.lines().count();
         let tests = test_items(&self.code).map(|(start, end)| lines(&self.code[start..end]));
         (!self.shipped.is_empty()).then(|| lines(&self.text) - tests.sum::<usize>())
     }
 
     /// Comments and string literals, in their order, with their kind.
-    pub fn prose(&self) -> Vec<(Prose, Range<usize>)> {
+    pub(super) fn prose(&self) -> Vec<(Prose, Range<usize>)> {
         literals(&self.text).collect()
     }
 
     /// The crate, or the first directory of a file elsewhere.
-    pub fn part(&self) -> &str {
+    pub(super) fn part(&self) -> &str {
         let first = || self.path.iter().next().and_then(|part| part.to_str());
         self.crate_name().or_else(first).unwrap_or_default()
     }
 
     /// The directory under `crates/`, for a file that is there.
-    pub fn crate_name(&self) -> Option<&str> {
+    pub(super) fn crate_name(&self) -> Option<&str> {
         let mut parts = self.path.iter();
         (parts.next()? == "crates").then(|| parts.next()?.to_str()).flatten()
     }
 
     /// Whether this is the root module of a library.
-    pub fn is_library_root(&self) -> bool {
+    pub(super) fn is_library_root(&self) -> bool {
         self.path.ends_with("src/lib.rs")
     }
 }
 
 /// Text that is not code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prose {
+pub(super) enum Prose {
     Comment,
     Literal,
 }
 
 /// The line of a byte position, from 1.
-pub fn line_of(text: &str, position: usize) -> usize {
+pub(super) fn line_of(text: &str, position: usize) -> usize {
     text.as_bytes()[..position].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
 /// The positions at which `word` stands as a whole word.
-pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+pub(super) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let inside = |byte: Option<&u8>| byte.is_some_and(|&b| b.is_ascii_alphanumeric() || b == b'_');
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
         let bytes = code.as_bytes();
@@ -85,7 +85,7 @@ pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
 }
 
 /// The position of the brace that closes the one at `open`.
-pub fn closing_brace(code: &str, open: usize) -> Option<usize> {
+pub(super) fn closing_brace(code: &str, open: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (offset, byte) in code.bytes().enumerate().skip(open) {
         match byte {
@@ -103,7 +103,7 @@ pub fn closing_brace(code: &str, open: usize) -> Option<usize> {
 }
 
 /// A file that its parent declares as `#[cfg(test)] mod name;` ships nothing.
-pub fn mark_test_modules(sources: &mut [Source]) {
+pub(super) fn mark_test_modules(sources: &mut [Source]) {
     let declared: Vec<PathBuf> = sources.iter().flat_map(test_module_stems).collect();
     for source in sources {
         let stem = source.path.with_extension("");

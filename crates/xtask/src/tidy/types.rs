@@ -12,8 +12,8 @@ use super::exceptions::{Excess, Rule};
 use super::finding::Finding;
 use super::modules::{Crate, ModuleNo, segments};
 
-pub const FIELDS_MAX: usize = 20;
-pub const METHODS_MAX: usize = 60;
+pub(super) const FIELDS_MAX: usize = 20;
+pub(super) const METHODS_MAX: usize = 60;
 
 #[derive(Default)]
 struct Size {
@@ -24,7 +24,7 @@ struct Size {
 /// A type by the module that defines it.
 type Sizes = BTreeMap<(ModuleNo, String), Size>;
 
-pub fn check(crates: &[Crate]) -> Vec<Excess> {
+pub(super) fn check(crates: &[Crate]) -> Vec<Excess> {
     crates.iter().flat_map(check_crate).collect()
 }
 

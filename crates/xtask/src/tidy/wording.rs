@@ -36,7 +36,7 @@ const DOCUMENTS: &str = "documents";
 const THIS_FILE: &str = "crates/xtask/src/tidy/wording.rs";
 
 /// The excesses of crates and documents. `documents` are paths and texts.
-pub fn check(sources: &[Source], documents: &[(PathBuf, String)]) -> Vec<Excess> {
+pub(super) fn check(sources: &[Source], documents: &[(PathBuf, String)]) -> Vec<Excess> {
     let mut excesses: Vec<Excess> = Vec::new();
     let mut add = |of: &str, found| Excess::add(&mut excesses, Rule::Words, of, found);
     for source in sources.iter().filter(|source| source.path != Path::new(THIS_FILE)) {

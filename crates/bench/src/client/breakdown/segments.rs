@@ -17,7 +17,7 @@ const SLOTS: usize = 1;
 const SLOT: SlotNo = SlotNo(0);
 const CELL: CellId = CellId(0);
 
-pub struct Segments {
+pub(super) struct Segments {
     requests: ClientWriter,
     seen: ClientReader,
     replies: ReplyWriter,
@@ -28,7 +28,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    pub fn new() -> Result<Self, BenchError> {
+    pub(super) fn new() -> Result<Self, BenchError> {
         Self::open().map_err(|error| BenchError::Fleet(error.into()))
     }
 
@@ -50,42 +50,42 @@ impl Segments {
         })
     }
 
-    pub fn write_request(&mut self, body: &[u8]) {
+    pub(super) fn write_request(&mut self, body: &[u8]) {
         self.seq = self.seq.wrapping_add(1);
         let header = RequestHeader { seq: self.seq, ..Default::default() };
         self.requests.submit(CELL, SLOT, &header, body);
     }
 
-    pub fn ring(&self) {
+    pub(super) fn ring(&self) {
         self.requests.ring(CELL, SLOT);
     }
 
-    pub fn look(&self) {
+    pub(super) fn look(&self) {
         std::hint::black_box(self.vitals.must_wake());
     }
 
-    pub fn look_at_bell(&mut self) {
+    pub(super) fn look_at_bell(&mut self) {
         std::hint::black_box(self.seen.rung(CELL, &mut self.bells_seen));
     }
 
-    pub fn take(&self, body: &mut Vec<u8>) {
+    pub(super) fn take(&self, body: &mut Vec<u8>) {
         let taken = self.seen.take(CELL, SLOT, self.seq.wrapping_sub(1), body);
         let mut presented = Capabilities::default();
         let _ = std::hint::black_box((taken, Request::from_body(body, &mut presented), presented));
     }
 
-    pub fn reply(&self, body: &[u8]) {
+    pub(super) fn reply(&self, body: &[u8]) {
         let header = ReplyHeader { errno: None, payload_len: 0 };
         self.replies.reply(&self.seen, SLOT, self.seq, header, body);
     }
 
-    pub fn parse(&self, body: &mut Vec<u8>) {
+    pub(super) fn parse(&self, body: &mut Vec<u8>) {
         let taken = self.answers.take(SLOT, self.seq, body);
         let mut granted = Capability::NONE;
         let _ = std::hint::black_box((taken, Reply::from_body(body, &mut granted), granted));
     }
 
-    pub fn fill_lane(&self) {
+    pub(super) fn fill_lane(&self) {
         self.replies.write_payload(SLOT, 0, &[7; IO_BYTES]);
     }
 }

@@ -28,7 +28,10 @@ struct Court {
 
 /// Nanoseconds of a word there and one back, between this (pinned) thread and one on the second
 /// processor. On a single one it takes two changes of threads.
-pub fn round_trip(cpus: (usize, usize), interruption: &Interruption) -> Result<f64, BenchError> {
+pub(super) fn round_trip(
+    cpus: (usize, usize),
+    interruption: &Interruption,
+) -> Result<f64, BenchError> {
     let court = Court::default();
     thread::scope(|scope| {
         let partner = scope.spawn(|| answer(&court, cpus));

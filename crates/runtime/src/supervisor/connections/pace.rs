@@ -11,20 +11,20 @@ use std::time::Duration;
 use warren_base::Instant;
 
 /// Programs that start at once and connect together do not wait.
-pub const BURST: u64 = 256;
+pub(super) const BURST: u64 = 256;
 
 /// Accepting a connection, receiving and answering its request, and closing it takes some 30 us,
 /// and polling all connections takes as long. With two thousand a second, sixteen at a time, a
 /// flood takes less than a tenth of a core. So many are accepted for each [`CORES`] of the machine,
 /// because a larger machine starts more programs.
-pub const A_TICK: u64 = 16;
-pub const CORES: usize = 2;
-pub const TICK: Duration = Duration::from_millis(8);
+pub(super) const A_TICK: u64 = 16;
+pub(super) const CORES: usize = 2;
+pub(super) const TICK: Duration = Duration::from_millis(8);
 
 const TICK_NS: u64 = TICK.as_nanos() as u64;
 
 #[derive(Debug)]
-pub struct Pace {
+pub(super) struct Pace {
     tokens: u64,
     /// Tokens that a tick adds.
     a_tick: u64,
@@ -34,13 +34,13 @@ pub struct Pace {
 
 impl Pace {
     /// On a machine of so many cores.
-    pub fn new(cores: usize) -> Self {
+    pub(super) fn new(cores: usize) -> Self {
         let a_tick = A_TICK * cores.div_ceil(CORES) as u64;
         Self { tokens: BURST.max(a_tick), a_tick, since: Instant(0) }
     }
 
     /// Whether a connection may be accepted.
-    pub fn permits(&mut self, now: Instant) -> bool {
+    pub(super) fn permits(&mut self, now: Instant) -> bool {
         let ticks = (now - self.since).as_nanos() as u64 / TICK_NS;
         let full = BURST.max(self.a_tick);
         self.tokens = ticks.saturating_mul(self.a_tick).saturating_add(self.tokens).min(full);
@@ -50,12 +50,12 @@ impl Pace {
     }
 
     /// Takes the token of a connection that was accepted.
-    pub fn count(&mut self) {
+    pub(super) fn count(&mut self) {
         self.tokens -= 1;
     }
 
     /// How long no connection is permitted.
-    pub fn wait(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let due = self.since + TICK;
         (self.tokens == 0 && now < due).then(|| due - now)
     }

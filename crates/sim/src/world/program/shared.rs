@@ -12,7 +12,7 @@ const BOTH: AccessMode = AccessMode::READ.union(AccessMode::WRITE);
 /// Few, so that programs conflict.
 const SHARED_PAGES: u64 = 3;
 /// The length of the file that they use.
-pub const SHARED_REACH: u64 = SHARED_PAGES * BLOCK_SIZE as u64;
+pub(crate) const SHARED_REACH: u64 = SHARED_PAGES * BLOCK_SIZE as u64;
 
 impl Draw<'_> {
     /// `None`: there is no such file yet, or no handle of it is available.

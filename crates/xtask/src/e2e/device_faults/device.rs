@@ -36,11 +36,11 @@ const BLOCK: usize = 4096;
 const THREADS: usize = 8;
 const WRITE_MAX: usize = 1 << 20;
 /// The longest that a process takes to receive the answer to its failed flush.
-pub const WINDOW: Duration = Duration::from_millis(100);
+pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
 /// What fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum What {
+pub(super) enum What {
     Read,
     Write,
     Flush,
@@ -48,14 +48,14 @@ pub enum What {
 
 /// Whose requests fail: all, or those of processes whose command line begins with this.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub(super) enum Whose {
     All,
     Of(String),
 }
 
 /// An error that is injected.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub(super) struct Fault {
     pub what: What,
     pub whose: Whose,
     /// How often; `None`: until the device is healed.
@@ -87,14 +87,14 @@ struct Medium {
     state: Mutex<State>,
 }
 
-pub struct Device {
+pub(super) struct Device {
     pub path: PathBuf,
     medium: Arc<Medium>,
 }
 
 impl Device {
     /// Mounts an empty device of so many bytes over the file `path`, which is created.
-    pub fn mount(path: &Path, bytes: u64, seed: u64) -> Result<Self> {
+    pub(super) fn mount(path: &Path, bytes: u64, seed: u64) -> Result<Self> {
         File::create(path).context("cannot make a file to mount on")?;
         let fuse = File::options().read(true).write(true).open("/dev/fuse").context("/dev/fuse")?;
         let options = format!("fd={},rootmode=100600,user_id=0,group_id=0", fuse.as_raw_fd());
@@ -123,32 +123,32 @@ impl Device {
     }
 
     /// Another fleet starts. Forgets the injected faults.
-    pub fn begin(&self) {
+    pub(super) fn begin(&self) {
         let mut state = self.medium.state();
         state.injected.clear();
         state.names.clear();
         (state.lost_at, state.killed_at) = (None, None);
     }
 
-    pub fn inject(&self, fault: Fault) {
+    pub(super) fn inject(&self, fault: Fault) {
         self.medium.state().fault = Some(fault);
     }
 
-    pub fn heal(&self) {
+    pub(super) fn heal(&self) {
         self.medium.state().fault = None;
     }
 
     /// Errors of this kind since the last [`Self::begin`].
-    pub fn injected(&self, what: What) -> u64 {
+    pub(super) fn injected(&self, what: What) -> u64 {
         self.medium.state().injected.get(&what).copied().unwrap_or_default()
     }
 
-    pub fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.medium.state().injected.values().sum::<u64>() > 0
     }
 
     /// Kills by `kill`, outside the window of a flush that lost something.
-    pub fn kill<T>(&self, kill: impl FnOnce() -> T) -> T {
+    pub(super) fn kill<T>(&self, kill: impl FnOnce() -> T) -> T {
         let mut state = self.medium.state();
         while let Some(rest) = state.window() {
             drop(state);
@@ -160,7 +160,7 @@ impl Device {
     }
 
     /// Loses all volatile data, or some of it.
-    pub fn cut_power(&self) {
+    pub(super) fn cut_power(&self) {
         let mut state = self.medium.state();
         let loses = Loss::draw(&mut state.rng);
         state.lose(loses);
@@ -431,18 +431,18 @@ fn init() -> Vec<u8> {
 /// Copied once more from the kernel's header, because the device shares no code with the file
 /// system that it tests.
 mod opcode {
-    pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const OPEN: u32 = 14;
-    pub const READ: u32 = 15;
-    pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
-    pub const RELEASE: u32 = 18;
-    pub const FSYNC: u32 = 20;
-    pub const INIT: u32 = 26;
-    pub const FALLOCATE: u32 = 43;
+    pub(super) const GETATTR: u32 = 3;
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const OPEN: u32 = 14;
+    pub(super) const READ: u32 = 15;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const STATFS: u32 = 17;
+    pub(super) const RELEASE: u32 = 18;
+    pub(super) const FSYNC: u32 = 20;
+    pub(super) const INIT: u32 = 26;
+    pub(super) const FALLOCATE: u32 = 43;
     /// The opcodes without an answer: FORGET, INTERRUPT, BATCH_FORGET.
-    pub const SILENT: [u32; 3] = [2, 36, 42];
+    pub(super) const SILENT: [u32; 3] = [2, 36, 42];
 }
 
 const IN_HEADER: usize = 40;

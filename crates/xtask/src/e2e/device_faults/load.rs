@@ -41,7 +41,7 @@ enum Kind {
 }
 
 /// One program.
-pub struct Program {
+pub(super) struct Program {
     number: usize,
     rng: Rng,
     change: u64,
@@ -61,7 +61,7 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn new(number: usize, seed: u64) -> Self {
+    pub(super) fn new(number: usize, seed: u64) -> Self {
         Self {
             number,
             rng: Rng::new(seed ^ number as u64),
@@ -82,7 +82,7 @@ impl Program {
     }
 
     /// A new fleet starts.
-    pub fn begin(&mut self, mounted: &Path) -> Result<()> {
+    pub(super) fn begin(&mut self, mounted: &Path) -> Result<()> {
         self.watch = Arc::default();
         (self.is_alone, self.saw_read_only, self.open) = (false, false, None);
         if !self.is_settled {
@@ -99,7 +99,7 @@ impl Program {
     }
 
     /// Works until the case ends it, or the fleet is gone.
-    pub fn work(&mut self, mounted: &Path) -> Result<()> {
+    pub(super) fn work(&mut self, mounted: &Path) -> Result<()> {
         let place = self.place(mounted);
         while !self.is_alone && !self.watch.is_over.load(Ordering::Relaxed) {
             self.step(&place).with_context(|| format!("program {}", self.number))?;
@@ -433,7 +433,7 @@ impl Program {
     }
 
     /// Reads everything while the fleet serves.
-    pub fn look_at_all(&mut self, mounted: &Path) -> Result<()> {
+    pub(super) fn look_at_all(&mut self, mounted: &Path) -> Result<()> {
         let place = self.place(mounted);
         for id in self.known().collect::<Vec<_>>() {
             if !self.is_alone {
@@ -444,7 +444,7 @@ impl Program {
     }
 
     /// Whether a new file can be made durable.
-    pub fn probe(&mut self, mounted: &Path) -> Result<bool> {
+    pub(super) fn probe(&mut self, mounted: &Path) -> Result<bool> {
         let place = self.place(mounted);
         self.change += 1;
         let synced = self.figures.synced;
@@ -459,17 +459,17 @@ impl Program {
     }
 
     /// Closes everything that would keep the mount in use.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.open = None;
         self.shelf.clear();
     }
 
-    pub fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.is_alone
     }
 
     /// The fleet has stopped and reported that all is written, so every change is durable.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for file in self.files.values_mut() {
             file.keep_content();
             file.keep_name();
@@ -478,7 +478,7 @@ impl Program {
     }
 
     /// Compares the records with the pool, which was opened again, and continues from its state.
-    pub fn check(&mut self, mounted: &Path) -> Result<()> {
+    pub(super) fn check(&mut self, mounted: &Path) -> Result<()> {
         let place = self.place(mounted);
         if !self.is_settled {
             return Ok(());
@@ -552,7 +552,7 @@ impl Program {
 }
 
 /// Fills the shelf, which is never changed.
-pub fn fill_shelf(mounted: &Path) -> Result<()> {
+pub(super) fn fill_shelf(mounted: &Path) -> Result<()> {
     let shelf = mounted.join("shelf");
     fs::create_dir(&shelf).context("cannot make the shelf")?;
     for number in 0..SHELF {

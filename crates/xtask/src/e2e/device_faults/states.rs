@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-pub const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// The result of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     Done,
     Refused,
     Unknown,
@@ -14,7 +14,7 @@ pub enum Outcome {
 
 /// A file, and the states that it may be in.
 #[derive(Clone, Debug)]
-pub struct Remembered {
+pub(super) struct Remembered {
     /// With the number of the change that made it. The first is durable, the last is the newest.
     pub contents: Vec<(u64, Vec<u8>)>,
     /// `None`: the file does not exist.
@@ -31,29 +31,29 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    pub fn name(&self) -> Option<&String> {
+    pub(super) fn name(&self) -> Option<&String> {
         self.names.last().and_then(|(_, name)| name.as_ref())
     }
 
-    pub fn content(&self) -> &[u8] {
+    pub(super) fn content(&self) -> &[u8] {
         self.contents.last().map_or(&[], |(_, content)| content)
     }
 
-    pub fn rename(&mut self, change: u64, to: Option<String>, outcome: Outcome) {
+    pub(super) fn rename(&mut self, change: u64, to: Option<String>, outcome: Outcome) {
         if outcome != Outcome::Refused {
             self.names.push((change, to));
         }
         self.is_made(change, outcome);
     }
 
-    pub fn rewrite(&mut self, change: u64, content: Vec<u8>, outcome: Outcome) {
+    pub(super) fn rewrite(&mut self, change: u64, content: Vec<u8>, outcome: Outcome) {
         if outcome != Outcome::Refused {
             self.contents.push((change, content));
         }
         self.is_made(change, outcome);
     }
 
-    pub fn is_made(&mut self, change: u64, outcome: Outcome) {
+    pub(super) fn is_made(&mut self, change: u64, outcome: Outcome) {
         match outcome {
             Outcome::Done => self.seen_from = change,
             Outcome::Refused => {}
@@ -62,25 +62,25 @@ impl Remembered {
     }
 
     /// The content that readers see is durable.
-    pub fn keep_content(&mut self) {
+    pub(super) fn keep_content(&mut self) {
         let from = self.seen_from;
         keep_from(&mut self.contents, from);
     }
 
-    pub fn keep_name(&mut self) {
+    pub(super) fn keep_name(&mut self) {
         let from = self.seen_from;
         keep_from(&mut self.names, from);
     }
 
     /// A new file has its name with its content.
-    pub fn keep_creation(&mut self) {
+    pub(super) fn keep_creation(&mut self) {
         if let [(_, None), (_, Some(_)), ..] = self.names.as_slice() {
             self.names.remove(0);
         }
     }
 
     /// Whether the pool may hold this content under this name, with states from `from` on.
-    pub fn may_be(&self, name: &str, content: &[u8], from: u64) -> bool {
+    pub(super) fn may_be(&self, name: &str, content: &[u8], from: u64) -> bool {
         let mut names = states_from(&self.names, from);
         let whole_from = match &self.whole_as {
             Some((whole, change)) if whole == name => from.max(*change),
@@ -91,7 +91,7 @@ impl Remembered {
         names.any(|it| it.as_deref() == Some(name)) && is_mix(content, &contents)
     }
 
-    pub fn may_be_gone(&self, from: u64) -> bool {
+    pub(super) fn may_be_gone(&self, from: u64) -> bool {
         states_from(&self.names, from).any(Option::is_none)
     }
 }
@@ -120,7 +120,7 @@ fn is_mix(found: &[u8], states: &[&[u8]]) -> bool {
 
 /// The results of calls.
 #[derive(Clone, Default, Debug)]
-pub struct Figures {
+pub(super) struct Figures {
     pub calls: u64,
     /// Successful syncs.
     pub synced: u64,
@@ -133,7 +133,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.synced += other.synced;
         self.refused += other.refused;

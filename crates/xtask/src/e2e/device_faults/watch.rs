@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The state that a program shares with the case.
 #[derive(Default)]
-pub struct Watch {
+pub(super) struct Watch {
     pub is_over: AtomicBool,
     /// Whether the device has failed since the fleet was started, or the fleet is being ended. Then
     /// changes may fail.
@@ -19,11 +19,11 @@ pub struct Watch {
 
 impl Watch {
     /// The call that is under way.
-    pub fn call(&self) -> Option<String> {
+    pub(super) fn call(&self) -> Option<String> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set(&self, call: Option<String>) {
+    pub(super) fn set(&self, call: Option<String>) {
         *self.under_way.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
 }
