@@ -81,3 +81,11 @@ pub(crate) fn in_doubt(chosen: &ChosenRoot, superblock: &Superblock) -> bool {
     matches!(chosen.spare_state, SlotState::Bad(_))
         && chosen.root.generation < superblock.generation
 }
+
+/// Whether a fleet opens the shard, by the slots as the device has them.
+pub(crate) fn are_usable(slots: &[Slot; 2], superblock: &Superblock, shard: ShardId) -> bool {
+    choose(slots, superblock, shard).is_ok_and(|ChosenRoot { root, spare, .. }| {
+        let is_sound = |slot: usize| slots[slot].error().is_none();
+        is_sound(1 - spare) && (is_sound(spare) || root.generation == superblock.generation)
+    })
+}

@@ -1,15 +1,17 @@
 //! Reads a shard as far as possible: its root slot, and the records of all nodes reachable from it.
 
+use super::kept::parts;
 use super::mend::Mend;
 use super::records::{Records, Shard};
 use super::repairer::Repairer;
 use crate::bit::flipped_bit;
 use crate::rules::Bounds;
-use crate::slots::{Slot, choose, in_doubt};
+use crate::slots::{Slot, are_usable, choose, in_doubt};
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::ShardId;
 use warren_disk::{
-    BlockPtr, ChosenRoot, DecodedBody, DecodedNode, Key, NodeError, RootSlotError, restore_magic,
+    BlockPtr, ChosenRoot, DecodedBody, DecodedNode, Key, NodeError, RootSlot, RootSlotError,
+    restore_magic,
 };
 
 /// The offset at which the part of a node covered by its checksum begins.
@@ -34,9 +36,6 @@ impl Repairer<'_> {
             Ok(_) => true,
         };
         let slot = chosen.ok().map(|chosen| chosen.root);
-        if slot.is_some_and(|slot| slot.given_up) {
-            self.mends.add(Mend::Served(shard));
-        }
         let mut found = Shard {
             shard,
             slot,
@@ -53,6 +52,13 @@ impl Repairer<'_> {
             let (level, generation) = (slot.height - 1, slot.generation);
             let bounds = Bounds { level, generation, lower: Key::MIN, upper: None };
             self.collect_node(&mut found, root, bounds);
+        }
+        // A fleet has given the shard up if it found no usable slot, and could not mark one.
+        if !are_usable(&slots, &self.superblock, shard) && !parts(self, &found).is_empty() {
+            found.slot = found.slot.map(|slot| RootSlot { given_up: true, ..slot });
+        }
+        if found.slot.is_some_and(|slot| slot.given_up) {
+            self.mends.add(Mend::Served(shard));
         }
         found
     }

@@ -96,10 +96,7 @@ impl Repairer<'_> {
                 Ok(chosen) if in_doubt(&chosen, &self.superblock) => {
                     trees.lost.insert(shard);
                 }
-                Ok(chosen) => {
-                    trees.slots.insert(shard, chosen.root);
-                    self.add_tree(&mut trees, shard);
-                }
+                Ok(_) => self.add_tree(&mut trees, shard),
             }
             let (shards, blocks_read) = (self.superblock.layout.shards(), self.reader.blocks_read);
             progress(Progress { shards_done: shard.0 + 1, shards, blocks_read });
@@ -109,6 +106,7 @@ impl Repairer<'_> {
 
     fn add_tree(&mut self, trees: &mut Trees, shard: ShardId) {
         let found = self.collect(shard);
+        trees.slots.extend(found.slot.map(|slot| (shard, slot)));
         if found.incomplete {
             trees.lost.insert(shard);
             return;

@@ -11,7 +11,7 @@ use super::repairer::Repairer;
 use super::space::Space;
 use crate::metadata::kept_at;
 use crate::read::{Progress, Read};
-use crate::slots::in_doubt;
+use crate::slots::{Slot, are_usable, choose};
 use std::collections::BTreeMap;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
@@ -29,6 +29,8 @@ pub struct KeptLog {
     pub against: Option<&'static str>,
     /// Nodes of the tree with one flipped bit, in their corrected form.
     pub corrected: BTreeMap<BlockNo, Box<[u8]>>,
+    /// Flipped bits of the root slots. Their blocks have slots of other shards, too.
+    pub flipped: Vec<(BlockNo, usize)>,
 }
 
 /// Finds what is kept for the shards of the pool on a device of `device_blocks` blocks, read
@@ -53,15 +55,14 @@ pub fn kept_logs(
 
 impl Repairer<'_> {
     fn kept_of(&mut self, shard: ShardId) -> Option<KeptLog> {
-        let slot = match self.chosen_root(shard) {
-            Ok(chosen) if !in_doubt(&chosen, &self.superblock) => Some(chosen.root),
-            _ => None,
-        };
-        if slot.is_some_and(|slot| !slot.given_up) {
+        let slots = self.reader.slots(&self.superblock, shard);
+        let is_served =
+            choose(&slots, &self.superblock, shard).is_ok_and(|chosen| !chosen.root.given_up);
+        if is_served && are_usable(&slots, &self.superblock, shard) {
             return None;
         }
         let found = self.collect(shard);
-        let against = match slot.is_none() || found.incomplete {
+        let against = match !found.is_newest || found.incomplete {
             true => Some("part of its tree is lost"),
             false if has_other_blocks(&self.region, &found) => {
                 Some("its tree refers to blocks that it does not have")
@@ -75,7 +76,8 @@ impl Repairer<'_> {
         }
         let records = without_gaps(parts);
         let against = against.or(records.is_empty().then_some("the first of them are lost"));
-        Some(KeptLog { shard, records, count, against, corrected: found.corrected })
+        let flipped = slots.iter().filter_map(Slot::flipped).collect();
+        Some(KeptLog { shard, records, count, against, corrected: found.corrected, flipped })
     }
 }
 
@@ -94,7 +96,7 @@ fn owns(region: &RegionMap, shard: ShardId, chunk: u64) -> bool {
 }
 
 /// Intact records that are later than the tree, in order, in chunks that it does not record.
-fn parts(repairer: &mut Repairer<'_>, found: &Shard) -> Vec<KeptRecords> {
+pub(super) fn parts(repairer: &mut Repairer<'_>, found: &Shard) -> Vec<KeptRecords> {
     let Repairer { reader, region, superblock, .. } = repairer;
     let is_recorded = |chunk: u64| found.records.contains_key(&Key::chunk(chunk));
     let chunks = region.iter().map(|(chunk, _)| chunk);

@@ -88,7 +88,7 @@ impl OfflinePool {
 }
 
 fn replay_kept(kept: &KeptLog, pool: &dyn Blocks, path: &Path) -> Result<u64, FleetError> {
-    let pool = Corrected { pool, nodes: &kept.corrected };
+    let pool = Corrected { pool, nodes: &kept.corrected, flipped: &kept.flipped };
     let (ledger, copies) = blocks::load(&pool, path)?;
     recovery::replay_kept(&kept.records, &pool, ledger, copies)
 }
@@ -98,15 +98,17 @@ fn replay_on(
     pool: &dyn Blocks,
     path: &Path,
 ) -> Result<BTreeSet<CellId>, FleetError> {
-    let pool = Corrected { pool, nodes: &footing.corrected };
+    let pool = Corrected { pool, nodes: &footing.corrected, flipped: &[] };
     let (ledger, copies) = blocks::load_without(&footing.lost, &pool, path)?;
     recovery::recover_without(&footing.lost, &pool, ledger, copies)
 }
 
-/// The pool with some of its nodes corrected.
+/// The pool with some of its nodes and root slots corrected.
 struct Corrected<'a> {
     pool: &'a dyn Blocks,
     nodes: &'a BTreeMap<BlockNo, Box<[u8]>>,
+    /// Bits of root slots. The recovery reads these once, before it writes any.
+    flipped: &'a [(BlockNo, usize)],
 }
 
 impl Blocks for Corrected<'_> {
@@ -117,6 +119,13 @@ impl Blocks for Corrected<'_> {
     fn read(&self, block: BlockNo, into: &mut [u8]) -> Result<(), Errno> {
         self.pool.read(block, into)?;
         lay_over(self.nodes, block, into);
+        let blocks = (into.len() / BLOCK_SIZE) as u64;
+        for (at, bit) in
+            self.flipped.iter().filter(|(at, _)| (block.0..block.0 + blocks).contains(&at.0))
+        {
+            let byte = (at.0 - block.0) as usize * BLOCK_SIZE + bit / 8;
+            into[byte] ^= 1 << (bit % 8);
+        }
         Ok(())
     }
 

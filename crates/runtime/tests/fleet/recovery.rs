@@ -59,7 +59,8 @@ pub(crate) fn many_cuts_are_recovered() {
 /// Directories, which lie in several shards.
 const DIRECTORIES: u32 = 12;
 
-/// A bit flips in the trees of two shards while the fleet is down. The next one gives them up.
+/// A bit flips in trees and in root slots of some shards while the fleet is down. The next one
+/// gives them up.
 /// After the repair all that was synced is there, though no checkpoint had it.
 pub(crate) fn what_was_synced_in_shards_that_were_given_up_outlives_the_repair() {
     let scratch = Scratch::formatted("kept");
@@ -87,9 +88,9 @@ pub(crate) fn what_was_synced_in_shards_that_were_given_up_outlives_the_repair()
     drop(fleet);
     drop(files);
     let shards: BTreeSet<ShardId> = directories.iter().map(|dir| dir.shard()).collect();
-    let shards: Vec<ShardId> = shards.into_iter().filter(|shard| shard.0 > 0).take(2).collect();
-    assert_eq!(shards.len(), 2);
-    flip_roots(&scratch.pool, &shards);
+    let shards: Vec<ShardId> = shards.into_iter().filter(|shard| shard.0 > 0).take(3).collect();
+    assert_eq!(shards.len(), 3);
+    flip_bits(&scratch.pool, &shards);
 
     let again = start_when_free(&options);
     let mut files = Files::of(&connect(&scratch.pool));
@@ -122,8 +123,8 @@ fn assert_contents(files: &mut Files, dir: Ino, n: u32) {
     files.call(&Request::Close { handle });
 }
 
-/// Flips a bit in the root node of each of these shards.
-fn flip_roots(path: &Path, shards: &[ShardId]) {
+/// Flips a bit of each of these shards: in its root node, in the root slot that counts, in both.
+fn flip_bits(path: &Path, shards: &[ShardId]) {
     let deadline = Instant::now() + Duration::from_secs(20);
     let pool = loop {
         match OfflinePool::open(path, Purpose::Repair) {
@@ -133,7 +134,7 @@ fn flip_roots(path: &Path, shards: &[ShardId]) {
         }
     };
     let superblock = pool.superblock().expect("a superblock");
-    for shard in shards {
+    for (shard, how) in shards.iter().zip(0..) {
         let slots = [0, 1].map(|slot| {
             let place = superblock.layout.root_slot(*shard, slot);
             let mut block = vec![0; BLOCK_SIZE];
@@ -142,10 +143,19 @@ fn flip_roots(path: &Path, shards: &[ShardId]) {
         });
         let chosen = RootSlot::choose([&slots[0], &slots[1]], &superblock, *shard).expect("a slot");
         let root = chosen.root.root.expect("a tree").block;
-        let mut node = vec![0; BLOCK_SIZE];
-        pool.read(root, &mut node).expect("read");
-        node[1000] ^= 8;
-        pool.write(root, &node).expect("write");
+        let places = [0, 1].map(|slot| superblock.layout.root_slot(*shard, slot));
+        let places = places.map(|place| (place.block, place.offset + 300));
+        let flipped = match how {
+            0 => vec![(root, 1000)],
+            1 => vec![places[1 - chosen.spare]],
+            _ => places.into(),
+        };
+        for (block, byte) in flipped {
+            let mut bytes = vec![0; BLOCK_SIZE];
+            pool.read(block, &mut bytes).expect("read");
+            bytes[byte] ^= 8;
+            pool.write(block, &bytes).expect("write");
+        }
     }
 }
 
