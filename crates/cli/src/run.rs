@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_open,
     pidfd_send_signal, set_child_subreaper, waitpid,
@@ -240,8 +241,17 @@ fn run_command(arguments: &Run, root: &Path, guarded: Guarded) -> Result<ExitCod
 
 /// Whether the process ends within this time.
 fn has_ended(process: &OwnedFd, within: Duration) -> bool {
-    let within = Timespec::try_from(within).ok();
-    poll(&mut [PollFd::new(process, PollFlags::IN)], within.as_ref()).is_ok_and(|ready| ready > 0)
+    let deadline = Instant::now() + within;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], timeout.as_ref()) {
+            Ok(ready) => return ready > 0,
+            // A signal, such as that of a child that has ended.
+            Err(Errno::INTR) if !left.is_zero() => {}
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Passes signals on to the command, and reaps orphans that have become children of the guard.
