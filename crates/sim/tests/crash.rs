@@ -2,6 +2,7 @@
 
 use warren_cell::Plant;
 use warren_sim::crash::{Options, run, run_many};
+use warren_sim::{Failure, Summary};
 
 /// Few enough for every build.
 const SEEDS: u64 = 1000;
@@ -16,12 +17,16 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// All seeds have passed, and each of these has happened in some of them.
+fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&str]) {
+    let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    assert!(missed.is_empty(), "never reached: {missed:?}");
+}
+
 #[test]
 fn seeds_pass_and_reach_the_rare_branches() {
-    let summary = match run_many(1, SEEDS, SOUND, threads(), &|_| {}) {
-        Ok(summary) => summary,
-        Err(failure) => panic!("{failure}"),
-    };
+    let outcome = run_many(1, SEEDS, SOUND, threads(), &|_| {});
     let rare = [
         "a block read was rotten",
         "a cell killed",
@@ -52,17 +57,13 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "torn block",
         "write lost",
     ];
-    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
-    assert!(missed.is_empty(), "never reached: {missed:?}");
+    assert_passed(outcome, &rare);
 }
 
 #[test]
 fn what_needs_no_damaged_shard_is_as_it_was_promised() {
     let options = Options { damage: true, ..SOUND };
-    let summary = match run_many(1, DAMAGE_SEEDS, options, threads(), &|_| {}) {
-        Ok(summary) => summary,
-        Err(failure) => panic!("{failure}"),
-    };
+    let outcome = run_many(1, DAMAGE_SEEDS, options, threads(), &|_| {});
     let rare = [
         "a log record damaged",
         "a node damaged",
@@ -73,8 +74,7 @@ fn what_needs_no_damaged_shard_is_as_it_was_promised() {
         "a tree read back but for a damaged shard",
         "root slots damaged",
     ];
-    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
-    assert!(missed.is_empty(), "never reached: {missed:?}");
+    assert_passed(outcome, &rare);
 }
 
 #[test]

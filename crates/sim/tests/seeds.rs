@@ -2,7 +2,7 @@
 //! found.
 
 use warren_cell::Plant;
-use warren_sim::{Options, run, run_many};
+use warren_sim::{Failure, Options, Summary, run, run_many};
 
 /// Few enough for every build; `warren sim` runs any number.
 const SEEDS: u64 = 200;
@@ -16,12 +16,16 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// All seeds have passed, and each of these has happened in some of them.
+fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&str]) {
+    let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    assert!(missed.is_empty(), "never reached: {missed:?}");
+}
+
 #[test]
 fn seeds_pass_and_reach_the_rare_branches() {
-    let summary = match run_many(Options::new(1), SEEDS, threads(), &|_| {}) {
-        Ok(summary) => summary,
-        Err(failure) => panic!("{failure}"),
-    };
+    let outcome = run_many(Options::new(1), SEEDS, threads(), &|_| {});
     let rare = [
         "a cell killed among its effects",
         "a cell killed at a store",
@@ -78,17 +82,13 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "rename in one cell",
         "rename over two cells",
     ];
-    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
-    assert!(missed.is_empty(), "never reached: {missed:?}");
+    assert_passed(outcome, &rare);
 }
 
 #[test]
 fn only_what_needs_a_damaged_shard_is_refused() {
     let options = Options { damage: true, ..Options::new(1) };
-    let summary = match run_many(options, DAMAGE_SEEDS, threads(), &|_| {}) {
-        Ok(summary) => summary,
-        Err(failure) => panic!("{failure}"),
-    };
+    let outcome = run_many(options, DAMAGE_SEEDS, threads(), &|_| {});
     let rare = [
         "a log record damaged",
         "a node damaged",
@@ -99,8 +99,7 @@ fn only_what_needs_a_damaged_shard_is_refused() {
         "log records of a shard kept",
         "root slots damaged",
     ];
-    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
-    assert!(missed.is_empty(), "never reached: {missed:?}");
+    assert_passed(outcome, &rare);
 }
 
 #[test]
