@@ -72,8 +72,13 @@ const FREE: Slot = Slot {
 /// What the pages of all shards share.
 #[derive(Debug)]
 pub(crate) struct Frames {
+    count: u32,
+    /// The frames that have held a page, in order of their numbers. A log to replay may come with
+    /// millions of frames, of which few are needed.
     slots: Vec<Slot>,
-    free: Vec<FrameNo>,
+    /// Frames that were given back, and the first of those that were never taken.
+    given_back: Vec<FrameNo>,
+    untouched: u32,
     /// The frame that eviction examines next, and how many are in the ring.
     hand: FrameNo,
     in_ring: usize,
@@ -90,8 +95,10 @@ pub(crate) struct Frames {
 impl Frames {
     pub(crate) fn new(count: u32) -> Self {
         Self {
-            slots: vec![FREE; count as usize],
-            free: (0..count).rev().map(FrameNo).collect(),
+            count,
+            slots: Vec::with_capacity(count as usize),
+            given_back: Vec::new(),
+            untouched: 0,
             hand: FrameNo(0),
             in_ring: 0,
             evicted: Vec::new(),
@@ -103,7 +110,21 @@ impl Frames {
     }
 
     pub(crate) const fn count(&self) -> u32 {
-        self.slots.len() as u32
+        self.count
+    }
+
+    /// Frames that are free.
+    const fn free(&self) -> usize {
+        self.given_back.len() + (self.count - self.untouched) as usize
+    }
+
+    fn pop_free(&mut self) -> Option<FrameNo> {
+        let given = self.given_back.pop();
+        if given.is_none() && self.untouched < self.count {
+            self.untouched += 1;
+            return Some(FrameNo(self.untouched - 1));
+        }
+        given
     }
 
     /// Dirty pages of all shards.
@@ -122,35 +143,38 @@ impl Frames {
 
     /// A free frame for a tree node. Some frames are kept for these, because write-back needs them.
     pub(crate) fn take_for_node(&mut self) -> Option<FrameNo> {
-        self.free.pop().or_else(|| self.evict())
+        self.pop_free().or_else(|| self.evict())
     }
 
     /// A free frame, evicting the least recently used page if necessary.
     pub(crate) fn take(&mut self) -> Option<FrameNo> {
-        if self.free.len() > NODE_FRAMES_MIN {
-            return self.free.pop();
+        if self.free() > NODE_FRAMES_MIN {
+            return self.pop_free();
         }
         self.evict()
     }
 
     /// Whether so many frames can be taken without evicting a page.
     pub(crate) const fn are_free(&self, count: usize) -> bool {
-        self.free.len() >= NODE_FRAMES_MIN + count
+        self.free() >= NODE_FRAMES_MIN + count
     }
 
     pub(crate) fn give(&mut self, frame: FrameNo) {
-        self.free.push(frame);
+        self.given_back.push(frame);
     }
 
     /// The frame that was given back last, even if few are free: for the caller that has just given
     /// it.
     pub(crate) fn take_given(&mut self) -> Option<FrameNo> {
-        self.free.pop()
+        self.given_back.pop()
     }
 
     /// Takes over a predecessor's frames, of which some are in use.
     pub(crate) fn keep_used(&mut self, is_used: impl Fn(FrameNo) -> bool) {
-        self.free.retain(|frame| !is_used(*frame));
+        let untouched = (self.untouched..self.count).rev().map(FrameNo);
+        self.untouched = self.count;
+        self.given_back.splice(0..0, untouched);
+        self.given_back.retain(|frame| !is_used(*frame));
     }
 
     fn evict(&mut self) -> Option<FrameNo> {
@@ -198,6 +222,9 @@ impl Frames {
         (before, after): (FrameNo, FrameNo),
         is_kept: bool,
     ) {
+        if self.slots.len() <= frame.0 as usize {
+            self.slots.resize(frame.0 as usize + 1, FREE);
+        }
         let slot = self.slot(frame);
         assert_eq!(slot.page, NO_PAGE, "a frame holds one page");
         *slot = Slot { page, before, after, is_kept, is_referenced: true, flushed: Flushed::Yes };
@@ -239,14 +266,14 @@ impl Frames {
     /// Whether the frame holds the page, which is used now.
     #[inline]
     pub(crate) fn touch(&mut self, frame: FrameNo, page: PageNo) -> bool {
-        let slot = self.slot(frame);
+        let Some(slot) = self.slots.get_mut(frame.0 as usize) else { return false };
         let is_there = slot.page == page;
         slot.is_referenced |= is_there;
         is_there
     }
 
     pub(crate) fn holds(&self, frame: FrameNo, page: PageNo) -> bool {
-        self.slots[frame.0 as usize].page == page
+        self.slots.get(frame.0 as usize).is_some_and(|slot| slot.page == page)
     }
 
     /// Whether the page must stay in its frame.
@@ -285,7 +312,7 @@ impl Frames {
 
     /// Whether a flush is worth it: many pages could be evicted after it, or frames are wanted.
     pub(crate) fn wants_flush(&self, frames_wanted: bool) -> bool {
-        let many = if frames_wanted { 0 } else { self.slots.len() / 8 };
+        let many = if frames_wanted { 0 } else { self.count as usize / 8 };
         self.unflushed.len() > many
     }
 
@@ -348,6 +375,30 @@ mod tests {
     }
 
     #[test]
+    fn frames_cost_memory_only_once_they_hold_a_page() {
+        let mut frames = Frames::new(1 << 24);
+        assert_eq!(frames.take(), Some(FrameNo(0)));
+        assert_eq!(frames.take(), Some(FrameNo(1)));
+        frames.occupy(FrameNo(1), (FILE, 0), false);
+        assert_eq!((frames.slots.len(), frames.given_back.len()), (2, 0));
+        assert!(!frames.holds(FrameNo(9), (FILE, 0)));
+        assert!(!frames.touch(FrameNo(9), (FILE, 0)));
+        frames.give(FrameNo(0));
+        assert_eq!(frames.free(), (1 << 24) - 1);
+        assert_eq!(frames.take(), Some(FrameNo(0)));
+    }
+
+    #[test]
+    fn a_predecessors_frames_are_not_free() {
+        let mut frames = Frames::new(COUNT);
+        let taken = frames.take().unwrap();
+        frames.keep_used(|frame| frame.0 % 2 == 1);
+        let rest: Vec<_> = std::iter::from_fn(|| frames.pop_free()).collect();
+        assert_eq!(taken, FrameNo(0));
+        assert_eq!(rest, [FrameNo(2), FrameNo(4), FrameNo(6)]);
+    }
+
+    #[test]
     fn the_page_that_was_not_used_for_longest_is_evicted_first() {
         let mut frames = with_pages(&[0, 1, 2, 3]);
         assert_eq!(frames.evict(), Some(FrameNo(0)));
@@ -365,7 +416,7 @@ mod tests {
     fn a_page_that_moves_keeps_its_place_in_the_order() {
         for moved in 0..3 {
             let mut frames = with_pages(&[0, 1, 2]);
-            let new = frames.free.pop().unwrap();
+            let new = frames.pop_free().unwrap();
             frames.replace(FrameNo(moved), new, (FILE, u64::from(moved)));
             assert!(frames.holds(new, (FILE, u64::from(moved))));
             assert!(!frames.holds(FrameNo(moved), (FILE, u64::from(moved))));
