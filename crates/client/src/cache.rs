@@ -70,9 +70,19 @@ enum Key {
     Target(Ino),
 }
 
+impl Key {
+    fn borrow(&self) -> KeyRef<'_> {
+        match self {
+            Self::Name(dir, name) => KeyRef::Name(*dir, name.as_bytes()),
+            Self::Attr(ino) => KeyRef::Attr(*ino),
+            Self::Target(ino) => KeyRef::Target(*ino),
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 enum KeyRef<'a> {
-    Name(Ino, &'a FileName),
+    Name(Ino, &'a [u8]),
     Attr(Ino),
     Target(Ino),
 }
@@ -80,7 +90,7 @@ enum KeyRef<'a> {
 impl KeyRef<'_> {
     fn hash(self) -> u64 {
         match self {
-            Self::Name(dir, name) => xxh3_64_with_seed(name.as_bytes(), dir.0),
+            Self::Name(dir, name) => xxh3_64_with_seed(name, dir.0),
             Self::Attr(ino) => xxh3_64_with_seed(b"/attr", ino.0),
             Self::Target(ino) => xxh3_64_with_seed(b"/target", ino.0),
         }
@@ -88,17 +98,9 @@ impl KeyRef<'_> {
 
     fn is(self, key: &Key) -> bool {
         match (self, key) {
-            (Self::Name(dir, name), Key::Name(d, n)) => dir == *d && name == n,
+            (Self::Name(dir, name), Key::Name(d, n)) => dir == *d && name == n.as_bytes(),
             (Self::Attr(ino), Key::Attr(i)) | (Self::Target(ino), Key::Target(i)) => ino == *i,
             _ => false,
-        }
-    }
-
-    fn to_key(self) -> Key {
-        match self {
-            Self::Name(dir, name) => Key::Name(dir, name.clone()),
-            Self::Attr(ino) => Key::Attr(ino),
-            Self::Target(ino) => Key::Target(ino),
         }
     }
 }
@@ -159,7 +161,7 @@ impl Cache {
         *self = Self::new(self.limit);
     }
 
-    pub(crate) fn name(&mut self, dir: Ino, name: &FileName) -> Option<(Named, CopyRef)> {
+    pub(crate) fn name(&mut self, dir: Ino, name: &[u8]) -> Option<(Named, CopyRef)> {
         let (place, slot) = self.find(KeyRef::Name(dir, name))?;
         match &slot.copied {
             Copied::Name(named, guard) => Some((*named, CopyRef { place, guard: *guard })),
@@ -192,19 +194,19 @@ impl Cache {
         lease: Lease,
     ) {
         if let Some(guard) = Guard::new(cell, lease) {
-            self.put(KeyRef::Name(dir, name), Copied::Name(named, guard));
+            self.put(Key::Name(dir, name.clone()), Copied::Name(named, guard));
         }
     }
 
     /// Keeps attributes, under a lease of `cell`.
     pub(crate) fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
         if let Some(guard) = Guard::new(cell, lease) {
-            self.put(KeyRef::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
+            self.put(Key::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
         }
     }
 
     pub(crate) fn put_target(&mut self, ino: Ino, target: &Arc<[u8]>) {
-        self.put(KeyRef::Target(ino), Copied::Target(Arc::clone(target)));
+        self.put(Key::Target(ino), Copied::Target(Arc::clone(target)));
     }
 
     /// Drops a copy whose word did not hold its stamp, unless a newer copy took its place.
@@ -222,16 +224,17 @@ impl Cache {
         Some((place, slot))
     }
 
-    fn put(&mut self, key: KeyRef<'_>, copied: Copied) {
-        let hash = key.hash();
-        if let Some(&place) = self.table.find(hash, |&at| matches(&self.slots, at, key)) {
+    fn put(&mut self, key: Key, copied: Copied) {
+        let sought = key.borrow();
+        let hash = sought.hash();
+        if let Some(&place) = self.table.find(hash, |&at| matches(&self.slots, at, sought)) {
             if let Some(slot) = &mut self.slots[place as usize] {
                 slot.copied = copied;
             }
             return;
         }
         let place = self.free_place();
-        self.slots[place as usize] = Some(Slot { hash, key: key.to_key(), copied, used: false });
+        self.slots[place as usize] = Some(Slot { hash, key, copied, used: false });
         let slots = &self.slots;
         let rehash = |&at: &u32| slots[at as usize].as_ref().map_or(0, |slot| slot.hash);
         self.table.insert_unique(hash, place, rehash);
@@ -302,12 +305,12 @@ mod tests {
     fn a_stale_copy_goes_but_not_the_newer_one_in_its_place() {
         let mut cache = Cache::new(4);
         cache.put_name(CELL, Ino::ROOT, &name(1), None, lease(1));
-        let (_, old) = cache.name(Ino::ROOT, &name(1)).expect("it was put");
+        let (_, old) = cache.name(Ino::ROOT, name(1).as_bytes()).expect("it was put");
         cache.put_name(CELL, Ino::ROOT, &name(1), None, lease(2));
         cache.discard(old);
-        let (_, new) = cache.name(Ino::ROOT, &name(1)).expect("the newer copy stays");
+        let (_, new) = cache.name(Ino::ROOT, name(1).as_bytes()).expect("the newer copy stays");
         cache.discard(new);
-        assert!(cache.name(Ino::ROOT, &name(1)).is_none());
+        assert!(cache.name(Ino::ROOT, name(1).as_bytes()).is_none());
         assert!(cache.is_empty());
     }
 
@@ -317,10 +320,10 @@ mod tests {
         for n in 0..3 {
             cache.put_name(CELL, Ino::ROOT, &name(n), None, lease(n + 1));
         }
-        cache.name(Ino::ROOT, &name(0)).expect("it was put");
+        cache.name(Ino::ROOT, name(0).as_bytes()).expect("it was put");
         cache.put_name(CELL, Ino::ROOT, &name(3), None, lease(4));
-        assert!(cache.name(Ino::ROOT, &name(0)).is_some());
-        assert!(cache.name(Ino::ROOT, &name(1)).is_none());
+        assert!(cache.name(Ino::ROOT, name(0).as_bytes()).is_some());
+        assert!(cache.name(Ino::ROOT, name(1).as_bytes()).is_none());
         assert_eq!(cache.len(), 3);
     }
 
@@ -339,14 +342,14 @@ mod tests {
                     last.insert((dir, n), named);
                 }
                 1 => {
-                    if let Some((named, _)) = cache.name(dir, &name(n)) {
+                    if let Some((named, _)) = cache.name(dir, name(n).as_bytes()) {
                         assert_eq!(Some(&named), last.get(&(dir, n)));
                     }
                 }
                 _ => {
-                    if let Some((_, copy)) = cache.name(dir, &name(n)) {
+                    if let Some((_, copy)) = cache.name(dir, name(n).as_bytes()) {
                         cache.discard(copy);
-                        assert!(cache.name(dir, &name(n)).is_none());
+                        assert!(cache.name(dir, name(n).as_bytes()).is_none());
                     }
                 }
             }

@@ -71,7 +71,9 @@ impl Op {
         match self {
             Self::Ino(Request::Lookup { dir, name }, capabilities) => {
                 let dir = InodeRef { ino: *dir, capability: capabilities.inode };
-                let Some((InodeRef { ino, capability }, kind)) = walker.named(dir, name)? else {
+                let Some((InodeRef { ino, capability }, kind)) =
+                    walker.named(dir, name.as_bytes())?
+                else {
                     return Err(Stop::Fail(Errno::ENOENT));
                 };
                 let entry = Entry { ino, kind, lease: None, attr: None };
@@ -163,7 +165,7 @@ fn rename(
     let (from, from_name, from_slash) = entry(walker, from, Errno::EBUSY)?;
     let (dir, name, slash) = entry(walker, to, Errno::EBUSY)?;
     if from_slash || slash {
-        match walker.named(from, &from_name)? {
+        match walker.named(from, from_name.as_bytes())? {
             Some((_, FileKind::Directory)) => {}
             Some(_) => return Err(Stop::Fail(Errno::ENOTDIR)),
             None => return Err(Stop::Fail(Errno::ENOENT)),
@@ -252,7 +254,7 @@ fn unlink_with_slash(
     dir: InodeRef,
     name: &FileName,
 ) -> Result<Goal, Stop> {
-    Err(Stop::Fail(match walker.named(dir, name)? {
+    Err(Stop::Fail(match walker.named(dir, name.as_bytes())? {
         Some((_, FileKind::Directory)) => Errno::EISDIR,
         Some(_) => Errno::ENOTDIR,
         None => Errno::ENOENT,

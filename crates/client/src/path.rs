@@ -1,6 +1,6 @@
 //! A path as a program gives it, cut into components.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
 
 use warren_base::Errno;
 use warren_base::limits::SYMLINK_MAX;
@@ -28,52 +28,68 @@ impl Path {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Component {
-    Name(FileName),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Component<'a> {
+    /// A legal [`FileName`].
+    Name(&'a [u8]),
     /// `.`: the component before it must be a directory.
     Here,
     /// `..`
     Up,
 }
 
-/// The components that are not walked yet.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Components {
-    pub absolute: bool,
-    /// The last name must lead to a directory.
-    pub slash: bool,
-    pub todo: VecDeque<Component>,
+/// The components that are not walked yet. Each is examined when the walk reaches it, as Linux
+/// does: a name that is too long behind one that is missing is ENOENT.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Components<'a> {
+    bytes: Cow<'a, [u8]>,
+    at: usize,
 }
 
-impl Components {
-    pub(crate) fn parse(path: &[u8]) -> Result<Self, Errno> {
-        if path.is_empty() {
-            return Err(Errno::ENOENT);
+impl<'a> Components<'a> {
+    pub(crate) fn of(path: &'a [u8]) -> Result<Self, Errno> {
+        match path.len() {
+            0 => Err(Errno::ENOENT),
+            1..=SYMLINK_MAX => Ok(Self { bytes: path.into(), at: 0 }),
+            _ => Err(Errno::ENAMETOOLONG),
         }
-        if path.len() > SYMLINK_MAX {
-            return Err(Errno::ENAMETOOLONG);
-        }
-        let mut todo = VecDeque::with_capacity(4);
-        for piece in path.split(|&b| b == b'/') {
-            match piece {
-                b"" => {}
-                b"." => todo.push_back(Component::Here),
-                b".." => todo.push_back(Component::Up),
-                name => todo.push_back(Component::Name(FileName::new(name)?)),
+    }
+
+    pub(crate) fn is_absolute(&self) -> bool {
+        self.bytes[0] == b'/'
+    }
+
+    /// Whether the last name must lead to a directory.
+    pub(crate) fn ends_with_slash(&self) -> bool {
+        self.bytes.ends_with(b"/")
+    }
+
+    /// The next component, and whether it is the last one.
+    pub(crate) fn next(&mut self) -> Result<Option<(Component<'_>, bool)>, Errno> {
+        let rest = &self.bytes[self.at..];
+        let Some(start) = rest.iter().position(|&byte| byte != b'/') else { return Ok(None) };
+        let piece = rest[start..].split(|&byte| byte == b'/').next().unwrap_or_default();
+        let end = start + piece.len();
+        let is_last = rest[end..].iter().all(|&byte| byte == b'/');
+        self.at += end;
+        let component = match piece {
+            b"." => Component::Here,
+            b".." => Component::Up,
+            name => {
+                FileName::check(name)?;
+                Component::Name(name)
             }
-        }
-        Ok(Self { absolute: path[0] == b'/', slash: path.ends_with(b"/"), todo })
+        };
+        Ok(Some((component, is_last)))
     }
 
     /// Puts the target of a symbolic link before the remaining components. True if it starts at the
     /// root.
     pub(crate) fn expand(&mut self, target: &[u8]) -> Result<bool, Errno> {
-        let mut front = Self::parse(target)?;
-        self.slash |= front.slash && self.todo.is_empty();
-        front.todo.append(&mut self.todo);
-        self.todo = front.todo;
-        Ok(front.absolute)
+        let is_absolute = Components::of(target)?.is_absolute();
+        let rest = &self.bytes[self.at..];
+        *self = Self { bytes: [target, rest].concat().into(), at: 0 };
+        Ok(is_absolute)
     }
 }
 
@@ -81,13 +97,15 @@ impl Components {
 mod tests {
     use super::*;
 
-    fn text(path: &[u8]) -> Result<String, Errno> {
-        let components = Components::parse(path)?;
-        let mut text = String::from(if components.absolute { "/" } else { "" });
-        let end = if components.slash { "slash" } else { "" };
-        for component in components.todo {
+    fn text(mut rest: Components<'_>) -> Result<String, Errno> {
+        let mut text = String::from(if rest.is_absolute() { "/" } else { "" });
+        let end = if rest.ends_with_slash() { "slash" } else { "" };
+        let mut ended = false;
+        while let Some((component, is_last)) = rest.next()? {
+            assert!(!ended);
+            ended = is_last;
             text += &match component {
-                Component::Name(name) => format!("{name:?} "),
+                Component::Name(name) => format!("{} ", name.escape_ascii()),
                 Component::Here => ". ".into(),
                 Component::Up => ".. ".into(),
             };
@@ -95,21 +113,35 @@ mod tests {
         Ok(text + end)
     }
 
+    fn parse(path: &[u8]) -> Result<String, Errno> {
+        text(Components::of(path)?)
+    }
+
     #[test]
     fn slashes_dots_and_ends() {
-        assert_eq!(text(b"/a//b/../c").as_deref(), Ok("/\"a\" \"b\" .. \"c\" "));
-        assert_eq!(text(b"a/").as_deref(), Ok("\"a\" slash"));
-        assert_eq!(text(b"/").as_deref(), Ok("/slash"));
-        assert_eq!(text(b""), Err(Errno::ENOENT));
-        assert_eq!(text(&[b'x'; 256]), Err(Errno::ENAMETOOLONG));
-        assert_eq!(text(&[b'/'; 4096]), Err(Errno::ENAMETOOLONG));
+        assert_eq!(parse(b"/a//b/./../c").as_deref(), Ok("/a b . .. c "));
+        assert_eq!(parse(b"a/").as_deref(), Ok("a slash"));
+        assert_eq!(parse(b"/").as_deref(), Ok("/slash"));
+        assert_eq!(parse(b""), Err(Errno::ENOENT));
+        assert_eq!(parse(&[b'x'; 256]), Err(Errno::ENAMETOOLONG));
+        assert_eq!(parse(&[b'/'; 4096]), Err(Errno::ENAMETOOLONG));
     }
 
     #[test]
     fn a_target_goes_in_front() {
-        let mut components = Components::parse(b"rest").expect("a path");
-        assert_eq!(components.expand(b"/x/"), Ok(true));
-        assert!(components.todo.len() == 2 && !components.slash);
-        assert_eq!(components.expand(b""), Err(Errno::ENOENT));
+        for (path, target, whole) in [
+            ("a/rest", "x/y", "x y rest "),
+            ("a//rest/", "/x/", "/x rest slash"),
+            ("a", "x/", "x slash"),
+            ("a/", "x", "x slash"),
+            ("a", "x", "x "),
+        ] {
+            let mut components = Components::of(path.as_bytes()).expect("a path");
+            let next = components.next().map(|next| next.map(|(component, _)| component));
+            assert_eq!(next, Ok(Some(Component::Name(b"a"))));
+            assert_eq!(components.expand(b""), Err(Errno::ENOENT));
+            assert_eq!(components.expand(target.as_bytes()), Ok(target.starts_with('/')));
+            assert_eq!(text(components).as_deref(), Ok(whole), "{path} -> {target}");
+        }
     }
 }

@@ -124,8 +124,9 @@ impl Answers {
         Ok(())
     }
 
-    fn named(&self, dir: Ino, name: &FileName) -> Option<Named> {
-        self.names.iter().rev().find(|(d, n, _)| *d == dir && n == name).map(|(.., named)| *named)
+    fn named(&self, dir: Ino, name: &[u8]) -> Option<Named> {
+        let is_it = |(d, n, _): &&(Ino, FileName, Named)| *d == dir && n.as_bytes() == name;
+        self.names.iter().rev().find(is_it).map(|(.., named)| *named)
     }
 
     fn attr(&self, ino: Ino) -> Option<Attr> {
@@ -150,13 +151,15 @@ impl Walker<'_> {
     }
 
     pub(crate) fn walk(&mut self, path: &Path, want: Want) -> Result<Landing, Stop> {
-        let mut rest = Components::parse(&path.bytes)?;
+        let mut rest = Components::of(&path.bytes)?;
         // The directories on the way, so that `..` needs no request. The last one is the present
         // one.
         let mut way = Vec::with_capacity(4);
-        way.push(if rest.absolute { path.root } else { path.start });
+        way.push(if rest.is_absolute() { path.root } else { path.start });
         let mut links = 0;
-        while let Some(component) = rest.todo.pop_front() {
+        loop {
+            let slash = rest.ends_with_slash();
+            let Some((component, last)) = rest.next()? else { break };
             let here = *way.last().expect("a way has a start");
             let name = match component {
                 Component::Name(name) => name,
@@ -169,12 +172,14 @@ impl Walker<'_> {
                     continue;
                 }
             };
-            let last = rest.todo.is_empty();
+            let entry = || -> Result<Landing, Stop> {
+                Ok(Landing::Entry { dir: here, name: FileName::new(name)?, slash })
+            };
             if last && want == Want::Parent && !self.answers.probe_last {
-                return Ok(Landing::Entry { dir: here, name, slash: rest.slash });
+                return entry();
             }
-            let named = self.named(here, &name)?;
-            let follow = !last || rest.slash || path.follow_last || self.answers.probe_last;
+            let named = self.named(here, name)?;
+            let follow = !last || slash || path.follow_last || self.answers.probe_last;
             match named {
                 Some((link, FileKind::Symlink)) if follow => {
                     links += 1;
@@ -186,12 +191,10 @@ impl Walker<'_> {
                         way = vec![path.root];
                     }
                 }
-                _ if last && want == Want::Parent => {
-                    return Ok(Landing::Entry { dir: here, name, slash: rest.slash });
-                }
+                _ if last && want == Want::Parent => return entry(),
                 None => return Err(Stop::Fail(Errno::ENOENT)),
                 Some((dir, FileKind::Directory)) => way.push(dir),
-                Some((node, kind)) if last && !rest.slash => {
+                Some((node, kind)) if last && !slash => {
                     return Ok(Landing::Node { node, kind });
                 }
                 Some(_) => return Err(Stop::Fail(Errno::ENOTDIR)),
@@ -202,7 +205,7 @@ impl Walker<'_> {
     }
 
     /// The inode that the name leads to.
-    pub(crate) fn named(&mut self, dir: InodeRef, name: &FileName) -> Result<Named, Stop> {
+    pub(crate) fn named(&mut self, dir: InodeRef, name: &[u8]) -> Result<Named, Stop> {
         let ino = dir.ino;
         if let Some(named) = self.answers.named(ino, name) {
             return Ok(named);
@@ -212,7 +215,7 @@ impl Walker<'_> {
             self.may_search(dir)?;
             return Ok(named);
         }
-        Err(self.need(Ask::about(dir, Request::Lookup { dir: ino, name: name.clone() })))
+        Err(self.need(Ask::about(dir, Request::Lookup { dir: ino, name: FileName::new(name)? })))
     }
 
     pub(crate) fn attr(&mut self, node: InodeRef) -> Result<Attr, Stop> {

@@ -16,6 +16,11 @@ pub struct FileName(Arc<[u8]>);
 impl FileName {
     /// ENAMETOOLONG if too long, EINVAL if otherwise illegal.
     pub fn new(bytes: &[u8]) -> Result<Self, Errno> {
+        Self::check(bytes).map(|()| Self(bytes.into()))
+    }
+
+    /// Whether the bytes are a legal name; the errors are those of [`Self::new`].
+    pub fn check(bytes: &[u8]) -> Result<(), Errno> {
         if bytes.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
@@ -23,7 +28,7 @@ impl FileName {
             || bytes == b"."
             || bytes == b".."
             || bytes.iter().any(|&b| b == b'/' || b == 0);
-        if illegal { Err(Errno::EINVAL) } else { Ok(Self(bytes.into())) }
+        if illegal { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
