@@ -21,6 +21,8 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 
@@ -148,18 +150,28 @@ fn others_directories() -> Vec<(u32, PathBuf)> {
     places
 }
 
-/// The sockets in a directory that have a socket's name.
+/// The sockets in a directory that have a socket's name and a listener. A fleet that was killed
+/// leaves its socket, and many of these must not hide a fleet that serves.
 fn sockets_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_socket = |entry: &fs::DirEntry| {
         let named = entry.file_name().to_str().is_some_and(is_socket_name);
         // The type of the entry itself, not of a link's target.
-        named && entry.file_type().is_ok_and(|kind| kind.is_socket())
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        named && is_socket && !is_abandoned(&entry.path())
     };
     let sockets = entries.take(ENTRIES_MAX).filter(is_socket).take(SOCKETS_OF_ONE_MAX);
     let mut sockets: Vec<PathBuf> = sockets.map(|entry| entry.path()).collect();
     sockets.sort();
     sockets
+}
+
+/// Whether no process listens at the socket. Does not wait for one that does.
+fn is_abandoned(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let (Ok(socket), Ok(address)) = (socket, SocketAddrUnix::new(path)) else { return false };
+    connect(&socket, &address) == Err(rustix::io::Errno::CONNREFUSED)
 }
 
 /// Whether the name has the form of [`PoolId::file_name`].
@@ -275,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_with_the_name_of_a_pool_are_a_fleets() {
+    fn only_sockets_with_the_name_of_a_pool_and_a_listener_are_a_fleets() {
         for name in ["1f-20.sock", "0-0.sock"] {
             assert!(is_socket_name(name), "{name}");
         }
@@ -290,6 +302,10 @@ mod tests {
                 std::os::unix::net::UnixListener::bind(path).expect("a socket")
             })
             .collect();
+        for n in 0..SOCKETS_OF_ONE_MAX + 8 {
+            let path = directory.join(format!("0-{n:x}.sock"));
+            drop(std::os::unix::net::UnixListener::bind(path).expect("an abandoned socket"));
+        }
         fs::write(directory.join("2-1.sock"), b"").expect("a file");
         let link = directory.join("3-1.sock");
         std::os::unix::fs::symlink(directory.join("1-0.sock"), link).expect("a link");
