@@ -135,6 +135,16 @@ impl Device {
         (place.block, bytes, chosen.root)
     }
 
+    /// Flips a bit of a shard's root slot that counts, or of both.
+    fn flip_slots(&self, shard: u16, both: bool) {
+        let (block, bytes, _) = self.slot(shard);
+        let places = [0, 1].map(|slot| self.superblock().layout.root_slot(ShardId(shard), slot));
+        let hit = places
+            .into_iter()
+            .filter(|place| both || (place.block == block && place.offset == bytes.start));
+        hit.for_each(|place| self.change(place.block, |block| flip(&mut block[place.offset..])));
+    }
+
     /// The valid page of the map.
     fn page(&self) -> BlockNo {
         let layout = self.superblock().layout;
@@ -443,6 +453,42 @@ fn what_was_kept_is_replayed_beside_logs() {
     assert_eq!(repaired.logs, Ok(Default::default()));
     assert_eq!(repaired.report.inodes, 8);
     assert!(device.has_no_leaked_chunk());
+}
+
+/// A crash leaves a pool with logs in which a root slot has a flipped bit, and log records are kept
+/// for the same shard or another. The slot's own shard has lost nothing if the bit flipped later.
+#[test]
+fn what_was_kept_is_replayed_beside_logs_and_flipped_slots() {
+    let four = Ino(4);
+    for (kept, of_slot) in [(1, false), (1, true), (2, false), (2, true)] {
+        for (flipped, both) in (0..SHARDS).flat_map(|shard| [(shard, false), (shard, true)]) {
+            let device = Device::with_logs();
+            match of_slot {
+                true => device.flip_slots(kept, both),
+                false => {
+                    let root = device.slot(kept).2.root.expect("a tree");
+                    device.change(root.block, flip);
+                }
+            }
+            device.start();
+            if !(of_slot && flipped == kept) {
+                device.flip_slots(flipped, both);
+            }
+            device.leave_logs([&[&[made(four), named(Ino::ROOT, "four", four)]], &[]]);
+            let repaired = device.repair();
+            let case = (kept, of_slot, flipped, both);
+            let (replayed, left) = repaired.kept[&ShardId(kept)];
+            assert!(
+                replayed > 0 && left == 0 && repaired.kept.len() == 1,
+                "{case:?}: {repaired:?}"
+            );
+            assert_eq!(repaired.logs, Ok(Default::default()), "{case:?}");
+            assert_eq!(repaired.paths(), ALL, "{case:?}");
+            assert!(device.has_no_leaked_chunk(), "{case:?}");
+            assert_eq!(repaired.report.inodes, 8, "{case:?}");
+            assert_eq!(device.repair().kept, BTreeMap::new(), "once: {case:?}");
+        }
+    }
 }
 
 /// A block that looks like kept records, in a chunk that holds data, is none.
