@@ -370,7 +370,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a log whose write failed goes on",
         find: "    turn.log.commits.failed();\n    hold_log(turn);\n",
         replace: "    turn.log.commits.failed();\n",
-        found_by: CRASH,
+        found_by: CELL,
         is_proven: true,
     },
     Mutant {
