@@ -3,18 +3,21 @@
 //! ```text
 //! client   one client and one cell, in memory, beside the same calls on other file systems
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
+//! micro    a program's calls by path, on Warren's mount and on other file systems
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
 //! medium   the media of the contenders: files, loop devices, memory
+//! process  processes that a benchmark starts
 //! sample   times of batches, medians and tails
+//! transfer  a cache line between two cores
 //! machine  the processors: pinning, and their model
 //! ```
 //!
 //! A benchmark compares in one run: batches of all contenders take turns, so that other load on the
 //! machine affects all alike. Ratios are medians of the ratios of adjacent batches.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod client;
 mod error;
@@ -23,8 +26,11 @@ mod ground;
 mod lone_cell;
 mod machine;
 mod medium;
+pub mod micro;
+mod process;
 pub mod recovery;
 mod sample;
+mod transfer;
 
 pub use error::BenchError;
 pub use ground::LOG_BYTES_MAX;

@@ -36,12 +36,17 @@ impl Machine {
     }
 }
 
+/// The processors that this process may use.
+pub(crate) fn processors() -> Result<Vec<usize>, BenchError> {
+    let allowed = sched_getaffinity(None).map_err(system("ask for this process's processors"))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
+}
+
 /// The processor of the client, and that of the cell: two different ones, if there are two.
 pub(crate) fn places() -> Result<(usize, usize), BenchError> {
-    let allowed = sched_getaffinity(None).map_err(system("ask for this process's processors"))?;
-    let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    let first = usable.next().unwrap_or(0);
-    Ok((first, usable.next().unwrap_or(first)))
+    let usable = processors()?;
+    let first = usable.first().copied().unwrap_or(0);
+    Ok((first, usable.get(1).copied().unwrap_or(first)))
 }
 
 /// Pins this thread to a processor while the value lives.

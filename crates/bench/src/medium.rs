@@ -58,7 +58,7 @@ pub(crate) struct Places {
     _scratch: Option<Scratch>,
 }
 
-enum Device {
+pub(crate) enum Device {
     Loop { path: PathBuf, _held: File },
     Zram { number: u32 },
 }
@@ -110,6 +110,12 @@ impl Device {
         }
     }
 
+    /// A loop device for a pool, or for what a pool is compared with.
+    pub(crate) fn for_pool(parent: &Path) -> Result<Self, BenchError> {
+        find("losetup", "util-linux")?;
+        Self::over_file(parent, POOL_BYTES)
+    }
+
     /// Over a file whose blocks are all there, so that no write has to find any.
     fn over_file(parent: &Path, bytes: u64) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
@@ -134,7 +140,7 @@ impl Device {
         Ok(device)
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         match self {
             Self::Loop { path, .. } => path.clone(),
             Self::Zram { number } => PathBuf::from(format!("/dev/zram{number}")),
@@ -170,10 +176,14 @@ fn fill(path: &Path, bytes: u64) -> Result<(), BenchError> {
 }
 
 /// A new ext4 as `mkfs.ext4` makes it, but with nothing left to be initialised in the background.
-fn mount_ext4(device: &Path) -> Result<OwnedFd, BenchError> {
+pub(crate) fn make_ext4(device: &Path) -> Result<(), BenchError> {
     let at_once = "lazy_itable_init=0,lazy_journal_init=0";
     let arguments = ["-q", "-F", "-E", at_once].map(Path::new);
-    perform("mkfs.ext4", &[&arguments[..], &[device]].concat())?;
+    perform("mkfs.ext4", &[&arguments[..], &[device]].concat()).map(drop)
+}
+
+fn mount_ext4(device: &Path) -> Result<OwnedFd, BenchError> {
+    make_ext4(device)?;
     let mounted = || {
         let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&fs, "source", device)?;
@@ -192,7 +202,7 @@ fn no_zram(error: std::io::Error) -> BenchError {
 }
 
 /// Whether there is a program of that package, before anything is made that needs it.
-fn find(program: &str, package: &str) -> Result<(), BenchError> {
+pub(crate) fn find(program: &str, package: &str) -> Result<(), BenchError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
         true => Ok(()),
@@ -204,7 +214,7 @@ fn find(program: &str, package: &str) -> Result<(), BenchError> {
 }
 
 /// Runs a program, and returns its output.
-fn perform(program: &str, arguments: &[&Path]) -> Result<String, BenchError> {
+pub(crate) fn perform(program: &str, arguments: &[&Path]) -> Result<String, BenchError> {
     let run = Command::new(program).args(arguments).output();
     let run = run.map_err(system(&format!("run {program}")))?;
     if !run.status.success() {

@@ -12,6 +12,14 @@ pub struct Figures {
     pub p99_ns: f64,
 }
 
+/// The middle of many batches and how far they differ, in nanoseconds a call.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Spread {
+    pub median_ns: f64,
+    pub p25_ns: f64,
+    pub p75_ns: f64,
+}
+
 /// Nanoseconds a call of one batch of `calls`.
 pub(crate) fn time_batch<E>(
     calls: u32,
@@ -42,6 +50,19 @@ impl Figures {
     }
 }
 
+impl Spread {
+    pub fn of(batches: &[f64]) -> Self {
+        let at = |share| quantile(batches, share);
+        Self { median_ns: at(0.5), p25_ns: at(0.25), p75_ns: at(0.75) }
+    }
+}
+
+/// `None` of nothing.
+pub(crate) fn geometric_mean(values: &[f64]) -> Option<f64> {
+    let sum: f64 = values.iter().map(|value| value.ln()).sum();
+    if values.is_empty() { None } else { Some((sum / values.len() as f64).exp()) }
+}
+
 /// The median of `ours[i] / theirs[i]`: batches that were neighbours in time.
 pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
@@ -58,6 +79,20 @@ mod tests {
         assert_eq!((median(&values), quantile(&values, 0.99)), (50.0, 99.0));
         assert_eq!((quantile(&values, 0.0), quantile(&values, 1.0)), (1.0, 100.0));
         assert_eq!(Figures::of(&[7.0]), Figures { median_ns: 7.0, p99_ns: 7.0 });
+    }
+
+    #[test]
+    fn spreads_are_quartiles() {
+        let values: Vec<f64> = (1..=8).map(f64::from).collect();
+        let spread = Spread::of(&values);
+        assert_eq!((spread.p25_ns, spread.median_ns, spread.p75_ns), (2.0, 4.0, 6.0));
+    }
+
+    #[test]
+    fn twice_as_fast_and_twice_as_slow_are_equal_in_the_mean() {
+        let mean = geometric_mean(&[0.5, 2.0, 8.0]).expect("a mean");
+        assert!((mean - 2.0).abs() < 1e-9, "{mean}");
+        assert_eq!(geometric_mean(&[]), None);
     }
 
     /// A machine that slows down for some rounds moves the medians but not the ratio.

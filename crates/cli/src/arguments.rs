@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
+use warren_bench::micro::{ContenderName, Operation};
 use warren_bench::{LOG_BYTES_MAX, REPETITIONS_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
@@ -320,8 +321,36 @@ pub(crate) enum BenchTask {
     /// Append and fsync by one and by several writers, compared with a file system and the bare
     /// device
     Fsync(BenchFsync),
+    /// A program's calls by path, on a mount and on other file systems; needs root
+    Micro(BenchMicro),
     /// How long clients wait after a kill of a cell and of a fleet, with full logs
     Recovery(BenchRecovery),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchMicro {
+    /// Directory of the mount points and of the files under loop devices [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch; short operations have a multiple, long ones a part
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Measure only these operations, separated by commas
+    #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
+    pub only: Vec<Operation>,
+    /// Measure only these contenders, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub contenders: Vec<ContenderName>,
+    /// Measure a second time with all processors busy, in a fifth of the rounds
+    #[arg(long)]
+    pub busy: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::fsync::{self, FsyncOptions};
+use warren_bench::micro::{self, MicroOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
 use warren_bench::{BenchError, Medium};
 
-use crate::arguments::{Bench, BenchClient, BenchFsync, BenchOn, BenchRecovery, BenchTask};
+use crate::arguments::{
+    Bench, BenchClient, BenchFsync, BenchMicro, BenchOn, BenchRecovery, BenchTask,
+};
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
 
@@ -15,8 +18,34 @@ pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
         BenchTask::Client(arguments) => perform_client(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
+        BenchTask::Micro(arguments) => perform_micro(arguments),
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
     }
+}
+
+fn perform_micro(arguments: &BenchMicro) -> Result<ExitCode, Failure> {
+    let usual = MicroOptions::default();
+    let options = MicroOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        calls: arguments.calls.unwrap_or(usual.calls),
+        operations: match arguments.only.as_slice() {
+            [] => usual.operations,
+            given => given.to_vec(),
+        },
+        contenders: match arguments.contenders.as_slice() {
+            [] => usual.contenders,
+            given => given.to_vec(),
+        },
+        busy: arguments.busy,
+    };
+    let report = micro::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        output::print(format_args!("{report}"));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {

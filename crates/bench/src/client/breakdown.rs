@@ -3,7 +3,6 @@
 //! cache lines between the cores, and the turns of the cell's loop.
 
 mod segments;
-mod transfer;
 
 use serde::{Deserialize, Serialize};
 use warren_base::{Errno, Ino, ShardId, Timestamp};
@@ -18,6 +17,7 @@ use crate::error::BenchError;
 use crate::ground::Interruption;
 use crate::lone_cell::LoneCell;
 use crate::sample::{median, time_batch};
+use crate::transfer::round_trips;
 use segments::Segments;
 
 const BATCHES: u32 = 101;
@@ -86,7 +86,7 @@ pub(super) fn measure(
     interruption: &Interruption,
 ) -> Result<Vec<Piece>, BenchError> {
     let mut pieces = Pieces { pieces: Vec::new(), interruption };
-    let transfer = transfer::round_trip(cpus, interruption)? / 2.0;
+    let transfer = median(&round_trips(cpus, BATCHES, interruption)?) / 2.0;
     pieces.note("a cache line from core to core", transfer, How::Measured);
     pieces.add("clock: one look", || {
         std::hint::black_box(std::time::Instant::now());

@@ -7,9 +7,8 @@ use std::time::Duration;
 use crate::error::BenchError;
 use crate::ground::Interruption;
 use crate::machine::pin;
-use crate::sample::{median, time_batch};
+use crate::sample::time_batch;
 
-const BATCHES: u32 = 101;
 const TRIPS: u32 = 1000;
 
 /// A word that has its line (and the one fetched with it) for itself.
@@ -26,20 +25,21 @@ struct Court {
     over: AtomicBool,
 }
 
-/// Nanoseconds of a word there and one back, between this (pinned) thread and one on the second
-/// processor. On a single one it takes two changes of threads.
-pub(super) fn round_trip(
+/// Nanoseconds of a word there and one back, by batch, between this (pinned) thread and one on the
+/// second processor. On a single one it takes two changes of threads.
+pub(crate) fn round_trips(
     cpus: (usize, usize),
+    batches: u32,
     interruption: &Interruption,
-) -> Result<f64, BenchError> {
+) -> Result<Vec<f64>, BenchError> {
     let court = Court::default();
     thread::scope(|scope| {
         let partner = scope.spawn(|| answer(&court, cpus));
-        let batches =
-            await_partner(&court, interruption).and_then(|()| serve(&court, cpus, interruption));
+        let batches = await_partner(&court, interruption)
+            .and_then(|()| serve(&court, cpus, batches, interruption));
         court.over.store(true, Ordering::Release);
         partner.join().expect("the partner does not panic")?;
-        batches.map(|batches| median(&batches))
+        batches
     })
 }
 
@@ -60,11 +60,12 @@ fn await_partner(court: &Court, interruption: &Interruption) -> Result<(), Bench
 fn serve(
     court: &Court,
     cpus: (usize, usize),
+    batches: u32,
     interruption: &Interruption,
 ) -> Result<Vec<f64>, BenchError> {
     let mut number = 0;
-    let mut batches = Vec::new();
-    for _ in 0..BATCHES {
+    let mut times = Vec::new();
+    for _ in 0..batches {
         interruption.check()?;
         let time = time_batch(TRIPS, |_| {
             number += 1;
@@ -74,9 +75,9 @@ fn serve(
             }
             Ok::<_, BenchError>(())
         });
-        batches.push(time?);
+        times.push(time?);
     }
-    Ok(batches)
+    Ok(times)
 }
 
 fn answer(court: &Court, cpus: (usize, usize)) -> Result<(), BenchError> {

@@ -1,0 +1,302 @@
+//! `warren bench micro`: calls of a program to file systems by path, on Warren and on others.
+//!
+//! On each contender run programs of their own, which call the C library as any program does. They
+//! execute batches of an operation on command. A run has rounds. In a round, each contender in turn
+//! executes a batch of each operation, so that other load on the machine affects all alike. The
+//! report has the median and the quartiles of the batches, and a contender's ratio: the median over
+//! rounds of its time divided by the reference's (below 1: faster than the reference).
+//!
+//! ```text
+//! benchmark (a thread in a mount namespace) ── lines on pipes ──▶ program ── calls ──▶ contender
+//!
+//! contender    the interface of the contenders      operation  what is measured
+//! fuse         Warren, mounted                      order      the lines on the pipes
+//! passthrough  libfuse's example over tmpfs         program    the programs of a contender
+//! kernel       tmpfs, ext4, xfs                     worker     the process of a program
+//! namespace    mounts that no other process sees    costs      system call, cache line, wake-up
+//! busy         load on all processors               report     the result as text
+//! ```
+//!
+//! A new contender has a [`Contender`] of its own and a place in [`set_up`].
+
+mod busy;
+mod contender;
+mod costs;
+mod fuse;
+mod kernel;
+mod namespace;
+mod operation;
+mod order;
+mod passthrough;
+mod program;
+mod report;
+mod worker;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::BenchError;
+use crate::ground::{Interruption, Scratch};
+use crate::machine::Machine;
+use crate::process;
+use crate::sample::{Spread, geometric_mean, median_ratio};
+use busy::Load;
+use contender::Contender;
+pub use contender::ContenderName;
+pub use costs::Costs;
+use fuse::WarrenMount;
+use kernel::KernelMount;
+use operation::Comparison;
+pub use operation::Operation;
+use passthrough::Passthrough;
+use program::Programs;
+
+/// Rounds that are not counted.
+const ROUNDS_BEFORE: u32 = 2;
+
+/// The part of the rounds that are repeated with all processors busy, where each takes longer.
+const BUSY_PART: u32 = 5;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MicroOptions {
+    /// The directory of the mount points and of the files under loop devices.
+    pub directory: PathBuf,
+    pub rounds: u32,
+    /// Calls of a batch. Of short operations it has a multiple, of long ones a part.
+    pub calls: u32,
+    pub operations: Vec<Operation>,
+    pub contenders: Vec<ContenderName>,
+    /// Measure with all processors busy, too.
+    pub busy: bool,
+}
+
+impl Default for MicroOptions {
+    fn default() -> Self {
+        Self {
+            directory: std::env::temp_dir(),
+            rounds: 50,
+            calls: 100,
+            operations: Operation::ALL.to_vec(),
+            contenders: ContenderName::ALL.to_vec(),
+            busy: false,
+        }
+    }
+}
+
+/// The result. Its `Display` is the report as text.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MicroReport {
+    pub machine: Machine,
+    pub rounds: u32,
+    pub calls: u32,
+    /// Contenders that this machine does not have, each with the reason.
+    pub left_out: Vec<String>,
+    pub idle: Table,
+    /// With all processors busy.
+    pub busy: Option<Table>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Table {
+    pub rounds: u32,
+    pub costs: Costs,
+    pub operations: Vec<Measured>,
+    /// Of the operations that do not sync. Empty if there is no reference.
+    pub means: Vec<Mean>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    pub operation: Operation,
+    /// It waits for the device, and is compared with ext4.
+    pub syncs: bool,
+    pub contenders: Vec<Speed>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Speed {
+    pub name: ContenderName,
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// Times the reference's time, if the reference was measured.
+    pub ratio: Option<f64>,
+}
+
+/// The geometric mean of a contender's ratios.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Mean {
+    pub name: ContenderName,
+    pub ratio: f64,
+}
+
+/// Runs a role of the benchmark's processes to its end if `arguments` (without the program's name)
+/// name one.
+pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+    let (role, rest) = arguments.split_first()?;
+    match role.to_str()? {
+        worker::ROLE => Some(worker::main(rest)),
+        fuse::ROLE => Some(fuse::main(rest)),
+        busy::ROLE => Some(busy::main(rest)),
+        process::ROLE_TIED => Some(process::become_tied(rest)),
+        _ => None,
+    }
+}
+
+/// Measures. The calling program must hand the roles of processes to [`warren_runtime::dispatch`],
+/// [`warren_fuse::dispatch`] and [`dispatch`].
+pub fn run(options: &MicroOptions) -> Result<MicroReport, BenchError> {
+    let interruption = Interruption::watch()?;
+    // A thread of its own, because it cannot leave the mount namespace again.
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| measure(options, &interruption));
+        measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroReport, BenchError> {
+    let parent = &options.directory;
+    // Other processes of the benchmark have other working directories.
+    let parent = parent
+        .canonicalize()
+        .map_err(|source| BenchError::Directory { path: parent.clone(), source })?;
+    namespace::enter()?;
+    warren_runtime::raise_descriptor_limit();
+    let scratch = Scratch::new(&parent)?;
+    let mut left_out = Vec::new();
+    let mut entrants = Vec::new();
+    for &name in &options.contenders {
+        interruption.check()?;
+        match set_up(name, scratch.path(), interruption) {
+            Ok(contender) => {
+                let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
+                entrants.push(Entrant { programs, contender });
+            }
+            Err(BenchError::Unavailable(why)) if name != ContenderName::Fuse => left_out.push(why),
+            Err(error) => return Err(error),
+        }
+    }
+    let idle = measure_table(&mut entrants, options, options.rounds, interruption)?;
+    let busy = if options.busy {
+        let _load = Load::start()?;
+        let rounds = options.rounds.div_ceil(BUSY_PART);
+        Some(measure_table(&mut entrants, options, rounds, interruption)?)
+    } else {
+        None
+    };
+    let (rounds, calls) = (options.rounds, options.calls);
+    Ok(MicroReport { machine: Machine::here(), rounds, calls, left_out, idle, busy })
+}
+
+/// A contender and the programs on it, which end first.
+struct Entrant {
+    programs: Programs,
+    contender: Box<dyn Contender>,
+}
+
+/// Makes a contender under a directory of the benchmark's own.
+fn set_up(
+    name: ContenderName,
+    scratch: &Path,
+    interruption: &Interruption,
+) -> Result<Box<dyn Contender>, BenchError> {
+    let at = scratch.join(name.name());
+    Ok(match name {
+        ContenderName::Fuse => Box::new(WarrenMount::new(scratch, at)?),
+        ContenderName::PassthroughLl => Box::new(Passthrough::new(scratch, at, interruption)?),
+        ContenderName::Tmpfs => Box::new(KernelMount::tmpfs(at)?),
+        ContenderName::Ext4 => Box::new(KernelMount::ext4(scratch, at)?),
+        ContenderName::Xfs => Box::new(KernelMount::xfs(scratch, at)?),
+    })
+}
+
+fn measure_table(
+    entrants: &mut [Entrant],
+    options: &MicroOptions,
+    rounds: u32,
+    interruption: &Interruption,
+) -> Result<Table, BenchError> {
+    let mut costs = costs::Measured::default();
+    let mut batches = vec![vec![Vec::new(); entrants.len()]; options.operations.len()];
+    for round in 0..ROUNDS_BEFORE + rounds {
+        interruption.check()?;
+        let counts = round >= ROUNDS_BEFORE;
+        if counts {
+            costs.measure(interruption)?;
+        }
+        for (&operation, batches) in options.operations.iter().zip(&mut batches) {
+            for turn in 0..entrants.len() {
+                // Another one begins in each round, so that no contender always follows the same.
+                let at = (turn + round as usize) % entrants.len();
+                let ns = entrants[at].programs.batch(operation, options.calls, interruption)?;
+                if counts {
+                    batches[at].push(ns);
+                }
+            }
+        }
+    }
+    let names: Vec<ContenderName> = entrants.iter().map(|it| it.contender.name()).collect();
+    let compare =
+        |(operation, batches): (&Operation, &Vec<Vec<f64>>)| compare(*operation, &names, batches);
+    let operations: Vec<Measured> = options.operations.iter().zip(&batches).map(compare).collect();
+    let means = means(&names, &operations);
+    Ok(Table { rounds, costs: costs.costs(), operations, means })
+}
+
+/// `batches` are those of the contenders, in order.
+fn compare(operation: Operation, names: &[ContenderName], batches: &[Vec<f64>]) -> Measured {
+    let syncs = operation.comparison() == Comparison::Device;
+    let reference = if syncs { ContenderName::Ext4 } else { ContenderName::Tmpfs };
+    let reference = names.iter().position(|name| *name == reference).map(|at| &batches[at]);
+    let speed = |(&name, batches): (&ContenderName, &Vec<f64>)| Speed {
+        name,
+        spread: Spread::of(batches),
+        ratio: reference.map(|reference| median_ratio(batches, reference)),
+    };
+    let contenders = names.iter().zip(batches).map(speed).collect();
+    Measured { operation, syncs, contenders }
+}
+
+fn means(names: &[ContenderName], operations: &[Measured]) -> Vec<Mean> {
+    let mean = |(at, &name): (usize, &ContenderName)| {
+        let compared =
+            operations.iter().filter(|it| it.operation.comparison() == Comparison::Memory);
+        let ratios: Vec<f64> = compared.filter_map(|it| it.contenders[at].ratio).collect();
+        Some(Mean { name, ratio: geometric_mean(&ratios)? })
+    };
+    names.iter().enumerate().filter_map(mean).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [ContenderName; 3] =
+        [ContenderName::Fuse, ContenderName::Tmpfs, ContenderName::Ext4];
+
+    fn ratios(measured: &Measured) -> Vec<Option<f64>> {
+        measured.contenders.iter().map(|speed| speed.ratio).collect()
+    }
+
+    #[test]
+    fn syncs_are_compared_with_ext4_and_are_not_in_the_mean() {
+        let batches = [vec![8.0, 16.0], vec![2.0, 4.0], vec![4.0, 8.0]];
+        let stat = compare(Operation::Stat, &NAMES, &batches);
+        assert_eq!(ratios(&stat), [Some(4.0), Some(1.0), Some(2.0)]);
+        let sync = compare(Operation::AppendFsync, &NAMES, &batches);
+        assert_eq!(ratios(&sync), [Some(2.0), Some(0.5), Some(1.0)]);
+        let start = compare(Operation::Start, &NAMES, &[vec![9.0], vec![1.0], vec![1.0]]);
+        let means = means(&NAMES, &[stat, sync, start]);
+        let means: Vec<f64> = means.iter().map(|mean| mean.ratio).collect();
+        assert_eq!(means, [4.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn without_a_reference_there_is_no_ratio() {
+        let measured = compare(Operation::Stat, &NAMES[..1], &[vec![8.0]]);
+        assert_eq!(ratios(&measured), [None]);
+        assert!(means(&NAMES[..1], &[measured]).is_empty());
+    }
+}

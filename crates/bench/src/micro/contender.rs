@@ -1,0 +1,89 @@
+//! The interface of the compared file systems.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process;
+
+/// The contenders, in the order of the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ContenderName {
+    /// Warren, mounted.
+    #[serde(rename = "fuse")]
+    Fuse,
+    /// The example of libfuse, with write-back and long time-outs, over tmpfs.
+    #[serde(rename = "passthrough_ll")]
+    PassthroughLl,
+    #[serde(rename = "tmpfs")]
+    Tmpfs,
+    #[serde(rename = "ext4")]
+    Ext4,
+    #[serde(rename = "xfs")]
+    Xfs,
+}
+
+/// A file system at a path. It is unmounted, and its processes end, when it is dropped.
+pub(super) trait Contender {
+    fn name(&self) -> ContenderName;
+
+    /// The directory under which programs make their files.
+    fn directory(&self) -> &Path;
+
+    /// The command that starts a program on it, so far without arguments. A contender that needs
+    /// more than a path (a library in the program) adds it here.
+    fn program(&self) -> Command {
+        process::this_program()
+    }
+}
+
+impl ContenderName {
+    pub const ALL: [Self; 5] =
+        [Self::Fuse, Self::PassthroughLl, Self::Tmpfs, Self::Ext4, Self::Xfs];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fuse => "fuse",
+            Self::PassthroughLl => "passthrough_ll",
+            Self::Tmpfs => "tmpfs",
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
+impl fmt::Display for ContenderName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ContenderName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|contender| contender.name() == name);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("no contender has this name; take some of {names}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_contender_has_one_name_in_every_form() {
+        for contender in ContenderName::ALL {
+            assert_eq!(contender.name().parse(), Ok(contender));
+            let json = serde_json::to_string(&contender).expect("JSON");
+            assert_eq!(json, format!("\"{contender}\""));
+        }
+        assert!("nfs".parse::<ContenderName>().is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! Warren through FUSE: a pool on a loop device, a fleet of one cell, and a mount keeper as `warren
+//! mount` starts it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+
+use rustix::process::Signal;
+use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
+use warren_log::Target;
+use warren_runtime::{Admission, ConnectOptions};
+
+use super::contender::{Contender, ContenderName};
+use super::namespace::Mounted;
+use crate::error::{BenchError, system};
+use crate::ground::Ground;
+use crate::medium::Device;
+use crate::process::{Served, this_program};
+
+/// The role of the mount keeper. Its arguments are the pool and the directory. It writes an empty
+/// line when the mount is served, or the error.
+pub(super) const ROLE: &str = "__bench-mount";
+
+/// The fields are dropped in order.
+pub(super) struct WarrenMount {
+    _keeper: Served,
+    /// If the keeper could not unmount it.
+    mounted: Mounted,
+    _ground: Ground,
+    _device: Device,
+}
+
+impl WarrenMount {
+    pub(super) fn new(parent: &Path, at: PathBuf) -> Result<Self, BenchError> {
+        let device = Device::for_pool(parent)?;
+        let ground = Ground::on_device(&device.path(), 1)?;
+        std::fs::create_dir(&at).map_err(system(&format!("make {}", at.display())))?;
+        let mut command = this_program();
+        command.arg(ROLE).arg(ground.pool()).arg(&at);
+        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut keeper = Served::start(&mut command).map_err(system("start a mount keeper"))?;
+        let mut line = String::new();
+        if let Some(stdout) = keeper.child().stdout.take() {
+            let read = BufReader::new(stdout).read_line(&mut line);
+            read.map_err(system("read from the mount keeper"))?;
+        }
+        match line.as_str() {
+            "\n" => Ok(Self {
+                _keeper: keeper,
+                mounted: Mounted::by_other(at),
+                _ground: ground,
+                _device: device,
+            }),
+            "" => {
+                let why = format!("{}: the mount keeper ended at once; try again", at.display());
+                Err(BenchError::Unavailable(why))
+            }
+            line => Err(BenchError::Unavailable(line.trim_end().to_owned())),
+        }
+    }
+}
+
+impl Contender for WarrenMount {
+    fn name(&self) -> ContenderName {
+        ContenderName::Fuse
+    }
+
+    fn directory(&self) -> &Path {
+        self.mounted.at()
+    }
+}
+
+/// The main function of the mount keeper.
+pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+    let [pool, directory] = arguments else { return ExitCode::FAILURE };
+    match keep(pool, Path::new(directory)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => {
+            // It fails if the benchmark has ended.
+            let _unread = writeln!(std::io::stdout(), "{}", warren_log::escaped(&line));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keep(pool: &OsStr, directory: &Path) -> Result<(), String> {
+    warren_runtime::process::close_inherited();
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|os| format!("{}: cannot start its mount keeper: {os}", directory.display()))?;
+    let _named = rustix::thread::set_name(c"warren-mount");
+    let ready = std::io::stdout().as_fd().try_clone_to_owned().ok();
+    warren_runtime::raise_descriptor_limit();
+    let options = ConnectOptions { front: true, ..ConnectOptions::default() };
+    let admission = Admission::ask_mounted(Path::new(pool), &options, directory)
+        .map_err(|error| error.to_string())?;
+    let config = MountConfig {
+        mount: MountOptions::new(&pool.to_string_lossy()),
+        front: FrontOptions::default(),
+        log: Target::default(),
+    };
+    keep_mount(admission, directory, &config, ready).map_err(|error| error.to_string())
+}

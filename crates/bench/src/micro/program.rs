@@ -1,0 +1,143 @@
+//! A measured program, as the benchmark sees it.
+
+use std::io::{Read, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use warren_base::Errno;
+
+use super::contender::{Contender, ContenderName};
+use super::operation::Operation;
+use super::order::{Order, Phase, Reply};
+use super::worker;
+use crate::error::{BenchError, system};
+use crate::ground::Interruption;
+use crate::process::Served;
+
+/// Programs of a contender: as many as execute a shared operation at once.
+pub(super) const PROGRAMS: u32 = 2;
+
+/// How often a signal is looked for while a program works.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long after the order two programs start together.
+const START_DELAY_NS: u64 = 1_000_000;
+
+/// Reply lines are short.
+const LINE_MAX: usize = 64;
+
+/// The programs on one contender.
+pub(super) struct Programs {
+    contender: ContenderName,
+    programs: Vec<Program>,
+}
+
+/// The streams are closed before the process is ended.
+struct Program {
+    orders: ChildStdin,
+    replies: ChildStdout,
+    _process: Served,
+}
+
+impl Programs {
+    /// Starts them. Each has names for batches of operations of which `calls` are asked for.
+    pub(super) fn start(
+        on: &dyn Contender,
+        calls: u32,
+        interruption: &Interruption,
+    ) -> Result<Self, BenchError> {
+        let start = |number| Program::start(on, number, calls);
+        let programs = (0..PROGRAMS).map(start).collect::<Result<_, _>>()?;
+        let mut started = Self { contender: on.name(), programs };
+        for at in 0..started.programs.len() {
+            started.receive(at, "prepare", interruption)?;
+        }
+        Ok(started)
+    }
+
+    /// Executes a batch, and returns the nanoseconds of a call.
+    pub(super) fn batch(
+        &mut self,
+        operation: Operation,
+        calls: u32,
+        interruption: &Interruption,
+    ) -> Result<f64, BenchError> {
+        let calls = operation.batch(calls);
+        let mut phase = |phase, delay_ns| {
+            let start_ns = if delay_ns == 0 { 0 } else { worker::now_ns() + delay_ns };
+            self.perform(Order { phase, operation, calls, start_ns }, interruption)
+        };
+        phase(Phase::Prepare, 0)?;
+        let ns = phase(Phase::Run, if operation.is_shared() { START_DELAY_NS } else { 0 })?;
+        phase(Phase::Clear, 0)?;
+        Ok(ns / f64::from(calls))
+    }
+
+    /// Returns the mean of the times of all programs that take part.
+    fn perform(&mut self, order: Order, interruption: &Interruption) -> Result<f64, BenchError> {
+        let count = if order.operation.is_shared() { self.programs.len() } else { 1 };
+        for program in &mut self.programs[..count] {
+            // A program that has ended is noticed by its missing reply.
+            let _ended = writeln!(program.orders, "{order}");
+        }
+        let mut sum = 0;
+        for at in 0..count {
+            sum += self.receive(at, order.operation.name(), interruption)?;
+        }
+        Ok(sum as f64 / count as f64)
+    }
+
+    fn receive(
+        &mut self,
+        at: usize,
+        call: &'static str,
+        interruption: &Interruption,
+    ) -> Result<u64, BenchError> {
+        match self.programs[at].receive(interruption)? {
+            Some(Reply::Done(ns)) => Ok(ns),
+            Some(Reply::Failed(number)) => {
+                let errno = Errno::from_raw(number).unwrap_or(Errno::EIO);
+                Err(BenchError::call(self.contender.name(), call, errno))
+            }
+            None => {
+                let contender = self.contender;
+                let why = format!("{contender}: the measured program ended during {call}");
+                Err(BenchError::Unavailable(why))
+            }
+        }
+    }
+}
+
+impl Program {
+    fn start(on: &dyn Contender, number: u32, calls: u32) -> Result<Self, BenchError> {
+        let mut command = on.program();
+        command.arg(worker::ROLE).arg(on.directory()).arg(number.to_string());
+        command.arg(calls.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Served::start(&mut command).map_err(system("start a program"))?;
+        let child = process.child();
+        let (orders, replies) = (child.stdin.take(), child.stdout.take());
+        let (orders, replies) = orders.zip(replies).expect("both are pipes");
+        Ok(Self { orders, replies, _process: process })
+    }
+
+    /// The next reply. `None` if the program has ended, or replies something else.
+    fn receive(&mut self, interruption: &Interruption) -> Result<Option<Reply>, BenchError> {
+        let timeout = Timespec::try_from(LOOK_EVERY).ok();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") && line.len() < LINE_MAX {
+            interruption.check()?;
+            let mut readable = [PollFd::new(&self.replies, PollFlags::IN)];
+            if !matches!(poll(&mut readable, timeout.as_ref()), Ok(ready) if ready > 0) {
+                continue;
+            }
+            let mut bytes = [0; LINE_MAX];
+            match self.replies.read(&mut bytes) {
+                Ok(0) => return interruption.check().map(|()| None),
+                Ok(read) => line.extend(&bytes[..read]),
+                Err(error) => return Err(system("read from a program")(error)),
+            }
+        }
+        Ok(String::from_utf8_lossy(&line).parse().ok())
+    }
+}
