@@ -167,14 +167,16 @@ fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroR
     let scratch = Scratch::new(&parent)?;
     let mut left_out = Vec::new();
     let mut entrants = Vec::new();
-    for &name in &options.contenders {
+    for name in ContenderName::ALL.into_iter().filter(|name| options.contenders.contains(name)) {
         interruption.check()?;
         match set_up(name, scratch.path(), interruption) {
             Ok(contender) => {
                 let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
                 entrants.push(Entrant { programs, contender });
             }
-            Err(BenchError::Unavailable(why)) if name != ContenderName::Fuse => left_out.push(why),
+            Err(BenchError::Unavailable(why)) if name != ContenderName::Fuse => {
+                left_out.push(format!("{name}: {why}"));
+            }
             Err(error) => return Err(error),
         }
     }

@@ -50,9 +50,7 @@ impl Mounted {
         };
         match mounted() {
             Ok(()) => Ok(Self { at }),
-            Err(Errno::NODEV) => {
-                Err(BenchError::Unavailable(format!("{kind}: this kernel does not have it")))
-            }
+            Err(Errno::NODEV) => Err(BenchError::Unavailable(format!("this kernel has no {kind}"))),
             Err(os) => Err(system(&format!("mount {kind} on {}", at.display()))(os)),
         }
     }

@@ -2,6 +2,7 @@
 //! is looked up twice. It is built for the benchmark from the source that Debian's libfuse3-dev
 //! brings.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -47,14 +48,17 @@ impl Passthrough {
         let options = format!("writeback,source={source},cache=always,timeout=3600");
         let mut command = this_program();
         command.arg(ROLE_TIED).arg(program).args(["-f", "-o", &options]).arg(&at);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let output = scratch.join("passthrough_ll.output");
+        let messages = File::create(&output).map_err(system("make a file for messages"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
         let mut process = Served::start(&mut command).map_err(system("start passthrough_ll"))?;
         let deadline = Instant::now() + MOUNT_TIMEOUT;
         while rustix::fs::statfs(&at).map_or(true, |found| found.f_type != FUSE_MAGIC) {
             interruption.check()?;
             if process.has_ended() || Instant::now() >= deadline {
-                let why = "passthrough_ll: it did not mount; see its message above";
-                return Err(BenchError::Unavailable(why.to_owned()));
+                let messages = std::fs::read_to_string(&output).unwrap_or_default();
+                let last = messages.lines().last().unwrap_or("it gave no reason");
+                return Err(BenchError::Unavailable(format!("it did not mount: {last}")));
             }
             std::thread::sleep(MOUNT_POLL);
         }
