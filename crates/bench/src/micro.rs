@@ -14,7 +14,8 @@
 //! passthrough  libfuse's example over tmpfs         program    the programs of a contender
 //! kernel       tmpfs, ext4, xfs                     worker     the process of a program
 //! namespace    mounts that no other process sees    costs      system call, cache line, wake-up
-//! busy         load on all processors               report     the result as text
+//! busy         load on all processors               traffic    requests and sleeps of a call
+//!                                                   report     the result as text
 //! ```
 //!
 //! A new contender has a [`Contender`] of its own and a place in [`set_up`].
@@ -30,6 +31,7 @@ mod order;
 mod passthrough;
 mod program;
 mod report;
+mod traffic;
 mod worker;
 
 use std::ffi::OsString;
@@ -53,6 +55,7 @@ use operation::Comparison;
 pub use operation::Operation;
 use passthrough::Passthrough;
 use program::Programs;
+pub use traffic::TrafficPerCall;
 
 /// Rounds that are not counted.
 const ROUNDS_BEFORE: u32 = 2;
@@ -95,8 +98,18 @@ pub struct MicroReport {
     /// Contenders that this machine does not have, each with the reason.
     pub left_out: Vec<String>,
     pub idle: Table,
+    /// Of Warren's processes, by operation; from one batch of each that is not timed.
+    pub traffic: Vec<OperationTraffic>,
     /// With all processors busy.
     pub busy: Option<Table>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OperationTraffic {
+    pub operation: Operation,
+    pub contender: ContenderName,
+    #[serde(flatten)]
+    pub per_call: TrafficPerCall,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -181,6 +194,7 @@ fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroR
         }
     }
     let idle = measure_table(&mut entrants, options, options.rounds, interruption)?;
+    let traffic = count_traffic(&mut entrants, options, interruption)?;
     let busy = if options.busy {
         let _load = Load::start()?;
         let rounds = options.rounds.div_ceil(BUSY_PART);
@@ -189,7 +203,7 @@ fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroR
         None
     };
     let (rounds, calls) = (options.rounds, options.calls);
-    Ok(MicroReport { machine: Machine::here(), rounds, calls, left_out, idle, busy })
+    Ok(MicroReport { machine: Machine::here(), rounds, calls, left_out, idle, traffic, busy })
 }
 
 /// A contender and the programs on it, which end first.
@@ -245,6 +259,27 @@ fn measure_table(
     let operations: Vec<Measured> = options.operations.iter().zip(&batches).map(compare).collect();
     let means = means(&names, &operations);
     Ok(Table { rounds, costs: costs.costs(), operations, means })
+}
+
+fn count_traffic(
+    entrants: &mut [Entrant],
+    options: &MicroOptions,
+    interruption: &Interruption,
+) -> Result<Vec<OperationTraffic>, BenchError> {
+    let mut counted = Vec::new();
+    for entrant in entrants {
+        let (contender, name) = (entrant.contender.as_ref(), entrant.contender.name());
+        for &operation in &options.operations {
+            interruption.check()?;
+            let programs = &mut entrant.programs;
+            if let Some(per_call) =
+                programs.count(contender, operation, options.calls, interruption)?
+            {
+                counted.push(OperationTraffic { operation, contender: name, per_call });
+            }
+        }
+    }
+    Ok(counted)
 }
 
 /// `batches` are those of the contenders, in order.

@@ -63,6 +63,14 @@ fn everything_is_measured(options: &MicroOptions) {
         let tmpfs = table.means.iter().find(|mean| mean.name == ContenderName::Tmpfs);
         assert!(tmpfs.is_some_and(|mean| (mean.ratio - 1.0).abs() < 1e-9));
     }
+    let traffic = |operation: Operation| {
+        let counted = report.traffic.iter().find(|it| it.operation == operation);
+        counted.expect("Warren's processes are known").per_call.requests
+    };
+    assert_eq!(report.traffic.len(), Operation::ALL.len());
+    assert!(traffic(Operation::Fstat) < 0.5, "the kernel has the attributes");
+    assert!(traffic(Operation::Create) >= 1.0);
+    assert!(traffic(Operation::CreateShared) >= 1.0);
     let json = serde_json::to_string(&report).expect("JSON");
     let back: MicroReport = serde_json::from_str(&json).expect("the same JSON");
     assert_eq!(back.idle.operations.len(), Operation::ALL.len());

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::traffic::Traffic;
+use crate::error::BenchError;
 use crate::process;
 
 /// The contenders, in the order of the report.
@@ -37,6 +39,12 @@ pub(super) trait Contender {
     /// more than a path (a library in the program) adds it here.
     fn program(&self) -> Command {
         process::this_program()
+    }
+
+    /// Counts of the processes that serve it, when they have done what they were asked. `None` if
+    /// it has none, or none that are known.
+    fn traffic(&self) -> Result<Option<Traffic>, BenchError> {
+        Ok(None)
     }
 }
 

@@ -14,6 +14,7 @@ use warren_runtime::{Admission, ConnectOptions};
 
 use super::contender::{Contender, ContenderName};
 use super::namespace::Mounted;
+use super::traffic::{Traffic, settled};
 use crate::error::{BenchError, system};
 use crate::ground::Ground;
 use crate::medium::Device;
@@ -25,10 +26,10 @@ pub(super) const ROLE: &str = "__bench-mount";
 
 /// The fields are dropped in order.
 pub(super) struct WarrenMount {
-    _keeper: Served,
+    keeper: Served,
     /// If the keeper could not unmount it.
     mounted: Mounted,
-    _ground: Ground,
+    ground: Ground,
     _device: Device,
 }
 
@@ -47,12 +48,7 @@ impl WarrenMount {
             read.map_err(system("read from the mount keeper"))?;
         }
         match line.as_str() {
-            "\n" => Ok(Self {
-                _keeper: keeper,
-                mounted: Mounted::by_other(at),
-                _ground: ground,
-                _device: device,
-            }),
+            "\n" => Ok(Self { keeper, mounted: Mounted::by_other(at), ground, _device: device }),
             "" => {
                 let why = format!("{}: the mount keeper ended at once; try again", at.display());
                 Err(BenchError::Unavailable(why))
@@ -69,6 +65,10 @@ impl Contender for WarrenMount {
 
     fn directory(&self) -> &Path {
         self.mounted.at()
+    }
+
+    fn traffic(&self) -> Result<Option<Traffic>, BenchError> {
+        settled(|| Traffic::of(self.ground.pool(), self.keeper.id())).map(Some)
     }
 }
 

@@ -10,6 +10,7 @@ use warren_base::Errno;
 use super::contender::{Contender, ContenderName};
 use super::operation::Operation;
 use super::order::{Order, Phase, Reply};
+use super::traffic::TrafficPerCall;
 use super::worker;
 use crate::error::{BenchError, system};
 use crate::ground::Interruption;
@@ -64,19 +65,51 @@ impl Programs {
         interruption: &Interruption,
     ) -> Result<f64, BenchError> {
         let calls = operation.batch(calls);
-        let mut phase = |phase, delay_ns| {
-            let start_ns = if delay_ns == 0 { 0 } else { worker::now_ns() + delay_ns };
-            self.perform(Order { phase, operation, calls, start_ns }, interruption)
-        };
-        phase(Phase::Prepare, 0)?;
-        let ns = phase(Phase::Run, if operation.is_shared() { START_DELAY_NS } else { 0 })?;
-        phase(Phase::Clear, 0)?;
+        self.phase(Phase::Prepare, operation, calls, interruption)?;
+        let ns = self.phase(Phase::Run, operation, calls, interruption)?;
+        self.phase(Phase::Clear, operation, calls, interruption)?;
         Ok(ns / f64::from(calls))
+    }
+
+    /// Executes a batch, and returns what a call made the contender's processes do. `None` if that
+    /// is not known of the contender.
+    pub(super) fn count(
+        &mut self,
+        on: &dyn Contender,
+        operation: Operation,
+        calls: u32,
+        interruption: &Interruption,
+    ) -> Result<Option<TrafficPerCall>, BenchError> {
+        let calls = operation.batch(calls);
+        self.phase(Phase::Prepare, operation, calls, interruption)?;
+        let before = on.traffic()?;
+        self.phase(Phase::Run, operation, calls, interruption)?;
+        let after = on.traffic()?;
+        self.phase(Phase::Clear, operation, calls, interruption)?;
+        let calls = calls * self.taking_part(operation) as u32;
+        Ok(after.zip(before).map(|(after, before)| after.per_call(before, calls)))
+    }
+
+    fn phase(
+        &mut self,
+        phase: Phase,
+        operation: Operation,
+        calls: u32,
+        interruption: &Interruption,
+    ) -> Result<f64, BenchError> {
+        let starts_together = phase == Phase::Run && operation.is_shared();
+        let start_ns = if starts_together { worker::now_ns() + START_DELAY_NS } else { 0 };
+        self.perform(Order { phase, operation, calls, start_ns }, interruption)
+    }
+
+    /// The number of programs that execute it at once.
+    fn taking_part(&self, operation: Operation) -> usize {
+        if operation.is_shared() { self.programs.len() } else { 1 }
     }
 
     /// Returns the mean of the times of all programs that take part.
     fn perform(&mut self, order: Order, interruption: &Interruption) -> Result<f64, BenchError> {
-        let count = if order.operation.is_shared() { self.programs.len() } else { 1 };
+        let count = self.taking_part(order.operation);
         for program in &mut self.programs[..count] {
             // A program that has ended is noticed by its missing reply.
             let _ended = writeln!(program.orders, "{order}");

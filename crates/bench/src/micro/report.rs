@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::costs::Costs;
 use super::operation::Operation;
-use super::{Measured, MicroReport, Speed, Table};
+use super::{Measured, MicroReport, OperationTraffic, Speed, Table};
 use crate::sample::Spread;
 
 /// Columns of the names of operations and of each contender.
@@ -25,6 +25,7 @@ impl fmt::Display for MicroReport {
             writeln!(f, "left out: {line}")?;
         }
         show(f, &self.idle)?;
+        show_traffic(f, &self.traffic)?;
         if let Some(busy) = &self.busy {
             writeln!(f, "\nWith a computing process on each processor, {} rounds", busy.rounds)?;
             show(f, busy)?;
@@ -56,6 +57,20 @@ fn show(f: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
         row(f, measured, |speed| range(&speed.spread))?;
     }
     show_starts(f, table)
+}
+
+fn show_traffic(f: &mut fmt::Formatter<'_>, traffic: &[OperationTraffic]) -> fmt::Result {
+    if traffic.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\nrequests to cells, and sleeps of threads of cells and front, a call")?;
+    writeln!(f, "{:NAME$}{:>COLUMN$}{:>COLUMN$}{:>COLUMN$}", "", "", "requests", "sleeps")?;
+    for OperationTraffic { operation, contender, per_call } in traffic {
+        let (name, requests) = (operation.description(), format!("{:.2}", per_call.requests));
+        let sleeps = format!("{:.2}", per_call.sleeps);
+        writeln!(f, "{name:<NAME$}{contender:>COLUMN$}{requests:>COLUMN$}{sleeps:>COLUMN$}")?;
+    }
+    Ok(())
 }
 
 fn show_costs(f: &mut fmt::Formatter<'_>, costs: &Costs) -> fmt::Result {
