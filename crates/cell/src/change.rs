@@ -54,7 +54,7 @@ pub(crate) fn ready(
     if turn.leases.has_acknowledged() {
         for change in changes {
             for key in leases_of(change).iter().flatten() {
-                free &= recall(&shards[&change.shard()], key, client, turn);
+                free &= recall(shards.own(change.shard()), key, client, turn);
             }
         }
     }

@@ -6,9 +6,11 @@
 //! the same call: a lease word is cleared before the reply that makes the change known.
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, ClientId, Errno, Instant, Lsn, SlotNo, Timestamp};
+use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Instant, Lsn, SlotNo, Timestamp};
 use warren_proto::control::{Order, Report, Suspicion};
-use warren_proto::{Answer, Capability, PeerReply, PeerRequest, Request, RequestHeader, Wire};
+use warren_proto::{
+    Answer, Capability, ChangedDirs, PeerReply, PeerRequest, Request, RequestHeader, Wire,
+};
 
 /// A slot of a client: it holds a request, and receives the reply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -88,6 +90,7 @@ pub enum Effect {
         payload_len: u32,
         /// The capability for the inode that the answer leads to.
         granted: Capability,
+        changed: ChangedDirs,
     },
     /// The slot's request waits for a file lock, without a time limit. Until it is answered it is
     /// no live task, and does not count for its user's share of them.
@@ -196,4 +199,13 @@ pub trait Memory {
 
     /// Stores into lease word `word` of the client, with release order.
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64);
+
+    /// Whether the client has marked the inode as idle: it uses none of the handles of it that it
+    /// has kept. The stores into lease words before this are visible to the client before.
+    fn is_idle(&self, _client: ClientId, _ino: Ino) -> bool {
+        false
+    }
+
+    /// Tells the client that all handles of the inode that it has kept are closed.
+    fn mark_closed(&mut self, _client: ClientId, _ino: Ino) {}
 }

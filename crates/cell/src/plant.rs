@@ -30,6 +30,10 @@ pub enum Plant {
     /// A front's write-back or truncation waits for others' pages although a task waits for its
     /// own.
     WaitForOwnRecall,
+    /// A recall does not end the copies that a front keeps for its kernel.
+    RecallKeepsCopies,
+    /// A cell closes the handles of an idle inode without revoking the lease of its opens.
+    CloseUsed,
     /// Fronts write through their kernels' caches, however many there are.
     CacheTwoWriters,
     /// A truncation does not recall pages.

@@ -7,6 +7,7 @@ use warren_proto::Step;
 use crate::apply::step;
 use crate::budget::{REAP_BATCH, Reservation};
 use crate::frames::pages::forget_pages;
+use crate::inode::open::close_idle;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
@@ -17,14 +18,16 @@ use crate::turn::Turn;
 /// gets an orphan record and is removed later: because it is open (by its last close), or because
 /// it has many records or some are not in memory (by a task of its own).
 pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
-    let is_open = shard.opens.is_open(ino);
     if shard.inode_mut(ino).nlink > 0 {
         return;
     }
-    let belongings = shard.belongings(ino, REAP_BATCH);
     // A replay does not know which inodes are open, and the end is a step of its own.
     let replaying = !turn.readiness.is_recovered();
-    let may_reap = !is_open && !replaying;
+    if !replaying {
+        close_idle(shard, ino, turn);
+    }
+    let belongings = shard.belongings(ino, REAP_BATCH);
+    let may_reap = !shard.opens.is_open(ino) && !replaying;
     let own_room = shard.budget().admit(shard.room(), shard.budget().reap());
     match (belongings, own_room) {
         (Ok(all), Some(mut own_room)) if may_reap && all.len() < REAP_BATCH => {

@@ -13,13 +13,17 @@ use crate::turn::Turn;
 /// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall if
 /// one has to.
 pub(crate) fn recall(
-    shard: &Shard,
+    shard: &mut Shard,
     key: &LeaseKey,
     except: Option<ClientId>,
     turn: &mut Turn<'_>,
 ) -> bool {
     let free = shard.leases.recall(key, except, turn.leases);
     if !free {
+        // A front's own copy ends before that of its kernel, which would get it again otherwise.
+        if !turn.plants(Plant::RecallKeepsCopies) {
+            shard.leases.revoke(key, turn.leases, turn.memory);
+        }
         send_recalls(turn);
     }
     free
@@ -93,7 +97,14 @@ pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
     clients.answer_listeners(|client, lane, (to, seq)| {
         let Some((number, keys)) = leases.take_recall(client, lane) else { return false };
         let (answer, granted) = (Ok(Reply::Recall { number, keys }), Capability::NONE);
-        effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
+        effects.push(Effect::Reply {
+            to,
+            seq,
+            answer,
+            payload_len: 0,
+            granted,
+            changed: Vec::new(),
+        });
         true
     });
 }

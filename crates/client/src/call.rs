@@ -251,7 +251,7 @@ impl Call {
     /// Acts on the result of a walk, which is valid.
     fn conclude(&mut self, end: Result<Goal, Stop>, map: &ShardMap) -> Step {
         match end {
-            Ok(Goal::Answer(reply, granted)) => Step::Done(Answered { answer: Ok(reply), granted }),
+            Ok(Goal::Answer(reply, granted)) => Step::Done(Answered::new(Ok(reply), granted)),
             Ok(Goal::Ask(ask)) => self.send(ask, Purpose::Last, map),
             Ok(Goal::List(dir)) => {
                 self.listed.clear();
@@ -311,7 +311,7 @@ impl Call {
     }
 
     /// Notes an answer and walks on. A failed request fails again when the walk reaches it.
-    fn on_the_way(&mut self, request: Request, Answered { answer, granted }: Answered) -> Step {
+    fn on_the_way(&mut self, request: Request, Answered { answer, granted, .. }: Answered) -> Step {
         match self.answers.note(&request, answer, granted) {
             Ok(()) => {}
             Err(errno @ (Errno::ESTALE | Errno::ENOENT)) => return self.vanished(errno),
@@ -334,7 +334,7 @@ impl Call {
 
     fn last(&mut self, map: &ShardMap, ask: Ask, answered: Answered) -> Step {
         let Ask { request, capabilities } = ask;
-        let Answered { answer, granted } = answered;
+        let Answered { answer, granted, .. } = answered;
         match (request, answer) {
             // A plain request gets the page that it requested.
             (Request::ReadDir { dir, cookie, .. }, Ok(Reply::Listing { parent, entries, end }))
@@ -357,7 +357,7 @@ impl Call {
             }
             (Request::Open { .. }, answer) if self.found.is_some() => self.opened(answer),
             (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
-            (_, answer) => done(Answered { answer, granted }),
+            (_, answer) => done(Answered::new(answer, granted)),
         }
     }
 
@@ -388,7 +388,7 @@ impl Call {
         match typed::Open::reply(answer) {
             Ok(opened) => {
                 let answer = Ok(Reply::Created { entry, opened: Some(Box::new(opened)) });
-                Step::Done(Answered { answer, granted })
+                Step::Done(Answered::new(answer, granted))
             }
             Err(errno @ (Errno::ESTALE | Errno::ENOENT)) => self.vanished(errno),
             Err(errno) => fail(errno),
@@ -420,7 +420,7 @@ impl Call {
         if end {
             let entries = std::mem::take(&mut self.listed);
             let answer = Ok(Reply::Listing { parent: parent.ino, entries, end });
-            return Step::Done(Answered { answer, granted: parent.capability });
+            return Step::Done(Answered::new(answer, parent.capability));
         }
         if next <= cookie {
             return fail(Errno::EPROTO);

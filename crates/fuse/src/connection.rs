@@ -5,8 +5,8 @@
 
 mod runtime;
 
-use warren_base::{CellId, Errno, SlotNo};
-use warren_proto::{Answer, Request};
+use warren_base::{CellId, Errno, Ino, SlotNo};
+use warren_proto::{Answer, Attr, Lease, Request};
 
 /// One slot of a connection: at most one request is in flight in it.
 pub trait FleetSlot: Send {
@@ -24,6 +24,12 @@ pub trait FleetSlot: Send {
     fn payload_in(&self) -> &[u8];
 
     fn number(&self) -> SlotNo;
+
+    /// What the last reply says of the directories that its request has changed.
+    fn changed(&self) -> &[(Attr, Lease)];
+
+    /// The cell that gave the last answer.
+    fn last_cell(&self) -> Option<CellId>;
 
     /// The sequence number of the last request that was sent from this slot.
     fn last_seq(&self) -> u32;
@@ -47,6 +53,19 @@ pub trait FleetConnection: Send + Sync {
     fn slots(&self) -> usize;
 
     fn cells(&self) -> Vec<CellId>;
+
+    /// The current value of a cell's lease word.
+    fn load_word(&self, cell: CellId, word: u32) -> u64;
+
+    /// Marks the inode as idle: a cell may close the handles of it that were kept. Returns the
+    /// inode that was marked in its place, if there was one. One thread at a time marks inodes.
+    fn mark_idle(&self, ino: Ino) -> Option<Ino>;
+
+    /// Removes the mark.
+    fn mark_used(&self, ino: Ino);
+
+    /// Whether the cell has closed all handles of the inode that were kept.
+    fn is_closed(&self, cell: CellId, ino: Ino) -> bool;
 
     /// The sequence number of the request that is in flight in `slot`, for a `Cancel`.
     fn in_flight(&self, slot: SlotNo) -> Option<u32>;

@@ -1,9 +1,8 @@
 //! The translation of a kernel request into requests to cells, and of their answers into a reply.
 //!
-//! The front keeps no file-system state: a FUSE node number is the inode number, and a file handle
-//! is the number of the open-file object. It keeps the requests that wait for locks
-//! ([`Interrupts`]), the owners that may hold locks ([`LockOwners`]), and what a successor needs
-//! ([`FrontState`]).
+//! The front keeps no file-system state: a FUSE node number is the inode number. It keeps the files
+//! that the kernel has open ([`OpenFiles`]), the requests that wait for locks ([`Interrupts`]), the
+//! owners that may hold locks ([`LockOwners`]), and what a successor needs ([`FrontState`]).
 //!
 //! The kernel may cache only what is leased: a reply grants [`validity`] for it, and none for
 //! anything else. Recalled leases are served by `recall.rs`.
@@ -25,11 +24,13 @@ use warren_proto::typed::{self, Typed};
 use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
 use crate::connection::{FleetConnection, FleetSlot};
+use crate::dir_copies::DirCopies;
 use crate::front_state::FrontState;
 use crate::interrupt::Interrupts;
 use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
-use crate::reply::{Body, DIRECT_HANDLE, validity};
+use crate::open_files::OpenFiles;
+use crate::reply::{Body, validity};
 
 pub(crate) use deferred::DeferredLock;
 
@@ -72,6 +73,8 @@ pub(crate) struct Front {
     state: Arc<FrontState>,
     options: FrontOptions,
     lock_owners: LockOwners,
+    open_files: OpenFiles,
+    dir_copies: DirCopies,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
     /// The number of requests that wait for a lock in a slot.
@@ -89,9 +92,11 @@ impl Front {
     ) -> Self {
         let drops_names = state.negotiated().is_some_and(|it| it.drops_names);
         Self {
+            open_files: OpenFiles::new(Arc::clone(&fleet), Arc::clone(&state)),
             fleet,
             interrupts: Interrupts::default(),
             options,
+            dir_copies: DirCopies::default(),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
             names_cached: AtomicBool::new(drops_names),
@@ -145,7 +150,7 @@ impl Call<'_> {
             }
             Operation::Destroy => Ok(()),
             Operation::OpenDir => self.open_dir(),
-            Operation::ReleaseDir { open } => self.call(typed::Close { handle: self.handle(open) }),
+            Operation::ReleaseDir { open } => self.release_handle(open),
             Operation::Forget => return Ok(Outcome::NoReply),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
@@ -212,16 +217,21 @@ impl Call<'_> {
         record.begin_step(self.header.unique, self.slot.last_seq());
         let answer = self.slot.call(identity, request, payload_len);
         self.steps = record.end_step(&answer);
+        self.front.dir_copies.keep(self.slot.changed(), self.slot.last_cell());
         answer
     }
 
-    /// The cell's handle for the kernel's handle `open`.
-    const fn handle(&self, open: u64) -> Handle {
-        Handle { ino: self.header.ino, open: open & !DIRECT_HANDLE }
+    /// The cell's handle for the kernel's handle `open`. EBADF if that is none of this inode.
+    fn handle(&self, open: u64) -> Result<Handle, Errno> {
+        let handle = self.front.open_files.handle(open)?;
+        if handle.ino == self.header.ino { Ok(handle) } else { Err(Errno::EBADF) }
     }
 
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
-        self.call(typed::GetAttr { ino })
+        match self.front.dir_copies.get(ino, self.front.fleet()) {
+            Some((attr, lease)) => Ok((attr, Some(lease))),
+            None => self.call(typed::GetAttr { ino }),
+        }
     }
 
     fn get_attr(&mut self) -> Served {
@@ -239,8 +249,8 @@ impl Call<'_> {
     /// A listing needs no handle. But the cell must know that the directory is open, because a
     /// directory that is removed while open is kept until it is closed.
     fn open_dir(&mut self) -> Served {
-        let opened = self.call(typed::Open { ino: self.header.ino, access: AccessMode::READ })?;
-        self.body.open(opened.handle.open);
+        let opened = self.open_shared(AccessMode::READ)?;
+        self.body.open(opened.handle.number);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //!   4096   64 pages one for each slot: the last kernel request that made a change through it
 //! 266240   page     inodes whose pages the kernel must still drop
 //! 270336   1 MiB    owners that may hold record locks: a state word, inode, owner, open file
+//! 1318912  5 MiB    open files and handles: see `open_tables`
 //! ```
 //!
 //! **Exactly once.** The front turns a kernel request into one or more requests to cells. Those
@@ -23,6 +24,8 @@
 //! Every change becomes valid by the store of one word, so that a kill between any two stores
 //! leaves the old or the new state.
 
+mod open_tables;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,8 +36,12 @@ use warren_proto::{Answer, LockOwner, Reply, Wire};
 use warren_shm::{Load, Segment, SegmentError, Store};
 
 use crate::abi;
+use open_tables::OPEN_TABLES_LEN;
+pub(crate) use open_tables::{
+    HANDLES_MAX, HeldHandle, KeptLease, KernelOpen, OPENS_MAX, OpenTables,
+};
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const PAGE: usize = 4096;
 
 const AT_VERSION: usize = 0;
@@ -46,7 +53,8 @@ const OWNERS: usize = DROPS + PAGE;
 const OWNER_ENTRY: usize = 32;
 /// At most so many entries of lock owners; more get ENOLCK.
 const OWNERS_MAX: usize = (1 << 20) / OWNER_ENTRY;
-const LEN: usize = OWNERS + OWNERS_MAX * OWNER_ENTRY;
+const OPENS: usize = OWNERS + OWNERS_MAX * OWNER_ENTRY;
+const LEN: usize = OPENS + OPEN_TABLES_LEN;
 
 /// Offsets within the page of a slot.
 const UNIQUE: usize = 0;
@@ -164,6 +172,11 @@ impl FrontState {
 
     pub(crate) fn set_negotiated(&self, negotiated: Negotiated) {
         self.segment.map().store64(AT_NEGOTIATED, negotiated.pack(), Release);
+    }
+
+    /// The kernel's open files.
+    pub(crate) fn opens(&self) -> OpenTables<'_> {
+        OpenTables { map: self.segment.map(), start: OPENS }
     }
 
     pub(crate) fn record(&self, slot: SlotNo) -> SlotRecord<'_> {

@@ -15,6 +15,7 @@
 mod abi;
 mod channel;
 mod connection;
+mod dir_copies;
 mod front;
 mod front_state;
 mod interrupt;
@@ -24,6 +25,7 @@ mod lock_owners;
 mod message;
 mod mount;
 pub mod mountinfo;
+mod open_files;
 mod pages;
 mod process;
 mod recall;

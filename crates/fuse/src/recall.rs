@@ -86,6 +86,8 @@ pub(crate) fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
                 }
             }
             LeaseKey::Pages(ino) => pages.drop_pages(*ino),
+            // A cell recalls none, because the front checks the word.
+            LeaseKey::Opens(_) => {}
         }
     }
     if names || !unknown.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
 use warren_base::{Ino, Timestamp};
-use warren_proto::{Attr, FileKind, LockSpec, LockType, Opened, StatFs};
+use warren_proto::{Attr, FileKind, Handle, LockSpec, LockType, StatFs};
 
 use crate::abi;
 
@@ -23,6 +23,14 @@ const SECTORS_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 512;
 /// Set in the kernel's handle of a file that bypasses the page cache. The number of an open begins
 /// with a cell's epoch, which never reaches this bit.
 pub(crate) const DIRECT_HANDLE: u64 = 1 << 63;
+
+/// An open file as the kernel names it, and the handle of the cell behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KernelHandle {
+    pub number: u64,
+    pub handle: Handle,
+    pub direct: bool,
+}
 
 /// An entry with its attributes: the reply to `LOOKUP` and to all requests that create.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,13 +169,10 @@ impl Body {
     }
 
     /// `fuse_open_out` of a file. If the file bypasses the page cache, its handle has a mark.
-    pub(crate) fn open_file(&mut self, opened: &Opened) {
-        let keep = if opened.keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 };
-        let (mark, direct) = match opened.direct {
-            true => (DIRECT_HANDLE, abi::FOPEN_DIRECT_IO),
-            false => (0, 0),
-        };
-        self.open_out(opened.handle.open | mark, keep | direct);
+    pub(crate) fn open_file(&mut self, handle: KernelHandle, keep_pages: bool) {
+        let keep = if keep_pages { abi::FOPEN_KEEP_CACHE } else { 0 };
+        let direct = if handle.direct { abi::FOPEN_DIRECT_IO } else { 0 };
+        self.open_out(handle.number, keep | direct);
     }
 
     fn open_out(&mut self, handle: u64, flags: u32) {

@@ -7,12 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warren_base::limits::PAYLOAD_MAX;
-use warren_base::{CellId, Errno, SlotNo};
-use warren_proto::{Answer, Request};
+use warren_base::{CellId, Errno, Ino, SlotNo};
+use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
 use crate::abi;
 use crate::channel::{Channel, Received};
 use crate::connection::{FleetConnection, FleetSlot};
+use crate::front_state::{FrontState, HeldHandle, KernelOpen};
 use crate::message::{HEAD, Head};
 
 pub(crate) type Replied = Result<Vec<u8>, Errno>;
@@ -43,6 +44,16 @@ pub(crate) fn message(opcode: u32, unique: u64, ino: u64, parts: &[&[u8]]) -> Ve
     bytes.extend_from_slice(&[0; 16]);
     bytes.extend_from_slice(&body);
     bytes
+}
+
+/// The state of a front whose kernel has inode 5 open, with 0 as its handle.
+pub(crate) fn state_with_open() -> Arc<FrontState> {
+    let state = FrontState::create().unwrap();
+    let handle = Handle { ino: Ino(5), open: 1 };
+    let access = AccessMode::READ | AccessMode::WRITE;
+    state.opens().set_open(0, KernelOpen { unique: 1, handle: 0, generation: 0 });
+    state.opens().set_held_handle(0, &HeldHandle { handle, access, direct: false, kept: None });
+    Arc::new(state)
 }
 
 impl FakeChannel {
@@ -131,6 +142,14 @@ pub(crate) struct ScriptedFleet {
     taken: Arc<AtomicU16>,
     /// Slots whose request is being answered.
     busy: Arc<Mutex<BTreeSet<SlotNo>>>,
+    /// Lease words of a cell.
+    pub(crate) words: Arc<Mutex<BTreeMap<u32, u64>>>,
+    /// There is one mark for all inodes.
+    pub(crate) idle: Arc<Mutex<Option<Ino>>>,
+    /// Inodes of which the cell has closed the kept handles.
+    pub(crate) closed: Arc<Mutex<BTreeSet<Ino>>>,
+    /// What comes with the next answer.
+    pub(crate) changed: Arc<Mutex<Vec<(Attr, Lease)>>>,
 }
 
 impl ScriptedFleet {
@@ -138,7 +157,9 @@ impl ScriptedFleet {
         slots: u16,
         script: impl Fn(SlotNo, &Request) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), slots, taken: Arc::default(), busy: Arc::default() }
+        let (taken, busy, words, idle) = Default::default();
+        let (closed, changed) = Default::default();
+        Self { script: Arc::new(script), slots, taken, busy, words, idle, closed, changed }
     }
 }
 
@@ -155,6 +176,7 @@ impl FleetConnection for ScriptedFleet {
             number: SlotNo(number),
             calls: 0,
             payload: vec![0; PAYLOAD_MAX],
+            changed: Vec::new(),
         }))
     }
 
@@ -171,6 +193,22 @@ impl FleetConnection for ScriptedFleet {
         Vec::new()
     }
 
+    fn load_word(&self, _: CellId, word: u32) -> u64 {
+        self.words.lock().unwrap().get(&word).copied().unwrap_or_default()
+    }
+
+    fn mark_idle(&self, ino: Ino) -> Option<Ino> {
+        self.idle.lock().unwrap().replace(ino).filter(|before| *before != ino)
+    }
+
+    fn mark_used(&self, ino: Ino) {
+        self.idle.lock().unwrap().take_if(|marked| *marked == ino);
+    }
+
+    fn is_closed(&self, _: CellId, ino: Ino) -> bool {
+        self.closed.lock().unwrap().contains(&ino)
+    }
+
     fn in_flight(&self, slot: SlotNo) -> Option<u32> {
         self.busy.lock().unwrap().contains(&slot).then_some(1)
     }
@@ -181,6 +219,7 @@ struct ScriptedSlot {
     number: SlotNo,
     calls: u32,
     payload: Vec<u8>,
+    changed: Vec<(Attr, Lease)>,
 }
 
 impl FleetSlot for ScriptedSlot {
@@ -189,6 +228,7 @@ impl FleetSlot for ScriptedSlot {
         self.fleet.busy.lock().unwrap().insert(self.number);
         let answer = (self.fleet.script)(self.number, request);
         self.fleet.busy.lock().unwrap().remove(&self.number);
+        self.changed = std::mem::take(&mut *self.fleet.changed.lock().unwrap());
         answer
     }
 
@@ -206,6 +246,14 @@ impl FleetSlot for ScriptedSlot {
 
     fn number(&self) -> SlotNo {
         self.number
+    }
+
+    fn changed(&self) -> &[(Attr, Lease)] {
+        &self.changed
+    }
+
+    fn last_cell(&self) -> Option<CellId> {
+        Some(CellId(0))
     }
 
     fn last_seq(&self) -> u32 {

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! request | inode's capability | other inode's      capabilities of 0 at the end are omitted
-//! reply   | granted capability                      omitted if it is 0
+//! reply   | granted capability | changed dirs       a capability of 0 is omitted
 //! ```
 
 use warren_base::{ClientId, Ino};
 
 use crate::{
-    Answer, Capabilities, Capability, CapabilityKey, Malformed, Reader, Reply, Request, Wire,
+    Answer, Attr, Capabilities, Capability, CapabilityKey, Lease, Malformed, Reader, Reply,
+    Request, Wire,
 };
 
 /// An answer as the client receives it: with the capability for the inode in the reply, if there is
@@ -17,11 +18,25 @@ use crate::{
 pub struct Answered {
     pub answer: Answer,
     pub granted: Capability,
+    pub changed: ChangedDirs,
+}
+
+/// The attributes of the directories that the request has changed, as it has left them, with
+/// leases. A successor that repeats a reply has none.
+pub type ChangedDirs = Vec<(Attr, Lease)>;
+
+/// Bytes of each of [`ChangedDirs`].
+const CHANGED_LEN: usize = 87;
+
+impl Answered {
+    pub fn new(answer: Answer, granted: Capability) -> Self {
+        Self { answer, granted, changed: Vec::new() }
+    }
 }
 
 impl From<Answer> for Answered {
     fn from(answer: Answer) -> Self {
-        Self { answer, granted: Capability::NONE }
+        Self::new(answer, Capability::NONE)
     }
 }
 
@@ -54,17 +69,42 @@ impl Request {
 }
 
 impl Reply {
-    pub fn encode_body(&self, granted: Capability, out: &mut Vec<u8>) {
+    pub fn encode_body(&self, granted: Capability, changed: &[(Attr, Lease)], out: &mut Vec<u8>) {
         self.encode(out);
         if !granted.is_none() {
             granted.0.encode(out);
         }
+        for (attr, lease) in changed {
+            attr.encode(out);
+            lease.encode(out);
+        }
     }
 
-    /// The capability goes to `granted`.
-    pub fn from_body(body: &[u8], granted: &mut Capability) -> Result<Self, Malformed> {
-        decode_body(body, Capability::from_rest, granted)
+    /// What comes with the reply goes to `granted` and `changed`.
+    pub fn from_body(
+        body: &[u8],
+        granted: &mut Capability,
+        changed: &mut ChangedDirs,
+    ) -> Result<Self, Malformed> {
+        decode_body(body, |reader| granted_and_changed(reader, changed), granted)
     }
+}
+
+fn granted_and_changed(
+    reader: &mut Reader<'_>,
+    changed: &mut ChangedDirs,
+) -> Result<Capability, Malformed> {
+    let dirs = reader.left() / CHANGED_LEN;
+    let granted = match reader.left() - dirs * CHANGED_LEN {
+        0 => Capability::NONE,
+        8 => Capability(u64::decode(reader)?),
+        _ => return Err(Malformed::TRAILING),
+    };
+    changed.clear();
+    for _ in 0..dirs {
+        changed.push((Attr::decode(reader)?, Lease::decode(reader)?));
+    }
+    Ok(granted)
 }
 
 /// Decodes a message, and the rest of the body into `rest`. A message is about a hundred bytes
@@ -72,7 +112,7 @@ impl Reply {
 #[inline]
 fn decode_body<T: Wire, R>(
     body: &[u8],
-    decode_rest: impl Fn(&mut Reader<'_>) -> Result<R, Malformed>,
+    decode_rest: impl FnOnce(&mut Reader<'_>) -> Result<R, Malformed>,
     rest: &mut R,
 ) -> Result<T, Malformed> {
     let mut reader = Reader::new(body);
@@ -87,7 +127,7 @@ fn decode_body<T: Wire, R>(
 
 #[cfg(test)]
 mod tests {
-    use warren_base::ShardId;
+    use warren_base::{FileKind, ShardId, Timestamp};
 
     use super::*;
     use crate::FileName;
@@ -113,15 +153,36 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_carries_its_capability() {
+    fn a_reply_carries_its_capability_and_changed_directories() {
+        let time = Timestamp(7);
+        let attr = Attr {
+            ino: FILE,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 4096,
+            blocks: 1,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        let dir = (attr, Lease { word: 3, stamp: 4 });
         for granted in [Capability::NONE, Capability(9)] {
-            let mut body = Vec::new();
-            Reply::Done.encode_body(granted, &mut body);
-            let mut found = Capability::NONE;
-            assert_eq!(Reply::from_body(&body, &mut found), Ok(Reply::Done));
-            assert_eq!(found, granted);
-            body.push(0);
-            assert!(Reply::from_body(&body, &mut found).is_err());
+            for changed in [vec![], vec![dir], vec![dir, dir]] {
+                let (mut body, mut bare) = (Vec::new(), Vec::new());
+                Reply::Done.encode_body(granted, &changed, &mut body);
+                Reply::Done.encode_body(granted, &[], &mut bare);
+                assert_eq!(body.len(), bare.len() + changed.len() * CHANGED_LEN);
+                let (mut found, mut dirs) = (Capability::NONE, vec![dir; 3]);
+                let reply = Reply::from_body(&body, &mut found, &mut dirs);
+                assert_eq!((reply, found, dirs), (Ok(Reply::Done), granted, changed));
+                body.push(0);
+                assert!(Reply::from_body(&body, &mut found, &mut Vec::new()).is_err());
+            }
         }
     }
 }

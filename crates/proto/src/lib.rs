@@ -26,7 +26,7 @@ pub mod typed;
 mod wire;
 
 pub use attr::{Attr, SetAttr, SetTime};
-pub use body::Answered;
+pub use body::{Answered, ChangedDirs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};

@@ -25,12 +25,17 @@ pub enum LeaseKey {
     Attr(Ino),
     /// The file's data in a cache that must acknowledge (the kernel's page cache).
     Pages(Ino),
+    /// The client's open files of the inode: it may open the inode again through a handle that it
+    /// has kept. Only a word guards it.
+    Opens(Ino),
 }
 
 impl LeaseKey {
     pub const fn shard(&self) -> ShardId {
         match self {
-            Self::Name(ino, _) | Self::Attr(ino) | Self::Pages(ino) => ino.shard(),
+            Self::Name(ino, _) | Self::Attr(ino) | Self::Pages(ino) | Self::Opens(ino) => {
+                ino.shard()
+            }
         }
     }
 }
@@ -54,6 +59,11 @@ pub struct Opened {
     /// Another front writes the file: this front must read and write through the handle without its
     /// kernel's cache.
     pub direct: bool,
+    /// The client may keep the handle after its last close. While the lease lasts, it may use the
+    /// handle for another open of the inode with the same access. It marks the inode as idle in its
+    /// segment ([`crate::slot::IDLE`]) while it uses no handle of it. A cell closes handles of idle
+    /// inodes when it revokes the lease.
+    pub kept: Option<Lease>,
 }
 
 /// One entry of a directory listing. The next page starts after `cookie`.
@@ -131,6 +141,14 @@ impl Reply {
         }
     }
 
+    fn opened_mut(&mut self) -> Option<&mut Opened> {
+        match self {
+            Self::Created { opened, .. } => opened.as_deref_mut(),
+            Self::Opened(opened) => Some(opened),
+            _ => None,
+        }
+    }
+
     /// The reply as a successor may repeat it: a lease ends with the process that granted it.
     pub fn without_leases(&self) -> Self {
         let mut reply = self.clone();
@@ -142,10 +160,9 @@ impl Reply {
             Self::Attr { lease, .. } => *lease = None,
             _ => {}
         }
-        match &mut reply {
-            Self::Created { opened: Some(opened), .. } => opened.keep_pages = false,
-            Self::Opened(opened) => opened.keep_pages = false,
-            _ => {}
+        if let Some(opened) = reply.opened_mut() {
+            opened.keep_pages = false;
+            opened.kept = None;
         }
         reply
     }

@@ -60,6 +60,9 @@ bitflags! {
         const TRUNCATE = 4;
         /// Opened to be executed: readable by a user who may execute it.
         const EXECUTE = 8;
+        /// The client may keep the handle after its last close, and use it for later opens: see
+        /// [`Opened::kept`](crate::Opened). It is no right.
+        const KEEP = 16;
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -6,19 +6,27 @@
 //!   0        header          magic, version, slots
 //!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, bit toggled when slot rings
 //!   8192     request lines   one 64-byte line a slot
-//!   16384    slot areas      a slot: body 8 KiB, then payload 1 MiB
+//!   16384    idle inodes     8,192 of 8 bytes
+//!   81920    slot areas      a slot: body 8 KiB, then payload 1 MiB
 //!
 //! cell-to-client segment (written by the cell, one a pair)
 //!   0        header          magic, version, cell, epoch
 //!   8192     reply lines     one 64-byte line a slot
 //!   16384    lease words     65,536 of 8 bytes
-//!   540672   slot areas      a slot: body 8 KiB, then payload 1 MiB
+//!   540672   closed inodes   8,192 of 8 bytes
+//!   606208   slot areas      a slot: body 8 KiB, then payload 1 MiB
 //! ```
 //!
 //! A request is written in this order: the body, the line, the word with `seq` (release). Then the
 //! client toggles the doorbell bit of the cell; because it is toggled, no second writer has to
 //! clear it. A reply is written in the same order. A body of up to [`INLINE_MAX`] bytes is in the
 //! line itself.
+//!
+//! An *idle inode* is one that the client has kept handles of ([`Opened::kept`](crate::Opened)) and
+//! uses none of them. Its number is in the word that [`idle_at`] names. The client removes it
+//! before it loads the lease word to use a handle again; a cell that closes kept handles clears the
+//! lease word before it loads this word. So one of the two sees the other (Dekker). The cell then
+//! stores the number at [`closed_at`], so that the client does not close the handles again.
 //!
 //! ```text
 //! request line                          reply line
@@ -32,6 +40,7 @@
 //!  60  u32 parked: the client sleeps on the reply's seq
 //! ```
 
+use warren_base::Ino;
 use warren_base::limits::{BODY_MAX, CELLS_MAX, LEASE_WORDS, PAYLOAD_MAX, SLOTS_MAX};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WarrenSg");
@@ -41,9 +50,14 @@ pub const LINE: usize = 64;
 pub const HEADER: usize = 0;
 pub const DOORBELLS: usize = 4096;
 pub const LINES: usize = 8192;
-pub const REQUEST_AREAS: usize = 16384;
+/// The idle inodes of the client.
+pub const IDLE: usize = 16384;
+pub const IDLE_WORDS: usize = 8192;
+pub const REQUEST_AREAS: usize = IDLE + IDLE_WORDS * 8;
 pub const WORDS: usize = 16384;
-pub const REPLY_AREAS: usize = WORDS + LEASE_WORDS * 8;
+/// The inodes of which the cell has closed all kept handles.
+pub const CLOSED: usize = WORDS + LEASE_WORDS * 8;
+pub const REPLY_AREAS: usize = CLOSED + IDLE_WORDS * 8;
 /// Bytes of a slot's area: body, then payload.
 pub const AREA: usize = BODY_MAX + PAYLOAD_MAX;
 
@@ -89,6 +103,24 @@ impl Posted {
     }
 }
 
+/// Where in the client segment the inode is marked as idle. Inodes share words; a client marks one
+/// of them at a time.
+pub const fn idle_at(ino: Ino) -> usize {
+    IDLE + idle_word(ino) * 8
+}
+
+/// Where in the cell-to-client segment the inode is marked as closed. Before another inode takes
+/// its place there, the client has marked that one as idle in place of this one.
+pub const fn closed_at(ino: Ino) -> usize {
+    CLOSED + idle_word(ino) * 8
+}
+
+const fn idle_word(ino: Ino) -> usize {
+    // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4).
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    (ino.0.wrapping_mul(GOLDEN) >> (64 - IDLE_WORDS.ilog2())) as usize
+}
+
 /// Bytes of a client segment with this many slots.
 pub const fn client_segment_len(slots: usize) -> usize {
     REQUEST_AREAS + slots * AREA
@@ -101,9 +133,11 @@ pub const fn cell_segment_len(slots: usize) -> usize {
 
 const _: () = {
     assert!(DOORBELLS + CELLS_MAX * LINE <= LINES);
-    assert!(LINES + SLOTS_MAX * LINE <= REQUEST_AREAS);
+    assert!(LINES + SLOTS_MAX * LINE <= IDLE);
+    assert!(IDLE_WORDS.is_power_of_two());
+    assert!(REQUEST_AREAS == 81_920);
     assert!(LINES + SLOTS_MAX * LINE <= WORDS);
-    assert!(REPLY_AREAS == 540_672);
+    assert!(REPLY_AREAS == 606_208);
     assert!(request::INLINE + request::INLINE_MAX == request::PARKED);
     assert!(reply::INLINE + reply::INLINE_MAX == LINE);
     assert!(BODY_MAX <= u16::MAX as usize);

@@ -14,11 +14,13 @@
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use warren_base::limits::{BODY_MAX, CELLS_MAX, PAYLOAD_MAX, SLOTS_MAX};
-use warren_base::{CellId, MapVersion, SlotNo};
+use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
 };
-use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS, client_segment_len};
+use warren_proto::slot::{
+    AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS, client_segment_len, idle_at,
+};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, WriteMap};
@@ -77,6 +79,30 @@ impl<W: Store> ClientWriter<W> {
     /// The number of the slot's last request. A front continues from it after a restart.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
         posted(&self.memory, line(slot, self.slots), Relaxed).seq
+    }
+
+    /// Marks the inode as idle: a cell may close the handles of it that the client has kept.
+    /// Returns the inode that was marked in its place, if there was one.
+    ///
+    /// The caller must load the lease word of its handles after this.
+    pub fn mark_idle(&self, ino: Ino) -> Option<Ino> {
+        let (at, before) = (idle_at(ino), self.marked_with(ino));
+        self.memory.store64(at, ino.0, Release);
+        W::fence();
+        Some(before).filter(|before| before.0 != 0 && *before != ino)
+    }
+
+    /// The client uses the inode again. The caller must load the lease word of its handles after
+    /// this.
+    pub fn mark_used(&self, ino: Ino) {
+        if self.marked_with(ino) == ino {
+            self.memory.store64(idle_at(ino), 0, Release);
+        }
+        W::fence();
+    }
+
+    fn marked_with(&self, ino: Ino) -> Ino {
+        Ino(self.memory.load64(idle_at(ino), Relaxed))
     }
 
     /// Fills `offset..` of the slot's payload lane. Must precede the submission.
@@ -176,6 +202,13 @@ impl<R: Load> ClientReader<R> {
     pub fn waits(&self, cell: CellId, slot: SlotNo, last_seq: u32) -> bool {
         let posted = posted(&self.memory, line(slot, self.slots), Acquire);
         posted.seq != last_seq && posted.cell == cell.0
+    }
+
+    /// Whether the client has marked the inode as idle. The caller must have cleared the client's
+    /// lease word before this.
+    pub fn is_idle(&self, ino: Ino) -> bool {
+        R::fence();
+        self.memory.load64(idle_at(ino), Acquire) == ino.0
     }
 
     /// The user that the slot's request names, if the client is a front.

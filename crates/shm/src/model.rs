@@ -13,10 +13,10 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use warren_base::{CellId, Epoch, MapVersion, SlotNo};
+use warren_base::{CellId, Epoch, Ino, MapVersion, SlotNo};
 use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
-use warren_proto::slot::{DOORBELLS, LINE, LINES};
+use warren_proto::slot::{DOORBELLS, LINE, LINES, WORDS, idle_at};
 
 use crate::memory::{Load, Store, Waited};
 use crate::reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
@@ -318,6 +318,77 @@ fn map_is_read_whole<const F: bool>() {
 #[test]
 fn a_shard_map_is_read_whole() {
     explore(2, map_is_read_whole::<true>);
+}
+
+const FILE: Ino = Ino(5);
+const WORD: u32 = 3;
+const STAMP: u64 = 7;
+
+/// Both sides of a client that has kept a handle of [`FILE`] under the lease of [`WORD`].
+fn keeper<const F: bool>() -> (Keeper<F>, ClientReader<Modelled<F>>, ReplyWriter<Modelled<F>>) {
+    let requests: Modelled<F> = Modelled::new(&[], &[idle_at(FILE)]);
+    let replies: Modelled<F> = Modelled::new(&[], &[WORDS + WORD as usize * 8]);
+    let writer = ReplyWriter::new(replies.clone(), 1, CELL, Epoch(1)).unwrap();
+    writer.store_word(WORD, STAMP);
+    let client = ClientWriter::new(requests.clone(), 1).unwrap();
+    let reader = ClientReader::new(requests, 1).unwrap();
+    (Keeper { client, replies: ReplyReader::new(replies, 1).unwrap() }, reader, writer)
+}
+
+struct Keeper<const F: bool> {
+    client: ClientWriter<Modelled<F>>,
+    replies: ReplyReader<Modelled<F>>,
+}
+
+impl<const F: bool> Keeper<F> {
+    fn is_leased(&self) -> bool {
+        self.replies.load_word(WORD) == STAMP
+    }
+}
+
+/// A client uses a kept handle again while the cell closes the handles of idle inodes.
+fn kept_handle_is_used_or_closed<const F: bool>() {
+    let (keeper, cell, words) = keeper::<F>();
+    keeper.client.mark_idle(FILE);
+    let closer = thread::spawn(move || {
+        words.store_word(WORD, 0);
+        cell.is_idle(FILE)
+    });
+    keeper.client.mark_used(FILE);
+    let is_used = keeper.is_leased();
+    let is_closed = closer.join().unwrap();
+    assert!(!(is_used && is_closed), "a handle in use is closed");
+}
+
+/// A client stops using a kept handle meanwhile.
+fn kept_handle_is_closed_by_one_side<const F: bool>() {
+    let (keeper, cell, words) = keeper::<F>();
+    let closer = thread::spawn(move || {
+        words.store_word(WORD, 0);
+        cell.is_idle(FILE)
+    });
+    keeper.client.mark_idle(FILE);
+    let is_kept = keeper.is_leased();
+    let is_closed = closer.join().unwrap();
+    assert!(!is_kept || is_closed, "no side closes the handle");
+}
+
+#[test]
+fn a_kept_handle_is_used_or_closed() {
+    explore(4, kept_handle_is_used_or_closed::<true>);
+    explore(4, kept_handle_is_closed_by_one_side::<true>);
+}
+
+#[test]
+#[should_panic(expected = "in use is closed")]
+fn control_a_kept_handle_without_fences_is_closed_in_use() {
+    explore(4, kept_handle_is_used_or_closed::<false>);
+}
+
+#[test]
+#[should_panic(expected = "no side closes")]
+fn control_a_kept_handle_without_fences_is_left_open() {
+    explore(4, kept_handle_is_closed_by_one_side::<false>);
 }
 
 #[test]

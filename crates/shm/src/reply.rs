@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use warren_base::limits::{BODY_MAX, LEASE_WORDS, PAYLOAD_MAX, SLOTS_MAX};
-use warren_base::{CellId, Epoch, Errno, SlotNo};
+use warren_base::{CellId, Epoch, Errno, Ino, SlotNo};
 use warren_proto::Malformed;
 use warren_proto::slot::reply::{BODY_LEN, ERRNO, INLINE, INLINE_MAX, PAYLOAD_LEN, SEQ};
-use warren_proto::slot::{AREA, LINE, LINES, REPLY_AREAS, WORDS, cell_segment_len};
+use warren_proto::slot::{AREA, LINE, LINES, REPLY_AREAS, WORDS, cell_segment_len, closed_at};
 
 use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
 use crate::map::{ReadMap, WriteMap};
@@ -140,12 +140,18 @@ impl<W: Store> ReplyWriter<W> {
         self.memory.store64(word_at(word), stamp, Release);
     }
 
-    /// Revokes everything that a predecessor granted.
+    /// All kept handles of the inode are closed.
+    pub fn mark_closed(&self, ino: Ino) {
+        self.memory.store64(closed_at(ino), ino.0, Release);
+    }
+
+    /// Revokes everything that a predecessor granted. It may have marked an inode as closed and not
+    /// logged that, so these marks go too.
     pub fn clear_words(&self) {
-        for word in 0..LEASE_WORDS as u32 {
+        for at in (WORDS..REPLY_AREAS).step_by(8) {
             // Loading first does not allocate pages that were never touched.
-            if self.memory.load64(word_at(word), Relaxed) != 0 {
-                self.store_word(word, 0);
+            if self.memory.load64(at, Relaxed) != 0 {
+                self.memory.store64(at, 0, Release);
             }
         }
     }
@@ -232,6 +238,11 @@ impl<R: Load> ReplyReader<R> {
     #[inline]
     pub fn load_word(&self, word: u32) -> u64 {
         self.memory.load64(word_at(word), Acquire)
+    }
+
+    /// Whether the cell has closed all handles of the inode that the client had kept.
+    pub fn is_closed(&self, ino: Ino) -> bool {
+        self.memory.load64(closed_at(ino), Acquire) == ino.0
     }
 
     /// Waits for the answer to request `seq`: spins for `spin`, then sleeps until `deadline`.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use bitflags::bitflags;
 use warren_base::{ClientId, Ino, ShardId, Timestamp};
 use warren_disk::name_hash;
-use warren_proto::{Answer, Credentials, FileName, Request};
+use warren_proto::{Answer, Credentials, FileName, Handle, Request};
 
 bitflags! {
     /// Errors that the harness may have caused while a call was under way. A call that failed with
@@ -59,6 +59,10 @@ pub enum Action {
         path: Rc<[u8]>,
         follow_last: bool,
     },
+    /// A front closes a file and keeps the handle, without a request.
+    Keep(Handle),
+    /// A front opens a file with a handle that it has kept, without a request.
+    Reopen(Handle),
     /// The client of the process is gone: the cell of these shards closes its open files there and
     /// releases its locks.
     Expel(Rc<[ShardId]>),

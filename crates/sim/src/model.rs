@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use warren_base::{ClientId, Errno, Ino, ShardId, Timestamp};
-use warren_proto::{Attr, CreateFlags, Credentials, Entry, FileKind, Reply, Request};
+use warren_proto::{Attr, CreateFlags, Credentials, Entry, FileKind, Handle, Reply, Request};
 
 pub use inode::{Body, Inode, Name, Open, TimeBound};
 
@@ -116,7 +116,11 @@ impl State {
             Action::Expel(shards) => next.expel(operation.client, shards),
             Action::Restart => next.restart(),
             Action::Damage(_) => {}
-            Action::Request(_) | Action::Forged(_) | Action::Stat { .. } => {
+            Action::Request(_)
+            | Action::Forged(_)
+            | Action::Keep(_)
+            | Action::Reopen(_)
+            | Action::Stat { .. } => {
                 let outcome = operation.outcome.as_ref().expect("only what returned is stepped");
                 let step = Step {
                     client: operation.client,
@@ -142,6 +146,8 @@ impl State {
             _ if step.is_excused() => Ok(()),
             Action::Request(request) if step.is_damaged(self, request) => Ok(()),
             Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
+            Action::Keep(handle) => set_idle(self, step, *handle, true),
+            Action::Reopen(handle) => set_idle(self, step, *handle, false),
             Action::Request(request) if !self.is_refused_as_stale(request, step) => {
                 self.request(request, step)
             }
@@ -227,6 +233,9 @@ impl State {
         let inode = Rc::make_mut(inodes.get_mut(&ino).expect("the caller has looked"));
         self.fingerprint ^= inode.fingerprint;
         let result = with(inode);
+        if inode.nlink == 0 {
+            inode.drop_idle();
+        }
         if inode.is_alive() {
             inode.fingerprint = inode.compute_fingerprint(ino);
             self.fingerprint ^= inode.fingerprint;
@@ -343,6 +352,21 @@ pub fn is_tied(state: &State, ino: Ino, shard: ShardId, named: &BTreeSet<Ino>) -
     damaged::is_tied(&state.inodes, ino, shard, named)
 }
 
+/// A front closes a file and keeps the handle (`is_idle`), or opens the file with a handle that it
+/// has kept. As long as the inode can be opened, such a handle is open.
+fn set_idle(state: &mut State, step: &Step<'_>, handle: Handle, is_idle: bool) -> Legal {
+    let must = state.alive(handle.ino).and_then(|inode| {
+        let open = inode.opens.get(&handle.open).ok_or(Errno::EBADF)?;
+        let is_right = open.client == step.client && open.is_idle != is_idle;
+        if is_right { Ok(()) } else { Err(Errno::EBADF) }
+    });
+    let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
+    state.change(handle.ino, |inode| {
+        inode.opens.get_mut(&handle.open).expect("just seen").is_idle = is_idle;
+    });
+    expect_done(reply)
+}
+
 /// The numbers that an operation's outcome assigns to new objects: an inode, a handle.
 pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u64>)> {
     let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
@@ -365,7 +389,8 @@ pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u6
 pub fn is_observer(operation: &Operation) -> bool {
     let Some(outcome) = &operation.outcome else { return false };
     match (&operation.action, &outcome.answer) {
-        (Action::Expel(_) | Action::Restart | Action::Damage(_), _) => false,
+        (Action::Expel(_) | Action::Restart | Action::Damage(_), _)
+        | (Action::Keep(_) | Action::Reopen(_), _) => false,
         (Action::Forged(_) | Action::Stat { .. }, _) => true,
         // A conversion that fails has released the old lock.
         (Action::Request(Request::Lock { .. }), Err(errno)) => *errno != Errno::EAGAIN,

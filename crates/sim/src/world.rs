@@ -12,6 +12,7 @@ mod audit;
 mod clients;
 mod damage;
 mod front;
+mod kept;
 mod kernel;
 mod program;
 mod surroundings;

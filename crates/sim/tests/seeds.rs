@@ -167,6 +167,16 @@ fn a_grant_of_what_is_being_recalled_is_found() {
 }
 
 #[test]
+fn a_recall_that_leaves_a_fronts_own_copies_is_found() {
+    is_found(Plant::RecallKeepsCopies);
+}
+
+#[test]
+fn a_handle_that_is_closed_under_its_lease_is_found() {
+    is_found(Plant::CloseUsed);
+}
+
+#[test]
 fn two_fronts_that_write_a_file_through_their_caches_are_found() {
     is_found(Plant::CacheTwoWriters);
 }

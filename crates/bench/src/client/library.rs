@@ -80,7 +80,7 @@ impl Library {
             match call.step(&mut self.cache, &self.map, &words, input.take()) {
                 Step::Send(send) => {
                     let answer = self.slot.call(send.header.capabilities, &send.request, 0);
-                    input = Some(Answered { answer, granted: self.slot.granted() });
+                    input = Some(Answered::new(answer, self.slot.granted()));
                 }
                 Step::Yield => {}
                 Step::AwaitMap(_) => return Err(Errno::EPROTO),

@@ -122,6 +122,13 @@ impl Core {
     /// Answers a request with an error if it is not executed, or not to its end.
     pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, turn: &mut Turn<'_>) {
         let (answer, granted) = (Err(errno), Capability::NONE);
-        turn.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted });
+        turn.effects.push(Effect::Reply {
+            to,
+            seq,
+            answer,
+            payload_len: 0,
+            granted,
+            changed: Vec::new(),
+        });
     }
 }

@@ -114,7 +114,14 @@ impl Core {
                 granted(&mut self.shards, from.client, &who, request, &answer, turn)
             });
             let (to, seq) = (from, header.seq);
-            turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
+            turn.effects.push(Effect::Reply {
+                to,
+                seq,
+                answer,
+                payload_len,
+                granted,
+                changed: Vec::new(),
+            });
             return None;
         }
         Some(who)
@@ -142,6 +149,12 @@ impl Core {
                     turn.leases.inherit(client);
                 }
                 turn.clients.admit(client, credentials, acknowledged_leases, slots);
+                if acknowledged_leases && turn.clients.fronts() > 1 {
+                    // From now on, files are opened for writing without the kernels' caches.
+                    self.shards.values_mut().for_each(|shard| {
+                        shard.leases.revoke_opens(turn.leases, turn.memory);
+                    });
+                }
                 turn.effects.push(Effect::Report(Report::Admitted { client }));
             }
             // The log must be replayed first, because it may name the client.

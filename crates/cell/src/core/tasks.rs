@@ -14,6 +14,7 @@ use crate::event::{Effect, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::give_up::{give_up, refuses};
 use crate::inode::answer::{Finished, done};
+use crate::inode::grant::grant_changed;
 use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
@@ -369,8 +370,12 @@ impl Core {
     ) {
         let Some((answered, _)) = &answer else { return };
         let granted = granted(&mut self.shards, to.client, who, request, answered, turn);
+        let changed = match answered {
+            Ok(_) => grant_changed(&mut self.shards, request, to.client, turn),
+            Err(_) => Vec::new(),
+        };
         if let Some((answer, payload_len)) = answer {
-            turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted });
+            turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted, changed });
         }
         if turn.clients.is_leaving(to.client) {
             self.let_go(to.client, turn);

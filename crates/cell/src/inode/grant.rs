@@ -1,9 +1,10 @@
 //! Leases that come with an answer.
 
 use warren_base::{ClientId, Ino};
-use warren_proto::{FileName, Lease, LeaseKey, LockKey};
+use warren_proto::{ChangedDirs, FileName, Lease, LeaseKey, LockKey, Request};
 
 use crate::shard::Shard;
+use crate::shards::Shards;
 use crate::turn::Turn;
 
 pub(crate) fn grant_name(
@@ -25,6 +26,39 @@ pub(crate) fn grant_attr(
 ) -> Option<Lease> {
     let lock = || LockKey::Inode(ino);
     grant(shard, lock, LeaseKey::Attr(ino), client, turn)
+}
+
+/// Grants a front leases on the directories that its request has changed, with their attributes:
+/// the request has made its copies wrong. The front keeps them itself, under words, for its kernel
+/// that asks for them next. That kernel then has an acknowledged lease.
+pub(crate) fn grant_changed(
+    shards: &mut Shards,
+    request: &Request,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> ChangedDirs {
+    if !turn.clients.acknowledges(client) {
+        return Vec::new();
+    }
+    let (dir, other) = match *request {
+        Request::Create { dir, .. }
+        | Request::Link { dir, .. }
+        | Request::Unlink { dir, .. }
+        | Request::Rmdir { dir, .. } => (dir, None),
+        Request::Rename { from, dir, .. } => (dir, Some(from).filter(|from| *from != dir)),
+        _ => return Vec::new(),
+    };
+    let mut changed = Vec::new();
+    for dir in std::iter::once(dir).chain(other) {
+        let Some(shard) = shards.get_mut(&dir.shard()) else { continue };
+        let Ok(Some(value)) = shard.inode_value(dir) else { continue };
+        if value.attr.nlink > 0 && grant_attr(shard, dir, client, turn).is_some() {
+            let key = LeaseKey::Attr(dir);
+            let lease = shard.leases.grant(key, client, turn.leases, turn.memory);
+            changed.push((value.attr, lease));
+        }
+    }
+    changed
 }
 
 /// Grants a lease on an object that was just looked up, unless a transaction may be changing it.

@@ -20,6 +20,9 @@ use crate::run::work::Work;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
+/// Kept handles take at most one part in so many of the room for open files.
+const KEPT_PART: usize = 4;
+
 pub(crate) fn open_file(
     shard: &mut Shard,
     ino: Ino,
@@ -96,13 +99,46 @@ pub(crate) fn open_now(
         && !turn.plants(Plant::CacheTwoWriters)
         && turn.clients.fronts() > 1;
     let uid = who.uid;
+    let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
+    let keeps = attr.nlink > 0 && may_keep(turn);
+    let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
-    let value = shard.inode_value(ino).ok().flatten().expect("just looked up");
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
         && shard.leases.hold(LeaseKey::Pages(ino), client, turn.leases);
-    Opened { handle, attr: value.attr, keep_pages, direct }
+    let kept = access
+        .contains(AccessMode::KEEP)
+        .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
+    Opened { handle, attr, keep_pages, direct, kept }
+}
+
+/// Whether there is room for another handle that a client keeps after its last close. Kept handles
+/// take at most a quarter of the room for open files. (An inode without a name must end with its
+/// last close, so no handle of it is kept.)
+fn may_keep(turn: &Turn<'_>) -> bool {
+    turn.opens.all() < turn.log.budget().session_max() / KEPT_PART
+}
+
+/// Closes the kept handles of an inode that no client uses. The lease words are cleared first:
+/// after that, no client uses a handle again that it has marked as idle.
+pub(crate) fn close_idle(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
+    if !shard.opens.is_open(ino) {
+        return;
+    }
+    let key = LeaseKey::Opens(ino);
+    if !turn.plants(Plant::CloseUsed) {
+        shard.leases.revoke(&key, turn.leases, turn.memory);
+    }
+    for client in shard.opens.clients_of(ino) {
+        if !turn.clients.is_known(client) || !turn.memory.is_idle(client, ino) {
+            continue;
+        }
+        for handle in shard.opens.kept(ino, client) {
+            step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
+        }
+        turn.memory.mark_closed(client, ino);
+    }
 }
 
 pub(crate) fn close(

@@ -66,6 +66,11 @@ impl ShardLeases {
         self.words.revoke_names(dir, &mut clients.stamps, memory);
     }
 
+    /// Revokes the word leases on the open files of all inodes.
+    pub(crate) fn revoke_opens(&mut self, clients: &mut ClientLeases, memory: &mut dyn Memory) {
+        self.words.revoke_opens(&mut clients.stamps, memory);
+    }
+
     /// Forgets the word leases that other shards have displaced.
     pub(crate) fn forget_displaced(&mut self, clients: &ClientLeases) {
         self.words.forget_displaced(&clients.stamps);

@@ -34,7 +34,7 @@ pub(crate) struct OpenCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
     files: HashMap<Handle, OpenFile, FixedState>,
-    counts: HashMap<Ino, u32, FixedState>,
+    by_inode: HashMap<Ino, Vec<Handle>, FixedState>,
 }
 
 /// Decrements the count. Returns whether it was the last one.
@@ -102,7 +102,7 @@ impl Opens {
 
     /// Whether a client has the inode open.
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
-        self.counts.contains_key(&ino)
+        self.by_inode.contains_key(&ino)
     }
 
     /// Closes the handle. Returns whether it was the last one of the inode. EBADF as for
@@ -115,14 +115,45 @@ impl Opens {
     ) -> Result<bool, Errno> {
         counts.remove(&self.get(handle, client)?);
         self.files.remove(&handle);
-        Ok(one_less(&mut self.counts, handle.ino))
+        let of_inode = self.by_inode.get_mut(&handle.ino).expect("an open file is listed");
+        of_inode.retain(|open| *open != handle);
+        let last = of_inode.is_empty();
+        if last {
+            self.by_inode.remove(&handle.ino);
+        }
+        Ok(last)
+    }
+
+    /// The clients that have the inode open, in order, each once.
+    pub(crate) fn clients_of(&self, ino: Ino) -> Vec<ClientId> {
+        let mut clients: Vec<ClientId> =
+            self.of_inode(ino).iter().map(|handle| self.files[handle].client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    }
+
+    /// The client's handles of the inode that it may have kept, in the order of their opens.
+    pub(crate) fn kept(&self, ino: Ino, client: ClientId) -> Vec<Handle> {
+        let is_kept = |handle: &&Handle| {
+            let file = &self.files[*handle];
+            file.client == client && file.access.contains(AccessMode::KEEP)
+        };
+        self.of_inode(ino).iter().filter(is_kept).copied().collect()
+    }
+
+    fn of_inode(&self, ino: Ino) -> &[Handle] {
+        self.by_inode.get(&ino).map_or(&[], |handles| handles)
     }
 
     /// Adds an object from a log.
     pub(crate) fn restore(&mut self, handle: Handle, file: OpenFile, counts: &mut OpenCounts) {
         match self.files.insert(handle, file) {
             Some(old) => counts.remove(&old),
-            None => *self.counts.entry(handle.ino).or_default() += 1,
+            None => {
+                let of_inode = self.by_inode.entry(handle.ino);
+                of_inode.or_insert_with(|| Vec::with_capacity(1)).push(handle);
+            }
         }
         counts.add(&file);
     }

@@ -359,7 +359,7 @@ impl Pair {
     fn carry_out(&mut self, of: CellId, effect: Effect) {
         let name = cell_name(of);
         match effect {
-            Effect::Reply { to, seq, answer, payload_len, granted } => {
+            Effect::Reply { to, seq, answer, payload_len, granted, .. } => {
                 self.note(format!("{name} replies"));
                 self.answered((of, to, seq), (answer, granted), payload_len as usize);
             }

@@ -166,7 +166,7 @@ impl Tree {
             Ok(Reply::Listing { parent, .. }) => at(*parent).capability,
             _ => Capability::NONE,
         };
-        Answered { answer, granted }
+        Answered::new(answer, granted)
     }
 
     fn execute(&mut self, send: &Send) -> Answer {
@@ -189,7 +189,13 @@ impl Tree {
             Request::Open { ino, .. } => {
                 let attr = *self.attrs.get(ino).ok_or(Errno::ESTALE)?;
                 let handle = Handle { ino: *ino, open: 1 };
-                Ok(Reply::Opened(Opened { handle, attr, keep_pages: false, direct: false }))
+                Ok(Reply::Opened(Opened {
+                    handle,
+                    attr,
+                    keep_pages: false,
+                    direct: false,
+                    kept: None,
+                }))
             }
             Request::Create { dir, name, flags, .. } => self.create(*dir, name, *flags),
             Request::ReadDir { dir, cookie, .. } => self.list(*dir, *cookie),
@@ -219,7 +225,7 @@ impl Tree {
             return Ok(Reply::Entry(entry));
         }
         let handle = Handle { ino, open: 2 };
-        let opened = Some(Opened { handle, attr, keep_pages: false, direct: false });
+        let opened = Some(Opened { handle, attr, keep_pages: false, direct: false, kept: None });
         Ok(Reply::Created { entry, opened: opened.map(Box::new) })
     }
 

@@ -1,7 +1,7 @@
 //! The connection of an admitted client, and its slots, as the front uses them.
 
-use warren_base::{CellId, Errno, SlotNo};
-use warren_proto::{Answer, Request};
+use warren_base::{CellId, Errno, Ino, SlotNo};
+use warren_proto::{Answer, Attr, Lease, Request};
 use warren_runtime::{Connection, Slot};
 
 use super::{FleetConnection, FleetSlot};
@@ -27,6 +27,14 @@ impl FleetSlot for Slot {
 
     fn number(&self) -> SlotNo {
         Self::number(self)
+    }
+
+    fn changed(&self) -> &[(Attr, Lease)] {
+        Self::changed(self)
+    }
+
+    fn last_cell(&self) -> Option<CellId> {
+        Self::last_cell(self)
     }
 
     fn last_seq(&self) -> u32 {
@@ -55,6 +63,22 @@ impl FleetConnection for Connection {
 
     fn cells(&self) -> Vec<CellId> {
         (0..Self::cells(self)).map(CellId).collect()
+    }
+
+    fn load_word(&self, cell: CellId, word: u32) -> u64 {
+        Self::load_word(self, cell, word)
+    }
+
+    fn mark_idle(&self, ino: Ino) -> Option<Ino> {
+        Self::mark_idle(self, ino)
+    }
+
+    fn mark_used(&self, ino: Ino) {
+        Self::mark_used(self, ino);
+    }
+
+    fn is_closed(&self, cell: CellId, ino: Ino) -> bool {
+        Self::is_closed(self, cell, ino)
     }
 
     fn in_flight(&self, slot: SlotNo) -> Option<u32> {

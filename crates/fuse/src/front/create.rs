@@ -49,8 +49,9 @@ impl Call<'_> {
             name: create.name.clone(),
             new: new.clone(),
             flags,
-            access: create.flags.access(),
+            access: create.flags.access() | AccessMode::KEEP,
         });
+        let shared = create.flags.access() - AccessMode::TRUNCATE;
         let (entry, opened) = match made {
             Ok(made) => (made.entry, made.into_opened()?),
             Err(Errno::EEXIST) if !wanted.contains(CreateFlags::EXCLUSIVE) => {
@@ -58,13 +59,15 @@ impl Call<'_> {
             }
             Err(errno) => return Err(errno),
         };
-        self.put_created(entry, &opened)
+        self.put_created(entry, &opened, shared)
     }
 
-    fn put_created(&mut self, mut entry: Entry, opened: &Opened) -> Served {
+    fn put_created(&mut self, mut entry: Entry, opened: &Opened, shared: AccessMode) -> Served {
         entry.attr = entry.attr.or(Some((opened.attr, None)));
         self.put_entry(&entry)?;
-        self.body.open_file(opened);
+        self.front.open_files.begin_new(entry.ino);
+        let opened = self.add_open(opened, shared)?;
+        self.body.open_file(opened.handle, opened.keep_pages);
         Ok(())
     }
 
@@ -101,7 +104,11 @@ impl Call<'_> {
         Ok((entry, opened))
     }
 
-    fn truncate(&mut self, handle: Handle, kill_privileges: bool) -> Result<Attr, Errno> {
+    pub(super) fn truncate(
+        &mut self,
+        handle: Handle,
+        kill_privileges: bool,
+    ) -> Result<Attr, Errno> {
         let set = SetAttr { size: Some(0), kill_privileges, ..SetAttr::default() };
         let (attr, _) = self.call(typed::SetAttr { ino: handle.ino, handle: Some(handle), set })?;
         Ok(attr)

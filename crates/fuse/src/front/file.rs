@@ -4,15 +4,24 @@ use warren_base::Errno;
 use warren_base::limits::PAYLOAD_MAX;
 use warren_proto::typed::Written;
 use warren_proto::{
-    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, SetAttr,
-    typed,
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Opened, Position,
+    Reply, Request, SetAttr, typed,
 };
 
 use super::{Call, Outcome, PageCaching, Served};
 use crate::abi;
 use crate::lock_owners::Releasing;
 use crate::message::{OpenFlags, Write};
-use crate::reply::DIRECT_HANDLE;
+use crate::open_files::Begun;
+use crate::reply::{DIRECT_HANDLE, KernelHandle};
+
+/// A file that the kernel has opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenedFile {
+    pub handle: KernelHandle,
+    /// The kernel keeps the pages that it has cached.
+    pub keep_pages: bool,
+}
 
 impl OpenFlags {
     pub(super) fn access(self) -> AccessMode {
@@ -29,24 +38,114 @@ impl OpenFlags {
 
 impl Call<'_> {
     pub(super) fn open(&mut self, flags: OpenFlags) -> Served {
-        let (ino, access) = (self.header.ino, flags.access());
-        let opened = self.call(typed::Open { ino, access })?;
-        if access.contains(AccessMode::TRUNCATE) && flags.kill_privileges {
-            self.kill_privileges(opened.handle)?;
-        }
-        self.body.open_file(&opened);
+        let access = flags.access();
+        let opened = if access.contains(AccessMode::TRUNCATE) {
+            self.open_truncated(access, flags.kill_privileges)?
+        } else {
+            // The kernel has checked the right to execute the file.
+            self.open_shared(access - AccessMode::EXECUTE)?
+        };
+        self.body.open_file(opened.handle, opened.keep_pages);
         Ok(())
     }
 
-    /// Removes the set-id bits of a file that the open has truncated. Closes the file on failure.
-    fn kill_privileges(&mut self, handle: Handle) -> Served {
-        let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
-        let request = typed::SetAttr { ino: handle.ino, handle: Some(handle), set };
-        if let Err(errno) = self.call(request) {
-            let _ = self.call(typed::Close { handle });
+    /// Opens the inode, through a handle that was kept if there is one.
+    pub(super) fn open_shared(&mut self, access: AccessMode) -> Result<OpenedFile, Errno> {
+        let ino = self.header.ino;
+        match self.front.open_files.begin(ino, access, self.header.unique)? {
+            // The kernel's pages are leased or recalled, as after any open.
+            Begun::Open(handle) => Ok(OpenedFile { handle, keep_pages: !handle.direct }),
+            Begun::New => self.open_begun(access, access),
+        }
+    }
+
+    /// Opens the inode and empties it: through a handle that was kept, or with an `Open` that does
+    /// both. A request that is sent again takes the same way as before.
+    fn open_truncated(&mut self, access: AccessMode, kill: bool) -> Result<OpenedFile, Errno> {
+        let (ino, unique) = (self.header.ino, self.header.unique);
+        let shared = access - AccessMode::TRUNCATE;
+        let open_files = &self.front.open_files;
+        let begun = if self.has_opened() || !access.contains(AccessMode::WRITE) {
+            open_files.begin_new(ino);
+            Begun::New
+        } else {
+            open_files.begin(ino, shared, unique)?
+        };
+        let (opened, emptied) = match begun {
+            Begun::Open(handle) => {
+                let emptied = self.truncate(handle.handle, kill).map(|_| ());
+                (OpenedFile { handle, keep_pages: !handle.direct }, emptied)
+            }
+            Begun::New => {
+                let opened = self.open_begun(access, shared)?;
+                let handle = opened.handle.handle;
+                (opened, if kill { self.kill_privileges(handle) } else { Ok(()) })
+            }
+        };
+        if let Err(errno) = emptied {
+            self.release_handle(opened.handle.number)?;
             return Err(errno);
         }
+        Ok(opened)
+    }
+
+    /// Whether a predecessor has opened a file for this request, at its cell.
+    fn has_opened(&self) -> bool {
+        let record = self.front.state.record(self.slot.number());
+        let first = record.replay(self.header.unique, &mut self.steps.clone());
+        matches!(first, Some(Ok(Reply::Opened(_))))
+    }
+
+    /// Opens the inode at its cell. Other opens for `shared` may use the handle too.
+    fn open_begun(&mut self, access: AccessMode, shared: AccessMode) -> Result<OpenedFile, Errno> {
+        let open_files = &self.front.open_files;
+        let request = typed::Open { ino: self.header.ino, access: access | AccessMode::KEEP };
+        let mut answer = self.call(request.clone());
+        if answer == Err(Errno::ENFILE) {
+            open_files.drop_idle();
+            self.close_unused();
+            answer = self.call(request);
+        }
+        let opened = answer.inspect_err(|_| open_files.failed(self.header.ino))?;
+        self.add_open(&opened, shared)
+    }
+
+    /// Adds a file that a cell has opened, after [`OpenFiles::begin`]. Closes it on failure.
+    pub(super) fn add_open(
+        &mut self,
+        opened: &Opened,
+        shared: AccessMode,
+    ) -> Result<OpenedFile, Errno> {
+        let (cell, unique) = (self.slot.last_cell(), self.header.unique);
+        let added = self.front.open_files.opened(opened, shared, cell, unique);
+        if added.is_err() {
+            let _ = self.call(typed::Close { handle: opened.handle });
+        }
+        self.close_unused();
+        Ok(OpenedFile { handle: added?, keep_pages: opened.keep_pages })
+    }
+
+    /// The kernel does not use the handle any more.
+    pub(super) fn release_handle(&mut self, open: u64) -> Served {
+        self.front.open_files.release(open);
+        self.close_unused();
         Ok(())
+    }
+
+    /// Closes the handles that are not kept. These requests need no record, because to repeat one
+    /// has no effect.
+    fn close_unused(&mut self) {
+        for closing in self.front.open_files.take_unused() {
+            let request = Request::Close { handle: closing.handle };
+            let _ = self.slot.call(self.header.identity(), &request, 0);
+            self.front.open_files.closed(closing);
+        }
+    }
+
+    /// Removes the set-id bits of a file that the open has truncated.
+    fn kill_privileges(&mut self, handle: Handle) -> Served {
+        let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
+        self.call(typed::SetAttr { ino: handle.ino, handle: Some(handle), set }).map(|_| ())
     }
 
     pub(super) fn read(
@@ -56,7 +155,7 @@ impl Call<'_> {
         direct: bool,
     ) -> Result<Outcome, Errno> {
         let len = len.min(PAYLOAD_MAX as u32);
-        let (handle, position) = (self.handle(open), Position::At(offset));
+        let (handle, position) = (self.handle(open)?, Position::At(offset));
         let got = self.call(typed::Read { handle, position, len, direct })?;
         if got <= len { Ok(Outcome::Payload(got as usize)) } else { Err(Errno::EPROTO) }
     }
@@ -66,7 +165,7 @@ impl Call<'_> {
     /// front must have them dropped.
     pub(super) fn write(&mut self, write: Write) -> Result<Outcome, Errno> {
         let position = if write.append { Position::End } else { Position::At(write.offset) };
-        let handle = self.handle(write.open);
+        let handle = self.handle(write.open)?;
         let Write { kill_privileges, write_back, direct, .. } = write;
         let request = typed::Write { handle, position, kill_privileges, write_back, direct };
         let Written { len, size } = self.call_with(request, write.len)?;
@@ -105,13 +204,15 @@ impl Call<'_> {
         let ino = self.header.ino;
         let releasing = self.front.lock_owners.release(ino, open);
         let mut served = self.release_locks(&releasing);
-        if let Some(owner) = flock {
+        // A predecessor that has removed the handle has released the lock before.
+        if let Some(owner) = flock
+            && let Ok(handle) = self.handle(open)
+        {
             let (flavour, lock) = (LockFlavour::Flock, LockType::Unlock);
             let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
-            let handle = self.handle(open);
             served = served.and(self.call(typed::Lock { handle, spec, wait: false }));
         }
         // Also after a failure, because the kernel sends no second `RELEASE`.
-        served.and(self.call(typed::Close { handle: self.handle(open) }))
+        served.and(self.release_handle(open))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Handle, LockFlavour, LockSpec, LockType, Request, typed};
+use warren_proto::{LockFlavour, LockSpec, LockType, Request, typed};
 
 use super::deferred::DeferredLock;
 use super::{Call, Front, Outcome, Served};
@@ -29,7 +29,13 @@ impl Front {
         if !self.interrupts.is_waiting(lock.unique) {
             return Some(Err(Errno::EINTR));
         }
-        let handle = Handle { ino: lock.ino, open: lock.open };
+        let handle = match self.open_files.handle(lock.open) {
+            Ok(handle) => handle,
+            Err(errno) => {
+                self.interrupts.end(lock.unique);
+                return Some(Err(errno));
+            }
+        };
         let request = Request::Lock { handle, spec: lock.spec, wait: false };
         let record = self.state.record(slot.number());
         let added = self.add_lock_owner(lock.ino, lock.open, &lock.spec);
@@ -67,7 +73,7 @@ impl Front {
 
 impl Call<'_> {
     pub(super) fn test_lock(&mut self, open: u64, spec: LockSpec) -> Served {
-        let holder = self.call(typed::TestLock { handle: self.handle(open), spec })?;
+        let holder = self.call(typed::TestLock { handle: self.handle(open)?, spec })?;
         self.body.lock(holder.as_ref());
         Ok(())
     }
@@ -77,9 +83,9 @@ impl Call<'_> {
     }
 
     fn lock(&mut self, open: u64, spec: LockSpec, wait: bool) -> Served {
-        let ino = self.header.ino;
+        let (ino, handle) = (self.header.ino, self.handle(open)?);
         self.front.add_lock_owner(ino, open, &spec)?;
-        self.call(typed::Lock { handle: self.handle(open), spec, wait })?;
+        self.call(typed::Lock { handle, spec, wait })?;
         self.front.add_lock_owner_again(ino, open, &spec);
         Ok(())
     }

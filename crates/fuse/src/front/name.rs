@@ -61,7 +61,7 @@ impl Call<'_> {
     /// nothing. Like any `chown` it removes the set-id bits.
     pub(super) fn set_attr(&mut self, open: Option<u64>, mut set: SetAttr) -> Served {
         set.kill_privileges |= set == SetAttr::default();
-        let handle = open.map(|open| self.handle(open));
+        let handle = open.map(|open| self.handle(open)).transpose()?;
         let (attr, lease) = self.call(typed::SetAttr { ino: self.header.ino, handle, set })?;
         self.body.attr_out(&attr, validity(lease.is_some()));
         Ok(())

@@ -36,6 +36,7 @@ const LEASE: Option<Lease> = Some(Lease { word: 0, stamp: 0 });
 /// A front that serves operations on inode 1, and a fleet that answers by a function.
 struct FrontTest {
     front: Front,
+    fleet: Arc<ScriptedFleet>,
     slot: Box<dyn FleetSlot>,
     body: Body,
     unique: u64,
@@ -48,7 +49,8 @@ impl FrontTest {
             Arc::new(ScriptedFleet::new(1, move |_, request| script.lock().unwrap()(request)));
         let slot = fleet.slot().unwrap();
         let state = Arc::new(FrontState::create().unwrap());
-        Self { front: Front::new(fleet, state, options, 1), slot, body: Body::default(), unique: 0 }
+        let front = Front::new(Arc::clone(&fleet) as Arc<_>, state, options, 1);
+        Self { front, fleet, slot, body: Body::default(), unique: 0 }
     }
 
     fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
@@ -58,6 +60,17 @@ impl FrontTest {
         let header =
             Header { len: 0, opcode: opcode::LOOKUP, unique, ino: Ino::ROOT, uid: 0, gid: 0 };
         self.front.serve(&mut *self.slot, &mut self.body, header, operation)
+    }
+
+    /// Adds an open file of inode 1. Returns the kernel's handle.
+    fn add_open(&mut self) -> u64 {
+        let handle = Handle { ino: Ino::ROOT, open: 1 };
+        let attr = attr(Ino::ROOT);
+        let opened = Opened { handle, attr, keep_pages: true, direct: false, kept: None };
+        self.unique += 2;
+        self.front.open_files.begin_new(Ino::ROOT);
+        let access = AccessMode::READ | AccessMode::WRITE;
+        self.front.open_files.opened(&opened, access, None, self.unique).unwrap().number
     }
 
     fn init(&mut self, minor: u32, flags: u64) -> Result<Outcome, Errno> {
@@ -146,7 +159,8 @@ fn repeated_lookups_of_a_name_end() {
 fn an_answer_to_another_request_is_an_error() {
     let mut test = FrontTest::new(FrontOptions::default(), |_| Ok(Reply::Read { len: 4096 }));
     assert_eq!(test.serve(lookup(b"n")), Err(Errno::EPROTO));
-    let read = Operation::Read { open: 1, offset: 0, len: 100, direct: false };
+    let open = test.add_open();
+    let read = Operation::Read { open, offset: 0, len: 100, direct: false };
     assert_eq!(test.serve(read), Err(Errno::EPROTO), "more than was requested");
 }
 
@@ -160,6 +174,7 @@ fn a_truncating_open_removes_set_id_bits_if_the_kernel_requests_it() {
             attr: attr(*ino),
             keep_pages: false,
             direct: false,
+            kept: None,
         })),
         Request::SetAttr { ino, set, .. } if set.kill_privileges => {
             count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -175,12 +190,83 @@ fn a_truncating_open_removes_set_id_bits_if_the_kernel_requests_it() {
 }
 
 #[test]
+fn a_truncating_open_through_a_kept_handle_is_one_request() {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&requests);
+    let lease = Lease { word: 3, stamp: 7 };
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| {
+        log.lock().unwrap().push(request.clone());
+        let attr = attr(Ino::ROOT);
+        match request {
+            Request::Open { ino, .. } => Ok(Reply::Opened(Opened {
+                handle: Handle { ino: *ino, open: 1 },
+                attr,
+                keep_pages: true,
+                direct: false,
+                kept: Some(lease),
+            })),
+            Request::SetAttr { set, .. } if set.size == Some(0) => {
+                Ok(Reply::Attr { attr, lease: None })
+            }
+            _ => Err(Errno::EIO),
+        }
+    });
+    test.fleet.words.lock().unwrap().insert(lease.word, lease.stamp);
+    let open = |flags: i32| {
+        let flags = flags.cast_unsigned();
+        Operation::Open(OpenFlags { flags, kill_privileges: true })
+    };
+    test.serve(open(libc::O_WRONLY)).unwrap();
+    let first = test.u64_at(0);
+    test.serve(Operation::Release { open: first, flock: None }).unwrap();
+    test.serve(open(libc::O_WRONLY | libc::O_TRUNC)).unwrap();
+    let second = test.u64_at(0);
+    let sent = std::mem::take(&mut *requests.lock().unwrap());
+    assert!(matches!(sent[..], [Request::Open { .. }, Request::SetAttr { .. }]), "{sent:?}");
+    // The front dies before its reply, and the kernel sends the request again.
+    let state = Arc::clone(&test.front.state);
+    let fleet = Arc::clone(&test.fleet) as Arc<_>;
+    test.front = Front::new(fleet, state, FrontOptions::default(), 1);
+    test.unique |= crate::abi::UNIQUE_RESEND;
+    test.unique -= 2;
+    test.serve(open(libc::O_WRONLY | libc::O_TRUNC)).unwrap();
+    assert_eq!(test.u64_at(0), second);
+    assert_eq!(*requests.lock().unwrap(), []);
+}
+
+#[test]
+fn a_changed_directory_is_answered_from_the_reply_to_the_change() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| match request {
+        Request::Unlink { .. } => Ok(Reply::Done),
+        Request::GetAttr { ino } => {
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Ok(Reply::Attr { attr: attr(*ino), lease: None })
+        }
+        _ => Err(Errno::EIO),
+    });
+    let lease = Lease { word: 3, stamp: 7 };
+    let unlink = || Operation::Unlink(FileName::new(b"n").unwrap());
+    test.fleet.changed.lock().unwrap().push((attr(Ino::ROOT), lease));
+    test.serve(unlink()).unwrap();
+    let mut asks = |stamp: u64| {
+        test.fleet.words.lock().unwrap().insert(lease.word, stamp);
+        test.serve(Operation::GetAttr).unwrap();
+        asked.swap(0, std::sync::atomic::Ordering::SeqCst)
+    };
+    assert_eq!([asks(lease.stamp), asks(lease.stamp)], [0, 0]);
+    assert_eq!([asks(lease.stamp + 1), asks(lease.stamp)], [1, 1], "a copy ends with its lease");
+}
+
+#[test]
 fn an_append_at_another_offset_drops_leased_pages() {
     let options = FrontOptions { page_caching: PageCaching::Leased };
     let mut test = FrontTest::new(options, |_| Ok(Reply::Written { len: 3, size: 103 }));
+    let open = test.add_open();
     let write = |offset| {
         Operation::Write(Write {
-            open: 1,
+            open,
             offset,
             len: 3,
             kill_privileges: false,
@@ -258,7 +344,8 @@ fn a_close_without_locks_sends_no_request() {
         range: warren_proto::ByteRange::ALL,
         pid: 1,
     };
-    test.serve(Operation::Lock { open: 4, spec, wait: false }).unwrap();
+    let open = test.add_open();
+    test.serve(Operation::Lock { open, spec, wait: false }).unwrap();
     assert_eq!(test.serve(Operation::Flush { owner: LockOwner(2) }), Ok(Outcome::Body));
     assert_eq!(test.serve(Operation::Flush { owner: LockOwner(1) }), Ok(Outcome::Body));
 }
@@ -288,7 +375,8 @@ fn open_created_elsewhere(found: Attr, flags: i32) -> (Result<Outcome, Errno>, b
         Request::Create { access, .. } => {
             assert!(!access.contains(AccessMode::TRUNCATE), "the owner is not known yet");
             let entry = Entry { ino: found.ino, kind: found.kind, lease: None, attr: None };
-            let opened = Some(Opened { handle, attr: found, keep_pages: true, direct: false });
+            let opened =
+                Some(Opened { handle, attr: found, keep_pages: true, direct: false, kept: None });
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
         Request::SetAttr { set, .. } => {

@@ -5,14 +5,14 @@ use warren_proto::{Reply, StatFs};
 
 use super::*;
 use crate::abi::UNIQUE_RESEND;
-use crate::testing::{FakeChannel, ScriptedFleet, message};
+use crate::testing::{FakeChannel, ScriptedFleet, message, state_with_open};
 
 fn statfs(unique: u64) -> Vec<u8> {
     message(opcode::STATFS, unique, 1, &[])
 }
 
 fn start(fleet: ScriptedFleet, channel: &Arc<FakeChannel>) -> io::Result<Workers> {
-    let state = Arc::new(FrontState::create().unwrap());
+    let state = state_with_open();
     Workers::start(Arc::new(fleet), channel.clone(), state, FrontOptions::default())
 }
 
@@ -207,7 +207,7 @@ fn writing() -> (ScriptedFleet, Arc<AtomicU32>) {
 
 #[test]
 fn a_step_of_a_dead_front_is_replayed_and_not_sent_again() {
-    let state = Arc::new(FrontState::create().unwrap());
+    let state = state_with_open();
     // The slot of the first worker.
     let record = state.record(SlotNo(1));
     record.begin_step(10, 0);
@@ -230,7 +230,7 @@ fn a_step_of_a_dead_front_is_replayed_and_not_sent_again() {
 
 #[test]
 fn a_step_that_a_dead_front_did_not_send_is_sent() {
-    let state = Arc::new(FrontState::create().unwrap());
+    let state = state_with_open();
     let record = state.record(SlotNo(1));
     record.begin_step(10, 0);
     let (fleet, writes) = writing();

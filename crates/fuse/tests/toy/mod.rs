@@ -138,6 +138,21 @@ impl FleetConnection for ToyFleet {
         vec![CellId(0)]
     }
 
+    // The toy lets no handle be kept.
+    fn load_word(&self, _: CellId, _: u32) -> u64 {
+        0
+    }
+
+    fn mark_idle(&self, _: Ino) -> Option<Ino> {
+        None
+    }
+
+    fn mark_used(&self, _: Ino) {}
+
+    fn is_closed(&self, _: CellId, _: Ino) -> bool {
+        false
+    }
+
     fn in_flight(&self, slot: SlotNo) -> Option<u32> {
         Some(self.0.in_flight[usize::from(slot.0)].load(Ordering::SeqCst)).filter(|&seq| seq != 0)
     }
@@ -182,6 +197,14 @@ impl FleetSlot for ToySlot {
 
     fn call_cell(&mut self, _: CellId, request: &Request) -> Answer {
         self.call((0, 0), request, 0)
+    }
+
+    fn changed(&self) -> &[(Attr, Lease)] {
+        &[]
+    }
+
+    fn last_cell(&self) -> Option<CellId> {
+        None
     }
 
     fn payload_out(&mut self) -> &mut [u8] {
@@ -346,7 +369,13 @@ impl State {
         }
         let attr = node.attr;
         self.opens.insert(open, ino);
-        Ok(Opened { handle: Handle { ino, open }, attr, keep_pages: true, direct: false })
+        Ok(Opened {
+            handle: Handle { ino, open },
+            attr,
+            keep_pages: true,
+            direct: false,
+            kept: None,
+        })
     }
 
     fn create(&mut self, identity: (u32, u32), request: &Request) -> Answer {

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Epoch, Errno, SlotNo};
+use warren_base::{CellId, ClientId, Epoch, Errno, Ino, SlotNo};
 use warren_cell::{FrameNo, Memory, SlotRef};
 use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
@@ -337,6 +337,14 @@ impl Memory for SharedMemory {
 
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
         self.client(client).replies.store_word(word, stamp);
+    }
+
+    fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
+        self.clients.get(&client).is_some_and(|memory| memory.requests.is_idle(ino))
+    }
+
+    fn mark_closed(&mut self, client: ClientId, ino: Ino) {
+        self.client(client).replies.mark_closed(ino);
     }
 }
 

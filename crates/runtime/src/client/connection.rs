@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_base::{ClientId, SlotNo};
+use warren_base::{CellId, ClientId, Ino, SlotNo};
 
 use super::admission::{Admission, ConnectOptions};
 use super::segments::{InFlight, Segments};
@@ -39,6 +39,26 @@ impl Connection {
     pub fn slot(&self) -> Option<Slot> {
         let number = self.shared.take_slot(None)?;
         Some(Slot::new(Arc::clone(&self.shared), number))
+    }
+
+    /// The current value of a cell's lease word.
+    pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
+        self.shared.load_word(cell, word)
+    }
+
+    /// Whether the cell has closed all handles of the inode that this client had kept.
+    pub fn is_closed(&self, cell: CellId, ino: Ino) -> bool {
+        self.shared.is_closed(cell, ino)
+    }
+
+    /// See [`ClientWriter::mark_idle`](warren_shm::ClientWriter::mark_idle). One thread at a time
+    /// marks inodes.
+    pub fn mark_idle(&self, ino: Ino) -> Option<Ino> {
+        self.shared.requests.mark_idle(ino)
+    }
+
+    pub fn mark_used(&self, ino: Ino) {
+        self.shared.requests.mark_used(ino);
     }
 
     /// The request that is in flight in a slot, for a `Cancel`.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use warren_base::{CellId, ClientId, Errno, SlotNo};
+use warren_base::limits::LEASE_WORDS;
+use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_shm::{
     ClientWriter, Load, ReplyReader, ShardMap, ShardMapError, ShardMapReader, Store, VitalsReader,
     WakeFd, WriteMap, map_read_only, map_writable,
@@ -145,6 +146,19 @@ impl Segments {
             Err(ShardMapError::Busy) => Ok(None),
             Err(ShardMapError::Corrupt) => Err(Errno::EIO),
         }
+    }
+
+    /// 0 if there is no such word.
+    pub(super) fn load_word(&self, cell: CellId, word: u32) -> u64 {
+        match self.cells.get(usize::from(cell.0)) {
+            Some(of_cell) if (word as usize) < LEASE_WORDS => of_cell.replies.load_word(word),
+            _ => 0,
+        }
+    }
+
+    pub(super) fn is_closed(&self, cell: CellId, ino: Ino) -> bool {
+        let of_cell = self.cells.get(usize::from(cell.0));
+        of_cell.is_some_and(|of_cell| of_cell.replies.is_closed(ino))
     }
 
     pub(super) fn is_alive(&self) -> bool {

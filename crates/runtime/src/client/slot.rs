@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
-use warren_proto::{Answer, Capabilities, Capability, Reply, Request, RequestHeader};
+use warren_proto::{
+    Answer, Attr, Capabilities, Capability, ChangedDirs, Lease, Reply, Request, RequestHeader,
+};
 use warren_shm::{ShardMap, WaitOutcome};
 
 use super::segments::{InFlight, Segments};
@@ -92,6 +94,7 @@ pub struct Slot {
     payload_len: usize,
     /// The capability that came with the last reply.
     granted: Capability,
+    changed: ChangedDirs,
 }
 
 impl Slot {
@@ -111,6 +114,7 @@ impl Slot {
             body: Vec::new(),
             payload_len: 0,
             granted: Capability::NONE,
+            changed: Vec::new(),
         }
     }
 
@@ -128,14 +132,14 @@ impl Slot {
         self.granted
     }
 
+    /// What the last reply says of the directories that its request has changed.
+    pub fn changed(&self) -> &[(Attr, Lease)] {
+        &self.changed
+    }
+
     /// The current value of a cell's lease word.
     pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
-        match self.shared.cells.get(usize::from(cell.0)) {
-            Some(of_cell) if (word as usize) < warren_base::limits::LEASE_WORDS => {
-                of_cell.replies.load_word(word)
-            }
-            _ => 0,
-        }
+        self.shared.load_word(cell, word)
     }
 
     /// Sends the request to the cell that can execute it, and waits for the answer. The first
@@ -257,10 +261,12 @@ impl Slot {
         self.last_cell = Some(call.cell);
         self.payload_len = header.payload_len as usize;
         self.granted = Capability::NONE;
+        self.changed.clear();
         if let Some(errno) = header.errno {
             return Err(errno);
         }
-        Reply::from_body(&self.body, &mut self.granted).map_err(|_| Errno::EPROTO)
+        Reply::from_body(&self.body, &mut self.granted, &mut self.changed)
+            .map_err(|_| Errno::EPROTO)
     }
 
     /// Waits for the answer. Returns whether the spin saw it. If the cell slept there is no spin,

@@ -233,13 +233,13 @@ impl<H> Fleet<H> {
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
         self.trace.note(self.now, &(id, &effect));
         match effect {
-            Effect::Reply { to, seq, answer, payload_len: _, granted } => {
+            Effect::Reply { to, seq, answer, payload_len: _, granted, changed } => {
                 let slots = &mut self.host(id).slots;
                 slots.answered.insert(to, seq);
                 let known = slots.executed.remove(&(to, seq));
                 let place = self.place();
                 let (hint, delay) = (known.map_or(place, |(hint, _)| hint), self.message_delay());
-                let answer = Answered { answer, granted };
+                let answer = Answered { answer, granted, changed };
                 self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
             }
             // Drivers of real cells bound a user's live tasks; here there are few.

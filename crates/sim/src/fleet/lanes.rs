@@ -1,7 +1,7 @@
 //! The memory between clients and cells: lease words and payload lanes.
 
 use hashbrown::{HashMap, HashSet};
-use warren_base::{CellId, ClientId};
+use warren_base::{CellId, ClientId, Ino};
 use warren_cell::SlotRef;
 use warren_client::Words;
 
@@ -14,6 +14,8 @@ pub(crate) struct ClientMemory {
     words: HashMap<(CellId, ClientId, u32), u64, Fixed>,
     requests: HashMap<SlotRef, Vec<u8>, Fixed>,
     replies: HashMap<(CellId, SlotRef), Vec<u8>, Fixed>,
+    /// The inodes that clients have marked as idle.
+    idle: HashSet<(ClientId, Ino), Fixed>,
     /// The cells that have released a client.
     closed: HashSet<(CellId, ClientId), Fixed>,
 }
@@ -35,6 +37,18 @@ impl ClientMemory {
         if !keep_words {
             self.words.retain(|(of, to, _), _| (*of, *to) != (cell, client));
         }
+    }
+
+    pub(crate) fn mark_idle(&mut self, client: ClientId, ino: Ino) {
+        self.idle.insert((client, ino));
+    }
+
+    pub(crate) fn mark_used(&mut self, client: ClientId, ino: Ino) {
+        self.idle.remove(&(client, ino));
+    }
+
+    pub(crate) fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
+        self.idle.contains(&(client, ino))
     }
 
     pub(crate) fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {

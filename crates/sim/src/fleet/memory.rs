@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId};
+use warren_base::{CellId, ClientId, Ino};
 use warren_cell::{FrameNo, Memory, SlotRef};
 
 use super::process::Killed;
@@ -93,5 +93,9 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         self.store_begins();
         self.must_know(client);
         self.world.store_word(self.cell, client, word, stamp);
+    }
+
+    fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
+        self.world.fleet().lanes.is_idle(client, ino)
     }
 }

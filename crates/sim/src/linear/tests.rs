@@ -148,8 +148,13 @@ impl Server {
         self.files.insert(ino, Vec::new());
         self.ctimes.insert(ino, [now; 3]);
         let handle = Handle { ino, open: ino.0 };
-        let opened =
-            Some(Opened { handle, attr: self.attr(ino), keep_pages: false, direct: false });
+        let opened = Some(Opened {
+            handle,
+            attr: self.attr(ino),
+            keep_pages: false,
+            direct: false,
+            kept: None,
+        });
         Ok(Reply::Created { entry: entry(ino), opened: opened.map(Box::new) })
     }
 

@@ -62,7 +62,7 @@ impl State {
         if opened.handle.ino != ino {
             return Err(Refusal::Differs("a handle of another inode"));
         }
-        let open = Open { client: step.client, access, offset: 0 };
+        let open = Open { client: step.client, access, offset: 0, is_idle: false };
         let before = self.change(ino, |inode| inode.opens.insert(opened.handle.open, open));
         if before.is_some() {
             return Err(Refusal::Differs("a handle that was assigned already"));
@@ -99,7 +99,8 @@ impl State {
     /// The open-file object if it is this client's, else EBADF.
     pub(super) fn opened(&self, step: &Step<'_>, handle: Handle) -> Result<(&Inode, Open), Errno> {
         let inode = self.get(handle.ino).ok_or(Errno::EBADF)?;
-        let open = inode.opens.get(&handle.open).ok_or(Errno::EBADF)?;
+        let open = inode.opens.get(&handle.open).filter(|open| !open.is_idle);
+        let open = open.ok_or(Errno::EBADF)?;
         if open.client == step.client { Ok((inode, *open)) } else { Err(Errno::EBADF) }
     }
 
@@ -128,10 +129,22 @@ impl State {
         }
     }
 
+    /// The handle may be idle. If the inode has no name then, the cell may have closed it.
     pub(super) fn close(&mut self, step: &Step<'_>, handle: Handle) -> Legal {
-        let Some((_, reply)) = step.settle(self.opened(step, handle).map(|_| ()))? else {
+        let inode = self.get(handle.ino);
+        let open = inode.and_then(|inode| inode.opens.get(&handle.open));
+        let is_own = open.is_some_and(|open| open.client == step.client);
+        let is_idle = open.is_some_and(|open| open.is_idle);
+        if is_own
+            && is_idle
+            && inode.is_some_and(|inode| inode.nlink == 0)
+            && step.outcome.answer == Err(Errno::EBADF)
+        {
+            self.change(handle.ino, |inode| inode.opens.remove(&handle.open));
             return Ok(());
-        };
+        }
+        let must = if is_own { Ok(()) } else { Err(Errno::EBADF) };
+        let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
         self.change(handle.ino, |inode| inode.opens.remove(&handle.open));
         expect_done(reply)
     }

@@ -71,6 +71,8 @@ pub struct Open {
     pub client: ClientId,
     pub access: AccessMode,
     pub offset: u64,
+    /// The client has kept it and does not use it. It ends with the inode's last name.
+    pub is_idle: bool,
 }
 
 /// The owner of a lock. The two flavours are independent.
@@ -222,7 +224,15 @@ impl Inode {
 
     /// Whether it can still be reached.
     pub fn is_alive(&self) -> bool {
-        self.nlink > 0 || !self.opens.is_empty()
+        self.nlink > 0 || self.opens.values().any(|open| !open.is_idle)
+    }
+
+    /// The last name is gone: a client's handles that are kept and not used are closed, if it uses
+    /// no other handle of the inode.
+    pub fn drop_idle(&mut self) {
+        let in_use = self.opens.values().filter(|open| !open.is_idle);
+        let users: Vec<ClientId> = in_use.map(|open| open.client).collect();
+        self.opens.retain(|_, open| users.contains(&open.client));
     }
 
     pub fn compute_fingerprint(&self, ino: Ino) -> u64 {
@@ -239,7 +249,7 @@ impl Inode {
         }
         self.xattrs.hash(&mut mix);
         for (number, open) in &self.opens {
-            (number, open.client, open.access.bits(), open.offset).hash(&mut mix);
+            (number, open.client, open.access.bits(), open.offset, open.is_idle).hash(&mut mix);
         }
         for held in &self.locks {
             (held.holder.client, held.holder.owner, held.pid).hash(&mut mix);

@@ -138,7 +138,7 @@ impl Script {
         let handle = Handle { ino, open: self.next_ino };
         self.next_ino += 1;
         let attr = self.attr(ino);
-        let opened = Opened { handle, attr, keep_pages: false, direct: false };
+        let opened = Opened { handle, attr, keep_pages: false, direct: false, kept: None };
         self.ok(Request::Open { ino, access }, Reply::Opened(opened));
         handle
     }

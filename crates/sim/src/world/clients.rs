@@ -19,7 +19,8 @@ use warren_proto::{
 
 use super::Own;
 use super::World;
-use super::front::Front;
+use super::front::{Front, action_of, begin_with_kept};
+use super::kept::{KeptHandles, request_keeping};
 use super::program::{Draw, Drawn, Holdings};
 use crate::fleet::{Happening, KEY};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
@@ -56,11 +57,11 @@ struct Asked {
     again: Option<Send>,
 }
 
-struct Whole {
-    op: Op,
-    invoked: u64,
-    from: Timestamp,
-    asked: bool,
+pub(super) struct Whole {
+    pub(super) op: Op,
+    pub(super) invoked: u64,
+    pub(super) from: Timestamp,
+    pub(super) asked: bool,
     /// A cell answered the request that the call consists of.
     direct: bool,
     /// It names an inode that the client has not reached.
@@ -71,7 +72,7 @@ struct Whole {
 }
 
 impl Whole {
-    fn new(op: Op, invoked: u64, from: Timestamp, forged: bool) -> Self {
+    pub(super) fn new(op: Op, invoked: u64, from: Timestamp, forged: bool) -> Self {
         Self { op, invoked, from, asked: false, direct: false, forged, listed: 0, ended: false }
     }
 }
@@ -88,7 +89,7 @@ pub(super) struct Slot {
     /// For a page under write-back: what a program stored, and its position in the file.
     stored: Option<(Position, Rc<[u8]>)>,
     /// A call that waits until the stores in mappings are written back.
-    deferred: Option<Drawn>,
+    pub(super) deferred: Option<Drawn>,
     /// What a front sent last, and whether it is to be sent again.
     last_sent: Option<Send>,
     asks_again: bool,
@@ -141,6 +142,7 @@ pub(super) struct Client {
     /// end.
     pub process: usize,
     pub front: Option<Front>,
+    pub kept: KeptHandles,
     pub is_gone: bool,
     caller: Caller,
     cache: Cache,
@@ -163,6 +165,7 @@ impl Client {
             programs: slots.into(),
             process: 0,
             front: None,
+            kept: KeptHandles::default(),
             is_gone: false,
             cache: Cache::new(COPIES_MAX),
             map: ShardMap::new(version, map.to_vec()),
@@ -194,7 +197,7 @@ impl World {
     }
 
     /// The process of the slot's requests; the next number is that of its calls as wholes.
-    fn process(&self, at: At) -> usize {
+    pub(super) fn process(&self, at: At) -> usize {
         self.clients[at.client].process + at.slot * 2
     }
 
@@ -230,19 +233,25 @@ impl World {
         }
         let (mut op, forged) = self.reach(at, op);
         if let (Op::Ino(request, _), Some(front)) = (&mut op, &self.clients[at.client].front) {
+            request_keeping(request, &self.swarm);
             front.kernel.mark(request);
         }
-        let (op_of_whole, invoked, from) = (op.clone(), self.fleet.place(), self.fleet.wall());
+        let (invoked, from) = (self.fleet.place(), self.fleet.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
             let whole = Whole::new(op, invoked, from, forged);
-            self.record_whole(at, &whole, Outcome { answer, payload: payload.into() });
+            if let Some(action) = action_of(&whole.op) {
+                let outcome = Outcome { answer, payload: payload.into() };
+                self.record_whole(at, &whole, action, outcome);
+            }
             return self.think(at);
         }
-        let whole = Whole::new(op_of_whole, invoked, from, forged);
-        self.start_call(at, op, whole, bytes);
+        let whole = Whole::new(op, invoked, from, forged);
+        if let Some((whole, bytes)) = begin_with_kept(self, at, whole, bytes) {
+            self.start_call(at, whole.op.clone(), whole, bytes);
+        }
     }
 
-    fn start_call(&mut self, at: At, op: Op, whole: Whole, bytes: Vec<u8>) {
+    pub(super) fn start_call(&mut self, at: At, op: Op, whole: Whole, bytes: Vec<u8>) {
         let caller = self.clients[at.client].caller.clone();
         let slot = self.slot(at);
         slot.payload = Rc::from(bytes);
@@ -282,7 +291,8 @@ impl World {
     pub(super) fn go_on_deferred(&mut self, client: usize) {
         for slot in 0..self.clients[client].programs {
             let at = At { client, slot };
-            if self.slot(at).deferred.is_some() && self.slot(at).state == SlotState::Waiting {
+            let Slot { call, state, deferred, .. } = self.slot(at);
+            if deferred.is_some() && call.is_none() && *state == SlotState::Waiting {
                 self.think(at);
             }
         }
@@ -490,7 +500,7 @@ impl World {
         to: SlotRef,
         seq: u32,
         hint: u64,
-        Answered { answer, granted }: Answered,
+        Answered { answer, granted, changed }: Answered,
     ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
             return self.fleet.fail(format!("{from} answers a client that does not exist"));
@@ -498,7 +508,7 @@ impl World {
         let at = At { client, slot: usize::from(to.slot.0) };
         if self.has_dead_front(client) {
             // The answer stays in the slot until a successor reads it.
-            let answer = Answered { answer, granted };
+            let answer = Answered { answer, granted, changed };
             let reply = Happening::Reply { from, to, seq, hint, answer };
             return self.fleet.plan(ANSWER_READ_NANOS, reply);
         }
@@ -525,7 +535,8 @@ impl World {
             _ => Vec::new(),
         };
         if again.is_none() {
-            self.note_answered(at, &answer, &payload);
+            self.clients[client].kept.note_changed(changed, from);
+            self.note_answered(at, &request, &answer, &payload);
             self.note_page(at, &request, &answer);
         }
         self.check_granted(at, &answer, granted);
@@ -549,7 +560,7 @@ impl World {
         if let Some(send) = again {
             self.ask_again(at, send);
         } else if !self.clients[at.client].is_gone {
-            self.step_call(at, Some(Answered { answer, granted }));
+            self.step_call(at, Some(Answered::new(answer, granted)));
         }
     }
 
@@ -783,8 +794,11 @@ impl World {
         if walked {
             self.fleet.count("a path walked over copies");
         }
-        if ((copied && !whole.direct) || walked) && !refused {
-            self.record_whole(at, &whole, Outcome::of(answer.clone()));
+        if ((copied && !whole.direct) || walked)
+            && !refused
+            && let Some(action) = action_of(&whole.op)
+        {
+            self.record_whole(at, &whole, action, Outcome::of(answer.clone()));
         }
         self.check_listing(&whole, &answer);
         if at.slot >= self.clients[at.client].programs {
@@ -804,44 +818,10 @@ impl World {
         self.plan(nanos, Own::Step { at, ticket });
     }
 
-    fn think(&mut self, at: At) {
+    pub(super) fn think(&mut self, at: At) {
         self.slot(at).state = SlotState::Thinking;
         let think = self.think_time();
         self.plan_step(at, think);
-    }
-
-    fn record_whole(&mut self, at: At, whole: &Whole, outcome: Outcome) {
-        let action = match &whole.op {
-            Op::Ino(request, _) => Action::Request(request.clone()),
-            Op::At(path, _) => {
-                Action::Stat { path: Rc::from(&*path.bytes), follow_last: path.follow_last }
-            }
-            _ => return,
-        };
-        let returned = self.fleet.place();
-        self.last_return = self.fleet.now;
-        let client = &self.clients[at.client];
-        let operation = Operation {
-            process: self.process(at) + usize::from(whole.asked),
-            client: client.id,
-            credentials: client.credentials.clone(),
-            action,
-            payload: Rc::from([]),
-            invoked: whole.invoked,
-            returned,
-            hint: whole.invoked.midpoint(returned),
-            window: Window { from: whole.from, to: self.fleet.wall() },
-            excuses: self.excuses_of_copies(at),
-            outcome: Some(outcome),
-        };
-        self.history.push(operation);
-    }
-
-    /// A read changes the access time without waiting for the fronts' copies of it.
-    fn excuses_of_copies(&self, at: At) -> Excuses {
-        let mut excuses = self.fleet.incidents.excuses();
-        excuses.set(Excuses::OLD_ATIME, self.clients[at.client].front.is_some());
-        excuses
     }
 
     /// Lets some clients act in the middle of a cell's turn.

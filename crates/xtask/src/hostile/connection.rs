@@ -282,7 +282,7 @@ impl RawClient {
             Some(errno) => Some(Err(errno)),
             None => {
                 let mut granted = Capability::NONE;
-                let reply = Reply::from_body(&body, &mut granted).ok()?;
+                let reply = Reply::from_body(&body, &mut granted, &mut Vec::new()).ok()?;
                 self.learn(&reply, granted);
                 Some(Ok(reply))
             }

@@ -82,7 +82,11 @@ impl Segments {
     pub(super) fn parse(&self, body: &mut Vec<u8>) {
         let taken = self.answers.take(SLOT, self.seq, body);
         let mut granted = Capability::NONE;
-        let _ = std::hint::black_box((taken, Reply::from_body(body, &mut granted), granted));
+        let _ = std::hint::black_box((
+            taken,
+            Reply::from_body(body, &mut granted, &mut Vec::new()),
+            granted,
+        ));
     }
 
     pub(super) fn fill_lane(&self) {

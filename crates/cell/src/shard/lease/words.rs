@@ -85,8 +85,23 @@ impl Words {
     /// Revokes the leases on all names of a directory. This examines every word, which is
     /// acceptable because it is rare.
     pub(super) fn revoke_names(&mut self, dir: Ino, stamps: &mut Stamps, memory: &mut dyn Memory) {
+        let is_name = |key: &LeaseKey| matches!(key, LeaseKey::Name(of, _) if *of == dir);
+        self.revoke_all(is_name, stamps, memory);
+    }
+
+    /// Revokes the leases on the open files of all inodes, as rarely.
+    pub(super) fn revoke_opens(&mut self, stamps: &mut Stamps, memory: &mut dyn Memory) {
+        self.revoke_all(|key| matches!(key, LeaseKey::Opens(_)), stamps, memory);
+    }
+
+    fn revoke_all(
+        &mut self,
+        is_revoked: impl Fn(&LeaseKey) -> bool,
+        stamps: &mut Stamps,
+        memory: &mut dyn Memory,
+    ) {
         self.retain(|word, holder| {
-            let revoked = matches!(&holder.key, LeaseKey::Name(of, _) if *of == dir);
+            let revoked = is_revoked(&holder.key);
             if revoked {
                 stamps.revoke(holder.client, word, holder.grant, memory);
             }

@@ -1,0 +1,114 @@
+//! What a front keeps: handles after the last close of a file, which it uses again for later opens,
+//! and the attributes of directories as its changes have left them.
+//!
+//! This is the front's side of the idle marks (`fuse::open_files` in the product). Programs of a
+//! front share its handles, but a handle that is open is used by one slot here.
+
+use std::collections::BTreeMap;
+
+use warren_base::{CellId, Ino};
+use warren_client::Words;
+use warren_proto::{AccessMode, Attr, ChangedDirs, CreateFlags, Handle, Lease, Opened, Request};
+
+use crate::history::Action;
+use crate::swarm::Swarm;
+
+/// How a front continues a call.
+pub(super) enum Kept {
+    /// The call is done, without a request.
+    Done(Action),
+    /// The front closes this handle first.
+    Close(Handle),
+}
+
+/// What a front knows of a handle that it may keep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leased {
+    pub access: AccessMode,
+    pub cell: CellId,
+    pub lease: Lease,
+}
+
+/// The handles of one front.
+#[derive(Default)]
+pub(super) struct KeptHandles {
+    pub leased: BTreeMap<Handle, Leased>,
+    /// Handles that no program uses, by inode and access.
+    pub unused: BTreeMap<(Ino, u8), Handle>,
+    /// A handle of each inode that is being opened, and the number of these opens.
+    pub pinned: BTreeMap<Ino, (Handle, u32)>,
+    /// Directories that the front has changed.
+    changed: BTreeMap<Ino, (Attr, CellId, Lease)>,
+}
+
+/// An open for this access may use a handle for that one.
+pub(super) fn shared(access: AccessMode) -> u8 {
+    (access - AccessMode::KEEP - AccessMode::TRUNCATE - AccessMode::EXECUTE).bits()
+}
+
+/// Whether fronts keep anything. In the other worlds each open, close and look at a directory is a
+/// request, so that faults of these are found as often.
+pub(super) fn keeps(swarm: &Swarm) -> bool {
+    swarm.names.is_multiple_of(2)
+}
+
+/// A front requests that it may keep the handles of files that it opens by number or makes.
+pub(super) fn request_keeping(request: &mut Request, swarm: &Swarm) {
+    match request {
+        _ if !keeps(swarm) => {}
+        Request::Open { access, .. } => access.insert(AccessMode::KEEP),
+        Request::Create { flags, access, .. } => {
+            let made = CreateFlags::OPEN | CreateFlags::EXCLUSIVE;
+            access.set(AccessMode::KEEP, flags.contains(made));
+        }
+        _ => {}
+    }
+}
+
+impl KeptHandles {
+    pub(super) fn first_unused(&self, ino: Ino) -> Option<Handle> {
+        self.unused.range((ino, 0)..=(ino, u8::MAX)).next().map(|(_, handle)| *handle)
+    }
+
+    pub(super) fn is_leased(&self, handle: Handle, words: &impl Words) -> bool {
+        let leased = self.leased.get(&handle);
+        leased.is_some_and(|of| words.load(of.cell, of.lease.word) == of.lease.stamp)
+    }
+
+    pub(super) fn note_changed(&mut self, changed: ChangedDirs, cell: CellId) {
+        let new = changed.into_iter().map(|(attr, lease)| (attr.ino, (attr, cell, lease)));
+        self.changed.extend(new);
+    }
+
+    /// The front's process ends, which alone has them.
+    pub(super) fn forget_changed(&mut self) {
+        self.changed.clear();
+    }
+
+    /// The attributes of a directory, if the copy is valid.
+    pub(super) fn changed(&self, ino: Ino, words: &impl Words) -> Option<Attr> {
+        let (attr, cell, lease) = self.changed.get(&ino)?;
+        (words.load(*cell, lease.word) == lease.stamp).then_some(*attr)
+    }
+
+    pub(super) fn forget(&mut self, handle: Handle) {
+        self.unused.retain(|_, unused| *unused != handle);
+        self.leased.remove(&handle);
+    }
+
+    /// `cell` has opened a file.
+    pub(super) fn note_opened(&mut self, request: &Request, opened: &Opened, cell: CellId) {
+        if let Request::Open { access, .. } | Request::Create { access, .. } = *request
+            && let Some(lease) = opened.kept
+        {
+            self.leased.insert(opened.handle, Leased { access, cell, lease });
+        }
+    }
+
+    /// Removes one of the handles of the inode that are not used. The front closes it.
+    pub(super) fn close_unused(&mut self, ino: Ino) -> Option<Kept> {
+        let unused = self.first_unused(ino)?;
+        self.forget(unused);
+        Some(Kept::Close(unused))
+    }
+}
