@@ -375,12 +375,16 @@ impl World {
         let client = &mut self.clients[at.client];
         let Some(front) = &mut client.front else { return };
         front.kernel.answered(at.slot, answer, client.slots[at.slot].payload(), read);
-        if let Some(opened) = answer.as_ref().ok().and_then(Reply::opened) {
+        // A client that is expelled has no handles. It may still read the answer of before.
+        let is_gone = client.is_gone;
+        if let Some(opened) = answer.as_ref().ok().and_then(Reply::opened).filter(|_| !is_gone) {
             let ino = opened.handle.ino;
             self.fleet.lanes.mark_used(client.id, ino);
             client.kept.note_opened(request, opened, self.fleet.map[usize::from(ino.shard().0)]);
         }
-        if let Request::Open { ino, .. } = request {
+        if let Request::Open { ino, .. } = request
+            && !is_gone
+        {
             unpin(self, at, *ino, answer.is_ok());
         }
         self.drop_blocked(at.client);
