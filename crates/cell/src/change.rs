@@ -134,6 +134,9 @@ fn revoke_all(
                 leases.revoke(key, turn.leases, turn.memory);
             }
         }
+        if change.is_of_entry() && !turn.plants(Plant::KeepListings) {
+            leases.revoke_listings(change.home(), client, turn.leases, turn.memory);
+        }
         // The kernel behind a front changes its own copy of the name at the same time.
         if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
             leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client, turn.leases);

@@ -32,7 +32,9 @@ pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop>
         Request::Rename { from, from_name, dir, name, flags } => {
             rename::rename(view, (*from, from_name), (*dir, name), *flags)
         }
-        Request::ReadDir { dir, cookie, bytes_max } => list::list(view, *dir, *cookie, *bytes_max),
+        Request::ReadDir { dir, cookie, bytes_max, leased } => {
+            list::list(view, (*dir, *cookie), *bytes_max, *leased)
+        }
         _ => unreachable!("asked only for requests on names"),
     }
 }

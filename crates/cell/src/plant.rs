@@ -34,6 +34,8 @@ pub enum Plant {
     RecallKeepsCopies,
     /// A cell closes the handles of an idle inode without revoking the lease of its opens.
     CloseUsed,
+    /// A new name leaves other clients' leases on the names of the directory.
+    KeepListings,
     /// Fronts write through their kernels' caches, however many there are.
     CacheTwoWriters,
     /// A truncation does not recall pages.

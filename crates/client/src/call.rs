@@ -337,9 +337,10 @@ impl Call {
         let Answered { answer, granted, .. } = answered;
         match (request, answer) {
             // A plain request gets the page that it requested.
-            (Request::ReadDir { dir, cookie, .. }, Ok(Reply::Listing { parent, entries, end }))
-                if !matches!(self.op, Op::Ino(..)) =>
-            {
+            (
+                Request::ReadDir { dir, cookie, .. },
+                Ok(Reply::Listing { parent, entries, end, .. }),
+            ) if !matches!(self.op, Op::Ino(..)) => {
                 let dir = InodeRef { ino: dir, capability: capabilities.inode };
                 let parent = InodeRef { ino: parent, capability: granted };
                 self.listing(map, (dir, cookie), parent, entries, end)
@@ -419,7 +420,7 @@ impl Call {
         self.listed.extend(entries);
         if end {
             let entries = std::mem::take(&mut self.listed);
-            let answer = Ok(Reply::Listing { parent: parent.ino, entries, end });
+            let answer = Ok(Reply::Listing { parent: parent.ino, entries, end, lease: None });
             return Step::Done(Answered::new(answer, parent.capability));
         }
         if next <= cookie {
@@ -430,7 +431,10 @@ impl Call {
 }
 
 fn page(dir: InodeRef, cookie: u64) -> Ask {
-    Ask::about(dir, Request::ReadDir { dir: dir.ino, cookie, bytes_max: LISTING_BYTES })
+    Ask::about(
+        dir,
+        Request::ReadDir { dir: dir.ino, cookie, bytes_max: LISTING_BYTES, leased: false },
+    )
 }
 
 fn done(answered: Answered) -> Step {

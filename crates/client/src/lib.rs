@@ -2,8 +2,9 @@
 //! answer, and how a call on a path becomes requests on inodes.
 //!
 //! * [`ShardMap`] and [`Route`]: the cell that executes a request.
-//! * [`Cache`]: copies of names, attributes and symbolic links, each guarded by a lease word that is
-//!   read through [`Words`].
+//! * [`Cache`]: copies of names, attributes and symbolic links, each guarded by a lease word that
+//!   is read through [`Words`].
+//! * [`KnownNames`]: the names of directories, by which a client knows that others are absent.
 //! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
 //!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
 //!
@@ -13,6 +14,7 @@
 
 mod cache;
 mod call;
+mod names;
 mod op;
 mod path;
 mod route;
@@ -20,6 +22,7 @@ mod walk;
 
 pub use cache::{Cache, Guard, Words};
 pub use call::{Call, Caller, Send, Step};
+pub use names::{KnownNames, Page};
 pub use op::{Op, PathOp};
 pub use path::Path;
 pub use route::{Route, ShardMap};

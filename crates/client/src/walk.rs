@@ -257,7 +257,8 @@ impl Walker<'_> {
             Some((_, parent)) => Ok(*parent),
             // The shortest possible listing also names the parent.
             None => {
-                let list = Request::ReadDir { dir: dir.ino, cookie: 0, bytes_max: 1 };
+                let list =
+                    Request::ReadDir { dir: dir.ino, cookie: 0, bytes_max: 1, leased: false };
                 Err(self.need(Ask::about(dir, list)))
             }
         }

@@ -23,6 +23,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Typed};
 use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
+use crate::absent_names::AbsentNames;
 use crate::connection::{FleetConnection, FleetSlot};
 use crate::dir_copies::DirCopies;
 use crate::front_state::FrontState;
@@ -75,6 +76,7 @@ pub(crate) struct Front {
     lock_owners: LockOwners,
     open_files: OpenFiles,
     dir_copies: DirCopies,
+    absent_names: AbsentNames,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
     /// The number of requests that wait for a lock in a slot.
@@ -97,6 +99,7 @@ impl Front {
             interrupts: Interrupts::default(),
             options,
             dir_copies: DirCopies::default(),
+            absent_names: AbsentNames::new(),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
             names_cached: AtomicBool::new(drops_names),
@@ -115,6 +118,10 @@ impl Front {
 
     pub(crate) fn state(&self) -> &FrontState {
         &self.state
+    }
+
+    pub(crate) fn absent_names(&self) -> &AbsentNames {
+        &self.absent_names
     }
 
     /// Serves one request. `body` must be empty.
@@ -215,7 +222,9 @@ impl Call<'_> {
             return answer;
         }
         record.begin_step(self.header.unique, self.slot.last_seq());
+        self.front.absent_names.begin(request);
         let answer = self.slot.call(identity, request, payload_len);
+        self.front.absent_names.end(request, &answer);
         self.steps = record.end_step(&answer);
         self.front.dir_copies.keep(self.slot.changed(), self.slot.last_cell());
         answer

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod abi;
+mod absent_names;
 mod channel;
 mod connection;
 mod dir_copies;

@@ -87,7 +87,7 @@ pub(crate) fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
             }
             LeaseKey::Pages(ino) => pages.drop_pages(*ino),
             // A cell recalls none, because the front checks the word.
-            LeaseKey::Opens(_) => {}
+            LeaseKey::Opens(_) | LeaseKey::Names(_) => {}
         }
     }
     if names || !unknown.is_empty() {

@@ -236,6 +236,8 @@ impl Shared {
 
     /// Starts a thread for every slot that a predecessor used, then has a worker read.
     fn take_over(self: &Arc<Self>, slots: impl Iterator<Item = InheritedSlot>) -> io::Result<()> {
+        let slots: Vec<InheritedSlot> = slots.collect();
+        self.front.absent_names().wait_for(slots.len());
         for InheritedSlot { number, request, in_flight } in slots {
             match (&request, in_flight) {
                 // Before a worker can read an interrupt of the request.
@@ -270,6 +272,7 @@ impl Shared {
     /// Continues where the thread that had this slot was killed.
     fn recover(&self, worker: &mut Worker, request: Option<BufferedMessage>) {
         let last = worker.slot.last_answer(None);
+        self.front.absent_names().waited();
         let Some(request) = request else { return };
         let record = self.front.state().record(worker.slot.number());
         record.recover(worker.slot.last_seq(), last.as_ref());

@@ -3,7 +3,9 @@
 //! Cell, runtime, front and simulator use only these. Each class is one `match` over all
 //! requests, without a wildcard arm: the compiler refuses a new request until each class has it.
 
-use crate::{AccessMode, CreateFlags, LockType, Position, Request};
+use warren_base::Ino;
+
+use crate::{AccessMode, CreateFlags, FileName, LockType, Position, RenameFlags, Request};
 
 impl Request {
     /// Whether the request is an operation on names. A cell plans such a request over a view of all
@@ -38,6 +40,27 @@ impl Request {
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. } => false,
+        }
+    }
+
+    /// The name that the request creates, unless it exists already.
+    pub const fn created_name(&self) -> Option<(Ino, &FileName)> {
+        match self {
+            Self::Create { dir, name, .. }
+            | Self::Link { dir, name, .. }
+            | Self::Rename { dir, name, .. } => Some((*dir, name)),
+            _ => None,
+        }
+    }
+
+    /// The name that the request removes if the reply is [`Reply::Done`](crate::Reply::Done).
+    pub fn removed_name(&self) -> Option<(Ino, &FileName)> {
+        match self {
+            Self::Unlink { dir, name } | Self::Rmdir { dir, name } => Some((*dir, name)),
+            Self::Rename { from, from_name, flags, .. } => {
+                (!flags.contains(RenameFlags::EXCHANGE)).then_some((*from, from_name))
+            }
+            _ => None,
         }
     }
 

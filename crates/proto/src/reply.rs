@@ -28,14 +28,19 @@ pub enum LeaseKey {
     /// The client's open files of the inode: it may open the inode again through a handle that it
     /// has kept. Only a word guards it.
     Opens(Ino),
+    /// Which names a directory has. Only a word guards it, and only changes by other clients revoke
+    /// it: a client notes a name that it adds before it sends the request.
+    Names(Ino),
 }
 
 impl LeaseKey {
     pub const fn shard(&self) -> ShardId {
         match self {
-            Self::Name(ino, _) | Self::Attr(ino) | Self::Pages(ino) | Self::Opens(ino) => {
-                ino.shard()
-            }
+            Self::Name(ino, _)
+            | Self::Attr(ino)
+            | Self::Pages(ino)
+            | Self::Opens(ino)
+            | Self::Names(ino) => ino.shard(),
         }
     }
 }
@@ -115,6 +120,7 @@ pub enum Reply {
         parent: Ino,
         entries: Vec<DirEntry>,
         end: bool,
+        lease: Option<Lease>,
     },
     Target(Box<[u8]>),
     StatFs(StatFs),
@@ -129,6 +135,8 @@ pub enum Reply {
     },
     /// Nothing was executed: read shard map `version` (or newer) and send to the owner.
     Moved(MapVersion),
+    /// A rename between two names of one inode: it has removed none.
+    Unchanged,
 }
 
 impl Reply {
@@ -157,7 +165,7 @@ impl Reply {
                 entry.lease = None;
                 entry.attr = entry.attr.map(|(attr, _)| (attr, None));
             }
-            Self::Attr { lease, .. } => *lease = None,
+            Self::Attr { lease, .. } | Self::Listing { lease, .. } => *lease = None,
             _ => {}
         }
         if let Some(opened) = reply.opened_mut() {

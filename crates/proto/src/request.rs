@@ -151,10 +151,14 @@ pub enum Request {
         ino: Ino,
     },
     /// Entries after `cookie` (0 for the start), at most about `bytes_max` encoded bytes of them.
+    /// If `leased`, with a lease on the names of the directory ([`LeaseKey::Names`]).
+    ///
+    /// [`LeaseKey::Names`]: crate::LeaseKey::Names
     ReadDir {
         dir: Ino,
         cookie: u64,
         bytes_max: u32,
+        leased: bool,
     },
     Open {
         ino: Ino,

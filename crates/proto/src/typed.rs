@@ -67,6 +67,7 @@ pub struct Listing {
     pub parent: Ino,
     pub entries: Vec<DirEntry>,
     pub end: bool,
+    pub lease: Option<Lease>,
 }
 
 /// Of an `AwaitRecall`; see [`Reply::Recall`].
@@ -133,10 +134,10 @@ typed! {
     Rmdir { dir: Ino, name: FileName } -> () { Reply::Done => () }
     Rename {
         from: Ino, from_name: FileName, dir: Ino, name: FileName, flags: RenameFlags
-    } -> () { Reply::Done => () }
+    } -> () { Reply::Done | Reply::Unchanged => () }
     ReadLink { ino: Ino } -> Box<[u8]> { Reply::Target(target) => target }
-    ReadDir { dir: Ino, cookie: u64, bytes_max: u32 } -> Listing {
-        Reply::Listing { parent, entries, end } => Listing { parent, entries, end }
+    ReadDir { dir: Ino, cookie: u64, bytes_max: u32, leased: bool } -> Listing {
+        Reply::Listing { parent, entries, end, lease } => Listing { parent, entries, end, lease }
     }
     Open { ino: Ino, access: AccessMode } -> Opened { Reply::Opened(opened) => opened }
     Close { handle: Handle } -> () { Reply::Done => () }

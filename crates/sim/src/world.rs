@@ -10,10 +10,12 @@
 mod admission;
 mod audit;
 mod clients;
+mod copies;
 mod damage;
 mod front;
 mod kept;
 mod kernel;
+mod names;
 mod program;
 mod surroundings;
 

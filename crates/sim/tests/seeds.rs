@@ -37,6 +37,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a flush failed",
         "a forged capability",
         "a front hung up while it was recalled",
+        "a front knew that a name is absent",
         "a front killed while it was recalled",
         "a front killed with a request under way",
         "a front's successor asked again",
@@ -174,6 +175,11 @@ fn a_recall_that_leaves_a_fronts_own_copies_is_found() {
 #[test]
 fn a_handle_that_is_closed_under_its_lease_is_found() {
     is_found(Plant::CloseUsed);
+}
+
+#[test]
+fn a_new_name_that_leaves_others_listings_valid_is_found() {
+    is_found(Plant::KeepListings);
 }
 
 #[test]

@@ -28,6 +28,20 @@ pub(crate) fn grant_attr(
     grant(shard, lock, LeaseKey::Attr(ino), client, turn)
 }
 
+/// Grants a lease on the names of a directory: a word, for a front too. While a transaction adds or
+/// removes a name, it has a lock on the directory.
+pub(crate) fn grant_names(
+    shard: &mut Shard,
+    dir: Ino,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Option<Lease> {
+    if shard.locks.is_changing(&LockKey::Inode(dir)) {
+        return None;
+    }
+    Some(shard.leases.grant(LeaseKey::Names(dir), client, turn.leases, turn.memory))
+}
+
 /// Grants a front leases on the directories that its request has changed, with their attributes:
 /// the request has made its copies wrong. The front keeps them itself, under words, for its kernel
 /// that asks for them next. That kernel then has an acknowledged lease.

@@ -27,8 +27,8 @@ impl Remainder {
         match key {
             LeaseKey::Name(..) => self.names,
             LeaseKey::Attr(_) | LeaseKey::Pages(_) => !self.dropped.contains(key),
-            // Only words guard it.
-            LeaseKey::Opens(_) => false,
+            // Only words guard these.
+            LeaseKey::Opens(_) | LeaseKey::Names(_) => false,
         }
     }
 

@@ -35,7 +35,9 @@ impl RecallClass {
     const fn of(key: &LeaseKey) -> Self {
         match key {
             LeaseKey::Pages(_) => Self::Pages,
-            LeaseKey::Attr(_) | LeaseKey::Name(..) | LeaseKey::Opens(_) => Self::Other,
+            LeaseKey::Attr(_) | LeaseKey::Name(..) | LeaseKey::Opens(_) | LeaseKey::Names(_) => {
+                Self::Other
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::budget::Reservation;
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
 use crate::inode::answer::Finished;
-use crate::inode::grant::{grant_attr, grant_name};
+use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
 use crate::op::plan::{Plan, PlannedReply};
@@ -188,6 +188,14 @@ fn answer(
 ) -> Answer {
     match *reply {
         PlannedReply::Reply(ref mut reply) => Ok(std::mem::replace(reply, Reply::Done)),
+        PlannedReply::LeasedListing { dir, ref mut reply } => {
+            if let (Reply::Listing { lease, .. }, Some(shard)) =
+                (&mut *reply, shards.get_mut(&dir.shard()))
+            {
+                *lease = grant_names(shard, dir, client, turn);
+            }
+            Ok(std::mem::replace(reply, Reply::Done))
+        }
         PlannedReply::Absent { dir, ref name } => {
             match lease_name(shards, dir, name, client, turn) {
                 Some(lease) => Ok(Reply::Absent(lease)),

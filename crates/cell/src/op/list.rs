@@ -15,9 +15,9 @@ use crate::run::wait::Stop;
 
 pub(super) fn list(
     view: &mut View<'_>,
-    dir: Ino,
-    cookie: u64,
+    (dir, cookie): (Ino, u64),
     bytes_max: u32,
+    leased: bool,
 ) -> Result<Plan, Stop> {
     let value = view.directory(dir, LockMode::Read)?;
     permission::check(view.who, &value.attr, READ)?;
@@ -41,6 +41,9 @@ pub(super) fn list(
         }
         ControlFlow::Continue(())
     })?;
-    let reply = Reply::Listing { parent: value.parent, entries, end };
-    Ok(Plan::reply(PlannedReply::Reply(reply)))
+    let reply = Reply::Listing { parent: value.parent, entries, end, lease: None };
+    Ok(Plan::reply(match leased {
+        true => PlannedReply::LeasedListing { dir, reply },
+        false => PlannedReply::Reply(reply),
+    }))
 }

@@ -29,6 +29,11 @@ pub(crate) enum PlannedReply {
         dir: Ino,
         name: FileName,
     },
+    /// Entries of a directory. A lease on its names is added.
+    LeasedListing {
+        dir: Ino,
+        reply: Reply,
+    },
     /// The same for a new inode or (`found`) an existing one, which is opened if `open` is set.
     Created {
         dir: Ino,

@@ -3,9 +3,9 @@
 //! The data of a file that takes another file's name is logged first (decision 23).
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags};
+use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags, Reply};
 
-use super::plan::Plan;
+use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
 use crate::permission::{self, EXECUTE, WRITE};
 use crate::run::wait::Stop;
@@ -51,7 +51,7 @@ pub(super) fn rename(
         return Err(Errno::ENOENT.into());
     }
     if target.as_ref().is_some_and(|target| target.ino == source.ino) {
-        return Ok(Plan::done(Vec::new()));
+        return Ok(Plan::reply(PlannedReply::Reply(Reply::Unchanged)));
     }
     if from != dir {
         check_shape(view, &source, dir, target.as_ref(), flags.contains(RenameFlags::EXCHANGE))?;

@@ -54,6 +54,18 @@ impl ShardLeases {
         self.words.revoke(key, &mut clients.stamps, memory);
     }
 
+    /// Revokes the word leases on the names of a directory that are not `except`'s.
+    pub(crate) fn revoke_listings(
+        &mut self,
+        dir: Ino,
+        except: Option<ClientId>,
+        clients: &mut ClientLeases,
+        memory: &mut dyn Memory,
+    ) {
+        let (key, stamps) = (LeaseKey::Names(dir), &mut clients.stamps);
+        self.words.revoke_except(&key, except, stamps, memory);
+    }
+
     /// Revokes the word leases on all names of a directory. A copy of a name also states that its
     /// holder may search the directory, and the right to do so has changed. (A front's kernel
     /// checks that itself, each time.)

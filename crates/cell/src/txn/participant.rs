@@ -213,6 +213,12 @@ impl Participants {
                 if !kept.iter().any(|plant| turn.volume.plant == *plant) {
                     shard.leases.revoke(&lease, turn.leases, turn.memory);
                 }
+                if let LockKey::Name(dir, _) = key
+                    && !turn.plants(Plant::KeepListings)
+                {
+                    let (client, leases) = (state.client, &mut *turn.leases);
+                    shard.leases.revoke_listings(*dir, client, leases, turn.memory);
+                }
             }
         }
         if !free {

@@ -79,7 +79,7 @@ fn naming(ino: Ino) -> Vec<Request> {
         rename(ino, "file", root, "fresh", none),
         rename(root, "file", ino, "fresh", none),
         Request::ReadLink { ino },
-        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 },
+        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false },
         Request::Open { ino, access },
         Request::Fsync { ino, handle, data_only: false },
         Request::GetXattr { ino, name: user.clone() },
@@ -139,7 +139,7 @@ fn a_permitted_walk_gives_the_capability() {
 #[test]
 fn a_listing_leads_to_the_parent_if_the_directory_may_be_searched() {
     let mut bench = bench(0o644);
-    let list = Request::ReadDir { dir: DIR, cookie: 0, bytes_max: 4096 };
+    let list = Request::ReadDir { dir: DIR, cookie: 0, bytes_max: 4096, leased: false };
     for (mode, granted) in [(0o755, true), (0o744, false)] {
         bench.call(set(DIR, SetAttr { mode: Some(mode), ..SetAttr::default() })).expect("set");
         assert!(matches!(ask(&mut bench, list.clone()), Ok(Reply::Listing { .. })));

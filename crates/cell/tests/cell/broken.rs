@@ -65,7 +65,11 @@ fn assert_one_serves(bench: &mut Bench, name: &str) {
     assert_eq!(bench.call(create(DIR, name, FileKind::Regular)), Err(Errno::EIO));
     assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
     assert!(bench.call(create(Ino::ROOT, name, FileKind::Regular)).is_ok());
-    assert!(bench.call(Request::ReadDir { dir: Ino::ROOT, cookie: 0, bytes_max: 1000 }).is_ok());
+    assert!(
+        bench
+            .call(Request::ReadDir { dir: Ino::ROOT, cookie: 0, bytes_max: 1000, leased: false })
+            .is_ok()
+    );
     assert!(matches!(bench.call(Request::StatFs), Ok(Reply::StatFs(_))));
 }
 

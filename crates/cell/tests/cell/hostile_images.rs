@@ -29,7 +29,7 @@ fn workload() -> Vec<Request> {
     };
     let (none, exchange) = (RenameFlags::empty(), RenameFlags::EXCHANGE);
     vec![
-        Request::ReadDir { dir: root, cookie: 0, bytes_max: 4096 },
+        Request::ReadDir { dir: root, cookie: 0, bytes_max: 4096, leased: false },
         Request::Lookup { dir: root, name: name("file") },
         Request::GetAttr { ino: FILE },
         Request::GetAttr { ino: DIR },

@@ -61,7 +61,7 @@ fn changes_are_refused_and_reads_go_on() {
     };
     assert_eq!(bench.call(read), Ok(Reply::Read { len: 100 }));
     assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
-    let list = Request::ReadDir { dir: Ino::ROOT, cookie: 0, bytes_max: 4096 };
+    let list = Request::ReadDir { dir: Ino::ROOT, cookie: 0, bytes_max: 4096, leased: false };
     assert!(bench.call(list).is_ok());
     let (flags, access) = (CreateFlags::OPEN, AccessMode::READ);
     let (dir, new) = (Ino::ROOT, NewInode::regular(0o644));

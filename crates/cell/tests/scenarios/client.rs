@@ -247,7 +247,8 @@ impl Pair {
 
     /// The names in a directory.
     pub(crate) fn list(&mut self, client: ClientId, dir: Ino) -> Vec<String> {
-        match self.call(client, Request::ReadDir { dir, cookie: 0, bytes_max: 8000 }) {
+        match self.call(client, Request::ReadDir { dir, cookie: 0, bytes_max: 8000, leased: false })
+        {
             Ok(Reply::Listing { entries, end: true, .. }) => {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let mut names: Vec<_> =

@@ -14,7 +14,7 @@
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_cell::Effect;
-use warren_proto::{LeaseKey, Position, Reply, Request, SetAttr};
+use warren_proto::{Lease, LeaseKey, Position, Reply, Request, SetAttr};
 
 use crate::bytes::page;
 use crate::client::{Call, create, read, rename};
@@ -103,6 +103,49 @@ fn a_new_mode_of_a_directory_revokes_the_names_in_it() {
     let (_, lease) = pair.look(reader, IN_A, "file");
     assert!(pair.call(owner, set_mode(IN_A, 0o700)).is_ok());
     assert!(!pair.is_valid(A, reader, lease));
+}
+
+/// Lists a directory; returns the lease on its names.
+fn list_leased(pair: &mut Pair, client: ClientId, dir: Ino) -> Lease {
+    let list = Request::ReadDir { dir, cookie: 0, bytes_max: 8000, leased: true };
+    match pair.call(client, list) {
+        Ok(Reply::Listing { lease: Some(lease), .. }) => lease,
+        other => panic!("no lease: {other:?}"),
+    }
+}
+
+#[test]
+fn the_names_of_a_directory_are_leased_until_another_client_changes_them() {
+    let mut pair = Pair::alone();
+    let (reader, front, writer) = (pair.client(), pair.front(), pair.client());
+    let lease = list_leased(&mut pair, reader, IN_A);
+    let of_front = list_leased(&mut pair, front, IN_A);
+    pair.create(reader, IN_A, "own");
+    assert!(pair.is_valid(A, reader, lease), "it knows what it has changed itself");
+    assert!(!pair.is_valid(A, front, of_front), "a front has a word, too");
+    pair.unlink(reader, IN_A, "own");
+    assert!(pair.is_valid(A, reader, lease));
+    pair.create(writer, IN_A, "other");
+    assert!(!pair.is_valid(A, reader, lease));
+    let again = list_leased(&mut pair, reader, IN_A);
+    pair.unlink(writer, IN_A, "other");
+    assert!(!pair.is_valid(A, reader, again));
+}
+
+#[test]
+fn a_rename_over_two_cells_revokes_the_names_of_both_directories() {
+    let mut pair = Pair::new();
+    let (reader, writer) = (pair.client(), pair.client());
+    pair.create(writer, IN_A, "file");
+    for (from, to) in [(IN_A, IN_B), (IN_B, IN_A)] {
+        let mut list_both = |client| {
+            [(A, IN_A), (B, IN_B)].map(|(cell, dir)| (cell, list_leased(&mut pair, client, dir)))
+        };
+        let (leases, own) = (list_both(reader), list_both(writer));
+        pair.rename(writer, (from, "file"), (to, "file"));
+        assert!(leases.iter().all(|(cell, lease)| !pair.is_valid(*cell, reader, *lease)));
+        assert!(own.iter().all(|(cell, lease)| pair.is_valid(*cell, writer, *lease)));
+    }
 }
 
 #[test]

@@ -243,7 +243,7 @@ impl Tree {
             .collect();
         let end = all.len() <= 2;
         let entries = all.into_iter().take(2).collect();
-        Ok(Reply::Listing { parent: Ino::ROOT, entries, end })
+        Ok(Reply::Listing { parent: Ino::ROOT, entries, end, lease: None })
     }
 }
 

@@ -23,8 +23,8 @@ impl Call<'_> {
         let mut cookie = offset.saturating_sub(AFTER_DOTS);
         for page in 0..PAGES_MAX {
             let bytes_max = (room - self.body.len()).min(BODY_MAX) as u32;
-            let request = typed::ReadDir { dir: self.header.ino, cookie, bytes_max };
-            let Listing { parent, entries, end } = match self.call(request) {
+            let request = typed::ReadDir { dir: self.header.ino, cookie, bytes_max, leased: false };
+            let Listing { parent, entries, end, .. } = match self.call(request) {
                 Ok(listing) => listing,
                 // The entries so far are the reply. The next request gets the error.
                 Err(errno) if page == 0 => return Err(errno),

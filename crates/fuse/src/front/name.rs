@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use warren_base::Errno;
+use warren_base::limits::BODY_MAX;
+use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, LookedUp};
 use warren_proto::{Entry, FileName, SetAttr};
 
@@ -15,15 +16,22 @@ const LOOKUP_TRIES: u32 = 16;
 
 impl Call<'_> {
     pub(super) fn lookup(&mut self, name: FileName) -> Served {
-        let request = typed::Lookup { dir: self.header.ino, name };
+        let dir = self.header.ino;
+        if self.front.absent_names.is_absent(dir, &name, self.front.fleet()) {
+            return Err(Errno::ENOENT);
+        }
+        let request = typed::Lookup { dir, name };
         for _ in 0..LOOKUP_TRIES {
             let entry = match self.call(request.clone())? {
                 LookedUp::Entry(entry) => entry,
-                LookedUp::Absent(_) if self.names_cached() => {
+                LookedUp::Absent(_) => {
+                    self.learn_names(dir);
+                    if !self.names_cached() {
+                        return Err(Errno::ENOENT);
+                    }
                     self.body.absent(validity(true));
                     return Ok(());
                 }
-                LookedUp::Absent(_) => return Err(Errno::ENOENT),
             };
             match self.put_entry(&entry) {
                 // Unlinked between the two calls.
@@ -32,6 +40,17 @@ impl Call<'_> {
             }
         }
         Err(Errno::ENOENT)
+    }
+
+    /// Requests a page of the directory's names, if names are missed there often.
+    fn learn_names(&mut self, dir: Ino) {
+        let absent_names = &self.front.absent_names;
+        let Some(page) = absent_names.missed(dir) else { return };
+        let (cookie, bytes_max) = (page.cookie, BODY_MAX as u32);
+        match self.call(typed::ReadDir { dir, cookie, bytes_max, leased: true }) {
+            Ok(listing) => absent_names.listed(page, &listing, self.slot.last_cell()),
+            Err(_) => absent_names.not_listed(page),
+        }
     }
 
     /// Replies with an entry. Gets the attributes from the inode's cell if the entry has none.

@@ -305,7 +305,7 @@ fn entries_that_share_a_cookie_are_in_one_reply() {
         };
         let after = |entry: &DirEntry| entry.cookie > *cookie;
         let entries = cookies.iter().enumerate().map(entry).filter(after).collect();
-        Ok(Reply::Listing { parent: Ino::ROOT, entries, end: true })
+        Ok(Reply::Listing { parent: Ino::ROOT, entries, end: true, lease: None })
     });
     // Room for five records of 32 bytes: two dots, f0, and two of the three with the same cookie.
     let mut offset = 0;
@@ -323,7 +323,7 @@ fn entries_that_share_a_cookie_are_in_one_reply() {
 #[test]
 fn a_listing_continues_after_each_dot() {
     let mut test = FrontTest::new(FrontOptions::default(), |_| {
-        Ok(Reply::Listing { parent: Ino(7), entries: Vec::new(), end: true })
+        Ok(Reply::Listing { parent: Ino(7), entries: Vec::new(), end: true, lease: None })
     });
     for (offset, expected) in [(0, 2), (1, 1), (2, 0)] {
         test.serve(Operation::ReadDir { offset, len: 4096 }).unwrap();
@@ -421,4 +421,53 @@ fn a_file_that_another_mount_created_is_not_opened_without_permission() {
         let refused = open_created_elsewhere(found, create);
         assert_eq!(refused, (Err(Errno::ESTALE), false, true), "{found:?}");
     }
+}
+
+/// A directory in which the cell finds no name, with the requests that were sent.
+fn empty_directory() -> (FrontTest, Arc<Mutex<Vec<&'static str>>>) {
+    let sent: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+    let log = Arc::clone(&sent);
+    let lease = Lease { word: 3, stamp: 7 };
+    let test = FrontTest::new(FrontOptions::default(), move |request| {
+        let (kind, answer) = match request {
+            Request::Lookup { .. } => ("lookup", Ok(Reply::Absent(Lease { word: 0, stamp: 0 }))),
+            Request::ReadDir { leased: true, .. } => {
+                let (parent, entries) = (Ino::ROOT, Vec::new());
+                ("list", Ok(Reply::Listing { parent, entries, end: true, lease: Some(lease) }))
+            }
+            Request::Create { .. } => {
+                let attr = Some((attr(Ino(5)), LEASE));
+                let (kind, lease) = (FileKind::Directory, LEASE);
+                let entry = Entry { ino: Ino(5), kind, lease, attr };
+                ("create", Ok(Reply::Created { entry, opened: None }))
+            }
+            _ => ("other", Err(Errno::EIO)),
+        };
+        log.lock().unwrap().push(kind);
+        answer
+    });
+    test.fleet.words.lock().unwrap().insert(lease.word, lease.stamp);
+    (test, sent)
+}
+
+#[test]
+fn a_name_that_a_known_directory_lacks_is_no_request() {
+    let (mut test, sent) = empty_directory();
+    let requests = |test: &mut FrontTest, operation: Operation| {
+        let served = test.serve(operation);
+        (served.map(drop), std::mem::take(&mut *sent.lock().unwrap()))
+    };
+    let mkdir = |name: &[u8]| Operation::Mkdir { name: FileName::new(name).unwrap(), mode: 0o755 };
+    let absent = Err(Errno::ENOENT);
+    for listed in [vec!["lookup"], vec!["lookup", "list"]] {
+        let answered = requests(&mut test, lookup(b"a"));
+        assert_eq!(answered.1, listed);
+    }
+    assert_eq!(requests(&mut test, lookup(b"b")), (absent, vec![]));
+    assert_eq!(requests(&mut test, mkdir(b"b")), (Ok(()), vec!["create"]));
+    assert_eq!(requests(&mut test, lookup(b"b")).1, ["lookup"], "it may be there");
+    assert_eq!(requests(&mut test, lookup(b"c")), (absent, vec![]));
+    assert_eq!(requests(&mut test, lookup(b"c")).1, ["lookup"], "the kernel may cache this");
+    test.fleet.words.lock().unwrap().clear();
+    assert_eq!(requests(&mut test, lookup(b"d")).1, ["lookup"], "the lease has ended");
 }

@@ -444,7 +444,7 @@ impl State {
         for (cookie, ino, name) in names {
             entries.push(DirEntry { ino, kind: self.node(ino)?.attr.kind, cookie, name });
         }
-        Ok(Reply::Listing { parent, entries, end })
+        Ok(Reply::Listing { parent, entries, end, lease: None })
     }
 
     fn execute(
@@ -488,7 +488,7 @@ impl State {
             }
             Request::Rename { .. } => self.rename(request),
             Request::ReadLink { ino } => Ok(Reply::Target(self.node(*ino)?.target.clone())),
-            Request::ReadDir { dir, cookie, bytes_max } => self.list(*dir, *cookie, *bytes_max),
+            Request::ReadDir { dir, cookie, bytes_max, .. } => self.list(*dir, *cookie, *bytes_max),
             Request::Open { ino, access } => self.open(*ino, *access).map(Reply::Opened),
             Request::StatFs => Ok(Reply::StatFs(StatFs { blocks: 100, ..StatFs::default() })),
             Request::Fsync { .. } | Request::Sync | Request::Null => Ok(Reply::Done),

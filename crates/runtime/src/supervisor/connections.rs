@@ -346,6 +346,12 @@ impl Connections {
     }
 
     pub(super) fn refuse(&mut self, number: ConnectionNo, errno: Errno) -> Option<ConnectionEvent> {
+        if let Some(connection) = self.accepted.get(&number) {
+            let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
+            // Before the reply, after which the process may end.
+            let by = program(pid);
+            warn!(uid, pid, by, %errno, "a client was refused");
+        }
         self.send(
             number,
             &ControlReply::Refused { version: CONTROL_VERSION, errno: errno.raw() },
@@ -353,9 +359,6 @@ impl Connections {
         );
         if let Some(connection) = self.accepted.get_mut(&number) {
             connection.state = State::Answered;
-            let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
-            let by = program(pid);
-            warn!(uid, pid, by, %errno, "a client was refused");
         }
         None
     }

@@ -149,7 +149,7 @@ pub(crate) fn forged_requests_are_refused() {
     }
     for ino in [nowhere, nothing] {
         forged.push(Request::GetAttr { ino });
-        forged.push(Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 });
+        forged.push(Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false });
         forged.push(Request::Lookup { dir: ino, name: name.clone() });
         forged.push(Request::Close { handle: Handle { ino, ..handle } });
     }
@@ -162,7 +162,7 @@ pub(crate) fn forged_requests_are_refused() {
                 other => panic!("{request:?} at cell {cell}: {other:?}"),
             }
         }
-        let list = Request::ReadDir { dir, cookie: 0, bytes_max: 4096 };
+        let list = Request::ReadDir { dir, cookie: 0, bytes_max: 4096, leased: false };
         let listed = files.slot.call_cell(cell, ROOT, &list, 0);
         assert!(matches!(listed, Ok(Reply::Listing { .. } | Reply::Moved(_))), "{listed:?}");
     }
@@ -198,7 +198,7 @@ pub(crate) fn many_clients_work_at_once() {
     let (mut cookie, mut names) = (0, Vec::new());
     loop {
         let dir = Ino::ROOT;
-        let page = files.call(&Request::ReadDir { dir, cookie, bytes_max: 4096 });
+        let page = files.call(&Request::ReadDir { dir, cookie, bytes_max: 4096, leased: false });
         let Reply::Listing { entries, end, .. } = page else { panic!("{page:?}") };
         cookie = entries.last().map_or(cookie, |entry| entry.cookie);
         names.extend(entries.into_iter().map(|entry| entry.name));

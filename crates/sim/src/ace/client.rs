@@ -281,7 +281,7 @@ pub trait Client {
     fn list(&mut self, dir: Ino) -> Result<BTreeMap<String, Ino>, String> {
         let (mut cookie, mut listed) = (0, BTreeMap::new());
         loop {
-            let request = Request::ReadDir { dir, cookie, bytes_max: 4096 };
+            let request = Request::ReadDir { dir, cookie, bytes_max: 4096, leased: false };
             let Reply::Listing { entries, end, .. } = self.ask(request, &[])? else {
                 return Err("no listing".into());
             };

@@ -209,7 +209,7 @@ impl World {
     fn list(&mut self, dir: Ino) -> Result<BTreeMap<Box<[u8]>, (Ino, FileKind)>, Halt> {
         let (mut cookie, mut listed) = (0, BTreeMap::new());
         loop {
-            let request = Request::ReadDir { dir, cookie, bytes_max: 4096 };
+            let request = Request::ReadDir { dir, cookie, bytes_max: 4096, leased: false };
             let Reply::Listing { entries, end, .. } = self.call(request)? else {
                 return broken("no listing".into());
             };

@@ -279,7 +279,7 @@ impl State {
             return Ok(());
         }
         match step.settle(must)? {
-            Some((_, Reply::Listing { parent, entries, end })) => {
+            Some((_, Reply::Listing { parent, entries, end, .. })) => {
                 self.check_listing(step, dir, (cookie, *end), *parent, entries)?;
                 self.change(dir, |inode| inode.atime.may_touch(step.window));
                 Ok(())

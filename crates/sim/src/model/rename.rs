@@ -2,11 +2,11 @@
 
 use warren_base::limits::LINK_MAX;
 use warren_base::{Errno, Ino};
-use warren_proto::{RenameFlags, Request};
+use warren_proto::{RenameFlags, Reply, Request};
 
 use super::access::{WRITE, permit, permit_entry, permit_removal};
 use super::inode::Body;
-use super::{Legal, State, Step, expect_done};
+use super::{Legal, State, Step, UNEXPECTED_REPLY, expect_done};
 
 /// Both names, and the inodes they lead to.
 #[derive(Clone, Copy)]
@@ -36,7 +36,8 @@ impl State {
                 self.exchange(step, &rename);
             }
             Some(rename) => self.replace(step, &rename),
-            None => {}
+            None if *reply == Reply::Unchanged => return Ok(()),
+            None => return Err(UNEXPECTED_REPLY),
         }
         expect_done(reply)
     }

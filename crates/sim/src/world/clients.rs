@@ -17,11 +17,11 @@ use warren_proto::{
     Request,
 };
 
-use super::Own;
-use super::World;
-use super::front::{Front, action_of, begin_with_kept};
+use super::copies::begin_with_kept;
+use super::front::{Front, action_of};
 use super::kept::{KeptHandles, request_keeping};
 use super::program::{Draw, Drawn, Holdings};
+use super::{Own, World};
 use crate::fleet::{Happening, KEY};
 use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
 

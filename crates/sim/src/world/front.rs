@@ -18,13 +18,13 @@ use warren_base::{CellId, Ino, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_client::{Op, Send};
 use warren_proto::{
-    AccessMode, Answer, Capabilities, Handle, Lease, LeaseKey, Position, Reply, Request,
-    RequestHeader,
+    AccessMode, Answer, Capabilities, LeaseKey, Position, Reply, Request, RequestHeader,
 };
 
 use super::Own;
 use super::clients::{At, Slot, Whole};
-use super::kept::{Kept, keeps, shared};
+use super::copies::{note_names, unpin};
+use super::kept::keeps;
 use super::kernel::Kernel;
 use super::program::shared::SHARED_REACH;
 use super::{Phase, World};
@@ -200,8 +200,12 @@ impl World {
         if under_way {
             self.fleet.count("a front killed with a request under way");
         }
-        self.clients[client].slots.iter_mut().for_each(Slot::lose_front);
-        self.clients[client].kept.forget_changed();
+        let of = &mut self.clients[client];
+        of.slots.iter_mut().for_each(Slot::lose_front);
+        of.kept.forget_changed();
+        let is_inherited = |(_, slot): &(usize, &Slot)| slot.under_way().is_some();
+        let inherited = of.slots.iter().enumerate().filter(is_inherited);
+        of.kept.names.lose(inherited.map(|(number, _)| number).collect());
         let delay = self.fleet.rng.below(SUCCESSOR_NANOS);
         self.plan(delay, Own::StartFront { client });
     }
@@ -259,7 +263,7 @@ impl World {
                 LeaseKey::Name(dir, name) => {
                     Some(Request::Lookup { dir: *dir, name: name.clone() })
                 }
-                LeaseKey::Pages(_) | LeaseKey::Opens(_) => wanted.take(),
+                LeaseKey::Pages(_) | LeaseKey::Opens(_) | LeaseKey::Names(_) => wanted.take(),
             };
             match key {
                 LeaseKey::Name(..) => listener.names = true,
@@ -361,6 +365,9 @@ impl World {
         if let Some(front) = &mut client.front {
             let written = client.slots[at.slot].payload().len() as u64;
             front.kernel.ask(at.slot, request, written);
+            if keeps(&self.swarm) {
+                client.kept.names.begin(request);
+            }
         }
     }
 
@@ -387,6 +394,7 @@ impl World {
         {
             unpin(self, at, *ino, answer.is_ok());
         }
+        note_names(self, at, request, answer);
         self.drop_blocked(at.client);
     }
 
@@ -439,166 +447,4 @@ pub(super) fn action_of(op: &Op) -> Option<Action> {
         }
         _ => None,
     }
-}
-
-/// Begins a call, unless the front's kept handles serve it or one of them must be closed first.
-/// Then the slot goes on with that.
-pub(super) fn begin_with_kept(
-    world: &mut World,
-    at: At,
-    whole: Whole,
-    bytes: Vec<u8>,
-) -> Option<(Whole, Vec<u8>)> {
-    if answer_from_changed(world, at, &whole) {
-        return None;
-    }
-    match use_kept(world, at, &whole.op) {
-        Some(Kept::Done(action)) => {
-            world.record_whole(at, &whole, action, Outcome::of(Ok(Reply::Done)));
-            world.think(at);
-        }
-        Some(Kept::Close(handle)) => {
-            world.fleet.count("a kept handle closed");
-            let close = Op::Ino(Request::Close { handle }, Capabilities::default());
-            let first = Whole::new(close.clone(), whole.invoked, whole.from, false);
-            world.slot(at).deferred = Some((whole.op, bytes));
-            world.start_call(at, close, first, Vec::new());
-        }
-        None => {
-            if let Op::Ino(Request::Open { ino, .. }, _) = whole.op {
-                pin(world, at, ino, &whole);
-            }
-            return Some((whole, bytes));
-        }
-    }
-    None
-}
-
-/// Answers a request for attributes from those that came with the reply to a change.
-fn answer_from_changed(world: &mut World, at: At, whole: &Whole) -> bool {
-    let Op::Ino(request @ Request::GetAttr { ino }, _) = &whole.op else { return false };
-    let client = &world.clients[at.client];
-    let is_serving = client.front.as_ref().is_some_and(|front| !front.is_dead);
-    let attr = client.kept.changed(*ino, &world.fleet.lanes.words_of(client.id));
-    let Some(attr) = attr.filter(|_| is_serving && keeps(&world.swarm)) else { return false };
-    let answer = Ok(Reply::Attr { attr, lease: Some(Lease { word: 0, stamp: 0 }) });
-    let request = request.clone();
-    world.note_asked(at, &request);
-    world.note_answered(at, &request, &answer, &[]);
-    world.record_whole(at, whole, Action::Request(request), Outcome::of(answer));
-    world.fleet.count("a front answered from what a change had left");
-    world.think(at);
-    true
-}
-
-/// Opens or closes a file without a request to its cell, if that is possible.
-fn use_kept(world: &mut World, at: At, op: &Op) -> Option<Kept> {
-    let client = &world.clients[at.client];
-    let front = client.front.as_ref()?;
-    let may_keep = !front.is_dead && world.audit.is_none() && !world.fleet.incidents.has_damage();
-    match *op {
-        Op::Ino(Request::Close { handle }, _) => {
-            if may_keep && keep(world, at, handle) {
-                return Some(Kept::Done(Action::Keep(handle)));
-            }
-            // If the inode has no name, it ends with the close of the last handle in use.
-            let is_last = is_last(world, at, handle);
-            let kept = &mut world.clients[at.client].kept;
-            kept.forget(handle);
-            is_last.then(|| kept.close_unused(handle.ino)).flatten()
-        }
-        Op::Ino(Request::Open { ino, access }, _) => {
-            world.fleet.lanes.mark_used(client.id, ino);
-            if !is_leased(world, at, client.kept.first_unused(ino)?) {
-                return world.clients[at.client].kept.close_unused(ino);
-            }
-            let unused = *client.kept.unused.get(&(ino, shared(access)))?;
-            let is_pinned = client.kept.pinned.contains_key(&ino);
-            if !may_keep || is_pinned || access.contains(AccessMode::TRUNCATE) {
-                return None;
-            }
-            let kept = &mut world.clients[at.client].kept;
-            kept.unused.remove(&(ino, shared(access)));
-            let access = kept.leased[&unused].access;
-            world.slot(at).holdings.handles.push((unused, access));
-            world.fleet.count("a kept handle used again");
-            Some(Kept::Done(Action::Reopen(unused)))
-        }
-        _ => None,
-    }
-}
-
-/// Returns whether the handle stays open after its close.
-fn keep(world: &mut World, at: At, handle: Handle) -> bool {
-    let client = &world.clients[at.client];
-    let Some(leased) = client.kept.leased.get(&handle) else { return false };
-    let place = (handle.ino, shared(leased.access));
-    let is_alone = !client.kept.unused.contains_key(&place) && is_last(world, at, handle);
-    if !is_alone || !is_leased(world, at, handle) {
-        return false;
-    }
-    let client = &mut world.clients[at.client];
-    client.slots[at.slot].holdings.handles.retain(|(held, _)| *held != handle);
-    client.kept.unused.insert(place, handle);
-    world.fleet.lanes.mark_idle(client.id, handle.ino);
-    true
-}
-
-/// An `Open` of the inode is sent, which the front has marked as used. So until the answer the
-/// handles that it has kept are open, although no program uses them.
-fn pin(world: &mut World, at: At, ino: Ino, whole: &Whole) {
-    let kept = &mut world.clients[at.client].kept;
-    if let Some((_, pins)) = kept.pinned.get_mut(&ino) {
-        *pins += 1;
-    } else if let Some(handle) = kept.first_unused(ino) {
-        kept.pinned.insert(ino, (handle, 1));
-        world.record_whole(at, whole, Action::Reopen(handle), Outcome::of(Ok(Reply::Done)));
-    }
-}
-
-/// The `Open` is answered. The front marks the inode as idle if no program uses it.
-fn unpin(world: &mut World, at: At, ino: Ino, is_opened: bool) {
-    let client = &mut world.clients[at.client];
-    let Some((handle, pins)) = client.kept.pinned.get_mut(&ino) else { return };
-    *pins -= 1;
-    let (handle, pins, id) = (*handle, *pins, client.id);
-    if pins > 0 {
-        return;
-    }
-    client.kept.pinned.remove(&ino);
-    if !client.kept.leased.contains_key(&handle) {
-        return;
-    }
-    let is_idle = !is_opened && is_last(world, at, handle);
-    if is_idle && !is_leased(world, at, handle) {
-        world.clients[at.client].kept.forget(handle);
-        let close = Op::Ino(Request::Close { handle }, Capabilities::default());
-        world.slot(at).deferred = Some((close, Vec::new()));
-        return;
-    }
-    if is_idle {
-        world.fleet.lanes.mark_idle(id, ino);
-    }
-    let op = Op::Ino(Request::Null, Capabilities::default());
-    let mut whole = Whole::new(op, world.fleet.place(), world.fleet.wall(), false);
-    whole.asked = true; // The request itself has not returned yet.
-    world.record_whole(at, &whole, Action::Keep(handle), Outcome::of(Ok(Reply::Done)));
-}
-
-fn is_leased(world: &World, at: At, handle: Handle) -> bool {
-    let client = &world.clients[at.client];
-    client.kept.is_leased(handle, &world.fleet.lanes.words_of(client.id))
-}
-
-/// Whether no other open of the inode is in use or under way.
-fn is_last(world: &World, at: At, handle: Handle) -> bool {
-    !world.clients[at.client].slots.iter().any(|slot| {
-        let opens = match slot.under_way() {
-            Some(Request::Open { ino, .. }) => *ino == handle.ino,
-            Some(Request::Write { handle: other, .. }) => other.ino == handle.ino,
-            _ => false,
-        };
-        let mut others = slot.holdings.handles.iter().filter(|(held, _)| *held != handle);
-        opens || others.any(|(held, _)| held.ino == handle.ino)
-    })
 }

@@ -10,16 +10,8 @@ use warren_base::{CellId, Ino};
 use warren_client::Words;
 use warren_proto::{AccessMode, Attr, ChangedDirs, CreateFlags, Handle, Lease, Opened, Request};
 
-use crate::history::Action;
+use super::names::FrontNames;
 use crate::swarm::Swarm;
-
-/// How a front continues a call.
-pub(super) enum Kept {
-    /// The call is done, without a request.
-    Done(Action),
-    /// The front closes this handle first.
-    Close(Handle),
-}
 
 /// What a front knows of a handle that it may keep.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +31,7 @@ pub(super) struct KeptHandles {
     pub pinned: BTreeMap<Ino, (Handle, u32)>,
     /// Directories that the front has changed.
     changed: BTreeMap<Ino, (Attr, CellId, Lease)>,
+    pub names: FrontNames,
 }
 
 /// An open for this access may use a handle for that one.
@@ -106,9 +99,9 @@ impl KeptHandles {
     }
 
     /// Removes one of the handles of the inode that are not used. The front closes it.
-    pub(super) fn close_unused(&mut self, ino: Ino) -> Option<Kept> {
+    pub(super) fn take_unused(&mut self, ino: Ino) -> Option<Handle> {
         let unused = self.first_unused(ino)?;
         self.forget(unused);
-        Some(Kept::Close(unused))
+        Some(unused)
     }
 }

@@ -268,7 +268,7 @@ fn fill_slots(client: &RawClient, rng: &mut Rng) {
                 direct: false,
             },
             2 => Request::Fsync { ino, handle: Some(handle), data_only: false },
-            3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX },
+            3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX, leased: false },
             _ => Request::Lock { handle, spec, wait: true },
         };
         let line = Line { seq: 1, payload_len: PAYLOAD_MAX as u32, ..Line::default() };
@@ -332,7 +332,7 @@ fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Req
         Request::SetXattr { ino, name: xattr(), value: [1].into(), mode: XattrMode::Any },
         Request::RemoveXattr { ino, name: xattr() },
         Request::Lookup { dir: ino, name: name() },
-        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 },
+        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false },
         Request::Create {
             dir: ino,
             name: name(),

@@ -254,7 +254,7 @@ fn naming(ino: Ino, open: Ino) -> Vec<Request> {
             flags: none,
         },
         Request::ReadLink { ino },
-        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096 },
+        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false },
         Request::Open { ino, access },
         Request::Open { ino, access: AccessMode::EXECUTE },
         Request::Open { ino, access: AccessMode::empty() },

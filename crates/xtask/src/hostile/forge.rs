@@ -169,7 +169,12 @@ fn of_names(rng: &mut Rng, known: &Known, dir: Ino) -> Request {
             name,
             flags: RenameFlags::from_bits_truncate(rng.below(4) as u8),
         },
-        4 => Request::ReadDir { dir, cookie: number(rng), bytes_max: rng.next_u64() as u32 },
+        4 => Request::ReadDir {
+            dir,
+            cookie: number(rng),
+            bytes_max: rng.next_u64() as u32,
+            leased: rng.chance(1, 2),
+        },
         5 | 6 => Request::Lookup { dir, name },
         _ => Request::Create {
             dir,

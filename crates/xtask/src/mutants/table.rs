@@ -96,8 +96,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/shm/src/reply.rs",
         what: "a successor leaves its predecessor's lease words",
-        find: "if self.memory.load64(word_at(word), Relaxed) != 0 {",
-        replace: "if self.memory.load64(word_at(word), Relaxed) == 0 {",
+        find: "if self.memory.load64(at, Relaxed) != 0 {",
+        replace: "if self.memory.load64(at, Relaxed) == 0 {",
         found_by: SHM,
         is_proven: true,
     },

@@ -65,13 +65,24 @@ impl Words {
 
     /// Revokes all leases on `key`.
     pub(super) fn revoke(&mut self, key: &LeaseKey, stamps: &mut Stamps, memory: &mut dyn Memory) {
+        self.revoke_except(key, None, stamps, memory);
+    }
+
+    /// Revokes all leases on `key` but that of `except`.
+    pub(super) fn revoke_except(
+        &mut self,
+        key: &LeaseKey,
+        except: Option<ClientId>,
+        stamps: &mut Stamps,
+        memory: &mut dyn Memory,
+    ) {
         if self.holders.is_empty() {
             return;
         }
         let word = word_of(key);
         let Some(holders) = self.holders.get_mut(&word) else { return };
         holders.retain(|holder| {
-            let revoked = holder.key == *key;
+            let revoked = holder.key == *key && Some(holder.client) != except;
             if revoked {
                 stamps.revoke(holder.client, word, holder.grant, memory);
             }
@@ -85,7 +96,10 @@ impl Words {
     /// Revokes the leases on all names of a directory. This examines every word, which is
     /// acceptable because it is rare.
     pub(super) fn revoke_names(&mut self, dir: Ino, stamps: &mut Stamps, memory: &mut dyn Memory) {
-        let is_name = |key: &LeaseKey| matches!(key, LeaseKey::Name(of, _) if *of == dir);
+        let is_name = |key: &LeaseKey| match key {
+            LeaseKey::Name(of, _) | LeaseKey::Names(of) => *of == dir,
+            _ => false,
+        };
         self.revoke_all(is_name, stamps, memory);
     }
 

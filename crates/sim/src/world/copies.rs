@@ -1,0 +1,223 @@
+//! Calls that a front answers itself: from the handles, directories and names that it has kept
+//! ([`KeptHandles`], [`FrontNames`]).
+//!
+//! [`KeptHandles`]: super::kept::KeptHandles
+//! [`FrontNames`]: super::names::FrontNames
+
+use warren_base::{Errno, Ino};
+use warren_client::Op;
+use warren_proto::{AccessMode, Answer, Capabilities, Handle, Lease, Reply, Request};
+
+use super::World;
+use super::clients::{At, Whole};
+use super::kept::{keeps, shared};
+use crate::history::{Action, Outcome};
+
+/// Bytes of a page of names: so few that many directories take several.
+const PAGE_BYTES_MAX: u64 = 300;
+
+/// How a front continues a call.
+enum Kept {
+    /// The call is done, without a request.
+    Done(Action),
+    /// The front closes this handle first.
+    Close(Handle),
+}
+
+/// Begins a call, unless the front's kept handles serve it or one of them must be closed first.
+/// Then the slot goes on with that.
+pub(super) fn begin_with_kept(
+    world: &mut World,
+    at: At,
+    whole: Whole,
+    bytes: Vec<u8>,
+) -> Option<(Whole, Vec<u8>)> {
+    if answer_from_changed(world, at, &whole) || answer_absent(world, at, &whole) {
+        return None;
+    }
+    match use_kept(world, at, &whole.op) {
+        Some(Kept::Done(action)) => {
+            world.record_whole(at, &whole, action, Outcome::of(Ok(Reply::Done)));
+            world.think(at);
+        }
+        Some(Kept::Close(handle)) => {
+            world.fleet.count("a kept handle closed");
+            let close = Op::Ino(Request::Close { handle }, Capabilities::default());
+            let first = Whole::new(close.clone(), whole.invoked, whole.from, false);
+            world.slot(at).deferred = Some((whole.op, bytes));
+            world.start_call(at, close, first, Vec::new());
+        }
+        None => {
+            if let Op::Ino(Request::Open { ino, .. }, _) = whole.op {
+                pin(world, at, ino, &whole);
+            }
+            return Some((whole, bytes));
+        }
+    }
+    None
+}
+
+/// Answers a request for attributes from those that came with the reply to a change.
+fn answer_from_changed(world: &mut World, at: At, whole: &Whole) -> bool {
+    let Op::Ino(request @ Request::GetAttr { ino }, _) = &whole.op else { return false };
+    let client = &world.clients[at.client];
+    let is_serving = client.front.as_ref().is_some_and(|front| !front.is_dead);
+    let attr = client.kept.changed(*ino, &world.fleet.lanes.words_of(client.id));
+    let Some(attr) = attr.filter(|_| is_serving && keeps(&world.swarm)) else { return false };
+    let answer = Ok(Reply::Attr { attr, lease: Some(Lease { word: 0, stamp: 0 }) });
+    let request = request.clone();
+    world.note_asked(at, &request);
+    world.note_answered(at, &request, &answer, &[]);
+    world.record_whole(at, whole, Action::Request(request), Outcome::of(answer));
+    world.fleet.count("a front answered from what a change had left");
+    world.think(at);
+    true
+}
+
+/// Opens or closes a file without a request to its cell, if that is possible.
+fn use_kept(world: &mut World, at: At, op: &Op) -> Option<Kept> {
+    let client = &world.clients[at.client];
+    let front = client.front.as_ref()?;
+    let may_keep = !front.is_dead && world.audit.is_none() && !world.fleet.incidents.has_damage();
+    match *op {
+        Op::Ino(Request::Close { handle }, _) => {
+            if may_keep && keep(world, at, handle) {
+                return Some(Kept::Done(Action::Keep(handle)));
+            }
+            // If the inode has no name, it ends with the close of the last handle in use.
+            let is_last = is_last(world, at, handle);
+            let kept = &mut world.clients[at.client].kept;
+            kept.forget(handle);
+            is_last.then(|| kept.take_unused(handle.ino)).flatten().map(Kept::Close)
+        }
+        Op::Ino(Request::Open { ino, access }, _) => {
+            world.fleet.lanes.mark_used(client.id, ino);
+            if !is_leased(world, at, client.kept.first_unused(ino)?) {
+                return world.clients[at.client].kept.take_unused(ino).map(Kept::Close);
+            }
+            let unused = *client.kept.unused.get(&(ino, shared(access)))?;
+            let is_pinned = client.kept.pinned.contains_key(&ino);
+            if !may_keep || is_pinned || access.contains(AccessMode::TRUNCATE) {
+                return None;
+            }
+            let kept = &mut world.clients[at.client].kept;
+            kept.unused.remove(&(ino, shared(access)));
+            let access = kept.leased[&unused].access;
+            world.slot(at).holdings.handles.push((unused, access));
+            world.fleet.count("a kept handle used again");
+            Some(Kept::Done(Action::Reopen(unused)))
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether the handle stays open after its close.
+fn keep(world: &mut World, at: At, handle: Handle) -> bool {
+    let client = &world.clients[at.client];
+    let Some(leased) = client.kept.leased.get(&handle) else { return false };
+    let place = (handle.ino, shared(leased.access));
+    let is_alone = !client.kept.unused.contains_key(&place) && is_last(world, at, handle);
+    if !is_alone || !is_leased(world, at, handle) {
+        return false;
+    }
+    let client = &mut world.clients[at.client];
+    client.slots[at.slot].holdings.handles.retain(|(held, _)| *held != handle);
+    client.kept.unused.insert(place, handle);
+    world.fleet.lanes.mark_idle(client.id, handle.ino);
+    true
+}
+
+/// An `Open` of the inode is sent, which the front has marked as used. So until the answer the
+/// handles that it has kept are open, although no program uses them.
+fn pin(world: &mut World, at: At, ino: Ino, whole: &Whole) {
+    let kept = &mut world.clients[at.client].kept;
+    if let Some((_, pins)) = kept.pinned.get_mut(&ino) {
+        *pins += 1;
+    } else if let Some(handle) = kept.first_unused(ino) {
+        kept.pinned.insert(ino, (handle, 1));
+        world.record_whole(at, whole, Action::Reopen(handle), Outcome::of(Ok(Reply::Done)));
+    }
+}
+
+/// The `Open` is answered. The front marks the inode as idle if no program uses it.
+pub(super) fn unpin(world: &mut World, at: At, ino: Ino, is_opened: bool) {
+    let client = &mut world.clients[at.client];
+    let Some((handle, pins)) = client.kept.pinned.get_mut(&ino) else { return };
+    *pins -= 1;
+    let (handle, pins, id) = (*handle, *pins, client.id);
+    if pins > 0 {
+        return;
+    }
+    client.kept.pinned.remove(&ino);
+    if !client.kept.leased.contains_key(&handle) {
+        return;
+    }
+    let is_idle = !is_opened && is_last(world, at, handle);
+    if is_idle && !is_leased(world, at, handle) {
+        world.clients[at.client].kept.forget(handle);
+        let close = Op::Ino(Request::Close { handle }, Capabilities::default());
+        world.slot(at).deferred = Some((close, Vec::new()));
+        return;
+    }
+    if is_idle {
+        world.fleet.lanes.mark_idle(id, ino);
+    }
+    let op = Op::Ino(Request::Null, Capabilities::default());
+    let mut whole = Whole::new(op, world.fleet.place(), world.fleet.wall(), false);
+    whole.asked = true; // The request itself has not returned yet.
+    world.record_whole(at, &whole, Action::Keep(handle), Outcome::of(Ok(Reply::Done)));
+}
+
+fn is_leased(world: &World, at: At, handle: Handle) -> bool {
+    let client = &world.clients[at.client];
+    client.kept.is_leased(handle, &world.fleet.lanes.words_of(client.id))
+}
+
+/// Whether no other open of the inode is in use or under way.
+fn is_last(world: &World, at: At, handle: Handle) -> bool {
+    !world.clients[at.client].slots.iter().any(|slot| {
+        let opens = match slot.under_way() {
+            Some(Request::Open { ino, .. }) => *ino == handle.ino,
+            Some(Request::Write { handle: other, .. }) => other.ino == handle.ino,
+            _ => false,
+        };
+        let mut others = slot.holdings.handles.iter().filter(|(held, _)| *held != handle);
+        opens || others.any(|(held, _)| held.ino == handle.ino)
+    })
+}
+
+/// A cell has answered a front's request. The slot may go on with a page of a listing.
+pub(super) fn note_names(world: &mut World, at: At, request: &Request, answer: &Answer) {
+    let is_over = world.audit.is_some() || !keeps(&world.swarm);
+    let cell = world.fleet.map[usize::from(request.shard().unwrap_or_default().0)];
+    let client = &mut world.clients[at.client];
+    if is_over || client.is_gone {
+        return;
+    }
+    if let Some(page) = client.kept.names.answered(at.slot, request, answer, cell) {
+        let bytes_max = 1 + world.fleet.rng.below(PAGE_BYTES_MAX) as u32;
+        let (dir, cookie) = (page.dir, page.cookie);
+        let list = Request::ReadDir { dir, cookie, bytes_max, leased: true };
+        world.slot(at).deferred = Some((Op::Ino(list, Capabilities::default()), Vec::new()));
+        world.fleet.count("a front listed names because it missed some");
+    }
+}
+
+/// Answers a lookup if the front knows that the name is absent.
+fn answer_absent(world: &mut World, at: At, whole: &Whole) -> bool {
+    let Op::Ino(request @ Request::Lookup { dir, name }, _) = &whole.op else { return false };
+    let is_sound = !world.fleet.incidents.has_damage() && world.audit.is_none();
+    let client = &mut world.clients[at.client];
+    let is_serving = client.front.as_ref().is_some_and(|front| !front.is_dead);
+    let words = world.fleet.lanes.words_of(client.id);
+    if !is_serving || !is_sound || !client.kept.names.is_absent(*dir, name, &words) {
+        return false;
+    }
+    let (request, answer) = (request.clone(), Err(Errno::ENOENT));
+    world.note_asked(at, &request);
+    world.note_answered(at, &request, &answer, &[]);
+    world.record_whole(at, whole, Action::Request(request), Outcome::of(answer));
+    world.fleet.count("a front knew that a name is absent");
+    world.think(at);
+    true
+}
