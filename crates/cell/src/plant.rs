@@ -36,6 +36,8 @@ pub enum Plant {
     CloseUsed,
     /// A new name leaves other clients' leases on the names of the directory.
     KeepListings,
+    /// A new mode or owner of a directory leaves the leases on its names.
+    KeepSearch,
     /// Fronts write through their kernels' caches, however many there are.
     CacheTwoWriters,
     /// A truncation does not recall pages.

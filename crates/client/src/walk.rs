@@ -5,9 +5,12 @@
 //! [`Answers`] and walks again from the start.
 //!
 //! `used` lists the copies that a walk used. Its result counts only after their words were loaded
-//! (see [`crate::Call`]). Answers to this call need no word: each was valid while the call ran. The
-//! walk itself must check from a directory's attributes that the directory may be searched, because
-//! losing that right revokes the attributes, not the names.
+//! (see [`crate::Call`]). Answers to this call need no word: each was valid while the call ran.
+//!
+//! A name that a cell has answered, or that is here as a copy, also states that its client may
+//! search the directory: the cell has checked that, and revokes the directory's names when its mode
+//! or owner changes. So a walk needs no attributes of directories, which change with each name that
+//! is created there. Only `.` and `..` name nothing, so that the walk checks the right itself.
 
 use std::sync::Arc;
 
@@ -212,7 +215,6 @@ impl Walker<'_> {
         }
         if let Some((named, copy)) = self.cache.as_mut().and_then(|cache| cache.name(ino, name)) {
             self.used.push(copy);
-            self.may_search(dir)?;
             return Ok(named);
         }
         Err(self.need(Ask::about(dir, Request::Lookup { dir: ino, name: FileName::new(name)? })))

@@ -183,6 +183,11 @@ fn a_new_name_that_leaves_others_listings_valid_is_found() {
 }
 
 #[test]
+fn a_new_mode_that_leaves_the_names_of_a_directory_valid_is_found() {
+    is_found(Plant::KeepSearch);
+}
+
+#[test]
 fn two_fronts_that_write_a_file_through_their_caches_are_found() {
     is_found(Plant::CacheTwoWriters);
 }

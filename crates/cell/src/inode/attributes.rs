@@ -15,6 +15,7 @@ use crate::inode::answer::{Finished, done, go_on_if};
 use crate::inode::grant::grant_attr;
 use crate::permission;
 use crate::permission::WRITE;
+use crate::plant::Plant;
 use crate::recall::recall;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
@@ -75,7 +76,8 @@ pub(crate) fn set_attr(
     }
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-    if access && value.attr.kind == FileKind::Directory {
+    let is_planted = turn.plants(Plant::KeepSearch);
+    if access && value.attr.kind == FileKind::Directory && !is_planted {
         shard.leases.revoke_names(ino, turn.leases, turn.memory);
     }
     let inode = shard.living_inode(ino)?;
