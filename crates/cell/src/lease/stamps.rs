@@ -1,8 +1,11 @@
 //! Which lease each word of each client has, whatever shard has granted it.
 //!
-//! Keys share words by their hashes, so a lease may displace one that another shard has granted to
-//! the same client. That shard notices it when it asks here for its own lease, and is asked to
-//! forget such leases when there are many.
+//! A client's words are used from the first on, so that few leases lie in few cache lines and
+//! pages. When all words are in use, a new lease displaces another of the same client: the first
+//! one, in the order of the words, that was not granted again for a round (the clock algorithm; a
+//! cell does not see when a client uses a copy). The shard that had granted the displaced lease
+//! notices it when it asks here for that lease, and is asked to forget such leases when there are
+//! many.
 //!
 //! Invariant: a stamp is never used twice, not even by another epoch of the cell.
 
@@ -21,24 +24,56 @@ const EPOCH_SHIFT: u32 = 40;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant(u64);
 
-/// A word of a client: the client's number above the word's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Place(u64);
+/// A word that was granted, and the number of the grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WordLease {
+    word: u32,
+    grant: Grant,
+}
 
-impl Place {
-    const fn of(client: ClientId, word: u32) -> Self {
-        Self((client.0 as u64) << 32 | word as u64)
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    /// `None` if the last lease was revoked. Then the word is free.
+    grant: Option<Grant>,
+    /// The lease was granted again since the clock's hand passed.
+    used: bool,
+}
+
+/// The words of one client that were ever used.
+#[derive(Default, Debug)]
+struct ClientWords {
+    words: Vec<Word>,
+    free: Vec<u32>,
+    hand: usize,
+}
+
+impl ClientWords {
+    /// A word without a lease, or the one whose lease is displaced.
+    fn take(&mut self) -> u32 {
+        if let Some(word) = self.free.pop() {
+            return word;
+        }
+        if self.words.len() < LEASE_WORDS {
+            self.words.push(Word { grant: None, used: false });
+            return self.words.len() as u32 - 1;
+        }
+        loop {
+            let at = self.hand;
+            self.hand = (self.hand + 1) % self.words.len();
+            if !std::mem::take(&mut self.words[at].used) {
+                return at as u32;
+            }
+        }
     }
 
-    fn is_of(self, client: ClientId) -> bool {
-        self.0 >> 32 == u64::from(client.0)
+    fn of(&self, WordLease { word, grant }: WordLease) -> Option<&Word> {
+        self.words.get(word as usize).filter(|it| it.grant == Some(grant))
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Stamps {
-    /// The last lease on each word, unless it was revoked.
-    current: HashMap<Place, Grant, FixedState>,
+    clients: HashMap<ClientId, ClientWords, FixedState>,
     next: u64,
     /// How many leases were displaced, at most, that their shards have not forgotten.
     displaced: usize,
@@ -48,60 +83,59 @@ pub(crate) struct Stamps {
 impl Stamps {
     pub(crate) fn new(epoch: Epoch, plant: Planted) -> Self {
         let next = (u64::from(epoch.0) << EPOCH_SHIFT) + 1;
-        Self { current: HashMap::default(), next, displaced: 0, plant }
+        Self { clients: HashMap::default(), next, displaced: 0, plant }
     }
 
-    /// Whether the word still has this lease, which its shard has not revoked.
-    pub(crate) fn has(&self, client: ClientId, word: u32, grant: Grant) -> bool {
-        let is_current = || self.current.get(&Place::of(client, word)) == Some(&grant);
-        // Cheaper than the search, which would find the lease.
-        let none_is_displaced = self.displaced == 0;
-        debug_assert!(!none_is_displaced || is_current(), "word {word} of {client:?}");
-        none_is_displaced || is_current()
+    /// Whether the client still has this lease.
+    pub(crate) fn has(&self, client: ClientId, lease: WordLease) -> bool {
+        self.clients.get(&client).is_some_and(|words| words.of(lease).is_some())
     }
 
-    /// Gives the word a new lease. `replaced` is the last one on this word that the same shard has
-    /// granted to the client.
-    pub(crate) fn grant(
-        &mut self,
-        client: ClientId,
-        word: u32,
-        replaced: Option<Grant>,
-        memory: &mut dyn Memory,
-    ) -> Grant {
+    /// As [`Self::has`], for a lease that is granted again.
+    pub(crate) fn grants_again(&mut self, client: ClientId, lease: WordLease) -> bool {
+        let Some(words) = self.clients.get_mut(&client) else { return false };
+        let has = words.of(lease).is_some();
+        if has {
+            words.words[lease.word as usize].used = true;
+        }
+        has
+    }
+
+    /// Gives a word a new lease.
+    pub(crate) fn grant(&mut self, client: ClientId, memory: &mut dyn Memory) -> WordLease {
         let grant = Grant(self.next);
         self.next += 1;
-        let old = self.current.insert(Place::of(client, word), grant);
-        self.displaced += usize::from(old.is_some() && old != replaced);
-        memory.store_word(client, word, self.lease(word, grant).stamp);
-        grant
+        let words = self.clients.entry(client).or_default();
+        let word = words.take();
+        let old = words.words[word as usize].grant.replace(grant);
+        self.displaced += usize::from(old.is_some());
+        let lease = WordLease { word, grant };
+        memory.store_word(client, word, self.lease(lease).stamp);
+        lease
     }
 
     /// The lease as the client sees it.
-    pub(crate) fn lease(&self, word: u32, Grant(number): Grant) -> Lease {
+    pub(crate) fn lease(&self, WordLease { word, grant: Grant(number) }: WordLease) -> Lease {
         let first = (number >> EPOCH_SHIFT << EPOCH_SHIFT) + 1;
         let stamp = if self.plant == Some(Plant::ReuseStamp) { first } else { number };
         Lease { word, stamp }
     }
 
     /// Revokes the lease, unless another has displaced it.
-    pub(crate) fn revoke(
-        &mut self,
-        client: ClientId,
-        word: u32,
-        grant: Grant,
-        memory: &mut dyn Memory,
-    ) {
-        if self.has(client, word, grant) {
-            self.current.remove(&Place::of(client, word));
-            memory.store_word(client, word, 0);
+    pub(crate) fn revoke(&mut self, client: ClientId, lease: WordLease, memory: &mut dyn Memory) {
+        let Some(words) = self.clients.get_mut(&client) else { return };
+        if words.of(lease).is_some() {
+            words.words[lease.word as usize].grant = None;
+            words.free.push(lease.word);
+            memory.store_word(client, lease.word, 0);
         }
     }
 
     /// Whether so many leases were displaced that the shards must forget them. Otherwise each shard
-    /// could have a lease on every word.
+    /// could have as many of a client as there are words.
     pub(crate) fn are_many_displaced(&self) -> bool {
-        self.displaced >= LEASE_WORDS && self.displaced >= self.current.len()
+        let words = || self.clients.values().map(|client| client.words.len()).sum();
+        self.displaced >= LEASE_WORDS && self.displaced >= words()
     }
 
     /// Every shard has forgotten the leases that were displaced.
@@ -110,6 +144,6 @@ impl Stamps {
     }
 
     pub(crate) fn forget_client(&mut self, client: ClientId) {
-        self.current.retain(|place, _| !place.is_of(client));
+        self.clients.remove(&client);
     }
 }

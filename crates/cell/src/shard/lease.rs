@@ -27,7 +27,7 @@ pub(crate) struct ShardLeases {
 impl ShardLeases {
     pub(crate) fn new(epoch: Epoch, secret: u64) -> Self {
         Self {
-            words: Words::default(),
+            words: Words::new(epoch, secret),
             holders: Holders::new(epoch, secret),
             overtaken: Overtaken::default(),
         }

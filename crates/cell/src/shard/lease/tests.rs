@@ -2,7 +2,6 @@ use warren_base::ShardId;
 use warren_base::limits::LEASE_WORDS;
 use warren_proto::FileName;
 
-use super::words::word_of;
 use super::*;
 use crate::event::{FrameNo, SlotRef};
 use crate::lease::objects::OBJECTS_MAX;
@@ -84,10 +83,19 @@ impl Memory for Stores {
     }
 }
 
-/// The attributes of an inode of shard 1 that share their word with [`KEY`].
-fn twin() -> LeaseKey {
-    let mut keys = (1..).map(|sequence| LeaseKey::Attr(Ino::new(ShardId(1), sequence)));
-    keys.find(|key| word_of(key) == word_of(&KEY)).expect("one of 65536 does")
+/// The attributes of an inode of another shard than [`KEY`].
+fn other(sequence: u64) -> LeaseKey {
+    LeaseKey::Attr(Ino::new(ShardId(1), sequence))
+}
+
+/// Another shard, which grants client A leases on all of its words but so many.
+fn fill_words(clients: &mut ClientLeases, stores: &mut Stores, but: usize) -> ShardLeases {
+    let mut shard = ShardLeases::new(Epoch(1), 7);
+    for sequence in 1..=(LEASE_WORDS - but) as u64 {
+        shard.grant(other(sequence), A, clients, stores);
+    }
+    stores.take();
+    shard
 }
 
 #[test]
@@ -235,65 +243,72 @@ fn a_lease_is_granted_once_and_revoked_by_a_store() {
     assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
     assert_eq!(stores.take(), [], "it has the lease already");
     let other = shard.grant(KEY, B, clients, &mut stores);
-    assert!(other.word == first.word && other.stamp > first.stamp);
+    assert!(other.stamp > first.stamp);
     stores.take();
     shard.revoke(&KEY, clients, &mut stores);
-    assert_eq!(stores.take(), [(A, first.word, 0), (B, first.word, 0)]);
+    assert_eq!(stores.take(), [(A, first.word, 0), (B, other.word, 0)]);
     shard.revoke(&KEY, clients, &mut stores);
     assert_eq!(stores.take(), []);
     assert!(shard.grant(KEY, A, clients, &mut stores).stamp > other.stamp);
 }
 
 #[test]
+fn words_are_used_from_the_first_on_and_again() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    let words: Vec<u32> =
+        (1..=3).map(|n| shard.grant(other(n), A, clients, &mut stores).word).collect();
+    assert_eq!(words, [0, 1, 2]);
+    shard.revoke(&other(2), clients, &mut stores);
+    assert_eq!(shard.grant(other(4), A, clients, &mut stores).word, 1);
+    assert_eq!(shard.grant(other(5), A, clients, &mut stores).word, 3);
+    assert_eq!(shard.grant(other(5), B, clients, &mut stores).word, 0, "each client has its own");
+}
+
+#[test]
 fn a_shard_clears_no_word_that_another_has_granted_since() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let mut other = ShardLeases::new(Epoch(1), 7);
     let lost = shard.grant(KEY, A, clients, &mut stores);
-    let kept = other.grant(twin(), A, clients, &mut stores);
     let of_b = shard.grant(KEY, B, clients, &mut stores);
-    assert_eq!((lost.word, of_b.word), (kept.word, kept.word));
+    let mut full = fill_words(clients, &mut stores, 1);
+    let kept = full.grant(LeaseKey::Attr(Ino(2)), A, clients, &mut stores);
+    assert_eq!(lost.word, kept.word);
     stores.take();
     shard.revoke(&KEY, clients, &mut stores);
     assert_eq!(stores.take(), [(B, of_b.word, 0)], "the word of A has the other lease");
     let again = shard.grant(KEY, A, clients, &mut stores);
     assert_eq!(stores.take(), [(A, again.word, again.stamp)]);
-    other.revoke(&twin(), clients, &mut stores);
-    assert_eq!(stores.take(), [], "displaced in turn");
     assert_eq!(shard.grant(KEY, A, clients, &mut stores), again);
 }
 
 #[test]
-fn a_displaced_lease_is_granted_anew() {
+fn a_lease_that_is_granted_again_is_displaced_last() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let mut other = ShardLeases::new(Epoch(1), 7);
-    let lost = shard.grant(KEY, A, clients, &mut stores);
-    other.grant(twin(), A, clients, &mut stores);
-    let anew = shard.grant(KEY, A, clients, &mut stores);
-    assert!(anew.stamp > lost.stamp);
-    assert_eq!(stores.take().last(), Some(&(A, anew.word, anew.stamp)));
+    let first = shard.grant(KEY, A, clients, &mut stores);
+    let mut full = fill_words(clients, &mut stores, 1);
+    assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
+    let new = full.grant(LeaseKey::Attr(Ino(2)), A, clients, &mut stores);
+    assert_ne!(new.word, first.word);
+    assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
 }
 
 #[test]
 fn shards_forget_leases_when_many_were_displaced() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let (mut other, twin) = (ShardLeases::new(Epoch(1), 7), twin());
-    shard.grant(LeaseKey::Attr(Ino(2)), A, clients, &mut stores);
-    shard.grant(KEY, A, clients, &mut stores);
-    for _ in 0..LEASE_WORDS / 2 {
+    let mut full = fill_words(clients, &mut stores, 0);
+    for sequence in 1..=LEASE_WORDS as u64 {
         assert!(!clients.stamps.are_many_displaced());
-        other.grant(twin.clone(), A, clients, &mut stores);
-        shard.grant(KEY, A, clients, &mut stores);
+        shard.grant(LeaseKey::Attr(Ino::new(ShardId(0), sequence)), A, clients, &mut stores);
     }
-    let last = other.grant(twin.clone(), A, clients, &mut stores);
     assert!(clients.stamps.are_many_displaced());
     shard.forget_displaced(clients);
-    other.forget_displaced(clients);
+    full.forget_displaced(clients);
     clients.stamps.displaced_are_forgotten();
-    assert_eq!((shard.words.len(), other.words.len()), (1, 1), "each has one that is valid");
-    assert_eq!(other.grant(twin.clone(), A, clients, &mut stores), last);
+    assert_eq!((shard.words.len(), full.words.len()), (LEASE_WORDS, 0), "as many as are valid");
+    assert!(!clients.stamps.are_many_displaced());
 }
 
 #[test]
@@ -328,18 +343,18 @@ fn a_client_that_is_gone_has_no_words() {
 #[test]
 fn the_objects_of_all_shards_are_limited_together() {
     let mut leases = Leases::new(1);
-    let mut other = ShardLeases::new(Epoch(1), 7);
+    let mut another = ShardLeases::new(Epoch(1), 7);
     for sequence in 1..=OBJECTS_MAX as u64 {
         assert!(leases.hold(LeaseKey::Attr(Ino::new(ShardId(0), sequence)), A));
     }
     assert!(leases.hold(KEY, B), "of an object that has a holder");
-    assert!(!other.hold(twin(), A, &mut leases.clients));
+    assert!(!another.hold(other(1), A, &mut leases.clients));
     let last = LeaseKey::Attr(Ino::new(ShardId(0), OBJECTS_MAX as u64));
     leases.shard.drop_holder(&last, A, &mut leases.clients);
-    assert!(other.hold(twin(), A, &mut leases.clients));
+    assert!(another.hold(other(1), A, &mut leases.clients));
     leases.shard.give_up(&mut leases.clients);
-    other.forget_inode(Ino::ROOT, &mut leases.clients);
+    another.forget_inode(Ino::ROOT, &mut leases.clients);
     assert!(leases.clients.has_acknowledged(), "an object of the other shard");
-    other.forget_client(A, &mut leases.clients);
+    another.forget_client(A, &mut leases.clients);
     assert!(!leases.clients.has_acknowledged());
 }

@@ -2,43 +2,39 @@
 //! stamp.
 //!
 //! A lease is revoked by a store of 0 into the holder's word. The store delivers the revocation, so
-//! the cell waits for no acknowledgement. Keys share words by their hashes; a client has one lease
-//! on a word at most. If another shard grants the next one on the word, the lease of this shard is
-//! displaced ([`Stamps`]): it stays here for a while, and counts no more.
-
-use std::hash::BuildHasher;
+//! the cell waits for no acknowledgement. If a client has a lease on each of its words, the next
+//! one displaces another, which a different shard may have granted ([`Stamps`]): it stays here for
+//! a while, and counts no more.
 
 use hashbrown::HashMap;
-use warren_base::limits::LEASE_WORDS;
-use warren_base::{ClientId, FixedState, Ino};
+use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
 use warren_proto::{Lease, LeaseKey};
 
 use crate::event::Memory;
-use crate::lease::stamps::{Grant, Stamps};
+use crate::lease::stamps::{Stamps, WordLease};
+
+/// Half of the key under which the seed of the map is made; the other half is the pool's secret.
+/// The keys of the map are names that clients choose.
+const SEED_KEY: u64 = u64::from_le_bytes(*b"WarrWord");
 
 #[derive(Debug)]
 struct Holder {
     client: ClientId,
-    key: LeaseKey,
-    grant: Grant,
+    lease: WordLease,
 }
 
 /// The word leases on the objects of one shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Words {
-    /// By word. A client has one at most on each.
-    holders: HashMap<u32, Vec<Holder>, FixedState>,
-}
-
-/// Holders see the word, so the hash has no secret seed that it could disclose. A client that
-/// chooses names which share a word loses only leases of its own, because a client has only one
-/// lease on a word.
-pub(super) fn word_of(key: &LeaseKey) -> u32 {
-    let hash = FixedState::default().hash_one(key);
-    (hash % LEASE_WORDS as u64) as u32
+    holders: HashMap<LeaseKey, Vec<Holder>, FixedState>,
 }
 
 impl Words {
+    pub(super) fn new(epoch: Epoch, secret: u64) -> Self {
+        let seed = siphash_2_4([secret, SEED_KEY], &epoch.0.to_le_bytes());
+        Self { holders: HashMap::with_hasher(FixedState::seeded(seed)) }
+    }
+
     /// Grants a lease. A client that holds it already gets the same word and stamp again.
     pub(super) fn grant(
         &mut self,
@@ -47,20 +43,22 @@ impl Words {
         stamps: &mut Stamps,
         memory: &mut dyn Memory,
     ) -> Lease {
-        let word = word_of(&key);
-        // Usually only one client uses a word.
-        let holders = self.holders.entry(word).or_insert_with(|| Vec::with_capacity(1));
-        let own = holders.iter().position(|holder| holder.client == client);
-        if let Some(held) = own.map(|at| &holders[at])
-            && held.key == key
-            && stamps.has(client, word, held.grant)
-        {
-            return stamps.lease(word, held.grant);
-        }
-        let replaced = own.map(|at| holders.remove(at).grant);
-        let grant = stamps.grant(client, word, replaced, memory);
-        holders.push(Holder { client, key, grant });
-        stamps.lease(word, grant)
+        // Usually only one client holds a lease on an object.
+        let holders = self.holders.entry(key).or_insert_with(|| Vec::with_capacity(1));
+        let own = holders.iter_mut().find(|holder| holder.client == client);
+        let lease = match own {
+            Some(held) if stamps.grants_again(client, held.lease) => held.lease,
+            Some(held) => {
+                held.lease = stamps.grant(client, memory);
+                held.lease
+            }
+            None => {
+                let lease = stamps.grant(client, memory);
+                holders.push(Holder { client, lease });
+                lease
+            }
+        };
+        stamps.lease(lease)
     }
 
     /// Revokes all leases on `key`.
@@ -79,21 +77,20 @@ impl Words {
         if self.holders.is_empty() {
             return;
         }
-        let word = word_of(key);
-        let Some(holders) = self.holders.get_mut(&word) else { return };
+        let Some(holders) = self.holders.get_mut(key) else { return };
         holders.retain(|holder| {
-            let revoked = holder.key == *key && Some(holder.client) != except;
-            if revoked {
-                stamps.revoke(holder.client, word, holder.grant, memory);
+            let stays = Some(holder.client) == except;
+            if !stays {
+                stamps.revoke(holder.client, holder.lease, memory);
             }
-            !revoked
+            stays
         });
         if holders.is_empty() {
-            self.holders.remove(&word);
+            self.holders.remove(key);
         }
     }
 
-    /// Revokes the leases on all names of a directory. This examines every word, which is
+    /// Revokes the leases on all names of a directory. This examines every object, which is
     /// acceptable because it is rare.
     pub(super) fn revoke_names(&mut self, dir: Ino, stamps: &mut Stamps, memory: &mut dyn Memory) {
         let is_name = |key: &LeaseKey| match key {
@@ -114,21 +111,23 @@ impl Words {
         stamps: &mut Stamps,
         memory: &mut dyn Memory,
     ) {
-        self.retain(|word, holder| {
-            let revoked = is_revoked(&holder.key);
+        self.holders.retain(|key, holders| {
+            let revoked = is_revoked(key);
             if revoked {
-                stamps.revoke(holder.client, word, holder.grant, memory);
+                for Holder { client, lease } in holders {
+                    stamps.revoke(*client, *lease, memory);
+                }
             }
             !revoked
         });
     }
 
     pub(super) fn forget_displaced(&mut self, stamps: &Stamps) {
-        self.retain(|word, holder| stamps.has(holder.client, word, holder.grant));
+        self.retain(|holder| stamps.has(holder.client, holder.lease));
     }
 
     pub(super) fn forget_client(&mut self, client: ClientId) {
-        self.retain(|_, holder| holder.client != client);
+        self.retain(|holder| holder.client != client);
     }
 
     /// How many leases there are, including those that were displaced.
@@ -137,9 +136,9 @@ impl Words {
         self.holders.values().map(Vec::len).sum()
     }
 
-    fn retain(&mut self, mut keep: impl FnMut(u32, &Holder) -> bool) {
-        self.holders.retain(|word, holders| {
-            holders.retain(|holder| keep(*word, holder));
+    fn retain(&mut self, keep: impl Fn(&Holder) -> bool) {
+        self.holders.retain(|_, holders| {
+            holders.retain(&keep);
             !holders.is_empty()
         });
     }
