@@ -26,9 +26,9 @@ pub trait Words {
 /// The condition under which a copy is valid: that word of that cell's segment holds that stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
-    cell: CellId,
-    word: u32,
-    stamp: u64,
+    pub(crate) cell: CellId,
+    pub(crate) word: u32,
+    pub(crate) stamp: u64,
 }
 
 impl Guard {
@@ -58,6 +58,10 @@ pub(crate) struct CopyRef {
 }
 
 impl CopyRef {
+    pub(crate) const fn guard(self) -> Guard {
+        self.guard
+    }
+
     pub(crate) fn holds(&self, words: &impl Words) -> bool {
         self.guard.holds(words)
     }

@@ -29,7 +29,7 @@ use warren_proto::{
     InodeRef, Reply, Request, RequestHeader,
 };
 
-use crate::cache::{Cache, CopyRef, Words};
+use crate::cache::{Cache, CopyRef, Guard, Words};
 use crate::op::{Goal, Op};
 use crate::route::{Route, ShardMap};
 use crate::walk::{Answers, Ask, Stop, Walker};
@@ -134,6 +134,8 @@ pub struct Call {
     moves: u32,
     /// Entries of the pages of a listing that were received so far.
     listed: Vec<DirEntry>,
+    /// The copies that have given the answer, without any request.
+    proof: Option<Vec<CopyRef>>,
     /// The existing inode that a create found, while it is opened at its own cell.
     found: Option<(Entry, Capability)>,
 }
@@ -149,6 +151,7 @@ impl Call {
             tries: 0,
             moves: 0,
             listed: Vec::new(),
+            proof: None,
             found: None,
         }
     }
@@ -156,6 +159,12 @@ impl Call {
     /// A call whose last request carries `payload_len` bytes that lie in the slot's payload lane.
     pub fn with_payload(op: Op, caller: Caller, payload_len: u32) -> Self {
         Self { payload_len, ..Self::new(op, caller) }
+    }
+
+    /// The guards of the copies that have given the answer, if no request was needed. Valid once
+    /// the call is over.
+    pub fn proof(&self) -> Option<impl ExactSizeIterator<Item = Guard>> {
+        self.proof.as_ref().map(|used| used.iter().map(|copy| copy.guard()))
     }
 
     /// Makes one step. `input` is the answer to the last [`Step::Send`], else `None`.
@@ -235,7 +244,13 @@ impl Call {
 
     fn believe(&mut self, map: &ShardMap) -> Step {
         match std::mem::replace(&mut self.phase, Phase::Finished) {
-            Phase::Check { plan, .. } => self.conclude(plan.end, map),
+            Phase::Check { plan, .. } => {
+                let is_over = matches!(plan.end, Ok(Goal::Answer(..)) | Err(Stop::Fail(_)));
+                if is_over && self.answers.is_empty() {
+                    self.proof = Some(plan.used);
+                }
+                self.conclude(plan.end, map)
+            }
             _ => unreachable!("only what was checked is believed"),
         }
     }

@@ -4,6 +4,7 @@
 //! * [`ShardMap`] and [`Route`]: the cell that executes a request.
 //! * [`Cache`]: copies of names, attributes and symbolic links, each guarded by a lease word that
 //!   is read through [`Words`].
+//! * [`PathCache`]: answers by whole path, with the guards of all copies on the way.
 //! * [`KnownNames`]: the names of directories, by which a client knows that others are absent.
 //! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
 //!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
@@ -17,6 +18,7 @@ mod call;
 mod names;
 mod op;
 mod path;
+mod path_cache;
 mod route;
 mod walk;
 
@@ -25,4 +27,5 @@ pub use call::{Call, Caller, Send, Step};
 pub use names::{KnownNames, Page};
 pub use op::{Op, PathOp};
 pub use path::Path;
+pub use path_cache::{ENTRY_WORDS, PathCache, PathKey, Probe, Probed};
 pub use route::{Route, ShardMap};

@@ -127,6 +127,14 @@ impl Answers {
         Ok(())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+            && self.attrs.is_empty()
+            && self.parents.is_empty()
+            && self.targets.is_empty()
+            && self.failures.is_empty()
+    }
+
     fn named(&self, dir: Ino, name: &[u8]) -> Option<Named> {
         let is_it = |(d, n, _): &&(Ino, FileName, Named)| *d == dir && n.as_bytes() == name;
         self.names.iter().rev().find(is_it).map(|(.., named)| *named)

@@ -16,6 +16,7 @@ mod front;
 mod kept;
 mod kernel;
 mod names;
+mod paths;
 mod program;
 mod surroundings;
 

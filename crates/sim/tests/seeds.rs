@@ -55,6 +55,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "an accused cell is to end",
         "an accuser is to end",
         "a lease cleared while its holder was in a call",
+        "a path answered without a walk",
         "a path walked over copies",
         "a program stored in a mapped page",
         "a recall of pages waits for a read or write of them",

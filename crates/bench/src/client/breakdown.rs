@@ -145,7 +145,7 @@ fn execute(pieces: &mut Pieces<'_>) -> Result<Vec<(Operation, f64)>, BenchError>
     let names = names.map_err(failed)?;
     let (dir, ino, position) = (Ino::ROOT, handle.ino, Position::At(0));
     let request = |operation, at: u32| match operation {
-        Operation::Null | Operation::StatCached => Request::Null,
+        Operation::Null | Operation::StatCached | Operation::StatByPath => Request::Null,
         Operation::Stat => Request::GetAttr { ino },
         Operation::Lookup => Request::Lookup { dir, name: staying.clone() },
         Operation::Create => create(names[at as usize].clone(), CreateFlags::EXCLUSIVE),

@@ -84,7 +84,7 @@ impl Subject for KernelDirectory {
                 Ok(())
             }
             Operation::Stat => rustix::fs::fstat(&self.file).map(drop).map_err(errno),
-            Operation::Lookup | Operation::StatCached => {
+            Operation::Lookup | Operation::StatCached | Operation::StatByPath => {
                 rustix::fs::statat(dir, &self.staying, no_follow).map(drop).map_err(errno)
             }
             Operation::Create => {

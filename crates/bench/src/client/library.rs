@@ -2,13 +2,16 @@
 //! leases for what does not.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use warren_base::{CellId, Errno, Ino, MapVersion};
-use warren_client::{Cache, Call, Caller, Op, Path, PathOp, ShardMap, Step, Words};
+use warren_client::{
+    Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathOp, ShardMap, Step, Words,
+};
 use warren_proto::typed::{Create, Typed};
 use warren_proto::{
-    AccessMode, Answered, Capabilities, Capability, CreateFlags, Credentials, FileName, Handle,
-    NewInode, Position, Reply, Request,
+    AccessMode, Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, FileName,
+    Handle, NewInode, Position, Reply, Request,
 };
 use warren_runtime::{Connection, Slot};
 
@@ -20,12 +23,16 @@ const WARM_UP: u32 = 200;
 /// Copies that the client keeps.
 const COPIES: usize = 1024;
 
+/// Paths whose answers the client keeps.
+const PATHS: usize = 64;
+
 /// For the root, where every walk starts, and for handles.
 const NOTHING: Capabilities = Capabilities { inode: Capability::NONE, other: Capability::NONE };
 
 pub(super) struct Library {
     slot: Slot,
     cache: Cache,
+    paths: PathCache<Vec<AtomicU64>>,
     map: ShardMap,
     caller: Caller,
     staying: FileName,
@@ -55,6 +62,7 @@ impl Library {
         let mut library = Self {
             slot,
             cache: Cache::new(COPIES),
+            paths: PathCache::new((0..ENTRY_WORDS * PATHS).map(|_| AtomicU64::new(0)).collect(), 0),
             map: ShardMap::new(MapVersion(1), owners),
             caller: Caller { credentials: Arc::new(credentials), near: CellId(0) },
             staying,
@@ -72,8 +80,7 @@ impl Library {
     }
 
     /// Runs a call of the client's state machine to its end.
-    fn call(&mut self, op: Op) -> Result<Reply, Errno> {
-        let mut call = Call::new(op, self.caller.clone());
+    fn run(&mut self, call: &mut Call) -> Answer {
         let mut input = None;
         loop {
             let words = SlotWords(&self.slot);
@@ -87,6 +94,23 @@ impl Library {
                 Step::Done(answered) => return answered.answer,
             }
         }
+    }
+
+    fn stat(&self) -> Call {
+        Call::new(Op::At(Path::new(STAYING.as_bytes()), PathOp::Stat), self.caller.clone())
+    }
+
+    fn stat_by_path(&mut self) -> Result<(), Errno> {
+        let key = self.paths.key(STAYING.as_bytes(), Ino::ROOT, Ino::ROOT, true);
+        if let Some(answer) = self.paths.answer(key, &SlotWords(&self.slot)) {
+            return answer.map(drop);
+        }
+        let mut call = self.stat();
+        let answer = self.run(&mut call)?;
+        if let (Some(guards), Reply::Attr { attr, .. }) = (call.proof(), answer) {
+            self.paths.put(key, guards, Ok(&attr));
+        }
+        Ok(())
     }
 
     fn read(&mut self) -> Result<(), Errno> {
@@ -159,8 +183,10 @@ impl Subject for Library {
                 self.ask(&Request::Lookup { dir, name }, 0).map(drop)
             }
             Operation::StatCached => {
-                self.call(Op::At(Path::new(STAYING.as_bytes()), PathOp::Stat)).map(drop)
+                let mut call = self.stat();
+                self.run(&mut call).map(drop)
             }
+            Operation::StatByPath => self.stat_by_path(),
             Operation::Create => {
                 let request = Request::Create {
                     dir,

@@ -19,6 +19,8 @@ pub enum Operation {
     Lookup,
     /// Attributes by path, from copies under leases.
     StatCached,
+    /// The same by the whole path, without a walk.
+    StatByPath,
     Create,
     Read,
     Write,
@@ -26,11 +28,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Null,
         Self::Stat,
         Self::Lookup,
         Self::StatCached,
+        Self::StatByPath,
         Self::Create,
         Self::Read,
         Self::Write,
@@ -43,6 +46,7 @@ impl Operation {
             Self::Stat => "stat (message)",
             Self::Lookup => "stat by name (message)",
             Self::StatCached => "stat by name (cached)",
+            Self::StatByPath => "stat by path (cached)",
             Self::Create => "create",
             Self::Read => "read 4 KiB",
             Self::Write => "write 4 KiB",
@@ -55,7 +59,7 @@ impl Operation {
         match self {
             Self::Null => "getppid",
             Self::Stat => "fstat",
-            Self::Lookup | Self::StatCached => "fstatat",
+            Self::Lookup | Self::StatCached | Self::StatByPath => "fstatat",
             Self::Create => "mknodat",
             Self::Read => "pread",
             Self::Write => "pwrite",
@@ -71,7 +75,7 @@ impl Operation {
             Self::Create | Self::Unlink => Some(1500.0),
             Self::Read => Some(700.0),
             Self::Write => Some(900.0),
-            Self::Lookup | Self::StatCached => None,
+            Self::Lookup | Self::StatCached | Self::StatByPath => None,
         }
     }
 }

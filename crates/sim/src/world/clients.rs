@@ -20,6 +20,7 @@ use warren_proto::{
 use super::copies::begin_with_kept;
 use super::front::{Front, action_of};
 use super::kept::{KeptHandles, request_keeping};
+use super::paths::{PathAnswers, Stepped};
 use super::program::{Draw, Drawn, Holdings};
 use super::{Own, World};
 use crate::fleet::{Happening, KEY};
@@ -143,6 +144,7 @@ pub(super) struct Client {
     pub process: usize,
     pub front: Option<Front>,
     pub kept: KeptHandles,
+    paths: PathAnswers,
     pub is_gone: bool,
     caller: Caller,
     cache: Cache,
@@ -166,6 +168,7 @@ impl Client {
             process: 0,
             front: None,
             kept: KeptHandles::default(),
+            paths: PathAnswers::default(),
             is_gone: false,
             cache: Cache::new(COPIES_MAX),
             map: ShardMap::new(version, map.to_vec()),
@@ -252,8 +255,9 @@ impl World {
     }
 
     pub(super) fn start_call(&mut self, at: At, op: Op, whole: Whole, bytes: Vec<u8>) {
-        let caller = self.clients[at.client].caller.clone();
-        let slot = self.slot(at);
+        let client = &mut self.clients[at.client];
+        client.paths.begin(at.slot, &op);
+        let (caller, slot) = (client.caller.clone(), &mut client.slots[at.slot]);
         slot.payload = Rc::from(bytes);
         slot.call = Some(Call::with_payload(op, caller, slot.payload.len() as u32));
         slot.whole = Some(whole);
@@ -408,11 +412,19 @@ impl World {
         Some(Op::Ino(cancel, Capabilities::default()))
     }
 
-    fn step_call(&mut self, at: At, input: Option<Answered>) {
+    pub(super) fn step_call(&mut self, at: At, input: Option<Answered>) {
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
         let call = slot.call.as_mut().expect("a slot that steps is in a call");
         let words = self.fleet.lanes.words_of(client.id);
+        match client.paths.step(at.slot, &words) {
+            Some(Stepped::Going) => return self.plan_step(at, STEP_NANOS),
+            Some(Stepped::Answer(answer)) => {
+                self.fleet.count("a path answered without a walk");
+                return self.finish_call(at, answer);
+            }
+            None => {}
+        }
         match call.step(&mut client.cache, &client.map, &words, input) {
             Step::Send(send) => self.send(at, send),
             Step::Yield => {
@@ -423,7 +435,12 @@ impl World {
                 // The map of a simulated fleet does not change, so this answer is wrong.
                 self.fleet.fail(format!("{at:?} was sent to wait for another shard map"));
             }
-            Step::Done(answered) => self.finish_call(at, answered.answer),
+            Step::Done(answered) => {
+                if let Some(whole) = &slot.whole {
+                    client.paths.end(&whole.op, call, &answered.answer);
+                }
+                self.finish_call(at, answered.answer);
+            }
         }
     }
 
@@ -822,25 +839,6 @@ impl World {
         self.slot(at).state = SlotState::Thinking;
         let think = self.think_time();
         self.plan_step(at, think);
-    }
-
-    /// Lets some clients act in the middle of a cell's turn.
-    pub(super) fn let_clients_act(&mut self) {
-        while self.fleet.rng.chance(self.swarm.nested, 1000) {
-            let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
-            let slot = self.fleet.rng.below(self.clients[client].slots.len() as u64) as usize;
-            let at = At { client, slot };
-            if self.slot(at).state != SlotState::Stepping {
-                return;
-            }
-            self.fleet.count("a client acted between two stores of a cell");
-            self.step_call(at, None);
-        }
-    }
-
-    pub(super) fn is_stepping(&self, client: ClientId) -> bool {
-        let mut clients = self.clients.iter().filter(|c| c.id == client);
-        clients.any(|c| c.slots.iter().any(|slot| slot.state == SlotState::Stepping))
     }
 }
 

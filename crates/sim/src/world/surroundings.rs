@@ -6,7 +6,7 @@ use warren_cell::SlotRef;
 use warren_proto::Answered;
 use warren_supervisor::{ConnectionNo, Failure};
 
-use super::clients::At;
+use super::clients::{At, SlotState};
 use super::{Own, Phase, World};
 use crate::fleet::{Fleet, Surroundings};
 
@@ -120,5 +120,26 @@ impl Surroundings for World {
             self.fleet.count("a lease cleared while its holder was in a call");
         }
         self.let_clients_act();
+    }
+}
+
+impl World {
+    /// Lets some clients act in the middle of a cell's turn.
+    fn let_clients_act(&mut self) {
+        while self.fleet.rng.chance(self.swarm.nested, 1000) {
+            let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
+            let slot = self.fleet.rng.below(self.clients[client].slots.len() as u64) as usize;
+            let at = At { client, slot };
+            if self.slot(at).state != SlotState::Stepping {
+                return;
+            }
+            self.fleet.count("a client acted between two stores of a cell");
+            self.step_call(at, None);
+        }
+    }
+
+    fn is_stepping(&self, client: ClientId) -> bool {
+        let mut clients = self.clients.iter().filter(|c| c.id == client);
+        clients.any(|c| c.slots.iter().any(|slot| slot.state == SlotState::Stepping))
     }
 }
