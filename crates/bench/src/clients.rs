@@ -4,9 +4,9 @@
 //! as long as which an admission lasts. Their memory stays what a client made of it.
 //!
 //! ```text
+//! begin:  all idle clients: memory, descriptors, the fleet's time on processors
 //! round:  for each number of idle clients: null requests of the one client that is busy
 //!         admissions and ends, without idle clients and beside all of them
-//! end:    all idle clients: memory, descriptors, the fleet's time on processors
 //! ```
 //!
 //! ```text
@@ -36,9 +36,6 @@ use footprint::{Footprint, Processes};
 
 /// An ordinary client acts for itself, so the identity in its requests is ignored.
 const IDENTITY: (u32, u32) = (0, 0);
-
-/// Slots of a client, as a small program takes them.
-const SLOTS: u16 = 4;
 
 /// Batches of null requests in a round, for each number of idle clients.
 const BATCHES: u32 = 15;
@@ -132,10 +129,6 @@ fn micros(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
 }
 
-fn connect_options() -> ConnectOptions {
-    ConnectOptions { slots: SLOTS, ..ConnectOptions::default() }
-}
-
 fn slot_of(connection: &Connection) -> Result<Slot, BenchError> {
     connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))
 }
@@ -156,8 +149,10 @@ pub fn run(options: &ClientsOptions) -> Result<ClientsReport, BenchError> {
     }
     let mut crowd = Crowd::new(ground.pool(), options.cells)?;
     let processes = Processes::of(ground.pool())?;
-    let connection = Connection::connect(ground.pool(), &connect_options())?;
+    let connection = Connection::connect(ground.pool(), &ConnectOptions::SMALL)?;
     let mut slot = slot_of(&connection)?;
+    // First, while the processes have no memory of earlier clients to use again.
+    let footprint = measure_footprint(&mut crowd, &processes, options)?;
     let mut times: Vec<Times> = levels(options.idle);
     let pinned = Pinned::here(client_cpu)?;
     for round in 0..options.rounds {
@@ -175,9 +170,8 @@ pub fn run(options: &ClientsOptions) -> Result<ClientsReport, BenchError> {
     }
     drop(pinned);
     interruption.check()?;
-    let footprint = measure_footprint(&mut crowd, &processes, options)?;
     let (cells, idle, rounds, calls) = (options.cells, options.idle, options.rounds, options.calls);
-    let (slots, leases) = (SLOTS, crowd.leases());
+    let (slots, leases) = (ConnectOptions::SMALL.slots, crowd.leases());
     let (null, admission) = results(&times);
     let machine = Machine::here();
     Ok(ClientsReport {
@@ -219,7 +213,7 @@ fn measure(
     let (mut welcome, mut first_answer, mut end) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ADMISSIONS {
         let begun = Instant::now();
-        let connection = Connection::connect(crowd.pool(), &connect_options())?;
+        let connection = Connection::connect(crowd.pool(), &ConnectOptions::SMALL)?;
         welcome.push(micros(begun));
         let begun = Instant::now();
         let mut slot = slot_of(&connection)?;

@@ -14,6 +14,7 @@ mod reply;
 mod spin;
 mod start;
 mod supervisor_link;
+mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -32,6 +33,7 @@ use warren_shm::{
     Counter, Culprit, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
 };
 
+use crate::bell::Rings;
 use crate::clock::{self, Clocks};
 use crate::confine::confine;
 use crate::error::{FleetError, system};
@@ -50,6 +52,12 @@ use supervisor_link::{Message, SupervisorLink, malformed};
 
 /// How often a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
+
+/// How often a busy loop reads its bell, if there are clients whose doorbells it does not look at.
+const BELL_EVERY: Duration = ORDERS_EVERY;
+
+/// The same after a ring, because further ones are likely.
+const BELL_SOON: Duration = Duration::from_micros(10);
 
 /// The longest sleep. If a faulty peer makes a cell lose a ring, the cell is late but never stuck.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -89,6 +97,7 @@ struct CellLoop {
     /// Blocks that the host has room for, as the core has asked.
     host_room: Option<u64>,
     next_look_at_orders: Instant,
+    next_look_at_bell: Instant,
     /// A buffer for bodies.
     body: Vec<u8>,
     /// Bytes of file data that went through clients' lanes.
@@ -172,6 +181,7 @@ impl CellLoop {
             wake: None,
             host_room: None,
             next_look_at_orders: Instant(0),
+            next_look_at_bell: Instant(0),
             body: Vec::new(),
             moved: 0,
             stage: Stage::Recovering,
@@ -233,7 +243,7 @@ impl CellLoop {
     /// a new request waits neither for the rest of an idle turn nor for the clock. The next turn
     /// uses the time that was read before, at most some hundred ns ago.
     fn watch_doorbells(&self) {
-        let looks = LOOKS_A_SPIN / self.memory.clients().max(1);
+        let looks = LOOKS_A_SPIN / self.memory.active_clients().max(1);
         for _ in 0..=looks {
             std::hint::spin_loop();
             if self.memory.is_rung() {
@@ -253,7 +263,7 @@ impl CellLoop {
             return false;
         }
         let cells = 1 + self.peers.spinners() as usize;
-        spun >= self.spin.limit(cells + self.memory.clients())
+        spun >= self.spin.limit(cells + self.memory.active_clients())
     }
 
     /// Gathers a bounded amount of all that has arrived and does a part of it. Returns whether
@@ -271,6 +281,9 @@ impl CellLoop {
             self.perform(now, work)?;
             worked = true;
         }
+        if now.monotonic >= self.next_look_at_bell {
+            worked |= self.look_around(now.monotonic);
+        }
         if now.monotonic >= self.next_look_at_orders {
             self.next_look_at_orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
@@ -280,6 +293,20 @@ impl CellLoop {
         worked |= self.peers.flush();
         worked |= self.report_suspicions()?;
         Ok(worked)
+    }
+
+    /// Reads the bell, if there are clients that must ring it, and looks at doorbells of clients
+    /// that were not active lately. Returns whether any of them has rung.
+    fn look_around(&mut self, now: Instant) -> bool {
+        let mut has_rung = false;
+        if self.memory.has_idle_clients() {
+            let rings = self.disk.drain_bell();
+            has_rung = !rings.is_empty();
+            self.memory.call(rings);
+        }
+        has_rung |= self.memory.look_around(now);
+        self.next_look_at_bell = now + if has_rung { BELL_SOON } else { BELL_EVERY };
+        has_rung
     }
 
     /// Gathers a bounded amount of new work. Returns whether a message was dropped.
@@ -305,7 +332,7 @@ impl CellLoop {
         dropped |= self.gather_messages(Lane::Request);
         if self.stage == Stage::Serving {
             let intake = &mut self.intake;
-            self.memory.offer(|sender, slot| intake.push_client(sender, slot));
+            self.memory.offer(now, |sender, slot| intake.push_client(sender, slot));
         }
         Ok(dropped)
     }
@@ -420,12 +447,12 @@ impl CellLoop {
     fn park(&mut self, now: Instant) -> Result<(), FleetError> {
         self.vitals.park();
         self.vitals.set_spinners(0);
-        self.next_look_at_orders = Instant(0);
+        (self.next_look_at_orders, self.next_look_at_bell) = (Instant(0), Instant(0));
         let clock = self.clocks.look();
         let outcome = match self.turn(clock) {
             Ok(false) => {
                 let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
-                self.disk.sleep(limit.min(self.retry_after()))
+                self.sleep(limit.min(self.retry_after()))
             }
             outcome => outcome.map(drop),
         };
@@ -433,6 +460,18 @@ impl CellLoop {
         self.vitals.unpark();
         self.next_look_at_orders = Instant(0);
         outcome
+    }
+
+    /// Sleeps, and then looks at the clients that have rung. After a whole sleep these are all
+    /// clients: a ring may have been lost.
+    fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
+        let begun = self.clocks.look().monotonic;
+        self.disk.sleep(limit)?;
+        let now = self.clocks.look().monotonic;
+        let rings = self.disk.drain_bell();
+        self.memory.call(if now - begun >= SLEEP_MAX { Rings::ALL } else { rings });
+        self.memory.look_around(now);
+        Ok(())
     }
 
     /// The limit of a sleep while messages wait for room: a peer and the supervisor do not ring
@@ -550,10 +589,10 @@ impl CellLoop {
 
     fn execute(&mut self, now: Clock, order: Order, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         match order {
-            Order::Admit { client, slots, ref credentials, .. } => {
+            Order::Admit { client, shape, ref credentials, .. } => {
                 let fds: [OwnedFd; ADMIT_DESCRIPTORS] = fds.try_into().map_err(|_| malformed())?;
                 let user = (!credentials.checked_by_kernel).then_some(credentials.uid);
-                self.memory.admit(client, (slots, user), fds)?;
+                self.memory.admit(now.monotonic, client, (shape, user), fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
             Order::Save if self.stage == Stage::Serving => self.stage = Stage::Saving,

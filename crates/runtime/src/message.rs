@@ -16,6 +16,7 @@ use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
+use warren_proto::slot::Shape;
 use warren_proto::{CapabilityKey, Wire};
 use warren_supervisor::{STOP_MAX, STOP_WAIT};
 
@@ -24,7 +25,7 @@ use crate::error::ErrorKind;
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub(crate) const CONTROL_VERSION: u32 = 9;
+pub(crate) const CONTROL_VERSION: u32 = 10;
 
 /// A path or an argument: bytes without NUL.
 pub(crate) type OsBytes = Box<[u8]>;
@@ -268,12 +269,14 @@ pub(crate) const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(crate) enum ControlRequest {
-    /// Applies for admission. A `front` names uid and gid with every request, and `mounted` is its
-    /// mount point.
+    /// Applies for admission with so many slots, and lanes of `payload` bytes, one of the sizes of
+    /// [`LaneSize`](warren_proto::slot::LaneSize). A `front` names uid and gid with every request,
+    /// and `mounted` is its mount point.
     Enter {
         version: u32,
         front: bool,
         slots: u16,
+        payload: u32,
         mounted: OsBytes,
     },
     Status {
@@ -325,7 +328,7 @@ pub(crate) enum ControlReply {
     /// its bell.
     Welcome {
         client: ClientId,
-        slots: u16,
+        shape: Shape,
         cells: u16,
         shards: u16,
     },

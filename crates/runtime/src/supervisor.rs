@@ -45,7 +45,7 @@ use warren_base::{CellId, ClientId, Errno};
 use warren_log::record_all;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_supervisor::{Applicant, ConnectionNo, Effect, Event, Failure};
 
 use crate::clock;
@@ -336,13 +336,13 @@ impl SupervisorLoop<'_> {
     }
 
     fn welcome(&mut self, client: ClientId) {
-        let Some(PendingWelcome { connection, slots, fds }) = self.clients.take_welcome(client)
+        let Some(PendingWelcome { connection, shape, fds }) = self.clients.take_welcome(client)
         else {
             return;
         };
         let layout = self.core.ledger().superblock().layout;
         let (cells, shards) = (self.plan.cells, layout.shards());
-        let welcome = ControlReply::Welcome { client, slots, cells, shards };
+        let welcome = ControlReply::Welcome { client, shape, cells, shards };
         self.connections.send(connection, &welcome, fds);
         logged::front(&self.core, client, "is admitted");
     }
@@ -378,20 +378,20 @@ impl SupervisorLoop<'_> {
         connection: ConnectionNo,
         mut applicant: Applicant,
     ) -> Result<(), FleetError> {
-        let slots = match self.core.slots_for(&applicant) {
-            Ok(slots) => slots,
+        let shape = match self.core.shape_for(&applicant) {
+            Ok(shape) => shape,
             Err(errno) => {
                 self.connections.refuse(connection, errno);
                 return Ok(());
             }
         };
-        applicant.slots = slots;
-        let Some((socket, new_memory)) = self.new_memory(connection, slots) else {
+        applicant.shape = shape;
+        let Some((socket, new_memory)) = self.new_memory(connection, shape) else {
             self.connections.refuse(connection, Errno::ENFILE);
             return Ok(());
         };
         self.keep_client(connection, socket, &new_memory.kept)?;
-        let welcome = PendingWelcome { connection, slots, fds: new_memory.client };
+        let welcome = PendingWelcome { connection, shape, fds: new_memory.client };
         self.clients.apply(welcome, new_memory.kept);
         self.apply(Event::Connect { connection, applicant })
     }
@@ -418,28 +418,27 @@ impl SupervisorLoop<'_> {
         self.keeper.keep_shared(Kept::Client(connection.0), fds)
     }
 
-    /// Makes the segments of a client with so many slots, and a copy of its connection for the
+    /// Makes the segments of a client of this shape, and a copy of its connection for the
     /// keeper. `None` if descriptors are scarce.
     fn new_memory(
         &self,
         connection: ConnectionNo,
-        slots: u16,
+        shape: Shape,
     ) -> Option<(OwnedFd, NewClientMemory)> {
         let welcomes = (self.clients.count() + 1) * welcome_descriptors(self.cells.count());
         let reserve = Reserve::of(self.cells.count());
-        if !reserve.lets_send(welcomes) || !self.cells_can_map(slots) {
+        if !reserve.lets_send(welcomes) || !self.cells_can_map(shape) {
             return None;
         }
         let socket = self.connections.socket(connection)?;
-        let new_memory = self.memory.new_client(connection, slots).ok()?;
+        let new_memory = self.memory.new_client(connection, shape).ok()?;
         let is_scarce = new_memory.fds().any(|fd| reserve.has(fd));
         (!is_scarce).then_some((socket, new_memory))
     }
 
-    /// Whether every cell can map the memory of one more client of so many slots.
-    fn cells_can_map(&self, slots: u16) -> bool {
-        let slots = usize::from(slots);
-        let bytes = (client_segment_len(slots) + cell_segment_len(slots)) as u64;
+    /// Whether every cell can map the memory of one more client of this shape.
+    fn cells_can_map(&self, shape: Shape) -> bool {
+        let bytes = (shape.client_segment_len() + shape.cell_segment_len()) as u64;
         self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
     }
 

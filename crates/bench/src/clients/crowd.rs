@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Capabilities, CreateFlags, FileName, NewInode, Request};
-use warren_runtime::{Admission, Connection, Slot, status};
+use warren_runtime::{Admission, ConnectOptions, Connection, Slot, status};
 
-use super::{connect_options, failed, slot_of};
+use super::{failed, slot_of};
 use crate::error::{BenchError, system};
 
 /// Files in the root whose names and attributes each idle client has looked up.
@@ -44,7 +44,7 @@ impl Crowd {
     pub(super) fn new(pool: &Path, cells: u16) -> Result<Self, BenchError> {
         let name = |n: u32| FileName::new(format!("file-{n}").as_bytes());
         let names = (0..FILES).map(name).collect::<Result<Vec<_>, _>>().map_err(failed("name"))?;
-        let connection = Connection::connect(pool, &connect_options())?;
+        let connection = Connection::connect(pool, &ConnectOptions::SMALL)?;
         let mut slot = slot_of(&connection)?;
         for name in &names {
             let (dir, name, new) = (Ino::ROOT, name.clone(), NewInode::regular(0o644));
@@ -82,7 +82,7 @@ impl Crowd {
     }
 
     fn admit(&self) -> Result<Idle, BenchError> {
-        let admission = Admission::ask(&self.pool, &connect_options())?;
+        let admission = Admission::ask(&self.pool, &ConnectOptions::SMALL)?;
         let copy = |fd: std::os::fd::BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(system("keep a client's descriptors"))
         };

@@ -77,6 +77,19 @@ impl Stamps {
         grant
     }
 
+    /// Stores the stamp of a lease that the client has again, and returns the lease.
+    pub(crate) fn renew(
+        &self,
+        client: ClientId,
+        word: u32,
+        grant: Grant,
+        memory: &mut dyn Memory,
+    ) -> Lease {
+        let lease = self.lease(word, grant);
+        memory.store_word(client, word, lease.stamp);
+        lease
+    }
+
     /// The lease as the client sees it.
     pub(crate) fn lease(&self, word: u32, Grant(number): Grant) -> Lease {
         let first = (number >> EPOCH_SHIFT << EPOCH_SHIFT) + 1;

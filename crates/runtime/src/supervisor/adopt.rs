@@ -254,7 +254,7 @@ impl SupervisorLoop<'_> {
                 continue;
             };
             let client = status.client;
-            let memory = ClientMemory::adopt(connection, status.slots, fds)?;
+            let memory = ClientMemory::adopt(connection, status.shape, fds)?;
             if !self.connections.adopt_connection(connection, socket, Some(client)) {
                 self.pending.push_back(Event::Hangup { client });
             }
@@ -278,8 +278,8 @@ impl SupervisorLoop<'_> {
     }
 
     fn pending_welcome(&self, memory: &ClientMemory) -> Result<PendingWelcome, FleetError> {
-        let (connection, slots) = (memory.connection, memory.slots);
-        Ok(PendingWelcome { connection, slots, fds: self.memory.welcome(memory)? })
+        let (connection, shape) = (memory.connection, memory.shape);
+        Ok(PendingWelcome { connection, shape, fds: self.memory.welcome(memory)? })
     }
 
     /// Carries out the dead supervisor's noted effects, and those of the core.

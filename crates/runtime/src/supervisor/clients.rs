@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use warren_base::ClientId;
+use warren_proto::slot::Shape;
 use warren_supervisor::ConnectionNo;
 
 use super::memory::ClientMemory;
@@ -17,7 +18,7 @@ use super::memory::ClientMemory;
 /// receives the application, so that a shortage of them refuses the client.
 pub(super) struct PendingWelcome {
     pub connection: ConnectionNo,
-    pub slots: u16,
+    pub shape: Shape,
     /// The descriptors with its `Welcome`.
     pub fds: Vec<OwnedFd>,
 }

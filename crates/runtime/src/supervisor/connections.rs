@@ -18,8 +18,8 @@ use rustix::net::{
 };
 use tracing::{info, warn};
 use warren_base::Instant;
-use warren_base::limits::SLOTS_MAX;
 use warren_base::{ClientId, Errno};
+use warren_proto::slot::Shape;
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
@@ -332,14 +332,15 @@ impl Connections {
                 info!(uid, pid, by, force, discard, "the fleet is to stop");
                 Some(ConnectionEvent::Stop { force, discard })
             }
-            ControlRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
-                let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))
-                    && mounted.len() <= if front { MOUNTED_MAX } else { 0 };
-                if !is_legal {
+            ControlRequest::Enter { front, slots, payload, mounted, .. }
+                if privileged || !front =>
+            {
+                let is_path = mounted.len() <= if front { MOUNTED_MAX } else { 0 };
+                let Some(shape) = Shape::of(slots, payload).filter(|_| is_path) else {
                     return self.refuse(number, Errno::EINVAL);
-                }
+                };
                 connection.state = State::Applying;
-                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, slots, mounted)))
+                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, shape, mounted)))
             }
             _ => self.refuse(number, Errno::EPERM),
         }
@@ -415,7 +416,7 @@ fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == socket_path::uid()
 }
 
-fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> Applicant {
+fn applicant(identity: &Identity, front: bool, shape: Shape, mounted: OsBytes) -> Applicant {
     let credentials = Credentials {
         uid: identity.uid,
         gid: identity.gid,
@@ -423,7 +424,7 @@ fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> 
         checked_by_kernel: front,
     };
     let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
-    Applicant { credentials, pid, front, privileged, slots, mounted }
+    Applicant { credentials, pid, front, privileged, shape, mounted }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Epoch, Errno};
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_shm::{
     ClientWriter, Counter, PEER_SEGMENT_LEN, SHARD_MAP_LEN, Segment, ShardMap, ShardMapWriter,
     VITALS_LEN, VitalsReader, VitalsWriter, WakeFd, map_read_only, reopen_read_only,
@@ -41,7 +41,7 @@ pub(super) struct FleetMemory {
 /// A client's segments, kept for as long as any cell, or a successor of one, may need them.
 pub(super) struct ClientMemory {
     pub connection: ConnectionNo,
-    pub slots: u16,
+    pub shape: Shape,
     /// The client's own segment, writable.
     own: Arc<OwnedFd>,
     /// The same, read-only.
@@ -66,13 +66,13 @@ impl ClientMemory {
     /// Takes over the memory that an earlier supervisor had kept.
     pub(super) fn adopt(
         connection: ConnectionNo,
-        slots: u16,
+        shape: Shape,
         mut kept: impl Iterator<Item = OwnedFd>,
     ) -> Result<Self, FleetError> {
         let own = kept.next().ok_or_else(incomplete)?;
         let requests = Arc::new(reopen_read_only(own.as_fd())?);
         let replies = kept.map(Arc::new).collect();
-        Ok(Self { connection, slots, own: Arc::new(own), requests, replies })
+        Ok(Self { connection, shape, own: Arc::new(own), requests, replies })
     }
 }
 
@@ -220,21 +220,20 @@ impl FleetMemory {
     pub(super) fn new_client(
         &self,
         connection: ConnectionNo,
-        slots: u16,
+        shape: Shape,
     ) -> Result<NewClientMemory, FleetError> {
-        let len = usize::from(slots);
         let name = format!("warren-client-{}", connection.0);
-        let own = Segment::create(&name, client_segment_len(len))?;
+        let own = Segment::create(&name, shape.client_segment_len())?;
         // Cells may open it before the client does.
-        ClientWriter::new(own.map().clone(), len)?;
+        ClientWriter::new(own.map().clone(), shape)?;
         let replies = self.cells.iter().map(|_| {
-            let replies = Segment::create(&name, cell_segment_len(len))?;
+            let replies = Segment::create(&name, shape.cell_segment_len())?;
             Ok(Arc::new(replies.into_parts().0))
         });
         let replies = replies.collect::<Result<_, FleetError>>()?;
         let requests = Arc::new(own.read_only_fd()?);
         let own = Arc::new(own.into_parts().0);
-        let kept = ClientMemory { connection, slots, own, requests, replies };
+        let kept = ClientMemory { connection, shape, own, requests, replies };
         Ok(NewClientMemory { client: self.welcome(&kept)?, kept })
     }
 

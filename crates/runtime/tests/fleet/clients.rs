@@ -343,7 +343,7 @@ pub(crate) fn waiting_requests_delay_no_others() {
 
 /// Connects until no descriptors are left for clients.
 fn connect_until_refused(pool: &Path) -> Vec<Connection> {
-    let options = ConnectOptions { front: false, slots: 1 };
+    let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
     let mut clients = Vec::new();
     loop {
         match Connection::connect(pool, &options) {

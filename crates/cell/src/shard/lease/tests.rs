@@ -233,7 +233,8 @@ fn a_lease_is_granted_once_and_revoked_by_a_store() {
     let first = shard.grant(KEY, A, clients, &mut stores);
     assert_eq!(stores.take(), [(A, first.word, first.stamp)]);
     assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
-    assert_eq!(stores.take(), [], "it has the lease already");
+    // It has the lease already. Its word may share a place with another one that was stored since.
+    assert_eq!(stores.take(), [(A, first.word, first.stamp)]);
     let other = shard.grant(KEY, B, clients, &mut stores);
     assert!(other.word == first.word && other.stamp > first.stamp);
     stores.take();

@@ -39,7 +39,8 @@ pub(super) fn word_of(key: &LeaseKey) -> u32 {
 }
 
 impl Words {
-    /// Grants a lease. A client that holds it already gets the same word and stamp again.
+    /// Grants a lease. A client that holds it already gets the same word and stamp again. The stamp
+    /// is stored again, because another word may have taken its place: see [`Memory::store_word`].
     pub(super) fn grant(
         &mut self,
         key: LeaseKey,
@@ -55,7 +56,7 @@ impl Words {
             && held.key == key
             && stamps.has(client, word, held.grant)
         {
-            return stamps.lease(word, held.grant);
+            return stamps.renew(client, word, held.grant, memory);
         }
         let replaced = own.map(|at| holders.remove(at).grant);
         let grant = stamps.grant(client, word, replaced, memory);
