@@ -66,9 +66,11 @@ pub(crate) enum Kept {
     Cell(CellId),
     /// Of a cell's process: the supervisor's end of its link, and the pool for its successor.
     Process(CellId),
-    /// Of a client, by the number of its connection: the connection, the client's segment, each
-    /// cell's segment for it.
+    /// A client's connection, by its number.
     Client(u64),
+    /// The segments of the client with this connection: its own, each cell's for it. The next
+    /// supervisor is not sent them: it asks for those that it needs (`Lend`).
+    Segments(u64),
     /// A connection that waits for the end of the fleet.
     Stopping(u64),
 }
@@ -86,6 +88,8 @@ pub(crate) struct Handover {
     pub died: Instant,
     /// The number of [`FromKeeper::Kept`] messages that follow.
     pub kept: u32,
+    /// See [`FromKeeper::Begin`].
+    pub in_tables: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -97,6 +101,9 @@ pub(crate) enum ToKeeper {
     Keep { name: Kept },
     /// Close what is held under this name.
     Forget { name: Kept },
+    /// Send copies of these of the client's segments, by their order in `Kept::Segments`. Answered
+    /// by `Lent`.
+    Lend { connection: u64, which: Vec<u16> },
     /// Kill this process. Its `Exited` follows, unless it was sent already.
     Kill { token: u32 },
     /// The fleet serves, or continues after a supervisor's death. Clients can connect.
@@ -111,14 +118,19 @@ pub(crate) enum ToKeeper {
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(crate) enum FromKeeper {
-    /// The first message.
-    Begin(FleetPlan),
+    /// The first message. `in_tables`: segments of clients take none of the keeper's descriptors.
+    Begin {
+        plan: FleetPlan,
+        in_tables: bool,
+    },
     /// The first message to a supervisor whose predecessor died.
     Adopt(Handover),
     /// With the descriptors that were kept under this name.
     Kept {
         name: Kept,
     },
+    /// With the descriptors that were asked for, or none if they are not there.
+    Lent,
     Spawned {
         token: u32,
         pid: u32,

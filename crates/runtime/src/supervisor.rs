@@ -87,7 +87,9 @@ pub(crate) fn main() -> Result<(), FleetError> {
     limit::raise();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| match limit_supervisor().map(|()| first)? {
-        FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(SupervisorLoop::serve),
+        FromKeeper::Begin { plan, in_tables } => {
+            start::open(&mut keeper, plan, in_tables).and_then(SupervisorLoop::serve)
+        }
         FromKeeper::Adopt(left) => {
             adopt::take_over(&mut keeper, left).and_then(SupervisorLoop::serve)
         }
@@ -96,7 +98,8 @@ pub(crate) fn main() -> Result<(), FleetError> {
     if let Err(error) = &ended {
         // The keeper knows whether the fleet had ended before that.
         let (kind, line) = error.report();
-        KeeperLink::new(&mut keeper, 0).final_message(&ToKeeper::SupervisorFailed { kind, line });
+        KeeperLink::new(&mut keeper, 0, false)
+            .final_message(&ToKeeper::SupervisorFailed { kind, line });
     }
     ended
 }
@@ -197,14 +200,15 @@ impl SupervisorLoop<'_> {
         let pause = (is_short || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
         let stop = self.stop.until();
         let wake = self.wake.into_iter().chain(stop).min().map(|at| at - clock::monotonic());
-        let limit = wake.into_iter().chain(pause).chain(pace).min();
+        let at_once = self.keeper.has_received().then_some(Duration::ZERO);
+        let limit = wake.into_iter().chain(pause).chain(pace).chain(at_once).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         let first = fds.len() - links.len();
         let is_ready = |n: &usize| woke(first + n) || links[*n].is_short();
         Ok(Awake {
-            keeper: woke(0) || self.keeper.is_short(),
+            keeper: woke(0) || self.keeper.is_short() || self.keeper.has_received(),
             listener: woke(1) || self.connections.is_short(),
             cells: (0..cells.len()).filter(is_ready).map(|n| cells[n]).collect(),
             connections: (cells.len()..links.len())
@@ -282,12 +286,12 @@ impl SupervisorLoop<'_> {
             Effect::AdmitClient { client } => self.welcome(client),
             Effect::RefuseClient { connection, errno } => {
                 self.clients.withdraw(connection);
-                self.keeper.forget(Kept::Client(connection.0))?;
+                self.keeper.forget_client(connection.0)?;
                 self.connections.refuse(connection, errno);
             }
             Effect::ForgetClient { client } => {
                 if let Some(connection) = self.clients.forget(client) {
-                    self.keeper.forget(Kept::Client(connection.0))?;
+                    self.keeper.forget_client(connection.0)?;
                 }
                 self.connections.forget(client);
             }
@@ -307,11 +311,14 @@ impl SupervisorLoop<'_> {
 
     fn send(&mut self, to: CellId, order: Order) {
         let cell = &mut self.cells[to];
-        let mut fds: Vec<Arc<OwnedFd>> = Vec::new();
+        let (mut fds, mut lent): (Vec<Arc<OwnedFd>>, Option<u64>) = (Vec::new(), None);
         match &order {
             Order::Admit { client, .. } => {
                 let Some(memory) = self.clients.memory(*client) else { return };
-                fds = memory.for_cell(to);
+                match memory.for_cell(to) {
+                    Some(of_client) => fds = of_client,
+                    None => lent = Some(memory.connection.0),
+                }
             }
             Order::Joined { cell: back, .. } => {
                 if let Some(link) = cell.links.remove(back) {
@@ -323,8 +330,30 @@ impl SupervisorLoop<'_> {
         // The exit of a cell's process shows that it is gone.
         let number = cell.orders;
         cell.orders += 1;
-        let _ = cell.link.send_shared(ToCell::Order { number, order }.to_bytes(), fds);
+        let order = ToCell::Order { number, order }.to_bytes();
+        let _ = match lent {
+            Some(connection) => cell.link.send_lent(order, connection),
+            None => cell.link.send_shared(order, fds),
+        };
+        self.supply(to);
         self.memory.cells[usize::from(to.0)].ring();
+    }
+
+    /// Borrows the segments of clients that a cell's successor is to be sent, one client after the
+    /// other, as far as the successor takes them.
+    fn supply(&mut self, cell: CellId) {
+        while let Some(connection) = self.cells[cell].link.wants() {
+            let borrowed = self.keeper.borrow(connection, ClientMemory::borrowed_for(cell));
+            let link = &mut self.cells[cell].link;
+            // A keeper that is gone takes this process with it. One that is short of descriptors
+            // is asked again.
+            let Ok(fds) = borrowed.and_then(ClientMemory::of_borrowed) else {
+                link.set_short();
+                return;
+            };
+            // The exit of a cell's process shows that it is gone.
+            let _ = link.supply(fds);
+        }
     }
 
     fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
@@ -343,7 +372,8 @@ impl SupervisorLoop<'_> {
         let layout = self.core.ledger().superblock().layout;
         let (cells, shards) = (self.plan.cells, layout.shards());
         let welcome = ControlReply::Welcome { client, shape, cells, shards };
-        self.connections.send(connection, &welcome, fds);
+        self.connections.welcome(connection, &welcome, fds);
+        self.clients.close_segments(client);
         logged::front(&self.core, client, "is admitted");
     }
 
@@ -413,21 +443,25 @@ impl SupervisorLoop<'_> {
         socket: OwnedFd,
         memory: &ClientMemory,
     ) -> Result<(), FleetError> {
-        let mut fds = vec![Arc::new(socket)];
-        fds.extend(memory.kept());
-        self.keeper.keep_shared(Kept::Client(connection.0), fds)
+        self.keeper.keep(Kept::Client(connection.0), vec![socket])?;
+        self.keeper.keep_shared(Kept::Segments(connection.0), memory.kept())
     }
 
     /// Makes the segments of a client of this shape, and a copy of its connection for the
     /// keeper. `None` if descriptors are scarce.
     fn new_memory(
-        &self,
+        &mut self,
         connection: ConnectionNo,
         shape: Shape,
     ) -> Option<(OwnedFd, NewClientMemory)> {
-        let welcomes = (self.clients.count() + 1) * welcome_descriptors(self.cells.count());
-        let reserve = Reserve::of(self.cells.count());
-        if !reserve.lets_send(welcomes) || !self.cells_can_map(shape) {
+        let cells = self.cells.count();
+        let welcomes = (self.connections.unread() + 1) * welcome_descriptors(cells);
+        let kept = (self.clients.count() + 1) * self.keeper.descriptors_of_client(cells);
+        let reserve = Reserve::of(cells);
+        if !reserve.lets_send(welcomes)
+            || !reserve.lets_hold(cells, kept)
+            || !self.cells_can_map(shape)
+        {
             return None;
         }
         let socket = self.connections.socket(connection)?;
@@ -449,6 +483,8 @@ impl SupervisorLoop<'_> {
             // Packets that the cell sent before it closed its link are received even if it no
             // longer receives.
             let _ = cell.link.flush();
+            self.supply(from);
+            let cell = &mut self.cells[from];
             // A packet stays in the socket until it is noted, so that the next supervisor finds it.
             match cell.link.link.peek() {
                 Ok(Received::Packet(packet)) => {
@@ -536,7 +572,10 @@ impl SupervisorLoop<'_> {
                 self.logged.set_trouble(String::from_utf8_lossy(&line).into_owned());
                 Ok(())
             }
-            FromKeeper::Begin(_) | FromKeeper::Adopt(_) | FromKeeper::Kept { .. } => Ok(()),
+            FromKeeper::Begin { .. }
+            | FromKeeper::Adopt(_)
+            | FromKeeper::Kept { .. }
+            | FromKeeper::Lent => Ok(()),
         }
     }
 

@@ -61,6 +61,13 @@ impl Clients {
         self.welcomes.extend(welcome.map(|welcome| (client, welcome)));
     }
 
+    /// The client is admitted, so the keeper alone holds its segments from now on.
+    pub(super) fn close_segments(&mut self, client: ClientId) {
+        if let Some(memory) = self.memory.get_mut(&client) {
+            memory.close();
+        }
+    }
+
     /// The client's welcome, once all cells know the client.
     pub(super) fn take_welcome(&mut self, client: ClientId) -> Option<PendingWelcome> {
         self.welcomes.remove(&client)

@@ -6,7 +6,7 @@
 
 mod pace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,8 @@ pub(super) struct Connections {
     /// The users of clients whose connections are closed and that some cell still knows. These
     /// clients still count for their users.
     leaving: BTreeMap<ClientId, u32>,
+    /// Clients that may not have read their welcomes.
+    unread: BTreeSet<ConnectionNo>,
     reserve: Reserve,
     /// The last connection could not be accepted for want of descriptors or memory.
     is_short: bool,
@@ -143,7 +145,8 @@ impl Connections {
         let (accepted, leaving) = (BTreeMap::new(), BTreeMap::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (is_short, pace) = (false, Pace::new(cores));
-        Self { listener, path, clients, next, accepted, leaving, reserve, is_short, pace }
+        let unread = BTreeSet::new();
+        Self { listener, path, clients, next, accepted, leaving, unread, reserve, is_short, pace }
     }
 
     /// A copy for the next supervisor.
@@ -375,6 +378,29 @@ impl Connections {
             // A broken connection is readable, and `receive` removes it.
             let _ = connection.link.send(reply.to_bytes(), fds);
         }
+    }
+
+    /// Sends a client its welcome, with descriptors that are in flight until the client reads it.
+    pub(super) fn welcome(
+        &mut self,
+        number: ConnectionNo,
+        reply: &ControlReply,
+        fds: Vec<OwnedFd>,
+    ) {
+        self.send(number, reply, fds);
+        self.unread.insert(number);
+    }
+
+    /// Clients that have not read their welcomes.
+    pub(super) fn unread(&mut self) -> usize {
+        let accepted = &self.accepted;
+        self.unread.retain(|number| {
+            let link = accepted.get(number).map(|connection| &connection.link);
+            link.is_some_and(|link| {
+                link.is_backed_up() || !identity::has_read_all(link.link.as_fd())
+            })
+        });
+        self.unread.len()
     }
 
     /// Makes the applicant's connection that of a client, which is expelled when it closes. False
