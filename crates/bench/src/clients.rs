@@ -107,8 +107,11 @@ pub struct AdmissionBeside {
     pub welcome_us: f64,
     /// From then until the first answer.
     pub first_answer_us: f64,
-    /// From the client's end until the fleet has forgotten it, as its status shows.
+    /// From the client's end until the fleet has forgotten it, as its status shows; the status is
+    /// asked for all the time.
     pub end_us: f64,
+    /// Time on processors that an admission, a request and the end take of the fleet's processes.
+    pub fleet_cpu_us: f64,
 }
 
 /// Times of one number of idle clients: a median of each round.
@@ -119,6 +122,7 @@ struct Times {
     welcome: Vec<f64>,
     first_answer: Vec<f64>,
     end: Vec<f64>,
+    fleet_cpu: Vec<f64>,
 }
 
 fn failed(call: &'static str) -> impl FnOnce(Errno) -> BenchError {
@@ -165,7 +169,10 @@ pub fn run(options: &ClientsOptions) -> Result<ClientsReport, BenchError> {
             interruption.check()?;
             crowd.become_many(times[at].idle)?;
             std::thread::sleep(SETTLE);
-            measure(&mut slot, &mut crowd, options, &mut times[at])?;
+            measure(&mut slot, options, &mut times[at])?;
+            if times[at].idle == 0 || times[at].idle == options.idle {
+                measure_admissions(&crowd, &processes, &mut times[at])?;
+            }
         }
     }
     drop(pinned);
@@ -195,21 +202,21 @@ fn levels(idle: u32) -> Vec<Times> {
     levels.into_iter().map(|idle| Times { idle, ..Times::default() }).collect()
 }
 
-fn measure(
-    slot: &mut Slot,
-    crowd: &mut Crowd,
-    options: &ClientsOptions,
-    times: &mut Times,
-) -> Result<(), BenchError> {
+fn measure(slot: &mut Slot, options: &ClientsOptions, times: &mut Times) -> Result<(), BenchError> {
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
         time_batch(WARM_UP, |_| null(slot))?;
         batches.push(time_batch(options.calls, |_| null(slot))?);
     }
     times.null.push(median(&batches));
-    if times.idle != 0 && times.idle != options.idle {
-        return Ok(());
-    }
+    Ok(())
+}
+
+fn measure_admissions(
+    crowd: &Crowd,
+    processes: &Processes,
+    times: &mut Times,
+) -> Result<(), BenchError> {
     let (mut welcome, mut first_answer, mut end) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ADMISSIONS {
         let begun = Instant::now();
@@ -227,6 +234,15 @@ fn measure(
     times.welcome.push(median(&welcome));
     times.first_answer.push(median(&first_answer));
     times.end.push(median(&end));
+    let before = Footprint::of(processes)?;
+    for _ in 0..ADMISSIONS {
+        let connection = Connection::connect(crowd.pool(), &ConnectOptions::SMALL)?;
+        null(&mut slot_of(&connection)?)?;
+    }
+    std::thread::sleep(SETTLE);
+    let used = Footprint::of(processes)?.cpu_ns() - before.cpu_ns();
+    times.fleet_cpu.push(used as f64 / 1000.0 / f64::from(ADMISSIONS));
+    crowd.await_ends()?;
     Ok(())
 }
 
@@ -242,6 +258,7 @@ fn results(times: &[Times]) -> (Vec<NullBeside>, Vec<AdmissionBeside>) {
         welcome_us: median(&times.welcome),
         first_answer_us: median(&times.first_answer),
         end_us: median(&times.end),
+        fleet_cpu_us: median(&times.fleet_cpu),
     });
     (null.collect(), admission.collect())
 }

@@ -187,17 +187,19 @@ impl SupervisorLoop<'_> {
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.keeper.as_fd(), self.keeper.poll_flags()),
             PollFd::from_borrowed_fd(self.connections.listener(), listener),
+            PollFd::from_borrowed_fd(self.connections.poll_fd(), PollFlags::IN),
         ];
+        let first = fds.len();
         let cells: Vec<CellId> = self.cells.living().collect();
-        let cell_link = |&cell: &CellId| &self.cells[cell].link;
-        let (numbers, outboxes): (Vec<_>, Vec<_>) = self.connections.connections().unzip();
-        let links: Vec<&Outbox> = cells.iter().map(cell_link).chain(outboxes).collect();
+        let links: Vec<&Outbox> = cells.iter().map(|&cell| &self.cells[cell].link).collect();
         fds.extend(
             links.iter().map(|link| PollFd::from_borrowed_fd(link.link.as_fd(), link.poll_flags())),
         );
         // A poll does not show a shortage.
+        let has_short_links = self.connections.short_links().next().is_some();
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
-        let pause = (is_short || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
+        let pause =
+            (is_short || has_short_links || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
         let stop = self.stop.until();
         let wake = self.wake.into_iter().chain(stop).min().map(|at| at - clock::monotonic());
         let at_once = self.keeper.has_received().then_some(Duration::ZERO);
@@ -205,16 +207,13 @@ impl SupervisorLoop<'_> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
-        let first = fds.len() - links.len();
         let is_ready = |n: &usize| woke(first + n) || links[*n].is_short();
+        let connections = woke(2) || has_short_links;
         Ok(Awake {
             keeper: woke(0) || self.keeper.is_short() || self.keeper.has_received(),
             listener: woke(1) || self.connections.is_short(),
             cells: (0..cells.len()).filter(is_ready).map(|n| cells[n]).collect(),
-            connections: (cells.len()..links.len())
-                .filter(is_ready)
-                .map(|n| numbers[n - cells.len()])
-                .collect(),
+            connections: if connections { self.connections.take_ready() } else { Vec::new() },
         })
     }
 
@@ -227,6 +226,7 @@ impl SupervisorLoop<'_> {
     fn apply_pending(&mut self) -> Result<(), FleetError> {
         while let Some(event) = self.pending.pop_front() {
             let mut effects = std::mem::take(&mut self.effects);
+            self.recorded = None;
             self.core.apply(clock::monotonic(), clock::wall(), event, &mut effects);
             self.logged.effects(&effects, self.core.ledger());
             self.note(&effects)?;
@@ -257,8 +257,12 @@ impl SupervisorLoop<'_> {
     /// descriptors that it needs.
     fn note(&mut self, effects: &[Effect]) -> Result<(), FleetError> {
         self.keeper.settle()?;
-        let notes = self.notes(effects);
-        self.journal.write(&notes)
+        // With many clients the core's record is long, and each event is noted twice.
+        let core = self.recorded.take().unwrap_or_else(|| self.core.record().into());
+        let notes = self.notes(core, effects);
+        let written = self.journal.write(&notes);
+        self.recorded = Some(notes.core);
+        written
     }
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
@@ -290,10 +294,11 @@ impl SupervisorLoop<'_> {
                 self.connections.refuse(connection, errno);
             }
             Effect::ForgetClient { client } => {
-                if let Some(connection) = self.clients.forget(client) {
+                let connection = self.clients.forget(client);
+                if let Some(connection) = connection {
                     self.keeper.forget_client(connection.0)?;
                 }
-                self.connections.forget(client);
+                self.connections.forget(client, connection);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),

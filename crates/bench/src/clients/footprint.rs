@@ -48,6 +48,13 @@ impl Footprint {
     }
 }
 
+impl Footprint {
+    /// Time on processors of all processes since their start.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        self.0.iter().map(|taken| taken.cpu_ns).sum()
+    }
+}
+
 impl Taken {
     fn of(name: &str, pid: u32) -> Result<Self, BenchError> {
         let doing = "look at a process of the fleet";

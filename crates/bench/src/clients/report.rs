@@ -23,10 +23,11 @@ impl fmt::Display for ClientsReport {
             )?;
         }
         writeln!(f, "\nadmission beside idle clients, µs")?;
-        for AdmissionBeside { idle, welcome_us, first_answer_us, end_us } in &self.admission {
+        for it in &self.admission {
+            let AdmissionBeside { idle, welcome_us, first_answer_us, end_us, fleet_cpu_us } = it;
             writeln!(
                 f,
-                "  {idle:>5}: {welcome_us:>6.0} to the welcome, {first_answer_us:.0} to the first answer, {end_us:.0} for the end"
+                "  {idle:>5}: {welcome_us:>6.0} to the welcome, {first_answer_us:.0} to the first answer, {end_us:.0} for the end; {fleet_cpu_us:.0} of the fleet's processors"
             )?;
         }
         let cost = &self.footprint;

@@ -119,7 +119,7 @@ pub(super) fn take_over(
     let listener = kept.take_one(Kept::Listener)?;
     let (path, reserve) = (path_of(&notes.socket), Reserve::of(processes.len()));
     let clients = handover.plan.clients;
-    let connections = Connections::adopt(listener, path, clients, notes.next_connection, reserve);
+    let connections = Connections::adopt(listener, path, clients, notes.next_connection, reserve)?;
     connections.listen()?;
     let tokens: BTreeSet<u32> = processes.iter().map(|process| process.token).collect();
     let children = handover.children.iter().map(|&(token, _)| token);
@@ -211,13 +211,13 @@ fn processes(
 }
 
 impl SupervisorLoop<'_> {
-    /// The notes that the next supervisor needs if this one dies now.
-    pub(super) fn notes(&self, effects: &[Effect]) -> Notes {
+    /// The notes that the next supervisor needs if this one dies now, with the core's record.
+    pub(super) fn notes(&self, core: Box<[u8]>, effects: &[Effect]) -> Notes {
         let clients = self.clients.connections();
         let clients =
             clients.map(|(client, connection)| ClientNotes { client, connection: connection.0 });
         Notes {
-            core: self.core.record().into(),
+            core,
             effects: effects.iter().filter(|effect| effect.is_repeatable()).cloned().collect(),
             next_token: self.keeper.next_token(),
             cells: self.cells.as_slice().iter().map(cell_notes).collect(),

@@ -137,6 +137,7 @@ fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     (supervisor.cells[CELL].alive, supervisor.cells[CELL].exited) = (false, true);
     let mut effects = Vec::new();
     let lost = Event::CellExited { cell: CELL, epoch: EPOCH, by_itself: false };
+    supervisor.recorded = None;
     supervisor.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
     assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
     supervisor.note(&effects).expect("a note");

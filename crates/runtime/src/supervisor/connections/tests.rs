@@ -187,7 +187,7 @@ fn a_closed_connection_makes_no_room_before_its_client_is_forgotten() {
     }
     assert!(!place.socket.has_room_for(STRANGER));
     assert!(place.socket.has_room_for(STRANGER - 1), "other users have room");
-    place.socket.forget(clients[0]);
+    place.socket.forget(clients[0], None);
     assert!(place.socket.has_room_for(STRANGER));
     place.close();
 }
