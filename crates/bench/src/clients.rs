@@ -10,10 +10,12 @@
 //! ```
 //!
 //! ```text
+//! calls    requests of a client
 //! crowd    the idle clients             footprint   what the fleet's processes take
 //! report   the result as text
 //! ```
 
+mod calls;
 mod crowd;
 mod footprint;
 mod report;
@@ -22,20 +24,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use warren_base::{CellId, Errno};
-use warren_proto::Request;
 use warren_runtime::{ConnectOptions, Connection, Slot, raise_descriptor_limit};
 
 use crate::error::BenchError;
 use crate::ground::{Ground, Interruption};
 use crate::machine::{self, Machine, Pinned};
 use crate::sample::{Figures, median, median_ratio, time_batch};
+use calls::{null, slot_of};
 use crowd::Crowd;
 pub use footprint::Cost;
 use footprint::{Footprint, Processes};
-
-/// An ordinary client acts for itself, so the identity in its requests is ignored.
-const IDENTITY: (u32, u32) = (0, 0);
 
 /// Batches of null requests in a round, for each number of idle clients.
 const BATCHES: u32 = 15;
@@ -125,20 +123,8 @@ struct Times {
     fleet_cpu: Vec<f64>,
 }
 
-fn failed(call: &'static str) -> impl FnOnce(Errno) -> BenchError {
-    move |errno| BenchError::Call { contender: "warren".to_owned(), call, errno }
-}
-
 fn micros(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
-}
-
-fn slot_of(connection: &Connection) -> Result<Slot, BenchError> {
-    connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))
-}
-
-fn null(slot: &mut Slot) -> Result<(), BenchError> {
-    slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map(drop).map_err(failed("null"))
 }
 
 /// Measures. The calling program must hand the roles of a fleet's processes to

@@ -9,6 +9,7 @@ mod disk;
 mod intake;
 mod lost_flushes;
 mod memory;
+mod parking;
 mod peers;
 mod reply;
 mod spin;
@@ -33,7 +34,6 @@ use warren_shm::{
     Counter, Culprit, Lane, ReplyHeader, ShardMapReader, VitalsWriter, map_read_only, map_writable,
 };
 
-use crate::bell::Rings;
 use crate::clock::{self, Clocks};
 use crate::confine::confine;
 use crate::error::{FleetError, system};
@@ -53,15 +53,6 @@ use supervisor_link::{Message, SupervisorLink, malformed};
 /// How often a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
 
-/// How often a busy loop reads its bell, if there are clients whose doorbells it does not look at.
-const BELL_EVERY: Duration = ORDERS_EVERY;
-
-/// The same after a ring, because further ones are likely.
-const BELL_SOON: Duration = Duration::from_micros(10);
-
-/// The longest sleep. If a faulty peer makes a cell lose a ring, the cell is late but never stuck.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
-
 /// Processes that die with a request before it is refused. One or two may have been killed.
 const DEATHS_MAX: u32 = 3;
 
@@ -73,9 +64,16 @@ const MESSAGES_A_TURN: usize = 64;
 const WORK_A_TURN: usize = 16;
 const BYTES_A_TURN: u64 = 256 << 10;
 
-/// Looks at clients' doorbells between two turns of a spinning cell. They are few, because only
-/// turns look for peers' messages and finished I/O, which must not wait longer.
-const LOOKS_A_SPIN: usize = 8;
+/// When a busy loop looks again at the supervisor's link, and at its bell.
+#[derive(Clone, Copy)]
+struct NextLook {
+    orders: Instant,
+    bell: Instant,
+}
+
+impl NextLook {
+    const AT_ONCE: Self = Self { orders: Instant(0), bell: Instant(0) };
+}
 
 struct CellLoop {
     cell: CellId,
@@ -96,8 +94,7 @@ struct CellLoop {
     wake: Option<Instant>,
     /// Blocks that the host has room for, as the core has asked.
     host_room: Option<u64>,
-    next_look_at_orders: Instant,
-    next_look_at_bell: Instant,
+    next_look: NextLook,
     /// A buffer for bodies.
     body: Vec<u8>,
     /// Bytes of file data that went through clients' lanes.
@@ -180,8 +177,7 @@ impl CellLoop {
             effects: Vec::new(),
             wake: None,
             host_room: None,
-            next_look_at_orders: Instant(0),
-            next_look_at_bell: Instant(0),
+            next_look: NextLook::AT_ONCE,
             body: Vec::new(),
             moved: 0,
             stage: Stage::Recovering,
@@ -239,31 +235,9 @@ impl CellLoop {
         self.flush_reports()
     }
 
-    /// Spins between two turns until a client rings or all looks at the doorbells are made, so that
-    /// a new request waits neither for the rest of an idle turn nor for the clock. The next turn
-    /// uses the time that was read before, at most some hundred ns ago.
-    fn watch_doorbells(&self) {
-        let looks = LOOKS_A_SPIN / self.memory.active_clients().max(1);
-        for _ in 0..=looks {
-            std::hint::spin_loop();
-            if self.memory.is_rung() {
-                break;
-            }
-        }
-    }
-
     fn count_busy(&mut self, now: Instant) {
         self.vitals.add(Counter::BusyNs, (now - self.busy_since).as_nanos() as u64);
         self.busy_since = now;
-    }
-
-    /// Whether the loop has spun long enough and must sleep.
-    fn is_spun(&self, spun: Duration) -> bool {
-        if spun < spin::SHORT {
-            return false;
-        }
-        let cells = 1 + self.peers.spinners() as usize;
-        spun >= self.spin.limit(cells + self.memory.active_clients())
     }
 
     /// Gathers a bounded amount of all that has arrived and does a part of it. Returns whether
@@ -281,11 +255,11 @@ impl CellLoop {
             self.perform(now, work)?;
             worked = true;
         }
-        if now.monotonic >= self.next_look_at_bell {
+        if now.monotonic >= self.next_look.bell {
             worked |= self.look_around(now.monotonic);
         }
-        if now.monotonic >= self.next_look_at_orders {
-            self.next_look_at_orders = now.monotonic + ORDERS_EVERY;
+        if now.monotonic >= self.next_look.orders {
+            self.next_look.orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
             self.count_busy(now.monotonic);
             self.show_gauges();
@@ -293,20 +267,6 @@ impl CellLoop {
         worked |= self.peers.flush();
         worked |= self.report_suspicions()?;
         Ok(worked)
-    }
-
-    /// Reads the bell, if there are clients that must ring it, and looks at doorbells of clients
-    /// that were not active lately. Returns whether any of them has rung.
-    fn look_around(&mut self, now: Instant) -> bool {
-        let mut has_rung = false;
-        if self.memory.has_idle_clients() {
-            let rings = self.disk.drain_bell();
-            has_rung = !rings.is_empty();
-            self.memory.call(rings);
-        }
-        has_rung |= self.memory.look_around(now);
-        self.next_look_at_bell = now + if has_rung { BELL_SOON } else { BELL_EVERY };
-        has_rung
     }
 
     /// Gathers a bounded amount of new work. Returns whether a message was dropped.
@@ -441,48 +401,6 @@ impl CellLoop {
         ];
         for (counter, value) in gauges {
             self.vitals.set(counter, value);
-        }
-    }
-
-    fn park(&mut self, now: Instant) -> Result<(), FleetError> {
-        self.vitals.park();
-        self.vitals.set_spinners(0);
-        (self.next_look_at_orders, self.next_look_at_bell) = (Instant(0), Instant(0));
-        let clock = self.clocks.look();
-        let outcome = match self.turn(clock) {
-            Ok(false) => {
-                let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
-                self.sleep(limit.min(self.retry_after()))
-            }
-            outcome => outcome.map(drop),
-        };
-        self.vitals.set_spinners(1);
-        self.vitals.unpark();
-        self.next_look_at_orders = Instant(0);
-        outcome
-    }
-
-    /// Sleeps, and then looks at the clients that have rung. After a whole sleep these are all
-    /// clients: a ring may have been lost.
-    fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
-        let begun = self.clocks.look().monotonic;
-        self.disk.sleep(limit)?;
-        let now = self.clocks.look().monotonic;
-        let rings = self.disk.drain_bell();
-        self.memory.call(if now - begun >= SLEEP_MAX { Rings::ALL } else { rings });
-        self.memory.look_around(now);
-        Ok(())
-    }
-
-    /// The limit of a sleep while messages wait for room: a peer and the supervisor do not ring
-    /// when they have room again.
-    fn retry_after(&self) -> Duration {
-        if self.peers.is_backed_up() {
-            Duration::from_micros(100)
-        } else if self.supervisor.is_backed_up() {
-            Duration::from_millis(1)
-        } else {
-            Duration::MAX
         }
     }
 

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::limit;
 use crate::message::PEER_DESCRIPTORS;
 
 /// Descriptors that clients must leave: for reports in a memfd, the pool, and the start of a cell
@@ -46,10 +45,9 @@ impl Reserve {
         !is_left(number_of(fd), self.0 - FOR_PRIVILEGED)
     }
 
-    /// Whether the keeper of a fleet of so many cells may hold so many descriptors of clients. Its
-    /// limit is this process's.
-    pub(crate) fn lets_hold(self, cells: usize, count: usize) -> bool {
-        is_left((limit::of_keeper(cells) + count) as u64, self.0)
+    /// Whether the keeper may hold so many descriptors. Its limit is this process's.
+    pub(crate) fn lets_hold(self, count: usize) -> bool {
+        is_left(count as u64, self.0)
     }
 
     /// Whether so many descriptors may be in flight to clients that do not read. A user who is not

@@ -13,6 +13,7 @@
 //! `stop_attempt`, `logged`, `journal`, ...) owns its own state and knows no other part. Code that
 //! uses several parts is here, in `adopt`, `restart`, `start`, `status`, `stop` and `save`.
 
+mod admit;
 mod adopt;
 mod cell_process;
 mod cells;
@@ -41,30 +42,23 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use tracing::error;
-use warren_base::{CellId, ClientId, Errno};
+use warren_base::{CellId, Errno};
 use warren_log::record_all;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
-use warren_proto::slot::Shape;
-use warren_supervisor::{Applicant, ConnectionNo, Effect, Event, Failure};
+use warren_supervisor::{ConnectionNo, Effect, Event, Failure};
 
 use crate::clock;
 use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
-use crate::message::{
-    ControlReply, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
-    welcome_descriptors,
-};
+use crate::message::{ControlReply, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper};
 use crate::pool::blocks::Blocks;
 use crate::process;
-use crate::reserve::Reserve;
 use cell_process::Ended;
-use clients::PendingWelcome;
 use connections::ConnectionEvent;
 use keeper_link::{KeeperLink, keeper_died};
-use memory::{ClientMemory, NewClientMemory};
 use state::SupervisorLoop;
 use stop_attempt::StopRequest;
 
@@ -344,44 +338,6 @@ impl SupervisorLoop<'_> {
         self.memory.cells[usize::from(to.0)].ring();
     }
 
-    /// Borrows the segments of clients that a cell's successor is to be sent, one client after the
-    /// other, as far as the successor takes them.
-    fn supply(&mut self, cell: CellId) {
-        while let Some(connection) = self.cells[cell].link.wants() {
-            let borrowed = self.keeper.borrow(connection, ClientMemory::borrowed_for(cell));
-            let link = &mut self.cells[cell].link;
-            // A keeper that is gone takes this process with it. One that is short of descriptors
-            // is asked again.
-            let Ok(fds) = borrowed.and_then(ClientMemory::of_borrowed) else {
-                link.set_short();
-                return;
-            };
-            // The exit of a cell's process shows that it is gone.
-            let _ = link.supply(fds);
-        }
-    }
-
-    fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
-        if self.clients.register(connection, client) && !self.connections.enter(connection, client)
-        {
-            // The client closed its connection before its admission.
-            self.pending.push_back(Event::Hangup { client });
-        }
-    }
-
-    fn welcome(&mut self, client: ClientId) {
-        let Some(PendingWelcome { connection, shape, fds }) = self.clients.take_welcome(client)
-        else {
-            return;
-        };
-        let layout = self.core.ledger().superblock().layout;
-        let (cells, shards) = (self.plan.cells, layout.shards());
-        let welcome = ControlReply::Welcome { client, shape, cells, shards };
-        self.connections.welcome(connection, &welcome, fds);
-        self.clients.close_segments(client);
-        logged::front(&self.core, client, "is admitted");
-    }
-
     fn receive_request(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.connections.receive(connection) {
             Some(ConnectionEvent::Enter(applicant)) => self.admit(connection, applicant),
@@ -406,31 +362,6 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Makes the client's segments, gives them to the keeper, and applies the application to the
-    /// core.
-    fn admit(
-        &mut self,
-        connection: ConnectionNo,
-        mut applicant: Applicant,
-    ) -> Result<(), FleetError> {
-        let shape = match self.core.shape_for(&applicant) {
-            Ok(shape) => shape,
-            Err(errno) => {
-                self.connections.refuse(connection, errno);
-                return Ok(());
-            }
-        };
-        applicant.shape = shape;
-        let Some((socket, new_memory)) = self.new_memory(connection, shape) else {
-            self.connections.refuse(connection, Errno::ENFILE);
-            return Ok(());
-        };
-        self.keep_client(connection, socket, &new_memory.kept)?;
-        let welcome = PendingWelcome { connection, shape, fds: new_memory.client };
-        self.clients.apply(welcome, new_memory.kept);
-        self.apply(Event::Connect { connection, applicant })
-    }
-
     fn send_status(&mut self, connection: ConnectionNo) {
         let json = self.status_json();
         let mut parts = json.chunks(STATUS_PART_MAX).peekable();
@@ -439,46 +370,6 @@ impl SupervisorLoop<'_> {
             let part = ControlReply::Status { json: part.into(), more };
             self.connections.send(connection, &part, Vec::new());
         }
-    }
-
-    /// Gives the client's connection and memory to the keeper, so that they outlive this process.
-    fn keep_client(
-        &mut self,
-        connection: ConnectionNo,
-        socket: OwnedFd,
-        memory: &ClientMemory,
-    ) -> Result<(), FleetError> {
-        self.keeper.keep(Kept::Client(connection.0), vec![socket])?;
-        self.keeper.keep_shared(Kept::Segments(connection.0), memory.kept())
-    }
-
-    /// Makes the segments of a client of this shape, and a copy of its connection for the
-    /// keeper. `None` if descriptors are scarce.
-    fn new_memory(
-        &mut self,
-        connection: ConnectionNo,
-        shape: Shape,
-    ) -> Option<(OwnedFd, NewClientMemory)> {
-        let cells = self.cells.count();
-        let welcomes = (self.connections.unread() + 1) * welcome_descriptors(cells);
-        let kept = (self.clients.count() + 1) * self.keeper.descriptors_of_client(cells);
-        let reserve = Reserve::of(cells);
-        if !reserve.lets_send(welcomes)
-            || !reserve.lets_hold(cells, kept)
-            || !self.cells_can_map(shape)
-        {
-            return None;
-        }
-        let socket = self.connections.socket(connection)?;
-        let new_memory = self.memory.new_client(connection, shape).ok()?;
-        let is_scarce = new_memory.fds().any(|fd| reserve.has(fd));
-        (!is_scarce).then_some((socket, new_memory))
-    }
-
-    /// Whether every cell can map the memory of one more client of this shape.
-    fn cells_can_map(&self, shape: Shape) -> bool {
-        let bytes = (shape.client_segment_len() + shape.cell_segment_len()) as u64;
-        self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
     }
 
     /// Receives a bounded number of packets. Returns whether there may be more.

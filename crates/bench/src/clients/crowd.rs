@@ -8,7 +8,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Capabilities, CreateFlags, FileName, NewInode, Request};
 use warren_runtime::{Admission, ConnectOptions, Connection, Slot, status};
 
-use super::{failed, slot_of};
+use super::calls::{failed, slot_of};
 use crate::error::{BenchError, system};
 
 /// Files in the root whose names and attributes each idle client has looked up.
