@@ -195,6 +195,8 @@ impl Connections {
         let state = client.map_or(State::Stopping, State::Client);
         let link = Outbox::new(Link::new(socket, Trust::Stranger));
         self.next = self.next.max(number.0 + 1);
+        // The dead supervisor may have sent it.
+        self.unread.extend(client.map(|_| number));
         self.insert(number, Accepted { link, identity, state })
     }
 
