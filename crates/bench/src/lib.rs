@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! client   one client and one cell, in memory, beside the same calls on other file systems
+//! clients  what many idle clients cost the others, in time, memory and descriptors
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
 //! micro    a program's calls by path, on Warren's mount and on other file systems
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
@@ -20,6 +21,7 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod clients;
 mod error;
 pub mod fsync;
 mod ground;

@@ -14,6 +14,7 @@ use warren_cell::{
 };
 use warren_disk::{Layout, LogArea, ROOT_SLOT_SIZE, RootSlot};
 use warren_proto::control::{Order, Report};
+use warren_proto::slot::Shape;
 use warren_proto::{Answer, CapabilityKey, Credentials, Request, RequestHeader};
 
 use crate::ground::{POOL_BYTES, SHARDS, blocks, format_options};
@@ -110,8 +111,8 @@ impl LoneCell {
         };
         lone.carry_out();
         lone.apply(Event::Tick);
-        let admit =
-            Order::Admit { client: CLIENT, credentials, acknowledged_leases: false, slots: 1 };
+        let shape = Shape::large(1);
+        let admit = Order::Admit { client: CLIENT, credentials, acknowledged_leases: false, shape };
         lone.apply(Event::Order(admit));
         lone
     }

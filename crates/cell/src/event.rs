@@ -163,7 +163,7 @@ pub struct Clock {
 }
 
 /// Memory that the cell shares with others. `client` is always an admitted one and `slot` within
-/// its slots. Offsets and lengths are within [`warren_base::limits::PAYLOAD_MAX`].
+/// its slots. Offsets and lengths are within the client's lanes, whose size `Order::Admit` named.
 pub trait Memory {
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE];
 
@@ -197,7 +197,8 @@ pub trait Memory {
     /// successor finds here the request during which it died.
     fn executes(&mut self, _request: Option<(SlotRef, u32)>) {}
 
-    /// Stores into lease word `word` of the client, with release order.
+    /// Stores into lease word `word` of the client, with release order. The word is in the table
+    /// whose size `Order::Admit` named.
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64);
 
     /// Whether the client has marked the inode as idle: it uses none of the handles of it that it

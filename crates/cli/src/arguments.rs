@@ -318,6 +318,8 @@ pub(crate) struct Bench {
 pub(crate) enum BenchTask {
     /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
+    /// What many idle clients cost: the latency of others, memory, descriptors, admissions
+    Clients(BenchClients),
     /// Append and fsync by one and by several writers, compared with a file system and the bare
     /// device
     Fsync(BenchFsync),
@@ -348,6 +350,31 @@ pub(crate) struct BenchMicro {
     /// Measure a second time with all processors busy, in a fifth of the rounds
     #[arg(long)]
     pub busy: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchClients {
+    /// Directory of the temporary pool [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Number of cells
+    #[arg(long, value_parser = cells())]
+    pub cells: Option<u16>,
+    /// Idle clients
+    #[arg(long, value_parser = repetitions())]
+    pub idle: Option<u32>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Seconds for which the idle fleet is watched
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: Option<u64>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,

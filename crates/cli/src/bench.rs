@@ -1,15 +1,17 @@
 //! `warren bench`: measurements on a pool and a fleet of their own.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use warren_bench::client::{self, ClientOptions};
+use warren_bench::clients::{self, ClientsOptions};
 use warren_bench::fsync::{self, FsyncOptions};
 use warren_bench::micro::{self, MicroOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
-    Bench, BenchClient, BenchFsync, BenchMicro, BenchOn, BenchRecovery, BenchTask,
+    Bench, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn, BenchRecovery, BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
@@ -17,6 +19,7 @@ use crate::output;
 pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
         BenchTask::Client(arguments) => perform_client(arguments),
+        BenchTask::Clients(arguments) => perform_clients(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
         BenchTask::Micro(arguments) => perform_micro(arguments),
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
@@ -40,6 +43,25 @@ fn perform_micro(arguments: &BenchMicro) -> Result<ExitCode, Failure> {
         busy: arguments.busy,
     };
     let report = micro::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        output::print(format_args!("{report}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn perform_clients(arguments: &BenchClients) -> Result<ExitCode, Failure> {
+    let usual = ClientsOptions::default();
+    let options = ClientsOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        cells: arguments.cells.unwrap_or(usual.cells),
+        idle: arguments.idle.unwrap_or(usual.idle),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        calls: arguments.calls.unwrap_or(usual.calls),
+        watch: arguments.seconds.map_or(usual.watch, Duration::from_secs),
+    };
+    let report = clients::run(&options)?;
     if arguments.json {
         print_json(&report)?;
     } else {

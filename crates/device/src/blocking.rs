@@ -23,11 +23,12 @@ pub struct Blocking {
     submitted: VecDeque<Transfer>,
     refused: Vec<Done>,
     wake: Option<OwnedFd>,
+    rung: Vec<u8>,
 }
 
 impl Blocking {
     pub fn new(pool: PoolFile) -> Self {
-        Self { pool, submitted: VecDeque::new(), refused: Vec::new(), wake: None }
+        Self { pool, submitted: VecDeque::new(), refused: Vec::new(), wake: None, rung: Vec::new() }
     }
 
     fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
@@ -130,23 +131,35 @@ impl Device for Blocking {
             Err(errno) => return Err(DeviceError::Queue(errno.into())),
         }
         drop(fds);
-        self.wake.as_ref().map_or(Ok(()), drain)
+        self.wake.as_ref().map_or(Ok(()), |wake| drain(wake, &mut self.rung))
     }
 
     fn set_wake(&mut self, wake: OwnedFd) {
         self.wake = Some(wake);
     }
+
+    fn take_rung(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.rung)
+    }
 }
 
+/// The bytes of a wake descriptor that are kept for its owner: a full bell, and more.
+const RUNG_MAX: usize = 2 * BLOCK_SIZE;
+
 /// Empties the wake descriptor without waiting: an eventfd's count, or a page of a pipe, which is
-/// the capacity of a bell.
-pub(crate) fn drain(wake: &OwnedFd) -> Result<(), DeviceError> {
+/// the capacity of a bell. Its bytes are appended to `rung`.
+pub(crate) fn drain(wake: &OwnedFd, rung: &mut Vec<u8>) -> Result<(), DeviceError> {
     let mut fds = [PollFd::new(wake, PollFlags::IN)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     // Polled first, because the descriptor need not be non-blocking.
     if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
-        match rustix::io::read(wake, &mut [0u8; BLOCK_SIZE]) {
-            Ok(_) | Err(KernelErrno::AGAIN | KernelErrno::INTR) => {}
+        let mut bytes = [0u8; BLOCK_SIZE];
+        match rustix::io::read(wake, &mut bytes) {
+            Ok(count) => {
+                let room = RUNG_MAX.saturating_sub(rung.len());
+                rung.extend_from_slice(&bytes[..count.min(room)]);
+            }
+            Err(KernelErrno::AGAIN | KernelErrno::INTR) => {}
             Err(errno) => return Err(DeviceError::Queue(errno.into())),
         }
     }

@@ -217,6 +217,7 @@ fn a_full_pipe_ends_one_park(device: &mut dyn Device) {
         let start = Instant::now();
         device.park(Some(Duration::from_secs(20))).unwrap();
         assert!(start.elapsed() < Duration::from_secs(10), "{rings} rings were not heard");
+        assert_eq!(device.take_rung(), vec![1; rings]);
         device.poll(&mut Vec::new()).unwrap();
         // One more park may end early, after the ring is seen and before it is drained.
         let start = Instant::now();

@@ -78,4 +78,8 @@ pub trait Device: Send {
     /// The descriptor that ends a [`Self::park`] when it is readable: a pipe, or an eventfd. The
     /// device reads up to a page from it.
     fn set_wake(&mut self, wake: OwnedFd);
+
+    /// The bytes that were read from the wake descriptor since the last call, as far as two pages
+    /// hold them. Their meaning is the caller's.
+    fn take_rung(&mut self) -> Vec<u8>;
 }

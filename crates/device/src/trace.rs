@@ -221,6 +221,10 @@ impl Device for TracedDevice {
     fn set_wake(&mut self, wake: OwnedFd) {
         self.device.set_wake(wake);
     }
+
+    fn take_rung(&mut self) -> Vec<u8> {
+        self.device.take_rung()
+    }
 }
 
 #[cfg(test)]

@@ -59,6 +59,7 @@ pub struct Uring {
     refused: Vec<Done>,
     finished: Vec<Done>,
     wake: Option<OwnedFd>,
+    rung: Vec<u8>,
     wake_armed: bool,
     /// A wake-up was taken off the ring since the last park ended. The next park must not sleep;
     /// otherwise a wake-up between the caller's last look and its park would be lost.
@@ -80,6 +81,7 @@ impl Uring {
             refused: Vec::new(),
             finished: Vec::new(),
             wake: None,
+            rung: Vec::new(),
             wake_armed: false,
             woken: false,
         })
@@ -162,7 +164,7 @@ impl Uring {
                 self.wake_armed = cqueue::more(entry.flags());
                 self.woken = true;
                 if let Some(wake) = &self.wake {
-                    drain(wake)?;
+                    drain(wake, &mut self.rung)?;
                 }
                 continue;
             }
@@ -365,6 +367,10 @@ impl Device for Uring {
     fn set_wake(&mut self, wake: OwnedFd) {
         assert!(self.wake.is_none(), "a ring has one wake descriptor for life");
         self.wake = Some(wake);
+    }
+
+    fn take_rung(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.rung)
     }
 }
 

@@ -6,16 +6,29 @@
 //!   0        header          magic, version, slots
 //!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, bit toggled when slot rings
 //!   8192     request lines   one 64-byte line a slot
-//!   16384    idle inodes     8,192 of 8 bytes
-//!   81920    slot areas      a slot: body 8 KiB, then payload 1 MiB
+//!   16384    idle inodes     8 bytes each
+//!   ...      slot areas      a slot: body 8 KiB, then payload
 //!
 //! cell-to-client segment (written by the cell, one a pair)
 //!   0        header          magic, version, cell, epoch
+//!   64       u32 watched     the cell looks at the client's doorbell; else its bell must be rung
 //!   8192     reply lines     one 64-byte line a slot
-//!   16384    lease words     65,536 of 8 bytes
-//!   540672   closed inodes   8,192 of 8 bytes
-//!   606208   slot areas      a slot: body 8 KiB, then payload 1 MiB
+//!   16384    lease words     8 bytes each
+//!   ...      closed inodes   8 bytes each
+//!   ...      slot areas      a slot: body 8 KiB, then payload
+//!
+//! lane size   payload   lease words   idle and closed inodes
+//! small        16 KiB           512                      512
+//! medium      128 KiB         8,192                    2,048
+//! large         1 MiB        65,536                    8,192
 //! ```
+//!
+//! A client's [`Shape`], the number of its slots and the size of its lanes, is fixed while it is
+//! admitted. A cell takes it from the supervisor's message, never from a segment. Memory is
+//! allocated page by page when it is first written, so what a client does not use costs nothing.
+//!
+//! A cell grants leases on the words of the client's table only. Idle inodes are found by their
+//! hash, so several of them share a word, the more the smaller the table is.
 //!
 //! A request is written in this order: the body, the line, the word with `seq` (release). Then the
 //! client toggles the doorbell bit of the cell; because it is toggled, no second writer has to
@@ -40,8 +53,10 @@
 //!  60  u32 parked: the client sleeps on the reply's seq
 //! ```
 
-use warren_base::Ino;
 use warren_base::limits::{BODY_MAX, CELLS_MAX, LEASE_WORDS, PAYLOAD_MAX, SLOTS_MAX};
+use warren_base::{Ino, SlotNo};
+
+use crate::wire::{Malformed, Reader, Wire};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WarrenSg");
 pub const VERSION: u32 = 1;
@@ -50,16 +65,169 @@ pub const LINE: usize = 64;
 pub const HEADER: usize = 0;
 pub const DOORBELLS: usize = 4096;
 pub const LINES: usize = 8192;
+/// In the cell-to-client segment, on a line of its own.
+pub const WATCHED: usize = 64;
 /// The idle inodes of the client.
 pub const IDLE: usize = 16384;
-pub const IDLE_WORDS: usize = 8192;
-pub const REQUEST_AREAS: usize = IDLE + IDLE_WORDS * 8;
 pub const WORDS: usize = 16384;
-/// The inodes of which the cell has closed all kept handles.
-pub const CLOSED: usize = WORDS + LEASE_WORDS * 8;
-pub const REPLY_AREAS: usize = CLOSED + IDLE_WORDS * 8;
-/// Bytes of a slot's area: body, then payload.
-pub const AREA: usize = BODY_MAX + PAYLOAD_MAX;
+
+/// How large a client's lanes are, and the tables that go with them. The set is small, so that a
+/// segment of each size can be tested.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum LaneSize {
+    /// For a program that makes small calls: one page of lease words at each cell.
+    Small,
+    Medium,
+    /// For a front, and for programs that move much data.
+    Large,
+}
+
+impl LaneSize {
+    pub const ALL: [Self; 3] = [Self::Small, Self::Medium, Self::Large];
+
+    /// The size with lanes of so many bytes, if there is one.
+    pub fn of(payload: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|size| size.payload() == payload as usize)
+    }
+
+    /// Bytes of file data of one request, each way.
+    pub const fn payload(self) -> usize {
+        match self {
+            Self::Small => 16 << 10,
+            Self::Medium => 128 << 10,
+            Self::Large => PAYLOAD_MAX,
+        }
+    }
+
+    /// Lease words of each cell for the client.
+    pub const fn words(self) -> usize {
+        match self {
+            Self::Small => 512,
+            Self::Medium => 8192,
+            Self::Large => LEASE_WORDS,
+        }
+    }
+
+    /// Words for idle inodes, and at each cell for closed ones.
+    pub const fn idle_words(self) -> usize {
+        match self {
+            Self::Small => 512,
+            Self::Medium => 2048,
+            Self::Large => 8192,
+        }
+    }
+}
+
+/// The sizes of a client's segments.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Shape {
+    slots: u16,
+    lanes: LaneSize,
+}
+
+impl Shape {
+    /// For a cell's state machine alone, without segments: each of many requests may have a slot of
+    /// its own. No message can name it.
+    pub const UNBOUNDED: Self = Self { slots: u16::MAX, lanes: LaneSize::Large };
+
+    /// `None` if a client cannot have so many slots.
+    pub fn new(slots: u16, lanes: LaneSize) -> Option<Self> {
+        (1..=SLOTS_MAX).contains(&usize::from(slots)).then_some(Self { slots, lanes })
+    }
+
+    /// The shape that a message names.
+    pub fn of(slots: u16, payload: u32) -> Option<Self> {
+        Self::new(slots, LaneSize::of(payload)?)
+    }
+
+    /// With large lanes.
+    ///
+    /// # Panics
+    /// If a client cannot have so many slots.
+    pub fn large(slots: usize) -> Self {
+        let shape = u16::try_from(slots).ok().and_then(|slots| Self::new(slots, LaneSize::Large));
+        shape.unwrap_or_else(|| panic!("{slots} slots"))
+    }
+
+    pub const fn slots(self) -> usize {
+        self.slots as usize
+    }
+
+    pub const fn lanes(self) -> LaneSize {
+        self.lanes
+    }
+
+    /// Bytes of a payload lane.
+    pub const fn payload(self) -> usize {
+        self.lanes.payload()
+    }
+
+    /// Bytes of a slot's area: body, then payload.
+    pub const fn area_len(self) -> usize {
+        BODY_MAX + self.payload()
+    }
+
+    /// The slot's area in the client segment.
+    pub const fn request_area(self, slot: SlotNo) -> usize {
+        IDLE + self.lanes.idle_words() * 8 + slot.0 as usize * self.area_len()
+    }
+
+    /// The slot's area in a cell-to-client segment.
+    pub const fn reply_area(self, slot: SlotNo) -> usize {
+        self.words_end() + slot.0 as usize * self.area_len()
+    }
+
+    /// Where lease word `word` is. A number beyond the table leads to one within.
+    pub const fn word_at(self, word: u32) -> usize {
+        WORDS + (word as usize & (self.lanes.words() - 1)) * 8
+    }
+
+    /// Where in the client segment the inode is marked as idle. Inodes share words; a client marks
+    /// one of them at a time.
+    pub const fn idle_at(self, ino: Ino) -> usize {
+        IDLE + self.idle_word(ino) * 8
+    }
+
+    /// Where in the cell-to-client segment the inode is marked as closed. Before another inode
+    /// takes its place there, the client has marked that one as idle in place of this one.
+    pub const fn closed_at(self, ino: Ino) -> usize {
+        WORDS + (self.lanes.words() + self.idle_word(ino)) * 8
+    }
+
+    /// The end of the lease words and the closed inodes, which begin at [`WORDS`].
+    pub const fn words_end(self) -> usize {
+        WORDS + (self.lanes.words() + self.lanes.idle_words()) * 8
+    }
+
+    /// Bytes of the client segment.
+    pub const fn client_segment_len(self) -> usize {
+        self.request_area(SlotNo(self.slots))
+    }
+
+    /// Bytes of a cell-to-client segment.
+    pub const fn cell_segment_len(self) -> usize {
+        self.reply_area(SlotNo(self.slots))
+    }
+
+    const fn idle_word(self, ino: Ino) -> usize {
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4).
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+        (ino.0.wrapping_mul(GOLDEN) >> (64 - self.lanes.idle_words().ilog2())) as usize
+    }
+}
+
+/// Slots as `u16`, then the bytes of a lane as `u32`.
+impl Wire for Shape {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.slots.encode(out);
+        (self.payload() as u32).encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (slots, payload) = (u16::decode(from)?, u32::decode(from)?);
+        Self::of(slots, payload).ok_or(Malformed::new("no shape of a client's segments"))
+    }
+}
 
 /// Offsets within a request line.
 pub mod request {
@@ -103,43 +271,64 @@ impl Posted {
     }
 }
 
-/// Where in the client segment the inode is marked as idle. Inodes share words; a client marks one
-/// of them at a time.
-pub const fn idle_at(ino: Ino) -> usize {
-    IDLE + idle_word(ino) * 8
-}
-
-/// Where in the cell-to-client segment the inode is marked as closed. Before another inode takes
-/// its place there, the client has marked that one as idle in place of this one.
-pub const fn closed_at(ino: Ino) -> usize {
-    CLOSED + idle_word(ino) * 8
-}
-
-const fn idle_word(ino: Ino) -> usize {
-    // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4).
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    (ino.0.wrapping_mul(GOLDEN) >> (64 - IDLE_WORDS.ilog2())) as usize
-}
-
-/// Bytes of a client segment with this many slots.
-pub const fn client_segment_len(slots: usize) -> usize {
-    REQUEST_AREAS + slots * AREA
-}
-
-/// Bytes of a cell-to-client segment with this many slots.
-pub const fn cell_segment_len(slots: usize) -> usize {
-    REPLY_AREAS + slots * AREA
-}
-
 const _: () = {
     assert!(DOORBELLS + CELLS_MAX * LINE <= LINES);
-    assert!(LINES + SLOTS_MAX * LINE <= IDLE);
-    assert!(IDLE_WORDS.is_power_of_two());
-    assert!(REQUEST_AREAS == 81_920);
-    assert!(LINES + SLOTS_MAX * LINE <= WORDS);
-    assert!(REPLY_AREAS == 606_208);
+    assert!(LINES + SLOTS_MAX * LINE <= IDLE && LINES + SLOTS_MAX * LINE <= WORDS);
+    assert!(WATCHED >= LINE && WATCHED + LINE <= LINES);
     assert!(request::INLINE + request::INLINE_MAX == request::PARKED);
     assert!(reply::INLINE + reply::INLINE_MAX == LINE);
     assert!(BODY_MAX <= u16::MAX as usize);
-    assert!(AREA.is_multiple_of(4096));
+    let mut at = 0;
+    while at < LaneSize::ALL.len() {
+        let size = LaneSize::ALL[at];
+        let shape = Shape { slots: SLOTS_MAX as u16, lanes: size };
+        assert!(shape.area_len().is_multiple_of(4096) && size.payload() <= PAYLOAD_MAX);
+        assert!(size.words().is_power_of_two() && size.words() <= LEASE_WORDS);
+        assert!(size.idle_words().is_power_of_two());
+        assert!(shape.request_area(SlotNo(0)).is_multiple_of(4096));
+        assert!(shape.reply_area(SlotNo(0)).is_multiple_of(4096));
+        at += 1;
+    }
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_shapes_of_the_set_are_legal() {
+        for lanes in LaneSize::ALL {
+            for slots in [1, 64] {
+                let shape = Shape::new(slots, lanes).expect("legal");
+                assert_eq!(Shape::from_bytes(&shape.to_bytes()), Ok(shape));
+            }
+            assert_eq!(Shape::new(0, lanes), None);
+            assert_eq!(Shape::new(65, lanes), None);
+        }
+        for payload in [0, 1, 4096, (16 << 10) + 1, 1 << 21, u32::MAX] {
+            assert_eq!(Shape::of(1, payload), None);
+            let bytes = [1_u16.to_bytes(), payload.to_bytes()].concat();
+            assert!(Shape::from_bytes(&bytes).is_err(), "{payload}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_segment_do_not_overlap() {
+        for lanes in LaneSize::ALL {
+            let shape = Shape::new(3, lanes).expect("legal");
+            let last_word = (0..4 * LEASE_WORDS as u32).map(|word| shape.word_at(word)).max();
+            let inodes = || (1..100_000).map(Ino);
+            let (first, last) = (
+                inodes().map(|ino| shape.closed_at(ino)).min(),
+                inodes().map(|ino| shape.closed_at(ino)).max(),
+            );
+            assert!(last_word < first && last < Some(shape.reply_area(SlotNo(0))));
+            let idle = inodes().map(|ino| shape.idle_at(ino)).max();
+            assert!(idle < Some(shape.request_area(SlotNo(0))));
+            assert_eq!(shape.cell_segment_len(), shape.reply_area(SlotNo(3)));
+        }
+        let large = Shape::large(1);
+        assert_eq!(large.request_area(SlotNo(0)), 81_920);
+        assert_eq!(large.reply_area(SlotNo(0)), 606_208);
+    }
+}

@@ -9,11 +9,13 @@ mod disk;
 mod intake;
 mod lost_flushes;
 mod memory;
+mod parking;
 mod peers;
 mod reply;
 mod spin;
 mod start;
 mod supervisor_link;
+mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -51,9 +53,6 @@ use supervisor_link::{Message, SupervisorLink, malformed};
 /// How often a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
 
-/// The longest sleep. If a faulty peer makes a cell lose a ring, the cell is late but never stuck.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
-
 /// Processes that die with a request before it is refused. One or two may have been killed.
 const DEATHS_MAX: u32 = 3;
 
@@ -65,9 +64,16 @@ const MESSAGES_A_TURN: usize = 64;
 const WORK_A_TURN: usize = 16;
 const BYTES_A_TURN: u64 = 256 << 10;
 
-/// Looks at clients' doorbells between two turns of a spinning cell. They are few, because only
-/// turns look for peers' messages and finished I/O, which must not wait longer.
-const LOOKS_A_SPIN: usize = 8;
+/// When a busy loop looks again at the supervisor's link, and at its bell.
+#[derive(Clone, Copy)]
+struct NextLook {
+    orders: Instant,
+    bell: Instant,
+}
+
+impl NextLook {
+    const AT_ONCE: Self = Self { orders: Instant(0), bell: Instant(0) };
+}
 
 struct CellLoop {
     cell: CellId,
@@ -88,7 +94,7 @@ struct CellLoop {
     wake: Option<Instant>,
     /// Blocks that the host has room for, as the core has asked.
     host_room: Option<u64>,
-    next_look_at_orders: Instant,
+    next_look: NextLook,
     /// A buffer for bodies.
     body: Vec<u8>,
     /// Bytes of file data that went through clients' lanes.
@@ -171,7 +177,7 @@ impl CellLoop {
             effects: Vec::new(),
             wake: None,
             host_room: None,
-            next_look_at_orders: Instant(0),
+            next_look: NextLook::AT_ONCE,
             body: Vec::new(),
             moved: 0,
             stage: Stage::Recovering,
@@ -229,31 +235,9 @@ impl CellLoop {
         self.flush_reports()
     }
 
-    /// Spins between two turns until a client rings or all looks at the doorbells are made, so that
-    /// a new request waits neither for the rest of an idle turn nor for the clock. The next turn
-    /// uses the time that was read before, at most some hundred ns ago.
-    fn watch_doorbells(&self) {
-        let looks = LOOKS_A_SPIN / self.memory.clients().max(1);
-        for _ in 0..=looks {
-            std::hint::spin_loop();
-            if self.memory.is_rung() {
-                break;
-            }
-        }
-    }
-
     fn count_busy(&mut self, now: Instant) {
         self.vitals.add(Counter::BusyNs, (now - self.busy_since).as_nanos() as u64);
         self.busy_since = now;
-    }
-
-    /// Whether the loop has spun long enough and must sleep.
-    fn is_spun(&self, spun: Duration) -> bool {
-        if spun < spin::SHORT {
-            return false;
-        }
-        let cells = 1 + self.peers.spinners() as usize;
-        spun >= self.spin.limit(cells + self.memory.clients())
     }
 
     /// Gathers a bounded amount of all that has arrived and does a part of it. Returns whether
@@ -271,8 +255,11 @@ impl CellLoop {
             self.perform(now, work)?;
             worked = true;
         }
-        if now.monotonic >= self.next_look_at_orders {
-            self.next_look_at_orders = now.monotonic + ORDERS_EVERY;
+        if now.monotonic >= self.next_look.bell {
+            worked |= self.look_around(now.monotonic);
+        }
+        if now.monotonic >= self.next_look.orders {
+            self.next_look.orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
             self.count_busy(now.monotonic);
             self.show_gauges();
@@ -305,7 +292,7 @@ impl CellLoop {
         dropped |= self.gather_messages(Lane::Request);
         if self.stage == Stage::Serving {
             let intake = &mut self.intake;
-            self.memory.offer(|sender, slot| intake.push_client(sender, slot));
+            self.memory.offer(now, |sender, slot| intake.push_client(sender, slot));
         }
         Ok(dropped)
     }
@@ -417,36 +404,6 @@ impl CellLoop {
         }
     }
 
-    fn park(&mut self, now: Instant) -> Result<(), FleetError> {
-        self.vitals.park();
-        self.vitals.set_spinners(0);
-        self.next_look_at_orders = Instant(0);
-        let clock = self.clocks.look();
-        let outcome = match self.turn(clock) {
-            Ok(false) => {
-                let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
-                self.disk.sleep(limit.min(self.retry_after()))
-            }
-            outcome => outcome.map(drop),
-        };
-        self.vitals.set_spinners(1);
-        self.vitals.unpark();
-        self.next_look_at_orders = Instant(0);
-        outcome
-    }
-
-    /// The limit of a sleep while messages wait for room: a peer and the supervisor do not ring
-    /// when they have room again.
-    fn retry_after(&self) -> Duration {
-        if self.peers.is_backed_up() {
-            Duration::from_micros(100)
-        } else if self.supervisor.is_backed_up() {
-            Duration::from_millis(1)
-        } else {
-            Duration::MAX
-        }
-    }
-
     fn apply(&mut self, now: Clock, event: Event) -> Result<(), FleetError> {
         let mut effects = std::mem::take(&mut self.effects);
         self.core.apply(now, event, &mut self.memory, &mut effects);
@@ -550,10 +507,10 @@ impl CellLoop {
 
     fn execute(&mut self, now: Clock, order: Order, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         match order {
-            Order::Admit { client, slots, ref credentials, .. } => {
+            Order::Admit { client, shape, ref credentials, .. } => {
                 let fds: [OwnedFd; ADMIT_DESCRIPTORS] = fds.try_into().map_err(|_| malformed())?;
                 let user = (!credentials.checked_by_kernel).then_some(credentials.uid);
-                self.memory.admit(client, (slots, user), fds)?;
+                self.memory.admit(now.monotonic, client, (shape, user), fds)?;
             }
             Order::Expel { client } => self.memory.silence(client),
             Order::Save if self.stage == Stage::Serving => self.stage = Stage::Saving,

@@ -95,10 +95,33 @@ pub(crate) fn refuse_descriptors(listener: impl AsFd) -> bool {
     rc == 0
 }
 
+/// Whether the peer has received all packets that were sent over this socket, with their
+/// descriptors (`SIOCOUTQ`: bytes that are in flight). True if the kernel does not tell.
+pub(crate) fn has_read_all(socket: impl AsFd) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the pointer is to `bytes`, which outlives the call.
+    let rc = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    rc != 0 || bytes == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_a_peer_has_not_read_is_in_flight() {
+        let (a, mut b) = crate::link::Link::pair().expect("pair");
+        assert!(has_read_all(&a));
+        for _ in 0..2 {
+            a.send(b"welcome", &[a.as_fd()], crate::link::Wait::Yes).expect("send");
+        }
+        assert!(!has_read_all(&a));
+        b.receive(crate::link::Wait::No).expect("receive");
+        assert!(!has_read_all(&a), "one of two");
+        b.receive(crate::link::Wait::No).expect("receive");
+        assert!(has_read_all(&a));
+    }
 
     #[test]
     fn a_peers_identity_comes_from_the_kernel() {

@@ -6,6 +6,8 @@
 //! descriptors. When a supervisor ends with a final message the keeper ends everything: no process
 //! is left behind.
 
+mod segments;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -29,6 +31,7 @@ use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, pool_name, role_args, spawn};
+use segments::Segments;
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
@@ -61,6 +64,7 @@ struct Keeper<'a> {
     link: Outbox,
     children: BTreeMap<u32, ChildProcess>,
     kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
+    segments: Segments,
     /// The fleet was asked to stop.
     stop: bool,
     /// The fleet has served.
@@ -198,7 +202,8 @@ impl<'a> Keeper<'a> {
         recorder: &'a Recorder,
         on_ready: &'a mut dyn FnMut(u16),
     ) -> Result<Self, FleetError> {
-        let first = FromKeeper::Begin(plan.clone());
+        let segments = Segments::new();
+        let first = FromKeeper::Begin { plan: plan.clone(), in_tables: segments.are_in_tables() };
         let (supervisor, link) = start_supervisor(recorder, &plan, first)?;
         Ok(Self {
             plan,
@@ -208,6 +213,7 @@ impl<'a> Keeper<'a> {
             link,
             children: BTreeMap::new(),
             kept: BTreeMap::new(),
+            segments,
             stop: false,
             served: false,
             died: 0,
@@ -335,6 +341,7 @@ impl<'a> Keeper<'a> {
             predecessors: self.died,
             died: self.died_at,
             kept: self.kept.len() as u32,
+            in_tables: self.segments.are_in_tables(),
         });
         let (supervisor, link) = start_supervisor(self.recorder, &self.plan, handover)?;
         (self.supervisor, self.link) = (Some(supervisor), link);
@@ -408,6 +415,17 @@ impl<'a> Keeper<'a> {
                 let name = String::from_utf8_lossy(&name).into_owned();
                 self.spawn(token, name, &args, packet.fds.into_iter().next());
             }
+            ToKeeper::Keep { name: Kept::Segments(connection) } => {
+                self.segments.keep(connection, packet.fds);
+            }
+            ToKeeper::Forget { name: Kept::Segments(connection) } => {
+                self.segments.forget(connection);
+            }
+            ToKeeper::Lend { connection, which } => {
+                let lent = self.segments.lend(connection, &which).unwrap_or_default();
+                // If the supervisor is gone its pidfd shows it.
+                let _ = self.link.send(FromKeeper::Lent.to_bytes(), lent);
+            }
             ToKeeper::Keep { name } => {
                 self.kept.insert(name, packet.fds.into_iter().map(Arc::new).collect());
             }
@@ -435,6 +453,7 @@ impl<'a> Keeper<'a> {
     fn release(&mut self, final_message: FinalMessage) {
         self.final_message.get_or_insert(final_message);
         self.kept.clear();
+        self.segments.clear();
         self.send(&FromKeeper::Released);
     }
 

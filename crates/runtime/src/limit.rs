@@ -18,7 +18,8 @@ const OWN: usize = 16;
 /// Of a supervisor, for each cell: its memory, its process, the pool for the next one.
 const OF_A_CELL: usize = 8;
 
-/// Of a client, in the keeper and the supervisor, besides one for each cell.
+/// Of a client, in the keeper and the supervisor while it is being admitted, besides one for each
+/// cell. After that one each, where the keeper's kernel has tables for the others.
 const OF_A_CLIENT: usize = 3;
 
 /// Of a front and its mount keeper, without the admission: standard streams, device, front state,
@@ -31,6 +32,11 @@ pub(crate) fn of_fleet(cells: usize) -> u64 {
     let links = cells * cells.saturating_sub(1) * PEER_DESCRIPTORS;
     let client = OF_A_CLIENT + cells + welcome_descriptors(cells);
     Reserve::of(cells).count() + (OWN + cells * OF_A_CELL + links + client) as u64
+}
+
+/// The descriptors of a keeper without clients.
+pub(crate) fn of_keeper(cells: usize) -> usize {
+    OWN + cells * OF_A_CELL
 }
 
 /// The descriptors of a front, whatever its fleet.

@@ -6,6 +6,7 @@
 //! ever. So could closing it (a file of FUSE is flushed first), so no descriptor of a stranger is
 //! accepted at all.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -85,8 +86,11 @@ pub(crate) enum Trust {
 pub struct Link {
     socket: OwnedFd,
     trust: Trust,
-    /// The receive buffer; allocated at the first packet.
-    buffer: Vec<u8>,
+}
+
+thread_local! {
+    /// The receive buffer of all links: a thousand connections need not have one each.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Link {
@@ -98,7 +102,7 @@ impl Link {
     }
 
     pub(crate) fn new(socket: OwnedFd, trust: Trust) -> Self {
-        Self { socket, trust, buffer: Vec::new() }
+        Self { socket, trust }
     }
 
     /// A copy of this end.
@@ -167,13 +171,24 @@ impl Link {
     }
 
     fn look(&mut self, wait: Wait, more: RecvFlags) -> Result<Received, OsError> {
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(INLINE_MAX + 1, 0);
+            self.look_into(buffer, wait, more)
+        })
+    }
+
+    fn look_into(
+        &self,
+        buffer: &mut [u8],
+        wait: Wait,
+        more: RecvFlags,
+    ) -> Result<Received, OsError> {
         let mut flags = RecvFlags::CMSG_CLOEXEC | more;
         flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
-        self.buffer.resize(INLINE_MAX + 1, 0);
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let takes = if self.trust == Trust::Stranger { 0 } else { space.len() };
         let mut control = RecvAncillaryBuffer::new(&mut space[..takes]);
-        let (socket, buffer) = (&self.socket, &mut self.buffer);
+        let socket = &self.socket;
         let mut take =
             || retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
         // An end that its peer closed with unread packets first reports a reset, once, before the
@@ -204,7 +219,7 @@ impl Link {
         if message.flags.intersects(cut) {
             return Err(OsError::MSGSIZE);
         }
-        open(&self.buffer[..message.bytes], self.trust, fds)
+        open(&buffer[..message.bytes], self.trust, fds)
     }
 }
 
@@ -264,8 +279,16 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, OsError>) -> Result<T
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub link: Link,
-    waiting: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
+    waiting: VecDeque<(Vec<u8>, Attached)>,
     is_short: bool,
+}
+
+/// The descriptors of a packet that waits.
+#[derive(Debug)]
+enum Attached {
+    Here(Vec<Arc<OwnedFd>>),
+    /// The keeper has them, by this number. They are asked for when the packet is the next.
+    Lent(u64),
 }
 
 impl Outbox {
@@ -285,16 +308,48 @@ impl Outbox {
         bytes: Vec<u8>,
         fds: Vec<Arc<OwnedFd>>,
     ) -> Result<(), OsError> {
+        self.push(bytes, Attached::Here(fds))
+    }
+
+    /// The same with descriptors that must be [supplied](Self::supply) before the packet is sent,
+    /// so that many packets can wait for a slow receiver without any descriptors.
+    pub(crate) fn send_lent(&mut self, bytes: Vec<u8>, number: u64) -> Result<(), OsError> {
+        self.push(bytes, Attached::Lent(number))
+    }
+
+    fn push(&mut self, bytes: Vec<u8>, attached: Attached) -> Result<(), OsError> {
         if self.waiting.len() >= QUEUE_MAX {
             return Err(OsError::NOBUFS);
         }
-        self.waiting.push_back((bytes, fds));
+        self.waiting.push_back((bytes, attached));
         self.flush()
     }
 
-    /// Sends packets until the receiver takes no more.
+    /// The number of the descriptors without which no packet can be sent now.
+    pub(crate) fn wants(&self) -> Option<u64> {
+        match self.waiting.front() {
+            Some((_, Attached::Lent(number))) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Supplies the descriptors that [`Self::wants`] names, and sends.
+    pub(crate) fn supply(&mut self, fds: Vec<OwnedFd>) -> Result<(), OsError> {
+        if let Some((_, attached @ Attached::Lent(_))) = self.waiting.front_mut() {
+            *attached = Attached::Here(fds.into_iter().map(Arc::new).collect());
+        }
+        self.flush()
+    }
+
+    /// The descriptors that [`Self::wants`] names cannot be had now.
+    pub(crate) fn set_short(&mut self) {
+        self.is_short = true;
+    }
+
+    /// Sends packets until the receiver takes no more, or the next one's descriptors are missing.
     pub(crate) fn flush(&mut self) -> Result<(), OsError> {
-        while let Some((bytes, fds)) = self.waiting.front() {
+        self.is_short = false;
+        while let Some((bytes, Attached::Here(fds))) = self.waiting.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
             let sent = self.link.send(bytes, &borrowed, Wait::No);
             self.is_short = sent.is_err_and(is_shortage);
@@ -408,6 +463,24 @@ mod tests {
         assert!(matches!(b.peek(), Ok(Received::Nothing)));
         drop(a);
         assert!(matches!(b.peek(), Ok(Received::Closed)));
+    }
+
+    #[test]
+    fn a_packet_waits_for_its_descriptors_and_the_others_behind_it() {
+        let (a, mut b) = Link::pair().expect("pair");
+        let mut outbox = Outbox::new(a);
+        outbox.send(b"first".to_vec(), Vec::new()).expect("send");
+        outbox.send_lent(b"lent".to_vec(), 7).expect("send");
+        outbox.send(b"last".to_vec(), Vec::new()).expect("send");
+        assert_eq!(packet(&mut b).bytes, b"first");
+        assert!(matches!(b.receive(Wait::No), Ok(Received::Nothing)));
+        assert_eq!((outbox.wants(), outbox.is_backed_up()), (Some(7), true));
+        let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+        outbox.supply(vec![reader, writer]).expect("send");
+        let lent = packet(&mut b);
+        assert_eq!((lent.bytes.as_slice(), lent.fds.len()), (&b"lent"[..], 2));
+        assert_eq!(packet(&mut b).bytes, b"last");
+        assert_eq!((outbox.wants(), outbox.is_backed_up()), (None, false));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
 use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
+use warren_proto::slot::Shape;
 use warren_proto::{CapabilityKey, Wire};
 use warren_supervisor::{STOP_MAX, STOP_WAIT};
 
@@ -24,7 +25,7 @@ use crate::error::ErrorKind;
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub(crate) const CONTROL_VERSION: u32 = 9;
+pub(crate) const CONTROL_VERSION: u32 = 10;
 
 /// A path or an argument: bytes without NUL.
 pub(crate) type OsBytes = Box<[u8]>;
@@ -65,9 +66,11 @@ pub(crate) enum Kept {
     Cell(CellId),
     /// Of a cell's process: the supervisor's end of its link, and the pool for its successor.
     Process(CellId),
-    /// Of a client, by the number of its connection: the connection, the client's segment, each
-    /// cell's segment for it.
+    /// A client's connection, by its number.
     Client(u64),
+    /// The segments of the client with this connection: its own, each cell's for it. The next
+    /// supervisor is not sent them: it asks for those that it needs (`Lend`).
+    Segments(u64),
     /// A connection that waits for the end of the fleet.
     Stopping(u64),
 }
@@ -85,6 +88,8 @@ pub(crate) struct Handover {
     pub died: Instant,
     /// The number of [`FromKeeper::Kept`] messages that follow.
     pub kept: u32,
+    /// See [`FromKeeper::Begin`].
+    pub in_tables: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -96,6 +101,9 @@ pub(crate) enum ToKeeper {
     Keep { name: Kept },
     /// Close what is held under this name.
     Forget { name: Kept },
+    /// Send copies of these of the client's segments, by their order in `Kept::Segments`. Answered
+    /// by `Lent`.
+    Lend { connection: u64, which: Vec<u16> },
     /// Kill this process. Its `Exited` follows, unless it was sent already.
     Kill { token: u32 },
     /// The fleet serves, or continues after a supervisor's death. Clients can connect.
@@ -110,14 +118,19 @@ pub(crate) enum ToKeeper {
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(crate) enum FromKeeper {
-    /// The first message.
-    Begin(FleetPlan),
+    /// The first message. `in_tables`: segments of clients take none of the keeper's descriptors.
+    Begin {
+        plan: FleetPlan,
+        in_tables: bool,
+    },
     /// The first message to a supervisor whose predecessor died.
     Adopt(Handover),
     /// With the descriptors that were kept under this name.
     Kept {
         name: Kept,
     },
+    /// With the descriptors that were asked for, or none if they are not there.
+    Lent,
     Spawned {
         token: u32,
         pid: u32,
@@ -268,12 +281,14 @@ pub(crate) const ADMIT_DESCRIPTORS: usize = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(crate) enum ControlRequest {
-    /// Applies for admission. A `front` names uid and gid with every request, and `mounted` is its
-    /// mount point.
+    /// Applies for admission with so many slots, and lanes of `payload` bytes, one of the sizes of
+    /// [`LaneSize`](warren_proto::slot::LaneSize). A `front` names uid and gid with every request,
+    /// and `mounted` is its mount point.
     Enter {
         version: u32,
         front: bool,
         slots: u16,
+        payload: u32,
         mounted: OsBytes,
     },
     Status {
@@ -325,7 +340,7 @@ pub(crate) enum ControlReply {
     /// its bell.
     Welcome {
         client: ClientId,
-        slots: u16,
+        shape: Shape,
         cells: u16,
         shards: u16,
     },

@@ -45,6 +45,11 @@ impl Reserve {
         !is_left(number_of(fd), self.0 - FOR_PRIVILEGED)
     }
 
+    /// Whether the keeper may hold so many descriptors. Its limit is this process's.
+    pub(crate) fn lets_hold(self, count: usize) -> bool {
+        is_left(count as u64, self.0)
+    }
+
     /// Whether so many descriptors may be in flight to clients that do not read. A user who is not
     /// root can have as many in flight as its process may have open; beyond that it can send none
     /// at all, not even to cells and the keeper (`ETOOMANYREFS`).

@@ -13,6 +13,7 @@
 //! `stop_attempt`, `logged`, `journal`, ...) owns its own state and knows no other part. Code that
 //! uses several parts is here, in `adopt`, `restart`, `start`, `status`, `stop` and `save`.
 
+mod admit;
 mod adopt;
 mod cell_process;
 mod cells;
@@ -41,30 +42,23 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use tracing::error;
-use warren_base::{CellId, ClientId, Errno};
+use warren_base::{CellId, Errno};
 use warren_log::record_all;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
-use warren_proto::slot::{cell_segment_len, client_segment_len};
-use warren_supervisor::{Applicant, ConnectionNo, Effect, Event, Failure};
+use warren_supervisor::{ConnectionNo, Effect, Event, Failure};
 
 use crate::clock;
 use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
-use crate::message::{
-    ControlReply, FromCell, FromKeeper, Kept, STATUS_PART_MAX, ToCell, ToKeeper,
-    welcome_descriptors,
-};
+use crate::message::{ControlReply, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper};
 use crate::pool::blocks::Blocks;
 use crate::process;
-use crate::reserve::Reserve;
 use cell_process::Ended;
-use clients::PendingWelcome;
 use connections::ConnectionEvent;
 use keeper_link::{KeeperLink, keeper_died};
-use memory::{ClientMemory, NewClientMemory};
 use state::SupervisorLoop;
 use stop_attempt::StopRequest;
 
@@ -87,7 +81,9 @@ pub(crate) fn main() -> Result<(), FleetError> {
     limit::raise();
     let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| match limit_supervisor().map(|()| first)? {
-        FromKeeper::Begin(plan) => start::open(&mut keeper, plan).and_then(SupervisorLoop::serve),
+        FromKeeper::Begin { plan, in_tables } => {
+            start::open(&mut keeper, plan, in_tables).and_then(SupervisorLoop::serve)
+        }
         FromKeeper::Adopt(left) => {
             adopt::take_over(&mut keeper, left).and_then(SupervisorLoop::serve)
         }
@@ -96,7 +92,8 @@ pub(crate) fn main() -> Result<(), FleetError> {
     if let Err(error) = &ended {
         // The keeper knows whether the fleet had ended before that.
         let (kind, line) = error.report();
-        KeeperLink::new(&mut keeper, 0).final_message(&ToKeeper::SupervisorFailed { kind, line });
+        KeeperLink::new(&mut keeper, 0, false)
+            .final_message(&ToKeeper::SupervisorFailed { kind, line });
     }
     ended
 }
@@ -184,33 +181,33 @@ impl SupervisorLoop<'_> {
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.keeper.as_fd(), self.keeper.poll_flags()),
             PollFd::from_borrowed_fd(self.connections.listener(), listener),
+            PollFd::from_borrowed_fd(self.connections.poll_fd(), PollFlags::IN),
         ];
+        let first = fds.len();
         let cells: Vec<CellId> = self.cells.living().collect();
-        let cell_link = |&cell: &CellId| &self.cells[cell].link;
-        let (numbers, outboxes): (Vec<_>, Vec<_>) = self.connections.connections().unzip();
-        let links: Vec<&Outbox> = cells.iter().map(cell_link).chain(outboxes).collect();
+        let links: Vec<&Outbox> = cells.iter().map(|&cell| &self.cells[cell].link).collect();
         fds.extend(
             links.iter().map(|link| PollFd::from_borrowed_fd(link.link.as_fd(), link.poll_flags())),
         );
         // A poll does not show a shortage.
+        let has_short_links = self.connections.short_links().next().is_some();
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
-        let pause = (is_short || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
+        let pause =
+            (is_short || has_short_links || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
         let stop = self.stop.until();
         let wake = self.wake.into_iter().chain(stop).min().map(|at| at - clock::monotonic());
-        let limit = wake.into_iter().chain(pause).chain(pace).min();
+        let at_once = self.keeper.has_received().then_some(Duration::ZERO);
+        let limit = wake.into_iter().chain(pause).chain(pace).chain(at_once).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
-        let first = fds.len() - links.len();
         let is_ready = |n: &usize| woke(first + n) || links[*n].is_short();
+        let connections = woke(2) || has_short_links;
         Ok(Awake {
-            keeper: woke(0) || self.keeper.is_short(),
+            keeper: woke(0) || self.keeper.is_short() || self.keeper.has_received(),
             listener: woke(1) || self.connections.is_short(),
             cells: (0..cells.len()).filter(is_ready).map(|n| cells[n]).collect(),
-            connections: (cells.len()..links.len())
-                .filter(is_ready)
-                .map(|n| numbers[n - cells.len()])
-                .collect(),
+            connections: if connections { self.connections.take_ready() } else { Vec::new() },
         })
     }
 
@@ -223,6 +220,7 @@ impl SupervisorLoop<'_> {
     fn apply_pending(&mut self) -> Result<(), FleetError> {
         while let Some(event) = self.pending.pop_front() {
             let mut effects = std::mem::take(&mut self.effects);
+            self.recorded = None;
             self.core.apply(clock::monotonic(), clock::wall(), event, &mut effects);
             self.logged.effects(&effects, self.core.ledger());
             self.note(&effects)?;
@@ -253,8 +251,12 @@ impl SupervisorLoop<'_> {
     /// descriptors that it needs.
     fn note(&mut self, effects: &[Effect]) -> Result<(), FleetError> {
         self.keeper.settle()?;
-        let notes = self.notes(effects);
-        self.journal.write(&notes)
+        // With many clients the core's record is long, and each event is noted twice.
+        let core = self.recorded.take().unwrap_or_else(|| self.core.record().into());
+        let notes = self.notes(core, effects);
+        let written = self.journal.write(&notes);
+        self.recorded = Some(notes.core);
+        written
     }
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FleetError> {
@@ -282,14 +284,15 @@ impl SupervisorLoop<'_> {
             Effect::AdmitClient { client } => self.welcome(client),
             Effect::RefuseClient { connection, errno } => {
                 self.clients.withdraw(connection);
-                self.keeper.forget(Kept::Client(connection.0))?;
+                self.keeper.forget_client(connection.0)?;
                 self.connections.refuse(connection, errno);
             }
             Effect::ForgetClient { client } => {
-                if let Some(connection) = self.clients.forget(client) {
-                    self.keeper.forget(Kept::Client(connection.0))?;
+                let connection = self.clients.forget(client);
+                if let Some(connection) = connection {
+                    self.keeper.forget_client(connection.0)?;
                 }
-                self.connections.forget(client);
+                self.connections.forget(client, connection);
             }
             Effect::Restart { cell, epoch } => self.restart(cell, epoch),
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
@@ -307,11 +310,14 @@ impl SupervisorLoop<'_> {
 
     fn send(&mut self, to: CellId, order: Order) {
         let cell = &mut self.cells[to];
-        let mut fds: Vec<Arc<OwnedFd>> = Vec::new();
+        let (mut fds, mut lent): (Vec<Arc<OwnedFd>>, Option<u64>) = (Vec::new(), None);
         match &order {
             Order::Admit { client, .. } => {
                 let Some(memory) = self.clients.memory(*client) else { return };
-                fds = memory.for_cell(to);
+                match memory.for_cell(to) {
+                    Some(of_client) => fds = of_client,
+                    None => lent = Some(memory.connection.0),
+                }
             }
             Order::Joined { cell: back, .. } => {
                 if let Some(link) = cell.links.remove(back) {
@@ -323,28 +329,13 @@ impl SupervisorLoop<'_> {
         // The exit of a cell's process shows that it is gone.
         let number = cell.orders;
         cell.orders += 1;
-        let _ = cell.link.send_shared(ToCell::Order { number, order }.to_bytes(), fds);
-        self.memory.cells[usize::from(to.0)].ring();
-    }
-
-    fn new_client(&mut self, connection: ConnectionNo, client: ClientId) {
-        if self.clients.register(connection, client) && !self.connections.enter(connection, client)
-        {
-            // The client closed its connection before its admission.
-            self.pending.push_back(Event::Hangup { client });
-        }
-    }
-
-    fn welcome(&mut self, client: ClientId) {
-        let Some(PendingWelcome { connection, slots, fds }) = self.clients.take_welcome(client)
-        else {
-            return;
+        let order = ToCell::Order { number, order }.to_bytes();
+        let _ = match lent {
+            Some(connection) => cell.link.send_lent(order, connection),
+            None => cell.link.send_shared(order, fds),
         };
-        let layout = self.core.ledger().superblock().layout;
-        let (cells, shards) = (self.plan.cells, layout.shards());
-        let welcome = ControlReply::Welcome { client, slots, cells, shards };
-        self.connections.send(connection, &welcome, fds);
-        logged::front(&self.core, client, "is admitted");
+        self.supply(to);
+        self.memory.cells[usize::from(to.0)].ring();
     }
 
     fn receive_request(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
@@ -371,31 +362,6 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Makes the client's segments, gives them to the keeper, and applies the application to the
-    /// core.
-    fn admit(
-        &mut self,
-        connection: ConnectionNo,
-        mut applicant: Applicant,
-    ) -> Result<(), FleetError> {
-        let slots = match self.core.slots_for(&applicant) {
-            Ok(slots) => slots,
-            Err(errno) => {
-                self.connections.refuse(connection, errno);
-                return Ok(());
-            }
-        };
-        applicant.slots = slots;
-        let Some((socket, new_memory)) = self.new_memory(connection, slots) else {
-            self.connections.refuse(connection, Errno::ENFILE);
-            return Ok(());
-        };
-        self.keep_client(connection, socket, &new_memory.kept)?;
-        let welcome = PendingWelcome { connection, slots, fds: new_memory.client };
-        self.clients.apply(welcome, new_memory.kept);
-        self.apply(Event::Connect { connection, applicant })
-    }
-
     fn send_status(&mut self, connection: ConnectionNo) {
         let json = self.status_json();
         let mut parts = json.chunks(STATUS_PART_MAX).peekable();
@@ -406,43 +372,6 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Gives the client's connection and memory to the keeper, so that they outlive this process.
-    fn keep_client(
-        &mut self,
-        connection: ConnectionNo,
-        socket: OwnedFd,
-        memory: &ClientMemory,
-    ) -> Result<(), FleetError> {
-        let mut fds = vec![Arc::new(socket)];
-        fds.extend(memory.kept());
-        self.keeper.keep_shared(Kept::Client(connection.0), fds)
-    }
-
-    /// Makes the segments of a client with so many slots, and a copy of its connection for the
-    /// keeper. `None` if descriptors are scarce.
-    fn new_memory(
-        &self,
-        connection: ConnectionNo,
-        slots: u16,
-    ) -> Option<(OwnedFd, NewClientMemory)> {
-        let welcomes = (self.clients.count() + 1) * welcome_descriptors(self.cells.count());
-        let reserve = Reserve::of(self.cells.count());
-        if !reserve.lets_send(welcomes) || !self.cells_can_map(slots) {
-            return None;
-        }
-        let socket = self.connections.socket(connection)?;
-        let new_memory = self.memory.new_client(connection, slots).ok()?;
-        let is_scarce = new_memory.fds().any(|fd| reserve.has(fd));
-        (!is_scarce).then_some((socket, new_memory))
-    }
-
-    /// Whether every cell can map the memory of one more client of so many slots.
-    fn cells_can_map(&self, slots: u16) -> bool {
-        let slots = usize::from(slots);
-        let bytes = (client_segment_len(slots) + cell_segment_len(slots)) as u64;
-        self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
-    }
-
     /// Receives a bounded number of packets. Returns whether there may be more.
     fn receive_from_cell(&mut self, from: CellId) -> Result<bool, FleetError> {
         for _ in 0..PACKETS_A_TURN {
@@ -450,6 +379,8 @@ impl SupervisorLoop<'_> {
             // Packets that the cell sent before it closed its link are received even if it no
             // longer receives.
             let _ = cell.link.flush();
+            self.supply(from);
+            let cell = &mut self.cells[from];
             // A packet stays in the socket until it is noted, so that the next supervisor finds it.
             match cell.link.link.peek() {
                 Ok(Received::Packet(packet)) => {
@@ -537,7 +468,10 @@ impl SupervisorLoop<'_> {
                 self.logged.set_trouble(String::from_utf8_lossy(&line).into_owned());
                 Ok(())
             }
-            FromKeeper::Begin(_) | FromKeeper::Adopt(_) | FromKeeper::Kept { .. } => Ok(()),
+            FromKeeper::Begin { .. }
+            | FromKeeper::Adopt(_)
+            | FromKeeper::Kept { .. }
+            | FromKeeper::Lent => Ok(()),
         }
     }
 

@@ -15,7 +15,7 @@ use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Epoch, SlotNo};
 use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_shm::{
     ClientReader, ClientWriter, Lane, PEER_SEGMENT_LEN, PeerLink, ReplyHeader, ReplyReader,
     ReplyWriter, Segment, SegmentError, map_read_only,
@@ -53,13 +53,13 @@ fn main() -> Result<(), SegmentError> {
 }
 
 fn pair() -> Result<Pair, SegmentError> {
-    let out = Segment::create("warren-roundtrip", client_segment_len(1))?;
-    let back = Segment::create("warren-roundtrip", cell_segment_len(1))?;
+    let out = Segment::create("warren-roundtrip", Shape::large(1).client_segment_len())?;
+    let back = Segment::create("warren-roundtrip", Shape::large(1).cell_segment_len())?;
     Ok(Pair {
-        requests: ClientWriter::new(out.map().clone(), 1)?,
-        replies: ReplyWriter::new(back.map().clone(), 1, CELL, Epoch(1))?,
-        client: ClientReader::new(map_read_only(out.fd())?, 1)?,
-        answers: ReplyReader::new(map_read_only(back.fd())?, 1)?,
+        requests: ClientWriter::new(out.map().clone(), Shape::large(1))?,
+        replies: ReplyWriter::new(back.map().clone(), Shape::large(1), CELL, Epoch(1))?,
+        client: ClientReader::new(map_read_only(out.fd())?, Shape::large(1))?,
+        answers: ReplyReader::new(map_read_only(back.fd())?, Shape::large(1))?,
     })
 }
 

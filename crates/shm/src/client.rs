@@ -13,14 +13,12 @@
 
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-use warren_base::limits::{BODY_MAX, CELLS_MAX, PAYLOAD_MAX, SLOTS_MAX};
+use warren_base::limits::{BODY_MAX, CELLS_MAX};
 use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
 };
-use warren_proto::slot::{
-    AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS, client_segment_len, idle_at,
-};
+use warren_proto::slot::{DOORBELLS, LINE, LINES, Posted, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, WriteMap};
@@ -30,13 +28,9 @@ use crate::segment::{SegmentError, SegmentKind, check, stamp};
 /// Bytes of a payload that are prefetched: about as many lines as a core can have in flight.
 pub(crate) const PREFETCH_MAX: usize = 4096;
 
-fn line(slot: SlotNo, slots: usize) -> usize {
-    assert!(usize::from(slot.0) < slots, "{slot:?} of {slots}");
+fn line(slot: SlotNo, shape: Shape) -> usize {
+    assert!(usize::from(slot.0) < shape.slots(), "{slot:?} of {shape:?}");
     LINES + usize::from(slot.0) * LINE
-}
-
-fn area(slot: SlotNo) -> usize {
-    REQUEST_AREAS + usize::from(slot.0) * AREA
 }
 
 fn doorbell(cell: CellId) -> usize {
@@ -48,37 +42,37 @@ fn posted(memory: &impl Load, line: usize, order: Ordering) -> Posted {
     Posted::unpack(memory.load64(line + POSTED, order))
 }
 
-fn payload(slot: SlotNo, offset: usize, len: usize) -> usize {
-    assert!(offset <= PAYLOAD_MAX && len <= PAYLOAD_MAX - offset, "payload {offset}+{len}");
-    area(slot) + BODY_MAX + offset
+fn payload(slot: SlotNo, shape: Shape, offset: usize, len: usize) -> usize {
+    let lane = shape.payload();
+    assert!(offset <= lane && len <= lane - offset, "payload {offset}+{len} of {lane}");
+    shape.request_area(slot) + BODY_MAX + offset
 }
 
 /// The client's side. Threads share it; one thread at a time uses a slot.
 pub struct ClientWriter<W = WriteMap> {
     memory: W,
-    slots: usize,
+    shape: Shape,
 }
 
 impl<W: Store> ClientWriter<W> {
-    /// Opens a segment of at least `client_segment_len(slots)` bytes. Requests that a predecessor
-    /// (a front before its restart) left in it stay.
-    pub fn new(memory: W, slots: usize) -> Result<Self, SegmentError> {
-        assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
-        let needed = client_segment_len(slots);
+    /// Opens a segment that is long enough for the shape. Requests that a predecessor (a front
+    /// before its restart) left in it stay.
+    pub fn new(memory: W, shape: Shape) -> Result<Self, SegmentError> {
+        let needed = shape.client_segment_len();
         if memory.size() < needed {
             return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
         }
-        stamp(&memory, SegmentKind::Client, slots as u32, 0, 0);
-        Ok(Self { memory, slots })
+        stamp(&memory, SegmentKind::Client, shape.slots() as u32, 0, 0);
+        Ok(Self { memory, shape })
     }
 
-    pub fn slots(&self) -> usize {
-        self.slots
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The number of the slot's last request. A front continues from it after a restart.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
-        posted(&self.memory, line(slot, self.slots), Relaxed).seq
+        posted(&self.memory, line(slot, self.shape), Relaxed).seq
     }
 
     /// Marks the inode as idle: a cell may close the handles of it that the client has kept.
@@ -86,7 +80,7 @@ impl<W: Store> ClientWriter<W> {
     ///
     /// The caller must load the lease word of its handles after this.
     pub fn mark_idle(&self, ino: Ino) -> Option<Ino> {
-        let (at, before) = (idle_at(ino), self.marked_with(ino));
+        let (at, before) = (self.shape.idle_at(ino), self.marked_with(ino));
         self.memory.store64(at, ino.0, Release);
         W::fence();
         Some(before).filter(|before| before.0 != 0 && *before != ino)
@@ -96,35 +90,36 @@ impl<W: Store> ClientWriter<W> {
     /// this.
     pub fn mark_used(&self, ino: Ino) {
         if self.marked_with(ino) == ino {
-            self.memory.store64(idle_at(ino), 0, Release);
+            self.memory.store64(self.shape.idle_at(ino), 0, Release);
         }
         W::fence();
     }
 
     fn marked_with(&self, ino: Ino) -> Ino {
-        Ino(self.memory.load64(idle_at(ino), Relaxed))
+        Ino(self.memory.load64(self.shape.idle_at(ino), Relaxed))
     }
 
     /// Fills `offset..` of the slot's payload lane. Must precede the submission.
     pub fn write_payload(&self, slot: SlotNo, offset: usize, bytes: &[u8]) {
-        line(slot, self.slots);
-        self.memory.copy_in(payload(slot, offset, bytes.len()), bytes);
+        line(slot, self.shape);
+        self.memory.copy_in(payload(slot, self.shape, offset, bytes.len()), bytes);
     }
 
     /// Prefetches, both at a time, the two cache lines that a submission to `cell` writes and that
     /// the cell has read.
     pub fn prepare(&self, cell: CellId, slot: SlotNo) {
-        self.memory.prefetch_own(line(slot, self.slots));
+        self.memory.prefetch_own(line(slot, self.shape));
         self.memory.prefetch_own(doorbell(cell));
     }
 
     /// Publishes a request for `cell`. `header.seq` differs from the slot's last one (it grows by
     /// one). The cell notices it only when its bell is rung.
     pub fn submit(&self, cell: CellId, slot: SlotNo, header: &RequestHeader, body: &[u8]) {
-        assert!(body.len() <= BODY_MAX && header.payload_len as usize <= PAYLOAD_MAX);
-        let line = line(slot, self.slots);
+        assert!(body.len() <= BODY_MAX && header.payload_len as usize <= self.shape.payload());
+        let line = line(slot, self.shape);
         let memory = &self.memory;
-        let body_at = if body.len() <= INLINE_MAX { line + INLINE } else { area(slot) };
+        let body_at =
+            if body.len() <= INLINE_MAX { line + INLINE } else { self.shape.request_area(slot) };
         memory.copy_in(body_at, body);
         memory.store32(line + MAP_VERSION, header.map_version.0, Relaxed);
         memory.store32(line + UID, header.uid, Relaxed);
@@ -137,20 +132,21 @@ impl<W: Store> ClientWriter<W> {
     /// Rings the cell's bell for the slot. If the cell may be asleep, [`crate::WakeFd`] must
     /// follow.
     pub fn ring(&self, cell: CellId, slot: SlotNo) {
-        line(slot, self.slots);
+        line(slot, self.shape);
         self.memory.xor64(doorbell(cell), 1 << slot.0, Release);
     }
 
     pub(crate) fn set_parked(&self, slot: SlotNo, parked: bool) {
-        self.memory.store32(line(slot, self.slots) + PARKED, u32::from(parked), Relaxed);
+        self.memory.store32(line(slot, self.shape) + PARKED, u32::from(parked), Relaxed);
     }
 }
 
 impl ClientWriter {
-    /// The slot's payload lane, `PAYLOAD_MAX` bytes, to be filled by a system call.
+    /// The slot's payload lane, as long as the shape says, to be filled by a system call.
     pub fn payload_raw(&self, slot: SlotNo) -> *mut u8 {
-        line(slot, self.slots);
-        self.memory.raw(payload(slot, 0, PAYLOAD_MAX), PAYLOAD_MAX)
+        line(slot, self.shape);
+        let lane = self.shape.payload();
+        self.memory.raw(payload(slot, self.shape, 0, lane), lane)
     }
 }
 
@@ -164,19 +160,18 @@ pub struct Unreadable {
 /// The cell's side. Nothing in the segment is trusted.
 pub struct ClientReader<R = ReadMap> {
     memory: R,
-    slots: usize,
+    shape: Shape,
 }
 
 impl<R: Load> ClientReader<R> {
-    /// Opens the segment of a client that was admitted with so many slots.
-    pub fn new(memory: R, slots: usize) -> Result<Self, SegmentError> {
-        assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
-        check(&memory, SegmentKind::Client, client_segment_len(slots))?;
-        Ok(Self { memory, slots })
+    /// Opens the segment of a client that was admitted with this shape.
+    pub fn new(memory: R, shape: Shape) -> Result<Self, SegmentError> {
+        check(&memory, SegmentKind::Client, shape.client_segment_len())?;
+        Ok(Self { memory, shape })
     }
 
-    pub fn slots(&self) -> usize {
-        self.slots
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// Whether a slot has rung since `last_seen`.
@@ -191,16 +186,16 @@ impl<R: Load> ClientReader<R> {
         let bell = self.memory.load64(doorbell(cell), Acquire);
         let changed = bell ^ *last_seen;
         *last_seen = bell;
-        let rung = changed & (u64::MAX >> (u64::BITS as usize - self.slots));
+        let rung = changed & (u64::MAX >> (u64::BITS as usize - self.shape.slots()));
         if rung != 0 {
-            self.memory.prefetch(line(SlotNo(rung.trailing_zeros() as u16), self.slots), LINE);
+            self.memory.prefetch(line(SlotNo(rung.trailing_zeros() as u16), self.shape), LINE);
         }
         rung
     }
 
     /// Whether the slot has a request for `cell` that is not the one numbered `last_seq`.
     pub fn waits(&self, cell: CellId, slot: SlotNo, last_seq: u32) -> bool {
-        let posted = posted(&self.memory, line(slot, self.slots), Acquire);
+        let posted = posted(&self.memory, line(slot, self.shape), Acquire);
         posted.seq != last_seq && posted.cell == cell.0
     }
 
@@ -208,12 +203,12 @@ impl<R: Load> ClientReader<R> {
     /// lease word before this.
     pub fn is_idle(&self, ino: Ino) -> bool {
         R::fence();
-        self.memory.load64(idle_at(ino), Acquire) == ino.0
+        self.memory.load64(self.shape.idle_at(ino), Acquire) == ino.0
     }
 
     /// The user that the slot's request names, if the client is a front.
     pub fn uid(&self, slot: SlotNo) -> u32 {
-        self.memory.load32(line(slot, self.slots) + UID, Relaxed)
+        self.memory.load32(line(slot, self.shape) + UID, Relaxed)
     }
 
     /// The slot's request, with its body copied to `body`. `None` if it is still the one numbered
@@ -225,7 +220,7 @@ impl<R: Load> ClientReader<R> {
         last_seq: u32,
         body: &mut Vec<u8>,
     ) -> Result<Option<RequestHeader>, Unreadable> {
-        let line = line(slot, self.slots);
+        let line = line(slot, self.shape);
         let memory = &self.memory;
         let Posted { seq, cell: addressee, body_len } = posted(memory, line, Acquire);
         if seq == last_seq || addressee != cell.0 {
@@ -241,19 +236,20 @@ impl<R: Load> ClientReader<R> {
             // They are in the body.
             capabilities: Capabilities::default(),
         };
-        if header.payload_len as usize > PAYLOAD_MAX {
+        if header.payload_len as usize > self.shape.payload() {
             return unreadable("payload longer than its lane");
         }
         // It arrives while the request is checked.
         let soon = (header.payload_len as usize).min(PREFETCH_MAX);
-        memory.prefetch(payload(slot, 0, soon), soon);
+        memory.prefetch(payload(slot, self.shape, 0, soon), soon);
         let body_len = usize::from(body_len);
         if body_len > BODY_MAX {
             return unreadable("body longer than its lane");
         }
         body.clear();
         body.resize(body_len, 0);
-        let body_at = if body_len <= INLINE_MAX { line + INLINE } else { area(slot) };
+        let body_at =
+            if body_len <= INLINE_MAX { line + INLINE } else { self.shape.request_area(slot) };
         memory.copy_out(body_at, body);
         Ok(Some(header))
     }
@@ -261,12 +257,12 @@ impl<R: Load> ClientReader<R> {
     /// Copies `offset..` of the slot's payload lane. The client may be changing it, so only the
     /// copy may be used.
     pub fn copy_payload(&self, slot: SlotNo, offset: usize, into: &mut [u8]) {
-        line(slot, self.slots);
-        self.memory.copy_out(payload(slot, offset, into.len()), into);
+        line(slot, self.shape);
+        self.memory.copy_out(payload(slot, self.shape, offset, into.len()), into);
     }
 
     pub(crate) fn parked(&self, slot: SlotNo) -> bool {
-        self.memory.load32(line(slot, self.slots) + PARKED, Relaxed) != 0
+        self.memory.load32(line(slot, self.shape) + PARKED, Relaxed) != 0
     }
 }
 
@@ -278,19 +274,26 @@ mod tests {
     use std::time::Duration;
 
     use warren_base::Rng;
+    use warren_base::limits::PAYLOAD_MAX;
+    use warren_proto::slot::LaneSize;
 
     use super::*;
     use crate::memory::Waited;
     use crate::segment::{Segment, map_read_only};
 
     const SLOTS: usize = 3;
+
+    fn shape() -> Shape {
+        Shape::large(SLOTS)
+    }
+
     const CELL: CellId = CellId(2);
 
     fn pair() -> (ClientWriter, ClientReader, WriteMap) {
-        let segment = Segment::create("warren-test", client_segment_len(SLOTS)).unwrap();
-        let writer = ClientWriter::new(segment.map().clone(), SLOTS).unwrap();
+        let segment = Segment::create("warren-test", shape().client_segment_len()).unwrap();
+        let writer = ClientWriter::new(segment.map().clone(), shape()).unwrap();
         let fd = segment.read_only_fd().unwrap();
-        let reader = ClientReader::new(map_read_only(fd.as_fd()).unwrap(), SLOTS).unwrap();
+        let reader = ClientReader::new(map_read_only(fd.as_fd()).unwrap(), shape()).unwrap();
         (writer, reader, segment.map().clone())
     }
 
@@ -351,6 +354,27 @@ mod tests {
     }
 
     #[test]
+    fn a_small_lane_ends_where_the_next_slot_begins() {
+        let shape = Shape::new(2, LaneSize::Small).expect("legal");
+        let segment = Segment::create("warren-test", shape.client_segment_len()).unwrap();
+        let writer = ClientWriter::new(segment.map().clone(), shape).unwrap();
+        let reader = ClientReader::new(map_read_only(segment.fd()).unwrap(), shape).unwrap();
+        let lane = LaneSize::Small.payload();
+        for slot in [SlotNo(0), SlotNo(1)] {
+            writer.write_payload(slot, 0, &vec![1 + slot.0 as u8; lane]);
+        }
+        let (mut copy, mut body) = (vec![0; lane], Vec::new());
+        reader.copy_payload(SlotNo(0), 0, &mut copy);
+        assert!(copy.iter().all(|&byte| byte == 1));
+        let too_long = lane as u32 + 1;
+        for (payload_len, is_sound) in [(too_long - 1, true), (too_long, false), (1 << 20, false)] {
+            writer.submit(CELL, SlotNo(1), &RequestHeader { seq: 1, ..Default::default() }, b"");
+            segment.map().store32(LINES + LINE + PAYLOAD_LEN, payload_len, Relaxed);
+            assert_eq!(reader.take(CELL, SlotNo(1), 0, &mut body).is_ok(), is_sound);
+        }
+    }
+
+    #[test]
     fn hostile_lengths_and_bits_are_refused() {
         let (writer, reader, raw) = pair();
         writer.submit(CELL, SlotNo(0), &header(1), b"body");
@@ -372,13 +396,19 @@ mod tests {
 
     #[test]
     fn a_segment_too_short_or_of_another_kind_is_refused() {
-        let segment = Segment::create("warren-test", client_segment_len(1)).unwrap();
-        assert!(ClientWriter::new(segment.map().clone(), 2).is_err());
+        let segment = Segment::create("warren-test", Shape::large(1).client_segment_len()).unwrap();
+        assert!(ClientWriter::new(segment.map().clone(), Shape::large(2)).is_err());
         let map = map_read_only(segment.fd()).unwrap();
-        assert!(matches!(ClientReader::new(map.clone(), 1), Err(SegmentError::Foreign(_))));
-        ClientWriter::new(segment.map().clone(), 1).unwrap();
-        assert!(matches!(ClientReader::new(map.clone(), 2), Err(SegmentError::TooShort { .. })));
-        assert!(ClientReader::new(map, 1).is_ok());
+        assert!(matches!(
+            ClientReader::new(map.clone(), Shape::large(1)),
+            Err(SegmentError::Foreign(_))
+        ));
+        ClientWriter::new(segment.map().clone(), Shape::large(1)).unwrap();
+        assert!(matches!(
+            ClientReader::new(map.clone(), Shape::large(2)),
+            Err(SegmentError::TooShort { .. })
+        ));
+        assert!(ClientReader::new(map, Shape::large(1)).is_ok());
     }
 
     /// Memory that changes all the time: a word that is loaded twice differs.
@@ -436,7 +466,7 @@ mod tests {
         let (mut taken, mut body) = (0, Vec::new());
         for seed in 0..2000 {
             let memory = Restless { seen: RefCell::default(), rng: RefCell::new(Rng::new(seed)) };
-            let reader = ClientReader { memory, slots: SLOTS };
+            let reader = ClientReader { memory, shape: shape() };
             if let Ok(Some(header)) = reader.take(CELL, SlotNo(1), 0, &mut body) {
                 assert!(header.payload_len as usize <= PAYLOAD_MAX && body.len() <= BODY_MAX);
                 taken += 1;

@@ -46,4 +46,4 @@ pub use segment::{
 };
 pub use shard_map::{SHARD_MAP_LEN, ShardMap, ShardMapError, ShardMapReader, ShardMapWriter};
 pub use vitals::{Counter, Culprit, VITALS_LEN, VitalsReader, VitalsWriter};
-pub use wake::WakeFd;
+pub use wake::{RingClass, WakeFd};

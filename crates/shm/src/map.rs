@@ -196,6 +196,15 @@ impl Store for WriteMap {
         unsafe { zero_shared(self.0.at(at, len), len) }
     }
 
+    fn discard(&self, at: usize, len: usize) {
+        // SAFETY: the range lies in the mapping, which is shared and writable. Its pages are
+        // replaced by zeros, as if they had been stored; no reference to them exists.
+        let removed = unsafe { madvise(self.0.at(at, len).cast(), len, Advice::LinuxRemove) };
+        if removed.is_err() {
+            self.zero(at, len);
+        }
+    }
+
     fn wake32(&self, at: usize) {
         // Only a bad address can fail, and this one is valid.
         let _ = futex::wake(self.0.word32(at), futex::Flags::empty(), i32::MAX as u32);

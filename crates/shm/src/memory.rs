@@ -64,6 +64,16 @@ pub trait Store: Load {
 
     fn zero(&self, at: usize, len: usize);
 
+    /// Zeroes whole pages, and gives their memory back where that is possible. Each word changes at
+    /// once; all processes see it before this returns.
+    fn discard(&self, at: usize, len: usize) {
+        for at in (at..at + len).step_by(8) {
+            if self.load64(at, Ordering::Relaxed) != 0 {
+                self.store64(at, 0, Ordering::Release);
+            }
+        }
+    }
+
     /// Wakes all threads that sleep on the word.
     fn wake32(&self, at: usize);
 }

@@ -16,7 +16,7 @@ use loom::thread;
 use warren_base::{CellId, Epoch, Ino, MapVersion, SlotNo};
 use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
-use warren_proto::slot::{DOORBELLS, LINE, LINES, WORDS, idle_at};
+use warren_proto::slot::{DOORBELLS, LINE, LINES, Shape, WATCHED, WORDS};
 
 use crate::memory::{Load, Store, Waited};
 use crate::reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
@@ -50,7 +50,12 @@ impl<const FENCED: bool> Clone for Modelled<FENCED> {
 impl<const FENCED: bool> Modelled<FENCED> {
     /// `narrow` are ranges of 32-bit words, `wide` are 64-bit words. The header is always present.
     fn new(narrow: &[Range<usize>], wide: &[usize]) -> Self {
-        let narrow = narrow.iter().cloned().chain([HEADER]).flat_map(|range| range.step_by(4));
+        let narrow = narrow
+            .iter()
+            .cloned()
+            .chain([HEADER])
+            .flat_map(|range| range.step_by(4))
+            .chain([WATCHED]);
         let wide = wide.iter().copied().chain([0]);
         Self(Arc::new(Words {
             narrow: narrow.map(|at| (at, AtomicU32::new(0))).collect(),
@@ -140,13 +145,16 @@ fn client<const F: bool>() -> Client<F> {
     let rest_of = |line: usize| line + 8..line + LINE;
     let lines = [LINES, LINES + LINE];
     let memory = Modelled::new(&lines.map(rest_of), &[DOORBELLS, LINES, LINES + LINE]);
-    (ClientWriter::new(memory.clone(), 2).unwrap(), ClientReader::new(memory, 2).unwrap())
+    (
+        ClientWriter::new(memory.clone(), Shape::large(2)).unwrap(),
+        ClientReader::new(memory, Shape::large(2)).unwrap(),
+    )
 }
 
 fn replies<const F: bool>() -> Replies<F> {
     let memory = Modelled::new(&[SLOT_LINE], &[]);
-    let writer = ReplyWriter::new(memory.clone(), 1, CELL, Epoch(1)).unwrap();
-    (writer, ReplyReader::new(memory, 1).unwrap())
+    let writer = ReplyWriter::new(memory.clone(), Shape::large(1), CELL, Epoch(1)).unwrap();
+    (writer, ReplyReader::new(memory, Shape::large(1)).unwrap())
 }
 
 fn header(seq: u32) -> RequestHeader {
@@ -320,19 +328,50 @@ fn a_shard_map_is_read_whole() {
     explore(2, map_is_read_whole::<true>);
 }
 
+/// A client rings while the cell stops looking at its doorbell: one of the two sees the other.
+fn ring_of_an_unwatched_client<const F: bool>() {
+    let (writer, reader) = client::<F>();
+    let (words, client_side) = replies::<F>();
+    words.watch();
+    let cell = thread::spawn(move || {
+        words.unwatch();
+        reader.has_rung(CELL, 0)
+    });
+    writer.ring(CELL, SLOT);
+    Modelled::<F>::fence();
+    let names_itself = !client_side.is_watched();
+    let is_seen = cell.join().unwrap();
+    assert!(is_seen || names_itself, "a ring is lost");
+}
+
+#[test]
+fn a_ring_of_an_unwatched_client_is_seen() {
+    explore(4, ring_of_an_unwatched_client::<true>);
+}
+
+#[test]
+#[should_panic(expected = "a ring is lost")]
+fn control_a_ring_without_fences_is_lost() {
+    explore(4, ring_of_an_unwatched_client::<false>);
+}
+
 const FILE: Ino = Ino(5);
 const WORD: u32 = 3;
 const STAMP: u64 = 7;
 
 /// Both sides of a client that has kept a handle of [`FILE`] under the lease of [`WORD`].
 fn keeper<const F: bool>() -> (Keeper<F>, ClientReader<Modelled<F>>, ReplyWriter<Modelled<F>>) {
-    let requests: Modelled<F> = Modelled::new(&[], &[idle_at(FILE)]);
+    let requests: Modelled<F> = Modelled::new(&[], &[Shape::large(1).idle_at(FILE)]);
     let replies: Modelled<F> = Modelled::new(&[], &[WORDS + WORD as usize * 8]);
-    let writer = ReplyWriter::new(replies.clone(), 1, CELL, Epoch(1)).unwrap();
+    let writer = ReplyWriter::new(replies.clone(), Shape::large(1), CELL, Epoch(1)).unwrap();
     writer.store_word(WORD, STAMP);
-    let client = ClientWriter::new(requests.clone(), 1).unwrap();
-    let reader = ClientReader::new(requests, 1).unwrap();
-    (Keeper { client, replies: ReplyReader::new(replies, 1).unwrap() }, reader, writer)
+    let client = ClientWriter::new(requests.clone(), Shape::large(1)).unwrap();
+    let reader = ClientReader::new(requests, Shape::large(1)).unwrap();
+    (
+        Keeper { client, replies: ReplyReader::new(replies, Shape::large(1)).unwrap() },
+        reader,
+        writer,
+    )
 }
 
 struct Keeper<const F: bool> {

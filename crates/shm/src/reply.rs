@@ -10,11 +10,11 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use warren_base::limits::{BODY_MAX, LEASE_WORDS, PAYLOAD_MAX, SLOTS_MAX};
+use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Epoch, Errno, Ino, SlotNo};
 use warren_proto::Malformed;
 use warren_proto::slot::reply::{BODY_LEN, ERRNO, INLINE, INLINE_MAX, PAYLOAD_LEN, SEQ};
-use warren_proto::slot::{AREA, LINE, LINES, REPLY_AREAS, WORDS, cell_segment_len, closed_at};
+use warren_proto::slot::{LINE, LINES, Shape, WATCHED, WORDS};
 
 use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
 use crate::map::{ReadMap, WriteMap};
@@ -24,23 +24,15 @@ use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
 /// Polls of the word between two reads of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
-fn line(slot: SlotNo, slots: usize) -> usize {
-    assert!(usize::from(slot.0) < slots, "{slot:?} of {slots}");
+fn line(slot: SlotNo, shape: Shape) -> usize {
+    assert!(usize::from(slot.0) < shape.slots(), "{slot:?} of {shape:?}");
     LINES + usize::from(slot.0) * LINE
 }
 
-fn area(slot: SlotNo) -> usize {
-    REPLY_AREAS + usize::from(slot.0) * AREA
-}
-
-fn payload(slot: SlotNo, offset: usize, len: usize) -> usize {
-    assert!(offset <= PAYLOAD_MAX && len <= PAYLOAD_MAX - offset, "payload {offset}+{len}");
-    area(slot) + BODY_MAX + offset
-}
-
-fn word_at(word: u32) -> usize {
-    assert!((word as usize) < LEASE_WORDS, "lease word {word}");
-    WORDS + word as usize * 8
+fn payload(slot: SlotNo, shape: Shape, offset: usize, len: usize) -> usize {
+    let lane = shape.payload();
+    assert!(offset <= lane && len <= lane - offset, "payload {offset}+{len} of {lane}");
+    shape.reply_area(slot) + BODY_MAX + offset
 }
 
 /// The contents of a reply besides its body.
@@ -54,22 +46,22 @@ pub struct ReplyHeader {
 /// The cell's side.
 pub struct ReplyWriter<W = WriteMap> {
     memory: W,
-    slots: usize,
+    shape: Shape,
     inherited: bool,
 }
 
 impl<W: Store> ReplyWriter<W> {
-    /// Opens a segment of at least `cell_segment_len(slots)` bytes. Replies and lease words of a
-    /// predecessor stay.
-    pub fn new(memory: W, slots: usize, cell: CellId, epoch: Epoch) -> Result<Self, SegmentError> {
-        assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
-        let needed = cell_segment_len(slots);
+    /// Opens a segment that is long enough for the shape. Replies and lease words of a predecessor
+    /// stay. The client's doorbell is not watched yet, whatever a predecessor did.
+    pub fn new(memory: W, shape: Shape, cell: CellId, epoch: Epoch) -> Result<Self, SegmentError> {
+        let needed = shape.cell_segment_len();
         if memory.size() < needed {
             return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
         }
         let inherited = check(&memory, SegmentKind::Replies, needed).is_ok();
-        stamp(&memory, SegmentKind::Replies, slots as u32, u32::from(cell.0), epoch.0);
-        Ok(Self { memory, slots, inherited })
+        memory.store32(WATCHED, 0, Relaxed);
+        stamp(&memory, SegmentKind::Replies, shape.slots() as u32, u32::from(cell.0), epoch.0);
+        Ok(Self { memory, shape, inherited })
     }
 
     /// Whether a predecessor had opened the segment.
@@ -77,20 +69,28 @@ impl<W: Store> ReplyWriter<W> {
         self.inherited
     }
 
-    pub fn slots(&self) -> usize {
-        self.slots
+    /// The cell looks at the client's doorbell from now on.
+    pub fn watch(&self) {
+        self.memory.store32(WATCHED, 1, Release);
+    }
+
+    /// The client must also ring the cell's bell from now on. The caller looks at the doorbell once
+    /// more after this.
+    pub fn unwatch(&self) {
+        self.memory.store32(WATCHED, 0, Release);
+        W::fence();
     }
 
     /// Fills `offset..` of the slot's payload lane. Must precede the reply.
     pub fn write_payload(&self, slot: SlotNo, offset: usize, bytes: &[u8]) {
-        line(slot, self.slots);
-        self.memory.copy_in(payload(slot, offset, bytes.len()), bytes);
+        line(slot, self.shape);
+        self.memory.copy_in(payload(slot, self.shape, offset, bytes.len()), bytes);
     }
 
     /// Zeroes `len` bytes of the slot's payload lane.
     pub fn zero_payload(&self, slot: SlotNo, offset: usize, len: usize) {
-        line(slot, self.slots);
-        self.memory.zero(payload(slot, offset, len), len);
+        line(slot, self.shape);
+        self.memory.zero(payload(slot, self.shape, offset, len), len);
     }
 
     /// Answers request `seq` of the slot, and wakes the client if it sleeps.
@@ -105,15 +105,16 @@ impl<W: Store> ReplyWriter<W> {
         self.publish(slot, seq, header, body);
         W::fence();
         if client.parked(slot) {
-            self.memory.wake32(line(slot, self.slots) + SEQ);
+            self.memory.wake32(line(slot, self.shape) + SEQ);
         }
     }
 
     fn publish(&self, slot: SlotNo, seq: u32, header: ReplyHeader, body: &[u8]) {
-        assert!(body.len() <= BODY_MAX && header.payload_len as usize <= PAYLOAD_MAX);
-        let line = line(slot, self.slots);
+        assert!(body.len() <= BODY_MAX && header.payload_len as usize <= self.shape.payload());
+        let line = line(slot, self.shape);
         let memory = &self.memory;
-        let body_at = if body.len() <= INLINE_MAX { line + INLINE } else { area(slot) };
+        let body_at =
+            if body.len() <= INLINE_MAX { line + INLINE } else { self.shape.reply_area(slot) };
         memory.copy_in(body_at, body);
         memory.store32(line + ERRNO, header.errno.map_or(0, |e| e.raw() as u32), Relaxed);
         memory.store32(line + BODY_LEN, body.len() as u32, Relaxed);
@@ -123,37 +124,33 @@ impl<W: Store> ReplyWriter<W> {
 
     /// The last request that was answered in the slot. A successor starts from it.
     pub fn last_seq(&self, slot: SlotNo) -> u32 {
-        self.memory.load32(line(slot, self.slots) + SEQ, Relaxed)
+        self.memory.load32(line(slot, self.shape) + SEQ, Relaxed)
     }
 
     /// Wakes clients that sleep though their answer is there: the predecessor died before it could.
     pub fn wake_parked<R: Load>(&self, client: &ClientReader<R>) {
-        for slot in (0..self.slots as u16).map(SlotNo) {
+        for slot in (0..self.shape.slots() as u16).map(SlotNo) {
             if client.parked(slot) {
-                self.memory.wake32(line(slot, self.slots) + SEQ);
+                self.memory.wake32(line(slot, self.shape) + SEQ);
             }
         }
     }
 
     /// Stores a lease word; 0 revokes.
     pub fn store_word(&self, word: u32, stamp: u64) {
-        self.memory.store64(word_at(word), stamp, Release);
+        self.memory.store64(self.shape.word_at(word), stamp, Release);
     }
 
     /// All kept handles of the inode are closed.
     pub fn mark_closed(&self, ino: Ino) {
-        self.memory.store64(closed_at(ino), ino.0, Release);
+        self.memory.store64(self.shape.closed_at(ino), ino.0, Release);
     }
 
     /// Revokes everything that a predecessor granted. It may have marked an inode as closed and not
-    /// logged that, so these marks go too.
+    /// logged that, so these marks go too. The memory of the tables is given back: to look at words
+    /// that were never touched would allocate it.
     pub fn clear_words(&self) {
-        for at in (WORDS..REPLY_AREAS).step_by(8) {
-            // Loading first does not allocate pages that were never touched.
-            if self.memory.load64(at, Relaxed) != 0 {
-                self.memory.store64(at, 0, Release);
-            }
-        }
+        self.memory.discard(WORDS, self.shape.words_end() - WORDS);
     }
 }
 
@@ -171,18 +168,20 @@ pub enum WaitOutcome {
 /// The client's side.
 pub struct ReplyReader<R = ReadMap> {
     memory: R,
-    slots: usize,
+    shape: Shape,
 }
 
 impl<R: Load> ReplyReader<R> {
-    pub fn new(memory: R, slots: usize) -> Result<Self, SegmentError> {
-        assert!((1..=SLOTS_MAX).contains(&slots), "{slots} slots");
-        check(&memory, SegmentKind::Replies, cell_segment_len(slots))?;
-        Ok(Self { memory, slots })
+    pub fn new(memory: R, shape: Shape) -> Result<Self, SegmentError> {
+        check(&memory, SegmentKind::Replies, shape.cell_segment_len())?;
+        Ok(Self { memory, shape })
     }
 
-    pub fn slots(&self) -> usize {
-        self.slots
+    /// Whether the cell looks at the client's doorbell. Must follow the ring of the doorbell and a
+    /// full fence.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.memory.load32(WATCHED, Relaxed) != 0
     }
 
     /// The epoch of the cell that writes now.
@@ -193,7 +192,7 @@ impl<R: Load> ReplyReader<R> {
     /// Whether request `seq` of the slot is answered.
     #[inline]
     pub fn answered(&self, slot: SlotNo, seq: u32) -> bool {
-        self.memory.load32(line(slot, self.slots) + SEQ, Acquire) == seq
+        self.memory.load32(line(slot, self.shape) + SEQ, Acquire) == seq
     }
 
     /// The answer to request `seq`, with its body copied to `body`; `None` if there is none yet.
@@ -206,7 +205,7 @@ impl<R: Load> ReplyReader<R> {
         if !self.answered(slot, seq) {
             return Ok(None);
         }
-        let line = line(slot, self.slots);
+        let line = line(slot, self.shape);
         let memory = &self.memory;
         let errno = match memory.load32(line + ERRNO, Relaxed) as i32 {
             0 => None,
@@ -214,35 +213,36 @@ impl<R: Load> ReplyReader<R> {
         };
         let payload_len = memory.load32(line + PAYLOAD_LEN, Relaxed);
         let body_len = memory.load32(line + BODY_LEN, Relaxed) as usize;
-        if payload_len as usize > PAYLOAD_MAX || body_len > BODY_MAX {
+        if payload_len as usize > self.shape.payload() || body_len > BODY_MAX {
             return Err(Malformed::new("reply longer than its lane"));
         }
         // It arrives while the answer is parsed.
         let soon = (payload_len as usize).min(PREFETCH_MAX);
-        memory.prefetch(payload(slot, 0, soon), soon);
+        memory.prefetch(payload(slot, self.shape, 0, soon), soon);
         body.clear();
         body.resize(body_len, 0);
-        let body_at = if body_len <= INLINE_MAX { line + INLINE } else { area(slot) };
+        let body_at =
+            if body_len <= INLINE_MAX { line + INLINE } else { self.shape.reply_area(slot) };
         memory.copy_out(body_at, body);
         Ok(Some(ReplyHeader { errno, payload_len }))
     }
 
     /// Copies `offset..` of the reply's payload lane.
     pub fn copy_payload(&self, slot: SlotNo, offset: usize, into: &mut [u8]) {
-        line(slot, self.slots);
-        self.memory.copy_out(payload(slot, offset, into.len()), into);
+        line(slot, self.shape);
+        self.memory.copy_out(payload(slot, self.shape, offset, into.len()), into);
     }
 
     /// The stamp in the lease word. A client may use a copy of a reply if the word holds the copy's
     /// stamp both just before and just after the use.
     #[inline]
     pub fn load_word(&self, word: u32) -> u64 {
-        self.memory.load64(word_at(word), Acquire)
+        self.memory.load64(self.shape.word_at(word), Acquire)
     }
 
     /// Whether the cell has closed all handles of the inode that the client had kept.
     pub fn is_closed(&self, ino: Ino) -> bool {
-        self.memory.load64(closed_at(ino), Acquire) == ino.0
+        self.memory.load64(self.shape.closed_at(ino), Acquire) == ino.0
     }
 
     /// Waits for the answer to request `seq`: spins for `spin`, then sleeps until `deadline`.
@@ -286,7 +286,7 @@ impl<R: Load> ReplyReader<R> {
 
     /// `parked` must be set.
     fn sleep(&self, slot: SlotNo, seq: u32, deadline: Option<Instant>) -> WaitOutcome {
-        let word = line(slot, self.slots) + SEQ;
+        let word = line(slot, self.shape) + SEQ;
         R::fence();
         loop {
             let current = self.memory.load32(word, Acquire);
@@ -307,10 +307,11 @@ impl<R: Load> ReplyReader<R> {
 }
 
 impl ReplyReader {
-    /// The slot's payload lane, `PAYLOAD_MAX` bytes, for a system call to read.
+    /// The slot's payload lane, as long as the shape says, for a system call to read.
     pub fn payload_raw(&self, slot: SlotNo) -> *const u8 {
-        line(slot, self.slots);
-        self.memory.raw(payload(slot, 0, PAYLOAD_MAX), PAYLOAD_MAX)
+        line(slot, self.shape);
+        let lane = self.shape.payload();
+        self.memory.raw(payload(slot, self.shape, 0, lane), lane)
     }
 }
 
@@ -318,13 +319,19 @@ impl ReplyReader {
 mod tests {
     use std::thread;
 
+    use warren_base::limits::LEASE_WORDS;
     use warren_proto::RequestHeader;
-    use warren_proto::slot::client_segment_len;
+    use warren_proto::slot::LaneSize;
 
     use super::*;
     use crate::segment::{Segment, map_read_only};
 
     const SLOTS: usize = 2;
+
+    fn shape() -> Shape {
+        Shape::large(SLOTS)
+    }
+
     const SLOT: SlotNo = SlotNo(1);
     const OK: ReplyHeader = ReplyHeader { errno: None, payload_len: 0 };
 
@@ -334,16 +341,17 @@ mod tests {
         replies: ReplyWriter,
         reader: ReplyReader,
         raw: WriteMap,
+        back: Segment,
     }
 
     fn pair() -> Pair {
-        let out = Segment::create("warren-test", client_segment_len(SLOTS)).unwrap();
-        let back = Segment::create("warren-test", cell_segment_len(SLOTS)).unwrap();
-        let requests = ClientWriter::new(out.map().clone(), SLOTS).unwrap();
-        let replies = ReplyWriter::new(back.map().clone(), SLOTS, CellId(3), Epoch(5)).unwrap();
-        let client = ClientReader::new(map_read_only(out.fd()).unwrap(), SLOTS).unwrap();
-        let reader = ReplyReader::new(map_read_only(back.fd()).unwrap(), SLOTS).unwrap();
-        Pair { requests, client, replies, reader, raw: back.map().clone() }
+        let out = Segment::create("warren-test", shape().client_segment_len()).unwrap();
+        let back = Segment::create("warren-test", shape().cell_segment_len()).unwrap();
+        let requests = ClientWriter::new(out.map().clone(), shape()).unwrap();
+        let replies = ReplyWriter::new(back.map().clone(), shape(), CellId(3), Epoch(5)).unwrap();
+        let client = ClientReader::new(map_read_only(out.fd()).unwrap(), shape()).unwrap();
+        let reader = ReplyReader::new(map_read_only(back.fd()).unwrap(), shape()).unwrap();
+        Pair { requests, client, replies, reader, raw: back.map().clone(), back }
     }
 
     #[test]
@@ -433,15 +441,41 @@ mod tests {
         p.replies.store_word(LEASE_WORDS as u32 - 1, 12);
         p.replies.reply(&p.client, SLOT, 4, OK, b"kept");
         assert_eq!(p.reader.load_word(LEASE_WORDS as u32 - 1), 12);
-        let next = ReplyWriter::new(p.raw.clone(), SLOTS, CellId(3), Epoch(6)).unwrap();
+        let next = ReplyWriter::new(p.raw.clone(), shape(), CellId(3), Epoch(6)).unwrap();
         next.clear_words();
         assert_eq!((p.reader.load_word(0), p.reader.load_word(LEASE_WORDS as u32 - 1)), (0, 0));
         assert_eq!((next.last_seq(SLOT), p.reader.epoch()), (4, Epoch(6)));
     }
 
     #[test]
-    fn the_last_lease_word_does_not_reach_the_areas() {
-        assert!(word_at(LEASE_WORDS as u32 - 1) + 8 <= area(SlotNo(0)));
+    fn words_of_a_small_table_are_shared() {
+        let shape = Shape::new(1, LaneSize::Small).expect("legal");
+        let back = Segment::create("warren-test", shape.cell_segment_len()).unwrap();
+        let replies = ReplyWriter::new(back.map().clone(), shape, CellId(0), Epoch(1)).unwrap();
+        let reader = ReplyReader::new(map_read_only(back.fd()).unwrap(), shape).unwrap();
+        let words = LaneSize::Small.words() as u32;
+        for word in [0, words - 1, LEASE_WORDS as u32 - 1, u32::MAX] {
+            replies.store_word(word, 7 + u64::from(word));
+            assert_eq!(reader.load_word(word), 7 + u64::from(word));
+            replies.mark_closed(Ino(1 + u64::from(word)));
+        }
+        assert_eq!(reader.load_word(words - 1), 7 + u64::from(u32::MAX), "the last one has it");
+        assert_eq!(replies.last_seq(SlotNo(0)), 0, "nothing else was written");
+    }
+
+    #[test]
+    fn cleared_words_take_no_memory() {
+        let p = pair();
+        let blocks = || rustix::fs::fstat(p.back.fd()).expect("stat").st_blocks;
+        let before = blocks();
+        for word in (0..LEASE_WORDS as u32).step_by(512) {
+            p.replies.store_word(word, 1);
+        }
+        p.replies.mark_closed(Ino(9));
+        assert!(blocks() >= before + 128 * 8, "a page each");
+        p.replies.clear_words();
+        assert_eq!(blocks(), before);
+        assert_eq!((p.reader.load_word(512), p.reader.is_closed(Ino(9))), (0, false));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use warren_base::{CellId, Epoch, SlotNo};
 use warren_proto::RequestHeader;
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_shm::*;
 
 const FDS: &str = "WARREN_TEST_FDS";
@@ -39,11 +39,11 @@ fn start_cell(fds: &[&OwnedFd]) -> Killed {
 
 #[test]
 fn a_client_and_a_cell_in_two_processes() {
-    let out = Segment::create("warren-test", client_segment_len(SLOTS)).unwrap();
-    let back = Segment::create("warren-test", cell_segment_len(SLOTS)).unwrap();
+    let out = Segment::create("warren-test", Shape::large(SLOTS).client_segment_len()).unwrap();
+    let back = Segment::create("warren-test", Shape::large(SLOTS).cell_segment_len()).unwrap();
     let vitals = Segment::create("warren-test", VITALS_LEN).unwrap();
     let bell = WakeFd::new().unwrap();
-    let requests = ClientWriter::new(out.map().clone(), SLOTS).unwrap();
+    let requests = ClientWriter::new(out.map().clone(), Shape::large(SLOTS)).unwrap();
     let vitals_reader = VitalsReader::new(map_read_only(vitals.fd()).unwrap()).unwrap();
     let clone = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
     let (back_fd, vitals_fd) = (clone(back.fd()), clone(vitals.fd()));
@@ -52,7 +52,7 @@ fn a_client_and_a_cell_in_two_processes() {
 
     let deadline = || Some(Instant::now() + Duration::from_secs(30));
     wait_for(|| vitals_reader.is_open());
-    let replies = ReplyReader::new(map_read_only(back.fd()).unwrap(), SLOTS).unwrap();
+    let replies = ReplyReader::new(map_read_only(back.fd()).unwrap(), Shape::large(SLOTS)).unwrap();
     let mut body = Vec::new();
     for seq in 1..=300u32 {
         let slot = SlotNo((seq % SLOTS as u32) as u16);
@@ -105,9 +105,9 @@ fn cell_process() {
         "a cell must not write requests"
     );
     let requests = map_read_only(std::os::fd::AsFd::as_fd(&out)).unwrap();
-    let client = ClientReader::new(requests, SLOTS).unwrap();
+    let client = ClientReader::new(requests, Shape::large(SLOTS)).unwrap();
     let (_back, map) = Segment::adopt(fds.next().unwrap()).unwrap().into_parts();
-    let replies = ReplyWriter::new(map, SLOTS, CELL, Epoch(1)).unwrap();
+    let replies = ReplyWriter::new(map, Shape::large(SLOTS), CELL, Epoch(1)).unwrap();
     let (_vitals, map) = Segment::adopt(fds.next().unwrap()).unwrap().into_parts();
     let vitals = VitalsWriter::new(map, CELL, Epoch(1)).unwrap();
     let bell = WakeFd::from_fd(fds.next().unwrap());

@@ -13,17 +13,20 @@
 
 use std::collections::BTreeMap;
 
-use warren_base::limits::{GROUPS_MAX, SLOTS_MAX};
+use warren_base::limits::{GROUPS_MAX, PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, ClientId, Errno};
 use warren_proto::Wire;
 use warren_proto::control::Order;
+use warren_proto::slot::Shape;
 
 use crate::event::{Applicant, ConnectionNo, Effect, send};
 use crate::set::CellSet;
 
-/// Clients at a time. Each client costs every cell two mappings and up to 64 doorbells to poll, so
-/// this bounds the cost of a flood of connections. A process that is refused can use the mount.
-pub const ADMISSIONS_MAX: usize = 1024;
+/// Clients at a time: a thousand processes of programs, beside the reserved places. Each client
+/// costs every cell two mappings and a look at its doorbell now and then, and the supervisor and
+/// the keeper a descriptor each, of which 4,096 are usual. A process that is refused can use the
+/// mount.
+pub const ADMISSIONS_MAX: usize = 1280;
 
 /// Of these, reserved for fronts: many clients must not keep a mount from being admitted.
 pub(crate) const ADMISSIONS_OF_FRONTS: usize = 32;
@@ -34,10 +37,10 @@ pub(crate) const ADMISSIONS_OF_PRIVILEGED: usize = 64;
 /// Clients at a time of one user without privileges.
 pub(crate) const CLIENTS_OF_USER_MAX: usize = 256;
 
-/// Slots of all clients of such a user together. Beyond that, each further client gets one slot.
-/// Once used, the lanes of a slot take a MiB of memory each way with each cell, so two clients may
-/// have all their slots.
-pub(crate) const SLOTS_OF_USER_MAX: usize = 2 * SLOTS_MAX;
+/// Bytes of the lanes of all clients of such a user together, one way with one cell. Beyond that,
+/// each further client gets one slot. Once used, a lane takes its memory each way with each cell.
+/// Two clients may have all slots with large lanes.
+pub(crate) const LANES_OF_USER_MAX: usize = 2 * SLOTS_MAX * PAYLOAD_MAX;
 
 /// The state of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
@@ -71,7 +74,7 @@ impl Admissions {
         applicant: Applicant,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Errno> {
-        if applicant.slots > self.slots_for(&applicant)? {
+        if applicant.shape.slots() > self.shape_for(&applicant)?.slots() {
             return Err(Errno::ENFILE);
         }
         self.last = self.last.checked_add(1).ok_or(Errno::ENFILE)?;
@@ -83,14 +86,11 @@ impl Admissions {
         Ok(())
     }
 
-    /// How many of the requested slots the applicant can have, at least one, or why it cannot be a
-    /// client.
-    pub(crate) fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
-        let requested = usize::from(applicant.slots);
-        if requested == 0
-            || requested > SLOTS_MAX
-            || applicant.credentials.groups.len() > GROUPS_MAX
-        {
+    /// The requested shape with as many of its slots as the applicant can have, at least one, or
+    /// why it cannot be a client.
+    pub(crate) fn shape_for(&self, applicant: &Applicant) -> Result<Shape, Errno> {
+        let requested = applicant.shape;
+        if applicant.credentials.groups.len() > GROUPS_MAX {
             return Err(Errno::EINVAL);
         }
         let reserved = match (applicant.front, applicant.privileged) {
@@ -102,19 +102,21 @@ impl Admissions {
             return Err(Errno::ENFILE);
         }
         if applicant.privileged {
-            return Ok(applicant.slots);
+            return Ok(requested);
         }
         let is_same =
             |known: &&Client| known.applicant.credentials.uid == applicant.credentials.uid;
-        let (mut clients, mut slots) = (0, 0);
+        let (mut clients, mut lanes) = (0, 0);
         for known in self.clients.values().filter(is_same) {
             clients += 1;
-            slots += usize::from(known.applicant.slots);
+            lanes += known.applicant.shape.slots() * known.applicant.shape.payload();
         }
         if clients >= CLIENTS_OF_USER_MAX {
             return Err(Errno::ENFILE);
         }
-        Ok(requested.min(SLOTS_OF_USER_MAX.saturating_sub(slots)).max(1) as u16)
+        let left = LANES_OF_USER_MAX.saturating_sub(lanes) / requested.payload();
+        let slots = requested.slots().min(left).max(1);
+        Ok(Shape::new(slots as u16, requested.lanes()).expect("not more than requested"))
     }
 
     pub(crate) fn admitted(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
@@ -204,6 +206,6 @@ fn admit(client: ClientId, applicant: &Applicant) -> Order {
         client,
         credentials: applicant.credentials.clone(),
         acknowledged_leases: applicant.front,
-        slots: applicant.slots,
+        shape: applicant.shape,
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant};
 use warren_proto::control::{Order, Report, Suspicion};
+use warren_proto::slot::Shape;
 use warren_proto::{Credentials, Wire};
 
 use crate::set::CellSet;
@@ -29,8 +30,8 @@ pub struct Applicant {
     pub front: bool,
     /// Root or the fleet's own user: places are reserved for it.
     pub privileged: bool,
-    /// Requests that it can have in flight, `1..=SLOTS_MAX`.
-    pub slots: u16,
+    /// Of its segments: the requests that it can have in flight, and the size of its lanes.
+    pub shape: Shape,
     /// Of a front: the mount point that it sent. It is only displayed.
     pub mounted: Box<[u8]>,
 }

@@ -2,6 +2,7 @@
 
 use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, Timestamp};
 use warren_proto::Wire;
+use warren_proto::slot::Shape;
 
 use crate::admission::ClientState;
 use crate::fleet::CellState;
@@ -49,7 +50,7 @@ pub struct ClientStatus {
     pub pid: u32,
     pub uid: u32,
     pub front: bool,
-    pub slots: u16,
+    pub shape: Shape,
     pub mounted: Box<[u8]>,
     pub state: ClientState,
 }

@@ -13,6 +13,7 @@ use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId, Timestamp};
 use warren_disk::CopiesState;
 use warren_proto::control::{Order, Report, Suspicion};
+use warren_proto::slot::Shape;
 
 use crate::admission::Admissions;
 use crate::alarm::{Alarms, Process};
@@ -474,8 +475,8 @@ impl Supervisor {
     }
 
     /// How many of the requested slots the applicant can have now, or why it cannot be a client.
-    pub fn slots_for(&self, applicant: &Applicant) -> Result<u16, Errno> {
-        self.admission.slots_for(applicant)
+    pub fn shape_for(&self, applicant: &Applicant) -> Result<Shape, Errno> {
+        self.admission.shape_for(applicant)
     }
 
     /// The process behind a client, as long as a cell may know the client.

@@ -142,13 +142,14 @@ impl Core {
 
     pub(super) fn order(&mut self, order: Order, turn: &mut Turn<'_>) {
         match order {
-            Order::Admit { client, credentials, acknowledged_leases, slots } => {
+            Order::Admit { client, credentials, acknowledged_leases, shape } => {
                 // The client may have been the predecessor's. If it was not, it only receives
                 // needless recalls.
                 if acknowledged_leases && self.replay.is_of_process() {
                     turn.leases.inherit(client);
                 }
-                turn.clients.admit(client, credentials, acknowledged_leases, slots);
+                turn.leases.stamps.admit(client, shape.lanes().words());
+                turn.clients.admit(client, credentials, acknowledged_leases, shape);
                 if acknowledged_leases && turn.clients.fronts() > 1 {
                     // From now on, files are opened for writing without the kernels' caches.
                     self.shards.values_mut().for_each(|shard| {

@@ -1,7 +1,6 @@
 //! Tasks, run until they are finished or have to wait.
 
 use warren_affinity::Affinity;
-use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{Errno, Ino, ShardId};
 use warren_proto::{Answer, Cause, Change, Credentials, Executed, Reply, Request};
 
@@ -319,7 +318,8 @@ impl Core {
             }
             request => {
                 let shard = request.shard().and_then(|shard| self.shards.get_mut(&shard));
-                let payload = (header.payload_len as usize).min(PAYLOAD_MAX);
+                let lane = turn.clients.payload_max(from.client);
+                let payload = (header.payload_len as usize).min(lane);
                 let call = Call { from: *from, payload, who };
                 let shard = shard.ok_or(Errno::ESTALE)?;
                 execute(shard, call, request, &mut task.state, turn)

@@ -1,6 +1,6 @@
 //! Reading files, and reading ahead of a sequential reader.
 
-use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, Position, Step};
 
@@ -44,7 +44,8 @@ pub(crate) fn read(
         Position::Current => file.offset,
         Position::End => return Err(Errno::EINVAL.into()),
     };
-    let len = u64::from(len).min(PAYLOAD_MAX as u64).min(size.saturating_sub(offset));
+    let lane = turn.clients.payload_max(to.client) as u64;
+    let len = u64::from(len).min(lane).min(size.saturating_sub(offset));
     if len > 0 {
         bring_pages(shard, ino, pages_of(offset, len), turn)?;
         copy_out(shard, to, ino, offset, len, turn);

@@ -39,21 +39,28 @@ struct Word {
     used: bool,
 }
 
-/// The words of one client that were ever used.
-#[derive(Default, Debug)]
+/// The words of one client.
+#[derive(Debug)]
 struct ClientWords {
+    /// The size of its table.
+    max: usize,
+    /// Those that were ever used.
     words: Vec<Word>,
     free: Vec<u32>,
     hand: usize,
 }
 
 impl ClientWords {
+    fn new(max: usize) -> Self {
+        Self { max, words: Vec::new(), free: Vec::new(), hand: 0 }
+    }
+
     /// A word without a lease, or the one whose lease is displaced.
     fn take(&mut self) -> u32 {
         if let Some(word) = self.free.pop() {
             return word;
         }
-        if self.words.len() < LEASE_WORDS {
+        if self.words.len() < self.max {
             self.words.push(Word { grant: None, used: false });
             return self.words.len() as u32 - 1;
         }
@@ -86,6 +93,12 @@ impl Stamps {
         Self { clients: HashMap::default(), next, displaced: 0, plant }
     }
 
+    /// The client has a table of so many words, and no lease of this process.
+    pub(crate) fn admit(&mut self, client: ClientId, words: usize) {
+        assert!((1..=LEASE_WORDS).contains(&words), "{words} lease words");
+        self.clients.insert(client, ClientWords::new(words));
+    }
+
     /// Whether the client still has this lease.
     pub(crate) fn has(&self, client: ClientId, lease: WordLease) -> bool {
         self.clients.get(&client).is_some_and(|words| words.of(lease).is_some())
@@ -105,7 +118,11 @@ impl Stamps {
     pub(crate) fn grant(&mut self, client: ClientId, memory: &mut dyn Memory) -> WordLease {
         let grant = Grant(self.next);
         self.next += 1;
-        let words = self.clients.entry(client).or_default();
+        let Some(words) = self.clients.get_mut(&client) else {
+            // The client is gone, and a request of it ends now.
+            self.displaced += 1;
+            return WordLease { word: 0, grant };
+        };
         let word = words.take();
         let old = words.words[word as usize].grant.replace(grant);
         self.displaced += usize::from(old.is_some());

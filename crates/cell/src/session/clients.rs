@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_base::{ClientId, Errno};
+use warren_proto::slot::Shape;
 use warren_proto::{Credentials, RequestHeader};
 
 use crate::event::SlotRef;
@@ -16,7 +17,7 @@ type Listener = (SlotRef, u32);
 struct Client {
     credentials: Arc<Credentials>,
     acknowledges: bool,
-    slots: u16,
+    shape: Shape,
     /// The slot that waits for recalls of each class.
     listeners: [Option<Listener>; RecallClass::ALL.len()],
     state: State,
@@ -53,12 +54,12 @@ impl Clients {
         id: ClientId,
         credentials: Credentials,
         acknowledges: bool,
-        slots: u16,
+        shape: Shape,
     ) {
         let (listeners, state) = ([None; RecallClass::ALL.len()], State::Admitted);
         let credentials = Arc::new(credentials);
         self.fronts += usize::from(acknowledges);
-        let client = Client { credentials, acknowledges, slots, listeners, state };
+        let client = Client { credentials, acknowledges, shape, listeners, state };
         let old = self.known.insert(id, client);
         self.leaving -= usize::from(old.is_some_and(|client| client.is_leaving()));
     }
@@ -71,7 +72,7 @@ impl Clients {
         header: &RequestHeader,
     ) -> Option<Arc<Credentials>> {
         let client = self.known.get(&from.client)?;
-        if from.slot.0 >= client.slots || client.is_leaving() {
+        if usize::from(from.slot.0) >= client.shape.slots() || client.is_leaving() {
             return None;
         }
         let own = &client.credentials;
@@ -87,6 +88,11 @@ impl Clients {
     pub(crate) fn acknowledges(&self, id: ClientId) -> bool {
         let acknowledges = |client: &Client| client.acknowledges && client.state == State::Admitted;
         self.fronts > 0 && self.known.get(&id).is_some_and(acknowledges)
+    }
+
+    /// Bytes of the client's payload lanes; 0 if it is not known.
+    pub(crate) fn payload_max(&self, id: ClientId) -> usize {
+        self.known.get(&id).map_or(0, |client| client.shape.payload())
     }
 
     /// How many clients acknowledge recalls.

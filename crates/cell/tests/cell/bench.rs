@@ -18,6 +18,7 @@ use warren_disk::{
 };
 use warren_pool::PoolMessage;
 use warren_proto::control::{Order, Report, ShardRoot, Written};
+use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, Capability, CapabilityKey, Cause, CreateFlags, Credentials, FileKind,
     NewInode, Request, RequestHeader, Step, Wire,
@@ -317,16 +318,16 @@ impl Bench {
     }
 
     pub(crate) fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
-        let slots = u16::MAX;
-        let admit = Order::Admit { client, credentials, acknowledged_leases: false, slots };
+        let shape = Shape::UNBOUNDED;
+        let admit = Order::Admit { client, credentials, acknowledged_leases: false, shape };
         self.apply(Event::Order(admit));
     }
 
     /// A front, whose kernel caches and acknowledges recalls.
     pub(crate) fn admit_front(&mut self, client: ClientId) {
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
-        let (acknowledged_leases, slots) = (true, u16::MAX);
-        let admit = Order::Admit { client, credentials, acknowledged_leases, slots };
+        let (acknowledged_leases, shape) = (true, Shape::UNBOUNDED);
+        let admit = Order::Admit { client, credentials, acknowledged_leases, shape };
         self.apply(Event::Order(admit));
     }
 

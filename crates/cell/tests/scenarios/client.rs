@@ -5,6 +5,7 @@ use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_cell::{Cell, Event, SlotRef};
 use warren_proto::control::Order;
+use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, NewInode,
     Position, RenameFlags, Reply, Request, RequestHeader,
@@ -55,8 +56,8 @@ impl Pair {
 
     pub(crate) fn admit_at(&mut self, cell: CellId, client: ClientId, admitted_as: AdmittedAs) {
         let (credentials, acknowledged_leases) = admitted_as;
-        let slots = u16::MAX;
-        self.order(cell, Order::Admit { client, credentials, acknowledged_leases, slots });
+        let shape = Shape::UNBOUNDED;
+        self.order(cell, Order::Admit { client, credentials, acknowledged_leases, shape });
     }
 
     /// The client disconnects, and its slots are gone.

@@ -10,7 +10,7 @@ use warren_cell::{FrameNo, IoId};
 use warren_device::{Device, Done, FRAMES_MAX, PoolFile, open_queue};
 use warren_shm::Frames;
 
-use crate::bell;
+use crate::bell::{self, Rings};
 use crate::error::FleetError;
 
 /// An I/O that is too long for one request of the device and is split.
@@ -245,8 +245,13 @@ impl Disk {
 
     /// Sleeps until an I/O finishes, the bell rings, or the time is over.
     pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
-        self.device.park(Some(limit))?;
-        bell::drain(&self.bell);
-        Ok(())
+        Ok(self.device.park(Some(limit))?)
+    }
+
+    /// Removes all rings of the bell so far, and returns which clients they name.
+    pub(super) fn drain_bell(&mut self) -> Rings {
+        let mut rings = Rings::of(&self.device.take_rung());
+        rings.add(bell::drain(&self.bell));
+        rings
     }
 }

@@ -10,27 +10,36 @@
 //! A slot has at most one request queued or in progress, whatever its client writes meanwhile, so
 //! the number of a client's slots bounds its requests. A slot that rings early waits.
 //!
+//! Each turn looks at the doorbells of the clients that were active lately; [`Watch`] says which
+//! these are, and how the others are noticed.
+//!
 //! A request that is still in progress when its turn is over counts for its user until it is
 //! answered. The user is the client's own, or for a front the one that the request names. A request
 //! that waits for a file lock does not count, because other users decide how long it waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Epoch, Errno, Ino, SlotNo};
+use warren_base::{CellId, ClientId, Epoch, Errno, FixedState, Ino, Instant, SlotNo};
 use warren_cell::{FrameNo, Memory, SlotRef};
 use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
+use warren_proto::slot::Shape;
 use warren_shm::{
     ClientReader, Frames, ReplyHeader, ReplyWriter, VitalsWriter, map_read_only, map_writable,
 };
 
+use super::watch::{Place, Watch};
+use crate::bell::Rings;
 use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
 
 /// One client's segments, as this cell maps them.
 struct ClientMemory {
+    client: ClientId,
+    /// The cell looks at its doorbell in each turn.
+    is_active: bool,
     requests: ClientReader,
     replies: ReplyWriter,
     bells_seen: u64,
@@ -53,16 +62,18 @@ struct ClientMemory {
 
 impl ClientMemory {
     fn open(
+        client: ClientId,
         [requests, replies]: [OwnedFd; ADMIT_DESCRIPTORS],
-        (slots, user): (u16, Option<u32>),
-        cell: CellId,
-        epoch: Epoch,
+        (shape, user): (Shape, Option<u32>),
+        (cell, epoch): (CellId, Epoch),
     ) -> Result<Self, FleetError> {
-        let slots = usize::from(slots);
-        let requests = ClientReader::new(map_read_only(requests.as_fd())?, slots)?;
-        let replies = ReplyWriter::new(map_writable(replies.as_fd())?, slots, cell, epoch)?;
+        let slots = shape.slots();
+        let requests = ClientReader::new(map_read_only(requests.as_fd())?, shape)?;
+        let replies = ReplyWriter::new(map_writable(replies.as_fd())?, shape, cell, epoch)?;
         let taken = (0..slots).map(|slot| replies.last_seq(SlotNo(slot as u16))).collect();
         let mut memory = Self {
+            client,
+            is_active: false,
             requests,
             replies,
             bells_seen: 0,
@@ -87,6 +98,8 @@ impl ClientMemory {
     /// request that is submitted later changes the doorbell after it is read here.
     fn take_over(&mut self, cell: CellId) {
         self.replies.clear_words();
+        // The predecessor may have watched it.
+        self.replies.unwatch();
         self.requests.rung(cell, &mut self.bells_seen);
         for (slot, &answered) in self.taken.iter().enumerate() {
             let waits = self.requests.waits(cell, SlotNo(slot as u16), answered);
@@ -94,14 +107,37 @@ impl ClientMemory {
         }
         self.replies.wake_parked(&self.requests);
     }
+
+    /// Takes in what the doorbell shows. Returns whether it has rung.
+    #[inline]
+    fn look(&mut self, cell: CellId) -> bool {
+        let rung = self.requests.rung(cell, &mut self.bells_seen);
+        self.rung |= rung;
+        rung != 0
+    }
+
+    /// The slots that are to be offered.
+    #[inline]
+    fn to_offer(&self) -> u64 {
+        if self.silent { 0 } else { self.rung & !(self.queued | self.in_progress) }
+    }
 }
+
+/// Active clients that must become idle when another becomes active and there are too many. More
+/// than one, so that they become fewer again.
+const EVICTIONS: usize = 2;
+
+const KNOWN: &str = "the core names only clients that it has not forgotten";
 
 /// The implementation of [`Memory`] over shared segments.
 pub(super) struct SharedMemory {
     cell: CellId,
     epoch: Epoch,
     frames: Frames,
-    clients: BTreeMap<ClientId, ClientMemory>,
+    /// By place.
+    clients: Vec<Option<ClientMemory>>,
+    places: HashMap<ClientId, Place, FixedState>,
+    watch: Watch,
     /// The number of requests in progress of each user that has any.
     in_progress: BTreeMap<u32, usize>,
     eased: u64,
@@ -111,8 +147,9 @@ pub(super) struct SharedMemory {
 
 impl SharedMemory {
     pub(super) fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
-        let (clients, in_progress) = (BTreeMap::new(), BTreeMap::new());
-        Self { cell, epoch, frames, clients, in_progress, eased: 0, vitals: None }
+        let (clients, places, watch) = (Vec::new(), HashMap::default(), Watch::new());
+        let in_progress = BTreeMap::new();
+        Self { cell, epoch, frames, clients, places, watch, in_progress, eased: 0, vitals: None }
     }
 
     pub(super) fn with_vitals(self, vitals: VitalsWriter) -> Self {
@@ -123,34 +160,125 @@ impl SharedMemory {
         &self.frames
     }
 
-    /// Maps the segments of a new client: the client's own, and the cell's for it. `terms` are its
-    /// number of slots and its user; a client without a user is a front, whose requests name
-    /// theirs.
+    /// Maps the segments of a new client: the client's own, and the cell's for it. `terms` are the
+    /// shape of both and its user; a client without a user is a front, whose requests name theirs.
+    /// A new client is watched, because it will soon send its first request.
     pub(super) fn admit(
         &mut self,
+        now: Instant,
         client: ClientId,
-        terms: (u16, Option<u32>),
+        terms: (Shape, Option<u32>),
         fds: [OwnedFd; ADMIT_DESCRIPTORS],
     ) -> Result<(), FleetError> {
-        let memory = ClientMemory::open(fds, terms, self.cell, self.epoch)?;
-        self.clients.insert(client, memory);
+        let memory = ClientMemory::open(client, fds, terms, (self.cell, self.epoch))?;
+        let is_active = !memory.replies.is_inherited() || memory.rung != 0;
+        let at = match self.clients.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.clients.push(None);
+                self.clients.len() - 1
+            }
+        };
+        let place = Place(at as u32);
+        self.clients[at] = Some(memory);
+        self.places.insert(client, place);
+        self.watch.add(client, place);
+        if is_active {
+            self.activate(place, now);
+        }
         Ok(())
     }
 
     /// Takes no more requests from the client.
     pub(super) fn silence(&mut self, client: ClientId) {
-        if let Some(memory) = self.clients.get_mut(&client) {
+        if let Some(memory) = self.find_mut(client) {
             memory.silent = true;
         }
     }
 
     /// Unmaps the client's segments.
     pub(super) fn forget(&mut self, client: ClientId) {
-        if let Some(memory) = self.clients.remove(&client) {
+        if let Some(place) = self.places.remove(&client)
+            && let Some(memory) = self.clients[place.0 as usize].take()
+        {
+            self.watch.remove(client, place);
             let slots = (0..memory.users.len()).filter(|slot| memory.counted >> slot & 1 != 0);
             slots.for_each(|slot| self.decrement(memory.users[slot]));
         }
         self.eased += 1;
+    }
+
+    #[inline]
+    fn find(&self, client: ClientId) -> Option<&ClientMemory> {
+        self.clients[self.places.get(&client)?.0 as usize].as_ref()
+    }
+
+    #[inline]
+    fn find_mut(&mut self, client: ClientId) -> Option<&mut ClientMemory> {
+        self.clients[self.places.get(&client)?.0 as usize].as_mut()
+    }
+
+    #[inline]
+    fn at_mut(&mut self, place: Place) -> &mut ClientMemory {
+        self.clients[place.0 as usize].as_mut().expect("a place that is watched has a client")
+    }
+
+    /// Looks at the client's doorbell in each turn from now on.
+    fn activate(&mut self, place: Place, now: Instant) {
+        let memory = self.at_mut(place);
+        if std::mem::replace(&mut memory.is_active, true) {
+            return;
+        }
+        memory.replies.watch();
+        self.watch.activate(place, now);
+        for _ in 0..EVICTIONS {
+            if let Some(eldest) = self.watch.evict() {
+                self.retire(eldest, now);
+            }
+        }
+    }
+
+    /// The client is not active any more, unless it has just rung.
+    fn retire(&mut self, place: Place, now: Instant) {
+        let cell = self.cell;
+        let memory = self.at_mut(place);
+        memory.is_active = false;
+        memory.replies.unwatch();
+        if memory.look(cell) || memory.to_offer() != 0 {
+            memory.is_active = true;
+            memory.replies.watch();
+            self.watch.activate(place, now);
+        }
+    }
+
+    /// The cell's bell has rung.
+    pub(super) fn call(&mut self, rings: Rings) {
+        self.watch.call(rings);
+    }
+
+    /// Whether clients must ring the cell's bell, so that it must be read now and then.
+    pub(super) fn has_idle_clients(&self) -> bool {
+        self.watch.has_idle()
+    }
+
+    /// Looks at the doorbells of some idle clients: those that were called, and some in turn; and
+    /// stops watching clients that have not rung lately. Returns whether any has rung, or waits for
+    /// a look.
+    pub(super) fn look_around(&mut self, now: Instant) -> bool {
+        let cell = self.cell;
+        let mut has_rung = false;
+        for place in self.watch.look() {
+            let memory = self.at_mut(place);
+            if !memory.is_active && !memory.silent && memory.look(cell) {
+                has_rung = true;
+                self.activate(place, now);
+            }
+        }
+        // A client that has just rung is active again, and has rung lately.
+        while let Some(place) = self.watch.retire(now) {
+            self.retire(place, now);
+        }
+        has_rung || self.watch.is_called()
     }
 
     fn decrement(&mut self, uid: u32) {
@@ -167,12 +295,16 @@ impl SharedMemory {
     }
 
     /// Offers each slot that has rung once, until `queue` takes no more.
-    pub(super) fn offer(&mut self, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
-        for (&client, memory) in &mut self.clients {
-            memory.rung |= memory.requests.rung(self.cell, &mut memory.bells_seen);
-            let mut bits = memory.rung & !(memory.queued | memory.in_progress);
-            while bits != 0 && !memory.silent {
+    pub(super) fn offer(&mut self, now: Instant, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
+        let mut at = 0;
+        while let Some(place) = self.watch.active(at) {
+            let cell = self.cell;
+            let memory = self.at_mut(place);
+            let has_rung = memory.look(cell);
+            let mut bits = memory.to_offer();
+            while bits != 0 {
                 let slot = SlotNo(bits.trailing_zeros() as u16);
+                let client = memory.client;
                 let uid = memory.user.unwrap_or_else(|| memory.requests.uid(slot));
                 if !queue(Sender { uid, client }, SlotRef { client, slot }) {
                     return;
@@ -180,17 +312,24 @@ impl SharedMemory {
                 memory.queued |= bits & bits.wrapping_neg();
                 bits &= bits - 1;
             }
+            if has_rung {
+                self.watch.rang(at, now);
+            }
+            at += 1;
         }
     }
 
-    /// Whether a slot has rung that was not offered yet.
+    /// Whether a slot of an active client has rung that was not offered yet.
     #[inline]
     pub(super) fn is_rung(&self) -> bool {
-        self.clients.values().any(|memory| memory.requests.has_rung(self.cell, memory.bells_seen))
+        let places = (0..).map_while(|at| self.watch.active(at));
+        let mut active = places.filter_map(|place| self.clients[place.0 as usize].as_ref());
+        active.any(|memory| memory.requests.has_rung(self.cell, memory.bells_seen))
     }
 
-    pub(super) fn clients(&self) -> usize {
-        self.clients.len()
+    /// The clients that were active lately.
+    pub(super) fn active_clients(&self) -> usize {
+        self.watch.count()
     }
 
     /// The user's requests that are not answered yet.
@@ -202,7 +341,7 @@ impl SharedMemory {
     /// or for the one that `header` names.
     #[inline]
     pub(super) fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
-        let Some(memory) = self.clients.get_mut(&from.client) else { return };
+        let Some(memory) = self.find_mut(from.client) else { return };
         let bit = 1 << from.slot.0;
         if memory.in_progress & !memory.counted & !memory.awaits_lock & bit != 0 {
             let uid = memory.user.unwrap_or(header.uid);
@@ -214,7 +353,7 @@ impl SharedMemory {
 
     /// The slot's request waits for a file lock, and counts for no user until it is answered.
     pub(super) fn await_lock(&mut self, from: SlotRef) {
-        let Some(memory) = self.clients.get_mut(&from.client) else { return };
+        let Some(memory) = self.find_mut(from.client) else { return };
         memory.awaits_lock |= 1 << from.slot.0;
         self.discount(from);
         self.eased += 1;
@@ -222,7 +361,7 @@ impl SharedMemory {
 
     /// The slot's request no longer counts for its user.
     fn discount(&mut self, from: SlotRef) {
-        let Some(memory) = self.clients.get_mut(&from.client) else { return };
+        let Some(memory) = self.find_mut(from.client) else { return };
         let bit = 1 << from.slot.0;
         if memory.counted & bit != 0 {
             memory.counted &= !bit;
@@ -234,7 +373,7 @@ impl SharedMemory {
     /// Copies the slot's new request to `body` without taking it. False if there is none, or none
     /// that can be read.
     pub(super) fn peek(&self, from: SlotRef, body: &mut Vec<u8>) -> bool {
-        let Some(memory) = self.clients.get(&from.client) else { return false };
+        let Some(memory) = self.find(from.client) else { return false };
         let taken = memory.taken[usize::from(from.slot.0)];
         matches!(memory.requests.take(self.cell, from.slot, taken, body), Ok(Some(_)))
     }
@@ -246,12 +385,13 @@ impl SharedMemory {
         from: SlotRef,
         body: &mut Vec<u8>,
     ) -> Option<Result<RequestHeader, u32>> {
-        let memory = self.clients.get_mut(&from.client).filter(|memory| !memory.silent)?;
+        let cell = self.cell;
+        let memory = self.find_mut(from.client).filter(|memory| !memory.silent)?;
         let bit = 1 << from.slot.0;
         memory.queued &= !bit;
         memory.rung &= !bit;
         let taken = &mut memory.taken[usize::from(from.slot.0)];
-        match memory.requests.take(self.cell, from.slot, *taken, body) {
+        match memory.requests.take(cell, from.slot, *taken, body) {
             Ok(None) => None,
             Ok(Some(header)) => {
                 *taken = header.seq;
@@ -266,13 +406,17 @@ impl SharedMemory {
     }
 
     pub(super) fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
-        let memory = self.clients.get_mut(&to.client);
-        let memory = memory.expect("the core names only clients that it has not forgotten");
+        self.eased += 1;
+        let place = *self.places.get(&to.client).expect(KNOWN);
+        let memory = self.at_mut(place);
         let bit = 1 << to.slot.0;
         memory.in_progress &= !bit;
         memory.awaits_lock &= !bit;
-        self.eased += 1;
         memory.replies.reply(&memory.requests, to.slot, seq, header, body);
+        // A slot that rang early can be offered now, which each turn does for active clients alone.
+        if !memory.is_active && memory.to_offer() != 0 {
+            self.activate(place, Instant(0));
+        }
         self.discount(to);
     }
 
@@ -282,7 +426,7 @@ impl SharedMemory {
     }
 
     fn client(&self, client: ClientId) -> &ClientMemory {
-        self.clients.get(&client).expect("the core names only clients that it has not forgotten")
+        self.find(client).expect(KNOWN)
     }
 }
 
@@ -303,10 +447,8 @@ impl Memory for SharedMemory {
         at: usize,
         len: usize,
     ) {
-        let client = self
-            .clients
-            .get(&from.client)
-            .expect("the core names only clients that it has not forgotten");
+        let place = *self.places.get(&from.client).expect(KNOWN);
+        let client = self.clients[place.0 as usize].as_ref().expect(KNOWN);
         let into = &mut self.frames.frame_mut(frame.0)[at..at + len];
         client.requests.copy_payload(from.slot, offset, into);
     }
@@ -340,7 +482,7 @@ impl Memory for SharedMemory {
     }
 
     fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
-        self.clients.get(&client).is_some_and(|memory| memory.requests.is_idle(ino))
+        self.find(client).is_some_and(|memory| memory.requests.is_idle(ino))
     }
 
     fn mark_closed(&mut self, client: ClientId, ino: Ino) {
@@ -350,10 +492,11 @@ impl Memory for SharedMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::watch::{ACTIVE_MAX, LATELY};
     use super::*;
     use warren_base::limits::PAYLOAD_MAX;
     use warren_proto::Wire;
-    use warren_proto::slot::{cell_segment_len, client_segment_len};
+    use warren_proto::slot::LaneSize;
     use warren_shm::{ClientWriter, ReplyReader, Segment};
 
     const CLIENT: ClientId = ClientId(7);
@@ -361,22 +504,29 @@ mod tests {
     const CELL: CellId = CellId(2);
     const USER: u32 = 1000;
 
+    const NOW: Instant = Instant(1);
+
+    fn shape() -> Shape {
+        Shape::large(2)
+    }
+
     /// One client of two slots, and the cell's memory for it.
     fn pair() -> (SharedMemory, ClientWriter, ReplyReader) {
-        let requests = Segment::create("warren-test", client_segment_len(2)).expect("segment");
-        let replies = Segment::create("warren-test", cell_segment_len(2)).expect("segment");
-        let client = ClientWriter::new(requests.map().clone(), 2).expect("writer");
+        let requests =
+            Segment::create("warren-test", shape().client_segment_len()).expect("segment");
+        let replies = Segment::create("warren-test", shape().cell_segment_len()).expect("segment");
+        let client = ClientWriter::new(requests.map().clone(), shape()).expect("writer");
         let fds =
             [requests.read_only_fd().expect("fd"), replies.fd().try_clone_to_owned().expect("fd")];
         let mut memory = SharedMemory::new(Frames::create(2).expect("frames"), CELL, Epoch(1));
-        memory.admit(CLIENT, (2, Some(USER)), fds).expect("admit");
+        memory.admit(NOW, CLIENT, (shape(), Some(USER)), fds).expect("admit");
         let answers = map_read_only(replies.fd()).expect("map");
-        (memory, client, ReplyReader::new(answers, 2).expect("reader"))
+        (memory, client, ReplyReader::new(answers, shape()).expect("reader"))
     }
 
     fn offered(memory: &mut SharedMemory) -> Vec<SlotRef> {
         let mut slots = Vec::new();
-        memory.offer(|sender, slot| {
+        memory.offer(NOW, |sender, slot| {
             assert_eq!(sender, Sender { uid: USER, client: CLIENT });
             slots.push(slot);
             true
@@ -417,7 +567,7 @@ mod tests {
     fn a_slot_is_offered_once_and_again_if_the_queue_was_full() {
         let (mut memory, client, _) = pair();
         submit(&client, 1, 0);
-        memory.offer(|_, _| false);
+        memory.offer(NOW, |_, _| false);
         assert_eq!(offered(&mut memory), [SLOT]);
         client.ring(CELL, SLOT.slot);
         assert!(offered(&mut memory).is_empty(), "it is queued");
@@ -445,17 +595,17 @@ mod tests {
     /// slot waits for an answer of a living cell.
     #[test]
     fn a_successor_finds_the_unanswered_requests_and_no_others() {
-        let slots = 4;
+        let shape = Shape::large(4);
         let segment = |len| Segment::create("warren-test", len).expect("segment");
         let (requests, replies) =
-            (segment(client_segment_len(slots)), segment(cell_segment_len(slots)));
-        let client = ClientWriter::new(requests.map().clone(), slots).expect("writer");
+            (segment(shape.client_segment_len()), segment(shape.cell_segment_len()));
+        let client = ClientWriter::new(requests.map().clone(), shape).expect("writer");
         let open = |epoch| {
             let frames = Frames::create(1).expect("frames");
             let mut memory = SharedMemory::new(frames, CELL, Epoch(epoch));
             let own = replies.fd().try_clone_to_owned().expect("fd");
             let fds = [requests.read_only_fd().expect("fd"), own];
-            memory.admit(CLIENT, (slots as u16, Some(USER)), fds).expect("admit");
+            memory.admit(NOW, CLIENT, (shape, Some(USER)), fds).expect("admit");
             memory
         };
         let of = |slot| SlotRef { client: CLIENT, slot: SlotNo(slot) };
@@ -476,7 +626,7 @@ mod tests {
         drop(first);
         let mut second = open(2);
         assert_eq!(
-            ReplyReader::new(map_read_only(replies.fd()).expect("map"), slots)
+            ReplyReader::new(map_read_only(replies.fd()).expect("map"), shape)
                 .expect("reader")
                 .load_word(9),
             0
@@ -521,5 +671,121 @@ mod tests {
         assert_eq!(&seen, b"over there");
         memory.store_word(CLIENT, 3, 99);
         assert_eq!(replies.load_word(3), 99);
+    }
+
+    /// Many clients of one slot, each with its number, and the bell that they ring.
+    struct Crowd {
+        memory: SharedMemory,
+        clients: Vec<(ClientWriter, ReplyReader)>,
+    }
+
+    impl Crowd {
+        fn new(clients: u32) -> Self {
+            let shape = Shape::new(1, LaneSize::Small).expect("legal");
+            let frames = Frames::create(1).expect("frames");
+            let mut memory = SharedMemory::new(frames, CELL, Epoch(1));
+            let segment = |len| Segment::create("warren-test", len).expect("segment");
+            let admit = |client| {
+                let (requests, replies) =
+                    (segment(shape.client_segment_len()), segment(shape.cell_segment_len()));
+                let writer = ClientWriter::new(requests.map().clone(), shape).expect("writer");
+                let own = replies.fd().try_clone_to_owned().expect("fd");
+                let fds = [requests.read_only_fd().expect("fd"), own];
+                let terms = (shape, Some(USER));
+                memory.admit(NOW, ClientId(client), terms, fds).expect("admit");
+                let answers = map_read_only(replies.fd()).expect("map");
+                (writer, ReplyReader::new(answers, shape).expect("reader"))
+            };
+            let clients = (0..clients).map(admit).collect();
+            Self { memory, clients }
+        }
+
+        /// The client sends a request. Returns whether it must ring the bell, too.
+        fn submit(&self, client: u32, seq: u32) -> bool {
+            let (requests, replies) = &self.clients[client as usize];
+            let header = RequestHeader { seq, ..Default::default() };
+            requests.submit(CELL, SlotNo(0), &header, b"body");
+            requests.ring(CELL, SlotNo(0));
+            !replies.is_watched()
+        }
+
+        fn watched(&self) -> usize {
+            self.clients.iter().filter(|(_, replies)| replies.is_watched()).count()
+        }
+
+        fn offered(&mut self, now: Instant) -> Vec<u32> {
+            let mut clients = Vec::new();
+            self.memory.offer(now, |sender, _| {
+                clients.push(sender.client.0);
+                true
+            });
+            clients
+        }
+    }
+
+    #[test]
+    fn the_bell_leads_to_an_idle_client_at_once() {
+        let mut crowd = Crowd::new(300);
+        assert_eq!((crowd.watched(), crowd.memory.active_clients()), (ACTIVE_MAX, ACTIVE_MAX));
+        let idle = (0..300).find(|&client| crowd.submit(client, 1)).expect("one is idle");
+        // All before it were watched; none needs a look at another client.
+        assert_eq!(crowd.offered(NOW).len(), idle as usize);
+        assert!(crowd.memory.has_idle_clients());
+        let mut rings = Rings::NONE;
+        rings.add_byte(warren_shm::RingClass::of(ClientId(idle)).byte());
+        crowd.memory.call(rings);
+        assert!(crowd.memory.look_around(NOW));
+        assert_eq!(crowd.offered(NOW), [idle]);
+        assert!(crowd.clients[idle as usize].1.is_watched());
+        assert_eq!(crowd.watched(), ACTIVE_MAX, "another is idle for it");
+    }
+
+    #[test]
+    fn a_client_that_does_not_ring_lately_is_idle_and_loses_nothing() {
+        let mut crowd = Crowd::new(10);
+        assert_eq!(crowd.watched(), 10);
+        let later = NOW + LATELY + std::time::Duration::from_nanos(1);
+        // It has rung, and no turn has looked since.
+        assert!(!crowd.submit(3, 1));
+        assert!(!crowd.memory.look_around(later));
+        assert_eq!((crowd.watched(), crowd.memory.active_clients()), (1, 1));
+        assert_eq!(crowd.offered(later), [3]);
+        // Without a call the others are found in turn.
+        assert!(crowd.submit(7, 1));
+        let looks = (0..).take_while(|_| !crowd.memory.look_around(later)).count();
+        assert!(looks <= 5, "{looks}");
+        assert_eq!(crowd.offered(later), [7]);
+    }
+
+    #[test]
+    fn a_slot_that_rings_early_is_offered_after_the_reply_though_its_client_is_idle() {
+        let mut crowd = Crowd::new(2);
+        crowd.submit(0, 1);
+        assert_eq!(crowd.offered(NOW), [0]);
+        let slot = SlotRef { client: ClientId(0), slot: SlotNo(0) };
+        assert!(crowd.memory.take(slot, &mut Vec::new()).is_some());
+        crowd.submit(0, 2);
+        assert!(crowd.offered(NOW).is_empty());
+        let later = NOW + 2 * LATELY;
+        crowd.memory.look_around(later);
+        assert_eq!(crowd.watched(), 0);
+        crowd.memory.reply(slot, 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
+        assert_eq!(crowd.offered(later), [0]);
+    }
+
+    #[test]
+    fn clients_whose_requests_are_not_queued_yet_stay_active_and_become_fewer() {
+        let mut crowd = Crowd::new(200);
+        let must_ring: Vec<u32> = (0..200).filter(|&client| crowd.submit(client, 1)).collect();
+        assert_eq!(must_ring.len(), 200 - ACTIVE_MAX);
+        crowd.memory.call(Rings::ALL);
+        let looks = (0..).take_while(|_| crowd.memory.look_around(NOW)).count();
+        assert!(looks <= 6, "{looks}");
+        let mut offered = crowd.offered(NOW);
+        offered.sort_unstable();
+        assert_eq!(offered, (0..200).collect::<Vec<_>>());
+        assert!(crowd.memory.active_clients() > ACTIVE_MAX);
+        crowd.memory.look_around(NOW + 2 * LATELY);
+        assert_eq!((crowd.watched(), crowd.memory.active_clients()), (0, 0));
     }
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
 use warren_base::{ClientId, Errno};
 use warren_proto::Wire;
+use warren_proto::slot::{LaneSize, Shape};
 use warren_shm::Segment;
 
 use super::control;
@@ -35,11 +36,18 @@ pub struct ConnectOptions {
     pub front: bool,
     /// Requests in flight at a time, `1..=SLOTS_MAX`.
     pub slots: u16,
+    /// How much data a request can carry, and how many leases the client can hold.
+    pub lanes: LaneSize,
+}
+
+impl ConnectOptions {
+    /// For a program that makes small calls, in a few threads at a time.
+    pub const SMALL: Self = Self { front: false, slots: 4, lanes: LaneSize::Small };
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { front: false, slots: SLOTS_MAX as u16 }
+        Self { front: false, slots: SLOTS_MAX as u16, lanes: LaneSize::Large }
     }
 }
 
@@ -48,7 +56,7 @@ impl Default for ConnectOptions {
 pub(super) struct Terms {
     pub pool: OsBytes,
     pub client: ClientId,
-    pub slots: u16,
+    pub shape: Shape,
     pub cells: u16,
     pub shards: u16,
 }
@@ -86,6 +94,7 @@ impl Admission {
             version: CONTROL_VERSION,
             front: options.front,
             slots: options.slots,
+            payload: options.lanes.payload() as u32,
             mounted: mounted.as_os_str().as_bytes().into(),
         };
         let (socket, is_roots, reply, segments) =
@@ -95,12 +104,12 @@ impl Admission {
                 let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
                 Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
             })?;
-        let ControlReply::Welcome { client, slots, cells, shards } = reply else {
+        let ControlReply::Welcome { client, shape, cells, shards } = reply else {
             return Err(malformed());
         };
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
         let pool = pool.as_os_str().as_bytes().into();
-        let terms = Terms { pool, client, slots, cells, shards };
+        let terms = Terms { pool, client, shape, cells, shards };
         Self { terms, socket, flights, segments, is_roots }.checked()
     }
 
@@ -155,9 +164,8 @@ impl Admission {
     }
 
     fn checked(self) -> Result<Self, FleetError> {
-        let (slots, cells) = (usize::from(self.terms.slots), usize::from(self.terms.cells));
-        let in_range = (1..=SLOTS_MAX).contains(&slots) && (1..=CELLS_MAX).contains(&cells);
-        if !in_range || self.segments.len() != welcome_descriptors(cells) {
+        let cells = usize::from(self.terms.cells);
+        if !(1..=CELLS_MAX).contains(&cells) || self.segments.len() != welcome_descriptors(cells) {
             return Err(malformed());
         }
         Ok(self)

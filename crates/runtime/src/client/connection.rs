@@ -41,6 +41,14 @@ impl Connection {
         Some(Slot::new(Arc::clone(&self.shared), number))
     }
 
+    /// A free slot; waits for one if all are taken, because threads beyond the slots share them.
+    /// `None` if none was given back in time. A signal handler that interrupts a thread with the
+    /// only slot would wait for itself, so it must take [`Self::slot`].
+    pub fn await_slot(&self, timeout: Duration) -> Option<Slot> {
+        let number = self.shared.await_slot(timeout)?;
+        Some(Slot::new(Arc::clone(&self.shared), number))
+    }
+
     /// The current value of a cell's lease word.
     pub fn load_word(&self, cell: CellId, word: u32) -> u64 {
         self.shared.load_word(cell, word)
@@ -83,7 +91,12 @@ impl Connection {
     }
 
     pub fn slots(&self) -> u16 {
-        self.shared.requests.slots() as u16
+        self.shared.requests.shape().slots() as u16
+    }
+
+    /// Bytes of file data of one request, each way.
+    pub fn payload_max(&self) -> usize {
+        self.shared.requests.shape().payload()
     }
 
     /// Whether the fleet still exists: `false` once it has closed the socket.

@@ -2,12 +2,12 @@
 //! slots are taken.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::futex;
 use rustix::time::Timespec;
 use warren_base::limits::LEASE_WORDS;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
@@ -27,6 +27,14 @@ pub(super) struct CellSegments {
     pub bell: WakeFd,
 }
 
+impl CellSegments {
+    /// After a ring of the doorbell: wakes the cell if it sleeps, and rings its bell if it does not
+    /// look at this client's doorbell. Returns whether it slept.
+    pub(super) fn wake(&self, client: ClientId) -> bool {
+        self.bell.call_if_unseen(client, &self.vitals, &self.replies)
+    }
+}
+
 /// The state that all threads of a client share.
 pub(super) struct Segments {
     pub client: ClientId,
@@ -36,8 +44,13 @@ pub(super) struct Segments {
     map: ShardMapReader,
     /// The last call of every slot, an [`InFlight`] each. A successor of this process reads it.
     flights: WriteMap,
-    /// Free slots, as bits.
-    free: Mutex<u64>,
+    /// Free slots, as bits. Taken without a lock: a signal handler may interrupt a thread anywhere
+    /// in here and take a slot itself.
+    free: AtomicU64,
+    /// Counts the slots that were given back: threads that wait for one sleep on it.
+    given_back: AtomicU32,
+    /// Threads that wait for a slot.
+    waiting: AtomicU32,
     socket: OwnedFd,
     dead: AtomicBool,
 }
@@ -68,15 +81,15 @@ impl InFlight {
 impl Segments {
     pub(super) fn open(admission: Admission) -> Result<Self, FleetError> {
         let Admission { terms, socket, flights, segments, .. } = admission;
-        let (slots, cells) = (usize::from(terms.slots), usize::from(terms.cells));
+        let (shape, cells) = (terms.shape, usize::from(terms.cells));
         let mut fds = segments.into_iter();
         let mut next = || fds.next().ok_or(FleetError::Refused(Errno::EPROTO));
-        let requests = ClientWriter::new(map_writable(next()?.as_fd())?, slots)?;
+        let requests = ClientWriter::new(map_writable(next()?.as_fd())?, shape)?;
         let map = ShardMapReader::new(map_read_only(next()?.as_fd())?)?;
         let mut of_cells = Vec::with_capacity(cells);
         for _ in 0..cells {
             of_cells.push(CellSegments {
-                replies: ReplyReader::new(map_read_only(next()?.as_fd())?, slots)?,
+                replies: ReplyReader::new(map_read_only(next()?.as_fd())?, shape)?,
                 vitals: VitalsReader::new(map_read_only(next()?.as_fd())?)?,
                 bell: WakeFd::from_fd(next()?),
             });
@@ -92,7 +105,9 @@ impl Segments {
             cells: of_cells,
             map,
             flights,
-            free: Mutex::new(u64::MAX >> (u64::BITS as usize - slots)),
+            free: AtomicU64::new(u64::MAX >> (u64::BITS as usize - shape.slots())),
+            given_back: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             socket,
             dead: AtomicBool::new(false),
         })
@@ -100,15 +115,51 @@ impl Segments {
 
     /// Takes the wanted slot, or the lowest free one.
     pub(super) fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
-        let bit = 1_u64.checked_shl(number).filter(|bit| *free & bit != 0)?;
-        *free &= !bit;
-        Some(SlotNo(number as u16))
+        let mut free = self.free.load(Relaxed);
+        loop {
+            let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
+            let bit = 1_u64.checked_shl(number).filter(|bit| free & bit != 0)?;
+            match self.free.compare_exchange_weak(free, free & !bit, Acquire, Relaxed) {
+                Ok(_) => return Some(SlotNo(number as u16)),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Takes the lowest free slot, and waits for one if there is none. `None` after `timeout`.
+    ///
+    /// Either this thread sees the slot that another gives back, or that thread sees this one
+    /// waiting: each stores before it loads, with full fences in between.
+    pub(super) fn await_slot(&self, timeout: Duration) -> Option<SlotNo> {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(slot) = self.take_slot(None) {
+                return Some(slot);
+            }
+            self.waiting.fetch_add(1, SeqCst);
+            let seen = self.given_back.load(SeqCst);
+            let taken = self.take_slot(None);
+            let left = until.saturating_duration_since(Instant::now());
+            if taken.is_none() && !left.is_zero() {
+                // Also ends when a slot has been given back since `seen`, and by signals.
+                let limit = Timespec::try_from(left).ok();
+                let _ended =
+                    futex::wait(&self.given_back, futex::Flags::PRIVATE, seen, limit.as_ref());
+            }
+            self.waiting.fetch_sub(1, SeqCst);
+            if taken.is_some() || left.is_zero() {
+                return taken;
+            }
+        }
     }
 
     pub(super) fn give_back(&self, slot: SlotNo) {
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) |= 1 << slot.0;
+        self.free.fetch_or(1 << slot.0, SeqCst);
+        self.given_back.fetch_add(1, SeqCst);
+        if self.waiting.load(SeqCst) != 0 {
+            // Only a bad address can fail, and this one is valid.
+            let _woken = futex::wake(&self.given_back, futex::Flags::PRIVATE, 1);
+        }
     }
 
     pub(super) fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
@@ -131,7 +182,7 @@ impl Segments {
 
     fn flight(&self, slot: SlotNo) -> Option<usize> {
         let slot = usize::from(slot.0);
-        (slot < self.requests.slots()).then_some(slot * size_of::<u64>())
+        (slot < self.requests.shape().slots()).then_some(slot * size_of::<u64>())
     }
 
     /// The shard map if it is newer than `than` and can be read now. While a map is being written

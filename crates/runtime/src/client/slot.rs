@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
 use warren_proto::{
     Answer, Attr, Capabilities, Capability, ChangedDirs, Lease, Reply, Request, RequestHeader,
@@ -185,7 +184,7 @@ impl Slot {
         request: &Request,
         payload_len: usize,
     ) -> Answer {
-        assert!(payload_len <= PAYLOAD_MAX);
+        assert!(payload_len <= self.payload_max(), "the lane has {} bytes", self.payload_max());
         if usize::from(cell.0) >= self.shared.cells.len() {
             return Err(Errno::ENXIO);
         }
@@ -233,7 +232,7 @@ impl Slot {
         let of_cell = &self.shared.cells[usize::from(submitted.cell.0)];
         // The predecessor may have been killed before it rang.
         self.shared.requests.ring(submitted.cell, self.number);
-        let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
+        let slept = of_cell.wake(self.shared.client);
         let waited = self.wait(submitted.cell, submitted.seq, slept);
         let answer = waited.and_then(|_| self.take(submitted));
         self.shared.set_flight(self.number, submitted, false);
@@ -245,7 +244,7 @@ impl Slot {
         let of_cell = &shared.cells[usize::from(cell.0)];
         shared.requests.submit(cell, self.number, header, &self.body);
         shared.requests.ring(cell, self.number);
-        let slept = of_cell.bell.wake_if_parked(&of_cell.vitals);
+        let slept = of_cell.wake(shared.client);
         let answered_in_spin = self.wait(cell, header.seq, slept)?;
         if !slept {
             self.adapt(answered_in_spin);
@@ -292,7 +291,7 @@ impl Slot {
             if self.inherited && pause < LOOK_AT_FLEET_MAX {
                 shared.requests.ring(cell, self.number);
                 let of_cell = &shared.cells[usize::from(cell.0)];
-                of_cell.bell.wake_if_parked(&of_cell.vitals);
+                of_cell.wake(shared.client);
             }
             pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
         }
@@ -340,13 +339,18 @@ impl Slot {
         }
     }
 
-    /// The lane for the data of the next request: `PAYLOAD_MAX` bytes.
+    /// Bytes of file data of one request, each way.
+    pub fn payload_max(&self) -> usize {
+        self.shared.requests.shape().payload()
+    }
+
+    /// The lane for the data of the next request: [`Self::payload_max`] bytes.
     pub fn payload_out(&mut self) -> &mut [u8] {
         let raw = self.shared.requests.payload_raw(self.number);
         // SAFETY: the lane lies in a mapping that lives as long as `self.shared`. This process is
         // its only writer, this slot its only user in the process, and `&mut self` its only borrow.
         // Cells read it only by copying, and only during a call.
-        unsafe { std::slice::from_raw_parts_mut(raw, PAYLOAD_MAX) }
+        unsafe { std::slice::from_raw_parts_mut(raw, self.payload_max()) }
     }
 
     /// The data of the last reply.

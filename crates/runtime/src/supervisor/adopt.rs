@@ -24,6 +24,7 @@ use tracing::warn;
 use warren_base::{CellId, ClientId, Epoch};
 use warren_log::LIFE;
 use warren_proto::Wire;
+use warren_proto::slot::Shape;
 use warren_shm::ShardMap;
 use warren_supervisor::{
     CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Event, Predecessor,
@@ -118,7 +119,7 @@ pub(super) fn take_over(
     let listener = kept.take_one(Kept::Listener)?;
     let (path, reserve) = (path_of(&notes.socket), Reserve::of(processes.len()));
     let clients = handover.plan.clients;
-    let connections = Connections::adopt(listener, path, clients, notes.next_connection, reserve);
+    let connections = Connections::adopt(listener, path, clients, notes.next_connection, reserve)?;
     connections.listen()?;
     let tokens: BTreeSet<u32> = processes.iter().map(|process| process.token).collect();
     let children = handover.children.iter().map(|&(token, _)| token);
@@ -127,7 +128,7 @@ pub(super) fn take_over(
     let mut next = SupervisorLoop::new(Parts {
         capabilities: notes.capabilities.clone(),
         predecessors: handover.predecessors,
-        keeper: KeeperLink::new(keeper, next_token),
+        keeper: KeeperLink::new(keeper, next_token, handover.in_tables),
         pool,
         memory,
         mailboxes,
@@ -210,13 +211,13 @@ fn processes(
 }
 
 impl SupervisorLoop<'_> {
-    /// The notes that the next supervisor needs if this one dies now.
-    pub(super) fn notes(&self, effects: &[Effect]) -> Notes {
+    /// The notes that the next supervisor needs if this one dies now, with the core's record.
+    pub(super) fn notes(&self, core: Box<[u8]>, effects: &[Effect]) -> Notes {
         let clients = self.clients.connections();
         let clients =
             clients.map(|(client, connection)| ClientNotes { client, connection: connection.0 });
         Notes {
-            core: self.core.record().into(),
+            core,
             effects: effects.iter().filter(|effect| effect.is_repeatable()).cloned().collect(),
             next_token: self.keeper.next_token(),
             cells: self.cells.as_slice().iter().map(cell_notes).collect(),
@@ -250,24 +251,27 @@ impl SupervisorLoop<'_> {
             let socket = fds.next().ok_or_else(incomplete)?;
             let client = known.get(&number).or(newcomers.get(&number)).copied();
             let Some(status) = client.and_then(|client| clients.get(&client)) else {
-                self.keeper.forget(name)?;
+                self.keeper.forget_client(number)?;
                 continue;
             };
-            let client = status.client;
-            let memory = ClientMemory::adopt(connection, status.slots, fds)?;
+            let (client, shape) = (status.client, status.shape);
             if !self.connections.adopt_connection(connection, socket, Some(client)) {
                 self.pending.push_back(Event::Hangup { client });
             }
             if newcomers.contains_key(&number) {
-                let welcome = self.pending_welcome(&memory)?;
+                let (welcome, memory) = self.pending_welcome(connection, shape)?;
                 self.clients.apply(welcome, memory);
                 continue;
             }
             let admits = Effect::AdmitClient { client };
             let is_pending =
                 status.state == ClientState::Admitting || notes.effects.contains(&admits);
-            let welcome = is_pending.then(|| self.pending_welcome(&memory)).transpose()?;
-            self.clients.adopt(client, memory, welcome);
+            if is_pending {
+                let (welcome, memory) = self.pending_welcome(connection, shape)?;
+                self.clients.adopt(client, memory, Some(welcome));
+            } else {
+                self.clients.adopt(client, ClientMemory::held(connection), None);
+            }
         }
         for (name, fds) in std::mem::take(&mut kept.0) {
             if let (Kept::Stopping(number), Some(socket)) = (name, fds.into_iter().next()) {
@@ -277,9 +281,18 @@ impl SupervisorLoop<'_> {
         Ok(())
     }
 
-    fn pending_welcome(&self, memory: &ClientMemory) -> Result<PendingWelcome, FleetError> {
-        let (connection, slots) = (memory.connection, memory.slots);
-        Ok(PendingWelcome { connection, slots, fds: self.memory.welcome(memory)? })
+    /// The welcome of a client that has not received one, and its memory, of which the keeper has
+    /// the segments.
+    fn pending_welcome(
+        &mut self,
+        connection: ConnectionNo,
+        shape: Shape,
+    ) -> Result<(PendingWelcome, ClientMemory), FleetError> {
+        let segments = (0..=self.plan.cells).collect();
+        let kept = self.keeper.borrow(connection.0, segments)?;
+        let memory = ClientMemory::adopt(connection, kept)?;
+        let fds = self.memory.welcome(&memory)?;
+        Ok((PendingWelcome { connection, shape, fds }, memory))
     }
 
     /// Carries out the dead supervisor's noted effects, and those of the core.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use warren_base::ClientId;
+use warren_proto::slot::Shape;
 use warren_supervisor::ConnectionNo;
 
 use super::memory::ClientMemory;
@@ -17,7 +18,7 @@ use super::memory::ClientMemory;
 /// receives the application, so that a shortage of them refuses the client.
 pub(super) struct PendingWelcome {
     pub connection: ConnectionNo,
-    pub slots: u16,
+    pub shape: Shape,
     /// The descriptors with its `Welcome`.
     pub fds: Vec<OwnedFd>,
 }
@@ -58,6 +59,13 @@ impl Clients {
     ) {
         self.memory.insert(client, memory);
         self.welcomes.extend(welcome.map(|welcome| (client, welcome)));
+    }
+
+    /// The client is admitted, so the keeper alone holds its segments from now on.
+    pub(super) fn close_segments(&mut self, client: ClientId) {
+        if let Some(memory) = self.memory.get_mut(&client) {
+            memory.close();
+        }
     }
 
     /// The client's welcome, once all cells know the client.

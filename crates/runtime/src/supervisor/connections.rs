@@ -5,8 +5,9 @@
 //! connection that sends anything else is closed. Connections are accepted at a [`pace`].
 
 mod pace;
+mod ready;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,8 +19,8 @@ use rustix::net::{
 };
 use tracing::{info, warn};
 use warren_base::Instant;
-use warren_base::limits::SLOTS_MAX;
 use warren_base::{ClientId, Errno};
+use warren_proto::slot::Shape;
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
@@ -32,6 +33,7 @@ use crate::message::{CONTROL_VERSION, ControlReply, ControlRequest, MOUNTED_MAX,
 use crate::reserve::Reserve;
 use crate::socket_path::{self, PoolId};
 use pace::Pace;
+use ready::Ready;
 
 /// Connections at a time, clients included. Connections over the limit are closed.
 const CONNECTIONS_MAX: usize = 4096;
@@ -94,9 +96,12 @@ pub(super) struct Connections {
     clients: Clients,
     next: u64,
     accepted: BTreeMap<ConnectionNo, Accepted>,
+    ready: Ready,
     /// The users of clients whose connections are closed and that some cell still knows. These
     /// clients still count for their users.
     leaving: BTreeMap<ClientId, u32>,
+    /// Clients that may not have read their welcomes.
+    unread: BTreeSet<ConnectionNo>,
     reserve: Reserve,
     /// The last connection could not be accepted for want of descriptors or memory.
     is_short: bool,
@@ -128,7 +133,7 @@ impl Connections {
         // them.
         let _ = identity::refuse_descriptors(&listener);
         clients.guard(&path).map_err(system(doing))?;
-        Ok(Self::adopt(listener, path, clients, 0, reserve))
+        Self::adopt(listener, path, clients, 0, reserve)
     }
 
     /// Takes over the socket of an earlier supervisor. Connections that the keeper did not hold are
@@ -139,11 +144,25 @@ impl Connections {
         clients: Clients,
         next: u64,
         reserve: Reserve,
-    ) -> Self {
+    ) -> Result<Self, FleetError> {
+        let ready = Ready::new()?;
         let (accepted, leaving) = (BTreeMap::new(), BTreeMap::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (is_short, pace) = (false, Pace::new(cores));
-        Self { listener, path, clients, next, accepted, leaving, reserve, is_short, pace }
+        let unread = BTreeSet::new();
+        Ok(Self {
+            listener,
+            path,
+            clients,
+            next,
+            accepted,
+            ready,
+            leaving,
+            unread,
+            reserve,
+            is_short,
+            pace,
+        })
     }
 
     /// A copy for the next supervisor.
@@ -175,9 +194,25 @@ impl Connections {
         let Ok(identity) = identity::of_peer(&socket) else { return false };
         let state = client.map_or(State::Stopping, State::Client);
         let link = Outbox::new(Link::new(socket, Trust::Stranger));
-        self.accepted.insert(number, Accepted { link, identity, state });
         self.next = self.next.max(number.0 + 1);
-        true
+        // The dead supervisor may have sent it.
+        self.unread.extend(client.map(|_| number));
+        self.insert(number, Accepted { link, identity, state })
+    }
+
+    /// False if the connection cannot be watched. Then it is closed.
+    fn insert(&mut self, number: ConnectionNo, connection: Accepted) -> bool {
+        let is_watched = self.ready.add(number, &connection.link);
+        if is_watched {
+            self.accepted.insert(number, connection);
+        }
+        is_watched
+    }
+
+    fn remove(&mut self, number: ConnectionNo) {
+        if let Some(connection) = self.accepted.remove(&number) {
+            self.ready.remove(number, &connection.link);
+        }
     }
 
     /// Connections that wait for the end of the fleet.
@@ -196,9 +231,26 @@ impl Connections {
         self.listener.as_fd()
     }
 
-    /// Every connection.
-    pub(super) fn connections(&self) -> impl Iterator<Item = (ConnectionNo, &Outbox)> {
-        self.accepted.iter().map(|(&number, connection)| (number, &connection.link))
+    /// Readable when a connection is ready.
+    pub(super) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.ready.poll_fd()
+    }
+
+    /// Some of the connections that are ready, and those that wait for descriptors or memory, which
+    /// a poll does not show.
+    pub(super) fn take_ready(&self) -> Vec<ConnectionNo> {
+        let mut ready = self.ready.take();
+        ready.extend(self.short_links());
+        ready
+    }
+
+    /// Connections whose replies wait for descriptors or memory.
+    pub(super) fn short_links(&self) -> impl Iterator<Item = ConnectionNo> {
+        let links = self.ready.backed_up().map(|number| (number, self.accepted.get(&number)));
+        let short = |(_, connection): &(ConnectionNo, Option<&Accepted>)| {
+            connection.is_some_and(|connection| connection.link.is_short())
+        };
+        links.filter(short).map(|(number, _)| number)
     }
 
     /// Whether polling the listener is useless. Then [`Self::accept`] is tried from time to time
@@ -247,7 +299,7 @@ impl Connections {
             }
             let link = Outbox::new(Link::new(socket, Trust::Stranger));
             let connection = Accepted { link, identity, state: State::New };
-            self.accepted.insert(ConnectionNo(self.next), connection);
+            self.insert(ConnectionNo(self.next), connection);
             self.next += 1;
         }
     }
@@ -266,6 +318,7 @@ impl Connections {
     pub(super) fn receive(&mut self, number: ConnectionNo) -> Option<ConnectionEvent> {
         let connection = self.accepted.get_mut(&number)?;
         let flushed = connection.link.flush();
+        self.ready.update(number, &connection.link);
         let received = connection.link.link.receive(Wait::No);
         let request = match (flushed, received) {
             (Ok(()), Ok(Received::Nothing)) => return None,
@@ -292,7 +345,7 @@ impl Connections {
             (_, State::Client(_)) => self.close(number),
             // The supervisor's answer, which comes later, is dropped.
             _ => {
-                self.accepted.remove(&number);
+                self.remove(number);
                 None
             }
         }
@@ -303,7 +356,7 @@ impl Connections {
         let connection = self.accepted.get(&number)?;
         let State::Client(client) = connection.state else { return None };
         self.leaving.insert(client, connection.identity.uid);
-        self.accepted.remove(&number);
+        self.remove(number);
         Some(ConnectionEvent::Hangup(client))
     }
 
@@ -332,14 +385,15 @@ impl Connections {
                 info!(uid, pid, by, force, discard, "the fleet is to stop");
                 Some(ConnectionEvent::Stop { force, discard })
             }
-            ControlRequest::Enter { front, slots, mounted, .. } if privileged || !front => {
-                let is_legal = (1..=SLOTS_MAX).contains(&usize::from(slots))
-                    && mounted.len() <= if front { MOUNTED_MAX } else { 0 };
-                if !is_legal {
+            ControlRequest::Enter { front, slots, payload, mounted, .. }
+                if privileged || !front =>
+            {
+                let is_path = mounted.len() <= if front { MOUNTED_MAX } else { 0 };
+                let Some(shape) = Shape::of(slots, payload).filter(|_| is_path) else {
                     return self.refuse(number, Errno::EINVAL);
-                }
+                };
                 connection.state = State::Applying;
-                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, slots, mounted)))
+                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, shape, mounted)))
             }
             _ => self.refuse(number, Errno::EPERM),
         }
@@ -376,7 +430,31 @@ impl Connections {
         if let Some(connection) = self.accepted.get_mut(&number) {
             // A broken connection is readable, and `receive` removes it.
             let _ = connection.link.send(reply.to_bytes(), fds);
+            self.ready.update(number, &connection.link);
         }
+    }
+
+    /// Sends a client its welcome, with descriptors that are in flight until the client reads it.
+    pub(super) fn welcome(
+        &mut self,
+        number: ConnectionNo,
+        reply: &ControlReply,
+        fds: Vec<OwnedFd>,
+    ) {
+        self.send(number, reply, fds);
+        self.unread.insert(number);
+    }
+
+    /// Clients that have not read their welcomes.
+    pub(super) fn unread(&mut self) -> usize {
+        let accepted = &self.accepted;
+        self.unread.retain(|number| {
+            let link = accepted.get(number).map(|connection| &connection.link);
+            link.is_some_and(|link| {
+                link.is_backed_up() || !identity::has_read_all(link.link.as_fd())
+            })
+        });
+        self.unread.len()
     }
 
     /// Makes the applicant's connection that of a client, which is expelled when it closes. False
@@ -387,10 +465,14 @@ impl Connections {
         true
     }
 
-    /// Forgets a client that no cell knows any more.
-    pub(super) fn forget(&mut self, client: ClientId) {
+    /// Forgets a client that no cell knows any more, with its connection.
+    pub(super) fn forget(&mut self, client: ClientId, number: Option<ConnectionNo>) {
         self.leaving.remove(&client);
-        self.accepted.retain(|_, connection| connection.state != State::Client(client));
+        if let Some(number) = number
+            && self.accepted.get(&number).is_some_and(|it| it.state == State::Client(client))
+        {
+            self.remove(number);
+        }
     }
 
     /// Removes the socket, so that no client finds the fleet. The pool must still be locked: later
@@ -418,7 +500,7 @@ fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == socket_path::uid()
 }
 
-fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> Applicant {
+fn applicant(identity: &Identity, front: bool, shape: Shape, mounted: OsBytes) -> Applicant {
     let credentials = Credentials {
         uid: identity.uid,
         gid: identity.gid,
@@ -426,7 +508,7 @@ fn applicant(identity: &Identity, front: bool, slots: u16, mounted: OsBytes) -> 
         checked_by_kernel: front,
     };
     let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
-    Applicant { credentials, pid, front, privileged, slots, mounted }
+    Applicant { credentials, pid, front, privileged, shape, mounted }
 }
 
 #[cfg(test)]

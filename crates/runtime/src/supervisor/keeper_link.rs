@@ -1,6 +1,7 @@
 //! The supervisor's link to its keeper: requests for processes, descriptors that the keeper holds
 //! for the next supervisor, and the final message.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,10 @@ pub(super) struct KeeperLink<'a> {
     next_token: u32,
     /// The keeper has released all descriptors.
     is_released: bool,
+    /// Segments of clients take none of the keeper's descriptors.
+    in_tables: bool,
+    /// Messages that came before the answer to a request.
+    received: VecDeque<FromKeeper>,
 }
 
 /// If the keeper is gone this process dies with it.
@@ -27,8 +32,15 @@ pub(super) fn keeper_died() -> FleetError {
 }
 
 impl<'a> KeeperLink<'a> {
-    pub(super) fn new(outbox: &'a mut Outbox, next_token: u32) -> Self {
-        Self { outbox, next_token, is_released: false }
+    pub(super) fn new(outbox: &'a mut Outbox, next_token: u32, in_tables: bool) -> Self {
+        let received = VecDeque::new();
+        Self { outbox, next_token, is_released: false, in_tables, received }
+    }
+
+    /// Descriptors of the keeper that a client of so many cells takes: its connection, and its
+    /// segments unless they are in tables.
+    pub(super) fn descriptors_of_client(&self, cells: usize) -> usize {
+        if self.in_tables { 1 } else { 2 + cells }
     }
 
     pub(super) fn next_token(&self) -> u32 {
@@ -77,6 +89,13 @@ impl<'a> KeeperLink<'a> {
         self.send(&ToKeeper::Forget { name })
     }
 
+    /// Has the keeper close a client's connection and segments. The segments go first: a supervisor
+    /// that takes over in between finds the connection, and forgets both.
+    pub(super) fn forget_client(&mut self, connection: u64) -> Result<(), FleetError> {
+        self.forget(Kept::Segments(connection))?;
+        self.forget(Kept::Client(connection))
+    }
+
     fn send_with(&mut self, message: &ToKeeper, fds: Vec<Arc<OwnedFd>>) -> Result<(), FleetError> {
         self.outbox.send_shared(message.to_bytes(), fds).map_err(|_| keeper_died())
     }
@@ -96,8 +115,35 @@ impl<'a> KeeperLink<'a> {
         self.outbox.flush().map_err(|_| keeper_died())
     }
 
+    /// Copies of these of the client's segments, by their order in `Kept::Segments`. None if the
+    /// keeper cannot copy them now. Waits for the keeper, which never waits for this process.
+    pub(super) fn borrow(
+        &mut self,
+        connection: u64,
+        which: Vec<u16>,
+    ) -> Result<Vec<OwnedFd>, FleetError> {
+        self.send(&ToKeeper::Lend { connection, which })?;
+        self.settle()?;
+        loop {
+            let received = self.outbox.link.receive(Wait::Yes).map_err(|_| keeper_died())?;
+            let Received::Packet(packet) = received else { return Err(keeper_died()) };
+            match FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())? {
+                FromKeeper::Lent => return Ok(packet.fds),
+                other => self.received.push_back(other),
+            }
+        }
+    }
+
+    /// Whether a message was received and not handled yet: a poll does not show it.
+    pub(super) fn has_received(&self) -> bool {
+        !self.received.is_empty()
+    }
+
     /// The next message, if there is one. An error if the keeper is gone.
     pub(super) fn receive(&mut self) -> Result<Option<FromKeeper>, FleetError> {
+        if let Some(message) = self.received.pop_front() {
+            return Ok(Some(message));
+        }
         match self.outbox.link.receive(Wait::No).map_err(|_| keeper_died())? {
             Received::Packet(packet) => {
                 FromKeeper::from_bytes(&packet.bytes).map(Some).map_err(|_| keeper_died())
@@ -109,6 +155,9 @@ impl<'a> KeeperLink<'a> {
 
     /// Waits for a message.
     pub(super) fn await_message(&self, longest: Option<Duration>) -> Result<(), FleetError> {
+        if self.has_received() {
+            return Ok(());
+        }
         self.wait(PollFlags::IN, longest)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Epoch, Errno};
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_shm::{
     ClientWriter, Counter, PEER_SEGMENT_LEN, SHARD_MAP_LEN, Segment, ShardMap, ShardMapWriter,
     VITALS_LEN, VitalsReader, VitalsWriter, WakeFd, map_read_only, reopen_read_only,
@@ -38,10 +38,14 @@ pub(super) struct FleetMemory {
     pub cells: Vec<CellMemory>,
 }
 
-/// A client's segments, kept for as long as any cell, or a successor of one, may need them.
+/// A client's memory, for as long as any cell, or a successor of one, may need it.
 pub(super) struct ClientMemory {
     pub connection: ConnectionNo,
-    pub slots: u16,
+    /// `None` once the client is admitted: the keeper has them.
+    segments: Option<ClientSegments>,
+}
+
+struct ClientSegments {
     /// The client's own segment, writable.
     own: Arc<OwnedFd>,
     /// The same, read-only.
@@ -51,28 +55,48 @@ pub(super) struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// The descriptors with an `Order::Admit` to this cell.
-    pub(super) fn for_cell(&self, cell: CellId) -> Vec<Arc<OwnedFd>> {
-        vec![Arc::clone(&self.requests), Arc::clone(&self.replies[usize::from(cell.0)])]
+    /// The descriptors with an `Order::Admit` to this cell; `None` if they must be borrowed from
+    /// the keeper.
+    pub(super) fn for_cell(&self, cell: CellId) -> Option<Vec<Arc<OwnedFd>>> {
+        let ClientSegments { requests, replies, .. } = self.segments.as_ref()?;
+        Some(vec![Arc::clone(requests), Arc::clone(&replies[usize::from(cell.0)])])
     }
-}
 
-impl ClientMemory {
-    /// Copies for the keeper, after the connection.
+    /// The segments that [`Self::for_cell`] needs, by their order at the keeper.
+    pub(super) fn borrowed_for(cell: CellId) -> Vec<u16> {
+        vec![0, 1 + cell.0]
+    }
+
+    /// The descriptors with an `Order::Admit`, from those that were borrowed for it.
+    pub(super) fn of_borrowed(borrowed: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, FleetError> {
+        let [own, replies]: [OwnedFd; 2] = borrowed.try_into().map_err(|_| incomplete())?;
+        Ok(vec![reopen_read_only(own.as_fd())?, replies])
+    }
+
+    /// Copies of all segments for the keeper.
     pub(super) fn kept(&self) -> Vec<Arc<OwnedFd>> {
-        [&self.own].into_iter().chain(&self.replies).map(Arc::clone).collect()
+        let segments = self.segments.iter();
+        segments.flat_map(|it| [&it.own].into_iter().chain(&it.replies)).map(Arc::clone).collect()
     }
 
-    /// Takes over the memory that an earlier supervisor had kept.
-    pub(super) fn adopt(
-        connection: ConnectionNo,
-        slots: u16,
-        mut kept: impl Iterator<Item = OwnedFd>,
-    ) -> Result<Self, FleetError> {
+    /// Of an admitted client, whose segments the keeper has.
+    pub(super) fn held(connection: ConnectionNo) -> Self {
+        Self { connection, segments: None }
+    }
+
+    /// Closes the descriptors. The keeper has the segments.
+    pub(super) fn close(&mut self) {
+        self.segments = None;
+    }
+
+    /// Takes over the segments that an earlier supervisor had kept.
+    pub(super) fn adopt(connection: ConnectionNo, kept: Vec<OwnedFd>) -> Result<Self, FleetError> {
+        let mut kept = kept.into_iter();
         let own = kept.next().ok_or_else(incomplete)?;
         let requests = Arc::new(reopen_read_only(own.as_fd())?);
         let replies = kept.map(Arc::new).collect();
-        Ok(Self { connection, slots, own: Arc::new(own), requests, replies })
+        let segments = Some(ClientSegments { own: Arc::new(own), requests, replies });
+        Ok(Self { connection, segments })
     }
 }
 
@@ -220,28 +244,30 @@ impl FleetMemory {
     pub(super) fn new_client(
         &self,
         connection: ConnectionNo,
-        slots: u16,
+        shape: Shape,
     ) -> Result<NewClientMemory, FleetError> {
-        let len = usize::from(slots);
         let name = format!("warren-client-{}", connection.0);
-        let own = Segment::create(&name, client_segment_len(len))?;
+        let own = Segment::create(&name, shape.client_segment_len())?;
         // Cells may open it before the client does.
-        ClientWriter::new(own.map().clone(), len)?;
+        ClientWriter::new(own.map().clone(), shape)?;
         let replies = self.cells.iter().map(|_| {
-            let replies = Segment::create(&name, cell_segment_len(len))?;
+            let replies = Segment::create(&name, shape.cell_segment_len())?;
             Ok(Arc::new(replies.into_parts().0))
         });
         let replies = replies.collect::<Result<_, FleetError>>()?;
         let requests = Arc::new(own.read_only_fd()?);
         let own = Arc::new(own.into_parts().0);
-        let kept = ClientMemory { connection, slots, own, requests, replies };
+        let segments = Some(ClientSegments { own, requests, replies });
+        let kept = ClientMemory { connection, segments };
         Ok(NewClientMemory { client: self.welcome(&kept)?, kept })
     }
 
     /// The descriptors with a `Welcome`.
     pub(super) fn welcome(&self, client: &ClientMemory) -> Result<Vec<OwnedFd>, FleetError> {
-        let mut fds = vec![copy(&*client.own)?, self.map_segment.read_only_fd()?];
-        for (cell, replies) in self.cells.iter().zip(&client.replies) {
+        let ClientSegments { own, replies, .. } =
+            client.segments.as_ref().ok_or_else(incomplete)?;
+        let mut fds = vec![copy(&**own)?, self.map_segment.read_only_fd()?];
+        for (cell, replies) in self.cells.iter().zip(replies) {
             fds.push(reopen_read_only(replies.as_fd())?);
             fds.push(cell.vitals_segment.read_only_fd()?);
             fds.push(cell.bell.new_writer()?);
@@ -290,8 +316,8 @@ impl CellMemory {
 
 impl NewClientMemory {
     pub(super) fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
-        let ClientMemory { own, requests, replies, .. } = &self.kept;
-        let kept = [own, requests].into_iter().chain(replies);
+        let kept = self.kept.segments.iter();
+        let kept = kept.flat_map(|it| [&it.own, &it.requests].into_iter().chain(&it.replies));
         self.client.iter().chain(kept.map(|fd| &**fd))
     }
 }

@@ -41,8 +41,12 @@ const FRAMES_MIN: u64 = 1024;
 /// The most frames of a cell, which a frame number can hold with room to spare (a terabyte).
 const FRAMES_MAX: u64 = 1 << 28;
 
-pub(super) fn open(keeper: &mut Outbox, plan: FleetPlan) -> Result<SupervisorLoop<'_>, FleetError> {
-    let mut keeper = KeeperLink::new(keeper, 0);
+pub(super) fn open(
+    keeper: &mut Outbox,
+    plan: FleetPlan,
+    in_tables: bool,
+) -> Result<SupervisorLoop<'_>, FleetError> {
+    let mut keeper = KeeperLink::new(keeper, 0, in_tables);
     let path = path_of(&plan.pool);
     let (pool, mut ledger, mut copies) = OpenPool::open(&path)?;
     pool.reserve_used(&ledger)?;

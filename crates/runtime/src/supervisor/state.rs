@@ -37,6 +37,8 @@ pub(super) struct SupervisorLoop<'a> {
     pub logged: Logged,
     /// An empty vector, kept for the next event.
     pub effects: Vec<Effect>,
+    /// The core's record, if it was made since the last event.
+    pub recorded: Option<Box<[u8]>>,
     /// Events that effects have caused.
     pub pending: VecDeque<Event>,
     /// When the core must be called again.
@@ -79,6 +81,7 @@ impl<'a> SupervisorLoop<'a> {
             stop: StopAttempts::default(),
             logged: Logged::default(),
             effects: Vec::new(),
+            recorded: None,
             pending: VecDeque::new(),
             wake: None,
             ended: None,

@@ -22,6 +22,7 @@ use warren_runtime::{
 
 use super::MAKER;
 use super::cells::kill_cell;
+use super::crowd::{connect_raw, version_of};
 use super::ground::{Files, ROOT, Scratch, connect, flock, memfd_of, name_of, open_root};
 use super::lifecycle::{cpu_ticks, socket_of};
 
@@ -343,7 +344,7 @@ pub(crate) fn waiting_requests_delay_no_others() {
 
 /// Connects until no descriptors are left for clients.
 fn connect_until_refused(pool: &Path) -> Vec<Connection> {
-    let options = ConnectOptions { front: false, slots: 1 };
+    let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
     let mut clients = Vec::new();
     loop {
         match Connection::connect(pool, &options) {
@@ -369,10 +370,23 @@ pub(crate) fn unread_welcomes_leave_room_for_the_fleet() {
     let all = rustix::process::getrlimit(Resource::Nofile);
     let limit = Rlimit { current: Some(LIMIT), ..all };
     rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set the limit");
-    let clients = connect_until_refused(&scratch.pool);
-    let welcomes = clients.len() as u64 * WELCOME;
-    assert!((LIMIT / 2..LIMIT).contains(&welcomes), "{} clients", clients.len());
-    drop(clients);
+    // Welcomes that are read are not in flight.
+    let readers: Vec<_> = (0..LIMIT / WELCOME + 8).map(|_| connect(&scratch.pool)).collect();
+    let address = SocketAddrUnix::new(socket_of(&scratch.pool)).expect("address");
+    let version = version_of(&address);
+    let admitted = || control::status(&scratch.pool).expect("status").clients.len();
+    let mut silent = Vec::new();
+    for _ in 0..LIMIT / WELCOME + 8 {
+        let socket = connect_raw(&address);
+        let (slots, payload) = (1_u16.to_le_bytes(), (16_u32 << 10).to_le_bytes());
+        let enter = [&[0, 1], &version[..], &[0], &slots, &payload, &[0; 4]].concat();
+        rustix::io::write(&socket, &enter).expect("send");
+        silent.push(socket);
+        let _settled = admitted();
+    }
+    let welcomes = (admitted() - readers.len()) as u64 * WELCOME;
+    assert!((LIMIT / 2..LIMIT).contains(&welcomes), "{welcomes} descriptors in flight");
+    drop((readers, silent));
     fleet.stop().expect("stop");
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn bad_pools_are_named() {
 pub(crate) fn status_shows_cells_and_clients() {
     let scratch = Scratch::formatted("status");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
-    let front = ConnectOptions { front: true, slots: 3 };
+    let front = ConnectOptions { front: true, slots: 3, ..ConnectOptions::default() };
     let connection = Connection::connect(&scratch.pool, &front).expect("connect");
     assert_eq!(connection.slots(), 3);
     let mut slots: Vec<_> = std::iter::from_fn(|| connection.slot()).collect();

@@ -13,6 +13,7 @@ use warren_runtime::{ServeOptions, dispatch, serve};
 mod adoption;
 mod cells;
 mod clients;
+mod crowd;
 mod faults;
 mod files;
 mod ground;
@@ -83,6 +84,9 @@ const TESTS: &[(&str, fn())] = named![
     clients::unread_welcomes_leave_room_for_the_fleet,
     clients::silent_connections_leave_room_for_the_fleet,
     clients::forged_requests_are_refused,
+    crowd::a_thousand_small_clients_need_few_descriptors,
+    crowd::only_sizes_of_the_set_are_admitted,
+    crowd::threads_share_slots,
     lifecycle::an_idle_fleet_sleeps,
 ];
 

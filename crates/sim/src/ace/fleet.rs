@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use warren_base::{CellId, ClientId, Errno, Rng, ShardId, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_proto::control::Report;
+use warren_proto::slot::Shape;
 use warren_proto::{Answer, Answered, Credentials, Reply, Request, RequestHeader};
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent, Failure};
 
@@ -151,7 +152,7 @@ impl Surroundings for Fleet {
             pid: 1,
             front: false,
             privileged: true,
-            slots: 1,
+            shape: Shape::large(1),
             mounted: Box::default(),
         };
         notify_supervisor(self, SupervisorEvent::Connect { connection, applicant });

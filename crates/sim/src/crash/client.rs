@@ -5,6 +5,7 @@ use std::rc::Rc;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino, Instant, Rng, SlotNo};
 use warren_cell::{Backing, SlotRef};
+use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
     RenameFlags, Reply, Request, RequestHeader, SetAttr, XattrMode, XattrName,
@@ -133,7 +134,7 @@ impl World {
             pid: 1000 + at as u32,
             front: false,
             privileged: true,
-            slots: 1,
+            shape: Shape::large(1),
             mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);

@@ -52,7 +52,7 @@ impl ClientMemory {
     }
 
     pub(crate) fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
-        self.words.insert((cell, client, word), stamp);
+        self.words.insert((cell, client, place(client, word)), stamp);
     }
 
     /// The words for `client` to read.
@@ -98,6 +98,15 @@ impl ClientMemory {
     }
 }
 
+/// Places for lease words of every second client, so that several words share one: see
+/// `warren_proto::slot::LaneSize`.
+const FEW_WORDS: u32 = 4;
+
+/// The place of a lease word.
+const fn place(client: ClientId, word: u32) -> u32 {
+    if client.0.is_multiple_of(2) { word % FEW_WORDS } else { word }
+}
+
 /// The contents of a reply lane that was never written: they show answers without their data.
 const STALE: u8 = 0x5a;
 
@@ -108,6 +117,6 @@ pub(crate) struct WordsOf<'a> {
 
 impl Words for WordsOf<'_> {
     fn load(&self, cell: CellId, word: u32) -> u64 {
-        self.lanes.words.get(&(cell, self.client, word)).copied().unwrap_or(0)
+        self.lanes.words.get(&(cell, self.client, place(self.client, word))).copied().unwrap_or(0)
     }
 }

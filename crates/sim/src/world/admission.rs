@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use warren_base::{CellId, ClientId, ShardId};
 use warren_proto::Credentials;
+use warren_proto::slot::Shape;
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
 use super::clients::{At, Client, SlotState};
@@ -62,7 +63,7 @@ impl World {
             pid: 1000 + at as u32,
             front: client.front.is_some(),
             privileged: client.front.is_some() || client.credentials.uid == 0,
-            slots: (client.slots.len() + listeners) as u16,
+            shape: Shape::large(client.slots.len() + listeners),
             mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);

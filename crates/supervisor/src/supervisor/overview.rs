@@ -21,7 +21,7 @@ impl Supervisor {
                 pid: known.applicant.pid,
                 uid: known.applicant.credentials.uid,
                 front: known.applicant.front,
-                slots: known.applicant.slots,
+                shape: known.applicant.shape,
                 mounted: known.applicant.mounted.clone(),
                 state: known.state,
             })

@@ -8,6 +8,7 @@ use warren_disk::format::{FormatOptions, image};
 use warren_disk::{Owner, Superblock};
 use warren_proto::Credentials;
 use warren_proto::control::{ShardRoot, Written};
+use warren_proto::slot::{LaneSize, Shape};
 
 use super::*;
 use crate::IoId;
@@ -476,7 +477,8 @@ impl World {
 
     fn connect_as(&mut self, front: bool, number: u64) {
         let (credentials, privileged, mounted) = (Credentials::default(), true, Box::default());
-        let applicant = Applicant { credentials, pid: 9, front, privileged, slots: 4, mounted };
+        let applicant =
+            Applicant { credentials, pid: 9, front, privileged, shape: Shape::large(4), mounted };
         self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }
 
@@ -863,29 +865,27 @@ fn the_number_of_clients_is_limited() {
 
 #[test]
 fn one_user_leaves_others_places_and_memory() {
-    use crate::admission::{
-        ADMISSIONS_OF_FRONTS, ADMISSIONS_OF_PRIVILEGED, CLIENTS_OF_USER_MAX, SLOTS_OF_USER_MAX,
-    };
+    use crate::admission::{ADMISSIONS_OF_FRONTS, ADMISSIONS_OF_PRIVILEGED, CLIENTS_OF_USER_MAX};
     let mut world = World::serving(1, 1);
     let mut connections = 0..;
     let mut connect = |world: &mut World, uid: u32, privileged: bool| {
         let credentials = Credentials { uid, ..Credentials::default() };
-        let (pid, front, slots) = (9, false, SLOTS_MAX as u16);
+        let (pid, front, shape) = (9, false, Shape::large(SLOTS_MAX));
         let mut applicant =
-            Applicant { credentials, pid, front, privileged, slots, mounted: Box::default() };
-        let granted = world.supervisor.slots_for(&applicant);
-        applicant.slots = granted.unwrap_or(slots);
+            Applicant { credentials, pid, front, privileged, shape, mounted: Box::default() };
+        let granted = world.supervisor.shape_for(&applicant);
+        applicant.shape = granted.unwrap_or(shape);
         let connection = ConnectionNo(connections.next().expect("many"));
         world.apply(Event::Connect { connection, applicant });
         let refused = Effect::RefuseClient { connection, errno: Errno::ENFILE };
         assert_eq!(world.log.contains(&refused), granted.is_err());
-        granted.map(usize::from)
+        granted.map(Shape::slots)
     };
     // Two clients with all of their slots, then with one slot each, then none.
     let of_one: Vec<_> = (0..300).map_while(|_| connect(&mut world, 1000, false).ok()).collect();
     assert_eq!(of_one[..3], [SLOTS_MAX, SLOTS_MAX, 1]);
     assert_eq!(of_one.len(), CLIENTS_OF_USER_MAX);
-    assert_eq!(of_one.iter().sum::<usize>(), SLOTS_OF_USER_MAX + CLIENTS_OF_USER_MAX - 2);
+    assert_eq!(of_one.iter().sum::<usize>(), 2 * SLOTS_MAX + CLIENTS_OF_USER_MAX - 2);
     assert_eq!(connect(&mut world, 1001, false), Ok(SLOTS_MAX));
     // When one of its clients is gone, there is a place again, with one slot, because the remaining
     // clients still have more slots than the limit.
@@ -899,6 +899,20 @@ fn one_user_leaves_others_places_and_memory() {
     assert_eq!(admitted, crate::ADMISSIONS_MAX - reserved);
     let of_root = (0..).map_while(|_| connect(&mut world, 0, true).ok());
     assert_eq!(of_root.collect::<Vec<_>>(), vec![SLOTS_MAX; ADMISSIONS_OF_PRIVILEGED]);
+}
+
+#[test]
+fn small_lanes_leave_a_user_more_slots() {
+    use crate::admission::CLIENTS_OF_USER_MAX;
+    let mut world = World::serving(1, 1);
+    for number in 0..CLIENTS_OF_USER_MAX as u64 {
+        let credentials = Credentials { uid: 1000, ..Credentials::default() };
+        let shape = Shape::new(4, LaneSize::Small).expect("legal");
+        let (pid, front, privileged, mounted) = (9, false, false, Box::default());
+        let applicant = Applicant { credentials, pid, front, privileged, shape, mounted };
+        assert_eq!(world.supervisor.shape_for(&applicant), Ok(shape));
+        world.apply(Event::Connect { connection: ConnectionNo(number), applicant });
+    }
 }
 
 #[test]

@@ -17,11 +17,11 @@ use rustix::net::{
     sendmsg, socket_with,
 };
 use rustix::time::Timespec;
-use warren_base::limits::{BODY_MAX, SLOTS_MAX};
-use warren_base::{CellId, Ino, SlotNo};
+use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SLOTS_MAX};
+use warren_base::{CellId, ClientId, Ino, SlotNo};
 use warren_proto::slot::request::{GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, UID};
-use warren_proto::slot::{AREA, DOORBELLS, LINE, LINES, Posted, REQUEST_AREAS};
-use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
+use warren_proto::slot::{DOORBELLS, LINE, LINES, Posted, Shape};
+use warren_proto::{Answer, Capabilities, Capability, Reply, Request, Wire};
 use warren_shm::{
     ReplyReader, ShardMap, ShardMapReader, Store, VitalsReader, WakeFd, WriteMap, map_read_only,
     map_writable,
@@ -119,9 +119,12 @@ impl Connection {
                 version: u32::from_le_bytes(rest[..4].try_into()?),
                 errno: i32::from_le_bytes(rest[4..].try_into()?),
             }),
-            [INLINE_PACKET, WELCOME, .., s0, s1, c0, c1, _, _] => {
-                let [slots, cells] = [[*s0, *s1], [*c0, *c1]].map(u16::from_le_bytes);
-                Ok(Response::Welcome(Box::new(RawClient::open(self.0, slots, cells, fds)?)))
+            [INLINE_PACKET, WELCOME, rest @ ..] if rest.len() == 14 => {
+                let client = ClientId(u32::from_le_bytes(rest[..4].try_into()?));
+                let shape = Shape::from_bytes(&rest[4..10])?;
+                let cells = u16::from_le_bytes(rest[10..12].try_into()?);
+                let client = RawClient::open(self.0, (client, shape), cells, fds)?;
+                Ok(Response::Welcome(Box::new(client)))
             }
             _ => Ok(Response::Other),
         }
@@ -134,6 +137,7 @@ pub(super) fn admission_request(version: u32, front: bool, slots: u16) -> Vec<u8
     packet.extend(version.to_le_bytes());
     packet.push(u8::from(front));
     packet.extend(slots.to_le_bytes());
+    packet.extend((PAYLOAD_MAX as u32).to_le_bytes());
     // Without a mount.
     packet.extend(0_u32.to_le_bytes());
     packet
@@ -147,6 +151,7 @@ pub(super) fn stop_request(version: u32) -> Vec<u8> {
 /// A client's memory, to be written without restraint.
 pub(super) struct RawClient {
     socket: OwnedFd,
+    client: ClientId,
     pub cells: u16,
     map: ShardMap,
     /// As many as the fleet granted.
@@ -186,7 +191,12 @@ pub(super) struct Line {
 }
 
 impl RawClient {
-    fn open(socket: OwnedFd, slots: u16, cells: u16, fds: Vec<OwnedFd>) -> Result<Self> {
+    fn open(
+        socket: OwnedFd,
+        (client, shape): (ClientId, Shape),
+        cells: u16,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Self> {
         ensure!(fds.len() == 2 + 3 * usize::from(cells), "{} descriptors", fds.len());
         let mut fds = fds.into_iter();
         let mut next = || fds.next().context("a descriptor too few");
@@ -196,7 +206,7 @@ impl RawClient {
         for _ in 0..cells {
             let segment = next()?;
             ensure!(map_writable(segment.as_fd()).is_err(), "a cell's memory is writable");
-            replies.push(ReplyReader::new(map_read_only(segment.as_fd())?, slots.into())?);
+            replies.push(ReplyReader::new(map_read_only(segment.as_fd())?, shape)?);
             let segment = next()?;
             ensure!(map_writable(segment.as_fd()).is_err(), "a cell's vitals are writable");
             vitals.push(VitalsReader::new(map_read_only(segment.as_fd())?)?);
@@ -206,9 +216,10 @@ impl RawClient {
         let (reached, is_polite) = (RefCell::default(), Cell::new(false));
         Ok(Self {
             socket,
+            client,
             cells,
             map,
-            slots,
+            slots: shape.slots() as u16,
             memory,
             replies,
             bells,
@@ -225,7 +236,7 @@ impl RawClient {
     }
 
     pub(super) fn area(slot: SlotNo) -> usize {
-        REQUEST_AREAS + usize::from(slot.0) * AREA
+        Shape::large(1).request_area(slot)
     }
 
     /// Writes a request, legal or not, and rings the doorbell.
@@ -250,11 +261,12 @@ impl RawClient {
     /// polite.
     pub(super) fn ring(&self, cell: CellId, bits: u64) {
         self.memory.xor64(DOORBELLS + usize::from(cell.0) * LINE, bits, Release);
-        let (bell, vitals) = (&self.bells[usize::from(cell.0)], &self.vitals[usize::from(cell.0)]);
+        let at = usize::from(cell.0);
+        let (bell, vitals, replies) = (&self.bells[at], &self.vitals[at], &self.replies[at]);
         if self.is_polite.get() {
-            bell.wake_if_parked(vitals);
+            bell.call_if_unseen(self.client, vitals, replies);
         } else {
-            bell.wake();
+            bell.call(self.client);
         }
     }
 

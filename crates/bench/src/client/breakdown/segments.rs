@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use warren_base::{CellId, Epoch, SlotNo};
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_proto::{Capabilities, Capability, Reply, Request, RequestHeader};
 use warren_shm::{
     ClientReader, ClientWriter, ReplyHeader, ReplyReader, ReplyWriter, Segment, SegmentError,
@@ -33,17 +33,23 @@ impl Segments {
     }
 
     fn open() -> Result<Self, SegmentError> {
-        let out = Segment::create("warren-bench", client_segment_len(SLOTS))?;
-        let back = Segment::create("warren-bench", cell_segment_len(SLOTS))?;
+        let out = Segment::create("warren-bench", Shape::large(SLOTS).client_segment_len())?;
+        let back = Segment::create("warren-bench", Shape::large(SLOTS).cell_segment_len())?;
         let signs = Segment::create("warren-bench", VITALS_LEN)?;
-        let requests = ClientWriter::new(out.map().clone(), SLOTS)?;
-        let replies = ReplyWriter::new(back.map().clone(), SLOTS, CELL, Epoch(1))?;
+        let requests = ClientWriter::new(out.map().clone(), Shape::large(SLOTS))?;
+        let replies = ReplyWriter::new(back.map().clone(), Shape::large(SLOTS), CELL, Epoch(1))?;
         VitalsWriter::new(signs.map().clone(), CELL, Epoch(1))?;
         Ok(Self {
             requests,
-            seen: ClientReader::new(map_read_only(out.read_only_fd()?.as_fd())?, SLOTS)?,
+            seen: ClientReader::new(
+                map_read_only(out.read_only_fd()?.as_fd())?,
+                Shape::large(SLOTS),
+            )?,
             replies,
-            answers: ReplyReader::new(map_read_only(back.read_only_fd()?.as_fd())?, SLOTS)?,
+            answers: ReplyReader::new(
+                map_read_only(back.read_only_fd()?.as_fd())?,
+                Shape::large(SLOTS),
+            )?,
             vitals: VitalsReader::new(map_read_only(signs.read_only_fd()?.as_fd())?)?,
             bells_seen: 0,
             seq: 0,

@@ -21,7 +21,11 @@ struct Leases {
 impl Leases {
     fn new(epoch: u32) -> Self {
         let shard = ShardLeases::new(Epoch(epoch), 7);
-        Self { shard, clients: ClientLeases::new(Epoch(epoch), Planted::NONE) }
+        let mut clients = ClientLeases::new(Epoch(epoch), Planted::NONE);
+        for client in [A, B] {
+            clients.stamps.admit(client, LEASE_WORDS);
+        }
+        Self { shard, clients }
     }
 
     fn hold(&mut self, key: LeaseKey, client: ClientId) -> bool {
@@ -263,6 +267,21 @@ fn words_are_used_from_the_first_on_and_again() {
     assert_eq!(shard.grant(other(4), A, clients, &mut stores).word, 1);
     assert_eq!(shard.grant(other(5), A, clients, &mut stores).word, 3);
     assert_eq!(shard.grant(other(5), B, clients, &mut stores).word, 0, "each client has its own");
+}
+
+#[test]
+fn a_client_with_a_small_table_has_no_other_words() {
+    let (mut leases, mut stores) = (Leases::new(1), Stores::default());
+    let Leases { shard, clients } = &mut leases;
+    clients.stamps.admit(A, 2);
+    let words = [1, 2, 3].map(|n| shard.grant(other(n), A, clients, &mut stores).word);
+    assert_eq!(words, [0, 1, 0]);
+    stores.take();
+    shard.revoke(&other(1), clients, &mut stores);
+    assert_eq!(stores.take(), [], "the third has its word");
+    leases.forget_client(A);
+    leases.shard.grant(other(4), A, &mut leases.clients, &mut stores);
+    assert_eq!(stores.take(), [], "it is gone");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 use super::*;
-use warren_base::{ClientId, Epoch, Ino, Lsn, SlotNo};
+use crate::bell::Rings;
+use warren_base::{ClientId, Epoch, Ino, Instant, Lsn, SlotNo};
 use warren_cell::PeerBody;
 use warren_pool::PoolMessage;
-use warren_proto::slot::{cell_segment_len, client_segment_len};
+use warren_proto::slot::Shape;
 use warren_proto::{LockOwner, RequestHeader, Wire};
 use warren_shm::{ClientWriter, Frames, Segment};
 
@@ -28,15 +29,19 @@ impl Cell {
     fn new(users: &[Option<u32>]) -> Self {
         let mut memory = SharedMemory::new(Frames::create(1).expect("frames"), CELL, Epoch(1));
         let admit = |(client, user): (u32, &Option<u32>)| {
-            let requests =
-                Segment::create("warren-test", client_segment_len(SLOTS)).expect("segment");
-            let replies = Segment::create("warren-test", cell_segment_len(SLOTS)).expect("segment");
-            let writer = ClientWriter::new(requests.map().clone(), SLOTS).expect("writer");
+            let requests = Segment::create("warren-test", Shape::large(SLOTS).client_segment_len())
+                .expect("segment");
+            let replies = Segment::create("warren-test", Shape::large(SLOTS).cell_segment_len())
+                .expect("segment");
+            let writer =
+                ClientWriter::new(requests.map().clone(), Shape::large(SLOTS)).expect("writer");
             let fds = [
                 requests.read_only_fd().expect("fd"),
                 replies.fd().try_clone_to_owned().expect("fd"),
             ];
-            memory.admit(ClientId(client), (SLOTS as u16, *user), fds).expect("admit");
+            memory
+                .admit(Instant(0), ClientId(client), (Shape::large(SLOTS), *user), fds)
+                .expect("admit");
             writer
         };
         let clients = (0..).zip(users).map(admit).collect();
@@ -57,7 +62,9 @@ impl Cell {
 
     fn gather(&mut self) {
         let intake = &mut self.intake;
-        self.memory.offer(|sender, slot| intake.push_client(sender, slot));
+        self.memory.call(Rings::ALL);
+        while self.memory.look_around(Instant(0)) {}
+        self.memory.offer(Instant(0), |sender, slot| intake.push_client(sender, slot));
     }
 
     /// Takes the next client's request, which stays in progress.

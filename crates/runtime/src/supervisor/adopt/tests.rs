@@ -60,7 +60,8 @@ impl FakeKeeper {
         }
         let (kept, died) = (self.kept.len() as u32, Instant(0));
         let (children, stop, predecessors) = (Vec::new(), false, 1);
-        let handover = Handover { plan, children, stop, predecessors, died, kept };
+        let handover =
+            Handover { plan, children, stop, predecessors, died, kept, in_tables: false };
         (link, Outbox::new(theirs), handover)
     }
 }
@@ -131,11 +132,12 @@ fn clear_up(supervisor: &SupervisorLoop<'_>, path: &Path) {
 fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     let (path, plan) = plan("failed-start");
     let (mut keeper, mut link) = FakeKeeper::new();
-    let mut supervisor = start::open(&mut link, plan.clone()).expect("a pool");
+    let mut supervisor = start::open(&mut link, plan.clone(), false).expect("a pool");
     serve(&mut supervisor, &mut keeper);
     (supervisor.cells[CELL].alive, supervisor.cells[CELL].exited) = (false, true);
     let mut effects = Vec::new();
     let lost = Event::CellExited { cell: CELL, epoch: EPOCH, by_itself: false };
+    supervisor.recorded = None;
     supervisor.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
     assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
     supervisor.note(&effects).expect("a note");
@@ -156,7 +158,7 @@ fn a_cell_whose_reports_have_a_gap_is_ended() {
     for gap in [3, u64::MAX] {
         let (path, plan) = plan(&format!("gap-{gap}"));
         let (mut keeper, mut link) = FakeKeeper::new();
-        let mut supervisor = start::open(&mut link, plan).expect("a pool");
+        let mut supervisor = start::open(&mut link, plan, false).expect("a pool");
         let capability = serve(&mut supervisor, &mut keeper);
         let report = Report::WantCheckpoint { cell: CELL };
         for number in [0, 1] {

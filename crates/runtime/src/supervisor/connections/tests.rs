@@ -138,7 +138,10 @@ fn a_refused_connection_may_not_ask_again() {
     let mut place = Place::new("refused");
     let (mut link, number) = place.enter();
     let (version, mounted) = (CONTROL_VERSION + 1, Box::default());
-    ask(&link, &ControlRequest::Enter { version, front: false, slots: 1, mounted });
+    ask(
+        &link,
+        &ControlRequest::Enter { version, front: false, slots: 1, payload: 1 << 20, mounted },
+    );
     assert!(place.socket.receive(number).is_none());
     let Ok(Received::Packet(packet)) = link.receive(Wait::Yes) else { panic!("no answer") };
     let refused = ControlReply::Refused { version: CONTROL_VERSION, errno: Errno::EPROTO.raw() };
@@ -184,7 +187,7 @@ fn a_closed_connection_makes_no_room_before_its_client_is_forgotten() {
     }
     assert!(!place.socket.has_room_for(STRANGER));
     assert!(place.socket.has_room_for(STRANGER - 1), "other users have room");
-    place.socket.forget(clients[0]);
+    place.socket.forget(clients[0], None);
     assert!(place.socket.has_room_for(STRANGER));
     place.close();
 }
@@ -200,12 +203,14 @@ fn only_users_that_the_rule_admits_are_answered() {
             version: CONTROL_VERSION,
             front: true,
             slots: 1,
+            payload: 16 << 10,
             mounted: Box::default(),
         },
         ControlRequest::Enter {
             version: CONTROL_VERSION,
             front: false,
             slots: 1,
+            payload: 16 << 10,
             mounted: Box::default(),
         },
     ];

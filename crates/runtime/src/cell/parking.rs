@@ -1,0 +1,107 @@
+//! What a cell does without work: it spins a little, then sleeps. And its looks at the bell, which
+//! ends its sleep, and which clients ring whose doorbells it does not look at.
+//!
+//! ```text
+//! no work -> spin, looking at doorbells -> parked = 1, one more turn -> sleep -> parked = 0
+//! ```
+
+use std::time::Duration;
+
+use warren_base::Instant;
+
+use super::{CellLoop, NextLook, ORDERS_EVERY, spin};
+use crate::bell::Rings;
+use crate::error::FleetError;
+
+/// How often a busy loop reads its bell, if there are clients whose doorbells it does not look at.
+const BELL_EVERY: Duration = ORDERS_EVERY;
+
+/// The same after a ring, because further ones are likely.
+const BELL_SOON: Duration = Duration::from_micros(10);
+
+/// The longest sleep. If a faulty peer makes a cell lose a ring, the cell is late but never stuck.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Looks at clients' doorbells between two turns of a spinning cell. They are few, because only
+/// turns look for peers' messages and finished I/O, which must not wait longer.
+const LOOKS_A_SPIN: usize = 8;
+
+impl CellLoop {
+    /// Spins between two turns until a client rings or all looks at the doorbells are made, so that
+    /// a new request waits neither for the rest of an idle turn nor for the clock. The next turn
+    /// uses the time that was read before, at most some hundred ns ago.
+    pub(super) fn watch_doorbells(&self) {
+        let looks = LOOKS_A_SPIN / self.memory.active_clients().max(1);
+        for _ in 0..=looks {
+            std::hint::spin_loop();
+            if self.memory.is_rung() {
+                break;
+            }
+        }
+    }
+
+    /// Whether the loop has spun long enough and must sleep.
+    pub(super) fn is_spun(&self, spun: Duration) -> bool {
+        if spun < spin::SHORT {
+            return false;
+        }
+        let cells = 1 + self.peers.spinners() as usize;
+        spun >= self.spin.limit(cells + self.memory.active_clients())
+    }
+
+    /// Reads the bell, if there are clients that must ring it, and looks at doorbells of clients
+    /// that were not active lately. Returns whether any of them has rung.
+    pub(super) fn look_around(&mut self, now: Instant) -> bool {
+        let mut has_rung = false;
+        if self.memory.has_idle_clients() {
+            let rings = self.disk.drain_bell();
+            has_rung = !rings.is_empty();
+            self.memory.call(rings);
+        }
+        has_rung |= self.memory.look_around(now);
+        self.next_look.bell = now + if has_rung { BELL_SOON } else { BELL_EVERY };
+        has_rung
+    }
+
+    pub(super) fn park(&mut self, now: Instant) -> Result<(), FleetError> {
+        self.vitals.park();
+        self.vitals.set_spinners(0);
+        self.next_look = NextLook::AT_ONCE;
+        let clock = self.clocks.look();
+        let outcome = match self.turn(clock) {
+            Ok(false) => {
+                let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
+                self.sleep(limit.min(self.retry_after()))
+            }
+            outcome => outcome.map(drop),
+        };
+        self.vitals.set_spinners(1);
+        self.vitals.unpark();
+        self.next_look = NextLook::AT_ONCE;
+        outcome
+    }
+
+    /// Sleeps, and then looks at the clients that have rung. After a whole sleep these are all
+    /// clients: a ring may have been lost.
+    fn sleep(&mut self, limit: Duration) -> Result<(), FleetError> {
+        let begun = self.clocks.look().monotonic;
+        self.disk.sleep(limit)?;
+        let now = self.clocks.look().monotonic;
+        let rings = self.disk.drain_bell();
+        self.memory.call(if now - begun >= SLEEP_MAX { Rings::ALL } else { rings });
+        self.memory.look_around(now);
+        Ok(())
+    }
+
+    /// The limit of a sleep while messages wait for room: a peer and the supervisor do not ring
+    /// when they have room again.
+    fn retry_after(&self) -> Duration {
+        if self.peers.is_backed_up() {
+            Duration::from_micros(100)
+        } else if self.supervisor.is_backed_up() {
+            Duration::from_millis(1)
+        } else {
+            Duration::MAX
+        }
+    }
+}
