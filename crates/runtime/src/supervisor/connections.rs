@@ -20,7 +20,7 @@ use rustix::net::{
 use tracing::{info, warn};
 use warren_base::Instant;
 use warren_base::{ClientId, Errno};
-use warren_proto::slot::Shape;
+use warren_proto::slot::{LaneSize, Shape};
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 
@@ -389,7 +389,9 @@ impl Connections {
                 if privileged || !front =>
             {
                 let is_path = mounted.len() <= if front { MOUNTED_MAX } else { 0 };
-                let Some(shape) = Shape::of(slots, payload).filter(|_| is_path) else {
+                // A front holds many leases, and its kernel sends the largest writes.
+                let is_fit = |it: &Shape| is_path && (!front || it.lanes() == LaneSize::Large);
+                let Some(shape) = Shape::of(slots, payload).filter(is_fit) else {
                     return self.refuse(number, Errno::EINVAL);
                 };
                 connection.state = State::Applying;

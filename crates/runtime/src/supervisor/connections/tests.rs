@@ -203,14 +203,14 @@ fn only_users_that_the_rule_admits_are_answered() {
             version: CONTROL_VERSION,
             front: true,
             slots: 1,
-            payload: 16 << 10,
+            payload: 1 << 20,
             mounted: Box::default(),
         },
         ControlRequest::Enter {
             version: CONTROL_VERSION,
             front: false,
             slots: 1,
-            payload: 16 << 10,
+            payload: 1 << 20,
             mounted: Box::default(),
         },
     ];
