@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_small_table_are_shared() {
+    fn a_word_beyond_a_small_table_is_one_within() {
         let shape = Shape::new(1, LaneSize::Small).expect("legal");
         let back = Segment::create("warren-test", shape.cell_segment_len()).unwrap();
         let replies = ReplyWriter::new(back.map().clone(), shape, CellId(0), Epoch(1)).unwrap();

@@ -16,9 +16,6 @@ pub(crate) struct ClientMemory {
     replies: HashMap<(CellId, SlotRef), Vec<u8>, Fixed>,
     /// The inodes that clients have marked as idle.
     idle: HashSet<(ClientId, Ino), Fixed>,
-    /// Clients with few places for lease words, which several words share. Never a front: its table
-    /// is the largest.
-    few_words: HashSet<ClientId, Fixed>,
     /// The cells that have released a client.
     closed: HashSet<(CellId, ClientId), Fixed>,
 }
@@ -42,16 +39,6 @@ impl ClientMemory {
         }
     }
 
-    /// The client is admitted with a small table of lease words.
-    pub(crate) fn share_words(&mut self, client: ClientId) {
-        self.few_words.insert(client);
-    }
-
-    /// The place of a lease word.
-    fn place(&self, client: ClientId, word: u32) -> u32 {
-        if self.few_words.contains(&client) { word % FEW_WORDS } else { word }
-    }
-
     pub(crate) fn mark_idle(&mut self, client: ClientId, ino: Ino) {
         self.idle.insert((client, ino));
     }
@@ -65,8 +52,7 @@ impl ClientMemory {
     }
 
     pub(crate) fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
-        let place = self.place(client, word);
-        self.words.insert((cell, client, place), stamp);
+        self.words.insert((cell, client, word), stamp);
     }
 
     /// The words for `client` to read.
@@ -112,10 +98,6 @@ impl ClientMemory {
     }
 }
 
-/// Places for lease words of every second client that is not a front, so that several words share
-/// one: see `warren_proto::slot::LaneSize`.
-const FEW_WORDS: u32 = 4;
-
 /// The contents of a reply lane that was never written: they show answers without their data.
 const STALE: u8 = 0x5a;
 
@@ -126,7 +108,6 @@ pub(crate) struct WordsOf<'a> {
 
 impl Words for WordsOf<'_> {
     fn load(&self, cell: CellId, word: u32) -> u64 {
-        let place = self.lanes.place(self.client, word);
-        self.lanes.words.get(&(cell, self.client, place)).copied().unwrap_or(0)
+        self.lanes.words.get(&(cell, self.client, word)).copied().unwrap_or(0)
     }
 }

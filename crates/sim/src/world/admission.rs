@@ -77,10 +77,6 @@ impl World {
         if self.clients[client].is_gone {
             return;
         }
-        let id = self.clients[client].id;
-        if self.clients[client].front.is_none() && id.0.is_multiple_of(2) {
-            self.fleet.lanes.share_words(id);
-        }
         for slot in 0..self.clients[client].programs {
             let at = At { client, slot };
             self.slot(at).state = SlotState::Thinking;
