@@ -1,0 +1,81 @@
+//! Before a program creates its first thread: sites that could not be patched any more afterwards.
+//!
+//! Those are the sites of the C library and of the loader that cross an aligned word. All others are
+//! patched when they are found. So a program with one thread, as most are, pays for the sites that it
+//! uses, and one with threads pays once for the rest.
+
+use crate::abi::{PROT_EXEC, SET_SIZE, SIG_SETMASK, SIGSYS_BIT, nr};
+use crate::maps;
+use crate::object::{self, Object};
+use crate::patch::{self, Open, Workshop, in_one_word};
+use crate::site::{self, SYSCALL};
+use crate::state::THREADS;
+use crate::stub;
+
+/// The names of the files that are scanned start with one of these.
+const NAMES: [&[u8]; 6] = [b"libc.so", b"libc-", b"ld-linux", b"libpthread", b"ld-musl", b"ld-2"];
+const OBJECTS_MAX: usize = 4;
+
+/// The program is about to have a second thread.
+pub(crate) fn before_threads() {
+    if THREADS.get() {
+        return;
+    }
+    // A handler that interrupts this and never returns would keep the lock.
+    let all = !SIGSYS_BIT;
+    let mut before = 0_u64;
+    set_mask(&raw const all as usize, &raw mut before as usize);
+    patch::with_workshop(scan);
+    THREADS.set(true);
+    set_mask(&raw const before as usize, 0);
+}
+
+fn set_mask(new: usize, old: usize) {
+    // SAFETY: callers pass the addresses of masks that live.
+    unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
+}
+
+fn scan(workshop: &mut Workshop) {
+    let mut objects = [None; OBJECTS_MAX];
+    let mut count = 0;
+    let mut first = None;
+    maps::each(&mut workshop.buffer, |mapping| {
+        object::note_first(&mut first, mapping);
+        let name = mapping.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let wanted = NAMES.iter().any(|start| name.starts_with(start));
+        if wanted && mapping.protection & PROT_EXEC != 0 {
+            objects[count] = object::object(mapping, first);
+            count += usize::from(objects[count].is_some());
+        }
+        count < OBJECTS_MAX
+    });
+    for object in objects.into_iter().flatten() {
+        if let Some(open) = Open::new(&object, object.start, object.end - object.start) {
+            patch_object(workshop, &object);
+            drop(open);
+        }
+    }
+}
+
+fn patch_object(workshop: &mut Workshop, object: &Object) {
+    let mut at = object.start;
+    while let Some(call) = next_call(object, at) {
+        at = call + SYSCALL.len();
+        let Some(function) = object.function(call) else { continue };
+        // SAFETY: the object is mapped, and there is no other thread.
+        let code = unsafe { object.text(function, at) };
+        let site = site::find(code, call - function, |_, _| true);
+        let late = |site: &site::Site| !in_one_word(function + site.start, site.length());
+        if let Some(site) = site.filter(late) {
+            patch::write(&mut workshop.trampolines, &site, function);
+        }
+    }
+}
+
+/// The next place at or after `at` that looks like a `syscall`.
+fn next_call(object: &Object, at: usize) -> Option<usize> {
+    // SAFETY: as above.
+    let text = unsafe { object.text(at, object.end) };
+    let found = text.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL)?;
+    Some(at + found)
+}
