@@ -20,7 +20,6 @@ pub(crate) mod nr {
     pub(crate) const VFORK: usize = 58;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const EXIT: usize = 60;
-    pub(crate) const KILL: usize = 62;
     pub(crate) const RT_SIGSUSPEND: usize = 130;
     pub(crate) const PRCTL: usize = 157;
     pub(crate) const GETTID: usize = 186;
@@ -126,7 +125,6 @@ pub(crate) struct Context {
 
 /// Indices into [`Context::registers`].
 pub(crate) mod reg {
-    pub(crate) const R8: usize = 0;
     pub(crate) const RDI: usize = 8;
     pub(crate) const RSI: usize = 9;
     pub(crate) const RBP: usize = 10;

@@ -13,7 +13,7 @@ pub(crate) const NUMBERS: usize = 512;
 /// A call that the program is about to make.
 #[derive(Debug)]
 #[repr(C)]
-pub struct SystemCall {
+pub(crate) struct SystemCall {
     pub number: usize,
     pub args: [usize; 6],
     /// Where the program goes on.
@@ -23,7 +23,7 @@ pub struct SystemCall {
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "no call is served yet")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The call was served, with this result (negative errno values are errors).
     Done(isize),
     /// The kernel makes the call.

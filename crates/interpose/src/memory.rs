@@ -55,6 +55,13 @@ core::arch::global_asm!(
         ret
     2:  xorl %eax, %eax
         ret
+    WARREN_FUNCTION strlen
+        xorl %eax, %eax
+    1:  cmpb $0, (%rdi,%rax)
+        je 2f
+        incq %rax
+        jmp 1b
+    2:  ret
     .popsection
     "#,
     options(att_syntax)

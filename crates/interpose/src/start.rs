@@ -16,7 +16,7 @@ const AUDIT_VERSION_MAX: u32 = 2;
 #[cfg(not(test))]
 // SAFETY: no other library that is loaded beside this one calls or replaces this name.
 #[unsafe(no_mangle)]
-pub extern "C" fn la_version(version: u32) -> u32 {
+extern "C" fn la_version(version: u32) -> u32 {
     version.min(AUDIT_VERSION_MAX)
 }
 
