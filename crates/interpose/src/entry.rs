@@ -163,9 +163,11 @@ core::arch::global_asm!(
     6:  WARREN_LOAD %rsp, 8
         movq (%rsp), %rax
         syscall
-        movq %rax, {result}(%rsp)
         testq %rax, %rax
-        jnz 3b
+        jz 4f
+        movq %rax, {result}(%rsp)
+        jmp 3b
+    4:
         .cfi_remember_state
         .cfi_undefined 16
         subq $256, %rsp
