@@ -61,6 +61,7 @@ pub(crate) extern "C" fn on_call(frame: &mut Frame) -> Next {
 #[cold]
 fn care(frame: &mut Frame) -> Next {
     match frame.call.number {
+        nr::MUNMAP if frame.is_in(frame.call.args[0], frame.call.args[1]) => return frame.done(0),
         nr::MMAP | nr::MPROTECT | nr::MUNMAP | nr::MREMAP => object::forget_changed(&frame.call),
         nr::RT_SIGACTION => return signal::action(frame),
         nr::RT_SIGPROCMASK => return signal::mask(frame),

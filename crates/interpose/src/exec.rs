@@ -3,6 +3,9 @@
 //! A program may build the environment of its child from nothing. Then the variables that load this
 //! library, and that say where its report goes, are added. A static program, or one with more rights,
 //! ignores them.
+//!
+//! A seccomp filter outlives exec. The new program is told to leave dispatch alone, because the filter
+//! may kill it for the calls that dispatch needs.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -11,13 +14,19 @@ use crate::abi::{
 };
 use crate::frame::{Frame, Next};
 use crate::state::{FILTERED, INTERPOSED};
-use crate::{probe, stub};
+use crate::probe::Reader;
+use crate::stub;
 
 /// `NAME=value` with its final zero.
 const ENTRY: usize = 4096;
+/// Tells the next program of this process, and its children, to leave dispatch alone.
+pub(crate) const ASIDE: &[u8] = b"WARREN_ASIDE=";
+const ASIDE_VARIABLE: &core::ffi::CStr = c"WARREN_ASIDE=1";
 /// Names of the variables that are kept.
 const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT="];
 const KEPT: usize = 3;
+/// With `WARREN_ASIDE` and the null at the end.
+const ADDED_MAX: usize = KEPT + 2;
 /// The library's file name, wherever it is.
 const LIBRARY: &[u8] = b"libwarren_interpose";
 /// Variables of an environment that are looked at.
@@ -69,15 +78,15 @@ enum Found {
 /// `execve` and `execveat`, whose argument `at` is the environment.
 pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
     let environment = frame.call.args[at];
-    if FILTERED.get() || !INTERPOSED.get() {
+    if !INTERPOSED.get() {
         return Next::Pass;
     }
     let Some((count, found)) = examine(environment) else { return Next::Pass };
-    let missing = |at: &usize| kept(*at).is_some() && found[*at] != Found::Ours;
-    if !(0..KEPT).any(|at| missing(&at)) {
+    let missing = |at: usize| kept(at).is_some() && found[at] != Found::Ours;
+    if !FILTERED.get() && !(0..KEPT).any(missing) {
         return Next::Pass;
     }
-    let room = (count + KEPT + 1) * WORD;
+    let room = (count + ADDED_MAX) * WORD;
     let joined = found.iter().map(|it| if let Found::Others(_) = it { 2 * ENTRY } else { 0 });
     let length = (room + joined.sum::<usize>()).next_multiple_of(PAGE);
     let Some(memory) = map(length) else { return Next::Pass };
@@ -105,14 +114,18 @@ fn examine(environment: usize) -> Option<(usize, [Found; KEPT])> {
     if environment == 0 {
         return Some((0, found));
     }
+    if !environment.is_multiple_of(WORD) {
+        return None;
+    }
+    let (mut list, mut strings) = (Reader::new(), Reader::new());
     for count in 0..VARIABLES_MAX {
-        let variable = probe::word(environment + count * WORD)? as usize;
+        let variable = list.word(environment + count * WORD)?;
         if variable == 0 {
             return Some((count, found));
         }
         for (at, name) in NAMES.iter().enumerate() {
-            if starts_with(variable, name)? {
-                let ours = is_report(at) || contains(variable, LIBRARY)?;
+            if starts_with(&mut strings, variable, name)? {
+                let ours = is_report(at) || contains(&mut strings, variable, LIBRARY)?;
                 found[at] = if ours { Found::Ours } else { Found::Others(count) };
             }
         }
@@ -129,10 +142,11 @@ fn compose(
 ) -> Option<()> {
     // SAFETY: `memory` has room for all variables, the kept ones, and a zero.
     let list = unsafe {
-        core::slice::from_raw_parts_mut(memory as *mut usize, count + KEPT + 1)
+        core::slice::from_raw_parts_mut(memory as *mut usize, count + ADDED_MAX)
     };
+    let mut reader = Reader::new();
     for (at, variable) in list[..count].iter_mut().enumerate() {
-        *variable = probe::word(environment + at * WORD)? as usize;
+        *variable = reader.word(environment + at * WORD)?;
     }
     let mut count = count;
     for (at, found) in found.iter().enumerate() {
@@ -154,16 +168,21 @@ fn compose(
             }
         }
     }
+    if FILTERED.get() {
+        list[count] = ASIDE_VARIABLE.as_ptr() as usize;
+        count += 1;
+    }
     list[count] = 0;
     Some(())
 }
 
 /// Copies a string and its zero behind a colon.
 fn copy_string(from: usize, to: usize, room: usize) -> Option<()> {
+    let mut reader = Reader::new();
     // SAFETY: the caller has the room.
     unsafe { (to as *mut u8).write(b':') };
     for at in 0..room - 1 {
-        let byte = byte(from + at)?;
+        let byte = reader.byte(from + at)?;
         // SAFETY: as above.
         unsafe { ((to + 1 + at) as *mut u8).write(byte) };
         if byte == 0 {
@@ -174,31 +193,25 @@ fn copy_string(from: usize, to: usize, room: usize) -> Option<()> {
 }
 
 /// Whether a string starts with `start`. None if it cannot be read.
-fn starts_with(string: usize, start: &[u8]) -> Option<bool> {
+fn starts_with(reader: &mut Reader, string: usize, start: &[u8]) -> Option<bool> {
     for (at, wanted) in start.iter().enumerate() {
-        if byte(string + at)? != *wanted {
+        if reader.byte(string + at)? != *wanted {
             return Some(false);
         }
     }
     Some(true)
 }
 
-fn contains(string: usize, part: &[u8]) -> Option<bool> {
+fn contains(reader: &mut Reader, string: usize, part: &[u8]) -> Option<bool> {
     for at in 0..ENTRY {
-        if starts_with(string + at, part)? {
+        if starts_with(reader, string + at, part)? {
             return Some(true);
         }
-        if byte(string + at)? == 0 {
+        if reader.byte(string + at)? == 0 {
             return Some(false);
         }
     }
     Some(false)
-}
-
-/// A byte of the program's memory. Its word is probed, so that a string may end at the end of a page.
-fn byte(address: usize) -> Option<u8> {
-    let word = probe::word(address & !(WORD - 1))?;
-    Some(word.to_ne_bytes()[address % WORD])
 }
 
 fn map(length: usize) -> Option<usize> {

@@ -73,4 +73,10 @@ impl Frame {
         self.result = result;
         Next::Done
     }
+
+    /// Whether the call's own stack lies in this range. A thread of musl unmaps its stack before it
+    /// exits, and its last call needs a stack here. So this stack stays.
+    pub(crate) fn is_in(&self, start: usize, length: usize) -> bool {
+        (&raw const *self as usize).wrapping_sub(start) < length
+    }
 }

@@ -40,6 +40,7 @@ mod memory;
 mod object;
 mod patch;
 mod probe;
+mod program;
 mod report;
 mod sandbox;
 mod scan;

@@ -15,7 +15,8 @@
 //! call 0 4
 //! ```
 
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
 use crate::state::{FILTERED, THREADS, process};
@@ -87,7 +88,15 @@ pub(crate) fn write(state: &str) {
     if (!to_path && descriptor == usize::MAX) || stub::process() != process() {
         return;
     }
-    let mut text = Text { bytes: [0; TEXT], length: 0 };
+    // A thread's stack may be small. No block is lost: this is the last call of the process, or an
+    // early one.
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    static BUFFER: Buffer = Buffer(UnsafeCell::new([0; TEXT]));
+    if BUSY.swap(true, Relaxed) {
+        return;
+    }
+    // SAFETY: `BUSY` lets one thread in.
+    let mut text = Text { bytes: unsafe { &mut *BUFFER.0.get() }, length: 0 };
     fill(&mut text, state);
     let opened = if to_path { open() } else { checked(descriptor) };
     if let Some(opened) = opened {
@@ -98,7 +107,13 @@ pub(crate) fn write(state: &str) {
             stub::close(opened);
         }
     }
+    BUSY.store(false, Relaxed);
 }
+
+struct Buffer(UnsafeCell<[u8; TEXT]>);
+
+// SAFETY: `write` uses it while it has set `BUSY`.
+unsafe impl Sync for Buffer {}
 
 fn open() -> Option<usize> {
     let path = TARGET.path.as_ptr() as usize;
@@ -116,7 +131,7 @@ fn checked(descriptor: usize) -> Option<usize> {
 }
 
 struct Text {
-    bytes: [u8; TEXT],
+    bytes: &'static mut [u8; TEXT],
     length: usize,
 }
 

@@ -1,8 +1,9 @@
-//! Where the library begins: the loader runs [`start`] before any code of the program.
+//! Where the library begins: the loader runs `start` before any code of the program.
 //!
 //! If something that the library needs is missing, it leaves the program alone, and the report says
 //! why.
 
+use crate::program::Environment;
 use crate::state::{INTERPOSED, set_process};
 use crate::{dispatch, exec, report, stub};
 
@@ -10,6 +11,7 @@ use crate::{dispatch, exec, report, stub};
 const REPORT: &[u8] = b"WARREN_REPORT=";
 
 /// Version 1 has existed since glibc 2.4, version 2 since 2.35.
+#[cfg(not(test))]
 const AUDIT_VERSION_MAX: u32 = 2;
 
 /// Makes the library one that the loader accepts in `LD_AUDIT`.
@@ -20,56 +22,44 @@ extern "C" fn la_version(version: u32) -> u32 {
     version.min(AUDIT_VERSION_MAX)
 }
 
+type Start = extern "C" fn(usize, *const *const u8, *const *const u8);
+
 #[cfg(not(test))]
 #[used]
-// SAFETY: the loader calls what is in this section, with these arguments.
+// SAFETY: the loader calls what is in this section. `Environment` does not rest on the arguments.
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
+static START: Start = start;
 
-extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
+#[cfg_attr(test, allow(dead_code, reason = "tests are not interposed"))]
+extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
     set_process(stub::process());
-    // SAFETY: the loader passes the environment, which ends with a null.
-    unsafe { read_environment(environment) };
+    let environment = Environment::find(passed);
+    let mut aside = None;
+    // SAFETY: no code of the program has run.
+    unsafe {
+        environment.each(|variable| {
+            exec::keep(variable);
+            if let Some(target) = variable.strip_prefix(REPORT) {
+                report::set_target(target);
+            }
+            if variable.starts_with(exec::ASIDE) {
+                aside = Some("aside: a seccomp filter was there before");
+            }
+        });
+        if environment.is_go() {
+            aside = Some("aside: a Go program");
+        }
+    }
+    match aside.or_else(interpose) {
+        None => INTERPOSED.set(true),
+        Some(reason) => report::write(reason),
+    }
+}
+
+/// Returns why this is not possible.
+fn interpose() -> Option<&'static str> {
     if dispatch::install() != 0 {
-        report::write("aside: no handler");
-    } else if dispatch::arm() != 0 {
-        report::write("aside: no dispatch");
-    } else {
-        INTERPOSED.set(true);
+        return Some("aside: no handler of SIGSYS");
     }
-}
-
-/// # Safety
-/// `environment` is a list of strings that ends with a null, or null.
-unsafe fn read_environment(mut environment: *const *const u8) {
-    if environment.is_null() {
-        return;
-    }
-    loop {
-        // SAFETY: the caller's.
-        let variable = unsafe { *environment };
-        if variable.is_null() {
-            return;
-        }
-        // SAFETY: the caller's.
-        let bytes = unsafe { string(variable) };
-        exec::keep(bytes);
-        if let Some(value) = bytes.strip_prefix(REPORT) {
-            report::set_target(value);
-        }
-        // SAFETY: the list has not ended.
-        environment = unsafe { environment.add(1) };
-    }
-}
-
-/// # Safety
-/// `start` is a string that lives as long as the result is used.
-unsafe fn string<'a>(start: *const u8) -> &'a [u8] {
-    let mut length = 0;
-    // SAFETY: the string has not ended.
-    while unsafe { *start.add(length) } != 0 {
-        length += 1;
-    }
-    // SAFETY: these bytes were read.
-    unsafe { core::slice::from_raw_parts(start, length) }
+    (dispatch::arm() != 0).then_some("aside: no Syscall User Dispatch")
 }
