@@ -8,6 +8,9 @@
 /// The longest instruction.
 pub(crate) const LENGTH_MAX: usize = 15;
 
+/// The first opcode map of XOP (AMD). Below, the byte is the ModRM of `pop`.
+const XOP_MAPS: u8 = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Has the same effect at any address.
@@ -51,9 +54,11 @@ enum Operands {
     Unknown,
 }
 
+#[derive(Default)]
 struct Prefixes {
     length: usize,
     operand_16: bool,
+    address_32: bool,
     wide: bool,
 }
 
@@ -66,6 +71,9 @@ pub(crate) fn instruction(code: &[u8]) -> Option<Instruction> {
         0xc5 => vector(code, at + 2, 1),
         0xc4 => vector(code, at + 3, code.get(at + 1)? & 0x1f),
         0x62 => vector(code, at + 4, code.get(at + 1)? & 7),
+        0x8f if code.get(at + 1)? & 0x1f >= XOP_MAPS => {
+            vector(code, at + 3, code.get(at + 1)? & 0x1f)
+        }
         0x0f => match *code.get(at + 1)? {
             0x38 => finish(code, at + 3, Operands::ModRm, &prefixes),
             0x3a => finish(code, at + 3, Operands::ModRmImm8, &prefixes),
@@ -76,12 +84,12 @@ pub(crate) fn instruction(code: &[u8]) -> Option<Instruction> {
 }
 
 fn prefixes(code: &[u8]) -> Option<Prefixes> {
-    let mut found = Prefixes { length: 0, operand_16: false, wide: false };
+    let mut found = Prefixes::default();
     loop {
         match *code.get(found.length)? {
             0x66 => found.operand_16 = true,
-            // The address size changes no length with the forms that `finish` accepts, but `Address`.
-            0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0x67 => {}
+            0x67 => found.address_32 = true,
+            0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 => {}
             rex @ 0x40..=0x4f => {
                 found.wide = rex & 8 != 0;
                 found.length += 1;
@@ -106,7 +114,7 @@ fn one_byte(opcode: u8) -> Operands {
             _ => Unknown,
         },
         0x50..=0x5f | 0x6c..=0x6f | 0x90..=0x99 | 0x9b..=0x9f | 0xa4..=0xa7 | 0xaa..=0xaf => None,
-        0x63 | 0x84..=0x8e | 0xd0..=0xd3 | 0xd8..=0xdf | 0xfe => ModRm,
+        0x63 | 0x84..=0x8f | 0xd0..=0xd3 | 0xd8..=0xdf | 0xfe => ModRm,
         0x68 | 0xa9 => ImmSize,
         0x69 | 0x81 | 0xc7 => ModRmImmSize,
         0x6a | 0xa8 | 0xb0..=0xb7 => Imm(1),
@@ -142,15 +150,16 @@ fn two_byte(opcode: u8) -> Operands {
     }
 }
 
-/// An instruction with a VEX or EVEX prefix, whose opcode is at `at`.
+/// An instruction with a VEX, EVEX or XOP prefix, whose opcode is at `at`.
 fn vector(code: &[u8], at: usize, map: u8) -> Option<Instruction> {
     let operands = match (map, *code.get(at)?) {
         (1, 0x77) => Operands::None,
-        (1, 0x70..=0x73 | 0xc2 | 0xc4..=0xc6) | (3, _) => Operands::ModRmImm8,
-        (1 | 2 | 5 | 6, _) => Operands::ModRm,
+        (1, 0x70..=0x73 | 0xc2 | 0xc4..=0xc6) | (3 | 8, _) => Operands::ModRmImm8,
+        (1 | 2 | 5 | 6 | 9, _) => Operands::ModRm,
+        (10, _) => Operands::ModRmImmSize,
         _ => Operands::Unknown,
     };
-    finish(code, at + 1, operands, &Prefixes { length: 0, operand_16: false, wide: false })
+    finish(code, at + 1, operands, &Prefixes::default())
 }
 
 /// Adds the operands, which start at `at`.
@@ -176,6 +185,9 @@ fn finish(code: &[u8], at: usize, operands: Operands, prefixes: &Prefixes) -> Op
         Imm(bytes) => usize::from(bytes),
         ImmSize | ModRmImmSize => size,
         ImmFull => if prefixes.wide { 8 } else { size },
+        Address if prefixes.address_32 => return Option::None,
+        // Processors of Intel and AMD disagree about the length.
+        Branch32 | Jump(4) if prefixes.operand_16 => return Option::None,
         Address => {
             kind = Kind::Leaves;
             8

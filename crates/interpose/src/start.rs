@@ -22,6 +22,7 @@ extern "C" fn la_version(version: u32) -> u32 {
     version.min(AUDIT_VERSION_MAX)
 }
 
+#[cfg(not(test))]
 type Start = extern "C" fn(usize, *const *const u8, *const *const u8);
 
 #[cfg(not(test))]
