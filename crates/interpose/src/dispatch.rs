@@ -71,7 +71,7 @@ extern "C" fn on_sigsys(_: i32, info: *mut SigInfo, context: *mut Context) {
         registers[reg::RIP] = stub::restorer();
         return;
     }
-    patch::on_dispatch(behind);
+    patch::on_dispatch(behind, registers[reg::RAX]);
     registers[reg::RCX] = behind;
     registers[reg::RIP] = stub::entry();
 }

@@ -15,6 +15,9 @@ use crate::maps::{self, BUFFER, Mapping};
 
 const OBJECTS: usize = 32;
 
+/// How far behind the described part of a function a call may lie.
+const BEYOND_MAX: usize = 64;
+
 /// The text of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Object {
@@ -85,14 +88,14 @@ impl Objects {
 /// The start of a file's mappings: its inode and address, if it can be read.
 pub(crate) type First = Option<(usize, usize)>;
 
-pub(crate) fn note_first(first: &mut First, mapping: &Mapping<'_>) {
+pub(crate) fn note_first(first: &mut First, mapping: &Mapping) {
     if mapping.offset == 0 && mapping.inode != 0 && mapping.protection & PROT_READ != 0 {
         *first = Some((mapping.inode, mapping.start));
     }
 }
 
 /// The object of a mapping of text. `first` is the start of the file that was mapped last.
-pub(crate) fn object(mapping: &Mapping<'_>, first: First) -> Option<Object> {
+pub(crate) fn object(mapping: &Mapping, first: First) -> Option<Object> {
     let wanted = PROT_READ | PROT_EXEC;
     if mapping.inode == 0 || mapping.protection & (wanted | PROT_WRITE) != wanted {
         return None;
@@ -132,8 +135,10 @@ fn unwind_table(base: usize) -> Option<usize> {
 const PROGRAM_HEADERS_MAX: usize = 64;
 
 impl Object {
-    /// The start of the function that contains `address`.
-    pub(crate) fn function(&self, address: usize) -> Option<usize> {
+    /// The start of the function that contains `address`, and whether the unwind information covers
+    /// the address. The C library ends it before the call in `clone`, because it does not hold in the
+    /// child.
+    pub(crate) fn function(&self, address: usize) -> Option<(usize, bool)> {
         // Version 1; pointers relative to rip, counts of 4 bytes, entries relative to the table.
         const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
         // SAFETY: the object is mapped, and its program header says that the table is there.
@@ -159,8 +164,10 @@ impl Object {
         let (relative, length) =
             unsafe { (*((description + 8) as *const i32), *((description + 12) as *const u32)) };
         let again = (description + 8).wrapping_add_signed(relative as isize);
-        let inside = again == start && address - start < length as usize;
-        (inside && start >= self.start && address < self.end).then_some(start)
+        let known = again == start && start >= self.start && address < self.end;
+        let beyond = (address - start).checked_sub(length as usize);
+        let near = beyond.is_none_or(|beyond| beyond < BEYOND_MAX);
+        (known && near).then_some((start, beyond.is_none()))
     }
 
     /// The text between two addresses in it.

@@ -77,13 +77,15 @@ pub(crate) fn counts() -> (u64, u64) {
 pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<R> {
     LOCK.taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
     // SAFETY: the lock was free and is taken now. `work` cannot keep the reference.
-    let result = work(unsafe { &mut *LOCK.workshop.get() });
+    let workshop = unsafe { &mut *LOCK.workshop.get() };
+    let result = work(workshop);
+    workshop.trampolines.close();
     LOCK.taken.store(false, Release);
     Some(result)
 }
 
 /// Patches the site of the call that goes on at `behind`, if that is possible and safe.
-pub(crate) fn on_dispatch(behind: usize) {
+pub(crate) fn on_dispatch(behind: usize, number: usize) {
     let call = behind - SYSCALL.len();
     let refused = &REFUSED[(call >> 1) % REFUSED_SLOTS];
     if refused.load(Relaxed) == call {
@@ -91,12 +93,15 @@ pub(crate) fn on_dispatch(behind: usize) {
     }
     let done = with_workshop(|workshop| {
         let object = workshop.objects.find(call, &mut workshop.buffer)?;
-        let function = object.function(call)?;
+        let (function, inside) = object.function(call)?;
         // SAFETY: the text of a call that is under way is mapped. Only the holder of the lock
         // changes it.
         let code = unsafe { object.text(function, behind) };
         let safe = |start, length| !THREADS.get() || in_one_word(function + start, length);
         let site = site::find(code, call - function, safe)?;
+        if !inside && !site.loads(number) {
+            return None;
+        }
         let open = Open::new(&object, function + site.start, site.length())?;
         let done = write(&mut workshop.trampolines, &site, function);
         drop(open);

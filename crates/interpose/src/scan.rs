@@ -41,8 +41,7 @@ fn scan(workshop: &mut Workshop) {
     let mut first = None;
     maps::each(&mut workshop.buffer, |mapping| {
         object::note_first(&mut first, mapping);
-        let name = mapping.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let wanted = NAMES.iter().any(|start| name.starts_with(start));
+        let wanted = NAMES.iter().any(|start| mapping.name.starts_with(start));
         if wanted && mapping.protection & PROT_EXEC != 0 {
             objects[count] = object::object(mapping, first);
             count += usize::from(objects[count].is_some());
@@ -61,7 +60,7 @@ fn patch_object(workshop: &mut Workshop, object: &Object) {
     let mut at = object.start;
     while let Some(call) = next_call(object, at) {
         at = call + SYSCALL.len();
-        let Some(function) = object.function(call) else { continue };
+        let Some((function, true)) = object.function(call) else { continue };
         // SAFETY: the object is mapped, and there is no other thread.
         let code = unsafe { object.text(function, at) };
         let site = site::find(code, call - function, |_, _| true);

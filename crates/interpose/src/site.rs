@@ -40,6 +40,12 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// Whether the instruction that becomes a jump is `mov $number,%eax`, directly before the call.
+    pub(crate) fn loads(&self, number: usize) -> bool {
+        let immediate = u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+        self.count == 1 && self.bytes[0] == 0xb8 && self.bytes[1..JUMP] == immediate
+    }
+
     /// The length of the instruction that becomes a jump.
     pub(crate) fn length(&self) -> usize {
         usize::from(self.repeated[0].length)

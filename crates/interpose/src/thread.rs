@@ -125,7 +125,7 @@ fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
     let table = WAITING.0.get().cast::<Resume>();
     for at in 0..PARENTS {
         // SAFETY: it is an element of the table, and `busy` may be used by all threads.
-        let busy = unsafe { &*AtomicUsize::from_ptr(&raw mut (*table.add(at)).busy as *mut usize) };
+        let busy = unsafe { &*(&raw const (*table.add(at)).busy) };
         if busy.load(Relaxed) == 0 && busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
             let mut resume = resume(frame, notes);
             *resume.busy.get_mut() = 1;

@@ -33,6 +33,8 @@ struct Region {
 pub(crate) struct Trampolines {
     regions: [Region; REGIONS],
     count: usize,
+    /// The address of the region that is writable now, or 0.
+    open: usize,
 }
 
 /// Where a trampoline may be written.
@@ -45,7 +47,7 @@ pub(crate) struct Place {
 
 impl Trampolines {
     pub(crate) const fn new() -> Self {
-        Self { regions: [Region { start: 0, used: 0 }; REGIONS], count: 0 }
+        Self { regions: [Region { start: 0, used: 0 }; REGIONS], count: 0, open: 0 }
     }
 
     /// Room for a trampoline that text at `address` reaches.
@@ -84,19 +86,31 @@ impl Trampolines {
         Some(self.count - 1)
     }
 
-    /// Writes a trampoline.
+    /// Writes a trampoline. The region stays writable until `close`.
     pub(crate) fn write(&mut self, place: &Place, code: &[u8]) -> bool {
-        let region = &mut self.regions[place.region];
-        if !protect(region.start, WRITABLE) {
-            return false;
+        let start = self.regions[place.region].start;
+        if self.open != start {
+            self.close();
+            if !protect(start, WRITABLE) {
+                return false;
+            }
+            self.open = start;
         }
+        let region = &mut self.regions[place.region];
         // SAFETY: `place` returned this room, which nothing uses yet, and it is writable now.
         let room =
             unsafe { core::slice::from_raw_parts_mut(place.address as *mut u8, code.len()) };
         room.copy_from_slice(code);
-        protect(region.start, PROT_READ | PROT_EXEC);
         region.used = (region.used + code.len()).next_multiple_of(ALIGN);
         true
+    }
+
+    /// No region is writable any more.
+    pub(crate) fn close(&mut self) {
+        if self.open != 0 {
+            protect(self.open, PROT_READ | PROT_EXEC);
+            self.open = 0;
+        }
     }
 }
 

@@ -57,6 +57,7 @@ int main(int argc, char **argv)
             canceled += result == PTHREAD_CANCELED;
         }
     }
-    printf("canceled %d cleaned %d\n", canceled, cleaned);
-    return canceled == 6 * rounds && cleaned >= 5 * 2 * rounds ? 0 : 1;
+    /* The thread with asynchronous cancellation may end before its second cleanup handler. */
+    printf("canceled %d cleaned %d\n", canceled, cleaned >= 11 * rounds);
+    return canceled == 6 * rounds && cleaned >= 11 * rounds ? 0 : 1;
 }
