@@ -141,7 +141,9 @@ fn two_byte(opcode: u8) -> Operands {
     match opcode {
         // `syscall` and `sysenter` are the end of a straight line.
         0x05 | 0x34 | 0x07 | 0x35 | 0x0b => Jump(0),
-        0x04 | 0x0a | 0x0c | 0x0e | 0x0f | 0x24..=0x27 | 0x36 | 0x39 | 0x3b..=0x3f | 0x78 => Unknown,
+        0x04 | 0x0a | 0x0c | 0x0e | 0x0f | 0x24..=0x27 | 0x36 | 0x39 | 0x3b..=0x3f | 0x78 => {
+            Unknown
+        }
         0x06 | 0x08 | 0x09 | 0x30..=0x33 | 0x37 | 0x77 => None,
         0x80..=0x8f => Branch32,
         0xa0..=0xa2 | 0xa8..=0xaa | 0xc8..=0xcf => None,
@@ -184,7 +186,13 @@ fn finish(code: &[u8], at: usize, operands: Operands, prefixes: &Prefixes) -> Op
         None | ModRm => 0,
         Imm(bytes) => usize::from(bytes),
         ImmSize | ModRmImmSize => size,
-        ImmFull => if prefixes.wide { 8 } else { size },
+        ImmFull => {
+            if prefixes.wide {
+                8
+            } else {
+                size
+            }
+        }
         Address if prefixes.address_32 => return Option::None,
         // Processors of Intel and AMD disagree about the length.
         Branch32 | Jump(4) if prefixes.operand_16 => return Option::None,
@@ -193,7 +201,13 @@ fn finish(code: &[u8], at: usize, operands: Operands, prefixes: &Prefixes) -> Op
             8
         }
         ModRmImm8 => 1,
-        Group3(word) if code[at] >> 3 & 7 < 2 => if word == 1 { size } else { 1 },
+        Group3(word) if code[at] >> 3 & 7 < 2 => {
+            if word == 1 {
+                size
+            } else {
+                1
+            }
+        }
         Group3(_) => 0,
         Branch8 => {
             kind = Kind::ShortBranch(at as u8);

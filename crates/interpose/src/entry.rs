@@ -11,10 +11,10 @@
 //!                           └──────────────┘
 //! ```
 //!
-//! A system call preserves all registers but rax, rcx and r11. The code behind the entry is compiled
-//! for baseline x86-64. It uses legacy SSE, which leaves the upper halves of the vector registers as
-//! they are, and no x87. So the sixteen xmm registers are saved, and nothing else of the vector state.
-//! A test disassembles the library to show this.
+//! A system call preserves all registers but rax, rcx and r11. The code behind the entry is
+//! compiled for baseline x86-64. It uses legacy SSE, which leaves the upper halves of the vector
+//! registers as they are, and no x87. So the sixteen xmm registers are saved, and nothing else of
+//! the vector state. A test disassembles the library to show this.
 //!
 //! A signal may interrupt the call in the stub page. Its frame goes below `Frame`, because rsp is
 //! there. The kernel restarts the call at the same `syscall`. The unwind information leads an

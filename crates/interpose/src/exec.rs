@@ -1,20 +1,18 @@
 //! Exec: the new program has to be interposed as well.
 //!
 //! A program may build the environment of its child from nothing. Then the variables that load this
-//! library, and that say where its report goes, are added. A static program, or one with more rights,
-//! ignores them.
+//! library, and that say where its report goes, are added. A static program, or one with more
+//! rights, ignores them.
 //!
-//! A seccomp filter outlives exec. The new program is told to leave dispatch alone, because the filter
-//! may kill it for the calls that dispatch needs.
+//! A seccomp filter outlives exec. The new program is told to leave dispatch alone, because the
+//! filter may kill it for the calls that dispatch needs.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{
-    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr,
-};
+use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
 use crate::frame::{Frame, Next};
-use crate::state::{FILTERED, INTERPOSED};
 use crate::probe::Reader;
+use crate::state::{FILTERED, INTERPOSED};
 use crate::stub;
 
 /// `NAME=value` with its final zero.
@@ -40,10 +38,7 @@ struct Entry {
 }
 
 static ENTRIES: [Entry; KEPT] = [const {
-    Entry {
-        words: [const { AtomicUsize::new(0) }; ENTRY / WORD],
-        length: AtomicUsize::new(0),
-    }
+    Entry { words: [const { AtomicUsize::new(0) }; ENTRY / WORD], length: AtomicUsize::new(0) }
 }; KEPT];
 
 /// Keeps a variable of the environment, if it is needed.
@@ -141,9 +136,7 @@ fn compose(
     mut used: usize,
 ) -> Option<()> {
     // SAFETY: `memory` has room for all variables, the kept ones, and a zero.
-    let list = unsafe {
-        core::slice::from_raw_parts_mut(memory as *mut usize, count + ADDED_MAX)
-    };
+    let list = unsafe { core::slice::from_raw_parts_mut(memory as *mut usize, count + ADDED_MAX) };
     let mut reader = Reader::new();
     for (at, variable) in list[..count].iter_mut().enumerate() {
         *variable = reader.word(environment + at * WORD)?;

@@ -9,8 +9,8 @@ pub(crate) const BUFFER: usize = 4096;
 /// The bytes of a file's name that are kept.
 const NAME: usize = 24;
 
-/// Memory that is mapped from one file with one protection. It may be several lines: a page that was
-/// written to stays a line of its own.
+/// Memory that is mapped from one file with one protection. It may be several lines: a page that
+/// was written to stays a line of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub start: usize,

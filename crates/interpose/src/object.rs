@@ -1,8 +1,8 @@
 //! The file-backed text of the program: where a function starts, and what may be patched.
 //!
 //! The start of a function comes from the table of `.eh_frame_hdr` (LSB, "exception frames"), which
-//! every object that compilers make for Linux has, and which the program itself uses to unwind. What
-//! no file backs (JIT code) has no entry and is never patched.
+//! every object that compilers make for Linux has, and which the program itself uses to unwind.
+//! What no file backs (JIT code) has no entry and is never patched.
 //!
 //! The entries are a cache of `/proc/self/maps`. One is dropped when the program maps, unmaps or
 //! protects something there.
@@ -136,8 +136,8 @@ const PROGRAM_HEADERS_MAX: usize = 64;
 
 impl Object {
     /// The start of the function that contains `address`, and whether the unwind information covers
-    /// the address. The C library ends it before the call in `clone`, because it does not hold in the
-    /// child.
+    /// the address. The C library ends it before the call in `clone`, because it does not hold in
+    /// the child.
     pub(crate) fn function(&self, address: usize) -> Option<(usize, bool)> {
         // Version 1; pointers relative to rip, counts of 4 bytes, entries relative to the table.
         const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];

@@ -1,6 +1,6 @@
 //! Call sites become jumps.
 //!
-//! Dispatch finds a site when its first call is made, and the site is patched then. Its
+//! Dispatch finds a site when its first call is made. The site is patched with the third call. Its
 //! bytes are written
 //!
 //! * in any way, while the program has one thread: the processor serialises before it returns to
@@ -8,9 +8,9 @@
 //! * by one aligned store of eight bytes, once it has more: another thread fetches the old
 //!   instruction or the new one. A site that crosses such a word is left to dispatch.
 //!
-//! A page of text is writable while it is patched, and executable all the time. Afterwards it has its
-//! former protection. `fork` may copy the memory of the process at any moment of a patch. So the page
-//! is noted first, and the child restores its protection.
+//! A page of text is writable while it is patched, and executable all the time. Afterwards it has
+//! its former protection. `fork` may copy the memory of the process at any moment of a patch. So
+//! the page is noted first, and the child restores its protection.
 //!
 //! There is one lock, which no thread waits for: a thread that finds it taken does not patch. All
 //! signals are blocked while it is held.
@@ -59,9 +59,15 @@ static OPEN_START: AtomicUsize = AtomicUsize::new(0);
 static OPEN_LENGTH: AtomicUsize = AtomicUsize::new(0);
 static OPEN_PROTECTION: AtomicUsize = AtomicUsize::new(0);
 
-/// `syscall` instructions that cannot be patched, by a hash of their address.
-static REFUSED: [AtomicUsize; REFUSED_SLOTS] = [const { AtomicUsize::new(0) }; REFUSED_SLOTS];
-const REFUSED_SLOTS: usize = 2048;
+/// What is known of a `syscall` that was found by dispatch: its address, times four, and how often
+/// it was found, or [`REFUSED`]. In a slot by its address. Another address takes the slot over.
+static FOUND: [AtomicUsize; FOUND_SLOTS] = [const { AtomicUsize::new(0) }; FOUND_SLOTS];
+const FOUND_SLOTS: usize = 2048;
+/// The site cannot be patched.
+const REFUSED: usize = 3;
+/// A patch costs as much as a few calls by dispatch, and many sites of a short program are used
+/// once or twice.
+const CALLS_BEFORE: usize = 2;
 
 const NOP: u8 = 0x90;
 
@@ -87,8 +93,13 @@ pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<
 /// Patches the site of the call that goes on at `behind`, if that is possible and safe.
 pub(crate) fn on_dispatch(behind: usize, number: usize) {
     let call = behind - SYSCALL.len();
-    let refused = &REFUSED[(call >> 1) % REFUSED_SLOTS];
-    if refused.load(Relaxed) == call {
+    let found = &FOUND[call % FOUND_SLOTS];
+    let known = found.load(Relaxed);
+    let calls = if known >> 2 == call { known & 3 } else { 0 };
+    if calls < CALLS_BEFORE {
+        found.store(call << 2 | (calls + 1), Relaxed);
+    }
+    if calls != CALLS_BEFORE {
         return;
     }
     let done = with_workshop(|workshop| {
@@ -110,7 +121,7 @@ pub(crate) fn on_dispatch(behind: usize, number: usize) {
     match done {
         Some(Some(())) => {}
         Some(None) => {
-            refused.store(call, Relaxed);
+            found.store(call << 2 | REFUSED, Relaxed);
             LEFT.fetch_add(1, Relaxed);
         }
         None => {}
@@ -168,9 +179,8 @@ impl Open {
         OPEN_START.store(first, Release);
         let open = Self;
         // SAFETY: the text stays readable and executable.
-        let result = unsafe {
-            stub::call(nr::MPROTECT, [first, length, object.protection | PROT_WRITE])
-        };
+        let result =
+            unsafe { stub::call(nr::MPROTECT, [first, length, object.protection | PROT_WRITE]) };
         (result == 0).then_some(open)
     }
 }

@@ -1,7 +1,7 @@
 //! Whether memory that the program has named can be read.
 //!
-//! The kernel answers EFAULT for a bad pointer, and so must we. `signalfd4` with invalid flags reads
-//! eight bytes first and then fails with EINVAL, and it has no effect.
+//! The kernel answers EFAULT for a bad pointer, and so must we. `signalfd4` with invalid flags
+//! reads eight bytes first and then fails with EINVAL, and it has no effect.
 
 use crate::abi::{EFAULT, PAGE, SET_SIZE, nr};
 use crate::state::FILTERED;

@@ -39,6 +39,7 @@ core::arch::global_asm!(
 );
 
 #[cfg(not(test))]
+// SAFETY: the function is above.
 unsafe extern "C" {
     safe fn warren_environment() -> *const *const u8;
 }
@@ -126,8 +127,8 @@ unsafe fn has_go_note(headers: usize, count: usize) -> bool {
     })
 }
 
-/// Whether one of these notes is Go's. A note is the lengths of its name and of its contents, a kind,
-/// the name and the contents, each rounded up to a word.
+/// Whether one of these notes is Go's. A note is the lengths of its name and of its contents, a
+/// kind, the name and the contents, each rounded up to a word.
 fn notes_name_go(mut notes: &[u8]) -> bool {
     const HEADER: usize = 12;
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | *byte as usize);

@@ -1,8 +1,8 @@
 //! Before a program creates its first thread: sites that could not be patched any more afterwards.
 //!
-//! Those are the sites of the C library and of the loader that cross an aligned word. All others are
-//! patched when they are found. So a program with one thread, as most are, pays for the sites that it
-//! uses, and one with threads pays once for the rest.
+//! Those are the sites of the C library and of the loader that cross an aligned word. All others
+//! are patched when they are found. So a program with one thread, as most are, pays for the sites
+//! that it uses, and one with threads pays once for the rest.
 
 use crate::abi::{PROT_EXEC, SET_SIZE, SIG_SETMASK, SIGSYS_BIT, nr};
 use crate::maps;

@@ -9,11 +9,12 @@
 //!
 //! One instruction of at least five bytes in the straight line before the `syscall` is overwritten.
 //! Mostly it is `mov $nr,%eax`. The trampoline contains a copy of it and of all that follow it, and
-//! then enters the stub page. No branch can lead into the middle of one instruction. A branch to a later
-//! one, or to the `syscall`, finds it as it was, and dispatch catches the call. So no knowledge of
-//! branches is needed, only boundaries of instructions. They are found by decoding from the start of
-//! the function, which the unwind information of the object gives. What is left of a longer instruction
-//! is filled with `nop`, so that a later decoding still finds the boundaries.
+//! then enters the stub page. No branch can lead into the middle of one instruction. A branch to a
+//! later one, or to the `syscall`, finds it as it was, and dispatch catches the call. So no
+//! knowledge of branches is needed, only boundaries of instructions. They are found by decoding
+//! from the start of the function, which the unwind information of the object gives. What is left
+//! of a longer instruction is filled with `nop`, so that a later decoding still finds the
+//! boundaries.
 
 use crate::decode::{Instruction, Kind, LENGTH_MAX, instruction};
 
@@ -60,7 +61,11 @@ pub(crate) struct Code {
 
 /// The site whose `syscall` is at `call` in `function`. `accepts` is asked about the start and
 /// the length of the instruction that would become a jump.
-pub(crate) fn find(function: &[u8], call: usize, accepts: impl Fn(usize, usize) -> bool) -> Option<Site> {
+pub(crate) fn find(
+    function: &[u8],
+    call: usize,
+    accepts: impl Fn(usize, usize) -> bool,
+) -> Option<Site> {
     let mut before: [(usize, Option<Instruction>); REPEATED_MAX] = [(0, None); REPEATED_MAX];
     let mut at = 0;
     while at < call {

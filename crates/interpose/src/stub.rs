@@ -5,11 +5,19 @@
 
 use crate::abi::{PAGE, nr};
 
+// SAFETY: `entry.rs` defines these.
 unsafe extern "C" {
     /// # Safety
     /// As the call itself.
-    fn warren_call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize)
-    -> isize;
+    fn warren_call(
+        number: usize,
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+    ) -> isize;
     /// # Safety
     /// As the call itself, which has the kernel's 32-bit numbers.
     fn warren_call_32(number: usize, args: *const [usize; 6]) -> isize;

@@ -9,8 +9,9 @@
 //! | a stack of its own | `pthread_create`, `posix_spawn` | from a `Resume` on that stack |
 //! | the parent's stack | `vfork` | both from a `Resume` in a table here |
 //!
-//! After `vfork` the child overwrites the stack below the program's rsp while the parent waits. So the
-//! parent keeps nothing there. It holds the address of its `Resume` in rbx, which the kernel preserves.
+//! After `vfork` the child overwrites the stack below the program's rsp while the parent waits. So
+//! the parent keeps nothing there. It holds the address of its `Resume` in rbx, which the kernel
+//! preserves.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
@@ -103,7 +104,8 @@ pub(crate) fn create_by_clone3(frame: &mut Frame) -> Next {
     Next::Thread
 }
 
-/// Writes a `Resume` below the top of the child's stack, and returns where the child's stack begins.
+/// Writes a `Resume` below the top of the child's stack, and returns where the child's stack
+/// begins.
 fn on_own_stack(frame: &Frame, flags: usize, notes: usize, top: usize) -> usize {
     if flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0 {
         scan::before_threads();
@@ -125,7 +127,7 @@ fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
     let table = WAITING.0.get().cast::<Resume>();
     for at in 0..PARENTS {
         // SAFETY: it is an element of the table, and `busy` may be used by all threads.
-        let busy = unsafe { &*(&raw const (*table.add(at)).busy) };
+        let busy = unsafe { &(*table.add(at)).busy };
         if busy.load(Relaxed) == 0 && busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
             let mut resume = resume(frame, notes);
             *resume.busy.get_mut() = 1;

@@ -98,8 +98,7 @@ impl Trampolines {
         }
         let region = &mut self.regions[place.region];
         // SAFETY: `place` returned this room, which nothing uses yet, and it is writable now.
-        let room =
-            unsafe { core::slice::from_raw_parts_mut(place.address as *mut u8, code.len()) };
+        let room = unsafe { core::slice::from_raw_parts_mut(place.address as *mut u8, code.len()) };
         room.copy_from_slice(code);
         region.used = (region.used + code.len()).next_multiple_of(ALIGN);
         true

@@ -30,7 +30,9 @@ fn kinds() {
     assert_eq!(kind(&[0x74, 0x13]), Kind::ShortBranch(1));
     assert_eq!(kind(&[0x0f, 0x84, 1, 2, 3, 4]), Kind::NearBranch(2));
     assert_eq!(kind(&[0x31, 0xc0]), Kind::Plain);
-    for leaves in [&[0x0f, 0x05][..], &[0xc3], &[0xe8, 1, 2, 3, 4], &[0xff, 0xd0], &[0xff, 0x25, 1, 2, 3, 4]] {
+    for leaves in
+        [&[0x0f, 0x05][..], &[0xc3], &[0xe8, 1, 2, 3, 4], &[0xff, 0xd0], &[0xff, 0x25, 1, 2, 3, 4]]
+    {
         assert_eq!(kind(leaves), Kind::Leaves, "{leaves:x?}");
     }
     assert_eq!(kind(&[0xff, 0xc0]), Kind::Plain);
@@ -38,7 +40,8 @@ fn kinds() {
 
 #[test]
 fn what_is_cut_off_or_unknown_is_no_instruction() {
-    for code in [&[][..], &[0x48], &[0xb8, 1, 2], &[0x0f], &[0x8b], &[0x8b, 0x04], &[0x06], &[0xc4]] {
+    for code in [&[][..], &[0x48], &[0xb8, 1, 2], &[0x0f], &[0x8b], &[0x8b, 0x04], &[0x06], &[0xc4]]
+    {
         assert_eq!(instruction(code), None, "{code:x?}");
     }
 }
@@ -66,7 +69,8 @@ fn lengths_are_those_of_objdump() {
         "/lib/x86_64-linux-gnu/libm.so.6",
         "/lib/x86_64-linux-gnu/libstdc++.so.6",
     ];
-    for library in libraries.into_iter().filter(|library| std::fs::exists(library).unwrap_or(false)) {
+    for library in libraries.into_iter().filter(|library| std::fs::exists(library).unwrap_or(false))
+    {
         let Ok(output) = Command::new("objdump").args(["-dw", library]).output() else {
             eprintln!("skipped: no objdump");
             return;
@@ -89,7 +93,8 @@ fn compare(text: &str) -> (usize, Vec<&str>) {
             continue;
         };
         // objdump takes `wait` (9b) for a part of the next instruction.
-        let joined = bytes.starts_with("9b ") || name.starts_with("rex") || name.starts_with("data16");
+        let joined =
+            bytes.starts_with("9b ") || name.starts_with("rex") || name.starts_with("data16");
         if name.contains("(bad)") || joined {
             continue;
         }

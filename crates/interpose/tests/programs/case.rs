@@ -115,7 +115,8 @@ impl Case {
                 let seen = run(&mut command, &output);
                 if seen != alone {
                     let lines = seen.output.lines().zip(alone.output.lines());
-                    let differing: Vec<_> = lines.filter(|(a, b)| a != b).take(LINES_SHOWN).collect();
+                    let differing: Vec<_> =
+                        lines.filter(|(a, b)| a != b).take(LINES_SHOWN).collect();
                     return Err(format!(
                         "{way}, round {round}: status {}, alone {}, {} bytes, alone {}: \
                          {differing:#?}",

@@ -27,7 +27,8 @@ fn output_of(program: &str, args: &[&str], product: &Product) -> String {
 }
 
 /// The library needs no other, calls no function of the program, keeps the upper halves of vector
-/// registers and the x87 state, uses no thread-local storage, and makes calls in the stub page only.
+/// registers and the x87 state, uses no thread-local storage, and makes calls in the stub page
+/// only.
 fn library(product: &Product) -> Outcome {
     if !exists("objdump") || !exists("nm") {
         return Outcome::Skipped("no objdump".to_owned());
@@ -94,7 +95,8 @@ fn reports(product: &Product) -> Outcome {
         for script in ["exit 3", "exec 9>\"$OTHER\"; exit 3", "exec 9>&-; exit 3"] {
             std::fs::write(&report, "").expect("an empty file");
             let mut command = Command::new("sh");
-            let with_library = format!("9>>\"$REPORT\" exec env {way}=\"$LIBRARY\" sh -c '{script}'");
+            let with_library =
+                format!("9>>\"$REPORT\" exec env {way}=\"$LIBRARY\" sh -c '{script}'");
             command.args(["-c", &with_library]).env("WARREN_REPORT", "9");
             command.env("REPORT", &report).env("OTHER", &other).env("LIBRARY", &product.library);
             let seen = run(&mut command, &output);
@@ -128,8 +130,25 @@ fn debuggers(product: &Product) -> Outcome {
         let quiet = "handle SIGSYS nostop noprint pass";
         let stop = "break getppid";
         let gdb = [
-            "-q", "-batch", "-ex", "set startup-with-shell off", "-ex", &set, "-ex", quiet, "-ex",
-            stop, "-ex", "run", "-ex", "backtrace", "-ex", "delete", "-ex", "continue", program,
+            "-q",
+            "-batch",
+            "-ex",
+            "set startup-with-shell off",
+            "-ex",
+            &set,
+            "-ex",
+            quiet,
+            "-ex",
+            stop,
+            "-ex",
+            "run",
+            "-ex",
+            "backtrace",
+            "-ex",
+            "delete",
+            "-ex",
+            "continue",
+            program,
         ];
         let strace = ["-f", "-o", "/dev/null", "-E", &variable, program];
         for (tool, args, ending) in
