@@ -16,8 +16,8 @@
 //!
 //! Order of events: `start` finds out with which environment the program runs, installs the SIGSYS
 //! handler and switches dispatch on. The first calls of each call site arrive by dispatch, and then
-//! the site is patched. Before a program creates its first thread, all sites of its C library that
-//! could not be patched any more afterwards are patched.
+//! the site is patched. Before a program creates its first thread, all sites of its C library and
+//! of its loader are patched.
 //!
 //! Invariants: the kernel never blocks SIGSYS in a thread that has dispatch; each `syscall` of ours
 //! lies in the stub page; no `syscall` instruction of a program is ever overwritten.

@@ -129,7 +129,7 @@ pub(crate) fn on_dispatch(behind: usize, number: usize) {
 }
 
 /// Whether an instruction lies in one aligned word, which can be stored at once.
-pub(crate) fn in_one_word(start: usize, length: usize) -> bool {
+fn in_one_word(start: usize, length: usize) -> bool {
     start % size_of::<u64>() + length <= size_of::<u64>()
 }
 

@@ -19,10 +19,11 @@ use crate::abi::{
 };
 use crate::frame::{Frame, Next};
 use crate::probe;
+use crate::state::process;
 use crate::stub;
 use crate::threads::{BLOCKED, PENDING};
 
-/// The program's own restorers, by signal. 0 where it has none of its own.
+/// The program's own restorers, by signal. 0 where it has set none.
 static RESTORERS: [AtomicUsize; SIG_MAX + 1] = [const { AtomicUsize::new(0) }; SIG_MAX + 1];
 /// Signals whose handlers run with SIGSYS blocked, as the program believes.
 static WITH_SIGSYS: AtomicU64 = AtomicU64::new(0);
@@ -70,7 +71,8 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
     if result != 0 {
         return result;
     }
-    if let Some(new) = new {
+    // A child that shares the memory has its own actions. What is remembered here are the parent's.
+    if let Some(new) = new.filter(|_| stub::process() == process()) {
         RESTORERS[signal].store(new.restorer, Relaxed);
         match new.mask & SIGSYS_BIT {
             0 => WITH_SIGSYS.fetch_and(!bit(signal), Relaxed),
@@ -82,7 +84,7 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
         // SAFETY: the kernel has just written there.
         unsafe {
             let mut seen = old.read_unaligned();
-            if seen.restorer == stub::restorer() {
+            if seen.restorer == stub::restorer() && before != 0 {
                 seen.restorer = before;
             }
             if had_sigsys {
@@ -121,7 +123,7 @@ fn own_action(new: Option<SigAction>, old: usize) -> isize {
         // SAFETY: the kernel has just written there.
         unsafe { (old as *mut SigAction).write_unaligned(seen) };
     }
-    if let Some(new) = new {
+    if let Some(new) = new.filter(|_| stub::process() == process()) {
         set_sigsys_action(&new);
     }
     0

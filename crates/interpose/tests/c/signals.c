@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -179,6 +181,37 @@ static void on_context(int signal, siginfo_t *info, void *context)
     sigfillset(&((ucontext_t *)context)->uc_sigmask);
 }
 
+extern char **environ;
+
+/* A child that shares the memory resets its handlers. The parent keeps its own. */
+static void spawned(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    struct sigaction old, action = { .sa_sigaction = on_sigsys, .sa_flags = SA_SIGINFO };
+    sigfillset(&action.sa_mask);
+    sigaction(SIGSYS, &action, NULL);
+    sigaction(SIGUSR2, &action, NULL);
+    char *arguments[] = { "true", NULL };
+    pid_t child;
+    int status = -1;
+    int result = posix_spawn(&child, "/bin/true", NULL, &attributes, arguments, environ);
+    waitpid(child, &status, 0);
+    sigaction(SIGSYS, NULL, &old);
+    printf("spawned %d %d, own %d", result, status, old.sa_sigaction == on_sigsys);
+    sigaction(SIGUSR2, NULL, &old);
+    printf(" other %d mask %d\n", old.sa_sigaction == on_sigsys, sigismember(&old.sa_mask, SIGSYS));
+    sigaction(SIGUSR2, &old, NULL);
+    int before = sigsys;
+    raise(SIGUSR2);
+    raise(SIGSYS);
+    printf("handled %d\n", sigsys - before);
+}
+
 /* A handler that leaves everything blocked, and calls that replace the mask. */
 static void masks(void)
 {
@@ -228,6 +261,7 @@ int main(void)
     jumped();
     alternate();
     own_sigsys();
+    spawned();
     masks();
     return 0;
 }
