@@ -1,4 +1,4 @@
-/* call(before, after): loads all registers from `before`, calls getppid, stores them to `after`.
+/* call(before, after): loads all registers from `before`, makes a call, stores them to `after`.
  * Layout: 12 words of general registers, flags, mxcsr, x87 control, a word; at 128 the red zone
  * (128 bytes); at 256 the vectors (64 bytes each). */
     .macro GENERAL op
@@ -29,7 +29,7 @@
     .endif
     .endm
 
-    .macro FUNCTION name, insn, kind, last
+    .macro FUNCTION name, insn, kind, last, number
     .globl \name
     .type \name, @function
 \name:
@@ -47,7 +47,7 @@
     mov $0x7fffffff, %eax
     add $0x7fffffff, %eax
     stc
-    mov $110, %eax
+    mov $\number, %eax
     syscall
     mov %rdi, %rcx
     mov (%rsp), %rdi
@@ -80,7 +80,10 @@
     .endm
 
     .text
-    FUNCTION call_sse, movups, xmm, 16
-    FUNCTION call_avx, vmovups, ymm, 16
-    FUNCTION call_avx512, vmovups, zmm, 32
+    FUNCTION call_sse, movups, xmm, 16, 110
+    FUNCTION call_avx, vmovups, ymm, 16, 110
+    FUNCTION call_avx512, vmovups, zmm, 32, 110
+    FUNCTION served_sse, movups, xmm, 16, 157
+    FUNCTION served_avx, vmovups, ymm, 16, 157
+    FUNCTION served_avx512, vmovups, zmm, 32, 157
     .section .note.GNU-stack,"",@progbits
