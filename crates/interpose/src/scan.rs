@@ -83,8 +83,8 @@ fn next_call(object: &Object, at: usize) -> Option<usize> {
     find_call(text).map(|offset| at + offset)
 }
 
-/// The first `syscall` in `text`. It looks at sixteen places at once, because the C library has more
-/// than a million.
+/// The first `syscall` in `text`. It looks at sixteen places at once, because the C library has
+/// more than a million.
 fn find_call(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     while at + LANES < text.len() {
