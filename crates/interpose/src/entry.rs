@@ -87,6 +87,19 @@ core::arch::global_asm!(
         WARREN_CFI_FRAME
     .endm
 
+    /* Restores the mask at `at` if it is held: rt_sigprocmask(SIG_SETMASK, at, 0, 8). */
+    .macro WARREN_UNHOLD base, at, held
+        cmpq $0, \held(\base)
+        je 1f
+        movl $2, %edi
+        leaq \at(\base), %rsi
+        xorl %edx, %edx
+        movl $8, %r10d
+        movl $14, %eax
+        syscall
+    1:
+    .endm
+
     .pushsection .text.warren_stub,"ax",@progbits
     .p2align 12
     WARREN_LABEL warren_stub_start
@@ -153,10 +166,11 @@ core::arch::global_asm!(
         syscall
         movq %rax, {result}(%rsp)
         testq %rax, %rax
-        jnz 3b
+        jnz 2f
         movq %rsp, %rdi
         call {on_forked}
         WARREN_VECTORS load, %rsp, {vectors}
+    2:  WARREN_UNHOLD %rsp, {mask}, {held}
         jmp 3b
 
         /* Next::Thread */
@@ -166,6 +180,7 @@ core::arch::global_asm!(
         testq %rax, %rax
         jz 4f
         movq %rax, {result}(%rsp)
+        WARREN_UNHOLD %rsp, {mask}, {held}
         jmp 3b
     4:
         .cfi_remember_state
@@ -176,6 +191,7 @@ core::arch::global_asm!(
         call {on_child}
         WARREN_VECTORS load, %rsp, 0
         addq $256, %rsp
+        WARREN_UNHOLD %rsp, {r_mask}, {r_held}
         WARREN_LOAD %rsp, {r_kept}
         movq {r_return}(%rsp), %rcx
         pushq {r_flags}(%rsp)
@@ -205,6 +221,9 @@ core::arch::global_asm!(
     8:  movq {r_stack}(%rbx), %rsp
         leaq -128(%rsp), %rsp
         pushq {r_flags}(%rbx)
+        pushq %rax
+        WARREN_UNHOLD %rbx, {r_mask}, {r_held}
+        popq %rax
         WARREN_LOAD %rbx, {r_kept}
         movq {r_return}(%rbx), %rcx
         movq {r_rbx}(%rbx), %r11
@@ -307,6 +326,10 @@ core::arch::global_asm!(
     r_flags = const offset_of!(Resume, flags),
     r_rbx = const offset_of!(Resume, rbx),
     r_busy = const offset_of!(Resume, busy),
+    r_mask = const offset_of!(Resume, mask),
+    r_held = const offset_of!(Resume, held),
+    mask = const offset_of!(Frame, mask),
+    held = const offset_of!(Frame, held),
     mask_byte = const offset_of!(crate::abi::Context, mask) + 3,
     on_call = sym on_call,
     on_forked = sym on_forked,

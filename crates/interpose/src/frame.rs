@@ -18,8 +18,11 @@ pub(crate) struct Frame {
     pub flags: usize,
     pub vectors: [[u64; 2]; 16],
     pub result: isize,
-    /// A [`Resume`], for calls that return twice.
+    /// A [`Resume`], or its notes, for calls that return twice.
     pub resume: usize,
+    /// The signals that are blocked, and whether they are to be restored after the call.
+    pub mask: u64,
+    pub held: usize,
     /// The arguments of the call may point here.
     pub scratch: [u64; SCRATCH],
 }
@@ -37,6 +40,9 @@ pub(crate) struct Resume {
     pub busy: AtomicUsize,
     /// What the child has to know ([`child`]).
     pub notes: usize,
+    /// As in [`Frame`].
+    pub mask: u64,
+    pub held: usize,
 }
 
 /// How the entry goes on.

@@ -9,6 +9,9 @@
 //! | a stack of its own | `pthread_create`, `posix_spawn` | from a `Resume` on that stack |
 //! | the parent's stack | `vfork` | both from a `Resume` in a table here |
 //!
+//! Signals are blocked until the child has dispatch, so that no handler of the program runs there
+//! before.
+//!
 //! After `vfork` the child overwrites the stack below the program's rsp while the parent waits. So
 //! the parent keeps nothing there. It holds the address of its `Resume` in rbx, which the kernel
 //! preserves.
@@ -19,7 +22,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed},
 };
 
-use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, nr};
+use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGSYS_BIT, nr};
 use crate::frame::{Frame, Next, Resume, SCRATCH, child};
 use crate::state::{FILTERED, INTERPOSED, THREADS, set_process};
 use crate::threads::{BLOCKED, PENDING};
@@ -53,6 +56,8 @@ static WAITING: Parents = Parents(UnsafeCell::new(
             rbx: 0,
             busy: AtomicUsize::new(0),
             notes: 0,
+            mask: 0,
+            held: 0,
         }
     }; PARENTS],
 ));
@@ -106,7 +111,7 @@ pub(crate) fn create_by_clone3(frame: &mut Frame) -> Next {
 
 /// Writes a `Resume` below the top of the child's stack, and returns where the child's stack
 /// begins.
-fn on_own_stack(frame: &Frame, flags: usize, notes: usize, top: usize) -> usize {
+fn on_own_stack(frame: &mut Frame, flags: usize, notes: usize, top: usize) -> usize {
     if flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0 {
         scan::before_threads();
     }
@@ -158,7 +163,18 @@ fn copy_memory(frame: &mut Frame, notes: usize) -> Next {
     Next::Fork
 }
 
-fn resume(frame: &Frame, notes: usize) -> Resume {
+/// Blocks all signals until the call has returned in the parent, and the child has switched dispatch
+/// on. No handler runs in a child that is not caught.
+fn hold_signals(frame: &mut Frame) {
+    let all = !SIGSYS_BIT;
+    let args = [SIG_BLOCK, &raw const all as usize, &raw mut frame.mask as usize, SET_SIZE];
+    // SAFETY: both masks live longer than the call.
+    let held = !FILTERED.get() && unsafe { stub::call(nr::RT_SIGPROCMASK, args) } == 0;
+    frame.held = usize::from(held);
+}
+
+fn resume(frame: &mut Frame, notes: usize) -> Resume {
+    hold_signals(frame);
     let blocked = !FILTERED.get() && BLOCKED.has(stub::thread());
     Resume {
         kept: frame.kept,
@@ -168,6 +184,8 @@ fn resume(frame: &Frame, notes: usize) -> Resume {
         rbx: 0,
         busy: AtomicUsize::new(0),
         notes: notes | if blocked { child::SIGSYS_BLOCKED } else { 0 },
+        mask: frame.mask,
+        held: frame.held,
     }
 }
 
