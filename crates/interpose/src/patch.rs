@@ -28,7 +28,7 @@ use crate::object::{Object, Objects};
 use crate::site::{self, JUMP, SYSCALL, Site};
 use crate::state::THREADS;
 use crate::stub;
-use crate::trampoline::Trampolines;
+use crate::trampoline::{self, Trampolines};
 
 /// What patching needs. There is one, behind the lock.
 pub(crate) struct Workshop {
@@ -83,9 +83,8 @@ pub(crate) fn counts() -> (u64, u64) {
 pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<R> {
     LOCK.taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
     // SAFETY: the lock was free and is taken now. `work` cannot keep the reference.
-    let workshop = unsafe { &mut *LOCK.workshop.get() };
-    let result = work(workshop);
-    workshop.trampolines.close();
+    let result = work(unsafe { &mut *LOCK.workshop.get() });
+    trampoline::close();
     LOCK.taken.store(false, Release);
     Some(result)
 }
@@ -204,5 +203,6 @@ pub(crate) fn after_fork() {
     if OPEN_START.load(Relaxed) != 0 {
         close_text();
     }
+    trampoline::close();
     LOCK.taken.store(false, Relaxed);
 }

@@ -163,8 +163,8 @@ fn copy_memory(frame: &mut Frame, notes: usize) -> Next {
     Next::Fork
 }
 
-/// Blocks all signals until the call has returned in the parent, and the child has switched dispatch
-/// on. No handler runs in a child that is not caught.
+/// Blocks all signals until the call has returned in the parent, and the child has switched
+/// dispatch on. No handler runs in a child that is not caught.
 fn hold_signals(frame: &mut Frame) {
     let all = !SIGSYS_BIT;
     let args = [SIG_BLOCK, &raw const all as usize, &raw mut frame.mask as usize, SET_SIZE];

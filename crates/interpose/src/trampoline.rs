@@ -3,6 +3,11 @@
 //! A region is mapped near the text that needs it. Above a program's text its heap grows, so places
 //! below are tried first. Nothing is mapped at page zero.
 
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, Release},
+};
+
 use crate::abi::{
     MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE, is_error, nr,
 };
@@ -29,12 +34,14 @@ struct Region {
     used: usize,
 }
 
+/// The address of the region that is writable now, or 0. It is noted before the region is writable,
+/// because another thread may fork at any moment, and the child closes the region.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
 /// Used under the lock of `patch`.
 pub(crate) struct Trampolines {
     regions: [Region; REGIONS],
     count: usize,
-    /// The address of the region that is writable now, or 0.
-    open: usize,
 }
 
 /// Where a trampoline may be written.
@@ -47,7 +54,7 @@ pub(crate) struct Place {
 
 impl Trampolines {
     pub(crate) const fn new() -> Self {
-        Self { regions: [Region { start: 0, used: 0 }; REGIONS], count: 0, open: 0 }
+        Self { regions: [Region { start: 0, used: 0 }; REGIONS], count: 0 }
     }
 
     /// Room for a trampoline that text at `address` reaches.
@@ -89,12 +96,12 @@ impl Trampolines {
     /// Writes a trampoline. The region stays writable until `close`.
     pub(crate) fn write(&mut self, place: &Place, code: &[u8]) -> bool {
         let start = self.regions[place.region].start;
-        if self.open != start {
-            self.close();
+        if OPEN.load(Relaxed) != start {
+            close();
+            OPEN.store(start, Release);
             if !protect(start, WRITABLE) {
                 return false;
             }
-            self.open = start;
         }
         let region = &mut self.regions[place.region];
         // SAFETY: `place` returned this room, which nothing uses yet, and it is writable now.
@@ -103,13 +110,14 @@ impl Trampolines {
         region.used = (region.used + code.len()).next_multiple_of(ALIGN);
         true
     }
+}
 
-    /// No region is writable any more.
-    pub(crate) fn close(&mut self) {
-        if self.open != 0 {
-            protect(self.open, PROT_READ | PROT_EXEC);
-            self.open = 0;
-        }
+/// No region is writable any more.
+pub(crate) fn close() {
+    let open = OPEN.load(Relaxed);
+    if open != 0 {
+        protect(open, PROT_READ | PROT_EXEC);
+        OPEN.store(0, Release);
     }
 }
 
