@@ -13,13 +13,13 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{
-    Context, EFAULT, EINVAL, SA_RESETHAND, SA_RESTORER, SET_SIZE, SIG_BLOCK, SIG_DFL, SIG_IGN,
-    SIG_MAX, SIG_SETMASK, SIG_UNBLOCK, SIGSYS, SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo,
-    is_error, nr,
+    Context, EFAULT, SA_RESETHAND, SA_RESTORER, SET_SIZE, SIG_BLOCK, SIG_DFL, SIG_IGN, SIG_MAX,
+    SIG_SETMASK, SIG_UNBLOCK, SIGSYS, SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo, nr, reg,
 };
 use crate::frame::{Frame, Next};
 use crate::probe;
-use crate::state::process;
+use crate::site::SYSCALL;
+use crate::state::{FILTERED, process};
 use crate::stub;
 use crate::threads::{BLOCKED, PENDING};
 
@@ -72,7 +72,7 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
         return result;
     }
     // A child that shares the memory has its own actions. What is remembered here are the parent's.
-    if let Some(new) = new.filter(|_| stub::process() == process()) {
+    if let Some(new) = new.filter(|_| has_own_memory()) {
         RESTORERS[signal].store(new.restorer, Relaxed);
         match new.mask & SIGSYS_BIT {
             0 => WITH_SIGSYS.fetch_and(!bit(signal), Relaxed),
@@ -94,6 +94,16 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
         }
     }
     result
+}
+
+/// Whether this is the process whose actions are remembered, and not a child that shares its memory.
+fn has_own_memory() -> bool {
+    FILTERED.get() || stub::process() == process()
+}
+
+/// The thread, if it may be asked for: a filter may forbid it.
+fn known_thread() -> Option<usize> {
+    (!FILTERED.get()).then(stub::thread)
 }
 
 fn bit(signal: usize) -> u64 {
@@ -123,7 +133,7 @@ fn own_action(new: Option<SigAction>, old: usize) -> isize {
         // SAFETY: the kernel has just written there.
         unsafe { (old as *mut SigAction).write_unaligned(seen) };
     }
-    if let Some(new) = new.filter(|_| stub::process() == process()) {
+    if let Some(new) = new.filter(|_| has_own_memory()) {
         set_sigsys_action(&new);
     }
     0
@@ -150,8 +160,8 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
     if size != SET_SIZE || how > SIG_SETMASK {
         return Next::Pass;
     }
-    let thread = stub::thread();
-    let was_blocked = BLOCKED.has(thread);
+    let thread = known_thread();
+    let was_blocked = thread.is_some_and(|thread| BLOCKED.has(thread));
     let mut set_at = 0;
     let mut new = 0;
     if set != 0 {
@@ -163,7 +173,9 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
             SIG_UNBLOCK => was_blocked && asked & SIGSYS_BIT == 0,
             _ => asked & SIGSYS_BIT != 0,
         };
-        BLOCKED.put(thread, blocked);
+        if let Some(thread) = thread {
+            BLOCKED.put(thread, blocked);
+        }
     }
     // SAFETY: the kernel checks `old`, and the mask is the program's, but for SIGSYS.
     let result = unsafe { stub::call(nr::RT_SIGPROCMASK, [how, set_at, old, SET_SIZE]) };
@@ -175,7 +187,9 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
             old.write_unaligned(old.read_unaligned() | SIGSYS_BIT);
         }
     }
-    if was_blocked && !BLOCKED.has(thread) && PENDING.put(thread, false) {
+    if let Some(thread) = thread.filter(|thread| was_blocked && !BLOCKED.has(*thread))
+        && PENDING.put(thread, false)
+    {
         send_to(thread);
     }
     frame.done(result)
@@ -227,15 +241,19 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
     let (code, interrupted) = unsafe { ((*info).code, (*context).mask) };
     // The kernel forces this code. It never waits.
     let forced = (1..=SYS_USER_DISPATCH).contains(&code);
-    let thread = stub::thread();
-    if BLOCKED.has(thread) && !forced {
+    // A filter may have trapped this very call, so it is not made for a forced SIGSYS.
+    let thread = if forced { None } else { known_thread() };
+    if let Some(thread) = thread.filter(|thread| BLOCKED.has(*thread)) {
         PENDING.put(thread, true);
         return;
     }
     let action = sigsys_action();
     match action.handler {
         SIG_IGN if !forced => return,
-        SIG_DFL | SIG_IGN => return die(thread),
+        SIG_DFL | SIG_IGN => {
+            // SAFETY: the caller's.
+            return die(forced.then_some(unsafe { &mut (*context).registers[reg::RIP] }));
+        }
         _ => {}
     }
     if action.flags & SA_RESETHAND != 0 {
@@ -258,12 +276,15 @@ fn set_mask(mask: u64) {
     unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, at, 0, SET_SIZE]) };
 }
 
-/// Ends the process as SIGSYS does by default.
-fn die(thread: usize) {
+/// Ends the process as SIGSYS does by default. If a call was trapped, it is made again, from `at`,
+/// because a filter may trap `tgkill` as well.
+fn die(at: Option<&mut usize>) {
     let default = SigAction::default();
-    let at = &raw const default as usize;
+    let address = &raw const default as usize;
     // SAFETY: `default` lives longer than the call.
-    let result = unsafe { stub::call(nr::RT_SIGACTION, [SIGSYS, at, 0, SET_SIZE]) };
-    debug_assert!(!is_error(result) && result != -EINVAL);
-    send_to(thread);
+    unsafe { stub::call(nr::RT_SIGACTION, [SIGSYS, address, 0, SET_SIZE]) };
+    match at {
+        Some(at) => *at -= SYSCALL.len(),
+        None => send_to(stub::thread()),
+    }
 }
