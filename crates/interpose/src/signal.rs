@@ -96,7 +96,8 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
     result
 }
 
-/// Whether this is the process whose actions are remembered, and not a child that shares its memory.
+/// Whether this is the process whose actions are remembered, and not a child that shares its
+/// memory.
 fn has_own_memory() -> bool {
     FILTERED.get() || stub::process() == process()
 }
@@ -260,7 +261,10 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
         set_sigsys_action(&SigAction::default());
     }
     let mask = (interrupted | action.mask) & !SIGSYS_BIT;
-    set_mask(mask);
+    // A filter may trap this too. Then the handler runs with all signals blocked.
+    if !(forced && FILTERED.get()) {
+        set_mask(mask);
+    }
     // SAFETY: the program has registered this address as a handler of SIGSYS. One that takes only
     // the number ignores the other arguments.
     unsafe {

@@ -85,8 +85,8 @@ fn environments(product: &Product) -> Outcome {
     Outcome::Passed(String::new())
 }
 
-/// A report goes to a descriptor, and not into a file that the program has put there. A program that
-/// has closed the descriptor writes none.
+/// A report goes to a descriptor, and not into a file that the program has put there. A program
+/// that has closed the descriptor writes none.
 fn reports(product: &Product) -> Outcome {
     let output = product.scratch.join("output");
     let report = product.scratch.join("report");
