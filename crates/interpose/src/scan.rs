@@ -2,8 +2,8 @@
 //! patched.
 //!
 //! Afterwards only those that lie in one aligned word could be. A program with one thread, as most
-//! are, pays for the sites that it uses. One with threads pays once for all (0.9 ms, mostly for
-//! about 150 pages of text that become its own).
+//! are, pays for the sites that it uses. One with threads pays once for all (0.9 ms: pages of
+//! text become its own).
 
 use core::arch::x86_64::{
     _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
