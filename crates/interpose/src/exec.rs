@@ -1,0 +1,221 @@
+//! Exec: the new program has to be interposed as well.
+//!
+//! A program may build the environment of its child from nothing. Then the variables that load this
+//! library, and that say where its report goes, are added. A static program, or one with more
+//! rights, ignores them.
+//!
+//! A seccomp filter outlives exec. The new program is told to leave dispatch alone, because the
+//! filter may kill it for the calls that dispatch needs.
+
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
+use crate::frame::{Frame, Next};
+use crate::probe::Reader;
+use crate::state::{FILTERED, INTERPOSED};
+use crate::stub;
+
+/// `NAME=value` with its final zero.
+const ENTRY: usize = 4096;
+/// Tells the next program of this process, and its children, to leave dispatch alone.
+pub(crate) const ASIDE: &[u8] = b"WARREN_ASIDE=";
+const ASIDE_VARIABLE: &core::ffi::CStr = c"WARREN_ASIDE=1";
+/// Names of the variables that are kept.
+const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT="];
+const KEPT: usize = 3;
+/// With `WARREN_ASIDE` and the null at the end.
+const ADDED_MAX: usize = KEPT + 2;
+/// The library's file name, wherever it is.
+const LIBRARY: &[u8] = b"libwarren_interpose";
+/// Variables of an environment that are looked at.
+const VARIABLES_MAX: usize = 1 << 16;
+const WORD: usize = size_of::<usize>();
+
+/// The variables with which this process was started. Written once, before the program starts.
+struct Entry {
+    words: [AtomicUsize; ENTRY / WORD],
+    length: AtomicUsize,
+}
+
+static ENTRIES: [Entry; KEPT] = [const {
+    Entry { words: [const { AtomicUsize::new(0) }; ENTRY / WORD], length: AtomicUsize::new(0) }
+}; KEPT];
+
+/// Keeps a variable of the environment, if it is needed.
+pub(crate) fn keep(variable: &[u8]) {
+    let Some(at) = NAMES.iter().position(|name| variable.starts_with(name)) else { return };
+    let loads = |variable: &[u8]| variable.windows(LIBRARY.len()).any(|it| it == LIBRARY);
+    let needed = variable.len() < ENTRY && (is_report(at) || loads(variable));
+    if needed {
+        for (word, bytes) in ENTRIES[at].words.iter().zip(variable.chunks(WORD)) {
+            let mut padded = [0; WORD];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(usize::from_ne_bytes(padded), Relaxed);
+        }
+        ENTRIES[at].length.store(variable.len(), Relaxed);
+    }
+}
+
+fn is_report(at: usize) -> bool {
+    at == KEPT - 1
+}
+
+/// What an environment has of the kept variables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// It loads this library, or is the report's.
+    Ours,
+    /// It loads other libraries only. This is its place.
+    Others(usize),
+}
+
+/// `execve` and `execveat`, whose argument `at` is the environment.
+pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
+    let environment = frame.call.args[at];
+    if !INTERPOSED.get() {
+        return Next::Pass;
+    }
+    let Some((count, found)) = examine(environment) else { return Next::Pass };
+    let missing = |at: usize| kept(at).is_some() && found[at] != Found::Ours;
+    if !FILTERED.get() && !(0..KEPT).any(missing) {
+        return Next::Pass;
+    }
+    let room = (count + ADDED_MAX) * WORD;
+    let joined = found.iter().map(|it| if let Found::Others(_) = it { 2 * ENTRY } else { 0 });
+    let length = (room + joined.sum::<usize>()).next_multiple_of(PAGE);
+    let Some(memory) = map(length) else { return Next::Pass };
+    let Some(()) = compose(environment, count, &found, memory, room) else {
+        unmap(memory, length);
+        return Next::Pass;
+    };
+    let mut args = frame.call.args;
+    args[at] = memory;
+    // SAFETY: the program makes this call. The environment is its own, with our variables.
+    let result = unsafe { stub::call(frame.call.number, args) };
+    unmap(memory, length);
+    frame.done(result)
+}
+
+/// The kept variable, as a string in memory.
+fn kept(at: usize) -> Option<usize> {
+    let entry = &ENTRIES[at];
+    (entry.length.load(Relaxed) > 0).then_some(entry.words.as_ptr() as usize)
+}
+
+/// Counts the variables and looks for ours. None if they cannot be read.
+fn examine(environment: usize) -> Option<(usize, [Found; KEPT])> {
+    let mut found = [Found::Nothing; KEPT];
+    if environment == 0 {
+        return Some((0, found));
+    }
+    if !environment.is_multiple_of(WORD) {
+        return None;
+    }
+    let (mut list, mut strings) = (Reader::new(), Reader::new());
+    for count in 0..VARIABLES_MAX {
+        let variable = list.word(environment + count * WORD)?;
+        if variable == 0 {
+            return Some((count, found));
+        }
+        for (at, name) in NAMES.iter().enumerate() {
+            if starts_with(&mut strings, variable, name)? {
+                let ours = is_report(at) || contains(&mut strings, variable, LIBRARY)?;
+                found[at] = if ours { Found::Ours } else { Found::Others(count) };
+            }
+        }
+    }
+    None
+}
+
+fn compose(
+    environment: usize,
+    count: usize,
+    found: &[Found; KEPT],
+    memory: usize,
+    mut used: usize,
+) -> Option<()> {
+    // SAFETY: `memory` has room for all variables, the kept ones, and a zero.
+    let list = unsafe { core::slice::from_raw_parts_mut(memory as *mut usize, count + ADDED_MAX) };
+    let mut reader = Reader::new();
+    for (at, variable) in list[..count].iter_mut().enumerate() {
+        *variable = reader.word(environment + at * WORD)?;
+    }
+    let mut count = count;
+    for (at, found) in found.iter().enumerate() {
+        match (kept(at), *found) {
+            (None, _) | (_, Found::Ours) => {}
+            (Some(kept), Found::Nothing) => {
+                list[count] = kept;
+                count += 1;
+            }
+            (Some(kept), Found::Others(place)) => {
+                let length = ENTRIES[at].length.load(Relaxed);
+                let to = memory + used;
+                // SAFETY: there is room for an entry of ours and one of theirs.
+                unsafe { core::ptr::copy_nonoverlapping(kept as *const u8, to as *mut u8, length) };
+                let theirs = list[place] + NAMES[at].len();
+                copy_string(theirs, to + length, ENTRY)?;
+                list[place] = to;
+                used += 2 * ENTRY;
+            }
+        }
+    }
+    if FILTERED.get() {
+        list[count] = ASIDE_VARIABLE.as_ptr() as usize;
+        count += 1;
+    }
+    list[count] = 0;
+    Some(())
+}
+
+/// Copies a string and its zero behind a colon.
+fn copy_string(from: usize, to: usize, room: usize) -> Option<()> {
+    let mut reader = Reader::new();
+    // SAFETY: the caller has the room.
+    unsafe { (to as *mut u8).write(b':') };
+    for at in 0..room - 1 {
+        let byte = reader.byte(from + at)?;
+        // SAFETY: as above.
+        unsafe { ((to + 1 + at) as *mut u8).write(byte) };
+        if byte == 0 {
+            return Some(());
+        }
+    }
+    None
+}
+
+/// Whether a string starts with `start`. None if it cannot be read.
+fn starts_with(reader: &mut Reader, string: usize, start: &[u8]) -> Option<bool> {
+    for (at, wanted) in start.iter().enumerate() {
+        if reader.byte(string + at)? != *wanted {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+fn contains(reader: &mut Reader, string: usize, part: &[u8]) -> Option<bool> {
+    for at in 0..ENTRY {
+        if starts_with(reader, string + at, part)? {
+            return Some(true);
+        }
+        if reader.byte(string + at)? == 0 {
+            return Some(false);
+        }
+    }
+    Some(false)
+}
+
+fn map(length: usize) -> Option<usize> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    let args = [0, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
+    // SAFETY: it replaces no mapping.
+    let mapped = unsafe { stub::call(nr::MMAP, args) };
+    (!is_error(mapped)).then_some(mapped as usize)
+}
+
+fn unmap(memory: usize, length: usize) {
+    // SAFETY: it was mapped here, and nothing uses it any more.
+    unsafe { stub::call(nr::MUNMAP, [memory, length]) };
+}

@@ -1,0 +1,61 @@
+//! The layer that catches every system call of an unmodified, dynamically linked program and hands
+//! it to one function, [`hook::hook`].
+//!
+//! The library is loaded with `LD_AUDIT` or `LD_PRELOAD`. It is linked without any library, and
+//! nothing here allocates, waits for a lock, or uses thread-local storage. Decision 33 has the
+//! reasons. A call takes one of two ways:
+//!
+//! ```text
+//!  program:  mov $nr,%eax ── patched: jmp ──▶ trampoline ──┐
+//!            syscall ── dispatch: SIGSYS ──▶ handler ──────┤  rcx = address behind the call
+//!                                                          ▼
+//!                         stub page:  entry ──▶ calls::on_call ──▶ hook
+//!                                       │            └──▶ care: signals, threads, exec, ...
+//!                                       └── syscall, or the hook's result ──▶ program
+//! ```
+//!
+//! Order of events: `start` finds out with which environment the program runs, installs the SIGSYS
+//! handler and switches dispatch on. The first calls of each call site arrive by dispatch, and then
+//! the site is patched. Before a program creates its first thread, all sites of its C library and
+//! of its loader are patched.
+//!
+//! Invariants: the kernel never blocks SIGSYS in a thread that has dispatch; each `syscall` of ours
+//! lies in the stub page; no `syscall` instruction of a program is ever overwritten.
+
+#![cfg_attr(not(test), no_std)]
+
+#[cfg(all(panic = "unwind", not(test)))]
+extern crate std;
+
+mod abi;
+mod calls;
+mod decode;
+mod dispatch;
+mod entry;
+mod exec;
+mod frame;
+mod hook;
+mod maps;
+mod memory;
+mod object;
+mod patch;
+mod probe;
+mod program;
+mod report;
+mod sandbox;
+mod scan;
+mod signal;
+mod site;
+mod start;
+mod state;
+mod stub;
+mod thread;
+mod threads;
+mod trampoline;
+
+/// A defect of ours ends the process, because nothing may unwind into the program.
+#[cfg(all(panic = "abort", not(test)))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    stub::abort()
+}

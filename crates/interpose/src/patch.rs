@@ -1,0 +1,208 @@
+//! Call sites become jumps.
+//!
+//! Dispatch finds a site when its first call is made. The site is patched with the third call. Its
+//! bytes are written
+//!
+//! * in any way, while the program has one thread: the processor serialises before it returns to
+//!   the program;
+//! * by one aligned store of eight bytes, once it has more: another thread fetches the old
+//!   instruction or the new one. A site that crosses such a word is left to dispatch.
+//!
+//! A page of text is writable while it is patched, and executable all the time. Afterwards it has
+//! its former protection. `fork` may copy the memory of the process at any moment of a patch. So
+//! the page is noted first, and the child restores its protection.
+//!
+//! There is one lock, which no thread waits for: a thread that finds it taken does not patch. All
+//! signals are blocked while it is held.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::abi::{PAGE, PROT_WRITE, nr};
+use crate::decode::LENGTH_MAX;
+use crate::maps::BUFFER;
+use crate::object::{Object, Objects};
+use crate::site::{self, JUMP, SYSCALL, Site};
+use crate::state::THREADS;
+use crate::stub;
+use crate::trampoline::{self, Trampolines};
+
+/// What patching needs. There is one, behind the lock.
+pub(crate) struct Workshop {
+    pub buffer: [u8; BUFFER],
+    pub objects: Objects,
+    pub trampolines: Trampolines,
+}
+
+struct Lock {
+    taken: AtomicBool,
+    workshop: UnsafeCell<Workshop>,
+}
+
+// SAFETY: `taken` lets one thread at a time have the workshop.
+unsafe impl Sync for Lock {}
+
+static LOCK: Lock = Lock {
+    taken: AtomicBool::new(false),
+    workshop: UnsafeCell::new(Workshop {
+        buffer: [0; BUFFER],
+        objects: Objects::new(),
+        trampolines: Trampolines::new(),
+    }),
+};
+
+/// The pages that are writable now, and the protection to be restored.
+static OPEN_START: AtomicUsize = AtomicUsize::new(0);
+static OPEN_LENGTH: AtomicUsize = AtomicUsize::new(0);
+static OPEN_PROTECTION: AtomicUsize = AtomicUsize::new(0);
+
+/// What is known of a `syscall` that was found by dispatch: its address, times four, and how often
+/// it was found, or [`REFUSED`]. In a slot by its address. Another address takes the slot over.
+static FOUND: [AtomicUsize; FOUND_SLOTS] = [const { AtomicUsize::new(0) }; FOUND_SLOTS];
+const FOUND_SLOTS: usize = 2048;
+/// The site cannot be patched.
+const REFUSED: usize = 3;
+/// A patch costs as much as a few calls by dispatch, and many sites of a short program are used
+/// once or twice.
+const CALLS_BEFORE: usize = 2;
+
+const NOP: u8 = 0x90;
+
+static PATCHED: AtomicU64 = AtomicU64::new(0);
+static LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// How many sites are patched, and how many are left to dispatch.
+pub(crate) fn counts() -> (u64, u64) {
+    (PATCHED.load(Relaxed), LEFT.load(Relaxed))
+}
+
+/// Runs `work` if no other thread patches.
+pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<R> {
+    LOCK.taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
+    // SAFETY: the lock was free and is taken now. `work` cannot keep the reference.
+    let result = work(unsafe { &mut *LOCK.workshop.get() });
+    trampoline::close();
+    LOCK.taken.store(false, Release);
+    Some(result)
+}
+
+/// Patches the site of the call that goes on at `behind`, if that is possible and safe.
+pub(crate) fn on_dispatch(behind: usize, number: usize) {
+    let call = behind - SYSCALL.len();
+    let found = &FOUND[call % FOUND_SLOTS];
+    let known = found.load(Relaxed);
+    let calls = if known >> 2 == call { known & 3 } else { 0 };
+    if calls < CALLS_BEFORE {
+        found.store(call << 2 | (calls + 1), Relaxed);
+    }
+    if calls != CALLS_BEFORE {
+        return;
+    }
+    let done = with_workshop(|workshop| {
+        let object = workshop.objects.find(call, &mut workshop.buffer)?;
+        let (function, inside) = object.function(call)?;
+        // SAFETY: the text of a call that is under way is mapped. Only the holder of the lock
+        // changes it.
+        let code = unsafe { object.text(function, behind) };
+        let safe = |start, length| !THREADS.get() || in_one_word(function + start, length);
+        let site = site::find(code, call - function, safe)?;
+        if !inside && !site.loads(number) {
+            return None;
+        }
+        let open = Open::new(&object, function + site.start, site.length())?;
+        let done = write(&mut workshop.trampolines, &site, function);
+        drop(open);
+        done
+    });
+    match done {
+        Some(Some(())) => {}
+        Some(None) => {
+            found.store(call << 2 | REFUSED, Relaxed);
+            LEFT.fetch_add(1, Relaxed);
+        }
+        None => {}
+    }
+}
+
+/// Whether an instruction lies in one aligned word, which can be stored at once.
+fn in_one_word(start: usize, length: usize) -> bool {
+    start % size_of::<u64>() + length <= size_of::<u64>()
+}
+
+/// Writes the trampoline of a site and the jump to it. The text is writable.
+pub(crate) fn write(trampolines: &mut Trampolines, site: &Site, function: usize) -> Option<()> {
+    let start = function + site.start;
+    let place = trampolines.place(start)?;
+    let trampoline = site::trampoline(site, function, place.address, place.entry)?;
+    let distance = site::distance(start + JUMP, place.address)?;
+    if !trampolines.write(&place, &trampoline.bytes[..trampoline.length]) {
+        return None;
+    }
+    let mut jump = [NOP; LENGTH_MAX];
+    jump[0] = 0xe9;
+    jump[1..JUMP].copy_from_slice(&distance);
+    let jump = &jump[..site.length()];
+    if in_one_word(start, jump.len()) {
+        store_word(start, jump);
+    } else {
+        assert!(!THREADS.get());
+        // SAFETY: the text is writable, and no other thread runs.
+        unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), start as *mut u8, jump.len()) };
+    }
+    PATCHED.fetch_add(1, Relaxed);
+    Some(())
+}
+
+fn store_word(start: usize, jump: &[u8]) {
+    let offset = start % size_of::<u64>();
+    // SAFETY: the word is text, which is writable, and it is aligned.
+    let word = unsafe { AtomicU64::from_ptr((start - offset) as *mut u64) };
+    let mut bytes = word.load(Relaxed).to_ne_bytes();
+    bytes[offset..offset + jump.len()].copy_from_slice(jump);
+    word.store(u64::from_ne_bytes(bytes), Release);
+}
+
+/// Text that is writable until this is dropped.
+pub(crate) struct Open;
+
+impl Open {
+    /// `length` bytes from `start` on, which lie in the object.
+    pub(crate) fn new(object: &Object, start: usize, length: usize) -> Option<Self> {
+        let first = start & !(PAGE - 1);
+        let length = (start + length).next_multiple_of(PAGE) - first;
+        OPEN_LENGTH.store(length, Relaxed);
+        OPEN_PROTECTION.store(object.protection, Relaxed);
+        OPEN_START.store(first, Release);
+        let open = Self;
+        // SAFETY: the text stays readable and executable.
+        let result =
+            unsafe { stub::call(nr::MPROTECT, [first, length, object.protection | PROT_WRITE]) };
+        (result == 0).then_some(open)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        close_text();
+    }
+}
+
+fn close_text() {
+    let start = OPEN_START.load(Acquire);
+    let (length, protection) = (OPEN_LENGTH.load(Relaxed), OPEN_PROTECTION.load(Relaxed));
+    // SAFETY: it restores the protection of this text.
+    unsafe { stub::call(nr::MPROTECT, [start, length, protection]) };
+    OPEN_START.store(0, Release);
+}
+
+/// In a child with memory of its own: another thread of the parent may have been patching.
+pub(crate) fn after_fork() {
+    if OPEN_START.load(Relaxed) != 0 {
+        close_text();
+    }
+    trampoline::close();
+    LOCK.taken.store(false, Relaxed);
+}

@@ -1,0 +1,157 @@
+//! What the loader tells about the program: its environment and its headers.
+//!
+//! Go programs are left alone. Their system calls are made on the small stacks of goroutines, where
+//! the Go linker guarantees a few hundred bytes, less than a call needs here.
+
+use core::slice;
+
+const AT_PHDR: usize = 3;
+const AT_PHNUM: usize = 5;
+const PT_PHDR: u32 = 6;
+const PT_NOTE: u32 = 4;
+const HEADERS_MAX: usize = 64;
+const NOTES_MAX: usize = 4096;
+
+/// Notes that the Go linker writes have this name.
+const GO: &[u8] = b"Go\0\0";
+
+/// The environment of the program, as it was started.
+#[derive(Clone, Copy)]
+pub(crate) struct Environment(*const *const u8);
+
+#[cfg(not(test))]
+core::arch::global_asm!(
+    r#"
+    .pushsection .text.warren_environment,"ax",@progbits
+    .globl warren_environment
+    .hidden warren_environment
+    .type warren_environment, @function
+    warren_environment:
+        .weak environ
+        movq environ@GOTPCREL(%rip), %rax
+        testq %rax, %rax
+        jz 1f
+        movq (%rax), %rax
+    1:  ret
+    .popsection
+    "#,
+    options(att_syntax)
+);
+
+#[cfg(not(test))]
+// SAFETY: the function is above.
+unsafe extern "C" {
+    safe fn warren_environment() -> *const *const u8;
+}
+
+#[cfg(test)]
+fn warren_environment() -> *const *const u8 {
+    core::ptr::null()
+}
+
+impl Environment {
+    /// `passed` is what the loader has passed to the start: glibc passes the environment, and musl
+    /// passes nothing, but has set `environ` by then.
+    pub(crate) fn find(passed: *const *const u8) -> Self {
+        let known = warren_environment();
+        Self(if known.is_null() { passed } else { known })
+    }
+
+    /// Calls `visit` for each variable.
+    ///
+    /// # Safety
+    /// Nothing has changed the environment since the program was started.
+    pub(crate) unsafe fn each(self, mut visit: impl FnMut(&[u8])) {
+        let mut at = self.0;
+        // SAFETY: the list ends with a null.
+        while let Some(variable) = unsafe { at.as_ref() }.filter(|variable| !variable.is_null()) {
+            // SAFETY: the kernel has put a string there.
+            visit(unsafe { core::ffi::CStr::from_ptr(variable.cast()) }.to_bytes());
+            // SAFETY: the list has not ended.
+            at = unsafe { at.add(1) };
+        }
+    }
+
+    /// Whether the program is written in Go.
+    ///
+    /// # Safety
+    /// As `each`.
+    pub(crate) unsafe fn is_go(self) -> bool {
+        let mut at = self.0;
+        // SAFETY: the list ends with a null.
+        while unsafe { at.as_ref() }.is_some_and(|variable| !variable.is_null()) {
+            // SAFETY: the list has not ended.
+            at = unsafe { at.add(1) };
+        }
+        if at.is_null() {
+            return false;
+        }
+        // SAFETY: the auxiliary vector follows the null and ends with a zero.
+        let [headers, count] = unsafe {
+            let vector = at.add(1).cast::<[usize; 2]>();
+            [value(vector, AT_PHDR), value(vector, AT_PHNUM)]
+        };
+        // SAFETY: the kernel says that the program's headers are there.
+        headers != 0 && unsafe { has_go_note(headers, count.min(HEADERS_MAX)) }
+    }
+}
+
+/// # Safety
+/// `at` is an auxiliary vector.
+unsafe fn value(mut at: *const [usize; 2], kind: usize) -> usize {
+    loop {
+        // SAFETY: the vector has not ended.
+        match unsafe { *at } {
+            [found, value] if found == kind => return value,
+            [0, _] => return 0,
+            // SAFETY: as above.
+            _ => at = unsafe { at.add(1) },
+        }
+    }
+}
+
+/// # Safety
+/// `count` program headers of a mapped program are at `headers`.
+unsafe fn has_go_note(headers: usize, count: usize) -> bool {
+    // SAFETY: the caller's. Each has seven words.
+    let headers_list = unsafe { slice::from_raw_parts(headers as *const [u64; 7], count) };
+    let is = |kind: u32| move |header: &&[u64; 7]| header[0] as u32 == kind;
+    let bias = match headers_list.iter().find(is(PT_PHDR)) {
+        Some(own) => headers.wrapping_sub(own[2] as usize),
+        None => 0,
+    };
+    headers_list.iter().filter(is(PT_NOTE)).any(|header| {
+        let (start, length) = (bias.wrapping_add(header[2] as usize), header[5] as usize);
+        // SAFETY: the segment is mapped, and nothing writes to it.
+        notes_name_go(unsafe { slice::from_raw_parts(start as *const u8, length.min(NOTES_MAX)) })
+    })
+}
+
+/// Whether one of these notes is Go's. A note is the lengths of its name and of its contents, a
+/// kind, the name and the contents, each rounded up to a word.
+fn notes_name_go(mut notes: &[u8]) -> bool {
+    const HEADER: usize = 12;
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | *byte as usize);
+    while notes.len() >= HEADER {
+        let (name, contents) = (word(&notes[0..4]), word(&notes[4..8]));
+        if notes[HEADER..].starts_with(GO) && name == GO.len() {
+            return true;
+        }
+        let length = HEADER + name.next_multiple_of(4) + contents.next_multiple_of(4);
+        notes = notes.get(length..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_go_note_is_found_behind_others() {
+        let gnu = [4, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, b'G', b'N', b'U', 0, 1, 2, 3, 0];
+        let go = [4, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, b'G', b'o', 0, 0, 9, 0, 0, 0];
+        assert!(notes_name_go(&[gnu, go].concat()));
+        assert!(!notes_name_go(&gnu) && !notes_name_go(&go[..8]) && !notes_name_go(&[0xff; 40]));
+    }
+}

@@ -1,0 +1,192 @@
+//! What a process has done, written when it ends (`WARREN_REPORT`).
+//!
+//! The value is a descriptor, if it is a number, or else the path of a file. Each process appends
+//! one block of lines, in one write. A process that ends by exec or by a signal writes none, and
+//! one that installs a seccomp filter writes its block before that.
+//!
+//! ```text
+//! warren PID STATE
+//! served 0
+//! passed 31
+//! patched 9
+//! dispatched 22
+//! sites-patched 20
+//! sites-left 2
+//! call 0 4
+//! ```
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
+use crate::state::{FILTERED, THREADS, process};
+use crate::{dispatch, hook, patch, stub};
+
+/// Enough for each number.
+const TEXT: usize = 16 << 10;
+const PATH: usize = 4096;
+/// `struct stat` of the kernel.
+const STAT: usize = 144 / 8;
+
+/// Where to write: a path (with its final zero), or a descriptor and the file it had at the start.
+/// Written once, before the program starts.
+struct Target {
+    path: [AtomicUsize; PATH / 8],
+    descriptor: AtomicUsize,
+    file: [AtomicUsize; 2],
+}
+
+static TARGET: Target = Target {
+    path: [const { AtomicUsize::new(0) }; PATH / 8],
+    descriptor: AtomicUsize::new(usize::MAX),
+    file: [const { AtomicUsize::new(0) }; 2],
+};
+
+/// Sets where reports go.
+pub(crate) fn set_target(value: &[u8]) {
+    if let Some(descriptor) = number(value) {
+        if let Some(file) = file_of(descriptor) {
+            TARGET.descriptor.store(descriptor, Relaxed);
+            TARGET.file[0].store(file[0], Relaxed);
+            TARGET.file[1].store(file[1], Relaxed);
+        }
+    } else if value.len() < PATH {
+        for (word, bytes) in TARGET.path.iter().zip(value.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(usize::from_ne_bytes(padded), Relaxed);
+        }
+    }
+}
+
+fn number(value: &[u8]) -> Option<usize> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    digits.then(|| core::str::from_utf8(value).ok()?.parse().ok())?
+}
+
+/// The device and the inode of an open file.
+fn file_of(descriptor: usize) -> Option<[usize; 2]> {
+    let mut stat = [0_usize; STAT];
+    // SAFETY: the kernel writes into `stat`.
+    let result = unsafe { stub::call(nr::FSTAT, [descriptor, stat.as_mut_ptr() as usize]) };
+    (result == 0).then_some([stat[0], stat[1]])
+}
+
+/// The process, or its last thread, is about to end.
+pub(crate) fn at_exit(call: usize) {
+    if FILTERED.get() || (call == nr::EXIT && THREADS.get()) {
+        return;
+    }
+    write("ended");
+}
+
+/// Appends the block of this process.
+pub(crate) fn write(state: &str) {
+    let to_path = TARGET.path[0].load(Relaxed) != 0;
+    let descriptor = TARGET.descriptor.load(Relaxed);
+    // A child of `vfork` has its parent's memory.
+    if (!to_path && descriptor == usize::MAX) || stub::process() != process() {
+        return;
+    }
+    // A thread's stack may be small. No block is lost: this is the last call of the process, or an
+    // early one.
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    static BUFFER: Buffer = Buffer(UnsafeCell::new([0; TEXT]));
+    if BUSY.swap(true, Relaxed) {
+        return;
+    }
+    // SAFETY: `BUSY` lets one thread in.
+    let mut text = Text { bytes: unsafe { &mut *BUFFER.0.get() }, length: 0 };
+    fill(&mut text, state);
+    let opened = if to_path { open() } else { checked(descriptor) };
+    if let Some(opened) = opened {
+        let args = [opened, text.bytes.as_ptr() as usize, text.length];
+        // SAFETY: the kernel reads from `text`.
+        unsafe { stub::call(nr::WRITE, args) };
+        if to_path {
+            stub::close(opened);
+        }
+    }
+    BUSY.store(false, Relaxed);
+}
+
+struct Buffer(UnsafeCell<[u8; TEXT]>);
+
+// SAFETY: `write` uses it while it has set `BUSY`.
+unsafe impl Sync for Buffer {}
+
+fn open() -> Option<usize> {
+    let path = TARGET.path.as_ptr() as usize;
+    let flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+    // SAFETY: the path ends with a zero, because a longer one is not stored.
+    let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, flags, 0o644]) };
+    usize::try_from(opened).ok()
+}
+
+/// The descriptor, unless the program has replaced its file.
+fn checked(descriptor: usize) -> Option<usize> {
+    let file = file_of(descriptor)?;
+    let same = file == [0, 1].map(|at| TARGET.file[at].load(Relaxed));
+    same.then_some(descriptor)
+}
+
+struct Text {
+    bytes: &'static mut [u8; TEXT],
+    length: usize,
+}
+
+impl Text {
+    fn add(&mut self, text: &str) {
+        let room = &mut self.bytes[self.length..];
+        let count = text.len().min(room.len());
+        room[..count].copy_from_slice(&text.as_bytes()[..count]);
+        self.length += count;
+    }
+
+    fn add_number(&mut self, mut number: u64) {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.add(core::str::from_utf8(&digits[at..]).unwrap_or_default());
+    }
+
+    fn line(&mut self, name: &str, number: u64) {
+        self.add(name);
+        self.add(" ");
+        self.add_number(number);
+        self.add("\n");
+    }
+}
+
+fn fill(text: &mut Text, state: &str) {
+    text.add("warren ");
+    text.add_number(process() as u64);
+    text.add(" ");
+    text.add(state);
+    text.add("\n");
+    let numbers = 0..=hook::NUMBERS;
+    let passed: u64 = numbers.clone().map(hook::passed).sum();
+    let dispatched = dispatch::count();
+    text.line("served", hook::served());
+    text.line("passed", passed);
+    text.line("patched", (passed + hook::served()).saturating_sub(dispatched));
+    text.line("dispatched", dispatched);
+    let (patched, left) = patch::counts();
+    text.line("sites-patched", patched);
+    text.line("sites-left", left);
+    for number in numbers {
+        let count = hook::passed(number);
+        if count > 0 {
+            text.add("call ");
+            text.add_number(number as u64);
+            text.line("", count);
+        }
+    }
+}

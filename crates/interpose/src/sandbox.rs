@@ -1,0 +1,58 @@
+//! Sandboxes: seccomp, and dispatch that the program wants for itself.
+//!
+//! A filter may forbid the calls that dispatch needs (`rt_sigreturn`, `prctl` in a child), and the
+//! kernel kills the process for them. So the thread that installs one leaves dispatch first. Sites
+//! that are patched are still seen, because they need no call of ours. The children are not
+//! interposed further than that.
+//!
+//! Dispatch exists once in a thread. A program that asks for it gets EINVAL, as from a kernel that
+//! does not have it.
+
+use crate::abi::{
+    EINVAL, PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH, SECCOMP_SET_MODE_FILTER,
+    SECCOMP_SET_MODE_STRICT, nr,
+};
+use crate::frame::{Frame, Next};
+use crate::state::FILTERED;
+use crate::{dispatch, report, stub};
+
+/// `PR_SET_SECCOMP` takes modes, `seccomp` takes operations.
+const SECCOMP_MODE_STRICT: usize = 1;
+const SECCOMP_MODE_FILTER: usize = 2;
+
+/// `prctl` and `seccomp`.
+pub(crate) fn enter(frame: &mut Frame) -> Next {
+    let [first, mode, ..] = frame.call.args;
+    let filters = match (frame.call.number, first) {
+        (nr::PRCTL, PR_SET_SYSCALL_USER_DISPATCH) => return frame.done(-EINVAL),
+        (nr::PRCTL, PR_SET_SECCOMP) => {
+            matches!(mode, SECCOMP_MODE_STRICT | SECCOMP_MODE_FILTER)
+        }
+        (nr::SECCOMP, operation) => {
+            matches!(operation, SECCOMP_SET_MODE_STRICT | SECCOMP_SET_MODE_FILTER)
+        }
+        _ => false,
+    };
+    if !filters || FILTERED.get() { Next::Pass } else { filter(frame) }
+}
+
+fn filter(frame: &mut Frame) -> Next {
+    let has_filter = frame.call.args[2] != 0;
+    let strict = matches!(
+        (frame.call.number, frame.call.args[0], frame.call.args[1]),
+        (nr::PRCTL, _, SECCOMP_MODE_STRICT) | (nr::SECCOMP, SECCOMP_SET_MODE_STRICT, _)
+    );
+    if has_filter || strict {
+        // Afterwards the filter may forbid it.
+        report::write("filtered");
+    }
+    dispatch::disarm();
+    FILTERED.set(true);
+    // SAFETY: the program makes this call.
+    let result = unsafe { stub::call(frame.call.number, frame.call.args) };
+    if result != 0 {
+        FILTERED.set(false);
+        dispatch::arm();
+    }
+    frame.done(result)
+}

@@ -1,0 +1,125 @@
+//! Before a program creates its first thread, all sites of its C library and of its loader are
+//! patched.
+//!
+//! Afterwards only those that lie in one aligned word could be. A program with one thread, as most
+//! are, pays for the sites that it uses. One with threads pays once for all (0.9 ms: pages of
+//! text become its own).
+
+use core::arch::x86_64::{
+    _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
+};
+
+use crate::abi::{PROT_EXEC, SET_SIZE, SIG_SETMASK, SIGSYS_BIT, nr};
+use crate::maps;
+use crate::object::{self, Object};
+use crate::patch::{self, Open, Workshop};
+use crate::site::{self, SYSCALL};
+use crate::state::THREADS;
+use crate::stub;
+
+/// The names of the files that are scanned start with one of these.
+const NAMES: [&[u8]; 6] = [b"libc.so", b"libc-", b"ld-linux", b"libpthread", b"ld-musl", b"ld-2"];
+const OBJECTS_MAX: usize = 4;
+/// The bytes of a vector.
+const LANES: usize = 16;
+
+/// The program is about to have a second thread.
+pub(crate) fn before_threads() {
+    if THREADS.get() {
+        return;
+    }
+    // A handler that interrupts this and never returns would keep the lock.
+    let all = !SIGSYS_BIT;
+    let mut before = 0_u64;
+    set_mask(&raw const all as usize, &raw mut before as usize);
+    patch::with_workshop(scan);
+    THREADS.set(true);
+    set_mask(&raw const before as usize, 0);
+}
+
+fn set_mask(new: usize, old: usize) {
+    // SAFETY: callers pass the addresses of masks that live.
+    unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
+}
+
+fn scan(workshop: &mut Workshop) {
+    let mut objects = [None; OBJECTS_MAX];
+    let mut count = 0;
+    let mut first = None;
+    maps::each(&mut workshop.buffer, |mapping| {
+        object::note_first(&mut first, mapping);
+        let wanted = NAMES.iter().any(|start| mapping.name.starts_with(start));
+        if wanted && mapping.protection & PROT_EXEC != 0 {
+            objects[count] = object::object(mapping, first);
+            count += usize::from(objects[count].is_some());
+        }
+        count < OBJECTS_MAX
+    });
+    for object in objects.into_iter().flatten() {
+        if let Some(open) = Open::new(&object, object.start, object.end - object.start) {
+            patch_object(workshop, &object);
+            drop(open);
+        }
+    }
+}
+
+fn patch_object(workshop: &mut Workshop, object: &Object) {
+    let mut at = object.start;
+    while let Some(call) = next_call(object, at) {
+        at = call + SYSCALL.len();
+        let Some((function, true)) = object.function(call) else { continue };
+        // SAFETY: the object is mapped, and there is no other thread.
+        let code = unsafe { object.text(function, at) };
+        if let Some(site) = site::find(code, call - function, |_, _| true) {
+            patch::write(&mut workshop.trampolines, &site, function);
+        }
+    }
+}
+
+/// The next place at or after `at` that looks like a `syscall`.
+fn next_call(object: &Object, at: usize) -> Option<usize> {
+    // SAFETY: as above.
+    let text = unsafe { object.text(at, object.end) };
+    find_call(text).map(|offset| at + offset)
+}
+
+/// The first `syscall` in `text`. It looks at sixteen places at once, because the C library has
+/// more than a million.
+fn find_call(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while at + LANES < text.len() {
+        // SAFETY: SSE2 is part of x86-64, and both loads end at or before the end of the text.
+        let found = unsafe {
+            let start = text.as_ptr().add(at);
+            let first = _mm_loadu_si128(start.cast());
+            let second = _mm_loadu_si128(start.add(1).cast());
+            let first = _mm_cmpeq_epi8(first, _mm_set1_epi8(SYSCALL[0] as i8));
+            let second = _mm_cmpeq_epi8(second, _mm_set1_epi8(SYSCALL[1] as i8));
+            _mm_movemask_epi8(_mm_and_si128(first, second))
+        };
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+        at += LANES;
+    }
+    let rest = text[at..].windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL)?;
+    Some(at + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_found_at_every_place() {
+        for length in 0..80 {
+            let mut text = vec![0x0f; length];
+            assert_eq!(find_call(&text), None);
+            for at in 0..length.saturating_sub(1) {
+                text[at + 1] = SYSCALL[1];
+                assert_eq!(find_call(&text), Some(at), "of {length}");
+                text[at + 1] = SYSCALL[0];
+            }
+        }
+    }
+}

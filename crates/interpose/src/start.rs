@@ -1,0 +1,66 @@
+//! Where the library begins: the loader runs `start` before any code of the program.
+//!
+//! If something that the library needs is missing, it leaves the program alone, and the report says
+//! why.
+
+use crate::program::Environment;
+use crate::state::{INTERPOSED, set_process};
+use crate::{dispatch, exec, report, stub};
+
+/// The variable that says where the report goes.
+const REPORT: &[u8] = b"WARREN_REPORT=";
+
+/// Version 1 has existed since glibc 2.4, version 2 since 2.35.
+#[cfg(not(test))]
+const AUDIT_VERSION_MAX: u32 = 2;
+
+/// Makes the library one that the loader accepts in `LD_AUDIT`.
+#[cfg(not(test))]
+// SAFETY: no other library that is loaded beside this one calls or replaces this name.
+#[unsafe(no_mangle)]
+extern "C" fn la_version(version: u32) -> u32 {
+    version.min(AUDIT_VERSION_MAX)
+}
+
+#[cfg(not(test))]
+type Start = extern "C" fn(usize, *const *const u8, *const *const u8);
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the loader calls what is in this section. `Environment` does not rest on the arguments.
+#[unsafe(link_section = ".init_array")]
+static START: Start = start;
+
+#[cfg_attr(test, allow(dead_code, reason = "tests are not interposed"))]
+extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
+    set_process(stub::process());
+    let environment = Environment::find(passed);
+    let mut aside = None;
+    // SAFETY: no code of the program has run.
+    unsafe {
+        environment.each(|variable| {
+            exec::keep(variable);
+            if let Some(target) = variable.strip_prefix(REPORT) {
+                report::set_target(target);
+            }
+            if variable.starts_with(exec::ASIDE) {
+                aside = Some("aside: a seccomp filter was there before");
+            }
+        });
+        if environment.is_go() {
+            aside = Some("aside: a Go program");
+        }
+    }
+    match aside.or_else(interpose) {
+        None => INTERPOSED.set(true),
+        Some(reason) => report::write(reason),
+    }
+}
+
+/// Returns why this is not possible.
+fn interpose() -> Option<&'static str> {
+    if dispatch::install() != 0 {
+        return Some("aside: no handler of SIGSYS");
+    }
+    (dispatch::arm() != 0).then_some("aside: no Syscall User Dispatch")
+}

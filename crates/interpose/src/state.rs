@@ -1,0 +1,37 @@
+//! What is true of the whole process.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// A flag that any thread may set.
+pub(crate) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn set(&self, on: bool) {
+        self.0.store(on, Relaxed);
+    }
+}
+
+/// Dispatch is used in this process.
+pub(crate) static INTERPOSED: Flag = Flag(AtomicBool::new(false));
+
+/// The program has, or has had, more than one thread.
+pub(crate) static THREADS: Flag = Flag(AtomicBool::new(false));
+
+/// The program has a seccomp filter. From then on we make no call that the program does not make,
+/// because the filter may kill the process for it.
+pub(crate) static FILTERED: Flag = Flag(AtomicBool::new(false));
+
+static PROCESS: AtomicUsize = AtomicUsize::new(0);
+
+/// The process to which this memory belongs. A child of `vfork` is another one.
+pub(crate) fn process() -> usize {
+    PROCESS.load(Relaxed)
+}
+
+pub(crate) fn set_process(process: usize) {
+    PROCESS.store(process, Relaxed);
+}

@@ -1,0 +1,57 @@
+//! What is remembered of each thread, by its number.
+//!
+//! A bit for each possible thread, so that nothing depends on the program's thread-local storage:
+//! a thread may have none (raw `clone`). The pages of the tables are used only when a bit is set.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Threads are numbered below this (`PID_MAX_LIMIT`).
+const THREADS: usize = 1 << 22;
+const BITS: usize = u64::BITS as usize;
+
+pub(crate) struct Set([AtomicU64; THREADS / BITS]);
+
+/// Threads that believe that SIGSYS is blocked.
+pub(crate) static BLOCKED: Set = Set::new();
+/// Threads that get a SIGSYS once they unblock it.
+pub(crate) static PENDING: Set = Set::new();
+
+impl Set {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; THREADS / BITS])
+    }
+
+    pub(crate) fn has(&self, thread: usize) -> bool {
+        let (word, bit) = self.place(thread);
+        word.load(Relaxed) & bit != 0
+    }
+
+    /// Returns whether the thread was in the set.
+    pub(crate) fn put(&self, thread: usize, inside: bool) -> bool {
+        let (word, bit) = self.place(thread);
+        let old = match (inside, word.load(Relaxed) & bit != 0) {
+            (true, false) => word.fetch_or(bit, Relaxed),
+            (false, true) => word.fetch_and(!bit, Relaxed),
+            (_, same) => return same,
+        };
+        old & bit != 0
+    }
+
+    fn place(&self, thread: usize) -> (&AtomicU64, u64) {
+        let thread = thread % THREADS;
+        (&self.0[thread / BITS], 1 << (thread % BITS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_put_in_and_taken_out() {
+        static SET: Set = Set::new();
+        assert!(!SET.put(70, true));
+        assert!(SET.put(70, true) && SET.has(70) && !SET.has(71) && !SET.has(6));
+        assert!(SET.put(70, false) && !SET.has(70));
+    }
+}

@@ -1,0 +1,190 @@
+//! What is checked otherwise than by comparing output: the library itself, emptied environments,
+//! reports, and debuggers.
+
+use std::process::Command;
+
+use crate::case::{Outcome, compile};
+use crate::command::{Report, exists, run};
+use crate::product::{Product, WAYS};
+
+type Check = fn(&Product) -> Outcome;
+
+pub(crate) const CHECKS: &[(&str, Check)] = &[
+    ("library", library),
+    ("environments", environments),
+    ("reports", reports),
+    ("debuggers", debuggers),
+    ("cost", cost),
+];
+
+fn passed_if(right: bool, what: impl FnOnce() -> String) -> Outcome {
+    if right { Outcome::Passed(String::new()) } else { Outcome::Failed(what()) }
+}
+
+fn output_of(program: &str, args: &[&str], product: &Product) -> String {
+    let output = Command::new(program).args(args).arg(&product.library).output();
+    String::from_utf8_lossy(&output.expect("a tool that exists").stdout).into_owned()
+}
+
+/// The library needs no other, calls no function of the program, keeps the upper halves of vector
+/// registers and the x87 state, uses no thread-local storage, and makes calls in the stub page
+/// only.
+fn library(product: &Product) -> Outcome {
+    if !exists("objdump") || !exists("nm") {
+        return Outcome::Skipped("no objdump".to_owned());
+    }
+    let symbols = output_of("nm", &[], product);
+    let address = |name: &str| {
+        let line = symbols.lines().find(|line| line.ends_with(name)).expect("a symbol");
+        u64::from_str_radix(&line[..16], 16).expect("an address")
+    };
+    let stub = address(" warren_stub_start")..address(" warren_stub_end");
+    let code = output_of("objdump", &["-dw", "--no-show-raw-insn"], product);
+    let mut wrong: Vec<String> = Vec::new();
+    let mut instructions = 0;
+    for line in code.lines() {
+        let Some((at, text)) = line.split_once(":\t") else { continue };
+        instructions += 1;
+        let at = u64::from_str_radix(at.trim(), 16).unwrap_or(0);
+        let name = text.split_whitespace().next().unwrap_or_default();
+        let calls = matches!(name, "syscall" | "int" | "sysenter") && !stub.contains(&at);
+        let state = ["%ymm", "%zmm", "%st", "%mm", "%fs:", "%gs:", "@plt"];
+        let touches = state.iter().any(|state| text.contains(state));
+        // Baseline instructions that start with f are those of x87, and fences do not.
+        let x87 = name.starts_with('f') || name.contains("xsave") || name.contains("xrstor");
+        if calls || touches || x87 || name.starts_with('v') {
+            wrong.push(line.to_owned());
+        }
+    }
+    let needs = output_of("objdump", &["-p"], product);
+    wrong.extend(needs.lines().filter(|line| line.contains("NEEDED")).map(str::to_owned));
+    let undefined = output_of("nm", &["-D", "--undefined-only"], product);
+    // Weak: musl has it, and without it the loader passes the environment.
+    wrong.extend(undefined.lines().filter(|line| !line.ends_with(" w environ")).map(str::to_owned));
+    let exported = output_of("nm", &["-D", "--defined-only"], product);
+    wrong.extend(exported.lines().filter(|line| !line.ends_with(" la_version")).map(str::to_owned));
+    passed_if(wrong.is_empty() && instructions > 0, || format!("{wrong:#?}"))
+}
+
+/// Each program of a chain has the library, although each environment is built from nothing.
+fn environments(product: &Product) -> Outcome {
+    let Some(program) = compile(product, "environment") else {
+        return Outcome::Skipped("no gcc".to_owned());
+    };
+    let output = product.scratch.join("output");
+    let alone = run(&mut Command::new(&program), &output);
+    for way in WAYS {
+        let report = product.scratch.join("report");
+        let mut command = Command::new(&program);
+        command.env(way, &product.library).env("WARREN_REPORT", &report);
+        let seen = run(&mut command, &output);
+        if seen.status != 0 || seen.output != alone.output.replace("library 0", "library 1") {
+            return Outcome::Failed(format!("{way}: {seen:?}"));
+        }
+    }
+    Outcome::Passed(String::new())
+}
+
+/// A report goes to a descriptor, and not into a file that the program has put there. A program
+/// that has closed the descriptor writes none.
+fn reports(product: &Product) -> Outcome {
+    let output = product.scratch.join("output");
+    let report = product.scratch.join("report");
+    let other = product.scratch.join("other");
+    for way in WAYS {
+        for script in ["exit 3", "exec 9>\"$OTHER\"; exit 3", "exec 9>&-; exit 3"] {
+            std::fs::write(&report, "").expect("an empty file");
+            let mut command = Command::new("sh");
+            let with_library =
+                format!("9>>\"$REPORT\" exec env {way}=\"$LIBRARY\" sh -c '{script}'");
+            command.args(["-c", &with_library]).env("WARREN_REPORT", "9");
+            command.env("REPORT", &report).env("OTHER", &other).env("LIBRARY", &product.library);
+            let seen = run(&mut command, &output);
+            let found = Report::read(&report);
+            let others = std::fs::read_to_string(&other).unwrap_or_default();
+            let expected = u64::from(script == "exit 3");
+            let sums = found.patched + found.dispatched == found.passed;
+            if seen.status != 3 || !seen.output.is_empty() || found.processes != expected || !sums {
+                return Outcome::Failed(format!("{way}: {script}: {seen:?} {found:?}"));
+            }
+            if !others.is_empty() {
+                return Outcome::Failed(format!("{way}: a report in the program's file"));
+            }
+        }
+    }
+    Outcome::Passed(String::new())
+}
+
+/// A debugger and a tracer follow a program that has the library.
+fn debuggers(product: &Product) -> Outcome {
+    let Some(program) = compile(product, "children") else {
+        return Outcome::Skipped("no gcc".to_owned());
+    };
+    let output = product.scratch.join("output");
+    let program = program.to_str().expect("a path");
+    let library = product.library.to_str().expect("a path");
+    let mut ran = Vec::new();
+    for way in WAYS {
+        let variable = format!("{way}={library}");
+        let set = format!("set environment {variable}");
+        let quiet = "handle SIGSYS nostop noprint pass";
+        let stop = "break getppid";
+        let gdb = [
+            "-q",
+            "-batch",
+            "-ex",
+            "set startup-with-shell off",
+            "-ex",
+            &set,
+            "-ex",
+            quiet,
+            "-ex",
+            stop,
+            "-ex",
+            "run",
+            "-ex",
+            "backtrace",
+            "-ex",
+            "delete",
+            "-ex",
+            "continue",
+            program,
+        ];
+        let strace = ["-f", "-o", "/dev/null", "-E", &variable, program];
+        for (tool, args, ending) in
+            [("gdb", &gdb[..], "exited normally"), ("strace", &strace[..], "spawned\n")]
+        {
+            if exists(tool) {
+                let seen = run(Command::new(tool).args(args), &output);
+                if seen.status != 0 || !seen.output.contains(ending) {
+                    return Outcome::Failed(format!("{tool}, {way}: {seen:?}"));
+                }
+                ran.push(tool);
+            }
+        }
+    }
+    if ran.is_empty() {
+        return Outcome::Skipped("no gdb and no strace".to_owned());
+    }
+    Outcome::Passed(format!("({})", ran.join(", ")))
+}
+
+/// Not a test of costs, which depend on the machine: prints them.
+fn cost(product: &Product) -> Outcome {
+    let Some(program) = compile(product, "cost") else {
+        return Outcome::Skipped("no gcc".to_owned());
+    };
+    let output = product.scratch.join("output");
+    let mut lines = String::new();
+    for way in ["WITHOUT", "LD_PRELOAD", "LD_AUDIT"] {
+        for args in [&[][..], &["300", "/bin/true"]] {
+            let mut command = Command::new(&program);
+            let seen = run(command.args(args).env(way, &product.library), &output);
+            if seen.status != 0 {
+                return Outcome::Failed(format!("{way}: {seen:?}"));
+            }
+            lines += &format!("\n  {way}: {}", seen.output.trim());
+        }
+    }
+    Outcome::Passed(lines)
+}
