@@ -36,7 +36,7 @@
 //! line itself.
 //!
 //! An *idle inode* is one that the client has kept handles of ([`Opened::kept`](crate::Opened)) and
-//! uses none of them. Its number is in the word that [`idle_at`] names. The client removes it
+//! uses none of them. Its number is in one of the words that [`idle_at`] names. The client removes it
 //! before it loads the lease word to use a handle again; a cell that closes kept handles clears the
 //! lease word before it loads this word. So one of the two sees the other (Dekker). The cell then
 //! stores the number at [`closed_at`], so that the client does not close the handles again.
@@ -69,6 +69,8 @@ pub const LINES: usize = 8192;
 pub const WATCHED: usize = 64;
 /// The idle inodes of the client.
 pub const IDLE: usize = 16384;
+/// So many idle inodes with the same hash can be marked.
+pub const IDLE_WAYS: usize = LINE / 8;
 pub const WORDS: usize = 16384;
 
 /// How large a client's lanes are, and the tables that go with them. The set is small, so that a
@@ -182,14 +184,15 @@ impl Shape {
         WORDS + (word as usize & (self.lanes.words() - 1)) * 8
     }
 
-    /// Where in the client segment the inode is marked as idle. Inodes share words; a client marks
-    /// one of them at a time.
-    pub const fn idle_at(self, ino: Ino) -> usize {
-        IDLE + self.idle_word(ino) * 8
+    /// The words of the client segment that can mark the inode as idle: a cache line. Many inodes
+    /// share them; each word marks one at a time.
+    pub fn idle_at(self, ino: Ino) -> impl Iterator<Item = usize> {
+        let line = self.idle_word(ino) / IDLE_WAYS * IDLE_WAYS;
+        (line..line + IDLE_WAYS).map(|word| IDLE + word * 8)
     }
 
-    /// Where in the cell-to-client segment the inode is marked as closed. Before another inode
-    /// takes its place there, the client has marked that one as idle in place of this one.
+    /// Where in the cell-to-client segment the inode is marked as closed. Another inode may take
+    /// its place there. Then the client closes the handles once more, which has no effect.
     pub const fn closed_at(self, ino: Ino) -> usize {
         WORDS + (self.lanes.words() + self.idle_word(ino)) * 8
     }
@@ -284,7 +287,7 @@ const _: () = {
         let shape = Shape { slots: SLOTS_MAX as u16, lanes: size };
         assert!(shape.area_len().is_multiple_of(4096) && size.payload() <= PAYLOAD_MAX);
         assert!(size.words().is_power_of_two() && size.words() <= LEASE_WORDS);
-        assert!(size.idle_words().is_power_of_two());
+        assert!(size.idle_words().is_power_of_two() && size.idle_words() >= IDLE_WAYS);
         assert!(shape.request_area(SlotNo(0)).is_multiple_of(4096));
         assert!(shape.reply_area(SlotNo(0)).is_multiple_of(4096));
         at += 1;
@@ -323,7 +326,7 @@ mod tests {
                 inodes().map(|ino| shape.closed_at(ino)).max(),
             );
             assert!(last_word < first && last < Some(shape.reply_area(SlotNo(0))));
-            let idle = inodes().map(|ino| shape.idle_at(ino)).max();
+            let idle = inodes().flat_map(|ino| shape.idle_at(ino)).max();
             assert!(idle < Some(shape.request_area(SlotNo(0))));
             assert_eq!(shape.cell_segment_len(), shape.reply_area(SlotNo(3)));
         }

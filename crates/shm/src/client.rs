@@ -18,7 +18,7 @@ use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
 };
-use warren_proto::slot::{DOORBELLS, LINE, LINES, Posted, Shape};
+use warren_proto::slot::{DOORBELLS, IDLE_WAYS, LINE, LINES, Posted, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, WriteMap};
@@ -80,7 +80,11 @@ impl<W: Store> ClientWriter<W> {
     ///
     /// The caller must load the lease word of its handles after this.
     pub fn mark_idle(&self, ino: Ino) -> Option<Ino> {
-        let (at, before) = (self.shape.idle_at(ino), self.marked_with(ino));
+        let free = self.find_mark(ino, ino).or_else(|| self.find_mark(ino, Ino(0)));
+        // If all words of the line are in use, any of them will do.
+        let any = || self.shape.idle_at(ino).nth(ino.0 as usize % IDLE_WAYS).expect("a way");
+        let at = free.unwrap_or_else(any);
+        let before = Ino(self.memory.load64(at, Relaxed));
         self.memory.store64(at, ino.0, Release);
         W::fence();
         Some(before).filter(|before| before.0 != 0 && *before != ino)
@@ -89,14 +93,15 @@ impl<W: Store> ClientWriter<W> {
     /// The client uses the inode again. The caller must load the lease word of its handles after
     /// this.
     pub fn mark_used(&self, ino: Ino) {
-        if self.marked_with(ino) == ino {
-            self.memory.store64(self.shape.idle_at(ino), 0, Release);
+        if let Some(at) = self.find_mark(ino, ino) {
+            self.memory.store64(at, 0, Release);
         }
         W::fence();
     }
 
-    fn marked_with(&self, ino: Ino) -> Ino {
-        Ino(self.memory.load64(self.shape.idle_at(ino), Relaxed))
+    /// Where the line of `ino` marks this inode; 0 for a free word.
+    fn find_mark(&self, ino: Ino, marked: Ino) -> Option<usize> {
+        self.shape.idle_at(ino).find(|at| self.memory.load64(*at, Relaxed) == marked.0)
     }
 
     /// Fills `offset..` of the slot's payload lane. Must precede the submission.
@@ -203,7 +208,7 @@ impl<R: Load> ClientReader<R> {
     /// lease word before this.
     pub fn is_idle(&self, ino: Ino) -> bool {
         R::fence();
-        self.memory.load64(self.shape.idle_at(ino), Acquire) == ino.0
+        self.shape.idle_at(ino).any(|at| self.memory.load64(at, Acquire) == ino.0)
     }
 
     /// The user that the slot's request names, if the client is a front.
@@ -300,6 +305,24 @@ mod tests {
     fn header(seq: u32) -> RequestHeader {
         let map_version = MapVersion(9);
         RequestHeader { seq, map_version, uid: 1, gid: 2, payload_len: 3, ..Default::default() }
+    }
+
+    #[test]
+    fn as_many_inodes_of_one_line_are_idle_as_it_has_words() {
+        let (writer, reader, _) = pair();
+        let line = |ino: &Ino| shape().idle_at(*ino).next();
+        let same: Vec<Ino> =
+            (1..).map(Ino).filter(|ino| line(ino) == line(&Ino(1))).take(9).collect();
+        let (all, last) = (&same[..IDLE_WAYS], same[IDLE_WAYS]);
+        assert!(all.iter().all(|ino| writer.mark_idle(*ino).is_none()));
+        assert!(all.iter().all(|ino| reader.is_idle(*ino)) && !reader.is_idle(last));
+        assert_eq!(writer.mark_idle(all[3]), None, "it is marked already");
+        let displaced = writer.mark_idle(last).expect("there is no room");
+        let marked = same.iter().filter(|ino| reader.is_idle(**ino));
+        assert!(marked.eq(same.iter().filter(|ino| **ino != displaced)));
+        writer.mark_used(last);
+        assert!(!reader.is_idle(last));
+        assert_eq!(writer.mark_idle(displaced), None, "it has the free word");
     }
 
     #[test]
