@@ -36,10 +36,11 @@
 //! line itself.
 //!
 //! An *idle inode* is one that the client has kept handles of ([`Opened::kept`](crate::Opened)) and
-//! uses none of them. Its number is in one of the words that [`idle_at`] names. The client removes it
-//! before it loads the lease word to use a handle again; a cell that closes kept handles clears the
-//! lease word before it loads this word. So one of the two sees the other (Dekker). The cell then
-//! stores the number at [`closed_at`], so that the client does not close the handles again.
+//! uses none of them. Its number is in one of the words that [`Shape::idle_at`] names. The client
+//! removes it before it loads the lease word to use a handle again; a cell that closes kept handles
+//! clears the lease word before it loads these words. So one of the two sees the other (Dekker).
+//! The cell then stores the number at [`Shape::closed_at`], so that the client does not close the
+//! handles again.
 //!
 //! ```text
 //! request line                          reply line
