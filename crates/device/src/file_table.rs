@@ -47,6 +47,10 @@ impl Table {
         Ok(Self { ring, free: (0..PLACES).rev().collect() })
     }
 
+    fn is_empty(&self) -> bool {
+        self.free.len() == PLACES as usize
+    }
+
     fn set(&self, place: u32, file: RawFd) -> io::Result<()> {
         match self.ring.submitter().register_files_update(place, &[file])? {
             1 => Ok(()),
@@ -111,12 +115,16 @@ impl FileTables {
         self.tables[place.table as usize].install(place.place)
     }
 
-    /// Closes the file.
+    /// Closes the file. Tables that are not used any more are closed too, from the last one on, but
+    /// not the first: a process that once held many files has no more descriptors than before.
     pub fn close(&mut self, place: FilePlace) {
         let table = &mut self.tables[place.table as usize];
         // A place that cannot be emptied keeps its file, and is not used again.
         if table.set(place.place, -1).is_ok() {
             table.free.push(place.place);
+        }
+        while self.tables.len() > 1 && self.tables.last().is_some_and(Table::is_empty) {
+            self.tables.pop();
         }
     }
 }
@@ -160,6 +168,12 @@ mod tests {
         assert!(tables.copy(closed).is_err());
         assert_eq!(tables.put(file(9)).expect("a place"), closed);
         assert_eq!(fstat(tables.copy(closed).expect("a copy")).expect("stat").st_size, 9);
+        assert_eq!(tables.tables.len(), 3);
+        places[1..].iter().for_each(|place| tables.close(*place));
+        assert_eq!(tables.tables.len(), 1, "the first one has a file");
+        tables.close(places[0]);
+        assert_eq!(tables.tables.len(), 1, "and is kept");
+        tables.put(file(1)).expect("a place");
     }
 
     /// A pipe shows whether an end of it is open.

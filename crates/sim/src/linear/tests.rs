@@ -101,7 +101,7 @@ impl Server {
                 match self.names.remove(from_name) {
                     Some(ino) if from_name == name => {
                         self.names.insert(name.clone(), ino);
-                        Ok(Reply::Done)
+                        Ok(Reply::Unchanged)
                     }
                     Some(ino) => {
                         let replaced = self.names.insert(name.clone(), ino);
@@ -111,11 +111,14 @@ impl Server {
                         match replaced {
                             Some(other) if other == ino => {
                                 self.names.insert(from_name.clone(), ino);
+                                Ok(Reply::Unchanged)
                             }
-                            Some(other) => drop(self.unlinked(other, now)),
-                            None => {}
+                            Some(other) => {
+                                self.unlinked(other, now);
+                                Ok(Reply::Done)
+                            }
+                            None => Ok(Reply::Done),
                         }
-                        Ok(Reply::Done)
                     }
                     None => Err(Errno::ENOENT),
                 }
