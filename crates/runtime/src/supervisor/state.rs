@@ -78,7 +78,7 @@ impl<'a> SupervisorLoop<'a> {
             connections,
             clients: Clients::default(),
             journal,
-            stop: StopAttempts::default(),
+            stop: StopAttempts::new(predecessors),
             logged: Logged::default(),
             effects: Vec::new(),
             recorded: None,

@@ -83,14 +83,22 @@ impl StopAttempt {
     }
 }
 
-#[derive(Default)]
 pub(super) struct StopAttempts {
     current: Option<StopAttempt>,
-    /// How often mounts were asked.
+    /// The number under which mounts were asked last.
     count: u32,
 }
 
+/// A supervisor asks mounts less often than this. Its numbers are above those of its predecessors:
+/// a mount may answer it what a predecessor has asked.
+const NUMBERS_OF_ONE: u32 = 1 << 16;
+
 impl StopAttempts {
+    /// After so many supervisors.
+    pub(super) const fn new(predecessors: u32) -> Self {
+        Self { current: None, count: predecessors.saturating_mul(NUMBERS_OF_ONE) }
+    }
+
     /// The deadline of the current attempt.
     pub(super) fn until(&self) -> Option<Instant> {
         self.current.as_ref().map(|attempt| attempt.until)
@@ -175,7 +183,8 @@ impl StopAttempts {
         });
     }
 
-    /// Records what uses a front's mount, if anything does. False if the front was not asked.
+    /// Records what uses a front's mount, if anything does. False if the front was not asked, by
+    /// this supervisor or an earlier one.
     pub(super) fn answered(
         &mut self,
         client: ClientId,
@@ -208,3 +217,34 @@ impl StopAttempts {
 }
 
 pub(super) const TRIAL_SECONDS_MAX: u64 = TRIAL_TIMEOUT.as_secs();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNT: ClientId = ClientId(2);
+    const NOW: Instant = Instant(0);
+
+    /// Asks the mount. Returns the number.
+    fn ask(attempts: &mut StopAttempts) -> u32 {
+        let number = attempts.next_number();
+        let waiting = BTreeSet::from([MOUNT]);
+        attempts.asked(Leave::Ask, Vec::new(), (false, false), waiting, NOW);
+        number
+    }
+
+    #[test]
+    fn an_answer_to_a_predecessor_is_legal_and_says_nothing() {
+        let earlier = ask(&mut StopAttempts::new(0));
+        let mut attempts = StopAttempts::new(1);
+        assert!(attempts.answered(MOUNT, earlier, None), "before this one asks");
+        attempts.begin_trial(Leave::Ask, Vec::new(), NOW);
+        assert!(attempts.answered(MOUNT, earlier, None));
+        let number = ask(&mut attempts);
+        assert!(attempts.answered(MOUNT, earlier, None));
+        assert!(attempts.take_over(NOW).is_none(), "the mount has not answered this one");
+        assert!(attempts.answered(MOUNT, number, None));
+        assert!(attempts.take_over(NOW).is_some());
+        assert!(!attempts.answered(MOUNT, number + 1, None), "no supervisor has asked that");
+    }
+}
