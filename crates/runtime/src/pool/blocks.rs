@@ -16,6 +16,9 @@ use crate::error::FleetError;
 /// that was never written.
 const UNREADABLE: u8 = 0xEE;
 
+/// A device may fail to read a block now and read it a moment later.
+const READ_TRIES: u32 = 3;
+
 /// Synchronous reads, writes and flushes.
 pub trait Blocks {
     fn len_blocks(&self) -> u64;
@@ -57,7 +60,25 @@ pub(crate) fn load_without(
     let tables = [&tables[0][..], &tables[1]];
     let ledger = Ledger::load_without(lost, superblock, [&first, &second], &roots, tables)
         .map_err(|error| damaged(path, &error.to_string()))?;
+    if has_unread_slots(&ledger, &roots) {
+        return Err(FleetError::PoolIo {
+            pool: path.to_path_buf(),
+            doing: "read its root slots",
+            errno: Errno::EIO,
+        });
+    }
     Ok((ledger, copies))
+}
+
+/// Whether a shard is given up because a block with one of its root slots could not be read. The
+/// slot may be good. Checkpoints write such a block as a whole and would destroy it.
+fn has_unread_slots(ledger: &Ledger, roots: &[u8]) -> bool {
+    let layout = ledger.superblock().layout;
+    let is_unread_slot = |shard: ShardId, slot: usize| {
+        let block = layout.root_slot(shard, slot).block.0 - layout.roots_start().0;
+        is_unread(&roots[block as usize * BLOCK_SIZE..][..BLOCK_SIZE])
+    };
+    ledger.unreadable().keys().any(|shard| (0..2).any(|slot| is_unread_slot(*shard, slot)))
 }
 
 /// The valid superblock, and the state of its other copy.
@@ -95,7 +116,8 @@ fn read(pool: &dyn Blocks, block: BlockNo, blocks: u64) -> Vec<u8> {
         return bytes;
     }
     for (at, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
-        if pool.read(block.offset(at), bytes).is_err() {
+        let is_read = (0..READ_TRIES).any(|_| pool.read(block.offset(at), bytes).is_ok());
+        if !is_read {
             bytes.fill(UNREADABLE);
         }
     }

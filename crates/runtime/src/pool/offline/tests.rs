@@ -758,3 +758,20 @@ fn an_interrupted_repair_comes_to_the_same() {
         }
     }
 }
+
+/// A start would write a block with the slots of several shards as a whole. Each of the two has the
+/// newer slots of some.
+#[test]
+fn a_pool_with_root_slots_that_cannot_be_read_is_not_opened() {
+    let mut device = Device::with_logs();
+    let layout = device.superblock().layout;
+    for slot in 0..2 {
+        let block = layout.root_slot(ShardId(0), slot).block;
+        device.unreadable.insert(block);
+        let error = blocks::load(&device, Path::new("pool")).expect_err("in doubt");
+        let line = "pool: cannot read its root slots: input/output error";
+        assert_eq!(error.to_string(), line);
+        device.unreadable.remove(&block);
+        assert!(blocks::load(&device, Path::new("pool")).is_ok());
+    }
+}
