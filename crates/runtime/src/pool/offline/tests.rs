@@ -768,7 +768,7 @@ fn a_pool_with_root_slots_that_cannot_be_read_is_not_opened() {
     for slot in 0..2 {
         let block = layout.root_slot(ShardId(0), slot).block;
         device.unreadable.insert(block);
-        let error = blocks::load(&device, Path::new("pool")).expect_err("in doubt");
+        let error = blocks::load(&device, Path::new("pool")).err().expect("in doubt");
         let line = "pool: cannot read its root slots: input/output error";
         assert_eq!(error.to_string(), line);
         device.unreadable.remove(&block);
