@@ -95,9 +95,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: "crates/shm/src/reply.rs",
-        what: "a successor leaves its predecessor's lease words",
-        find: "if self.memory.load64(at, Relaxed) != 0 {",
-        replace: "if self.memory.load64(at, Relaxed) == 0 {",
+        what: "a successor leaves most of its predecessor's lease words",
+        find: "self.memory.discard(WORDS, self.shape.words_end() - WORDS);",
+        replace: "self.memory.discard(WORDS, 4096);",
         found_by: SHM,
         is_proven: true,
     },
