@@ -112,7 +112,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/shm/src/client.rs",
         what: "bits beyond the client's slots ring",
-        find: "let rung = changed & (u64::MAX >> (u64::BITS as usize - self.slots));",
+        find: "let rung = changed & (u64::MAX >> (u64::BITS as usize - self.shape.slots()));",
         replace: "let rung = changed;",
         found_by: SHM,
         is_proven: true,
