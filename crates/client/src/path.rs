@@ -1,6 +1,7 @@
 //! A path as a program gives it, cut into components.
 
-use std::borrow::Cow;
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
 
 use warren_base::Errno;
 use warren_base::limits::SYMLINK_MAX;

@@ -12,7 +12,9 @@
 //! or owner changes. So a walk needs no attributes of directories, which change with each name that
 //! is created there. Only `.` and `..` name nothing, so that the walk checks the right itself.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, LookedUp, Typed};
