@@ -24,15 +24,20 @@
 
 #![cfg_attr(not(test), no_std)]
 
+extern crate alloc;
 #[cfg(all(panic = "unwind", not(test)))]
 extern crate std;
 
 mod abi;
+#[allow(dead_code, reason = "no call is served yet")]
+mod arena;
 mod calls;
 mod decode;
 mod dispatch;
 mod entry;
 mod exec;
+#[allow(dead_code, reason = "no call is served yet")]
+mod fleet;
 mod frame;
 mod hook;
 mod maps;
