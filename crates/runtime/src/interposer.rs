@@ -1,0 +1,51 @@
+//! The library that answers a program's calls without the kernel: where it is, and how a program is
+//! started with it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NAME: &str = "libwarren_interpose.so";
+
+/// Where it may be, from the directory of this program: beside it, as it is installed, and where
+/// Cargo's profile `interposer` leaves it.
+const PLACES: [&str; 3] = ["", "../lib/warren", "../interposer"];
+
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// The library, if it is where it should be.
+pub fn library() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let directory = program.parent()?;
+    let candidates = PLACES.iter().map(|place| directory.join(place).join(NAME));
+    let found = candidates.filter(|path| path.is_file()).find_map(|path| path.canonicalize().ok());
+    // The loader would take each part for a library of its own.
+    found.filter(|path| !path.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b)))
+}
+
+/// Has the command load the library, before what its environment loads.
+pub fn load(command: &mut Command, library: &Path) {
+    command.env(PRELOAD, joined(library, std::env::var_os(PRELOAD).as_deref()));
+}
+
+fn joined(library: &Path, others: Option<&OsStr>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_loaded_before_comes_behind_it() {
+        let library = Path::new("/lib/w.so");
+        assert_eq!(joined(library, None), "/lib/w.so");
+        assert_eq!(joined(library, Some(OsStr::new(""))), "/lib/w.so");
+        assert_eq!(joined(library, Some(OsStr::new("/a.so:/b.so"))), "/lib/w.so:/a.so:/b.so");
+    }
+}
