@@ -28,11 +28,13 @@
 extern crate std;
 
 mod abi;
+mod call;
 mod calls;
 mod decode;
 mod dispatch;
 mod entry;
 mod exec;
+mod fleet;
 mod frame;
 mod hook;
 mod maps;
@@ -44,6 +46,7 @@ mod program;
 mod report;
 mod sandbox;
 mod scan;
+mod serve;
 mod signal;
 mod site;
 mod start;
