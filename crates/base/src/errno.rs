@@ -1,6 +1,6 @@
 //! The error numbers that file-system calls return, with Linux's values.
 
-use std::fmt;
+use core::fmt;
 
 /// A positive Linux error number. Zero is not an error and cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,4 +93,4 @@ impl fmt::Display for Errno {
     }
 }
 
-impl std::error::Error for Errno {}
+impl core::error::Error for Errno {}

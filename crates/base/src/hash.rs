@@ -5,8 +5,8 @@
 //! that they do not know and hashes that they do not see; otherwise a client could choose names
 //! that all collide.
 
-use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use core::fmt;
+use core::hash::{BuildHasher, Hasher};
 
 /// Builds [`FixedHasher`]s.
 #[derive(Clone, Copy, Default)]

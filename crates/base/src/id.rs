@@ -1,7 +1,7 @@
 //! Newtypes for everything that has a number, so that numbers of different kinds cannot be
 //! confused.
 
-use std::fmt;
+use core::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($raw:ty), $prefix:literal) => {

@@ -2,7 +2,10 @@
 //!
 //! This crate is pure: no thread, no clock, no I/O, no randomness that is not seeded by the caller.
 
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 pub mod budget;
 mod errno;

@@ -1,6 +1,6 @@
 //! A first-in-first-out queue that returns `Full` instead of growing.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 /// The queue is full and returns the item.
 #[derive(Clone, PartialEq, Eq, Debug)]

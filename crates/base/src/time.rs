@@ -1,8 +1,8 @@
 //! Two kinds of time that must not be mixed: `Instant` orders events, `Timestamp` is stored in
 //! inodes. Both come from the driver; pure crates never read a clock.
 
-use std::ops::{Add, Sub};
-use std::time::Duration;
+use core::ops::{Add, Sub};
+use core::time::Duration;
 
 /// Monotonic time in nanoseconds since a start that the driver chose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]

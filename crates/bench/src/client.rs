@@ -21,7 +21,7 @@ mod subject;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use warren_runtime::{ConnectOptions, Connection};
+use warren_runtime::{ConnectOptions, connect};
 
 use crate::error::BenchError;
 use crate::ground::{Ground, Interruption};
@@ -130,7 +130,7 @@ pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
 
 /// All contenders, Warren first.
 fn contenders(pool: &Path, options: &ClientOptions) -> Result<Vec<Contender>, BenchError> {
-    let connection = Connection::connect(pool, &ConnectOptions::default())?;
+    let connection = connect(pool, &ConnectOptions::default())?;
     let failed = |errno| BenchError::call(WARREN, "create", errno);
     let library = Library::new(&connection, own_credentials()).map_err(failed)?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(library)];

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use warren_runtime::{ConnectOptions, Connection, Slot, raise_descriptor_limit};
+use warren_runtime::{ConnectOptions, Slot, connect, raise_descriptor_limit};
 
 use crate::error::BenchError;
 use crate::ground::{Ground, Interruption};
@@ -139,7 +139,7 @@ pub fn run(options: &ClientsOptions) -> Result<ClientsReport, BenchError> {
     }
     let mut crowd = Crowd::new(ground.pool(), options.cells)?;
     let processes = Processes::of(ground.pool())?;
-    let connection = Connection::connect(ground.pool(), &ConnectOptions::SMALL)?;
+    let connection = connect(ground.pool(), &ConnectOptions::SMALL)?;
     let mut slot = slot_of(&connection)?;
     // First, while the processes have no memory of earlier clients to use again.
     let footprint = measure_footprint(&mut crowd, &processes, options)?;
@@ -206,7 +206,7 @@ fn measure_admissions(
     let (mut welcome, mut first_answer, mut end) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ADMISSIONS {
         let begun = Instant::now();
-        let connection = Connection::connect(crowd.pool(), &ConnectOptions::SMALL)?;
+        let connection = connect(crowd.pool(), &ConnectOptions::SMALL)?;
         welcome.push(micros(begun));
         let begun = Instant::now();
         let mut slot = slot_of(&connection)?;
@@ -222,7 +222,7 @@ fn measure_admissions(
     times.end.push(median(&end));
     let before = Footprint::of(processes)?;
     for _ in 0..ADMISSIONS {
-        let connection = Connection::connect(crowd.pool(), &ConnectOptions::SMALL)?;
+        let connection = connect(crowd.pool(), &ConnectOptions::SMALL)?;
         null(&mut slot_of(&connection)?)?;
     }
     std::thread::sleep(SETTLE);

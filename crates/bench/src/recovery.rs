@@ -22,7 +22,9 @@ use warren_proto::typed::{Create, Created, Typed};
 use warren_proto::{
     AccessMode, Capabilities, CreateFlags, FileName, InodeRef, NewInode, Position, Request,
 };
-use warren_runtime::{ConnectOptions, Connection, Lifetime, OfflinePool, Purpose, ServeOptions};
+use warren_runtime::{
+    ConnectOptions, Connection, Lifetime, OfflinePool, Purpose, ServeOptions, connect,
+};
 use warren_runtime::{Slot, start_fleet, status};
 
 use crate::error::{BenchError, system};
@@ -120,7 +122,7 @@ fn kill(pid: u32) -> Result<(), BenchError> {
 fn kill_cell(options: &RecoveryOptions) -> Result<CellDeath, BenchError> {
     let ground = Ground::start_with_log(&options.directory, options.cells, options.log_bytes)?;
     let load = fill(&ground, options.log_bytes)?;
-    let connection = Connection::connect(ground.pool(), &ConnectOptions::default())?;
+    let connection = connect(ground.pool(), &ConnectOptions::default())?;
     let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
     let victim = status(ground.pool())?.cells.first().map_or(0, |cell| cell.pid);
     let begun = Instant::now();
@@ -150,7 +152,7 @@ fn kill_fleet(options: &RecoveryOptions) -> Result<FleetDeath, BenchError> {
     let begun = Instant::now();
     let fleet = start_fleet(&serve, Lifetime::WithStarter)?;
     let start_ms = millis(begun);
-    let connection = Connection::connect(ground.pool(), &ConnectOptions::default())?;
+    let connection = connect(ground.pool(), &ConnectOptions::default())?;
     let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
     slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map_err(failed("null"))?;
     let answer_ms = millis(begun);
@@ -207,7 +209,7 @@ struct Filler {
 impl Filler {
     fn new(ground: &Ground, at: usize) -> Result<Self, BenchError> {
         let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
-        let connection = Connection::connect(ground.pool(), &options)?;
+        let connection = connect(ground.pool(), &options)?;
         let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
         slot.payload_out()[..FILE_BYTES].fill(7);
         let mut filler = Self { slot, dir: InodeRef::ROOT, _connection: connection };

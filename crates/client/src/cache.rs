@@ -10,7 +10,9 @@
 //!
 //! The size is bounded. The clock algorithm (second chance) chooses the copy to evict.
 
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use hashbrown::HashTable;
 use warren_base::{CellId, Ino};

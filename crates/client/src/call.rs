@@ -19,7 +19,9 @@
 //! A walk is not one instant, as on every POSIX system: each component was valid at some time
 //! during the call. An answer from copies alone was valid at one instant.
 
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno, Ino, MapVersion};
@@ -178,7 +180,7 @@ impl Call {
         if let Phase::Check { .. } = self.phase {
             return self.check(cache, map, words);
         }
-        match std::mem::replace(&mut self.phase, Phase::Finished) {
+        match core::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Plan => {
                 let plan = self.plan(cache);
                 if plan.used.is_empty() {
@@ -243,7 +245,7 @@ impl Call {
     }
 
     fn believe(&mut self, map: &ShardMap) -> Step {
-        match std::mem::replace(&mut self.phase, Phase::Finished) {
+        match core::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Check { plan, .. } => {
                 let is_over = matches!(plan.end, Ok(Goal::Answer(..)) | Err(Stop::Fail(_)));
                 if is_over && self.answers.is_empty() {
@@ -434,7 +436,7 @@ impl Call {
         let next = entries.last().map_or(cookie, |entry| entry.cookie);
         self.listed.extend(entries);
         if end {
-            let entries = std::mem::take(&mut self.listed);
+            let entries = core::mem::take(&mut self.listed);
             let answer = Ok(Reply::Listing { parent: parent.ino, entries, end, lease: None });
             return Step::Done(Answered::new(answer, parent.capability));
         }

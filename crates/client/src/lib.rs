@@ -11,7 +11,10 @@
 //!
 //! This crate is pure: the transport (slots and doorbells) and the lease words belong to a driver.
 
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 mod cache;
 mod call;

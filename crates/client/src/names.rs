@@ -25,7 +25,8 @@
 //!
 //! [`LeaseKey::Names`]: warren_proto::LeaseKey::Names
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashTable};
 use warren_base::{FixedState, Ino};
@@ -169,7 +170,7 @@ impl KnownNames {
             }
             Extent::Partial { listing, cookie, is_requested, .. } => {
                 let page = Page { dir, cookie: *cookie, listing: *listing };
-                (!std::mem::replace(is_requested, true)).then_some(page)
+                (!core::mem::replace(is_requested, true)).then_some(page)
             }
             // Another client has created and removed it, or its hash is that of another name.
             Extent::Whole(_) => None,

@@ -1,5 +1,7 @@
 //! The calls, and the request that a call makes once its paths are walked.
 
+use alloc::boxed::Box;
+
 use warren_base::Errno;
 use warren_proto::{
     AccessMode, Capabilities, Capability, CreateFlags, Entry, FileKind, FileName, InodeRef,

@@ -1,6 +1,7 @@
 //! A path as a program gives it, cut into components.
 
-use std::borrow::Cow;
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
 
 use warren_base::Errno;
 use warren_base::limits::SYMLINK_MAX;
@@ -15,12 +16,22 @@ pub struct Path {
     pub start: InodeRef,
     pub bytes: Box<[u8]>,
     pub follow_last: bool,
+    /// The root is that of a mount: what lies above it, or behind an absolute link, is not known
+    /// here. A walk that leads there fails with EXDEV. So does one over a link that the kernel may
+    /// refuse to follow (`fs.protected_symlinks`).
+    pub confined: bool,
 }
 
 impl Path {
     /// From the root of the volume, following a link at the end.
     pub fn new(bytes: &[u8]) -> Self {
-        Self { root: InodeRef::ROOT, start: InodeRef::ROOT, bytes: bytes.into(), follow_last: true }
+        Self {
+            root: InodeRef::ROOT,
+            start: InodeRef::ROOT,
+            bytes: bytes.into(),
+            follow_last: true,
+            confined: false,
+        }
     }
 
     pub fn no_follow(bytes: &[u8]) -> Self {

@@ -17,9 +17,9 @@
 //!
 //! The hash has 128 bits and a secret seed, so paths are not compared.
 
-use std::ops::Deref;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+use core::ops::Deref;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, fence};
 
 use warren_base::{CellId, Errno, FileKind, Ino, Timestamp};
 use warren_proto::Attr;

@@ -1,11 +1,14 @@
 //! The cell that executes a request.
 
+use alloc::vec::Vec;
+
 use warren_base::{CellId, Ino, MapVersion, ShardId};
 use warren_proto::Request;
 
 /// The owner of every shard, at one version. A client's copy may be old: a cell that receives a
 /// request for another's shard answers `Moved` and executes nothing.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The default is the map before the first, without shards.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ShardMap {
     version: MapVersion,
     owners: Vec<CellId>,

@@ -12,7 +12,9 @@
 //! or owner changes. So a walk needs no attributes of directories, which change with each name that
 //! is created there. Only `.` and `..` name nothing, so that the walk checks the right itself.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, LookedUp, Typed};
@@ -179,7 +181,7 @@ impl Walker<'_> {
                     continue;
                 }
                 Component::Up => {
-                    self.up(&mut way, here, path.root)?;
+                    self.up(&mut way, here, path)?;
                     continue;
                 }
             };
@@ -198,7 +200,11 @@ impl Walker<'_> {
                         return Err(Stop::Fail(Errno::ELOOP));
                     }
                     let target = self.target(link)?;
-                    if rest.expand(&target)? {
+                    let is_absolute = rest.expand(&target)?;
+                    if path.confined && (is_absolute || self.is_protected(here, link)?) {
+                        return Err(Stop::Fail(Errno::EXDEV));
+                    }
+                    if is_absolute {
                         way = vec![path.root];
                     }
                 }
@@ -251,12 +257,28 @@ impl Walker<'_> {
         Err(self.need(Ask::about(link, Request::ReadLink { ino })))
     }
 
+    /// Whether the kernel may refuse to follow the link: another user's, in a directory where
+    /// everyone may create names but not remove those of others.
+    fn is_protected(&mut self, dir: InodeRef, link: InodeRef) -> Result<bool, Stop> {
+        const SHARED_STICKY: u16 = 0o1002;
+        let link = self.attr(link)?;
+        if link.uid == self.credentials.uid {
+            return Ok(false);
+        }
+        let dir = self.attr(dir)?;
+        Ok(dir.mode & SHARED_STICKY == SHARED_STICKY && dir.uid != link.uid)
+    }
+
     /// One step towards the root; none at the root.
-    fn up(&mut self, way: &mut Vec<InodeRef>, here: InodeRef, root: InodeRef) -> Result<(), Stop> {
+    fn up(&mut self, way: &mut Vec<InodeRef>, here: InodeRef, path: &Path) -> Result<(), Stop> {
         self.may_search(here)?;
         if way.len() > 1 {
             way.pop();
-        } else if here.ino != root.ino {
+        } else if here.ino == path.root.ino {
+            if path.confined {
+                return Err(Stop::Fail(Errno::EXDEV));
+            }
+        } else {
             way[0] = self.parent(here)?;
         }
         Ok(())

@@ -28,7 +28,7 @@ fn implement(input: &DeriveInput, encode: TokenStream, decode: TokenStream) -> T
         #[automatically_derived]
         impl #impl_generics ::warren_proto::Wire for #ident #type_generics #where_clause {
             #[allow(unused_variables, clippy::ptr_arg)]
-            fn encode(&self, out: &mut ::std::vec::Vec<u8>) {
+            fn encode(&self, out: &mut ::warren_proto::derive::Vec<u8>) {
                 #encode
             }
             #[allow(unused_variables)]

@@ -5,6 +5,10 @@ extern crate self as warren_proto;
 
 use warren_proto_derive::Wire;
 
+pub mod derive {
+    pub use std::vec::Vec;
+}
+
 pub trait Wire: Sized {
     fn encode(&self, out: &mut Vec<u8>);
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed>;

@@ -5,6 +5,8 @@
 //! reply   | granted capability | changed dirs       a capability of 0 is omitted
 //! ```
 
+use alloc::vec::Vec;
+
 use warren_base::{ClientId, Ino};
 
 use crate::{

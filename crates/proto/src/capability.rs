@@ -10,7 +10,8 @@
 //! client numbers (within a fleet) nor inode numbers are reused, so no capability fits another
 //! client or inode.
 
-use std::fmt;
+use alloc::vec::Vec;
+use core::fmt;
 
 use warren_base::{ClientId, Ino, siphash_2_4};
 

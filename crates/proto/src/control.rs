@@ -3,7 +3,8 @@
 //! Descriptors that belong to a message (a client's segments) travel beside it; the driver pairs
 //! them. Order holds in each direction.
 
-use std::fmt;
+use alloc::vec::Vec;
+use core::fmt;
 
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Lsn, MapVersion, ShardId};
 

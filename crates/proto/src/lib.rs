@@ -5,7 +5,10 @@
 //! values (a [`FileName`] has no slash), so no code behind the edge checks again.
 //! `docs/protocol.md` describes the same messages.
 
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 extern crate self as warren_proto;
 
@@ -24,6 +27,12 @@ mod request;
 pub mod slot;
 pub mod typed;
 mod wire;
+
+/// What code that `#[derive(Wire)]` writes names.
+#[doc(hidden)]
+pub mod derive {
+    pub use alloc::vec::Vec;
+}
 
 pub use attr::{Attr, SetAttr, SetTime};
 pub use body::{Answered, ChangedDirs};

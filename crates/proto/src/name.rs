@@ -1,7 +1,9 @@
 //! Names that can hold only legal bytes.
 
-use std::fmt;
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
 
 use warren_base::Errno;
 use warren_base::limits::{NAME_MAX, XATTR_NAME_MAX};

@@ -1,7 +1,8 @@
 //! Messages between cells: transactions over several cells, by two-phase locking and
 //! two-phase commit.
 
-use std::cmp::Ordering;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
 
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 

@@ -9,6 +9,9 @@
 //! ([`Step::Placed`], [`Step::Inline`]): they contain the place of the bytes and the size of the
 //! file. `docs/disk-format.md` describes how either kind of recovery reads each step.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, ShardId, SlotNo, Timestamp, TxnId};
 
 use crate::{AccessMode, Answer, Change, Handle, LockSpec, Wire, XattrName};

@@ -1,5 +1,8 @@
 //! Replies of cells to clients.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use warren_base::{Errno, Ino, MapVersion, ShardId};
 
 use crate::{Attr, FileKind, FileName, Handle, LockSpec, Wire};

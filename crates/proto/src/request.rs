@@ -1,5 +1,8 @@
 //! Requests of clients to cells.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use bitflags::bitflags;
 use warren_base::{Ino, MapVersion, ShardId, SlotNo};
 

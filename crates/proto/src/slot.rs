@@ -54,6 +54,8 @@
 //!  60  u32 parked: the client sleeps on the reply's seq
 //! ```
 
+use alloc::vec::Vec;
+
 use warren_base::limits::{BODY_MAX, CELLS_MAX, LEASE_WORDS, PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{Ino, SlotNo};
 

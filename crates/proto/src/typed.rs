@@ -7,6 +7,9 @@
 //! The table at the end of the file has a line for each request, which the compiler requires.
 //! [`Reply::Moved`] is no reply here: the transport follows it to the owner of the shard.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use warren_base::{Errno, Ino, SlotNo};
 
 use crate::{

@@ -2,8 +2,10 @@
 //!
 //! Decoding trusts no input: a length is checked against the bytes left before memory is reserved.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
 
 use warren_base::{
     BlockNo, CellId, ClientId, Epoch, Errno, FileKind, Ino, Instant, Lsn, MapVersion, ShardId,
@@ -63,7 +65,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl core::error::Error for Malformed {}
 
 /// The rest of a message that is being decoded.
 pub struct Reader<'a> {

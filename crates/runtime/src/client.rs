@@ -2,17 +2,10 @@
 //!
 //! ```text
 //! control     the fleet's control socket: one request, one reply
-//! admission   a place in a fleet            connection  its use, shared by threads
-//! segments    what they share               slot        a request under way
+//! admission   a place in a fleet, whose use is in `warren_transport`
 //! ```
 
 pub(crate) mod admission;
-pub(crate) mod connection;
 pub mod control;
-mod segments;
-pub(crate) mod slot;
 
-pub use admission::{Admission, ConnectOptions};
-pub use connection::Connection;
-pub use segments::InFlight;
-pub use slot::{Authority, Slot};
+pub use admission::{Admission, connect};

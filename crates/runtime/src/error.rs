@@ -9,23 +9,8 @@ use std::path::{Path, PathBuf};
 use warren_base::{Errno, ShardId};
 use warren_device::DeviceError;
 use warren_log::TargetError;
-use warren_proto::Wire;
-
-/// The kind of an error, for exit codes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
-pub enum ErrorKind {
-    /// Nothing below fits.
-    Other,
-    /// The pool is no pool, damaged, truncated or of an unknown version.
-    BadPool,
-    PoolInUse,
-    Permission,
-    NotFound,
-    /// No fleet serves the pool.
-    NoFleet,
-    /// The fleet continues to serve, because stopping would lose data.
-    StopRefused,
-}
+use warren_transport::TransportError;
+pub use warren_transport::control::ErrorKind;
 
 /// Why a fleet did not start, a client was not admitted, or a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +80,8 @@ pub enum FleetError {
     Device(#[from] warren_device::DeviceError),
     #[error(transparent)]
     Memory(#[from] warren_shm::SegmentError),
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     #[error(transparent)]
     Log(#[from] TargetError),
     #[error("{line}")]

@@ -19,19 +19,20 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
+use segments::Segments;
 use tracing::{error, info, warn};
 use warren_base::Instant;
 use warren_log::{LIFE, Recorder, Target, record_here};
 use warren_proto::Wire;
 use warren_supervisor::{SUCCESSORS_MAX, pause_before};
+use warren_transport::control::OsBytes;
 
 use crate::clock;
 use crate::error::{FleetError, errno_of, system};
 use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
-use crate::message::{FleetPlan, FromKeeper, Handover, Kept, OsBytes, ToKeeper};
+use crate::message::{FleetPlan, FromKeeper, Handover, Kept, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, pool_name, role_args, spawn};
-use segments::Segments;
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);

@@ -49,12 +49,13 @@ mod status;
 mod supervisor;
 
 pub use client::control::{self, StopOptions, is_served, status};
-pub use client::{Admission, Authority, ConnectOptions, Connection, InFlight, Slot};
+pub use client::{Admission, connect};
 pub use clients::Clients;
 pub use error::{ErrorKind, FleetError};
 pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
 pub use limit::raise as raise_descriptor_limit;
-pub use message::Leave;
 pub use pool::blocks::Blocks;
 pub use pool::offline::{OfflinePool, Purpose};
 pub use status::{CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, SILENT};
+pub use warren_transport::control::Leave;
+pub use warren_transport::{Authority, ConnectOptions, Connection, InFlight, Slot};

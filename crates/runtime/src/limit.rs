@@ -7,9 +7,10 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warren_base::limits::CELLS_MAX;
+use warren_transport::control::welcome_descriptors;
 
 use crate::error::FleetError;
-use crate::message::{PEER_DESCRIPTORS, welcome_descriptors};
+use crate::message::PEER_DESCRIPTORS;
 use crate::reserve::Reserve;
 
 /// Of a supervisor: standard streams, its links and journal, the pool, the map, the control socket.

@@ -8,41 +8,30 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::cmsg_space;
 use rustix::event::PollFlags;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno as OsError;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
-    sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketFlags, SocketType, recvmsg,
+    socketpair,
 };
-use warren_base::limits::CELLS_MAX;
-
-/// Bytes of a packet that travel in the socket itself.
-pub const INLINE_MAX: usize = 32 * 1024;
+use warren_transport::packet::{self, INLINE_MAX, TAG_INLINE};
 
 /// The limit of a packet in bytes: the free chunks of a cell, at worst every second one of 4 TiB.
 const PACKET_MAX: usize = 128 << 20;
 
-/// Descriptors of a packet: three for each cell, a few of the fleet's, and one for a long body.
-pub const DESCRIPTORS_MAX: usize = 3 * CELLS_MAX + 8;
-
 /// Packets that may wait for a slow receiver before it counts as dead.
 const QUEUE_MAX: usize = 64 * 1024;
-
-const _: () = assert!(DESCRIPTORS_MAX <= 253, "SCM_MAX_FD of Linux");
 
 /// The pause before a send is repeated that failed for want of descriptors or memory.
 pub(crate) const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
-const TAG_INLINE: u8 = 0;
+/// The tag of a packet whose body is in a memfd, its first descriptor.
 const TAG_MEMFD: u8 = 1;
 
 /// A message as it was received.
@@ -135,19 +124,8 @@ impl Link {
         fds: &[BorrowedFd<'_>],
         wait: Wait,
     ) -> Result<(), OsError> {
-        if fds.len() > DESCRIPTORS_MAX {
-            return Err(OsError::TOOBIG);
-        }
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
-            assert!(pushed, "the space was made for this many");
-        }
-        let mut flags = SendFlags::NOSIGNAL;
-        flags.set(SendFlags::DONTWAIT, wait == Wait::No);
-        let parts = [IoSlice::new(std::slice::from_ref(&tag)), IoSlice::new(bytes)];
-        retry(|| sendmsg(&self.socket, &parts, &mut control, flags)).map(drop)
+        let waits = if wait == Wait::No { SendFlags::DONTWAIT } else { SendFlags::empty() };
+        packet::send(&self.socket, tag, bytes, fds, waits)
     }
 
     /// Receives the next packet.
@@ -183,43 +161,15 @@ impl Link {
         wait: Wait,
         more: RecvFlags,
     ) -> Result<Received, OsError> {
-        let mut flags = RecvFlags::CMSG_CLOEXEC | more;
+        let mut flags = more;
         flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let takes = if self.trust == Trust::Stranger { 0 } else { space.len() };
-        let mut control = RecvAncillaryBuffer::new(&mut space[..takes]);
-        let socket = &self.socket;
-        let mut take =
-            || retry(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
-        // An end that its peer closed with unread packets first reports a reset, once, before the
-        // packets that the peer had sent. These must still be received.
-        let received = match take() {
-            Err(OsError::CONNRESET) => take(),
-            received => received,
-        };
-        let message = match received {
-            Ok(message) => message,
-            Err(OsError::AGAIN) => return Ok(Received::Nothing),
-            Err(OsError::CONNRESET) => return Ok(Received::Closed),
-            Err(error) => return Err(error),
-        };
-        let fds: Vec<OwnedFd> = control
-            .drain()
-            .filter_map(|m| match m {
-                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        if message.bytes == 0 {
-            return Ok(Received::Closed);
+        let accepts = self.trust != Trust::Stranger;
+        match packet::receive(&self.socket, buffer, accepts, flags) {
+            Ok((0, _)) => Ok(Received::Closed),
+            Ok((len, fds)) => open(&buffer[..len], self.trust, fds),
+            Err(OsError::AGAIN) => Ok(Received::Nothing),
+            Err(error) => Err(error),
         }
-        let mut cut = ReturnFlags::TRUNC;
-        cut.set(ReturnFlags::CTRUNC, self.trust != Trust::Stranger);
-        if message.flags.intersects(cut) {
-            return Err(OsError::MSGSIZE);
-        }
-        open(&buffer[..message.bytes], self.trust, fds)
     }
 }
 

@@ -1,10 +1,9 @@
-//! The messages between processes of a fleet besides orders and reports, and the messages of the
-//! control socket.
+//! The messages between processes of a fleet besides orders and reports. Those of the control
+//! socket are in `warren_transport::control`.
 //!
 //! ```text
 //! keeper -> supervisor   FromKeeper      supervisor -> keeper   ToKeeper
 //! supervisor -> cell     CellStart, ToCell   cell -> supervisor   FromCell
-//! client -> supervisor   ControlRequest     supervisor -> client   ControlReply
 //! ```
 
 use std::ffi::OsStr;
@@ -12,26 +11,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Instant, Lsn, MapVersion};
+use warren_base::{BlockNo, CellId, Epoch, Instant, Lsn, MapVersion};
 use warren_cell::Backing;
 use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
-use warren_proto::slot::Shape;
 use warren_proto::{CapabilityKey, Wire};
 use warren_supervisor::{STOP_MAX, STOP_WAIT};
+use warren_transport::control::{ErrorKind, OsBytes};
 
 use crate::clients::Clients;
-use crate::error::ErrorKind;
-
-/// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
-/// changes.
-pub(crate) const CONTROL_VERSION: u32 = 10;
-
-/// A path or an argument: bytes without NUL.
-pub(crate) type OsBytes = Box<[u8]>;
-
 /// A path that was received over a link.
-pub(crate) fn path_of(bytes: &OsBytes) -> PathBuf {
+pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
 
@@ -279,129 +269,10 @@ pub(crate) const PEER_DESCRIPTORS: usize = 4;
 /// segment for the client (writable).
 pub(crate) const ADMIT_DESCRIPTORS: usize = 2;
 
-#[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub(crate) enum ControlRequest {
-    /// Applies for admission with so many slots, and lanes of `payload` bytes, one of the sizes of
-    /// [`LaneSize`](warren_proto::slot::LaneSize). A `front` names uid and gid with every request,
-    /// and `mounted` is its mount point.
-    Enter {
-        version: u32,
-        front: bool,
-        slots: u16,
-        payload: u32,
-        mounted: OsBytes,
-    },
-    Status {
-        version: u32,
-    },
-    /// Unmount, checkpoint, end everything, then close the connection. Refused while a mount is in
-    /// use, unless `force` is set, and if the checkpoint fails, unless `discard` gives up what it
-    /// lacks.
-    Stop {
-        version: u32,
-        force: bool,
-        discard: bool,
-    },
-    /// The answer of a mount's process to the `Leave` of this number: what uses the mount, or used
-    /// it when it was cut off, as text. Empty if the mount is idle. A process that has left closes
-    /// its connection instead.
-    InUse {
-        version: u32,
-        number: u32,
-        by: Box<[u8]>,
-    },
-}
-
-/// How a mount's process must give up its mount before a fleet stops.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
-pub enum Leave {
-    /// Only reply whether the mount is in use.
-    Ask,
-    /// Unmount unless the mount is in use.
-    IfIdle,
-    /// Write back the data that programs have stored through mappings, then cut the programs off.
-    Force,
-}
-
-/// The longest path of a mount that is remembered, `PATH_MAX` of Linux.
-pub(crate) const MOUNTED_MAX: usize = 4096;
-
-/// Bytes of [`ControlRequest::InUse`] that are passed on.
-pub(crate) const IN_USE_MAX: usize = 4096;
-
-#[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub(crate) enum ControlReply {
-    Refused {
-        version: u32,
-        errno: i32,
-    },
-    /// Its descriptors: the client's segment (writable), the shard map, then for every cell in
-    /// order its segment for the client (read-only), its vitals (read-only) and a writing end of
-    /// its bell.
-    Welcome {
-        client: ClientId,
-        shape: Shape,
-        cells: u16,
-        shards: u16,
-    },
-    /// A part of the JSON of a `FleetStatus`, and whether more parts follow. The status is sent in
-    /// parts, because a client need not trust the fleet with a memfd.
-    Status {
-        json: Box<[u8]>,
-        more: bool,
-    },
-    /// To a front, before the fleet stops. Answered by `InUse` or by closing the connection.
-    Leave {
-        number: u32,
-        how: Leave,
-    },
-    /// After `Stopping`: a mount that was cut off, and what used it.
-    CutOff {
-        line: Box<[u8]>,
-    },
-    /// A checkpoint shows whether the fleet can stop, which may take long. `Stopping` or a refusal
-    /// follows.
-    Trying,
-    /// The fleet stops; its keeper ends last.
-    Stopping {
-        keeper: u32,
-    },
-    /// Instead of `Stopping`: the fleet continues. After it: the last checkpoint failed.
-    Failed {
-        kind: ErrorKind,
-        line: Box<[u8]>,
-    },
-    /// After `Stopping`: all data is on the device.
-    Stopped,
-    /// After `Stopping` or `Trying`: the checkpoint failed, and the fleet continues to serve.
-    StopRefused {
-        errno: i32,
-    },
-}
-
 /// How long a fleet may take for its last checkpoint: longer than it allows its cells.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());
-
-/// Bytes of JSON in one [`ControlReply::Status`].
-pub(crate) const STATUS_PART_MAX: usize = 16 * 1024;
-
-const _: () = assert!(STATUS_PART_MAX + 64 <= crate::link::INLINE_MAX);
-
-/// Bytes of a client's segment for the last call of every slot.
-pub(crate) const FLIGHTS_LEN: usize = 4096;
-
-/// Descriptors with a `Welcome`.
-pub(crate) const fn welcome_descriptors(cells: usize) -> usize {
-    2 + 3 * cells
-}
-
-const _: () = {
-    use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
-    assert!(FLIGHTS_LEN >= SLOTS_MAX * 8);
-    assert!(welcome_descriptors(CELLS_MAX) <= crate::link::DESCRIPTORS_MAX);
-};
 
 #[cfg(test)]
 mod tests {

@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::Signal;
+use warren_transport::control::OsBytes;
 
 use crate::error::{FleetError, system};
 use crate::link::{Link, Trust};
-use crate::message::OsBytes;
 
 /// Shown by `ps` behind the program's name. They name roles only if standard input is a link.
 pub(crate) const ROLE_KEEPER: &str = "keeper";

@@ -1,27 +1,14 @@
-//! The path of the control socket of a pool's fleet, which derives from the pool itself.
-//!
-//! ```text
-//! root                 /run/warren/DEV-INO.sock
-//! else                 $XDG_RUNTIME_DIR/warren/DEV-INO.sock (of others: /run/user/UID/warren)
-//! else                 /tmp/warren-UID/DEV-INO.sock
-//! ```
-//!
-//! DEV-INO are the device and inode number of the pool file, or the number of the block device, so
-//! that every path to a pool leads to the same socket. A directory is 0700; a fleet with clients of
-//! other users makes it searchable, and uses no directory under `$XDG_RUNTIME_DIR`, which others
-//! cannot reach.
-//!
-//! Invariant: the contents of a directory are trusted as much as the directory's owner and no more.
-//! A directory that another user than the expected one owns is not searched, and a socket leads to
-//! a fleet only if that expected user listens there. Names and links in the directory come from
-//! that user and prove nothing.
+//! Where a fleet makes its control socket, and the sockets of all fleets: see
+//! [`warren_transport::place`].
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use warren_transport::place::{self, NoPool, Seeker};
 
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
@@ -35,65 +22,35 @@ const SOCKETS_OF_ONE_MAX: usize = 32;
 const ENTRIES_MAX: usize = 4096;
 
 /// A possible socket of a fleet, and the only user that it can belong to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SocketPath {
-    pub path: PathBuf,
-    /// The user that must listen there.
-    pub uid: u32,
-}
+pub(crate) type SocketPath = place::Place;
 
 /// Identifies a pool independently of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct PoolId {
-    device: u64,
-    inode: u64,
-    /// The owner of the pool file, who may serve it besides root and this process's user.
-    owner: u32,
-    /// Users other than the owner may write to it.
-    is_shared: bool,
-}
+pub(crate) struct PoolId(place::PoolId);
 
 impl PoolId {
     /// The pool at this path.
     pub(crate) fn of(pool: &Path) -> Result<Self, FleetError> {
-        let found = fs::metadata(pool).map_err(|e| FleetError::opening(pool, &e))?;
-        let (kind, owner) = (found.file_type(), found.uid());
-        // The group of a block device may write to every file system of the machine, so it does not
-        // count.
-        let (device, inode, others) = if kind.is_block_device() {
-            (found.rdev(), 0, 0o002)
-        } else if kind.is_file() {
-            (found.dev(), found.ino(), 0o022)
-        } else {
-            return Err(FleetError::NotAFile(pool.to_path_buf()));
-        };
-        Ok(Self { device, inode, owner, is_shared: found.mode() & others != 0 })
+        match place::PoolId::of(pool.as_os_str().as_bytes()) {
+            Ok(id) => Ok(Self(id)),
+            Err(NoPool::Unreachable(os)) => Err(FleetError::opening(pool, &os.into())),
+            Err(NoPool::NotAFile) => Err(FleetError::NotAFile(pool.to_path_buf())),
+        }
     }
 
     /// Whether root alone may write to it.
     pub(crate) fn is_roots(self) -> bool {
-        self.owner == 0 && !self.is_shared
+        self.0.is_roots()
     }
 
     fn file_name(self) -> String {
-        format!("{:x}-{:x}.sock", self.device, self.inode)
+        self.0.file_name()
     }
 
-    /// Every place where a fleet of this pool may have its socket, the most likely first. A fleet
-    /// of a user who is neither root nor the pool's owner is found by that user alone.
+    /// Every place where a fleet of this pool may have its socket, the most likely first.
     pub(crate) fn sockets(self) -> Vec<SocketPath> {
-        let mut sockets: Vec<SocketPath> = Vec::new();
-        for uid in [uid(), self.owner, 0] {
-            for directory in
-                directories(uid).into_iter().filter(|it| is_owned(it, uid) != Some(false))
-            {
-                let socket = SocketPath { path: directory.join(self.file_name()), uid };
-                if !sockets.contains(&socket) {
-                    sockets.push(socket);
-                }
-            }
-        }
-        sockets
+        let runtime_dir = runtime_dir();
+        self.0.places(seeker(runtime_dir.as_ref()))
     }
 
     /// Where this process, for its fleet, makes the socket: the first directory that is usable.
@@ -125,7 +82,11 @@ pub(crate) fn all_sockets() -> Vec<SocketPath> {
     let mut sockets = Vec::new();
     for (uid, directory) in places {
         if is_owned(&directory, uid) == Some(true) {
-            sockets.extend(sockets_in(&directory).into_iter().map(|path| SocketPath { path, uid }));
+            sockets.extend(
+                sockets_in(&directory)
+                    .into_iter()
+                    .map(|path| SocketPath { path: path.into_os_string().into_vec(), uid }),
+            );
         }
     }
     sockets.truncate(SOCKETS_MAX);
@@ -185,32 +146,23 @@ pub(crate) fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+fn runtime_dir() -> Option<OsString> {
+    std::env::var_os("XDG_RUNTIME_DIR")
+}
+
+fn seeker(runtime_dir: Option<&OsString>) -> Seeker<'_> {
+    Seeker { uid: uid(), runtime_dir: runtime_dir.map(|path| path.as_bytes()) }
+}
+
 fn directories(of: u32) -> Vec<PathBuf> {
-    let mut places = Vec::new();
-    if of == 0 {
-        places.push(PathBuf::from("/run/warren"));
-    } else if of == uid()
-        && let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").filter(is_absolute)
-    {
-        places.push(PathBuf::from(runtime).join("warren"));
-    } else {
-        places.push(PathBuf::from(format!("/run/user/{of}/warren")));
-    }
-    places.push(PathBuf::from(format!("/tmp/warren-{of}")));
-    places
+    let runtime_dir = runtime_dir();
+    let places = place::directories(of, seeker(runtime_dir.as_ref()));
+    places.into_iter().map(|path| OsString::from_vec(path).into()).collect()
 }
 
 /// Whether it is a directory that this user owns. `None` if that is not visible from here.
 fn is_owned(path: &Path, by: u32) -> Option<bool> {
-    match fs::symlink_metadata(path) {
-        Ok(found) => Some(found.is_dir() && found.uid() == by),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
-        Err(_) => Some(false),
-    }
-}
-
-fn is_absolute(path: &OsString) -> bool {
-    Path::new(path).is_absolute()
+    place::is_owned(path.as_os_str().as_bytes(), by)
 }
 
 /// Makes the directory, or accepts one that no other user can have made or write to. With `is_open`

@@ -39,28 +39,29 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cell_process::Ended;
+use connections::ConnectionEvent;
+use keeper_link::{KeeperLink, keeper_died};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use state::SupervisorLoop;
+use stop_attempt::StopRequest;
 use tracing::error;
 use warren_base::{CellId, Errno};
 use warren_log::record_all;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{ConnectionNo, Effect, Event, Failure};
+use warren_transport::control::{ControlReply, STATUS_PART_MAX};
 
 use crate::clock;
 use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
-use crate::message::{ControlReply, FromCell, FromKeeper, STATUS_PART_MAX, ToCell, ToKeeper};
+use crate::message::{FromCell, FromKeeper, ToCell, ToKeeper};
 use crate::pool::blocks::Blocks;
 use crate::process;
-use cell_process::Ended;
-use connections::ConnectionEvent;
-use keeper_link::{KeeperLink, keeper_died};
-use state::SupervisorLoop;
-use stop_attempt::StopRequest;
 
 /// How long the processes of cells that have reported `Stopped` may take to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);

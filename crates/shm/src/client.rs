@@ -11,7 +11,8 @@
 //! for another cell: then `take` returns `None`. For that, the word with a request's number also
 //! names its cell.
 
-use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use warren_base::limits::{BODY_MAX, CELLS_MAX};
 use warren_base::{CellId, Ino, MapVersion, SlotNo};

@@ -6,7 +6,7 @@
 //! the stores of a string instruction before a later plain store, so a release store publishes
 //! them.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use warren_proto::slot::LINE;
@@ -66,7 +66,7 @@ pub(crate) fn prefetch(from: *const u8, len: usize) {
     for line in (0..len).step_by(LINE) {
         // SAFETY: a prefetch changes nothing and never faults, at any address.
         unsafe {
-            std::arch::asm!(
+            core::arch::asm!(
                 "prefetcht0 [{}]",
                 in(reg) from.wrapping_add(line),
                 options(nostack, preserves_flags, readonly),
@@ -82,7 +82,7 @@ pub(crate) fn prefetch_own(at: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as above.
     unsafe {
-        std::arch::asm!(
+        core::arch::asm!(
             "prefetchw [{}]",
             in(reg) at,
             options(nostack, preserves_flags, readonly),
@@ -139,7 +139,7 @@ unsafe fn string_copy(from: *const u8, into: *mut u8, len: usize) {
     // SAFETY: reads and writes exactly the ranges that the caller vouches for; the direction flag
     // is clear at every boundary of the ABI. Without `nomem` the compiler keeps its order around it.
     unsafe {
-        std::arch::asm!(
+        core::arch::asm!(
             "rep movsb",
             inout("rcx") len => _,
             inout("rsi") from => _,

@@ -5,8 +5,7 @@
 //! through [`Frames::raw`] there must be no reference to it, and while a device writes a frame out
 //! it must not change: the cell does not touch a frame with an I/O in flight.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
-
+use rustix::fd::{BorrowedFd, OwnedFd};
 use warren_base::limits::BLOCK_SIZE;
 
 use crate::memory::Load;

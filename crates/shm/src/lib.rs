@@ -20,12 +20,19 @@
 //! shard_map the owner of every shard, versioned
 //! ```
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod client;
+mod clock;
 mod copy;
+#[cfg(feature = "cells")]
 mod frames;
 mod map;
 mod memory;
 mod reply;
+#[cfg(feature = "cells")]
 mod ring;
 mod segment;
 mod shard_map;
@@ -36,10 +43,13 @@ mod wake;
 mod model;
 
 pub use client::{ClientReader, ClientWriter, Unreadable};
+pub use clock::now;
+#[cfg(feature = "cells")]
 pub use frames::Frames;
 pub use map::{ReadMap, WriteMap};
 pub use memory::{Load, Store, Waited};
 pub use reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
+#[cfg(feature = "cells")]
 pub use ring::{BadMessage, Envelope, Lane, PEER_SEGMENT_LEN, PeerLink, SendError};
 pub use segment::{
     Segment, SegmentError, SegmentKind, map_read_only, map_writable, reopen_read_only,

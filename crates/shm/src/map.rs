@@ -4,12 +4,12 @@
 //! Every access is an atomic word or one of the copies of `copy.rs`, so concurrent access by other
 //! processes and threads is never a data race. No reference to the bytes is handed out.
 
-use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::Duration;
+use alloc::sync::Arc;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::time::Duration;
 
+use rustix::fd::BorrowedFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::thread::futex;
 
@@ -151,7 +151,7 @@ macro_rules! load {
 
             #[inline]
             fn pause() {
-                std::hint::spin_loop();
+                core::hint::spin_loop();
             }
         }
     };

@@ -5,8 +5,8 @@
 //! index is checked before it becomes an offset), so one that is out of range or unaligned is a bug
 //! and panics. A word is always accessed with the same width.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
 
 /// Why a wait on a word ended. None of them means that the word has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

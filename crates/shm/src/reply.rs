@@ -7,16 +7,18 @@
 //! that the client is parked, or the client sees the reply. So no wake-up is lost, and an
 //! unnecessary one costs no system call.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::{Duration, Instant};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
 
 use warren_base::limits::BODY_MAX;
-use warren_base::{CellId, Epoch, Errno, Ino, SlotNo};
+use warren_base::{CellId, Epoch, Errno, Ino, Instant, SlotNo};
 use warren_proto::Malformed;
 use warren_proto::slot::reply::{BODY_LEN, ERRNO, INLINE, INLINE_MAX, PAYLOAD_LEN, SEQ};
 use warren_proto::slot::{LINE, LINES, Shape, WATCHED, WORDS};
 
 use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
+use crate::clock::now;
 use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store, Waited};
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
@@ -272,8 +274,8 @@ impl<R: Load> ReplyReader<R> {
         if spin.is_zero() {
             return false;
         }
-        let start = Instant::now();
-        while start.elapsed() < spin {
+        let start = now();
+        while now() - start < spin {
             for _ in 0..LOOKS_PER_CLOCK {
                 R::pause();
                 if self.answered(slot, seq) {
@@ -293,7 +295,7 @@ impl<R: Load> ReplyReader<R> {
             if current == seq {
                 return WaitOutcome::Answered;
             }
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|deadline| deadline - now());
             if left.is_some_and(|left| left.is_zero()) {
                 return WaitOutcome::TimedOut;
             }
@@ -387,10 +389,10 @@ mod tests {
     #[test]
     fn a_wait_ends_at_its_deadline_and_unparks() {
         let p = pair();
-        let deadline = Some(Instant::now() + Duration::from_millis(20));
+        let deadline = Some(now() + Duration::from_millis(20));
         let outcome = p.reader.wait(&p.requests, SLOT, 1, Duration::ZERO, deadline);
         assert_eq!(outcome, WaitOutcome::TimedOut);
-        assert!(Some(Instant::now()) >= deadline);
+        assert!(Some(now()) >= deadline);
         assert!(!p.client.parked(SLOT));
     }
 
@@ -411,7 +413,7 @@ mod tests {
                 );
                 p.requests.ring(CellId(3), SLOT);
                 let spin = if seq % 2 == 0 { Duration::from_micros(20) } else { Duration::ZERO };
-                let deadline = Some(Instant::now() + Duration::from_secs(20));
+                let deadline = Some(now() + Duration::from_secs(20));
                 let outcome = p.reader.wait(&p.requests, SLOT, seq, spin, deadline);
                 assert_eq!(outcome, WaitOutcome::Answered);
                 assert_eq!(p.reader.take(SLOT, seq, &mut body), Ok(Some(OK)));

@@ -24,8 +24,9 @@
 //!
 //! The receiver checks capabilities and epochs: the ring only delivers them with a message.
 
-use std::fmt;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warren_base::limits::PEER_MESSAGE_MAX;
 use warren_base::{CellId, Epoch};
@@ -101,7 +102,7 @@ impl fmt::Display for SendError {
     }
 }
 
-impl std::error::Error for SendError {}
+impl core::error::Error for SendError {}
 
 /// The bytes are no message of the peer, so the peer is faulty. The ring stays as it is; every
 /// further receive fails, too.
@@ -114,7 +115,7 @@ impl fmt::Display for BadMessage {
     }
 }
 
-impl std::error::Error for BadMessage {}
+impl core::error::Error for BadMessage {}
 
 /// One side of the link between two cells.
 pub struct PeerLink<W = WriteMap, R = ReadMap> {
@@ -283,7 +284,7 @@ fn decode_header(
 }
 
 fn word<const N: usize>(raw: &[u8; RECORD_HEADER], at: usize) -> [u8; N] {
-    std::array::from_fn(|i| raw[at + i])
+    core::array::from_fn(|i| raw[at + i])
 }
 
 fn sum(raw: &[u8; RECORD_HEADER], body: &[u8]) -> u32 {

@@ -8,8 +8,12 @@
 //!
 //! A descriptor from a peer is trusted only after the kernel has reported its size and seals.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use core::sync::atomic::Ordering::Relaxed;
 
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
     ftruncate, memfd_create, open,
@@ -19,7 +23,6 @@ use warren_proto::slot::{MAGIC, VERSION};
 
 use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store};
-use std::sync::atomic::Ordering::Relaxed;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -67,7 +70,7 @@ pub(crate) fn stamp<W: Store>(memory: &W, kind: SegmentKind, extra: u32, cell: u
     memory.store32(header::EXTRA, extra, Relaxed);
     memory.store32(header::CELL, cell, Relaxed);
     memory.store32(header::EPOCH, epoch, Relaxed);
-    memory.store64(header::MAGIC, MAGIC, std::sync::atomic::Ordering::Release);
+    memory.store64(header::MAGIC, MAGIC, core::sync::atomic::Ordering::Release);
 }
 
 /// Whether a segment is long enough and its header names this kind.
@@ -79,7 +82,7 @@ pub(crate) fn check<R: Load>(
     if memory.size() < needed {
         return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
     }
-    let genuine = memory.load64(header::MAGIC, std::sync::atomic::Ordering::Acquire) == MAGIC
+    let genuine = memory.load64(header::MAGIC, core::sync::atomic::Ordering::Acquire) == MAGIC
         && memory.load32(header::VERSION, Relaxed) == VERSION
         && memory.load32(header::KIND, Relaxed) == kind as u32;
     if genuine { Ok(()) } else { Err(SegmentError::Foreign(kind)) }

@@ -17,7 +17,8 @@
 //! `lost` is beside the map, for cells: it counts the supervisor's failed flushes as a cell's
 //! vitals ([`crate::vitals`]) count the cell's. A successor continues the count.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_base::{CellId, Epoch, MapVersion, ShardId};

@@ -26,7 +26,7 @@
 //!
 //! [`WakeFd`]: crate::WakeFd
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warren_base::{CellId, ClientId, Epoch, SlotNo};
 use warren_proto::slot::LINE;

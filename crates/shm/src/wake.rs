@@ -16,11 +16,11 @@
 //! Any descriptor that counts or queues eight bytes will do. A fleet uses a pipe, because its
 //! clients are hostile; [`WakeFd::new`] makes an eventfd, for processes that trust each other.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use alloc::borrow::ToOwned;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, read, write};
-
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, read, write};
 use warren_base::ClientId;
 
 use crate::memory::Load;
@@ -80,8 +80,8 @@ impl WakeFd {
         Self(fd)
     }
 
-    pub fn try_clone(&self) -> std::io::Result<Self> {
-        Ok(Self(self.0.try_clone()?))
+    pub fn try_clone(&self) -> rustix::io::Result<Self> {
+        fcntl_dupfd_cloexec(&self.0, 0).map(Self)
     }
 
     /// Wakes the cell, whether it sleeps or not.

@@ -4,14 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use warren_base::{CellId, Errno, Ino, MapVersion};
-use warren_client::{
-    Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathOp, ShardMap, Step, Words,
-};
+use warren_base::{CellId, Errno, Ino};
+use warren_client::{Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathOp};
 use warren_proto::typed::{Create, Typed};
 use warren_proto::{
-    AccessMode, Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, FileName,
-    Handle, NewInode, Position, Reply, Request,
+    AccessMode, Capabilities, Capability, CreateFlags, Credentials, FileName, Handle, NewInode,
+    Position, Reply, Request,
 };
 use warren_runtime::{Connection, Slot};
 
@@ -33,7 +31,7 @@ pub(super) struct Library {
     slot: Slot,
     cache: Cache,
     paths: PathCache<Vec<AtomicU64>>,
-    map: ShardMap,
+    connection: Connection,
     caller: Caller,
     staying: FileName,
     file: Handle,
@@ -43,14 +41,6 @@ pub(super) struct Library {
     buffer: Box<[u8; IO_BYTES]>,
 }
 
-struct SlotWords<'a>(&'a Slot);
-
-impl Words for SlotWords<'_> {
-    fn load(&self, cell: CellId, word: u32) -> u64 {
-        self.0.load_word(cell, word)
-    }
-}
-
 impl Library {
     /// A client of a fleet of one cell that serves an empty volume.
     pub(super) fn new(connection: &Connection, credentials: Credentials) -> Result<Self, Errno> {
@@ -58,12 +48,11 @@ impl Library {
         let staying = FileName::new(STAYING.as_bytes())?;
         let file = open_new(&mut slot, &staying)?;
         let file_capability = slot.granted();
-        let owners = vec![CellId(0); usize::from(connection.shards())];
         let mut library = Self {
             slot,
             cache: Cache::new(COPIES),
             paths: PathCache::new((0..ENTRY_WORDS * PATHS).map(|_| AtomicU64::new(0)).collect(), 0),
-            map: ShardMap::new(MapVersion(1), owners),
+            connection: connection.clone(),
             caller: Caller { credentials: Arc::new(credentials), near: CellId(0) },
             staying,
             file,
@@ -79,34 +68,17 @@ impl Library {
         self.slot.call(NOTHING, request, payload_len)
     }
 
-    /// Runs a call of the client's state machine to its end.
-    fn run(&mut self, call: &mut Call) -> Answer {
-        let mut input = None;
-        loop {
-            let words = SlotWords(&self.slot);
-            match call.step(&mut self.cache, &self.map, &words, input.take()) {
-                Step::Send(send) => {
-                    let answer = self.slot.call(send.header.capabilities, &send.request, 0);
-                    input = Some(Answered::new(answer, self.slot.granted()));
-                }
-                Step::Yield => {}
-                Step::AwaitMap(_) => return Err(Errno::EPROTO),
-                Step::Done(answered) => return answered.answer,
-            }
-        }
-    }
-
     fn stat(&self) -> Call {
         Call::new(Op::At(Path::new(STAYING.as_bytes()), PathOp::Stat), self.caller.clone())
     }
 
     fn stat_by_path(&mut self) -> Result<(), Errno> {
         let key = self.paths.key(STAYING.as_bytes(), Ino::ROOT, Ino::ROOT, true);
-        if let Some(answer) = self.paths.answer(key, &SlotWords(&self.slot)) {
+        if let Some(answer) = self.paths.answer(key, &self.connection) {
             return answer.map(drop);
         }
         let mut call = self.stat();
-        let answer = self.run(&mut call)?;
+        let answer = self.slot.perform(&mut call, &mut self.cache).answer?;
         if let (Some(guards), Reply::Attr { attr, .. }) = (call.proof(), answer) {
             self.paths.put(key, guards, Ok(&attr));
         }
@@ -184,7 +156,7 @@ impl Subject for Library {
             }
             Operation::StatCached => {
                 let mut call = self.stat();
-                self.run(&mut call).map(drop)
+                self.slot.perform(&mut call, &mut self.cache).answer.map(drop)
             }
             Operation::StatByPath => self.stat_by_path(),
             Operation::Create => {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Capabilities, CreateFlags, FileName, NewInode, Request};
-use warren_runtime::{Admission, ConnectOptions, Connection, Slot, status};
+use warren_runtime::{Admission, ConnectOptions, Slot, connect, status};
 
 use super::calls::{failed, slot_of};
 use crate::error::{BenchError, system};
@@ -44,7 +44,7 @@ impl Crowd {
     pub(super) fn new(pool: &Path, cells: u16) -> Result<Self, BenchError> {
         let name = |n: u32| FileName::new(format!("file-{n}").as_bytes());
         let names = (0..FILES).map(name).collect::<Result<Vec<_>, _>>().map_err(failed("name"))?;
-        let connection = Connection::connect(pool, &ConnectOptions::SMALL)?;
+        let connection = connect(pool, &ConnectOptions::SMALL)?;
         let mut slot = slot_of(&connection)?;
         for name in &names {
             let (dir, name, new) = (Ino::ROOT, name.clone(), NewInode::regular(0o644));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{Create, Typed};
 use warren_proto::{AccessMode, CreateFlags, FileName, Handle, NewInode, Position, Request};
-use warren_runtime::{ConnectOptions, Connection, Slot};
+use warren_runtime::{ConnectOptions, Slot, connect};
 
 use super::contender::{APPEND_BYTES, Contender, Counts, Writer};
 use crate::error::BenchError;
@@ -29,7 +29,7 @@ impl WarrenWriters {
         let mut writers: Vec<Box<dyn Writer>> = Vec::with_capacity(count);
         for at in 0..count {
             let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
-            let connection = Connection::connect(pool, &options)?;
+            let connection = connect(pool, &options)?;
             let writer = connection.slot().ok_or(Errno::EAGAIN);
             let writer = writer.and_then(|slot| WarrenWriter::new(slot, &format!("file-{at}")));
             let failed = |errno| BenchError::call(NAME, "create", errno);

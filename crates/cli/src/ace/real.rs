@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use warren_base::Ino;
 use warren_device::{Entry, RECORD_ENVIRONMENT, TraceWriter, read_trace};
 use warren_proto::{Answer, Capabilities, Capability, Reply, Request};
-use warren_runtime::{ConnectOptions, Connection, Slot, StopOptions};
+use warren_runtime::{ConnectOptions, Slot, StopOptions, connect};
 use warren_sim::ace::{
     CELLS, Campaign, Client, Covered, Options, POOL_BYTES, Recorded, Sequence, Summary,
 };
@@ -139,7 +139,7 @@ fn perform(
     write_base(campaign, &place.pool()).map_err(failed)?;
     let serving = Serving::start(place)?;
     let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
-    let connection = Connection::connect(&place.pool(), &options)?;
+    let connection = connect(&place.pool(), &options)?;
     let slot = connection.slot().expect("it is free");
     let trace = TraceWriter::append_to(&record).map_err(failed)?;
     let mut client = RealClient { slot, capabilities: BTreeMap::new() };

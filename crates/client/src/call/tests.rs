@@ -538,6 +538,52 @@ fn a_parent_above_the_start_is_requested() {
 }
 
 #[test]
+fn a_confined_walk_does_not_leave_its_mount() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.symlink(ino(1, 5), "up", ino(1, 8), "../d/f");
+    tree.symlink(ino(1, 5), "above", ino(1, 9), "../..");
+    tree.symlink(Ino::ROOT, "abs", ino(0, 9), "/d/");
+    let confined = |bytes: &[u8]| Path { confined: true, ..Path::new(bytes) };
+    let below = |bytes| Path { start: at(ino(1, 5)), ..confined(bytes) };
+    for (path, expected) in [
+        (confined(b"d/up"), Ok(ino(1, 6))),
+        (confined(b"d/.."), Ok(Ino::ROOT)),
+        (confined(b"d/../.."), Err(Errno::EXDEV)),
+        (confined(b"d/above/x"), Err(Errno::EXDEV)),
+        (confined(b"abs/f"), Err(Errno::EXDEV)),
+        (Path { follow_last: false, ..confined(b"abs") }, Ok(ino(0, 9))),
+        (below(b"../d/f"), Ok(ino(1, 6))),
+        (below(b"../../d"), Err(Errno::EXDEV)),
+    ] {
+        let call = || Op::At(path.clone(), PathOp::Stat);
+        assert_eq!(client.quiet(&mut tree, call()).map(ino_of), expected, "{path:?}");
+        assert_eq!(client.quiet(&mut tree, call()).map(ino_of), expected, "{path:?} again");
+    }
+}
+
+#[test]
+fn a_link_that_the_kernel_may_refuse_to_follow_is_left_to_it() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.symlink(Ino::ROOT, "link", ino(0, 9), "d");
+    // The caller, the link's owner, the directory's owner, its mode.
+    for (caller, link, dir, mode, refused) in [
+        (0, 1, 0, 0o1777, true),
+        (1, 1, 0, 0o1777, false),
+        (0, 1, 1, 0o1777, false),
+        (0, 1, 0, 0o777, false),
+        (0, 1, 0, 0o1775, false),
+    ] {
+        client.uid = caller;
+        tree.change(ino(0, 9), |attr| attr.uid = link);
+        tree.change(Ino::ROOT, |attr| (attr.uid, attr.mode) = (dir, mode));
+        let path = Path { confined: true, ..Path::new(b"link/f") };
+        let answer = client.quiet(&mut tree, Op::At(path, PathOp::Stat)).map(ino_of);
+        let expected = if refused { Err(Errno::EXDEV) } else { Ok(ino(1, 6)) };
+        assert_eq!(answer, expected, "{caller} {link} {dir} {mode:o}");
+    }
+}
+
+#[test]
 fn an_inode_that_vanishes_before_it_is_opened_is_looked_for_again() {
     let (mut tree, mut client) = (two_levels(), Client::new());
     client.stat(&mut tree, "/d/f").expect("it is there");

@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno as OsError;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warren_base::Errno;
 use warren_proto::Wire;
+use warren_transport::control::{CONTROL_VERSION, ControlReply, ControlRequest};
 
 use crate::error::{FleetError, system};
 use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
-use crate::message::{CONTROL_VERSION, ControlReply, ControlRequest, STOP_TIMEOUT};
+use crate::message::{STOP_TIMEOUT, path_of};
 use crate::pool::offline::{OfflinePool, Purpose};
 use crate::silence::Silence;
 use crate::socket_path::{self, PoolId, SocketPath};
@@ -114,19 +113,13 @@ fn is_closed(error: &FleetError) -> bool {
 /// Connects to a socket. A listener of another user receives no request.
 fn open(place: &SocketPath, until: Instant) -> Result<Attempt, FleetError> {
     let doing = "connect to the fleet";
-    let address = SocketAddrUnix::new(&place.path).map_err(system(doing))?;
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(system(doing))?;
-    // The listener may neither accept nor read.
-    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    set_socket_timeout(&socket, Timeout::Send, Some(left)).map_err(system(doing))?;
-    match retry(|| connect(&socket, &address)) {
-        Ok(()) => {}
+    let left = until.saturating_duration_since(Instant::now());
+    let socket = match place.connect(left) {
+        Ok(socket) => socket,
         Err(OsError::AGAIN) => return Err(FleetError::NotReady(left.as_secs())),
         Err(OsError::ACCESS | OsError::PERM) => return Ok(Attempt::Denied),
         Err(_) => return Ok(Attempt::NoFleet),
-    }
+    };
     let listener = identity::of_peer(&socket).map_err(system(doing))?.uid;
     if listener != place.uid {
         return Ok(Attempt::NoFleet);
@@ -257,7 +250,7 @@ fn status_at(socket: &SocketPath, until: Instant) -> Option<FleetStatus> {
 }
 
 fn silent(socket: &SocketPath) -> FleetStatus {
-    let pool = format!("(unknown, at {})", socket.path.display());
+    let pool = format!("(unknown, at {})", path_of(&socket.path).display());
     FleetStatus { pool, state: SILENT.into(), uid: socket.uid, ..FleetStatus::default() }
 }
 
@@ -365,7 +358,7 @@ fn final_reply(link: &mut Link) -> Result<(), FleetError> {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
-    use crate::message::STATUS_PART_MAX;
+    use warren_transport::control::STATUS_PART_MAX;
 
     /// The outcome of a command whose fleet sends this reply and closes the connection.
     fn outcome_of(reply: Option<ControlReply>) -> Result<(), FleetError> {

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use warren_base::{CellId, ClientId, Errno};
 use warren_proto::slot::Shape;
 use warren_supervisor::{Applicant, ConnectionNo, Event};
+use warren_transport::control::{ControlReply, welcome_descriptors};
 
 use super::clients::PendingWelcome;
 use super::logged;
@@ -18,7 +19,7 @@ use super::memory::{ClientMemory, NewClientMemory};
 use super::state::SupervisorLoop;
 use crate::error::FleetError;
 use crate::limit;
-use crate::message::{ControlReply, Kept, welcome_descriptors};
+use crate::message::Kept;
 use crate::reserve::Reserve;
 
 impl SupervisorLoop<'_> {

@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pace::Pace;
+use ready::Ready;
 use rustix::io::Errno as OsError;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -23,17 +25,17 @@ use warren_base::{ClientId, Errno};
 use warren_proto::slot::{LaneSize, Shape};
 use warren_proto::{Credentials, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
+use warren_transport::control::{
+    CONTROL_VERSION, ControlReply, ControlRequest, MOUNTED_MAX, OsBytes,
+};
 
 use super::logged::program;
 use crate::clients::Clients;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
-use crate::message::{CONTROL_VERSION, ControlReply, ControlRequest, MOUNTED_MAX, OsBytes};
 use crate::reserve::Reserve;
 use crate::socket_path::{self, PoolId};
-use pace::Pace;
-use ready::Ready;
 
 /// Connections at a time, clients included. Connections over the limit are closed.
 const CONNECTIONS_MAX: usize = 4096;

@@ -16,12 +16,12 @@ use rustix::io::{pread, pwrite};
 use warren_base::{ClientId, Epoch, Instant};
 use warren_proto::{CapabilityKey, Reader, Wire};
 use warren_supervisor::Effect;
+use warren_transport::control::OsBytes;
 
 use super::mailboxes::Grant;
 use super::memory::incomplete;
 use crate::error::{FleetError, system};
 use crate::link::retry;
-use crate::message::OsBytes;
 
 /// The distance of the two places: far longer than notes can be.
 const PLACE: u64 = 4 << 30;

@@ -9,10 +9,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use warren_proto::Wire;
+use warren_transport::control::OsBytes;
 
 use crate::error::{FleetError, system};
 use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait, retry};
-use crate::message::{FromKeeper, Kept, OsBytes, ToKeeper};
+use crate::message::{FromKeeper, Kept, ToKeeper};
 
 pub(super) struct KeeperLink<'a> {
     outbox: &'a mut Outbox,

@@ -24,13 +24,14 @@ use std::collections::BTreeSet;
 use tracing::warn;
 use warren_base::{ClientId, Errno};
 use warren_supervisor::{ClientState, ClientStatus, ConnectionNo, Event, Stage};
+use warren_transport::control::{ControlReply, IN_USE_MAX, Leave};
 
 use super::logged::front;
 use super::state::SupervisorLoop;
 use super::stop_attempt::{StopAttempt, StopRequest, TRIAL_SECONDS_MAX, Trial};
 use crate::clock;
 use crate::error::{ErrorKind, FleetError};
-use crate::message::{ControlReply, IN_USE_MAX, Kept, Leave, path_of};
+use crate::message::{Kept, path_of};
 
 impl SupervisorLoop<'_> {
     /// Handles a request to stop the fleet.

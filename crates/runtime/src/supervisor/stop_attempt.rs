@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use warren_base::{ClientId, Instant};
 use warren_supervisor::ConnectionNo;
+use warren_transport::control::Leave;
 
-use crate::message::{Leave, STOP_TIMEOUT};
+use crate::message::STOP_TIMEOUT;
 
 /// How long the mount keepers may take to find the users of their mounts, and then to unmount.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -347,7 +347,7 @@ fn connect_until_refused(pool: &Path) -> Vec<Connection> {
     let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
     let mut clients = Vec::new();
     loop {
-        match Connection::connect(pool, &options) {
+        match warren_runtime::connect(pool, &options) {
             Ok(client) => clients.push(client),
             Err(FleetError::Refused(Errno::ENFILE)) => return clients,
             Err(error) => panic!("{error}"),

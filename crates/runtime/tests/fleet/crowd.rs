@@ -9,7 +9,7 @@ use warren_base::{CellId, Errno, Ino};
 use warren_proto::slot::LaneSize;
 use warren_proto::{NewInode, Reply, Request};
 use warren_runtime::{
-    Admission, ConnectOptions, Connection, FleetStatus, Lifetime, Slot, control, start_fleet,
+    Admission, ConnectOptions, FleetStatus, Lifetime, Slot, control, start_fleet,
 };
 
 use super::adoption::kill_supervisor;
@@ -75,7 +75,8 @@ pub(crate) fn a_thousand_small_clients_need_few_descriptors() {
         socket
     };
     let crowd: Vec<OwnedFd> = (1..CLIENTS).map(admit).collect();
-    let connection = Connection::connect(&scratch.pool, &ConnectOptions::SMALL).expect("connect");
+    let connection =
+        warren_runtime::connect(&scratch.pool, &ConnectOptions::SMALL).expect("connect");
     let mut slot = connection.slot().expect("slot");
     all_cells(&mut slot);
     let with_all = descriptors(&status());
@@ -124,7 +125,7 @@ pub(crate) fn only_sizes_of_the_set_are_admitted() {
     // A client of each size reads no more at a time than its lanes hold.
     for lanes in LaneSize::ALL {
         let options = ConnectOptions { slots: 2, lanes, ..ConnectOptions::default() };
-        let connection = Connection::connect(&scratch.pool, &options).expect("connect");
+        let connection = warren_runtime::connect(&scratch.pool, &options).expect("connect");
         assert_eq!((connection.slots(), connection.payload_max()), (2, lanes.payload()));
         let mut files = Files::of(&connection);
         let name = format!("{lanes:?}");
@@ -144,7 +145,7 @@ pub(crate) fn threads_share_slots() {
     let scratch = Scratch::formatted("shared");
     let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
     let options = ConnectOptions { slots: 2, ..ConnectOptions::SMALL };
-    let connection = Connection::connect(&scratch.pool, &options).expect("connect");
+    let connection = warren_runtime::connect(&scratch.pool, &options).expect("connect");
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {

@@ -86,7 +86,7 @@ pub(crate) fn memfd_of(pid: u32, name: &str) -> fs::File {
 }
 
 pub(crate) fn connect(pool: &Path) -> Connection {
-    Connection::connect(pool, &ConnectOptions::default()).expect("connect")
+    warren_runtime::connect(pool, &ConnectOptions::default()).expect("connect")
 }
 
 /// Opens the root directory, for locks.

@@ -12,7 +12,7 @@ use warren_base::CellId;
 use warren_base::limits::BLOCK_SIZE;
 use warren_proto::{Reply, Request};
 use warren_runtime::{
-    ConnectOptions, Connection, ErrorKind, FleetError, Lifetime, ServeOptions, control, start_fleet,
+    ConnectOptions, ErrorKind, FleetError, Lifetime, ServeOptions, control, start_fleet,
 };
 
 use super::STARTER;
@@ -54,7 +54,7 @@ pub(crate) fn bad_pools_are_named() {
     rotten[100] ^= 1;
     rotten[BLOCK_SIZE + 100] ^= 1;
     assert_eq!(kind_of("rotten", Some(&rotten)), ErrorKind::BadPool);
-    let no_fleet = Connection::connect(&whole.pool, &ConnectOptions::default());
+    let no_fleet = warren_runtime::connect(&whole.pool, &ConnectOptions::default());
     assert!(matches!(no_fleet, Err(FleetError::NoFleet(_))));
     let cells = start_fleet(&whole.options(65), Lifetime::WithStarter).expect_err("65 cells");
     assert!(matches!(cells, FleetError::CellCount(65)));
@@ -64,7 +64,7 @@ pub(crate) fn status_shows_cells_and_clients() {
     let scratch = Scratch::formatted("status");
     let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
     let front = ConnectOptions { front: true, slots: 3, ..ConnectOptions::default() };
-    let connection = Connection::connect(&scratch.pool, &front).expect("connect");
+    let connection = warren_runtime::connect(&scratch.pool, &front).expect("connect");
     assert_eq!(connection.slots(), 3);
     let mut slots: Vec<_> = std::iter::from_fn(|| connection.slot()).collect();
     assert_eq!(slots.len(), 3);

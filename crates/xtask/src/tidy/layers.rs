@@ -23,6 +23,7 @@ const ORDER: &[&str] = &[
     "supervisor",
     "sim",
     "shm",
+    "transport",
     "device",
     "log",
     "runtime",

@@ -4,31 +4,25 @@
 //! a client whose fleet closes it gets EIO from every call. Threads share a connection; each takes
 //! its own [`Slot`]s.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
 
 use warren_base::{CellId, ClientId, Ino, SlotNo};
+use warren_client::Words;
 
-use super::admission::{Admission, ConnectOptions};
-use super::segments::{InFlight, Segments};
-use super::slot::Slot;
-use crate::error::FleetError;
+use crate::admission::Admission;
+use crate::error::TransportError;
+use crate::segments::{InFlight, Segments};
+use crate::slot::Slot;
 
 /// An open admission to a fleet. Clones are the same admission.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<Segments>,
-    pool: PathBuf,
 }
 
 impl Connection {
-    /// Applies for admission to the fleet that serves the pool.
-    pub fn connect(pool: &Path, options: &ConnectOptions) -> Result<Self, FleetError> {
-        Admission::ask(pool, options)?.open()
-    }
-
     /// This slot, if it is free.
     pub fn slot_at(&self, number: SlotNo) -> Option<Slot> {
         self.shared.take_slot(Some(number))?;
@@ -78,10 +72,6 @@ impl Connection {
         self.shared.client
     }
 
-    pub fn pool(&self) -> &Path {
-        &self.pool
-    }
-
     pub fn cells(&self) -> u16 {
         self.shared.cells.len() as u16
     }
@@ -112,14 +102,19 @@ impl Connection {
 
 impl Admission {
     /// Opens the admission. Only one process may use it at a time.
-    pub fn open(self) -> Result<Connection, FleetError> {
-        let pool = self.pool();
-        Ok(Connection { shared: Arc::new(Segments::open(self)?), pool })
+    pub fn open(self) -> Result<Connection, TransportError> {
+        Ok(Connection { shared: Arc::new(Segments::open(self)?) })
+    }
+}
+
+impl Words for Connection {
+    fn load(&self, cell: CellId, word: u32) -> u64 {
+        self.load_word(cell, word)
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({:?} of {})", self.shared.client, self.pool.display())
+        write!(f, "Connection({:?})", self.shared.client)
     }
 }

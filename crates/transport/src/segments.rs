@@ -1,27 +1,31 @@
 //! The state that all threads of a client share: the mapped memory of its admission, and which
 //! slots are taken.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::time::{Duration, Instant};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::read;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use warren_base::limits::LEASE_WORDS;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
+use warren_client::{ShardMap, Words};
 use warren_shm::{
-    ClientWriter, Load, ReplyReader, ShardMap, ShardMapError, ShardMapReader, Store, VitalsReader,
-    WakeFd, WriteMap, map_read_only, map_writable,
+    ClientWriter, Load, ReplyReader, ShardMapError, ShardMapReader, Store, VitalsReader, WakeFd,
+    WriteMap, map_read_only, map_writable, now,
 };
 
-use super::admission::Admission;
-use crate::error::FleetError;
-use crate::message::FLIGHTS_LEN;
+use crate::admission::Admission;
+use crate::control::FLIGHTS_LEN;
+use crate::error::TransportError;
 
 /// A client's mappings and bell of one cell.
-pub(super) struct CellSegments {
+pub(crate) struct CellSegments {
     pub replies: ReplyReader,
     pub vitals: VitalsReader,
     pub bell: WakeFd,
@@ -30,13 +34,13 @@ pub(super) struct CellSegments {
 impl CellSegments {
     /// After a ring of the doorbell: wakes the cell if it sleeps, and rings its bell if it does not
     /// look at this client's doorbell. Returns whether it slept.
-    pub(super) fn wake(&self, client: ClientId) -> bool {
+    pub(crate) fn wake(&self, client: ClientId) -> bool {
         self.bell.call_if_unseen(client, &self.vitals, &self.replies)
     }
 }
 
 /// The state that all threads of a client share.
-pub(super) struct Segments {
+pub(crate) struct Segments {
     pub client: ClientId,
     pub shards: u16,
     pub requests: ClientWriter,
@@ -53,6 +57,7 @@ pub(super) struct Segments {
     waiting: AtomicU32,
     socket: OwnedFd,
     dead: AtomicBool,
+    pub is_single_core: bool,
 }
 
 /// A slot's call, packed into a word: sequence number, cell, whether there is a call, and whether a
@@ -79,11 +84,11 @@ impl InFlight {
 }
 
 impl Segments {
-    pub(super) fn open(admission: Admission) -> Result<Self, FleetError> {
-        let Admission { terms, socket, flights, segments, .. } = admission;
+    pub(crate) fn open(admission: Admission) -> Result<Self, TransportError> {
+        let Admission { terms, socket, flights, segments } = admission;
         let (shape, cells) = (terms.shape, usize::from(terms.cells));
         let mut fds = segments.into_iter();
-        let mut next = || fds.next().ok_or(FleetError::Refused(Errno::EPROTO));
+        let mut next = || fds.next().ok_or(TransportError::Malformed);
         let requests = ClientWriter::new(map_writable(next()?.as_fd())?, shape)?;
         let map = ShardMapReader::new(map_read_only(next()?.as_fd())?)?;
         let mut of_cells = Vec::with_capacity(cells);
@@ -96,7 +101,7 @@ impl Segments {
         }
         let flights = map_writable(flights.as_fd())?;
         if flights.size() < FLIGHTS_LEN {
-            return Err(FleetError::Refused(Errno::EPROTO));
+            return Err(TransportError::Malformed);
         }
         Ok(Self {
             client: terms.client,
@@ -110,11 +115,12 @@ impl Segments {
             waiting: AtomicU32::new(0),
             socket,
             dead: AtomicBool::new(false),
+            is_single_core: is_single_core(),
         })
     }
 
     /// Takes the wanted slot, or the lowest free one.
-    pub(super) fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
+    pub(crate) fn take_slot(&self, wanted: Option<SlotNo>) -> Option<SlotNo> {
         let mut free = self.free.load(Relaxed);
         loop {
             let number = wanted.map_or(free.trailing_zeros(), |slot| u32::from(slot.0));
@@ -130,8 +136,8 @@ impl Segments {
     ///
     /// Either this thread sees the slot that another gives back, or that thread sees this one
     /// waiting: each stores before it loads, with full fences in between.
-    pub(super) fn await_slot(&self, timeout: Duration) -> Option<SlotNo> {
-        let until = Instant::now() + timeout;
+    pub(crate) fn await_slot(&self, timeout: Duration) -> Option<SlotNo> {
+        let until = now() + timeout;
         loop {
             if let Some(slot) = self.take_slot(None) {
                 return Some(slot);
@@ -139,7 +145,7 @@ impl Segments {
             self.waiting.fetch_add(1, SeqCst);
             let seen = self.given_back.load(SeqCst);
             let taken = self.take_slot(None);
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until - now();
             if taken.is_none() && !left.is_zero() {
                 // Also ends when a slot has been given back since `seen`, and by signals.
                 let limit = Timespec::try_from(left).ok();
@@ -153,7 +159,7 @@ impl Segments {
         }
     }
 
-    pub(super) fn give_back(&self, slot: SlotNo) {
+    pub(crate) fn give_back(&self, slot: SlotNo) {
         self.free.fetch_or(1 << slot.0, SeqCst);
         self.given_back.fetch_add(1, SeqCst);
         if self.waiting.load(SeqCst) != 0 {
@@ -162,20 +168,20 @@ impl Segments {
         }
     }
 
-    pub(super) fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
+    pub(crate) fn in_flight(&self, slot: SlotNo) -> Option<InFlight> {
         let (call, waits) = InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire))?;
         waits.then_some(call)
     }
 
     /// The slot's last call, answered or not. `None` if there was none yet.
-    pub(super) fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
+    pub(crate) fn last_call(&self, slot: SlotNo) -> Option<InFlight> {
         InFlight::unpack(self.flights.load64(self.flight(slot)?, Acquire)).map(|(call, _)| call)
     }
 
     /// Records that the slot makes this call, or has made it. Other threads of the client may see
     /// that late: a cell sees the request only afterwards, and a thread that wants to cancel the
     /// call and does not find it tries again.
-    pub(super) fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
+    pub(crate) fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);
     }
@@ -188,35 +194,36 @@ impl Segments {
     /// The shard map if it is newer than `than` and can be read now. While a map is being written
     /// the old one stays in use: a cell answers requests that follow it wrongly with `Moved`. EIO
     /// if the map is damaged.
-    pub(super) fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
-        if self.map.version() == than.version {
+    pub(crate) fn newer_map(&self, than: &ShardMap) -> Result<Option<ShardMap>, Errno> {
+        if self.map.version() == than.version() {
             return Ok(None);
         }
         match self.map.read() {
-            Ok(map) => Ok(Some(map)),
+            Ok(map) if map.owners.is_empty() => Err(Errno::EIO),
+            Ok(map) => Ok(Some(ShardMap::new(map.version, map.owners))),
             Err(ShardMapError::Busy) => Ok(None),
             Err(ShardMapError::Corrupt) => Err(Errno::EIO),
         }
     }
 
     /// 0 if there is no such word.
-    pub(super) fn load_word(&self, cell: CellId, word: u32) -> u64 {
+    pub(crate) fn load_word(&self, cell: CellId, word: u32) -> u64 {
         match self.cells.get(usize::from(cell.0)) {
             Some(of_cell) if (word as usize) < LEASE_WORDS => of_cell.replies.load_word(word),
             _ => 0,
         }
     }
 
-    pub(super) fn is_closed(&self, cell: CellId, ino: Ino) -> bool {
+    pub(crate) fn is_closed(&self, cell: CellId, ino: Ino) -> bool {
         let of_cell = self.cells.get(usize::from(cell.0));
         of_cell.is_some_and(|of_cell| of_cell.replies.is_closed(ino))
     }
 
-    pub(super) fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         !self.wait_for_hangup(Duration::ZERO)
     }
 
-    pub(super) fn wait_for_hangup(&self, timeout: Duration) -> bool {
+    pub(crate) fn wait_for_hangup(&self, timeout: Duration) -> bool {
         if self.dead.load(Relaxed) {
             return true;
         }
@@ -229,6 +236,24 @@ impl Segments {
             self.dead.store(true, Relaxed);
         }
         hung_up
+    }
+}
+
+/// Whether the machine has a single core. The number of cores of this thread does not count: its
+/// cell may run on another core.
+fn is_single_core() -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(list) = open("/sys/devices/system/cpu/online", flags, Mode::empty()) else {
+        return false;
+    };
+    let mut text = [0; 16];
+    // The list of a single core is its number.
+    read(&list, &mut text).is_ok_and(|len| text[..len].trim_ascii().iter().all(u8::is_ascii_digit))
+}
+
+impl Words for Segments {
+    fn load(&self, cell: CellId, word: u32) -> u64 {
+        self.load_word(cell, word)
     }
 }
 

@@ -7,16 +7,21 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
+use warren_client::{Cache, Call, Route, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Attr, Capabilities, Capability, ChangedDirs, Lease, Reply, Request, RequestHeader,
+    Answer, Answered, Attr, Capabilities, Capability, ChangedDirs, Lease, Reply, Request,
+    RequestHeader,
 };
-use warren_shm::{ShardMap, WaitOutcome};
+use warren_shm::{WaitOutcome, now};
 
-use super::segments::{InFlight, Segments};
+use crate::segments::{InFlight, Segments};
 
 /// The longest spin: what a loaded cell needs for a few requests. A longer spin would take the core
 /// from other threads.
@@ -97,9 +102,9 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(shared: Arc<Segments>, number: SlotNo) -> Self {
+    pub(crate) fn new(shared: Arc<Segments>, number: SlotNo) -> Self {
         let seq = shared.requests.last_seq(number);
-        let one_core = is_single_core();
+        let one_core = shared.is_single_core;
         Self {
             any_cell: number.0 % shared.cells.len() as u16,
             shared,
@@ -156,14 +161,14 @@ impl Slot {
         if let Request::Cancel { slot, seq } = *request {
             return self.cancel(authority, slot, seq);
         }
-        let Some(shard) = request.shard() else {
+        let Route::Shard(shard) = Route::of(request) else {
             let cell = CellId(self.any_cell);
             self.any_cell = (self.any_cell + 1) % self.shared.cells.len() as u16;
             return self.call_cell(cell, authority, request, payload_len);
         };
         for _ in 0..MOVES_MAX {
             self.refresh_map()?;
-            if self.map.owners.is_empty() {
+            if self.map.version() < MAP_FIRST {
                 self.await_map(MAP_FIRST)?;
             }
             // A shard beyond the map belongs to no inode of this pool.
@@ -174,6 +179,33 @@ impl Slot {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Makes a file-system call: over the copies in `cache` where leases allow, else with requests.
+    /// Its payload, if it has one, is in [`Slot::payload_out`].
+    pub fn perform(&mut self, call: &mut Call, cache: &mut Cache) -> Answered {
+        match self.steps(call, cache) {
+            Ok(answered) => answered,
+            Err(errno) => Err(errno).into(),
+        }
+    }
+
+    fn steps(&mut self, call: &mut Call, cache: &mut Cache) -> Result<Answered, Errno> {
+        self.refresh_map()?;
+        let mut input = None;
+        loop {
+            match call.step(cache, &self.map, &*self.shared, input.take()) {
+                Step::Send(Send { cell, header, request }) => {
+                    let len = header.payload_len as usize;
+                    let answer = self.call_cell(cell, header.capabilities, &request, len);
+                    let changed = core::mem::take(&mut self.changed);
+                    input = Some(Answered { answer, granted: self.granted, changed });
+                }
+                Step::Yield => {}
+                Step::AwaitMap(version) => self.await_map(version)?,
+                Step::Done(answered) => return Ok(answered),
+            }
+        }
     }
 
     /// Sends the request to this cell. The caller handles `Moved`.
@@ -198,7 +230,7 @@ impl Slot {
         request.encode_body(capabilities, &mut self.body);
         let header = RequestHeader {
             seq: self.seq,
-            map_version: self.map.version,
+            map_version: self.map.version(),
             uid,
             gid,
             payload_len: payload_len as u32,
@@ -278,7 +310,7 @@ impl Slot {
         }
         let mut pause = if self.inherited { RING_AGAIN } else { LOOK_AT_FLEET };
         loop {
-            let deadline = Some(Instant::now() + pause);
+            let deadline = Some(now() + pause);
             let outcome =
                 replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
             if outcome == WaitOutcome::Answered {
@@ -326,16 +358,16 @@ impl Slot {
     }
 
     fn await_map(&mut self, version: MapVersion) -> Result<(), Errno> {
-        let deadline = Instant::now() + MAP_TIMEOUT;
+        let deadline = now() + MAP_TIMEOUT;
         loop {
             self.refresh_map()?;
-            if self.map.version >= version {
+            if self.map.version() >= version {
                 return Ok(());
             }
-            if Instant::now() >= deadline || !self.shared.is_alive() {
+            if now() >= deadline || !self.shared.is_alive() {
                 return Err(Errno::EIO);
             }
-            std::thread::sleep(Duration::from_micros(100));
+            pause(Duration::from_micros(100));
         }
     }
 
@@ -350,7 +382,7 @@ impl Slot {
         // SAFETY: the lane lies in a mapping that lives as long as `self.shared`. This process is
         // its only writer, this slot its only user in the process, and `&mut self` its only borrow.
         // Cells read it only by copying, and only during a call.
-        unsafe { std::slice::from_raw_parts_mut(raw, self.payload_max()) }
+        unsafe { core::slice::from_raw_parts_mut(raw, self.payload_max()) }
     }
 
     /// The data of the last reply.
@@ -360,15 +392,15 @@ impl Slot {
         // SAFETY: the lane lies in a mapping that lives as long as `self.shared`. Its writer, the
         // cell, changes it only while a request of this slot is under way, and that takes
         // `&mut self`. `payload_len` was checked against the lane when the reply was taken.
-        unsafe { std::slice::from_raw_parts(raw, self.payload_len) }
+        unsafe { core::slice::from_raw_parts(raw, self.payload_len) }
     }
 }
 
-/// Whether the machine has a single core. The number of cores of this thread does not count: its
-/// cell may run on another core.
-fn is_single_core() -> bool {
-    // SAFETY: the call only returns a number.
-    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) == 1 }
+fn pause(time: Duration) {
+    if let Ok(time) = Timespec::try_from(time) {
+        // It may end early; its callers look again.
+        let _ended = nanosleep(&time);
+    }
 }
 
 impl Drop for Slot {
