@@ -22,9 +22,9 @@
 
 use core::mem::{offset_of, size_of};
 
+use crate::call::SystemCall;
 use crate::calls::on_call;
 use crate::frame::{Frame, Resume};
-use crate::call::SystemCall;
 use crate::serve::clock::{LONG_CYCLES, WAITS};
 use crate::state::VFORKS;
 use crate::thread::{on_child, on_forked};

@@ -28,6 +28,8 @@
 extern crate std;
 
 mod abi;
+#[cfg(all(panic = "abort", not(test)))]
+mod arena;
 mod call;
 mod calls;
 mod decode;

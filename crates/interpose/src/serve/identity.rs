@@ -139,7 +139,10 @@ mod tests {
             (&[("8\t8\t8\t8", "8\t9\t8\t8")], Refusal::Ids),
             (&[root], Refusal::Capabilities),
             (&[all], Refusal::Capabilities),
-            (&[root, ("CapEff:\t0000000000000000", "CapEff:\t00000000a80425fd")], Refusal::Capabilities),
+            (
+                &[root, ("CapEff:\t0000000000000000", "CapEff:\t00000000a80425fd")],
+                Refusal::Capabilities,
+            ),
             (&[("Seccomp:\t0", "Seccomp:\t2")], Refusal::Seccomp),
             (&[("NoNewPrivs:\t0", "NoNewPrivs:\t1")], Refusal::NoNewPrivs),
             (&[("20 30 ", many.as_str())], Refusal::Groups),

@@ -144,9 +144,9 @@ extern "C" fn run<R, F: FnOnce(&mut Room) -> R>(job: *mut u8) {
     job.result = job.work.take().map(|work| work(room));
 }
 
-/// In a child of `fork`: another thread of the parent may have held it.
-pub(crate) fn after_fork() {
-    TAKEN.store(false, Relaxed);
+/// In a child of `fork`. Returns whether another thread of the parent held it.
+pub(crate) fn after_fork() -> bool {
+    TAKEN.swap(false, Relaxed)
 }
 
 #[cfg(test)]

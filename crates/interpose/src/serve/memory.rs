@@ -91,7 +91,9 @@ pub(crate) fn change(call: &SystemCall) -> Option<isize> {
 fn takes_away(call: &SystemCall) -> bool {
     let [_, _, third, fourth, ..] = call.args;
     let advises_harm = |advice: usize| {
-        u32::try_from(advice).ok().and_then(|advice| HARMLESS_ADVICES.checked_shr(advice))
+        u32::try_from(advice)
+            .ok()
+            .and_then(|advice| HARMLESS_ADVICES.checked_shr(advice))
             .is_none_or(|mask| mask & 1 == 0)
     };
     match call.number {
@@ -170,7 +172,8 @@ mod tests {
         const MADV_DONTNEED: usize = 4;
         const MADV_FREE: usize = 8;
         const MADV_GUARD_INSTALL: usize = 102;
-        for (advice, harms) in [(MADV_DONTNEED, false), (MADV_FREE, false), (100, true), (5, true)] {
+        for (advice, harms) in [(MADV_DONTNEED, false), (MADV_FREE, false), (100, true), (5, true)]
+        {
             assert_eq!(takes_away(&call(nr::MADVISE, [0, 0, advice, 0, 0, 0])), harms, "{advice}");
         }
         assert!(takes_away(&call(nr::MADVISE, [0, 0, MADV_GUARD_INSTALL, 0, 0, 0])));

@@ -113,10 +113,14 @@ mod tests {
         assert_eq!((mount.id, mount.device), (50, (0, 45)));
         assert!(mount.is_ours() && mount.is_at(b"/srv/a b") && !mount.is_at(b"/srv/a"));
         assert!(unescaped(mount.source).eq(b"/my pool".iter().copied()));
-        assert!(mount.is_inside(b"/srv") && !mount.is_inside(b"/srv/a") && !mount.is_inside(b"/sr"));
+        assert!(
+            mount.is_inside(b"/srv") && !mount.is_inside(b"/srv/a") && !mount.is_inside(b"/sr")
+        );
         assert!(!mount.is_inside(b"/srv/a b"));
         assert!(!mount.is_read_only() && !mount.is_no_exec());
-        for nonsense in [&b""[..], b"1 2 3", b"50 30 0:45 / /srv rw", b"x 30 0:45 / /srv rw - a b c"] {
+        for nonsense in
+            [&b""[..], b"1 2 3", b"50 30 0:45 / /srv rw", b"x 30 0:45 / /srv rw - a b c"]
+        {
             assert_eq!(Mount::parse(nonsense), None);
         }
         let short = Mount::parse(b"1 0 8:1 / / ro,noexec - ext4 /dev/sda").expect("a mount");

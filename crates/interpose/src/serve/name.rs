@@ -72,10 +72,7 @@ pub(crate) struct Prefix {
 
 impl Prefix {
     pub(crate) const fn new() -> Self {
-        Self {
-            words: [const { AtomicU64::new(0) }; PREFIX / WORD],
-            length: AtomicUsize::new(0),
-        }
+        Self { words: [const { AtomicU64::new(0) }; PREFIX / WORD], length: AtomicUsize::new(0) }
     }
 
     /// Returns whether there is room for the path, which must not end in a slash.

@@ -8,8 +8,7 @@ use crate::stub;
 /// Opens a file.
 pub(crate) fn open(path: &CStr) -> Option<usize> {
     // SAFETY: the path is a string.
-    let opened =
-        unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC]) };
+    let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC]) };
     usize::try_from(opened).ok()
 }
 
