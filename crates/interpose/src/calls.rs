@@ -4,9 +4,11 @@
 //! sandboxes), if it changes memory whose contents we remember, or if it ends the process.
 
 use crate::abi::nr;
+use crate::call::Verdict;
 use crate::exec;
 use crate::frame::{Frame, Next};
-use crate::hook::{Verdict, hook};
+use crate::hook::hook;
+use crate::serve::{clock, memory};
 use crate::{object, report, sandbox, signal, thread};
 
 /// Numbers from here on need no care.
@@ -18,6 +20,13 @@ static NEEDS_CARE: [bool; NUMBERS] = {
         nr::MPROTECT,
         nr::MUNMAP,
         nr::MREMAP,
+        nr::BRK,
+        nr::MADVISE,
+        nr::PROCESS_MADVISE,
+        nr::SHMAT,
+        nr::SHMDT,
+        nr::REMAP_FILE_PAGES,
+        nr::PKEY_MPROTECT,
         nr::RT_SIGACTION,
         nr::RT_SIGPROCMASK,
         nr::RT_SIGRETURN,
@@ -49,20 +58,34 @@ static NEEDS_CARE: [bool; NUMBERS] = {
 
 /// Called by the entry for every call of the program.
 pub(crate) extern "C" fn on_call(frame: &mut Frame) -> Next {
-    if let Verdict::Done(result) = hook(&mut frame.call) {
-        return frame.done(result);
-    }
-    match NEEDS_CARE.get(frame.call.number) {
+    let waits = match hook(&frame.call) {
+        Verdict::Served(result) | Verdict::Made(result) => return frame.done(result),
+        Verdict::Pass => false,
+        Verdict::Wait => true,
+    };
+    let next = match NEEDS_CARE.get(frame.call.number) {
         Some(true) => care(frame),
         _ => Next::Pass,
+    };
+    if waits && next == Next::Pass {
+        frame.resume = clock::cycles() as usize;
+        return Next::Wait;
     }
+    next
 }
 
 #[cold]
 fn care(frame: &mut Frame) -> Next {
     match frame.call.number {
         nr::MUNMAP if frame.is_in(frame.call.args[0], frame.call.args[1]) => return frame.done(0),
-        nr::MMAP | nr::MPROTECT | nr::MUNMAP | nr::MREMAP => object::forget_changed(&frame.call),
+        nr::MMAP | nr::MPROTECT | nr::MUNMAP | nr::MREMAP => {
+            object::forget_changed(&frame.call);
+            return change_memory(frame);
+        }
+        nr::BRK | nr::MADVISE | nr::PROCESS_MADVISE | nr::SHMAT | nr::SHMDT => {
+            return change_memory(frame);
+        }
+        nr::REMAP_FILE_PAGES | nr::PKEY_MPROTECT => return change_memory(frame),
         nr::RT_SIGACTION => return signal::action(frame),
         nr::RT_SIGPROCMASK => return signal::mask(frame),
         nr::RT_SIGRETURN => return Next::SignalReturn,
@@ -79,4 +102,12 @@ fn care(frame: &mut Frame) -> Next {
         _ => {}
     }
     Next::Pass
+}
+
+/// A call that may take a page away, or the right to use it.
+fn change_memory(frame: &mut Frame) -> Next {
+    match memory::change(&frame.call) {
+        Some(result) => frame.done(result),
+        None => Next::Pass,
+    }
 }

@@ -22,9 +22,11 @@
 
 use core::mem::{offset_of, size_of};
 
+use crate::call::SystemCall;
 use crate::calls::on_call;
 use crate::frame::{Frame, Resume};
-use crate::hook::SystemCall;
+use crate::serve::clock::{LONG_CYCLES, WAITS};
+use crate::state::VFORKS;
 use crate::thread::{on_child, on_forked};
 
 const _: () = assert!(size_of::<Frame>().is_multiple_of(16));
@@ -180,6 +182,8 @@ core::arch::global_asm!(
         testq %rax, %rax
         jz 4f
         movq %rax, {result}(%rsp)
+        movq {resume}(%rsp), %rcx
+        lock subq %rcx, {vforks}(%rip)
         WARREN_UNHOLD %rsp, {mask}, {held}
         jmp 3b
     4:
@@ -203,6 +207,7 @@ core::arch::global_asm!(
 
     7:  cmpl $5, %eax
         je 9f
+        ja 10f
 
         /* Next::Vfork. Once the child has run, nothing below the program's rsp is left. */
         movq {resume}(%rsp), %r11
@@ -229,6 +234,7 @@ core::arch::global_asm!(
         movq {r_rbx}(%rbx), %r11
         testq %rax, %rax
         jz 4f
+        lock decq {vforks}(%rip)
         movq $0, {r_busy}(%rbx)
     4:  movq %r11, %rbx
         popfq
@@ -238,6 +244,22 @@ core::arch::global_asm!(
         /* Next::SignalReturn */
     9:  movq {stack_pointer}(%rsp), %rsp
         jmp warren_restorer
+
+        /* Next::Wait. A call that has taken long may have waited for another process. */
+    10: WARREN_CFI_FRAME
+        WARREN_FLAGS
+        WARREN_LOAD %rsp, 8
+        movq (%rsp), %rax
+        syscall
+        movq %rax, {result}(%rsp)
+        rdtsc
+        shlq $32, %rdx
+        orq %rdx, %rax
+        subq {resume}(%rsp), %rax
+        cmpq ${long}, %rax
+        jb 3b
+        lock incq {waits}(%rip)
+        jmp 3b
         .cfi_endproc
 
     /* C calls: the number, then the arguments. */
@@ -331,6 +353,9 @@ core::arch::global_asm!(
     mask = const offset_of!(Frame, mask),
     held = const offset_of!(Frame, held),
     mask_byte = const offset_of!(crate::abi::Context, mask) + 3,
+    vforks = sym VFORKS,
+    waits = sym WAITS,
+    long = const LONG_CYCLES,
     on_call = sym on_call,
     on_forked = sym on_forked,
     on_child = sym on_child,

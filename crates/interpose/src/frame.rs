@@ -3,7 +3,7 @@
 
 use core::sync::atomic::AtomicUsize;
 
-use crate::hook::SystemCall;
+use crate::call::SystemCall;
 
 /// Words for copies of what a call's arguments point to.
 pub(crate) const SCRATCH: usize = 16;
@@ -18,7 +18,8 @@ pub(crate) struct Frame {
     pub flags: usize,
     pub vectors: [[u64; 2]; 16],
     pub result: isize,
-    /// A [`Resume`], or its notes, for calls that return twice.
+    /// A [`Resume`], or its notes, for calls that return twice. With [`Next::Thread`]: 1 if the
+    /// parent is counted in `VFORKS`. With [`Next::Wait`]: when the call began, in cycles.
     pub resume: usize,
     /// The signals that are blocked, and whether they are to be restored after the call.
     pub mask: u64,
@@ -61,6 +62,8 @@ pub(crate) enum Next {
     Vfork = 4,
     /// Leave the signal handler.
     SignalReturn = 5,
+    /// Make the call, and note whether it has taken long.
+    Wait = 6,
 }
 
 /// Bits of [`Resume::notes`].

@@ -1,4 +1,4 @@
-//! The one function that is handed every system call. Today it counts them and answers none.
+//! The one function that is handed every system call. It counts them, and `serve` answers some.
 //!
 //! It runs on the stack of the program, in the middle of anything: between two instructions of the
 //! C library, in a signal handler, in a child that shares its parent's memory. So it must not
@@ -7,36 +7,24 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::call::{SystemCall, Verdict};
+use crate::serve;
+
 /// Numbers below are counted one by one, the others together.
 pub(crate) const NUMBERS: usize = 512;
-
-/// A call that the program is about to make.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct SystemCall {
-    pub number: usize,
-    pub args: [usize; 6],
-    /// Where the program goes on.
-    pub return_address: usize,
-}
-
-/// What becomes of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "no call is served yet")]
-pub(crate) enum Verdict {
-    /// The call was served, with this result (negative errno values are errors).
-    Done(isize),
-    /// The kernel makes the call.
-    Pass,
-}
 
 static PASSED: [AtomicU64; NUMBERS + 1] = [const { AtomicU64::new(0) }; NUMBERS + 1];
 static SERVED: AtomicU64 = AtomicU64::new(0);
 
 /// Handed every call of the program once.
-pub(crate) fn hook(call: &mut SystemCall) -> Verdict {
-    PASSED[call.number.min(NUMBERS)].fetch_add(1, Relaxed);
-    Verdict::Pass
+pub(crate) fn hook(call: &SystemCall) -> Verdict {
+    let verdict = serve::on_call(call);
+    let count = match verdict {
+        Verdict::Served(_) => &SERVED,
+        _ => &PASSED[call.number.min(NUMBERS)],
+    };
+    count.fetch_add(1, Relaxed);
+    verdict
 }
 
 /// How many calls with this number were passed on.

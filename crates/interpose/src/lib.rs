@@ -29,14 +29,13 @@ extern crate alloc;
 extern crate std;
 
 mod abi;
-#[allow(dead_code, reason = "no call is served yet")]
 mod arena;
+mod call;
 mod calls;
 mod decode;
 mod dispatch;
 mod entry;
 mod exec;
-#[allow(dead_code, reason = "no call is served yet")]
 mod fleet;
 mod frame;
 mod hook;
@@ -49,6 +48,7 @@ mod program;
 mod report;
 mod sandbox;
 mod scan;
+mod serve;
 mod signal;
 mod site;
 mod start;
@@ -64,3 +64,17 @@ mod trampoline;
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     stub::abort()
 }
+
+// Code of `alloc` was compiled to unwind, and names these. Nothing of ours unwinds: a panic aborts.
+#[cfg(all(panic = "abort", not(test)))]
+core::arch::global_asm!(
+    ".pushsection .text.warren_no_unwind,\"ax\",@progbits",
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    ".globl _Unwind_Resume",
+    ".hidden _Unwind_Resume",
+    "rust_eh_personality:",
+    "_Unwind_Resume:",
+    "ud2",
+    ".popsection"
+);

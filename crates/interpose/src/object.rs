@@ -10,7 +10,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{MAP_FIXED, PROT_EXEC, PROT_READ, PROT_WRITE, nr};
-use crate::hook::SystemCall;
+use crate::call::SystemCall;
 use crate::maps::{self, BUFFER, Mapping};
 
 const OBJECTS: usize = 32;

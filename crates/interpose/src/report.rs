@@ -12,13 +12,19 @@
 //! dispatched 22
 //! sites-patched 20
 //! sites-left 2
+//! kernel never-admitted 31
+//! serves-nothing no Warren mount
 //! call 0 4
 //! ```
+//!
+//! `kernel` counts calls by path that the kernel has made, by the reason. `call` counts all calls
+//! that it has made, by their number.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
+use crate::serve::why::{self, Refusal, Why};
 use crate::state::{FILTERED, THREADS, process};
 use crate::{dispatch, hook, patch, stub};
 
@@ -181,6 +187,19 @@ fn fill(text: &mut Text, state: &str) {
     let (patched, left) = patch::counts();
     text.line("sites-patched", patched);
     text.line("sites-left", left);
+    for reason in Why::ALL.iter().filter(|reason| why::passed(**reason) > 0) {
+        text.add("kernel ");
+        text.line(reason.text(), why::passed(*reason));
+    }
+    if why::refusal() != Refusal::None {
+        text.add("serves-nothing ");
+        text.add(why::refusal().text());
+        if why::refusal() == Refusal::Fleet {
+            text.add(": ");
+            text.add(why::fleet_text());
+        }
+        text.add("\n");
+    }
     for number in numbers {
         let count = hook::passed(number);
         if count > 0 {

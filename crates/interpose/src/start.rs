@@ -4,11 +4,14 @@
 //! why.
 
 use crate::program::Environment;
+use crate::serve::admission;
 use crate::state::{INTERPOSED, set_process};
 use crate::{dispatch, exec, report, stub};
 
 /// The variable that says where the report goes.
 const REPORT: &[u8] = b"WARREN_REPORT=";
+/// The variable that says where fleets of this user have their sockets.
+const RUNTIME_DIR: &[u8] = b"XDG_RUNTIME_DIR=";
 
 /// Version 1 has existed since glibc 2.4, version 2 since 2.35.
 #[cfg(not(test))]
@@ -42,6 +45,9 @@ extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
             exec::keep(variable);
             if let Some(target) = variable.strip_prefix(REPORT) {
                 report::set_target(target);
+            }
+            if let Some(directory) = variable.strip_prefix(RUNTIME_DIR) {
+                admission::set_runtime_dir(directory);
             }
             if variable.starts_with(exec::ASIDE) {
                 aside = Some("aside: a seccomp filter was there before");

@@ -25,6 +25,9 @@ pub(crate) static THREADS: Flag = Flag(AtomicBool::new(false));
 /// because the filter may kill the process for it.
 pub(crate) static FILTERED: Flag = Flag(AtomicBool::new(false));
 
+/// Parents that wait for a child of `vfork`, which shares their memory.
+pub(crate) static VFORKS: AtomicUsize = AtomicUsize::new(0);
+
 static PROCESS: AtomicUsize = AtomicUsize::new(0);
 
 /// The process to which this memory belongs. A child of `vfork` is another one.

@@ -19,12 +19,13 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicUsize,
-    Ordering::{Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGSYS_BIT, nr};
 use crate::frame::{Frame, Next, Resume, SCRATCH, child};
-use crate::state::{FILTERED, INTERPOSED, THREADS, set_process};
+use crate::serve::{self, watch};
+use crate::state::{FILTERED, INTERPOSED, THREADS, VFORKS, set_process};
 use crate::threads::{BLOCKED, PENDING};
 use crate::{dispatch, hook, patch, probe, scan, stub};
 
@@ -69,6 +70,7 @@ pub(crate) fn create(frame: &mut Frame) -> Next {
         nr::VFORK => (CLONE_VM | CLONE_VFORK, 0),
         _ => (frame.call.args[0], frame.call.args[1]),
     };
+    watch::on_clone(flags);
     if stack == 0 {
         return on_same_stack(frame, flags, 0);
     }
@@ -93,6 +95,7 @@ pub(crate) fn create_by_clone3(frame: &mut Frame) -> Next {
         frame.scratch[word] = unsafe { (args as *const u64).add(word).read_unaligned() };
     }
     let flags = frame.scratch[FLAGS];
+    watch::on_clone(flags as usize);
     let notes = if flags & CLONE_CLEAR_SIGHAND != 0 { child::NO_HANDLERS } else { 0 };
     let [stack, stack_size] = [STACK, STACK_SIZE].map(|word| frame.scratch[word] as usize);
     if stack == 0 {
@@ -116,6 +119,8 @@ fn on_own_stack(frame: &mut Frame, flags: usize, notes: usize, top: usize) -> us
         scan::before_threads();
     }
     let forked = if flags & CLONE_VM == 0 { child::FORKED } else { 0 };
+    frame.resume = usize::from(flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK);
+    VFORKS.fetch_add(frame.resume, AcqRel);
     let mut resume = resume(frame, notes | forked);
     resume.stack_pointer = top;
     let start = top.wrapping_sub(RED_ZONE + size_of::<Resume>()) & !15;
@@ -134,6 +139,7 @@ fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
         // SAFETY: it is an element of the table, and `busy` may be used by all threads.
         let busy = unsafe { &(*table.add(at)).busy };
         if busy.load(Relaxed) == 0 && busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+            VFORKS.fetch_add(1, AcqRel);
             let mut resume = resume(frame, notes);
             *resume.busy.get_mut() = 1;
             // SAFETY: the element is claimed.
@@ -206,7 +212,9 @@ fn begin(notes: usize) {
     if notes & child::FORKED != 0 {
         set_process(stub::process());
         THREADS.set(false);
+        VFORKS.store(0, Relaxed);
         patch::after_fork();
+        serve::after_fork();
         hook::reset();
         dispatch::reset();
     }

@@ -1,0 +1,55 @@
+//! Calls by path that the process answers itself, as a client of the fleet.
+//!
+//! `stat`, `lstat`, `newfstatat`, `statx`, `access`, `faccessat`, `faccessat2`, `readlink` and
+//! `readlinkat` are served for paths in one mount of ours. Descriptors are the kernel's, and so is
+//! every other call. Decision 38 has the reasons.
+//!
+//! ```text
+//!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock
+//!                                              └─ lock ─▶ admission::renew ─▶ fleet::stat
+//! ```
+//!
+//! Invariants: an answer is given only while an admission is current that was current when the call
+//! began. Before the program changes what answers rest on, `watch` withdraws the admission. A call
+//! that is not answered is made by the kernel, unchanged.
+
+pub(crate) mod admission;
+mod answer;
+pub(crate) mod clock;
+mod cwd;
+mod descriptors;
+mod facts;
+mod identity;
+mod kernel;
+mod lock;
+mod look;
+mod lookup;
+pub(crate) mod memory;
+mod mountinfo;
+mod name;
+mod proc;
+mod request;
+pub(crate) mod watch;
+pub(crate) mod why;
+
+use crate::call::{SystemCall, Verdict};
+use watch::Class;
+
+/// Any call of the program.
+#[inline]
+pub(crate) fn on_call(call: &SystemCall) -> Verdict {
+    match watch::class(call) {
+        Class::Plain => Verdict::Pass,
+        Class::Path => lookup::on_call(call),
+        Class::Wait => Verdict::Wait,
+        class => watch::on_call(call, class),
+    }
+}
+
+/// In a child of `fork`, before it returns to the program.
+pub(crate) fn after_fork() {
+    memory::after_fork();
+    admission::after_fork();
+    cwd::after_fork();
+    why::reset();
+}

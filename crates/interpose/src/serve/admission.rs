@@ -1,0 +1,332 @@
+//! When a process becomes a client of the fleet, and when it stops being one.
+//!
+//! ```text
+//!           32 calls by path           64 of them in a mount
+//!  Young ────────────────────▶ Looking ─────────────────────▶ admitted (facts are current)
+//!    ▲ │ no mount of ours         │ no plain rights              │ mount changed, fleet gone,
+//!    │ └────────▶ Never ◀─────────┘                              │ credentials changed
+//!    └───────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Most processes are short or use no mount of ours, and pay for counting only. A failed admission
+//! is tried again a few times, after many more calls.
+//!
+//! An admission ends in two steps. Its facts are withdrawn at once, by any thread, so that no call
+//! is answered any more. The client ends under the lock: at once, or when the thread that has the
+//! lock releases it.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+};
+
+use crate::fleet;
+use crate::stub;
+
+use super::facts::{self, Admission, MountFacts};
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, Statx};
+use super::lock::{self, Room};
+use super::look::{self, Looked};
+use super::name::{PREFIX, Prefix};
+use super::why::{self, Refusal};
+use super::{clock, cwd, descriptors, proc};
+
+/// Calls by path before mounts are looked for.
+const SURVEY_AFTER: u32 = 32;
+/// Calls by path in a mount before the fleet is asked. To be measured: it is to be so large that
+/// an admission costs less than it saves.
+const ADMIT_AFTER: u32 = 64;
+/// After each failure this many times as many.
+const PATIENCE: u32 = 8;
+const FAILURES_MAX: u32 = 4;
+const _: () = assert!((ADMIT_AFTER as u64) * (PATIENCE as u64).pow(FAILURES_MAX) < 1 << 32);
+/// Mounts that are looked after, until one is used.
+const CANDIDATES: usize = 8;
+/// How often `end` tries to take the lock: longer than a walk of the fleet takes.
+const END_TRIES: usize = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    Young = 0,
+    Looking = 1,
+    Never = 2,
+}
+
+struct Candidate {
+    prefix: Prefix,
+    calls: AtomicU32,
+}
+
+static PHASE: AtomicU8 = AtomicU8::new(Phase::Young as u8);
+/// Never, and children neither.
+static FOREVER: AtomicBool = AtomicBool::new(false);
+static CALLS: AtomicU32 = AtomicU32::new(0);
+static RELATIVE_CALLS: AtomicU32 = AtomicU32::new(0);
+static FAILURES: AtomicU32 = AtomicU32::new(0);
+static FOUND: [Candidate; CANDIDATES] =
+    [const { Candidate { prefix: Prefix::new(), calls: AtomicU32::new(0) } }; CANDIDATES];
+/// The program's `XDG_RUNTIME_DIR`.
+static RUNTIME_DIR: Prefix = Prefix::new();
+
+/// The client exists. Changed under the lock.
+static IS_CLIENT: AtomicBool = AtomicBool::new(false);
+static END_WANTED: AtomicBool = AtomicBool::new(false);
+/// The open mountinfo of a client.
+static MOUNTS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Keeps the value of `XDG_RUNTIME_DIR`, before the program starts.
+pub(crate) fn set_runtime_dir(path: &[u8]) {
+    RUNTIME_DIR.set(path.iter().copied());
+}
+
+pub(crate) fn phase() -> Phase {
+    match PHASE.load(Relaxed) {
+        0 => Phase::Young,
+        1 => Phase::Looking,
+        _ => Phase::Never,
+    }
+}
+
+/// A call by path of a young process.
+#[cold]
+pub(crate) fn count_young() {
+    if CALLS.fetch_add(1, Relaxed) + 1 == patience(SURVEY_AFTER) {
+        exclusive(survey);
+    }
+}
+
+/// A call by this path, while mounts are looked after.
+#[cold]
+pub(crate) fn count(path: &[u8]) {
+    let wanted = patience(ADMIT_AFTER);
+    if !path.starts_with(b"/") {
+        if (RELATIVE_CALLS.fetch_add(1, Relaxed) + 1).is_multiple_of(wanted) {
+            exclusive(|room| {
+                if let Some(candidate) = cwd::path(room).and_then(candidate_of) {
+                    attempt(room, candidate);
+                }
+            });
+        }
+        return;
+    }
+    if let Some(candidate) = candidate_of(path)
+        && (candidate.calls.fetch_add(1, Relaxed) + 1).is_multiple_of(wanted)
+    {
+        exclusive(|room| attempt(room, candidate));
+    }
+}
+
+fn candidate_of(path: &[u8]) -> Option<&'static Candidate> {
+    FOUND.iter().find(|candidate| candidate.prefix.rest(path).is_some())
+}
+
+fn patience(calls: u32) -> u32 {
+    calls * PATIENCE.pow(FAILURES.load(Relaxed).min(FAILURES_MAX))
+}
+
+/// Runs `work` under the lock, if it is free. Afterwards the client ends, if that was wanted.
+pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    let result = lock::with(|room| {
+        let result = work(room);
+        end_if_wanted();
+        result
+    });
+    while END_WANTED.load(SeqCst) && lock::with(|_| end_if_wanted()).is_some() {}
+    result
+}
+
+fn survey(room: &mut Room) {
+    if phase() != Phase::Young {
+        return;
+    }
+    let mut count = 0;
+    let read = look::at_mounts(room, |mount| {
+        if let Some(candidate) = FOUND.get(count)
+            && candidate.prefix.set(super::mountinfo::unescaped(mount.at))
+        {
+            candidate.calls.store(0, Relaxed);
+            count += 1;
+        }
+    });
+    for rest in &FOUND[count..] {
+        rest.prefix.set(core::iter::empty());
+    }
+    match (read, count) {
+        (None, _) => set_never(Refusal::NoProc),
+        (_, 0) => set_never(Refusal::NoMount),
+        _ => PHASE.store(Phase::Looking as u8, Release),
+    }
+}
+
+fn set_never(refusal: Refusal) {
+    why::set_refusal(refusal);
+    PHASE.store(Phase::Never as u8, Release);
+}
+
+fn attempt(room: &mut Room, candidate: &Candidate) {
+    if phase() != Phase::Looking || IS_CLIENT.load(Acquire) {
+        return;
+    }
+    if let Err(refusal) = admit(room, &candidate.prefix) {
+        if IS_CLIENT.load(Acquire) {
+            END_WANTED.store(true, SeqCst);
+        }
+        close_mounts();
+        failed(refusal);
+    }
+}
+
+/// What may pass: the fleet, and what others do with the mount.
+fn failed(refusal: Refusal) {
+    why::set_refusal(refusal);
+    let passing =
+        matches!(refusal, Refusal::Fleet | Refusal::Root | Refusal::Mount | Refusal::MountInside);
+    let failures = FAILURES.fetch_add(1, Relaxed) + 1;
+    CALLS.store(0, Relaxed);
+    let next = if passing && failures < FAILURES_MAX { Phase::Young } else { Phase::Never };
+    PHASE.store(next as u8, Release);
+}
+
+fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
+    if facts::admissions() >= facts::ADMISSIONS_MAX {
+        return Err(Refusal::Often);
+    }
+    let identity = look::at_process(room)?;
+    let first = descriptors::first().ok_or(Refusal::Descriptors)?;
+    let opened = proc::open(c"/proc/self/mountinfo").ok_or(Refusal::NoProc)?;
+    let mounts = descriptors::move_up(opened, first).ok_or(Refusal::Descriptors)?;
+    MOUNTS.store(mounts, Release);
+    let moment = clock::now();
+    let looked = look::at_mount(mounts, room, prefix, &identity)?;
+    let mut directory = [0; PREFIX];
+    let directory = RUNTIME_DIR.read(&mut directory);
+    let directory = (!directory.is_empty()).then_some(directory);
+    let source = &room.path[..looked.source_length];
+    let admitted = fleet::admit(source, directory, mounts + 1).map_err(|text| {
+        why::set_fleet_text(text);
+        Refusal::Fleet
+    })?;
+    IS_CLIENT.store(true, Release);
+    descriptors::hide(mounts, &admitted.descriptors);
+    cwd::forget();
+    let root = Statx::of(prefix.address(), BASIC_STATS | BTIME | MNT_ID).ok_or(Refusal::Mount)?;
+    if (root.mount_id(), root.device()) != (looked.id, looked.device) {
+        return Err(Refusal::Mount);
+    }
+    let Looked { read_only, no_exec, .. } = looked;
+    let mount = MountFacts::learn(prefix.address(), &root, read_only, no_exec);
+    let mount = mount.ok_or(Refusal::Mount)?;
+    if !mount.agrees(&root, &admitted.root) {
+        return Err(Refusal::Root);
+    }
+    clock::renew(moment);
+    why::set_refusal(Refusal::None);
+    facts::publish(prefix, identity, mount);
+    Ok(())
+}
+
+/// Whether the mount is still as the facts say, and the fleet there. Called under the lock.
+pub(crate) fn renew(room: &mut Room, admission: &Admission) -> bool {
+    if clock::is_fresh() {
+        return admission.is_current();
+    }
+    let moment = clock::now();
+    let is_valid = admission.is_current() && is_unchanged(room, admission) && fleet::is_alive();
+    if is_valid {
+        clock::renew(moment);
+    } else if admission.is_current() {
+        facts::withdraw();
+        END_WANTED.store(true, SeqCst);
+        failed(Refusal::Mount);
+    }
+    is_valid
+}
+
+fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
+    let facts = admission.facts;
+    let mounts = MOUNTS.load(Acquire);
+    if look::has_changed(mounts) {
+        let looked = look::at_mount(mounts, room, &facts.prefix, &facts.identity);
+        let same = looked.is_ok_and(|looked| {
+            (looked.id, looked.device) == (facts.mount.id, facts.mount.device)
+                && looked.read_only == facts.mount.read_only
+                && looked.no_exec == facts.mount.no_exec
+        });
+        if !same {
+            return false;
+        }
+    }
+    // It asks the file system for nothing, so FUSE sends no request.
+    Statx::of(facts.prefix.address(), MNT_ID).is_some_and(|root| {
+        root.mount_id() == facts.mount.id
+            && root.device() == facts.mount.device
+            && root.ino() == warren_base::Ino::ROOT.0
+    })
+}
+
+/// No call is answered any more. Returns whether the client has ended, too.
+pub(crate) fn end() -> bool {
+    facts::withdraw();
+    END_WANTED.store(true, SeqCst);
+    for _ in 0..END_TRIES {
+        if lock::with(|_| end_if_wanted()).is_some() {
+            return true;
+        }
+    }
+    !IS_CLIENT.load(Acquire)
+}
+
+fn end_if_wanted() {
+    if !END_WANTED.swap(false, AcqRel) {
+        return;
+    }
+    facts::withdraw();
+    if IS_CLIENT.load(Acquire) {
+        fleet::end();
+        close_mounts();
+        descriptors::forget();
+        cwd::forget();
+        IS_CLIENT.store(false, Release);
+    }
+}
+
+fn close_mounts() {
+    let mounts = MOUNTS.swap(usize::MAX, AcqRel);
+    if mounts != usize::MAX {
+        stub::close(mounts);
+    }
+}
+
+/// The process serves nothing any more. `forever`: nor do children that it forks.
+pub(crate) fn never(refusal: Refusal, forever: bool) {
+    if forever {
+        FOREVER.store(true, Release);
+    }
+    set_never(refusal);
+    end();
+}
+
+/// The process has other rights now, and may be admitted with them.
+pub(crate) fn begin_again() {
+    CALLS.store(0, Relaxed);
+    PHASE.store(Phase::Young as u8, Release);
+}
+
+/// In a child of `fork`.
+pub(crate) fn after_fork() {
+    facts::withdraw();
+    // Another thread of the parent may have been making or ending the client.
+    let was_taken = lock::after_fork();
+    if IS_CLIENT.swap(false, AcqRel) || was_taken {
+        fleet::forget();
+    }
+    close_mounts();
+    descriptors::forget();
+    END_WANTED.store(false, Relaxed);
+    FAILURES.store(0, Relaxed);
+    RELATIVE_CALLS.store(0, Relaxed);
+    if !FOREVER.load(Acquire) {
+        begin_again();
+    }
+}

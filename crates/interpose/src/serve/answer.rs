@@ -1,0 +1,202 @@
+//! Answers, as the kernel gives them for a file on this mount.
+//!
+//! The kernel's FUSE shows `rdev` for device nodes only. The attributes of the mount's root have
+//! one bit more. A file's times before 1970 are negative, as in the kernel.
+
+use warren_base::{Errno, FileKind, Ino, Timestamp};
+use warren_proto::Attr;
+
+use super::facts::{Facts, MountFacts};
+use super::identity::{EXECUTE, WRITE};
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, pair, word};
+use super::why::Why;
+
+/// `struct stat`, in words.
+pub(crate) const STAT_WORDS: usize = 18;
+const SECTORS_PER_BLOCK: u64 = 8;
+
+/// Attributes as [`super::request::Want::Stat`] asks for them.
+pub(crate) fn stat(attr: &Attr, mount: &MountFacts) -> [u64; STAT_WORDS] {
+    let mut words = [0; STAT_WORDS];
+    let (major, minor) = mount.device;
+    words[0] = u64::from(encode(major, minor));
+    words[1] = attr.ino.0;
+    words[2] = u64::from(attr.nlink);
+    words[3] = pair(mode(attr), attr.uid);
+    words[4] = pair(attr.gid, 0);
+    words[5] = u64::from(rdev(attr));
+    words[6] = attr.size;
+    words[7] = u64::from(mount.block_size);
+    words[8] = sectors(attr);
+    for (at, time) in [(9, attr.atime), (11, attr.mtime), (13, attr.ctime)] {
+        words[at] = time.seconds().cast_unsigned();
+        words[at + 1] = u64::from(time.nanos());
+    }
+    words
+}
+
+/// Attributes as [`super::request::Want::Statx`] asks for them.
+pub(crate) fn statx(attr: &Attr, mount: &MountFacts, asked: u32) -> Result<Statx, Why> {
+    let mut words = [0; 32];
+    let (id, id_bit) = match asked & MNT_ID_UNIQUE {
+        0 => (mount.id, MNT_ID),
+        _ => (mount.unique_id.ok_or(Why::Flags)?, MNT_ID_UNIQUE),
+    };
+    // The kernel shows it unasked if it happens to know it.
+    let btime = if mount.has_btime { asked & BTIME } else { 0 };
+    let (major, minor) = mount.device;
+    words[word::MASK_BLKSIZE] = pair(BASIC_STATS | id_bit | btime, mount.block_size);
+    words[word::ATTRIBUTES] = if attr.ino == Ino::ROOT { MOUNT_ROOT } else { 0 };
+    words[word::NLINK_UID] = pair(attr.nlink, attr.uid);
+    words[word::GID_MODE] = pair(attr.gid, mode(attr));
+    words[word::INO] = attr.ino.0;
+    words[word::SIZE] = attr.size;
+    words[word::BLOCKS] = sectors(attr);
+    words[word::ATTRIBUTES_MASK] = mount.attributes_mask;
+    put_time(&mut words, word::ATIME, attr.atime);
+    put_time(&mut words, word::CTIME, attr.ctime);
+    put_time(&mut words, word::MTIME, attr.mtime);
+    if btime != 0 {
+        put_time(&mut words, word::BTIME, attr.btime);
+    }
+    let rdev = rdev(attr);
+    words[word::RDEV] = pair(rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00);
+    words[word::DEV] = pair(major, minor);
+    words[word::MNT_ID] = id;
+    Ok(Statx(words))
+}
+
+fn put_time(words: &mut [u64; 32], at: usize, time: Timestamp) {
+    words[at] = time.seconds().cast_unsigned();
+    words[at + 1] = u64::from(time.nanos());
+}
+
+fn mode(attr: &Attr) -> u32 {
+    attr.kind.mode_bits() | u32::from(attr.mode)
+}
+
+fn rdev(attr: &Attr) -> u32 {
+    if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) { attr.rdev } else { 0 }
+}
+
+fn sectors(attr: &Attr) -> u64 {
+    attr.blocks.saturating_mul(SECTORS_PER_BLOCK)
+}
+
+/// The kernel's encoding of a device in 32 bits.
+fn encode(major: u32, minor: u32) -> u32 {
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+/// What `access` answers for an inode, in the kernel's order of checks.
+pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errno> {
+    let is_dir = attr.kind == FileKind::Directory;
+    let is_special = !is_dir && !matches!(attr.kind, FileKind::Regular | FileKind::Symlink);
+    if wanted & EXECUTE != 0 && attr.kind == FileKind::Regular && facts.mount.no_exec {
+        return Err(Errno::EACCES);
+    }
+    if wanted & WRITE != 0 && facts.mount.read_only && !is_special {
+        return Err(Errno::EROFS);
+    }
+    let mode = u32::from(attr.mode);
+    if facts.identity.may(wanted, attr.uid, attr.gid, mode, is_dir) {
+        Ok(())
+    } else {
+        Err(Errno::EACCES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::identity::Identity;
+    use crate::serve::name::Prefix;
+
+    fn attr(kind: FileKind, mode: u16) -> Attr {
+        let time = Timestamp(-1);
+        Attr {
+            ino: Ino(7),
+            kind,
+            mode,
+            nlink: 2,
+            uid: 3,
+            gid: 4,
+            rdev: 0x12_3456,
+            size: 5,
+            blocks: 6,
+            atime: time,
+            mtime: Timestamp(1_000_000_002),
+            ctime: time,
+            btime: Timestamp(5),
+        }
+    }
+
+    fn facts(read_only: bool, no_exec: bool) -> Facts {
+        let mount = MountFacts {
+            device: (0, 0x1234),
+            id: 50,
+            unique_id: Some(51),
+            has_btime: true,
+            attributes_mask: 0x20_2000,
+            block_size: 4096,
+            read_only,
+            no_exec,
+        };
+        Facts { prefix: Prefix::new(), identity: Identity::NONE, mount }
+    }
+
+    #[test]
+    fn stat_has_the_kernels_layout() {
+        let attr = attr(FileKind::CharDevice, 0o644);
+        let words = stat(&attr, &facts(false, false).mount);
+        // SAFETY: both are the kernel's `struct stat` of 144 bytes.
+        let stat: libc::stat = unsafe { core::mem::transmute(words) };
+        assert_eq!(stat.st_dev, libc::makedev(0, 0x1234));
+        assert_eq!((stat.st_ino, stat.st_nlink, stat.st_mode), (7, 2, 0o020_644));
+        assert_eq!((stat.st_uid, stat.st_gid, stat.st_rdev), (3, 4, 0x12_3456));
+        assert_eq!((stat.st_size, stat.st_blocks, stat.st_blksize), (5, 48, 4096));
+        assert_eq!((stat.st_atime, stat.st_atime_nsec), (-1, 999_999_999));
+        assert_eq!((stat.st_mtime, stat.st_mtime_nsec), (1, 2));
+        assert_eq!((stat.st_ctime, stat.st_ctime_nsec), (-1, 999_999_999));
+    }
+
+    #[test]
+    fn statx_has_the_kernels_layout() {
+        let file = attr(FileKind::CharDevice, 0o644);
+        let mount = facts(false, false).mount;
+        let words = statx(&file, &mount, BASIC_STATS | BTIME).expect("plain");
+        // SAFETY: both are the kernel's `struct statx` of 256 bytes.
+        let found: libc::statx = unsafe { core::mem::transmute(words) };
+        assert_eq!(found.stx_mask, BASIC_STATS | BTIME | MNT_ID);
+        assert_eq!((found.stx_blksize, found.stx_attributes, found.stx_nlink), (4096, 0, 2));
+        assert_eq!((found.stx_uid, found.stx_gid, found.stx_mode), (3, 4, 0o020_644));
+        assert_eq!((found.stx_ino, found.stx_size, found.stx_blocks), (7, 5, 48));
+        assert_eq!(found.stx_attributes_mask, 0x20_2000);
+        assert_eq!((found.stx_atime.tv_sec, found.stx_atime.tv_nsec), (-1, 999_999_999));
+        assert_eq!((found.stx_btime.tv_sec, found.stx_btime.tv_nsec), (0, 5));
+        assert_eq!((found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec), (1, 2));
+        assert_eq!((found.stx_rdev_major, found.stx_rdev_minor), (0x234, 0x156));
+        assert_eq!((found.stx_dev_major, found.stx_dev_minor), (0, 0x1234));
+        assert_eq!(found.stx_mnt_id, 50);
+        let unique = statx(&file, &mount, MNT_ID_UNIQUE).expect("plain");
+        assert_eq!((unique.mask(), unique.mount_id()), (BASIC_STATS | MNT_ID_UNIQUE, 51));
+        assert_eq!(unique.0[word::BTIME..word::CTIME], [0, 0]);
+        let root = Attr { ino: Ino::ROOT, ..attr(FileKind::Directory, 0o755) };
+        let root = statx(&root, &mount, 0).expect("plain");
+        assert_eq!((root.0[word::ATTRIBUTES], root.0[word::RDEV]), (MOUNT_ROOT, 0));
+    }
+
+    #[test]
+    fn access_follows_the_kernels_order() {
+        let file = attr(FileKind::Regular, 0o757);
+        let pipe = attr(FileKind::Fifo, 0o757);
+        assert_eq!(access(&file, 7, &facts(false, false)), Ok(()));
+        assert_eq!(access(&file, WRITE, &facts(true, false)), Err(Errno::EROFS));
+        assert_eq!(access(&pipe, WRITE, &facts(true, false)), Ok(()));
+        assert_eq!(access(&file, EXECUTE | WRITE, &facts(true, true)), Err(Errno::EACCES));
+        assert_eq!(access(&pipe, EXECUTE, &facts(true, true)), Ok(()));
+        let closed = attr(FileKind::Regular, 0o770);
+        assert_eq!(access(&closed, 4, &facts(false, false)), Err(Errno::EACCES));
+        assert_eq!(access(&closed, 0, &facts(true, true)), Ok(()));
+    }
+}

@@ -1,0 +1,84 @@
+//! How old the last look at the mount is.
+//!
+//! An answer rests on the mount and on the path that leads to it, and other processes may change
+//! both. So a look at them ([`super::admission`]) is valid for [`RENEW_CYCLES`], and only until a
+//! call returns that may have waited for another process: that process may have changed the mount
+//! and then woken this one. Such a call counts if it has taken [`LONG_CYCLES`]. A call that waits
+//! takes longer, because two processes are switched.
+//!
+//! The cycle counter needs no call and no page of the kernel. It runs at one to five cycles a
+//! nanosecond, and the durations here are bounds, so its rate is not measured.
+
+use core::arch::x86_64::_rdtsc;
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+/// One millisecond or less.
+const RENEW_CYCLES: u64 = 1_000_000;
+/// Two to ten microseconds: more than most reads of cached data take, and less than it takes to
+/// wait for another process that unmounts something.
+pub(crate) const LONG_CYCLES: u64 = 10_000;
+
+/// How many calls may have waited for another process. The entry counts here too.
+pub(crate) static WAITS: AtomicU64 = AtomicU64::new(0);
+
+/// `WAITS` and the cycles at the begin of the last look.
+static SEEN_WAITS: AtomicU64 = AtomicU64::new(u64::MAX);
+static SEEN_AT: AtomicU64 = AtomicU64::new(0);
+
+/// The beginning of a look.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment {
+    waits: u64,
+    at: u64,
+}
+
+pub(crate) fn cycles() -> u64 {
+    // SAFETY: every x86-64 has it. A process that forbids it to itself serves nothing and has no
+    // call that waits.
+    unsafe { _rdtsc() }
+}
+
+/// The program waits for another process now.
+pub(crate) fn note_wait() {
+    WAITS.fetch_add(1, AcqRel);
+}
+
+pub(crate) fn now() -> Moment {
+    Moment { waits: WAITS.load(Acquire), at: cycles() }
+}
+
+/// A look that began at this moment has found the mount as it was.
+pub(crate) fn renew(moment: Moment) {
+    SEEN_AT.store(moment.at, Relaxed);
+    SEEN_WAITS.store(moment.waits, core::sync::atomic::Ordering::Release);
+}
+
+/// Whether the last look is still valid. A counter that goes backwards makes it invalid.
+pub(crate) fn is_fresh() -> bool {
+    SEEN_WAITS.load(Acquire) == WAITS.load(Acquire)
+        && cycles().wrapping_sub(SEEN_AT.load(Relaxed)) < RENEW_CYCLES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_valid_until_a_wait_or_for_a_while() {
+        assert!(!is_fresh());
+        renew(now());
+        let before = now();
+        note_wait();
+        assert!(!is_fresh());
+        renew(before);
+        assert!(!is_fresh(), "the look began before the wait");
+        let long_ago = cycles().wrapping_sub(RENEW_CYCLES);
+        renew(Moment { at: long_ago, ..now() });
+        assert!(!is_fresh());
+        renew(Moment { at: u64::MAX, ..now() });
+        assert!(!is_fresh(), "a counter that runs backwards");
+    }
+}

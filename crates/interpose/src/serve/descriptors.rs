@@ -1,0 +1,136 @@
+//! The descriptors of ours that the program must not meet.
+//!
+//! They have numbers that programs rarely reach. A program that closes one gets EBADF, as if it was
+//! not open.
+
+use core::ops::Range;
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::abi::nr;
+use crate::stub;
+
+/// The first number, if the limit allows it. The kernel's table of a process grows in steps of
+/// powers of two, and this keeps it small.
+const FIRST: usize = 500;
+/// Numbers that are left to ours below a lower limit.
+const ROOM: usize = 24;
+/// A program with a lower limit is left alone.
+const LIMIT_MIN: usize = 64;
+const RLIMIT_NOFILE: usize = 7;
+const F_DUPFD_CLOEXEC: usize = 1030;
+
+/// Two ranges, by start and end: that of this crate's one, and the fleet's.
+static HIDDEN: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+
+/// The first number for descriptors of ours.
+pub(crate) fn first() -> Option<usize> {
+    let mut limits = [0_u64; 2];
+    let args = [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize];
+    // SAFETY: the kernel writes into `limits`.
+    if unsafe { stub::call(nr::PRLIMIT64, args) } != 0 {
+        return None;
+    }
+    let limit = usize::try_from(limits[0]).unwrap_or(usize::MAX);
+    (limit >= LIMIT_MIN).then(|| FIRST.min(limit - ROOM))
+}
+
+/// Moves a descriptor of ours to a number from `first` on.
+pub(crate) fn move_up(descriptor: usize, first: usize) -> Option<usize> {
+    // SAFETY: it duplicates a descriptor of ours.
+    let moved = unsafe { stub::call(nr::FCNTL, [descriptor, F_DUPFD_CLOEXEC, first]) };
+    stub::close(descriptor);
+    usize::try_from(moved).ok()
+}
+
+pub(crate) fn hide(own: usize, of_fleet: &Range<usize>) {
+    let ranges = [own..own + 1, of_fleet.clone()];
+    for ([start, end], range) in HIDDEN.iter().zip(ranges) {
+        start.store(range.start, Relaxed);
+        end.store(range.end, Release);
+    }
+}
+
+pub(crate) fn forget() {
+    for [start, end] in &HIDDEN {
+        end.store(0, Relaxed);
+        start.store(0, Release);
+    }
+}
+
+fn hidden() -> [Range<usize>; 2] {
+    HIDDEN.each_ref().map(|[start, end]| start.load(Acquire)..end.load(Acquire))
+}
+
+/// Whether the descriptor is one of ours.
+pub(crate) fn hides(descriptor: usize) -> bool {
+    hidden().iter().any(|range| range.contains(&descriptor))
+}
+
+/// Whether one of ours is among them.
+pub(crate) fn hides_among(first: usize, last: usize) -> bool {
+    hidden().iter().any(|range| overlap(range, first, last))
+}
+
+fn overlap(range: &Range<usize>, first: usize, last: usize) -> bool {
+    range.start < range.end && range.start <= last && first < range.end
+}
+
+/// Calls `visit` with the first and the last number of each part of a range that has none of ours.
+pub(crate) fn around(first: usize, last: usize, visit: impl FnMut(usize, usize)) {
+    split(first, last, hidden(), visit);
+}
+
+fn split(
+    first: usize,
+    last: usize,
+    mut hidden: [Range<usize>; 2],
+    mut visit: impl FnMut(usize, usize),
+) {
+    hidden.sort_unstable_by_key(|range| range.start);
+    let mut at = first;
+    for range in hidden.iter().filter(|range| overlap(range, first, last)) {
+        if at < range.start {
+            visit(at, range.start - 1);
+        }
+        at = at.max(range.end);
+    }
+    if at <= last {
+        visit(at, last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_split_around_ours() {
+        let parts = |first, last, hidden| {
+            let mut parts = Vec::new();
+            split(first, last, hidden, |first, last| parts.push((first, last)));
+            parts
+        };
+        let end = u32::MAX as usize;
+        assert_eq!(parts(3, end, [500..501, 501..505]), [(3, 499), (505, end)]);
+        assert_eq!(parts(3, end, [510..512, 500..501]), [(3, 499), (501, 509), (512, end)]);
+        assert_eq!(parts(500, 504, [500..501, 501..505]), []);
+        assert_eq!(parts(502, 600, [500..501, 501..505]), [(505, 600)]);
+        assert_eq!(parts(3, 502, [500..501, 501..505]), [(3, 499)]);
+        assert_eq!(parts(3, 9, [500..501, 501..505]), [(3, 9)]);
+        assert_eq!(parts(0, end, [0..0, 0..0]), [(0, end)]);
+        assert_eq!(parts(3, end, [500..501, 0..0]), [(3, 499), (501, end)]);
+    }
+
+    #[test]
+    fn ours_are_hidden_until_they_are_forgotten() {
+        hide(500, &(501..503));
+        assert!(hides(500) && hides(502) && !hides(503) && !hides(0));
+        assert!(hides_among(3, 500) && !hides_among(3, 499) && !hides_among(503, 600));
+        forget();
+        assert!(!hides(500) && !hides(0) && !hides_among(0, usize::MAX));
+        assert!(first().is_some());
+    }
+}

@@ -1,0 +1,155 @@
+//! What answers rest on while the process is admitted: the mount and the identity.
+//!
+//! The facts of an admission are written before it is published, and not changed. There are
+//! [`SLOTS`] places. A reader keeps a reference, and asks before it answers whether the admission is
+//! still the same. A slot is written again eight admissions later, and a process has no more than
+//! [`ADMISSIONS_MAX`].
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+};
+
+use warren_proto::Attr;
+
+use super::identity::Identity;
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, word};
+use super::name::Prefix;
+
+const SLOTS: usize = 8;
+/// Of a process, with its parents that were admitted.
+pub(crate) const ADMISSIONS_MAX: usize = 1024;
+
+pub(crate) struct Facts {
+    pub prefix: Prefix,
+    pub identity: Identity,
+    pub mount: MountFacts,
+}
+
+/// What the kernel adds to the attributes of a file on this mount.
+#[derive(Clone, Copy)]
+pub(crate) struct MountFacts {
+    /// Major and minor number.
+    pub device: (u32, u32),
+    pub id: u64,
+    /// None if the kernel has no such ids.
+    pub unique_id: Option<u64>,
+    pub has_btime: bool,
+    pub attributes_mask: u64,
+    pub block_size: u32,
+    pub read_only: bool,
+    pub no_exec: bool,
+}
+
+impl MountFacts {
+    /// Asks the kernel for the root of the mount, whose path is a string at `path`.
+    pub(crate) fn learn(path: usize, root: &Statx, read_only: bool, no_exec: bool) -> Option<Self> {
+        let unique = Statx::of(path, BASIC_STATS | BTIME | MNT_ID_UNIQUE)?;
+        // Other attributes, or other facts, are none of FUSE.
+        let attributes = root.0[word::ATTRIBUTES];
+        if attributes != MOUNT_ROOT || root.mask() & !BTIME != BASIC_STATS | MNT_ID {
+            return None;
+        }
+        Some(Self {
+            device: root.device(),
+            id: root.mount_id(),
+            unique_id: (unique.mask() & MNT_ID_UNIQUE != 0).then(|| unique.mount_id()),
+            has_btime: root.mask() & BTIME != 0,
+            attributes_mask: root.0[word::ATTRIBUTES_MASK],
+            block_size: root.block_size(),
+            read_only,
+            no_exec,
+        })
+    }
+
+    /// Whether these are the attributes of the same root.
+    pub(crate) fn agrees(&self, root: &Statx, attr: &Attr) -> bool {
+        let seconds = |at: usize| root.0[at];
+        let nanos = |at: usize| root.0[at + 1] as u32;
+        let mut times =
+            [(word::MTIME, attr.mtime), (word::CTIME, attr.ctime), (word::BTIME, attr.btime)];
+        if !self.has_btime {
+            times[2] = times[0];
+        }
+        let mode = (attr.kind.mode_bits() | u32::from(attr.mode)) as u16;
+        root.ino() == attr.ino.0
+            && root.0[word::NLINK_UID] >> 32 == u64::from(attr.uid)
+            && root.0[word::GID_MODE] as u32 == attr.gid
+            && (root.0[word::GID_MODE] >> 32) as u16 == mode
+            && times.iter().all(|(at, time)| {
+                seconds(*at) == time.seconds().cast_unsigned() && nanos(*at) == time.nanos()
+            })
+    }
+}
+
+struct Slots([UnsafeCell<Facts>; SLOTS]);
+
+// SAFETY: a slot is written under the lock, while no admission refers to it.
+unsafe impl Sync for Slots {}
+
+static PLACES: Slots = Slots(
+    [const {
+        UnsafeCell::new(Facts {
+            prefix: Prefix::new(),
+            identity: Identity::NONE,
+            mount: MountFacts {
+                device: (0, 0),
+                id: 0,
+                unique_id: None,
+                has_btime: false,
+                attributes_mask: 0,
+                block_size: 0,
+                read_only: false,
+                no_exec: false,
+            },
+        })
+    }; SLOTS],
+);
+/// The number of the current admission, or 0.
+static CURRENT: AtomicUsize = AtomicUsize::new(0);
+/// The number of the last one.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// An admission that was current when it was looked up.
+#[derive(Clone, Copy)]
+pub(crate) struct Admission {
+    number: usize,
+    pub facts: &'static Facts,
+}
+
+pub(crate) fn current() -> Option<Admission> {
+    let number = CURRENT.load(Acquire);
+    // SAFETY: a published slot is not written, until eight admissions later.
+    let facts = unsafe { &*PLACES.0[number % SLOTS].get() };
+    (number != 0).then_some(Admission { number, facts })
+}
+
+impl Admission {
+    pub(crate) fn is_current(&self) -> bool {
+        CURRENT.load(SeqCst) == self.number
+    }
+}
+
+/// How many admissions there were.
+pub(crate) fn admissions() -> usize {
+    LAST.load(Relaxed)
+}
+
+/// Makes the facts current. Called under the lock, when none are.
+pub(crate) fn publish(prefix: &Prefix, identity: Identity, mount: MountFacts) {
+    let number = LAST.load(Relaxed) + 1;
+    let slot = PLACES.0[number % SLOTS].get();
+    // SAFETY: the lock is held, and no current admission has this slot.
+    let facts = unsafe { &mut *slot };
+    facts.prefix.copy(prefix);
+    facts.identity = identity;
+    facts.mount = mount;
+    LAST.store(number, Relaxed);
+    CURRENT.store(number, SeqCst);
+}
+
+/// Nothing is current any more. Returns whether something was.
+pub(crate) fn withdraw() -> bool {
+    CURRENT.swap(0, AcqRel) != 0
+}

@@ -1,0 +1,82 @@
+//! What the kernel says of a file: `statx`, and the structures that `stat` and `statx` fill.
+
+use crate::abi::{AT_FDCWD, nr};
+use crate::stub;
+
+/// Bits of `stx_mask` (Linux 6.18, `include/uapi/linux/stat.h`).
+pub(crate) const BASIC_STATS: u32 = 0x7ff;
+pub(crate) const BTIME: u32 = 0x800;
+pub(crate) const MNT_ID: u32 = 0x1000;
+pub(crate) const MNT_ID_UNIQUE: u32 = 0x4000;
+
+/// `STATX_ATTR_MOUNT_ROOT`.
+pub(crate) const MOUNT_ROOT: u64 = 0x2000;
+
+/// `struct statx`, in words.
+///
+/// ```text
+///  0 mask, blksize     1 attributes        2 nlink, uid        3 gid, mode
+///  4 ino               5 size              6 blocks            7 attributes_mask
+///  8 atime 10 btime 12 ctime 14 mtime: seconds, nanoseconds
+/// 16 rdev major, minor 17 dev major, minor 18 mnt_id           19 ...
+/// ```
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Statx(pub(crate) [u64; 32]);
+
+pub(crate) mod word {
+    pub(crate) const MASK_BLKSIZE: usize = 0;
+    pub(crate) const ATTRIBUTES: usize = 1;
+    pub(crate) const NLINK_UID: usize = 2;
+    pub(crate) const GID_MODE: usize = 3;
+    pub(crate) const INO: usize = 4;
+    pub(crate) const SIZE: usize = 5;
+    pub(crate) const BLOCKS: usize = 6;
+    pub(crate) const ATTRIBUTES_MASK: usize = 7;
+    pub(crate) const ATIME: usize = 8;
+    pub(crate) const BTIME: usize = 10;
+    pub(crate) const CTIME: usize = 12;
+    pub(crate) const MTIME: usize = 14;
+    pub(crate) const RDEV: usize = 16;
+    pub(crate) const DEV: usize = 17;
+    pub(crate) const MNT_ID: usize = 18;
+}
+
+const _: () = assert!(size_of::<Statx>() == 256);
+
+impl Statx {
+    /// Of a path from the working directory. `path` is the address of a string.
+    pub(crate) fn of(path: usize, mask: u32) -> Option<Self> {
+        let mut found = Self([0; 32]);
+        let args = [AT_FDCWD, path, 0, mask as usize, found.0.as_mut_ptr() as usize];
+        // SAFETY: the kernel reads a string of ours and writes into `found`.
+        let result = unsafe { stub::call(nr::STATX, args) };
+        (result == 0).then_some(found)
+    }
+
+    pub(crate) fn mask(&self) -> u32 {
+        self.0[word::MASK_BLKSIZE] as u32
+    }
+
+    pub(crate) fn block_size(&self) -> u32 {
+        (self.0[word::MASK_BLKSIZE] >> 32) as u32
+    }
+
+    pub(crate) fn ino(&self) -> u64 {
+        self.0[word::INO]
+    }
+
+    pub(crate) fn mount_id(&self) -> u64 {
+        self.0[word::MNT_ID]
+    }
+
+    /// Major and minor number.
+    pub(crate) fn device(&self) -> (u32, u32) {
+        (self.0[word::DEV] as u32, (self.0[word::DEV] >> 32) as u32)
+    }
+}
+
+/// Two numbers in one word, the first one at the lower address.
+pub(crate) const fn pair(first: u32, second: u32) -> u64 {
+    first as u64 | (second as u64) << 32
+}

@@ -1,0 +1,168 @@
+//! The lock of everything that is slow: looks at the mount, admissions, walks by the fleet.
+//!
+//! There is one, and no thread waits for it longer than a moment. It is taken with all signals
+//! blocked, and released before they are restored. So no handler runs inside, and nothing is jumped
+//! out of or cancelled. SIGSYS is blocked too: our own calls need no dispatch, and no code of the
+//! program runs inside.
+//!
+//! The work runs on a stack of its own, because the program's may be small. The lowest page of that
+//! stack cannot be used, so that an overflow ends the process.
+
+use core::cell::UnsafeCell;
+use core::hint;
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::abi::{PAGE, SET_SIZE, SIG_SETMASK, nr};
+use crate::state::FILTERED;
+use crate::stub;
+
+const STACK: usize = 256 << 10;
+/// About two microseconds.
+const TRIES: usize = 60;
+/// The text of a file in `/proc` that is read at once, or the longest line.
+pub(crate) const TEXT: usize = 16 << 10;
+/// The longest path, with its final zero.
+pub(crate) const PATH: usize = 4096;
+
+/// Memory for the holder of the lock.
+pub(crate) struct Room {
+    pub text: [u8; TEXT],
+    pub path: [u8; PATH],
+}
+
+#[repr(C, align(4096))]
+struct Place {
+    stack: UnsafeCell<[u8; STACK]>,
+    room: UnsafeCell<Room>,
+}
+
+// SAFETY: `TAKEN` lets one thread at a time use it.
+unsafe impl Sync for Place {}
+
+static PLACE: Place = Place {
+    stack: UnsafeCell::new([0; STACK]),
+    room: UnsafeCell::new(Room { text: [0; TEXT], path: [0; PATH] }),
+};
+static TAKEN: AtomicBool = AtomicBool::new(false);
+static GUARDED: AtomicBool = AtomicBool::new(false);
+
+core::arch::global_asm!(
+    r#"
+    .pushsection .text.warren_on_stack,"ax",@progbits
+    .globl warren_on_stack
+    .hidden warren_on_stack
+    .type warren_on_stack, @function
+    warren_on_stack:
+        .cfi_startproc
+        pushq %rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset 6, -16
+        movq %rsp, %rbp
+        .cfi_def_cfa_register 6
+        movq %rdi, %rsp
+        movq %rdx, %rdi
+        callq *%rsi
+        movq %rbp, %rsp
+        popq %rbp
+        .cfi_def_cfa 7, 8
+        ret
+        .cfi_endproc
+    .popsection
+    "#,
+    options(att_syntax)
+);
+
+// SAFETY: the function is above.
+unsafe extern "C" {
+    /// Calls `work` with `job` on the stack that begins at `top`.
+    ///
+    /// # Safety
+    /// The stack is mapped and aligned to 16 bytes, and no other code uses it.
+    fn warren_on_stack(top: usize, work: extern "C" fn(*mut u8), job: *mut u8);
+}
+
+/// Runs `work` if the lock is free.
+pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    if FILTERED.get() {
+        return None;
+    }
+    let all = u64::MAX;
+    let mut before = 0_u64;
+    set_mask(&raw const all as usize, &raw mut before as usize);
+    let result = take().then(|| {
+        let result = on_stack(work);
+        TAKEN.store(false, Release);
+        result
+    });
+    set_mask(&raw const before as usize, 0);
+    result
+}
+
+fn set_mask(new: usize, old: usize) {
+    // SAFETY: callers pass the addresses of masks that live.
+    unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
+}
+
+fn take() -> bool {
+    for _ in 0..TRIES {
+        if !TAKEN.load(Relaxed) && !TAKEN.swap(true, Acquire) {
+            return true;
+        }
+        hint::spin_loop();
+    }
+    false
+}
+
+struct Job<F, R> {
+    work: Option<F>,
+    result: Option<R>,
+}
+
+fn on_stack<R, F: FnOnce(&mut Room) -> R>(work: F) -> R {
+    let bottom = PLACE.stack.get() as usize;
+    if !GUARDED.swap(true, Relaxed) {
+        // SAFETY: the page is the lowest of our stack, and nothing is there.
+        unsafe { stub::call(nr::MPROTECT, [bottom, PAGE, 0]) };
+    }
+    let mut job = Job { work: Some(work), result: None };
+    // SAFETY: the lock is held, so no other code uses the stack.
+    unsafe { warren_on_stack(bottom + STACK, run::<R, F>, (&raw mut job).cast()) };
+    match job.result {
+        Some(result) => result,
+        None => unreachable!("`run` sets it"),
+    }
+}
+
+extern "C" fn run<R, F: FnOnce(&mut Room) -> R>(job: *mut u8) {
+    // SAFETY: `on_stack` passes its job and waits.
+    let job = unsafe { &mut *job.cast::<Job<F, R>>() };
+    // SAFETY: the lock is held. `work` cannot keep the reference.
+    let room = unsafe { &mut *PLACE.room.get() };
+    job.result = job.work.take().map(|work| work(room));
+}
+
+/// In a child of `fork`. Returns whether another thread of the parent held it.
+pub(crate) fn after_fork() -> bool {
+    TAKEN.swap(false, Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_on_another_stack() {
+        let here = 0_u8;
+        let inside = with(|room| {
+            room.path[0] = 1;
+            let there = 0_u8;
+            assert!(with(|_| ()).is_none(), "it is taken");
+            (&raw const there as usize).abs_diff(&raw const here as usize)
+        });
+        assert!(inside.is_some_and(|distance| distance > STACK));
+        assert_eq!(with(|room| room.path[0]), Some(1));
+    }
+}

@@ -1,0 +1,129 @@
+//! A look at the mount and at the process: what an admission requires.
+
+use crate::abi::nr;
+use crate::stub;
+
+use super::identity::{Identity, maps_all_ids};
+use super::lock::Room;
+use super::mountinfo::{Mount, unescaped};
+use super::name::{PREFIX, Prefix};
+use super::proc;
+use super::why::Refusal;
+
+/// A look is repeated if mounts have changed meanwhile, so often at most.
+const LOOKS_MAX: usize = 4;
+const PR_GET_TSC: usize = 25;
+const PR_TSC_ENABLE: i32 = 1;
+const POLLPRI: u64 = 2;
+const POLLERR: u64 = 8;
+
+/// What mountinfo says of the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Looked {
+    pub id: u64,
+    pub device: (u32, u32),
+    pub read_only: bool,
+    pub no_exec: bool,
+    pub source_length: usize,
+}
+
+/// Who the process is, if it has plain rights and is confined by nothing.
+pub(crate) fn at_process(room: &mut Room) -> Result<Identity, Refusal> {
+    let mut tsc = 0_i32;
+    // SAFETY: the kernel writes into `tsc`.
+    let got = unsafe { stub::call(nr::PRCTL, [PR_GET_TSC, &raw mut tsc as usize]) };
+    if got != 0 || tsc != PR_TSC_ENABLE {
+        return Err(Refusal::NoCycles);
+    }
+    let status = proc::whole(c"/proc/thread-self/status", &mut room.text);
+    let identity = Identity::parse(status.ok_or(Refusal::NoProc)?)?;
+    for map in [c"/proc/self/uid_map", c"/proc/self/gid_map"] {
+        if !maps_all_ids(proc::whole(map, &mut room.text).ok_or(Refusal::NoProc)?) {
+            return Err(Refusal::UserNamespace);
+        }
+    }
+    // Without a security module that confines by profile it cannot be read.
+    let profile = proc::whole(c"/proc/thread-self/attr/current", &mut room.text);
+    let profile = profile.unwrap_or_default();
+    if profile.is_empty() || profile.starts_with(b"unconfined") {
+        return Ok(identity);
+    }
+    Err(Refusal::Confined)
+}
+
+/// Calls `visit` for each mount of ours.
+pub(crate) fn at_mounts(room: &mut Room, mut visit: impl FnMut(&Mount<'_>)) -> Option<()> {
+    let descriptor = proc::open(c"/proc/self/mountinfo")?;
+    let read = proc::each_line(descriptor, &mut room.text, |line| {
+        if let Some(mount) = Mount::parse(line).filter(Mount::is_ours) {
+            visit(&mount);
+        }
+    });
+    stub::close(descriptor);
+    read
+}
+
+/// The mount on the prefix, as an open mountinfo has it. Its source goes to `room.path`.
+pub(crate) fn at_mount(
+    descriptor: usize,
+    room: &mut Room,
+    prefix: &Prefix,
+    identity: &Identity,
+) -> Result<Looked, Refusal> {
+    let mut bytes = [0; PREFIX];
+    let prefix = prefix.read(&mut bytes);
+    for _ in 0..LOOKS_MAX {
+        let looked = once(descriptor, room, prefix, identity);
+        if !has_changed(descriptor) {
+            return looked;
+        }
+    }
+    Err(Refusal::Mount)
+}
+
+fn once(
+    descriptor: usize,
+    room: &mut Room,
+    prefix: &[u8],
+    identity: &Identity,
+) -> Result<Looked, Refusal> {
+    let mut found = Err(Refusal::Mount);
+    let mut has_inside = false;
+    let Room { text, path } = room;
+    proc::each_line(descriptor, text, |line| {
+        let Some(mount) = Mount::parse(line) else { return };
+        has_inside |= mount.is_inside(prefix);
+        if mount.is_ours() && mount.is_at(prefix) {
+            found = looked(&mount, identity, path);
+        }
+    })
+    .ok_or(Refusal::NoProc)?;
+    if has_inside { Err(Refusal::MountInside) } else { found }
+}
+
+fn looked(mount: &Mount<'_>, identity: &Identity, source: &mut [u8]) -> Result<Looked, Refusal> {
+    if !mount.allows(identity.uid, identity.gid) {
+        return Err(Refusal::NotAllowed);
+    }
+    let mut source_length = 0;
+    for byte in unescaped(mount.source) {
+        *source.get_mut(source_length).ok_or(Refusal::Mount)? = byte;
+        source_length += 1;
+    }
+    Ok(Looked {
+        id: mount.id,
+        device: mount.device,
+        read_only: mount.is_read_only(),
+        no_exec: mount.is_no_exec(),
+        source_length,
+    })
+}
+
+/// Whether mounts have changed since this was last asked, or since the file was opened.
+pub(crate) fn has_changed(descriptor: usize) -> bool {
+    // `struct pollfd`: the descriptor, the events that are asked for, those that have happened.
+    let mut poll = descriptor as u64 | POLLPRI << 32;
+    // SAFETY: the kernel reads and writes `poll`, and does not wait.
+    let count = unsafe { stub::call(nr::POLL, [&raw mut poll as usize, 1, 0]) };
+    count != 0 || (poll >> 48) & (POLLPRI | POLLERR) != 0
+}

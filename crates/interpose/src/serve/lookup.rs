@@ -1,0 +1,203 @@
+//! A call by path, answered if it can be.
+//!
+//! Order: the arguments, the path, its start, the age of the last look at the mount, then what the
+//! client knows without a request. Only if that is not enough, the lock is taken. Whatever is not
+//! certain is left to the kernel, and so is each failure that is not one of paths.
+
+use warren_base::{Errno, FileKind};
+use warren_proto::{Attr, InodeRef};
+
+use crate::call::{SystemCall, Verdict};
+use crate::fleet::{self, Found};
+use crate::state::{VFORKS, process};
+use crate::stub;
+use core::sync::atomic::Ordering::Acquire;
+
+use super::admission::{self, Phase};
+use super::cwd::{self, Directory};
+use super::facts::{self, Admission};
+use super::lock::Room;
+use super::name::Name;
+use super::request::{Request, Want};
+use super::why::{self, Why};
+use super::{answer, clock, memory};
+
+/// Errors that paths have. For others the kernel is asked.
+const OF_PATHS: [Errno; 5] =
+    [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EACCES, Errno::ENAMETOOLONG];
+
+/// A call by path.
+pub(crate) fn on_call(call: &SystemCall) -> Verdict {
+    match serve(call) {
+        Ok(result) => Verdict::Served(result),
+        Err(why) => {
+            why::count(why);
+            Verdict::Pass
+        }
+    }
+}
+
+/// Whether this is a child of `vfork`, which has its parent's memory.
+pub(crate) fn is_child() -> bool {
+    VFORKS.load(Acquire) != 0 && stub::process() != process()
+}
+
+fn serve(call: &SystemCall) -> Result<isize, Why> {
+    if is_child() {
+        return Err(Why::Child);
+    }
+    let Some(admission) = facts::current() else { return Err(not_admitted(call)) };
+    let request = Request::decode(call)?;
+    let name = Name::copy(request.path)?;
+    let (path, start) = match place(&request, name.bytes(), &admission)? {
+        (path, Directory::Inside(start)) => (path, start),
+        (_, Directory::Elsewhere) => return Err(Why::Relative),
+        (path, Directory::Unknown) => (path, find_cwd(&admission)?),
+    };
+    if let Want::ReadLink { size } = request.want {
+        return read_link(path, start, request.buffer, size, &admission);
+    }
+    let known =
+        if clock::is_fresh() { fleet::known(path, start, request.follow_last) } else { None };
+    let found = match known {
+        Some(found) => found,
+        None => walk(path, start, request.follow_last, &admission)?,
+    };
+    if !admission.is_current() {
+        return Err(Why::Lost);
+    }
+    match found {
+        Ok(attr) => give(&attr, &request, &admission),
+        Err(errno) => fail(errno),
+    }
+}
+
+#[cold]
+fn not_admitted(call: &SystemCall) -> Why {
+    match admission::phase() {
+        Phase::Never => return Why::Never,
+        Phase::Young => admission::count_young(),
+        Phase::Looking => {
+            let request = Request::decode(call);
+            if let Ok(name) = request.and_then(|request| Name::copy(request.path)) {
+                admission::count(name.bytes());
+            }
+        }
+    }
+    Why::NotAdmitted
+}
+
+/// The part of the path that the client walks, and where it begins.
+fn place<'a>(
+    request: &Request,
+    path: &'a [u8],
+    admission: &Admission,
+) -> Result<(&'a [u8], Directory), Why> {
+    match path {
+        [] => Err(Why::Empty),
+        [b'/', ..] => {
+            let rest = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
+            Ok((rest, Directory::Inside(InodeRef::ROOT)))
+        }
+        _ if !request.from_cwd => Err(Why::Descriptor),
+        _ => Ok((path, cwd::known())),
+    }
+}
+
+#[cold]
+fn find_cwd(admission: &Admission) -> Result<InodeRef, Why> {
+    let found = under_lock(admission, |room| Ok(cwd::find(admission.facts, room)))?;
+    match found {
+        Directory::Inside(start) => Ok(start),
+        Directory::Elsewhere | Directory::Unknown => Err(Why::Relative),
+    }
+}
+
+/// Runs `work` under the lock, with a mount that is as the facts say.
+fn under_lock<R>(
+    admission: &Admission,
+    work: impl FnOnce(&mut Room) -> Result<R, Why>,
+) -> Result<R, Why> {
+    let done = admission::exclusive(|room| {
+        if admission::renew(room, admission) { work(room) } else { Err(Why::Lost) }
+    });
+    done.unwrap_or(Err(Why::Busy))
+}
+
+/// What the client finds out, if it does not know it yet.
+#[cold]
+fn walk(
+    path: &[u8],
+    start: InodeRef,
+    follow_last: bool,
+    admission: &Admission,
+) -> Result<Result<Attr, Errno>, Why> {
+    under_lock(admission, |_| {
+        if let Some(known) = fleet::known(path, start, follow_last) {
+            return Ok(known);
+        }
+        match fleet::stat(path, start, follow_last) {
+            Found::Is(attr) => Ok(Ok(attr)),
+            Found::Fails(errno) => Ok(Err(errno)),
+            Found::Kernel => Err(Why::Kernel),
+        }
+    })
+}
+
+fn read_link(
+    path: &[u8],
+    start: InodeRef,
+    buffer: usize,
+    size: usize,
+    admission: &Admission,
+) -> Result<isize, Why> {
+    under_lock(admission, |_| match fleet::read_link(path, start) {
+        Found::Is(target) => {
+            let target = &target[..target.len().min(size)];
+            if !memory::is_writable(buffer, target.len()) {
+                return Err(Why::Pointer);
+            }
+            // SAFETY: it can be written, and the program has named it for this.
+            unsafe {
+                core::ptr::copy_nonoverlapping(target.as_ptr(), buffer as *mut u8, target.len());
+            }
+            Ok(target.len() as isize)
+        }
+        // Not a link.
+        Found::Fails(Errno::EINVAL) => Ok(-(Errno::EINVAL.raw() as isize)),
+        Found::Fails(errno) => fail(errno),
+        Found::Kernel => Err(Why::Kernel),
+    })
+}
+
+fn fail(errno: Errno) -> Result<isize, Why> {
+    if OF_PATHS.contains(&errno) { Ok(-(errno.raw() as isize)) } else { Err(Why::Kernel) }
+}
+
+fn give(attr: &Attr, request: &Request, admission: &Admission) -> Result<isize, Why> {
+    let facts = admission.facts;
+    match request.want {
+        Want::Access { mode } => match answer::access(attr, mode, facts) {
+            Ok(()) => Ok(0),
+            Err(errno) => Ok(-(errno.raw() as isize)),
+        },
+        // The kernel shows the device's block size.
+        _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
+        Want::Stat => put(&answer::stat(attr, &facts.mount), request.buffer),
+        Want::Statx { mask } => put(&answer::statx(attr, &facts.mount, mask)?.0, request.buffer),
+        Want::ReadLink { .. } => Err(Why::Flags),
+    }
+}
+
+/// Writes an answer into the program's memory.
+fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
+    if !memory::is_writable(buffer, size_of_val(words)) {
+        return Err(Why::Pointer);
+    }
+    let buffer = buffer as *mut u64;
+    for (at, word) in words.iter().enumerate() {
+        // SAFETY: it can be written, and the program has named it for this.
+        unsafe { buffer.add(at).write_unaligned(*word) };
+    }
+    Ok(0)
+}

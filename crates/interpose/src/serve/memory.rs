@@ -1,0 +1,201 @@
+//! Which pages of the program can be read and written.
+//!
+//! The kernel answers EFAULT for a bad pointer, and so must we. A page is probed by a call that the
+//! kernel makes for nothing, and is then remembered in a small table, so that a repeated call by
+//! path makes no system call. A remembered page is valid until a call of this process takes pages
+//! away. Such calls are made here, and counted before and after. A page is remembered only if no
+//! such call was under way while it was probed. If a handler jumps out of one, the counts differ
+//! from then on, and nothing is remembered any more.
+//!
+//! What is not covered: a file that another process truncates while the program has mapped it. The
+//! kernel answers EFAULT for a path there, and reading it here raises SIGBUS.
+
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use crate::abi::{EFAULT, MAP_FIXED, PAGE, nr};
+use crate::call::SystemCall;
+use crate::{probe, stub};
+
+/// Pages that are remembered, in a place by their number.
+const PAGES: usize = 256;
+/// User memory ends here, also with page tables of five levels.
+const USER_END: usize = 1 << 56;
+/// An entry has the page's number and the low bits of the count of changes.
+const COUNT_BITS: u32 = 19;
+/// The tables are emptied so often that an entry never outlives its bits.
+const EMPTY_AFTER: u64 = 1 << (COUNT_BITS - 1);
+const _: () = assert!(USER_END / PAGE <= 1 << (u64::BITS - COUNT_BITS - 1));
+
+const SHM_REMAP: usize = 0o40000;
+/// Advices that change no page's rights: NORMAL to DONTNEED, and FREE to COLLAPSE. Guards do.
+const HARMLESS_ADVICES: u64 = 0x1f | 0x3_ffff << 8;
+
+struct Table([AtomicU64; PAGES]);
+
+static READABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
+static WRITABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
+
+/// Calls that may take pages away: begun and ended.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+impl Table {
+    fn has(&self, page: usize) -> bool {
+        self.0[page % PAGES].load(Acquire) == entry(page, BEGUN.load(Acquire))
+    }
+
+    /// Probes the page, and remembers it if it is good.
+    fn probe(&self, page: usize, is_good: impl FnOnce() -> bool) -> bool {
+        if self.has(page) {
+            return true;
+        }
+        let begun = BEGUN.load(Acquire);
+        let quiet = ENDED.load(Acquire) == begun;
+        let good = is_good();
+        if good && quiet && BEGUN.load(Acquire) == begun {
+            self.0[page % PAGES].store(entry(page, begun), Release);
+        }
+        good
+    }
+
+    fn clear(&self) {
+        for entry in &self.0 {
+            entry.store(0, Relaxed);
+        }
+    }
+}
+
+fn entry(page: usize, begun: u64) -> u64 {
+    (page as u64) << COUNT_BITS | begun & ((1 << COUNT_BITS) - 1)
+}
+
+/// Makes the call if it may take a page away. None if it does not: the kernel makes it.
+pub(crate) fn change(call: &SystemCall) -> Option<isize> {
+    if !takes_away(call) {
+        return None;
+    }
+    let begun = BEGUN.fetch_add(1, AcqRel) + 1;
+    if begun.is_multiple_of(EMPTY_AFTER) {
+        READABLE.clear();
+        WRITABLE.clear();
+    }
+    // SAFETY: the program makes this call.
+    let result = unsafe { stub::call(call.number, call.args) };
+    ENDED.fetch_add(1, AcqRel);
+    Some(result)
+}
+
+fn takes_away(call: &SystemCall) -> bool {
+    let [_, _, third, fourth, ..] = call.args;
+    let advises_harm = |advice: usize| {
+        u32::try_from(advice)
+            .ok()
+            .and_then(|advice| HARMLESS_ADVICES.checked_shr(advice))
+            .is_none_or(|mask| mask & 1 == 0)
+    };
+    match call.number {
+        nr::MMAP => fourth & MAP_FIXED != 0,
+        nr::MADVISE => advises_harm(third),
+        nr::PROCESS_MADVISE => advises_harm(fourth),
+        nr::SHMAT => third & SHM_REMAP != 0,
+        nr::MPROTECT
+        | nr::MUNMAP
+        | nr::MREMAP
+        | nr::BRK
+        | nr::SHMDT
+        | nr::REMAP_FILE_PAGES
+        | nr::PKEY_MPROTECT => true,
+        _ => false,
+    }
+}
+
+/// Whether the page of `address` can be read.
+pub(crate) fn is_readable(address: usize) -> bool {
+    let word = address & !(size_of::<u64>() - 1);
+    is_user(address) && READABLE.probe(address / PAGE, || probe::word(word).is_some())
+}
+
+/// Whether `length` bytes from `address` on can be written. One byte of them in each page may be
+/// overwritten.
+pub(crate) fn is_writable(address: usize, length: usize) -> bool {
+    let Some(last) = length.checked_sub(1).and_then(|more| address.checked_add(more)) else {
+        return length == 0;
+    };
+    if !is_user(last) {
+        return false;
+    }
+    let mut at = address;
+    loop {
+        if !WRITABLE.probe(at / PAGE, || byte_writable(at)) {
+            return false;
+        }
+        at = (at / PAGE + 1) * PAGE;
+        if at > last {
+            return true;
+        }
+    }
+}
+
+fn is_user(address: usize) -> bool {
+    (PAGE..USER_END).contains(&address)
+}
+
+/// `rt_sigpending` writes as many bytes as it is told.
+fn byte_writable(address: usize) -> bool {
+    // SAFETY: the kernel checks the address. The caller is about to overwrite the byte.
+    unsafe { stub::call(nr::RT_SIGPENDING, [address, 1]) != -EFAULT }
+}
+
+/// In a child of `fork`: a thread of the parent may have been in such a call.
+pub(crate) fn after_fork() {
+    READABLE.clear();
+    WRITABLE.clear();
+    ENDED.store(BEGUN.load(Relaxed), Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: usize, args: [usize; 6]) -> SystemCall {
+        SystemCall { number, args, return_address: 0 }
+    }
+
+    #[test]
+    fn calls_that_take_pages_away_are_known() {
+        assert!(takes_away(&call(nr::MUNMAP, [0; 6])));
+        assert!(takes_away(&call(nr::MMAP, [0, 0, 0, MAP_FIXED, 0, 0])));
+        assert!(!takes_away(&call(nr::MMAP, [0, 0, 0, 0x22, 0, 0])));
+        const MADV_DONTNEED: usize = 4;
+        const MADV_FREE: usize = 8;
+        const MADV_GUARD_INSTALL: usize = 102;
+        for (advice, harms) in [(MADV_DONTNEED, false), (MADV_FREE, false), (100, true), (5, true)]
+        {
+            assert_eq!(takes_away(&call(nr::MADVISE, [0, 0, advice, 0, 0, 0])), harms, "{advice}");
+        }
+        assert!(takes_away(&call(nr::MADVISE, [0, 0, MADV_GUARD_INSTALL, 0, 0, 0])));
+        assert!(takes_away(&call(nr::PROCESS_MADVISE, [0, 0, 0, MADV_GUARD_INSTALL, 0, 0])));
+        assert!(takes_away(&call(nr::MADVISE, [0, 0, usize::MAX, 0, 0, 0])));
+        assert!(!takes_away(&call(nr::READ, [0; 6])));
+    }
+
+    #[test]
+    fn a_page_is_remembered_until_a_change() {
+        static TABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
+        assert!(!TABLE.probe(7, || false) && !TABLE.has(7));
+        assert!(TABLE.probe(7, || true) && TABLE.has(7));
+        assert!(TABLE.probe(7, || panic!("it is remembered")));
+        assert!(!TABLE.has(7 + PAGES));
+        BEGUN.fetch_add(1, Relaxed);
+        assert!(!TABLE.has(7));
+        assert!(TABLE.probe(7, || true) && !TABLE.has(7), "a change is under way");
+        ENDED.fetch_add(1, Relaxed);
+        let changed = || BEGUN.fetch_add(1, Relaxed) > 0;
+        assert!(TABLE.probe(7, changed) && !TABLE.has(7), "changed while it was probed");
+        ENDED.fetch_add(1, Relaxed);
+        assert!(TABLE.probe(7, || true) && TABLE.has(7));
+    }
+}

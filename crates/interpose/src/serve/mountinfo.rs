@@ -1,0 +1,146 @@
+//! One line of `/proc/self/mountinfo`.
+//!
+//! ```text
+//! 50 30 0:45 / /mnt/a\040b rw,nosuid shared:9 - fuse.warren /pool rw,user_id=0,allow_other
+//! id parent device root at options optional   - kind        source options of the file system
+//! ```
+
+use super::proc::number;
+
+const KIND: &[u8] = b"fuse.warren";
+
+/// A mount. The fields with paths are as the kernel writes them: see [`unescaped`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mount<'a> {
+    pub id: u64,
+    /// Major and minor number.
+    pub device: (u32, u32),
+    root: &'a [u8],
+    pub at: &'a [u8],
+    options: &'a [u8],
+    kind: &'a [u8],
+    pub source: &'a [u8],
+    super_options: &'a [u8],
+}
+
+impl<'a> Mount<'a> {
+    pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let id = number(fields.next()?)?;
+        let _parent = fields.next()?;
+        let mut device = fields.next()?.split(|byte| *byte == b':');
+        let mut part = || u32::try_from(number(device.next()?)?).ok();
+        let device = (part()?, part()?);
+        let (root, at, options) = (fields.next()?, fields.next()?, fields.next()?);
+        fields.find(|field| *field == b"-")?;
+        let (kind, source) = (fields.next()?, fields.next()?);
+        let super_options = fields.next().unwrap_or_default();
+        Some(Self { id, device, root, at, options, kind, source, super_options })
+    }
+
+    /// A mount of a whole file system of ours.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.kind == KIND && self.root == b"/"
+    }
+
+    /// Whether it lies on a directory below `directory`.
+    pub(crate) fn is_inside(&self, directory: &[u8]) -> bool {
+        let mut at = unescaped(self.at);
+        directory.iter().all(|byte| at.next() == Some(*byte)) && at.next() == Some(b'/')
+    }
+
+    pub(crate) fn is_at(&self, directory: &[u8]) -> bool {
+        unescaped(self.at).eq(directory.iter().copied())
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        has(self.options, b"ro") || has(self.super_options, b"ro")
+    }
+
+    pub(crate) fn is_no_exec(&self) -> bool {
+        has(self.options, b"noexec")
+    }
+
+    /// Whether the kernel lets a process with these ids use the mount, and checks modes itself.
+    /// Without `allow_other` it lets in those of the user and the group that have mounted only.
+    pub(crate) fn allows(&self, uid: u32, gid: u32) -> bool {
+        let is = |name: &[u8], id: u32| {
+            let mut options = self.super_options.split(|byte| *byte == b',');
+            let value = options.find_map(|option| option.strip_prefix(name));
+            value.and_then(number) == Some(u64::from(id))
+        };
+        let own = is(b"user_id=", uid) && is(b"group_id=", gid);
+        has(self.super_options, b"default_permissions")
+            && (has(self.super_options, b"allow_other") || own)
+    }
+}
+
+fn has(options: &[u8], wanted: &[u8]) -> bool {
+    options.split(|byte| *byte == b',').any(|option| option == wanted)
+}
+
+/// A field without the kernel's escapes: blanks, tabs, line ends and backslashes are written as
+/// three octal digits.
+pub(crate) fn unescaped(field: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = field;
+    core::iter::from_fn(move || {
+        let (first, tail) = rest.split_first()?;
+        let digits = tail.get(..3).filter(|digits| digits.iter().all(|d| matches!(d, b'0'..=b'7')));
+        match (first, digits) {
+            (b'\\', Some(digits)) => {
+                rest = &tail[3..];
+                let value = digits.iter().fold(0_u32, |value, d| value * 8 + u32::from(d - b'0'));
+                Some(value as u8)
+            }
+            _ => {
+                rest = tail;
+                Some(*first)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = b"50 30 0:45 / /srv/a\\040b rw,nosuid shared:9 master:1 - fuse.warren \
+        /my\\040pool rw,user_id=7,group_id=8,default_permissions";
+
+    #[test]
+    fn a_line_is_parsed() {
+        let mount = Mount::parse(LINE).expect("a mount");
+        assert_eq!((mount.id, mount.device), (50, (0, 45)));
+        assert!(mount.is_ours() && mount.is_at(b"/srv/a b") && !mount.is_at(b"/srv/a"));
+        assert!(unescaped(mount.source).eq(b"/my pool".iter().copied()));
+        assert!(
+            mount.is_inside(b"/srv") && !mount.is_inside(b"/srv/a") && !mount.is_inside(b"/sr")
+        );
+        assert!(!mount.is_inside(b"/srv/a b"));
+        assert!(!mount.is_read_only() && !mount.is_no_exec());
+        for nonsense in
+            [&b""[..], b"1 2 3", b"50 30 0:45 / /srv rw", b"x 30 0:45 / /srv rw - a b c"]
+        {
+            assert_eq!(Mount::parse(nonsense), None);
+        }
+        let short = Mount::parse(b"1 0 8:1 / / ro,noexec - ext4 /dev/sda").expect("a mount");
+        assert!(!short.is_ours() && short.is_read_only() && short.is_no_exec());
+        let part = Mount::parse(b"1 0 0:1 /a / rw - fuse.warren /pool rw").expect("a mount");
+        assert!(!part.is_ours());
+    }
+
+    #[test]
+    fn others_use_a_mount_if_it_allows_them() {
+        let mount = Mount::parse(LINE).expect("a mount");
+        assert!(mount.allows(7, 8) && !mount.allows(0, 0) && !mount.allows(7, 9));
+        let options: &[u8] = b"rw,user_id=7,group_id=8,default_permissions,allow_other";
+        assert!(Mount { super_options: options, ..mount }.allows(1, 1));
+        let options: &[u8] = b"rw,user_id=7,group_id=8,allow_other";
+        assert!(!Mount { super_options: options, ..mount }.allows(7, 8));
+    }
+
+    #[test]
+    fn escapes_are_undone() {
+        assert!(unescaped(b"a\\134040\\9\\").eq(b"a\\040\\9\\".iter().copied()));
+    }
+}

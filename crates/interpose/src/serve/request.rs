@@ -1,0 +1,154 @@
+//! The calls by path that can be served, decoded.
+//!
+//! What is unusual (flags that are not known here, a descriptor of a directory, a path that is
+//! empty) goes to the kernel, which also answers what is wrong.
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE};
+use super::why::Why;
+
+const AT_FDCWD: i32 = -100;
+const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+const AT_EACCESS: u32 = 0x200;
+const AT_NO_AUTOMOUNT: u32 = 0x800;
+const AT_EMPTY_PATH: u32 = 0x1000;
+const AT_STATX_FORCE_SYNC: u32 = 0x2000;
+const AT_STATX_DONT_SYNC: u32 = 0x4000;
+const AT_STATX_SYNC_TYPE: u32 = AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC;
+/// Read, write and execute.
+const ACCESS_MODES: usize = 7;
+/// Bits of a mask of `statx` for which the answer is known.
+const MASK: u32 = BASIC_STATS | BTIME | MNT_ID | MNT_ID_UNIQUE;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    Stat,
+    Statx { mask: u32 },
+    Access { mode: u32 },
+    ReadLink { size: usize },
+}
+
+/// `path` and `buffer` are addresses of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub path: usize,
+    pub buffer: usize,
+    pub want: Want,
+    pub follow_last: bool,
+    /// A relative path begins at the working directory, and not at a descriptor.
+    pub from_cwd: bool,
+}
+
+impl Request {
+    pub(crate) fn decode(call: &SystemCall) -> Result<Self, Why> {
+        let [a, b, c, d, e, _] = call.args;
+        let plain =
+            |want, path, buffer| Self { path, buffer, want, follow_last: true, from_cwd: true };
+        let at = |want, buffer| Self { from_cwd: a as i32 == AT_FDCWD, ..plain(want, b, buffer) };
+        match call.number {
+            nr::STAT => Ok(plain(Want::Stat, a, b)),
+            nr::LSTAT => Ok(Self { follow_last: false, ..plain(Want::Stat, a, b) }),
+            nr::ACCESS => Ok(plain(access(b)?, a, 0)),
+            nr::READLINK => Ok(Self { follow_last: false, ..plain(read_link(c)?, a, b) }),
+            nr::READLINKAT => Ok(Self { follow_last: false, ..at(read_link(d)?, c) }),
+            nr::FACCESSAT => Ok(at(access(c)?, 0)),
+            nr::FACCESSAT2 => {
+                let allowed = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
+                with_flags(at(access(c)?, 0), d, allowed)
+            }
+            nr::NEWFSTATAT => {
+                let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
+                with_flags(at(Want::Stat, c), d, allowed)
+            }
+            nr::STATX => statx(at(Want::Statx { mask: d as u32 }, e), c, d as u32),
+            _ => Err(Why::Flags),
+        }
+    }
+}
+
+fn statx(request: Request, flags: usize, mask: u32) -> Result<Request, Why> {
+    let both = flags as u32 & AT_STATX_SYNC_TYPE == AT_STATX_SYNC_TYPE;
+    if both || mask & !MASK != 0 {
+        return Err(Why::Flags);
+    }
+    let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE;
+    with_flags(request, flags, allowed)
+}
+
+/// The kernel takes 32 bits of flags.
+fn with_flags(request: Request, flags: usize, allowed: u32) -> Result<Request, Why> {
+    let flags = flags as u32;
+    if flags & !allowed != 0 {
+        return Err(Why::Flags);
+    }
+    Ok(Request { follow_last: flags & AT_SYMLINK_NOFOLLOW == 0, ..request })
+}
+
+fn access(mode: usize) -> Result<Want, Why> {
+    let mode = mode as u32 as usize;
+    if mode & !ACCESS_MODES == 0 { Ok(Want::Access { mode: mode as u32 }) } else { Err(Why::Flags) }
+}
+
+/// The kernel takes the size as an `int`.
+fn read_link(size: usize) -> Result<Want, Why> {
+    match size as i32 {
+        size @ 1.. => Ok(Want::ReadLink { size: size.unsigned_abs() as usize }),
+        _ => Err(Why::Flags),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(number: usize, args: [usize; 6]) -> Result<Request, Why> {
+        Request::decode(&SystemCall { number, args, return_address: 0 })
+    }
+
+    const CWD: usize = 0xffff_ff9c;
+
+    #[test]
+    fn calls_are_decoded() {
+        let stat = decode(nr::STAT, [1, 2, 0, 0, 0, 0]).expect("plain");
+        let wanted =
+            Request { path: 1, buffer: 2, want: Want::Stat, follow_last: true, from_cwd: true };
+        assert_eq!(stat, wanted);
+        assert_eq!(
+            decode(nr::LSTAT, [1, 2, 0, 0, 0, 0]),
+            Ok(Request { follow_last: false, ..wanted })
+        );
+        assert_eq!(
+            decode(nr::NEWFSTATAT, [CWD, 1, 2, 0x900, 0, 0]).map(|it| it.follow_last),
+            Ok(false)
+        );
+        assert_eq!(decode(nr::NEWFSTATAT, [5, 1, 2, 0, 0, 0]).map(|it| it.from_cwd), Ok(false));
+        let statx = decode(nr::STATX, [usize::MAX - 99, 1, 0x2000, 0xfff, 2, 0]).expect("plain");
+        assert_eq!(statx, Request { want: Want::Statx { mask: 0xfff }, ..wanted });
+        let link = decode(nr::READLINKAT, [CWD, 1, 2, 1 << 32 | 7, 0, 0]).expect("plain");
+        assert_eq!(link.want, Want::ReadLink { size: 7 });
+        let access = decode(nr::FACCESSAT, [CWD, 1, 5, 77, 0, 0]).expect("flags are no argument");
+        assert_eq!((access.want, access.path), (Want::Access { mode: 5 }, 1));
+        assert_eq!(
+            decode(nr::FACCESSAT2, [CWD, 1, 0, 0x300, 0, 0]).map(|it| it.follow_last),
+            Ok(false)
+        );
+    }
+
+    #[test]
+    fn the_unusual_is_left_to_the_kernel() {
+        for (number, args) in [
+            (nr::ACCESS, [1, 8, 0, 0, 0, 0]),
+            (nr::FACCESSAT2, [CWD, 1, 0, 0x400, 0, 0]),
+            (nr::NEWFSTATAT, [CWD, 1, 2, 0x2000, 0, 0]),
+            (nr::STATX, [CWD, 1, 0x6000, 0xfff, 2, 0]),
+            (nr::STATX, [CWD, 1, 0, 0x8000_0000, 2, 0]),
+            (nr::STATX, [CWD, 1, 0, 0x2000, 2, 0]),
+            (nr::READLINK, [1, 2, 0, 0, 0, 0]),
+            (nr::READLINK, [1, 2, 0xffff_ffff, 0, 0, 0]),
+        ] {
+            assert_eq!(decode(number, args), Err(Why::Flags), "{number} {args:?}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Calls of the program that change what answers rest on, and calls that may wait.
+
+use crate::abi::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
+use crate::call::{SystemCall, Verdict};
+use crate::state::THREADS;
+use crate::stub;
+
+use super::admission;
+use super::descriptors;
+use super::lookup::is_child;
+use super::why::{self, Refusal};
+use super::{clock, cwd};
+
+const EBADF: isize = 9;
+const EBUSY: isize = 16;
+/// `prctl`: a bounding capability, security bits, `no_new_privs`, an ambient capability.
+const OF_RIGHTS: [usize; 4] = [24, 28, 38, 47];
+const PR_SET_TSC: usize = 26;
+const CLOSE_RANGE_UNSHARE: usize = 2;
+/// Numbers from here on have no class.
+const NUMBERS: usize = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Plain,
+    /// Names a file by its path.
+    Path,
+    /// May return late, after another process has done something.
+    Wait,
+    /// Is made to wait.
+    Sleep,
+    Directory,
+    Mounts,
+    Rights,
+    Control,
+    Close,
+    Duplicate,
+    CloseRange,
+    Keys,
+}
+
+static CLASSES: [Class; NUMBERS] = {
+    const PATHS: [usize; 9] = [
+        nr::STAT,
+        nr::LSTAT,
+        nr::ACCESS,
+        nr::READLINK,
+        nr::NEWFSTATAT,
+        nr::READLINKAT,
+        nr::FACCESSAT,
+        nr::STATX,
+        nr::FACCESSAT2,
+    ];
+    const WAITS: [usize; 19] = [
+        nr::READ,
+        nr::PREAD64,
+        nr::READV,
+        nr::PREADV,
+        nr::PREADV2,
+        nr::RECVFROM,
+        nr::RECVMSG,
+        nr::RECVMMSG,
+        nr::ACCEPT,
+        nr::ACCEPT4,
+        nr::CONNECT,
+        nr::FUTEX,
+        nr::FUTEX_WAIT,
+        nr::FUTEX_WAITV,
+        nr::FLOCK,
+        nr::FCNTL,
+        nr::SEMOP,
+        nr::SEMTIMEDOP,
+        nr::IO_URING_ENTER,
+    ];
+    const SLEEPS: [usize; 19] = [
+        nr::WAIT4,
+        nr::WAITID,
+        nr::POLL,
+        nr::PPOLL,
+        nr::SELECT,
+        nr::PSELECT6,
+        nr::EPOLL_WAIT,
+        nr::EPOLL_PWAIT,
+        nr::EPOLL_PWAIT2,
+        nr::NANOSLEEP,
+        nr::CLOCK_NANOSLEEP,
+        nr::PAUSE,
+        nr::RT_SIGSUSPEND,
+        nr::RT_SIGTIMEDWAIT,
+        nr::IO_GETEVENTS,
+        nr::IO_PGETEVENTS,
+        nr::MSGRCV,
+        nr::MQ_TIMEDRECEIVE,
+        nr::VFORK,
+    ];
+    const MOUNTS: [usize; 11] = [
+        nr::MOUNT,
+        nr::UMOUNT2,
+        nr::MOVE_MOUNT,
+        nr::OPEN_TREE,
+        nr::OPEN_TREE_ATTR,
+        nr::FSMOUNT,
+        nr::MOUNT_SETATTR,
+        nr::PIVOT_ROOT,
+        nr::CHROOT,
+        nr::SETNS,
+        nr::UNSHARE,
+    ];
+    const RIGHTS: [usize; 11] = [
+        nr::SETUID,
+        nr::SETGID,
+        nr::SETREUID,
+        nr::SETREGID,
+        nr::SETGROUPS,
+        nr::SETRESUID,
+        nr::SETRESGID,
+        nr::SETFSUID,
+        nr::SETFSGID,
+        nr::CAPSET,
+        nr::LANDLOCK_RESTRICT_SELF,
+    ];
+    let mut table = [Class::Plain; NUMBERS];
+    set(&mut table, &PATHS, Class::Path);
+    set(&mut table, &WAITS, Class::Wait);
+    set(&mut table, &SLEEPS, Class::Sleep);
+    set(&mut table, &MOUNTS, Class::Mounts);
+    set(&mut table, &RIGHTS, Class::Rights);
+    set(&mut table, &[nr::CHDIR, nr::FCHDIR], Class::Directory);
+    set(&mut table, &[nr::PRCTL, nr::SECCOMP], Class::Control);
+    set(&mut table, &[nr::CLOSE], Class::Close);
+    set(&mut table, &[nr::DUP2, nr::DUP3], Class::Duplicate);
+    set(&mut table, &[nr::CLOSE_RANGE], Class::CloseRange);
+    set(&mut table, &[nr::PKEY_ALLOC], Class::Keys);
+    table
+};
+
+const fn set(table: &mut [Class; NUMBERS], numbers: &[usize], class: Class) {
+    let mut at = 0;
+    while at < numbers.len() {
+        table[numbers[at]] = class;
+        at += 1;
+    }
+}
+
+pub(crate) fn class(call: &SystemCall) -> Class {
+    CLASSES.get(call.number).copied().unwrap_or(Class::Plain)
+}
+
+/// A call of any class but the first two.
+#[cold]
+pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
+    match class {
+        Class::Plain | Class::Path => return Verdict::Pass,
+        Class::Wait => return Verdict::Wait,
+        Class::Sleep => {
+            clock::note_wait();
+            return Verdict::Wait;
+        }
+        // What a child of `vfork` changes is its own.
+        _ if is_child() => return Verdict::Pass,
+        Class::Directory => return Verdict::Made(cwd::change(call)),
+        Class::Close => return close(call),
+        Class::Duplicate => return duplicate(call),
+        Class::CloseRange => return close_range(call),
+        Class::Mounts => admission::never(Refusal::OwnMount, false),
+        Class::Rights => change_rights(),
+        Class::Control => control(call),
+        Class::Keys => admission::never(Refusal::Keys, true),
+    }
+    Verdict::Pass
+}
+
+/// The kernel's rights of this process, or of one of its threads, change with this call.
+fn change_rights() {
+    // Others do not depend on them.
+    let of_rights = [Refusal::Ids, Refusal::Capabilities, Refusal::Groups];
+    if admission::phase() == admission::Phase::Never && !of_rights.contains(&why::refusal()) {
+        return;
+    }
+    if THREADS.get() {
+        admission::never(Refusal::Credentials, false);
+    } else {
+        admission::end();
+        admission::begin_again();
+    }
+}
+
+fn control(call: &SystemCall) {
+    let [operation, value, ..] = call.args;
+    match (call.number, operation) {
+        (nr::SECCOMP, _) | (nr::PRCTL, PR_SET_SECCOMP) => {
+            admission::never(Refusal::Filter, false);
+        }
+        (_, PR_SET_TSC) if value != 1 => admission::never(Refusal::NoCycles, true),
+        _ if OF_RIGHTS.contains(&operation) => change_rights(),
+        _ => {}
+    }
+}
+
+fn close(call: &SystemCall) -> Verdict {
+    if descriptors::hides(call.args[0] as u32 as usize) {
+        Verdict::Made(-EBADF)
+    } else {
+        Verdict::Pass
+    }
+}
+
+/// The descriptor that it replaces must not be one that the client uses. The kernel says EBUSY too,
+/// if the number is just being opened.
+fn duplicate(call: &SystemCall) -> Verdict {
+    let [_, new, ..] = call.args;
+    if descriptors::hides(new as u32 as usize) && !admission::end() {
+        return Verdict::Made(-EBUSY);
+    }
+    Verdict::Pass
+}
+
+fn close_range(call: &SystemCall) -> Verdict {
+    let [first, last, flags, ..] = call.args;
+    let [first, last] = [first, last].map(|number| number as u32 as usize);
+    if !descriptors::hides_among(first, last) {
+        return Verdict::Pass;
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        admission::never(Refusal::Shared, false);
+        return Verdict::Pass;
+    }
+    let mut result = 0;
+    descriptors::around(first, last, |first, last| {
+        if result == 0 {
+            // SAFETY: the program makes this call, but for descriptors that it does not have.
+            result = unsafe { stub::call(nr::CLOSE_RANGE, [first, last, flags]) };
+        }
+    });
+    Verdict::Made(result)
+}
+
+/// The program is about to create a child or a thread with these flags.
+pub(crate) fn on_clone(flags: usize) {
+    const OF_THREADS: usize = CLONE_THREAD | CLONE_FS | CLONE_FILES;
+    let shares_memory = flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0;
+    let plain = match flags & (CLONE_FS | CLONE_FILES | CLONE_THREAD) {
+        OF_THREADS => flags & CLONE_VM != 0,
+        0 => !shares_memory,
+        _ => false,
+    };
+    if !plain && !is_child() {
+        // A child with the same files or directories has a copy of this memory.
+        admission::never(Refusal::Shared, flags & CLONE_VM == 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_have_classes() {
+        let of = |number| class(&SystemCall { number, args: [0; 6], return_address: 0 });
+        assert_eq!(of(nr::STATX), Class::Path);
+        assert_eq!(of(nr::GETPID), Class::Plain);
+        assert_eq!(of(nr::UMOUNT2), Class::Mounts);
+        assert_eq!(of(usize::MAX), Class::Plain);
+    }
+}

@@ -1,0 +1,123 @@
+//! Why a call by path goes to the kernel, and why a process serves none: for the report.
+
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident: $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum $name { $($variant,)* }
+
+        impl $name {
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            pub(crate) fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why the kernel makes a call by path.
+    Why {
+        NotAdmitted: "not-admitted",
+        Never: "never-admitted",
+        Child: "child-of-vfork",
+        Outside: "outside-the-mount",
+        Relative: "relative-and-unknown",
+        Descriptor: "descriptor",
+        Empty: "empty-path",
+        Long: "long-path",
+        Flags: "other-flags",
+        Pointer: "bad-pointer",
+        Busy: "lock-taken",
+        Lost: "mount-changed",
+        Kernel: "left-to-the-kernel",
+        Device: "block-device",
+    }
+}
+
+reasons! {
+    /// Why a process serves no calls.
+    Refusal {
+        None: "no reason",
+        NoMount: "no Warren mount",
+        NoProc: "/proc cannot be read",
+        Ids: "its user or group ids differ",
+        Capabilities: "its capabilities are not those of its user",
+        Groups: "too many groups",
+        UserNamespace: "a user namespace that maps ids",
+        Seccomp: "a seccomp filter",
+        NoNewPrivs: "no_new_privs is set",
+        Confined: "a security module confines it",
+        NoCycles: "the cycle counter cannot be read",
+        Descriptors: "no descriptors left",
+        Mount: "the mount is not as expected",
+        MountInside: "another mount inside the mount",
+        NotAllowed: "the mount is another user's",
+        Root: "the fleet's root differs from the mount's",
+        Fleet: "the fleet does not admit it",
+        Often: "admitted too often",
+        OwnMount: "it has changed mounts, roots or namespaces",
+        Credentials: "it has changed credentials while it had threads",
+        Shared: "it shares memory, files or directories with another process",
+        Keys: "it uses protection keys",
+        Filter: "it has installed a seccomp filter",
+    }
+}
+
+static PASSED: [AtomicU64; Why::ALL.len()] = [const { AtomicU64::new(0) }; Why::ALL.len()];
+static REFUSAL: AtomicU8 = AtomicU8::new(Refusal::None as u8);
+static FLEET_TEXT: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static FLEET_TEXT_LENGTH: AtomicUsize = AtomicUsize::new(0);
+
+/// One more call that goes to the kernel.
+pub(crate) fn count(why: Why) {
+    PASSED[why as usize].fetch_add(1, Relaxed);
+}
+
+pub(crate) fn passed(why: Why) -> u64 {
+    PASSED[why as usize].load(Relaxed)
+}
+
+/// The last refusal is the one that is reported.
+pub(crate) fn set_refusal(refusal: Refusal) {
+    REFUSAL.store(refusal as u8, Relaxed);
+}
+
+pub(crate) fn refusal() -> Refusal {
+    let raw = REFUSAL.load(Relaxed);
+    Refusal::ALL.get(usize::from(raw)).copied().unwrap_or(Refusal::None)
+}
+
+/// What the fleet's refusal says. Called under the lock.
+pub(crate) fn set_fleet_text(text: &'static str) {
+    FLEET_TEXT_LENGTH.store(0, Relaxed);
+    FLEET_TEXT.store(text.as_ptr().cast_mut(), Release);
+    FLEET_TEXT_LENGTH.store(text.len(), Release);
+}
+
+pub(crate) fn fleet_text() -> &'static str {
+    let length = FLEET_TEXT_LENGTH.load(Acquire);
+    let text = FLEET_TEXT.load(Acquire);
+    if length == 0 || text.is_null() {
+        return "";
+    }
+    // SAFETY: both come from one text, because the process ends or has one thread that writes
+    // reports when this is called. A text is never freed.
+    let bytes = unsafe { core::slice::from_raw_parts(text, length) };
+    core::str::from_utf8(bytes).unwrap_or("")
+}
+
+/// A child of `fork` counts its own calls.
+pub(crate) fn reset() {
+    set_refusal(Refusal::None);
+    for count in &PASSED {
+        count.store(0, Relaxed);
+    }
+}
