@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Copies that the client keeps.
 const COPIES: usize = 1 << 14;
 
-/// Answers by path that it keeps: 2.6 MB, of which only what is used is allocated.
-const ANSWERS: usize = 1 << 13;
+/// Answers by path that it keeps: 5 MB, of which only what is used is allocated.
+const ANSWERS: usize = 1 << 14;
 
 const OPTIONS: ConnectOptions = ConnectOptions { front: false, slots: 2, lanes: LaneSize::Medium };
 

@@ -7,9 +7,9 @@ use std::process::Command;
 
 const NAME: &str = "libwarren_interpose.so";
 
-/// Where it may be, from the directory of this program: beside it, as it is installed, and where
-/// Cargo's profile `interposer` leaves it.
-const PLACES: [&str; 3] = ["", "../lib/warren", "../interposer"];
+/// Where it may be, from the directory of this program: where Cargo's profile `interposer` leaves
+/// it (one that lies beside a program of another profile is for checks only), and as it is installed.
+const PLACES: [&str; 3] = ["../interposer", "../lib/warren", ""];
 
 const PRELOAD: &str = "LD_PRELOAD";
 
