@@ -15,6 +15,15 @@ pub(crate) fn release_binary(root: &Path) -> PathBuf {
     target_directory(root).join("release/warren")
 }
 
+/// The library that is loaded into programs.
+pub(crate) fn build_interposer(root: &Path) -> Result<bool> {
+    cargo(root, ["build", "--profile", "interposer", "--package", "warren-interpose"])
+}
+
+pub(crate) fn interposer(root: &Path) -> PathBuf {
+    target_directory(root).join("interposer/libwarren_interpose.so")
+}
+
 pub(crate) fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

@@ -20,6 +20,7 @@ mod fleet;
 mod full_host;
 mod ground;
 mod hardship;
+mod interposed;
 mod kills;
 mod large;
 mod lifecycle;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, release_binary};
+use crate::cargo::{build_interposer, build_release, release_binary};
 use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
@@ -61,6 +62,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     }
     if !release_binary(root).is_file() && !options.rehearse && !build_release(root)? {
         bail!("the release build failed");
+    }
+    if options.interposed && !build_interposer(root)? {
+        bail!("the build of the library for programs failed");
     }
     packages::install_missing(options.full);
     if options.full {
@@ -129,6 +133,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             attacked::run(&ground, cells, &mut tally);
         }
     }
+    interposed::check(&ground, &mut tally);
     let passed = tally.finish();
     if options.keep && !passed {
         println!("kept: {}", ground.place.display());
