@@ -2,14 +2,17 @@
  * directory, which only the kernel answers. Every byte must be the same.
  *   paths prepare DIR     makes a tree with everything that a path can meet
  *   paths compare DIR     compares, and prints what differs
+ *   paths changes DIR     other processes change mounts, and the path to DIR, which is a mount
  *   paths cost DIR        prints what calls cost */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -393,6 +396,58 @@ static void descriptors(void)
         expect(inode(path) != 0, 1, "after that");
 }
 
+/* Another process does this, and this one waits for it. */
+static void elsewhere(const char *what, const char *a, const char *b)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        int done = -1;
+        if (!strcmp(what, "mount"))
+            done = mount("none", a, "tmpfs", 0, NULL);
+        else if (!strcmp(what, "umount"))
+            done = umount2(a, MNT_DETACH);
+        else if (!strcmp(what, "rename"))
+            done = rename(a, b);
+        _exit(done == 0 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status, 0, what);
+}
+
+static void changes(void)
+{
+    static char dir[4200], file[4200], inside[4300], above[4200], away[4300];
+    snprintf(dir, sizeof dir, "%s/dir", root);
+    snprintf(file, sizeof file, "%s/file", root);
+    snprintf(inside, sizeof inside, "%s/file", dir);
+    snprintf(above, sizeof above, "%s", root);
+    *strrchr(above, '/') = 0;
+    snprintf(away, sizeof away, "%s.away", above);
+    ino_t wanted = inode(file);
+    for (int round = 0; round < 2; round++) {
+        for (int at = 0; at < 10 * WARM; at++)
+            expect(inode(file), wanted, "a file");
+        expect(inode(inside) != 0, 1, "a file below");
+        elsewhere("mount", dir, NULL);
+        expect(inode(inside), 0, "a file below another mount");
+        elsewhere("umount", dir, NULL);
+        expect(inode(inside) != 0, 1, "a file that can be seen again");
+        for (int at = 0; at < 10 * WARM; at++)
+            expect(inode("file"), wanted, "a relative path");
+        elsewhere("rename", above, away);
+        expect(inode(file), 0, "a path that leads elsewhere");
+        expect(inode("file"), wanted, "a relative path, elsewhere");
+        elsewhere("rename", away, above);
+        expect(inode(file), wanted, "a path that leads here again");
+    }
+    for (int at = 0; at < 100 * WARM; at++)
+        inode(file);
+    elsewhere("umount", root, NULL);
+    expect(inode(file), 0, "a path to a mount that is gone");
+    expect(inode("file"), wanted, "a relative path in a mount that is gone");
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -423,7 +478,21 @@ static void cost(void)
             best[which] = took < best[which] ? took : best[which];
         }
     }
-    printf("stat %.0f ns, access %.0f ns, fstatat %.0f ns\n", best[0], best[1], best[2]);
+    double renewed[2] = { 1e18, 1e18 };
+    for (int round = 0; round < 50; round++) {
+        for (int which = 0; which < 2; which++) {
+            double from = now();
+            for (int at = 0; at < 1000; at++) {
+                poll(NULL, 0, 0);
+                if (which == 1)
+                    stat(path, &found);
+            }
+            double took = (now() - from) / 1000;
+            renewed[which] = took < renewed[which] ? took : renewed[which];
+        }
+    }
+    printf("stat %.0f ns, access %.0f ns, fstatat %.0f ns, stat after a wait %.0f ns\n", best[0], best[1], best[2],
+        renewed[1] - renewed[0]);
 }
 
 int main(int argc, char **argv)
@@ -440,6 +509,11 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "cost")) {
         cost();
         return 0;
+    }
+    if (!strcmp(argv[1], "changes")) {
+        changes();
+        printf("%ld compared, %ld differ\n", compared, differing);
+        return differing != 0;
     }
     char path[4200];
     snprintf(path, sizeof path, "%s/file", root);

@@ -20,6 +20,7 @@ mod fleet;
 mod full_host;
 mod ground;
 mod hardship;
+mod interposed;
 mod kills;
 mod large;
 mod lifecycle;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, release_binary};
+use crate::cargo::{Interposer, build_interposer, build_release, release_binary};
 use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
@@ -61,6 +62,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     }
     if !release_binary(root).is_file() && !options.rehearse && !build_release(root)? {
         bail!("the release build failed");
+    }
+    for which in [Interposer::Shipped, Interposer::Mirrored] {
+        if !options.rehearse && !build_interposer(root, which)? {
+            bail!("the build of the interposer failed");
+        }
     }
     packages::install_missing(options.full);
     if options.full {
@@ -119,6 +125,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             log::run(&ground, cells, &mut tally);
             access::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);
+            interposed::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
