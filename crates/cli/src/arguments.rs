@@ -129,6 +129,17 @@ pub(crate) struct Powers {
     pub dev: bool,
 }
 
+/// How the command of `run` uses the mount.
+#[derive(Args)]
+pub(crate) struct Interpose {
+    /// Do not load the library that answers calls by path without the kernel (LD_PRELOAD)
+    #[arg(long)]
+    pub no_interpose: bool,
+    /// Append to FILE what the library has done in each process of the command
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
 #[derive(Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -172,6 +183,8 @@ pub(crate) struct Run {
     pub mount: Option<PathBuf>,
     #[command(flatten)]
     pub powers: Powers,
+    #[command(flatten)]
+    pub interpose: Interpose,
     /// The command and its arguments; its working directory is the mount's root
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -15,6 +15,7 @@ mod debug;
 mod failure;
 mod front;
 mod fsck;
+mod interposer;
 mod mkfs;
 mod mount;
 mod output;

@@ -39,6 +39,7 @@ use warren_runtime::{ClientStatus, Fleet};
 use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
 use crate::front::{self, MountProcess, Tie};
+use crate::interposer::Variables;
 use crate::mkfs::{self, Wish};
 use crate::mount;
 
@@ -155,11 +156,12 @@ fn run_mounted(
     mut guarded: Guarded,
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
+    let variables = Variables::prepare(&arguments.interpose)?;
     let place = MountPlace::choose(arguments.mount.as_deref())?;
     let front = front::start(pool, &place.path, arguments.powers, &arguments.fleet.log, Tie::Tied)?;
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
-    let ran = run_command(arguments, &place.path, guarded);
+    let ran = run_command(arguments, &place.path, &variables, guarded);
     let unmounted = MountProcess::unmount(front);
     drop(place);
     let code = ran?;
@@ -201,13 +203,19 @@ impl Drop for MountPlace {
 }
 
 /// Runs the command until it or `warren run` ends.
-fn run_command(arguments: &Run, root: &Path, guarded: Guarded) -> Result<ExitCode, Failure> {
+fn run_command(
+    arguments: &Run,
+    root: &Path,
+    variables: &Variables,
+    guarded: Guarded,
+) -> Result<ExitCode, Failure> {
     let [program, rest @ ..] = arguments.command.as_slice() else {
         return Err(Failure::new(CODE_USAGE, "no command given; see `warren run --help`"));
     };
     let Guarded { starter, signals, own } = guarded;
     let mut command = Command::new(program);
     command.args(rest).current_dir(root).env(ROOT_VARIABLE, root);
+    variables.set(&mut command);
     let group = starter.group.as_raw_nonzero().get();
     let spawned = command.process_group(group).spawn();
     let mut child = spawned.map_err(|error| {

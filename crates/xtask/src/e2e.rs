@@ -27,6 +27,7 @@ mod lifecycle;
 mod log;
 mod mounts;
 mod options;
+mod preloaded;
 mod privileges;
 mod process;
 mod refusals;
@@ -40,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_interposer, build_release, release_binary};
+use crate::cargo::{Interposer, build_interposer, build_release, release_binary};
 use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
@@ -63,8 +64,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     if !release_binary(root).is_file() && !options.rehearse && !build_release(root)? {
         bail!("the release build failed");
     }
-    if options.interposed && !build_interposer(root)? {
-        bail!("the build of the library for programs failed");
+    for which in [Interposer::Shipped, Interposer::Mirrored] {
+        if !options.rehearse && !build_interposer(root, which)? {
+            bail!("the build of the interposer failed");
+        }
     }
     packages::install_missing(options.full);
     if options.full {
@@ -123,6 +126,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             log::run(&ground, cells, &mut tally);
             access::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);
+            interposed::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
@@ -133,7 +137,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             attacked::run(&ground, cells, &mut tally);
         }
     }
-    interposed::check(&ground, &mut tally);
+    preloaded::check(&ground, &mut tally);
     let passed = tally.finish();
     if options.keep && !passed {
         println!("kept: {}", ground.place.display());

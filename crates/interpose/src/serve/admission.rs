@@ -76,7 +76,10 @@ static END_WANTED: AtomicBool = AtomicBool::new(false);
 static MOUNTS: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Keeps the value of `XDG_RUNTIME_DIR`, before the program starts.
-pub(crate) fn set_runtime_dir(path: &[u8]) {
+pub(crate) fn set_runtime_dir(mut path: &[u8]) {
+    while let [before @ .., b'/'] = path {
+        path = before;
+    }
     RUNTIME_DIR.set(path.iter().copied());
 }
 

@@ -19,7 +19,7 @@ use crate::fleet::{self, Found};
 use crate::stub;
 
 use super::facts::Facts;
-use super::kernel::{BASIC_STATS, MNT_ID, Statx};
+use super::kernel::{MNT_ID, Statx};
 use super::lock::Room;
 
 /// After a failure, so many relative paths go to the kernel before it is tried again.
@@ -106,7 +106,7 @@ pub(crate) fn find(facts: &Facts, room: &mut Room) -> Directory {
 /// Unknown if it is in the mount, but cannot be named.
 fn resolve(facts: &Facts, room: &mut Room) -> Directory {
     let here = c".".as_ptr() as usize;
-    let Some(stat) = Statx::of(here, BASIC_STATS | MNT_ID) else { return Directory::Unknown };
+    let Some(stat) = Statx::of(here, MNT_ID) else { return Directory::Unknown };
     if stat.mount_id() != facts.mount.id || stat.device() != facts.mount.device {
         return Directory::Elsewhere;
     }

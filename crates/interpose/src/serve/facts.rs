@@ -131,6 +131,10 @@ impl Admission {
     }
 }
 
+pub(crate) fn is_any_current() -> bool {
+    CURRENT.load(Relaxed) != 0
+}
+
 /// How many admissions there were.
 pub(crate) fn admissions() -> usize {
     LAST.load(Relaxed)

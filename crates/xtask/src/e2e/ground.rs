@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::interposed;
 use super::options::{Options, fresh_seed};
+use super::preloaded;
 use super::process;
 use crate::cargo::release_binary;
 
@@ -47,7 +47,7 @@ impl Ground {
             options: options.clone(),
             seed,
         };
-        interposed::prepare(&ground)?;
+        preloaded::prepare(&ground)?;
         Ok(ground)
     }
 

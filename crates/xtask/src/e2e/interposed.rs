@@ -1,59 +1,194 @@
-//! The cases' programs with the library that answers their calls (`--interposed`).
+//! Programs with the interposer: each answer to a call by path is the kernel's, byte for byte, and
+//! changes of mounts by other processes are seen.
 //!
-//! Every process appends a report of what it has answered itself. A run in which none has answered
-//! anything would show nothing.
+//! `paths.c` makes each call twice, by a path and from a descriptor, which only the kernel answers.
+//! It runs without the library, with the library as shipped, and with one in which the kernel
+//! stands in for the fleet's client (feature `mirror`), so that a failure shows in which half the
+//! fault is.
 
-use std::ffi::OsStr;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::ground::{Ground, Tally, Verdict};
-use crate::cargo::interposer;
+use super::access::{ANN, Case, run_cases};
+use super::fleet::{Fleet, warren};
+use super::ground::{Ground, Tally};
+use super::process::{self, tail};
+use crate::cargo::{Interposer, interposer};
 
-/// The command of a program of a case.
-pub(super) fn program(ground: &Ground, name: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(name);
-    if ground.options.interposed {
-        command.env("LD_PRELOAD", interposer(&ground.root)).env("WARREN_REPORT", reports(ground));
-    }
-    command
+const CASES: &[(&str, Case)] = &[
+    ("paths_without_interposer", without),
+    ("paths_served", served),
+    ("paths_mirrored", mirrored),
+    ("mounts_changed", mounts_changed),
+];
+
+const PROBE_LIMIT: Duration = Duration::from_secs(120);
+/// A group of which one of the users is a member. The tree has files of this group.
+const STAFF: u32 = 54_330;
+/// The stand-in of the client admits nothing, and then nothing can be served.
+const NO_CLIENT: &str = "no client yet";
+/// Of more than a million calls of the probe, those by paths in the mount that are not unusual.
+const SERVED_MIN: u64 = 100_000;
+
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    run_cases(CASES, ground, cells, tally);
 }
 
-/// Makes the file of reports, which processes of all users append to.
-pub(super) fn prepare(ground: &Ground) -> Result<()> {
-    if ground.options.interposed {
-        let reports = reports(ground);
-        fs::write(&reports, "").context("cannot make a file for reports")?;
-        fs::set_permissions(&reports, Permissions::from_mode(0o666))
-            .context("cannot open a file for all users")?;
+/// The compiled probe, where every user can run it.
+fn probe(ground: &Ground) -> Result<PathBuf> {
+    let program = ground.path("paths");
+    if !program.exists() {
+        let source = ground.root.join("crates/xtask/cases/paths.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+        process::run(compiler, &ground.path("run"), PROBE_LIMIT)?.expect_success("cc")?;
+    }
+    Ok(program)
+}
+
+/// The arguments of a shell that runs what follows as this user: root, an owner of files who is
+/// also in their group, or a stranger.
+const USERS: [&[&str]; 3] = [
+    &[],
+    &["setpriv", "--reuid", "54321", "--regid", "54321", "--groups", "54330"],
+    &["setpriv", "--reuid", "54322", "--regid", "54321", "--clear-groups"],
+];
+const _: () = assert!(ANN == 54_321 && STAFF == 54_330);
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Runs the probe in every user's name.
+fn compare(ground: &Ground, tree: &Path, mode: &str, with: Option<Interposer>) -> Result<()> {
+    let program = probe(ground)?;
+    let report = ground.path("interposed.report");
+    let users = if mode == "compare" { &USERS[..] } else { &USERS[..1] };
+    for user in users {
+        let _absent = fs::remove_file(&report);
+        let mut words: Vec<String> = user.iter().map(ToString::to_string).collect();
+        // The library is loaded into the probe alone.
+        words.push("env".to_owned());
+        if let Some(which) = with {
+            words.push(format!("LD_PRELOAD={}", text(&copy_of_library(ground, which)?)));
+            words.push(format!("WARREN_REPORT={}", text(&report)));
+            if which == Interposer::Mirrored {
+                words.push(format!("XDG_RUNTIME_DIR={}", text(tree)));
+            }
+            fs::write(&report, "").context("cannot make a report")?;
+            process::quietly("chmod", &["666", &text(&report)])?;
+        }
+        words.extend([text(&program), mode.to_owned(), text(tree)]);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
+        ensure!(outcome.code() == 0, "{user:?}, {mode}: {}", tail(&outcome.stdout));
+        if with.is_some() {
+            ensure_served(&report, SERVED_MIN).with_context(|| format!("{user:?}, {mode}"))?;
+        }
     }
     Ok(())
 }
 
-fn reports(ground: &Ground) -> PathBuf {
-    ground.path("interposed.reports")
+fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
+    let mut command = Command::new(probe(ground)?);
+    command.arg("prepare").arg(tree);
+    process::run(command, &ground.path("run"), PROBE_LIMIT)?.expect_success("prepare").map(drop)
 }
 
-pub(super) fn check(ground: &Ground, tally: &mut Tally) {
-    if !ground.options.interposed {
-        return;
+fn ensure_served(report: &Path, least: u64) -> Result<()> {
+    let report = fs::read_to_string(report).context("no report")?;
+    if report.contains(NO_CLIENT) {
+        return Ok(());
     }
-    tally.case("programs answered calls themselves", || {
-        let text = fs::read_to_string(reports(ground)).context("cannot read the reports")?;
-        let sum = |name: &str| -> u64 {
-            let numbers =
-                text.lines().filter_map(|line| line.strip_prefix(name)?.parse::<u64>().ok());
-            numbers.sum()
-        };
-        let (served, passed) = (sum("served "), sum("passed "));
-        let serving =
-            text.lines().filter(|line| line.starts_with("served ") && *line != "served 0");
-        println!("{} processes answered {served} calls, of {}", serving.count(), served + passed);
-        ensure!(served > 0, "no process answered a call");
-        Ok(Verdict::Passed)
+    let counts = report.lines().filter_map(|line| line.strip_prefix("served "));
+    let most = counts.filter_map(|count| count.parse::<u64>().ok()).max().unwrap_or(0);
+    ensure!(most >= least, "only {most} calls were served:\n{}", tail(&report));
+    Ok(())
+}
+
+/// The probe itself is right.
+fn without(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("paths-{cells}"), "512M", cells)?;
+    prepare(ground, &fleet.mounted)?;
+    let compared = compare(ground, &fleet.mounted, "compare", None);
+    let stopped = fleet.stop_and_check();
+    compared.and(stopped)
+}
+
+/// By `warren run`, with the fleet's client and without the library.
+fn served(ground: &Ground, cells: u16) -> Result<()> {
+    let program = text(&probe(ground)?);
+    let report = text(&ground.path("served.report"));
+    let count = cells.to_string();
+    // The directory that `run` makes is closed to other users.
+    let mounted = ground.path("served.mounted");
+    fs::create_dir_all(&mounted).context("cannot make a mount point")?;
+    let mounted = text(&mounted);
+    for (option, is_loaded) in [("", true), ("--no-interpose", false)] {
+        for user in USERS {
+            let pool = text(&ground.path(&format!("served-{cells}")));
+            warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?
+                .expect_success("mkfs")?;
+            fs::write(&report, "").context("cannot make a report")?;
+            process::quietly("chmod", &["666", &report])?;
+            let script = format!(
+                "{program} prepare \"$WARREN_ROOT\" && exec {} {program} compare \"$WARREN_ROOT\"",
+                user.join(" ")
+            );
+            let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
+            words.extend(["--suid", "--dev", "--mount", &mounted, "--report", &report]);
+            words.extend(Some(option).filter(|option| !option.is_empty()));
+            words.extend(["--", "bash", "-c", &script]);
+            let outcome = warren(ground, &words)?;
+            ensure!(outcome.code() == 0, "{user:?} {option}: {}", tail(&outcome.stdout));
+            ensure!(outcome.stderr.is_empty(), "{user:?} {option}: {}", tail(&outcome.stderr));
+            if is_loaded {
+                ensure_served(Path::new(&report), SERVED_MIN)
+                    .with_context(|| format!("{user:?}"))?;
+            } else {
+                let written = fs::read_to_string(&report).context("no report")?;
+                ensure!(written.is_empty(), "a library that was not asked for: {written}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// With the kernel in place of the client.
+fn mirrored(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("mirrored-{cells}"), "512M", cells)?;
+    let mirrored = Some(Interposer::Mirrored);
+    let compared = prepare(ground, &fleet.mounted)
+        .and_then(|()| compare(ground, &fleet.mounted, "compare", mirrored));
+    let stopped = fleet.stop_and_check();
+    compared.and(stopped)
+}
+
+/// Where every user can read it.
+fn copy_of_library(ground: &Ground, which: Interposer) -> Result<PathBuf> {
+    let name = if which == Interposer::Shipped { "shipped" } else { "mirrored" };
+    let copy = ground.path(&format!("libwarren_interpose.{name}.so"));
+    fs::copy(interposer(&ground.root, which), &copy).context("no interposer")?;
+    Ok(copy)
+}
+
+/// Other processes mount inside the mount, rename a directory above it, and unmount it.
+fn mounts_changed(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("changed-{cells}"), "512M", cells)?;
+    let below = ground.path(&format!("above-{cells}/below"));
+    let changed = prepare(ground, &fleet.mounted).and_then(|()| {
+        fs::create_dir_all(&below).context("cannot make a mount point")?;
+        for which in [None, Some(Interposer::Mirrored), Some(Interposer::Shipped)] {
+            fleet.warren(&["mount"], &[&fleet.pool, &below])?.expect_success("mount")?;
+            compare(ground, &below, "changes", which)?;
+        }
+        Ok(())
     });
+    let stopped = fleet.stop_and_check();
+    changed.and(stopped)
 }

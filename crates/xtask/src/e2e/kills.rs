@@ -19,8 +19,8 @@ use warren_base::Rng;
 
 use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
-use super::interposed;
 use super::lifecycle::survivors;
+use super::preloaded;
 use super::{process, script};
 
 /// Cells killed.
@@ -179,7 +179,7 @@ fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> 
     let place = fleet.mounted.join("acknowledged");
     std::fs::create_dir(&place).context("cannot make a directory")?;
     let log = File::create(ground.path("acknowledged.log")).context("cannot make a log")?;
-    interposed::program(ground, "python3")
+    preloaded::program(ground, "python3")
         .arg(ground.root.join("crates/xtask/cases/acknowledged.py"))
         .args([time.as_secs().to_string(), ground.seed.to_string()])
         .arg(ground.path(ENOUGH))

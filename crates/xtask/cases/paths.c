@@ -1,0 +1,537 @@
+/* Calls by path, as the interposer may answer them, beside the same calls from a descriptor of the
+ * directory, which only the kernel answers. Every byte must be the same.
+ *   paths prepare DIR     makes a tree with everything that a path can meet
+ *   paths compare DIR     compares, and prints what differs
+ *   paths changes DIR     other processes change mounts, and the path to DIR, which is a mount
+ *   paths cost DIR        prints what calls cost */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_faccessat2
+#define SYS_faccessat2 439
+#endif
+#define ROUNDS 3
+#define WARM 3000
+#define ATTEMPTS 4
+#define LINES_MAX 40
+
+static const char *root;
+static int root_fd;
+static long compared, differing;
+
+static void must(int right, const char *what)
+{
+    if (!right) {
+        printf("cannot %s: %s\n", what, strerror(errno));
+        exit(2);
+    }
+}
+
+/* A name of 255 bytes, one of 256, and a path that is too long. */
+static char name_255[256], name_256[257], path_5000[5001], deep[600];
+
+static void make_names(void)
+{
+    memset(name_255, 'n', 255);
+    memset(name_256, 'm', 256);
+    for (int at = 0; at < 5000; at++)
+        path_5000[at] = at % 2 ? '/' : 'd';
+    for (int at = 0; at < 100; at++)
+        strcat(deep, "down/");
+    strcat(deep, "end");
+}
+
+static void file(const char *path, mode_t mode, uid_t uid, gid_t gid)
+{
+    int fd = open(path, O_CREAT | O_WRONLY | O_EXCL, 0600);
+    must(fd >= 0 && write(fd, "text\n", 5) == 5, path);
+    must(fchown(fd, uid, gid) == 0 && fchmod(fd, mode) == 0 && close(fd) == 0, path);
+}
+
+static void directory(const char *path, mode_t mode, uid_t uid, gid_t gid)
+{
+    must(mkdir(path, 0700) == 0 && chown(path, uid, gid) == 0 && chmod(path, mode) == 0, path);
+}
+
+static void prepare(void)
+{
+    must(chdir(root) == 0 && chmod(".", 0755) == 0, "enter the tree");
+    umask(0);
+    directory("dir", 0755, 0, 0);
+    file("dir/file", 0644, 0, 0);
+    directory("dir/sub", 0755, 0, 0);
+    file("dir/sub/leaf", 0600, 54321, 54321);
+    file("file", 0644, 54321, 54321);
+    file("program", 0755, 0, 0);
+    file("powers", 06755, 54321, 54330);
+    file("secret", 0, 0, 0);
+    file("group", 0070, 0, 54330);
+    file("group-only", 0740, 0, 54321);
+    file("others", 0007, 54321, 0);
+    file("write-only", 0222, 0, 0);
+    file(name_255, 0644, 0, 0);
+    must(link("file", "dir/hard") == 0, "link");
+    directory("sticky", 01777, 0, 0);
+    directory("closed", 0, 0, 0);
+    directory("search", 0711, 0, 0);
+    file("search/inside", 0644, 0, 0);
+    directory("listed", 0744, 0, 0);
+    file("listed/inside", 0644, 0, 0);
+    chmod("closed", 0700);
+    file("closed/inside", 0644, 0, 0);
+    chmod("closed", 0);
+    must(mkfifo("fifo", 0600) == 0 && mknod("socket", S_IFSOCK | 0755, 0) == 0, "mknod");
+    must(mknod("char", S_IFCHR | 0644, makedev(1, 3)) == 0, "mknod of a device");
+    must(mknod("char-large", S_IFCHR | 0600, makedev(300, 70000)) == 0, "mknod of a device");
+    must(mknod("block", S_IFBLK | 0600, makedev(7, 200)) == 0, "mknod of a device");
+    char absolute[4096];
+    snprintf(absolute, sizeof absolute, "%s/dir/file", root);
+    const char *links[][2] = {
+        { "file", "to-file" }, { "dir", "to-dir" }, { "dir/", "to-dir-slash" }, { "/etc/passwd", "outside" },
+        { "../..", "above" }, { "..", "dir/up" }, { "../file", "dir/to-file" }, { "loop", "loop" }, { "two", "one" },
+        { "one", "two" }, { "nothing", "dangling" }, { "nothing/", "dangling-slash" }, { ".", "here" },
+        { "/", "to-slash" }, { "file/", "to-file-slash" }, { "dir/sub/../file", "dotted" }, { absolute, "absolute" },
+        { "secret/x", "through-file" }, { "closed/inside", "to-closed" }, { "x", "short" },
+    };
+    for (size_t at = 0; at < sizeof links / sizeof *links; at++)
+        must(symlink(links[at][0], links[at][1]) == 0, "symlink");
+    for (int at = 0; at < 42; at++) {
+        char name[32], target[32];
+        snprintf(name, sizeof name, "chain-%d", at);
+        snprintf(target, sizeof target, at ? "chain-%d" : "file", at - 1);
+        must(symlink(target, name) == 0, "symlink");
+    }
+    struct timespec old[2] = { { -5, 7 }, { -1000000000, 999999999 } };
+    struct timespec far[2] = { { 4000000000, 1 }, { 1, 0 } };
+    must(utimensat(AT_FDCWD, "program", old, 0) == 0 && utimensat(AT_FDCWD, "powers", far, 0) == 0, "set times");
+    must(truncate("write-only", 5000000000) == 0, "truncate");
+    int at = open(".", O_RDONLY | O_DIRECTORY);
+    for (int depth = 0; depth < 100; depth++) {
+        must(mkdirat(at, "down", 0755) == 0, "mkdir");
+        int next = openat(at, "down", O_RDONLY | O_DIRECTORY);
+        close(at);
+        at = next;
+    }
+    must(mknodat(at, "end", S_IFREG | 0644, 0) == 0 && close(at) == 0, "mknod");
+}
+
+/* The path as the program writes it, and what it is for the kernel from a descriptor. */
+struct place {
+    const char *path, *rest;
+    int from;
+};
+
+enum kind { STAT, STATX, ACCESS, LINK };
+struct result {
+    long value;
+    unsigned char bytes[4200];
+};
+
+static long number(long value)
+{
+    return value < 0 ? -errno : value;
+}
+
+/* `form` 0 is the call that has no descriptor, if there is one. */
+static void call(struct result *it, enum kind kind, int fd, const char *path, int form, unsigned a, unsigned b)
+{
+    memset(it, 0xa5, sizeof *it);
+    long value = 0;
+    switch (kind) {
+    case STAT:
+        if (form == 0 && a == 0)
+            value = syscall(SYS_stat, path, it->bytes);
+        else if (form == 0 && a == AT_SYMLINK_NOFOLLOW)
+            value = syscall(SYS_lstat, path, it->bytes);
+        else
+            value = syscall(SYS_newfstatat, fd, path, it->bytes, a);
+        break;
+    case STATX:
+        value = syscall(SYS_statx, fd, path, a, b, it->bytes);
+        break;
+    case ACCESS:
+        if (form == 0 && b == 0)
+            value = syscall(SYS_access, path, a);
+        else if (b == 0)
+            value = syscall(SYS_faccessat, fd, path, a);
+        else
+            value = syscall(SYS_faccessat2, fd, path, a, b);
+        break;
+    case LINK:
+        value = form == 0 ? syscall(SYS_readlink, path, it->bytes, a) : syscall(SYS_readlinkat, fd, path, it->bytes, a);
+    }
+    it->value = number(value);
+    struct statx *x = (void *)it->bytes;
+    /* The kernel shows it unasked if it happens to know it. */
+    if (kind == STATX && it->value == 0 && !(b & STATX_BTIME)) {
+        x->stx_mask &= ~STATX_BTIME;
+        memset(&x->stx_btime, 0, sizeof x->stx_btime);
+    }
+}
+
+/* The kernel counts the links of a walk twice if it has to begin again, so it may answer ELOOP for a
+ * chain that is nearly too long. A difference counts if it stays. */
+static int agree(const struct place *place, enum kind kind, int form, unsigned a, unsigned b)
+{
+    static struct result ours, theirs;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        call(&ours, kind, AT_FDCWD, place->path, form, a, b);
+        call(&theirs, kind, place->from, place->rest, 1, a, b);
+        if (!memcmp(&ours, &theirs, sizeof ours))
+            return 1;
+    }
+    if (differing < LINES_MAX) {
+        size_t at = 0;
+        while (at < sizeof ours.bytes - 1 && ours.bytes[at] == theirs.bytes[at])
+            at++;
+        printf("%.80s (%d): %#x %#x form %d: %ld, kernel %ld, byte %zu: %x, kernel %x\n", place->path, kind, a, b, form,
+            ours.value, theirs.value, at, ours.bytes[at], theirs.bytes[at]);
+    }
+    return 0;
+}
+
+static void compare(const struct place *place, enum kind kind, unsigned a, unsigned b)
+{
+    for (int form = 0; form < 2; form++) {
+        compared++;
+        differing += !agree(place, kind, form, a, b);
+    }
+}
+
+static void all_calls(const struct place *place)
+{
+    static const unsigned stat_flags[] = { 0, AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT | AT_SYMLINK_NOFOLLOW, 0x2000, 0x80000 };
+    static const unsigned masks[] = { 0, 0x7ff, 0xfff, 0x17ff, 0x1000, 0x4fff, 0x2fff, 0x8000, 0x80000000, 0x5000 };
+    static const unsigned sync[] = { 0, AT_SYMLINK_NOFOLLOW, 0x2000, 0x4000 | AT_SYMLINK_NOFOLLOW, 0x6000, 0x80000, 0x900 };
+    static const unsigned access_flags[] = { 0, AT_EACCESS, AT_SYMLINK_NOFOLLOW, AT_EACCESS | AT_SYMLINK_NOFOLLOW, 0x800 };
+    static const unsigned sizes[] = { 0, -1u, 1, 3, 4096 };
+    for (size_t at = 0; at < sizeof stat_flags / sizeof *stat_flags; at++)
+        compare(place, STAT, stat_flags[at], 0);
+    for (size_t mask = 0; mask < sizeof masks / sizeof *masks; mask++)
+        for (size_t at = 0; at < sizeof sync / sizeof *sync; at++)
+            compare(place, STATX, sync[at], masks[mask]);
+    for (size_t at = 0; at < sizeof access_flags / sizeof *access_flags; at++)
+        for (unsigned mode = 0; mode <= 8; mode++)
+            compare(place, ACCESS, mode, access_flags[at]);
+    for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++)
+        compare(place, LINK, sizes[at], 0);
+}
+
+static const char *const names[] = {
+    ".", "dir", "dir/file", "dir/sub", "dir/sub/leaf", "file", "program", "powers", "secret", "group", "group-only",
+    "others", "write-only", "dir/hard", "sticky", "closed", "closed/inside", "search", "search/inside", "listed",
+    "listed/inside", "fifo", "socket", "char", "char-large", "block", "to-file", "to-dir", "to-dir-slash", "outside",
+    "above", "dir/up", "dir/up/file", "dir/to-file", "loop", "one", "dangling", "dangling-slash", "here", "to-slash",
+    "to-file-slash", "dotted", "absolute", "through-file", "to-closed", "short", "chain-38", "chain-39", "chain-40",
+    "chain-41", "nothing", "nothing/below", "file/below", "dir/./file", "dir//file", "./file", "..", "../", "dir/..",
+    "dir/../file", "here/here/here/file", name_255, name_256, path_5000, deep, "to-dir/sub/leaf", "fifo/x", "outside/x",
+};
+static const char *const endings[] = { "", "/", "//", "/.", "/..", "/x" };
+
+static void all_names(int absolute, const char *below, int fd)
+{
+    static char path[3 * 4096], rest[2 * 4096];
+    for (size_t at = 0; at < sizeof names / sizeof *names; at++) {
+        for (size_t end = 0; end < sizeof endings / sizeof *endings; end++) {
+            snprintf(rest, sizeof rest, "%s%s%s", below, names[at], endings[end]);
+            snprintf(path, sizeof path, "%s%s%s", absolute ? root : "", absolute ? "/" : "", rest);
+            struct place place = { path, rest, fd };
+            all_calls(&place);
+        }
+    }
+}
+
+static void special(void)
+{
+    static char path[4200];
+    const char *forms[][2] = { { "%s", "." }, { "%s/", "./" }, { "%s//", "./" }, { "%s//file", "file" },
+        { "%s/./file", "./file" }, { "%s/..", ".." } };
+    for (size_t at = 0; at < sizeof forms / sizeof *forms; at++) {
+        snprintf(path, sizeof path, forms[at][0], root);
+        struct place place = { path, forms[at][1], root_fd };
+        all_calls(&place);
+    }
+    snprintf(path, sizeof path, "%sx/file", root);
+    struct place beside = { path, path, root_fd };
+    all_calls(&beside);
+}
+
+static void expect(long value, long wanted, const char *what)
+{
+    compared++;
+    if (value != wanted && differing++ < LINES_MAX)
+        printf("%s: %ld, not %ld\n", what, value, wanted);
+}
+
+/* Bad pointers, pages that come and go, and strings and buffers across pages. */
+static void pointers(void)
+{
+    char path[4200];
+    struct stat buffer;
+    snprintf(path, sizeof path, "%s/file", root);
+    char *pages = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(pages != MAP_FAILED, "map");
+    size_t length = strlen(path) + 1;
+    for (int round = 0; round < 4; round++) {
+        static const long bad[] = { 0, 1, 8, 4095, -1, -4096, 1L << 47, 0x7ffffffff000, 1L << 62 };
+        for (size_t at = 0; at < sizeof bad / sizeof *bad; at++) {
+            expect(number(syscall(SYS_stat, bad[at], &buffer)), -EFAULT, "a bad path");
+            expect(number(syscall(SYS_stat, path, bad[at])), -EFAULT, "a bad buffer");
+            expect(number(syscall(SYS_statx, AT_FDCWD, path, 0, 0xfff, bad[at])), -EFAULT, "a bad buffer of statx");
+            expect(number(syscall(SYS_access, bad[at], 0)), -EFAULT, "a bad path of access");
+        }
+        /* Both cross a page. */
+        char *across = pages + 4096 - length / 2, *into = pages + 2 * 4096 - 64;
+        memcpy(across, path, length);
+        expect(number(syscall(SYS_stat, across, into)), 0, "a path across pages");
+        expect(((struct stat *)into)->st_size, 5, "a buffer across pages");
+        mprotect(pages + 2 * 4096, 4096, PROT_READ);
+        expect(number(syscall(SYS_stat, across, into)), -EFAULT, "a buffer that ends in a page without rights");
+        expect(number(syscall(SYS_lstat, across, into - 4096 - 512)), 0, "a buffer before it");
+        mprotect(pages + 2 * 4096, 4096, PROT_READ | PROT_WRITE);
+        expect(number(syscall(SYS_stat, across, into)), 0, "a buffer with rights again");
+        munmap(pages + 4096, 4096);
+        expect(number(syscall(SYS_stat, across, &buffer)), -EFAULT, "a path that ends in a hole");
+        expect(number(syscall(SYS_stat, path, into)), -EFAULT, "a buffer that begins in a hole");
+        mmap(pages + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memcpy(across, path, length);
+        expect(number(syscall(SYS_stat, across, &buffer)), 0, "a path in a page that is back");
+        mmap(pages, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        expect(number(syscall(SYS_stat, across, &buffer)), -EFAULT, "a path in pages without rights");
+        mmap(pages, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        /* The last bytes before a page that cannot be read. */
+        mprotect(pages + 4096, 4096, PROT_NONE);
+        memcpy(pages + 4096 - length, path, length);
+        expect(number(syscall(SYS_stat, pages + 4096 - length, &buffer)), 0, "a path at the end of a page");
+        memset(pages + 4096 - 16, 'x', 16);
+        expect(number(syscall(SYS_access, pages + 4096 - 16, 0)), -EFAULT, "a path without an end");
+        snprintf(path, sizeof path, "%s/short", root);
+        char *last = pages + 4096 - 1;
+        *last = 0;
+        expect(number(syscall(SYS_readlink, path, last, 1)), 1, "a link into the last byte");
+        expect(*last, 'x', "the last byte");
+        expect(number(syscall(SYS_readlink, path, last + 1, 1)), -EFAULT, "a link behind it");
+        snprintf(path, sizeof path, "%s/file", root);
+        mprotect(pages, 2 * 4096, PROT_READ | PROT_WRITE);
+    }
+    munmap(pages, 3 * 4096);
+    /* A failure leaves the buffer as it was. */
+    memset(&buffer, 0x5a, sizeof buffer);
+    snprintf(path, sizeof path, "%s/nothing", root);
+    expect(number(syscall(SYS_stat, path, &buffer)), -ENOENT, "a missing file");
+    for (size_t at = 0; at < sizeof buffer; at++)
+        expect(((unsigned char *)&buffer)[at], 0x5a, "a byte of the buffer");
+}
+
+static ino_t inode(const char *path)
+{
+    struct stat found;
+    return syscall(SYS_stat, path, &found) == 0 ? found.st_ino : 0;
+}
+
+/* The working directory changes, here and in children. */
+static void directories(void)
+{
+    struct stat file, leaf;
+    must(fstatat(root_fd, "file", &file, 0) == 0 && fstatat(root_fd, "dir/sub", &leaf, 0) == 0, "stat");
+    int sub = openat(root_fd, "dir", O_RDONLY | O_DIRECTORY);
+    for (int round = 0; round < 200; round++) {
+        must(fchdir(root_fd) == 0, "fchdir");
+        expect(inode("file"), file.st_ino, "from the root");
+        expect(inode("sub"), 0, "not from the root");
+        must(chdir("dir") == 0, "chdir");
+        expect(inode("sub"), leaf.st_ino, "from a directory");
+        expect(inode("file") != file.st_ino, 1, "another file of the same name");
+        must(chdir("/") == 0, "chdir");
+        expect(inode("sub"), 0, "from outside");
+        must(fchdir(sub) == 0 && chdir("nothing") < 0, "fchdir");
+        expect(inode("sub"), leaf.st_ino, "after a chdir that failed");
+        if (round % 10 == 0) {
+            pid_t child = round % 20 ? fork() : vfork();
+            if (child == 0) {
+                int right = inode("sub") == leaf.st_ino && chdir("..") == 0 && inode("file") == file.st_ino;
+                for (int at = 0; at < 100 && right; at++)
+                    right = inode("file") == file.st_ino;
+                _exit(right ? 0 : 1);
+            }
+            int status = -1;
+            waitpid(child, &status, 0);
+            expect(status, 0, "a child in another directory");
+            expect(inode("sub"), leaf.st_ino, "after a child's chdir");
+        }
+    }
+    must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
+}
+
+/* Descriptors that the program does not have must look so. */
+static void descriptors(void)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/file", root);
+    for (int fd = 400; fd < 600; fd++)
+        expect(number(close(fd)), -EBADF, "a descriptor that is not open");
+    expect(number(syscall(SYS_close_range, 400, ~0U, 0)), 0, "close_range");
+    expect(inode(path) != 0, 1, "after close_range");
+    int copy = open("/dev/null", O_RDONLY);
+    for (int fd = 490; fd < 520; fd++) {
+        expect(number(dup2(copy, fd)), fd, "dup2");
+        expect(inode(path) != 0, 1, "after dup2");
+    }
+    expect(number(syscall(SYS_close_range, 490, 519, 0)), 0, "close_range of copies");
+    close(copy);
+    for (int at = 0; at < WARM; at++)
+        expect(inode(path) != 0, 1, "after that");
+}
+
+/* Another process does this, and this one waits for it. */
+static void elsewhere(const char *what, const char *a, const char *b)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        int done = -1;
+        if (!strcmp(what, "mount"))
+            done = mount("none", a, "tmpfs", 0, NULL);
+        else if (!strcmp(what, "umount"))
+            done = umount2(a, MNT_DETACH);
+        else if (!strcmp(what, "rename"))
+            done = rename(a, b);
+        _exit(done == 0 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status, 0, what);
+}
+
+static void changes(void)
+{
+    static char dir[4200], file[4200], inside[4300], above[4200], away[4300];
+    snprintf(dir, sizeof dir, "%s/dir", root);
+    snprintf(file, sizeof file, "%s/file", root);
+    snprintf(inside, sizeof inside, "%s/file", dir);
+    snprintf(above, sizeof above, "%s", root);
+    *strrchr(above, '/') = 0;
+    snprintf(away, sizeof away, "%s.away", above);
+    ino_t wanted = inode(file);
+    for (int round = 0; round < 2; round++) {
+        for (int at = 0; at < 10 * WARM; at++)
+            expect(inode(file), wanted, "a file");
+        expect(inode(inside) != 0, 1, "a file below");
+        elsewhere("mount", dir, NULL);
+        expect(inode(inside), 0, "a file below another mount");
+        elsewhere("umount", dir, NULL);
+        expect(inode(inside) != 0, 1, "a file that can be seen again");
+        for (int at = 0; at < 10 * WARM; at++)
+            expect(inode("file"), wanted, "a relative path");
+        elsewhere("rename", above, away);
+        expect(inode(file), 0, "a path that leads elsewhere");
+        expect(inode("file"), wanted, "a relative path, elsewhere");
+        elsewhere("rename", away, above);
+        expect(inode(file), wanted, "a path that leads here again");
+    }
+    for (int at = 0; at < 100 * WARM; at++)
+        inode(file);
+    elsewhere("umount", root, NULL);
+    expect(inode(file), 0, "a path to a mount that is gone");
+    expect(inode("file"), wanted, "a relative path in a mount that is gone");
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static void cost(void)
+{
+    char path[4200];
+    struct stat found;
+    snprintf(path, sizeof path, "%s/dir/sub/leaf", root);
+    for (int at = 0; at < WARM; at++)
+        stat(path, &found);
+    double best[3] = { 1e18, 1e18, 1e18 };
+    for (int round = 0; round < 50; round++) {
+        for (int which = 0; which < 3; which++) {
+            double from = now();
+            for (int at = 0; at < 2000; at++) {
+                if (which == 0)
+                    stat(path, &found);
+                else if (which == 1)
+                    access(path, R_OK);
+                else
+                    fstatat(root_fd, "dir/sub/leaf", &found, 0);
+            }
+            double took = (now() - from) / 2000;
+            best[which] = took < best[which] ? took : best[which];
+        }
+    }
+    double renewed[2] = { 1e18, 1e18 };
+    for (int round = 0; round < 50; round++) {
+        for (int which = 0; which < 2; which++) {
+            double from = now();
+            for (int at = 0; at < 1000; at++) {
+                poll(NULL, 0, 0);
+                if (which == 1)
+                    stat(path, &found);
+            }
+            double took = (now() - from) / 1000;
+            renewed[which] = took < renewed[which] ? took : renewed[which];
+        }
+    }
+    printf("stat %.0f ns, access %.0f ns, fstatat %.0f ns, stat after a wait %.0f ns\n", best[0], best[1], best[2],
+        renewed[1] - renewed[0]);
+}
+
+int main(int argc, char **argv)
+{
+    must(argc == 3, "be called so");
+    root = argv[2];
+    make_names();
+    if (!strcmp(argv[1], "prepare")) {
+        prepare();
+        return 0;
+    }
+    root_fd = open(root, O_RDONLY | O_DIRECTORY);
+    must(root_fd >= 0 && chdir(root) == 0, "open the tree");
+    if (!strcmp(argv[1], "cost")) {
+        cost();
+        return 0;
+    }
+    if (!strcmp(argv[1], "changes")) {
+        changes();
+        printf("%ld compared, %ld differ\n", compared, differing);
+        return differing != 0;
+    }
+    char path[4200];
+    snprintf(path, sizeof path, "%s/file", root);
+    for (int at = 0; at < WARM; at++)
+        expect(inode(path) != 0, 1, "a file");
+    for (int round = 0; round < ROUNDS; round++) {
+        all_names(1, "", root_fd);
+        all_names(0, "", root_fd);
+        special();
+        int sub = openat(root_fd, "dir/sub", O_RDONLY | O_DIRECTORY);
+        must(fchdir(sub) == 0, "fchdir");
+        all_names(0, "../../", sub);
+        all_names(0, "", sub);
+        must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
+    }
+    pointers();
+    directories();
+    descriptors();
+    printf("%ld compared, %ld differ\n", compared, differing);
+    return differing != 0;
+}
