@@ -36,7 +36,6 @@ mod decode;
 mod dispatch;
 mod entry;
 mod exec;
-#[cfg_attr(feature = "mirror", path = "mirror.rs")]
 mod fleet;
 mod frame;
 mod hook;

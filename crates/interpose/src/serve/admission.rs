@@ -135,7 +135,9 @@ pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
         end_if_wanted();
         result
     });
-    while END_WANTED.load(SeqCst) && lock::with(|_| end_if_wanted()).is_some() {}
+    while END_WANTED.load(SeqCst) && lock::with(|_| end_if_wanted()).is_some() {
+        core::hint::spin_loop();
+    }
     result
 }
 
@@ -205,8 +207,9 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     let mut directory = [0; PREFIX];
     let directory = RUNTIME_DIR.read(&mut directory);
     let directory = (!directory.is_empty()).then_some(directory);
-    let source = &room.path[..looked.source_length];
-    let admitted = fleet::admit(source, directory, mounts + 1).map_err(|text| {
+    let (source, rest) = room.path.split_at(looked.source_length);
+    let root = &rest[..looked.root_length];
+    let admitted = fleet::admit(source, root, directory, mounts + 1).map_err(|text| {
         why::set_fleet_text(text);
         Refusal::Fleet
     })?;
@@ -219,8 +222,8 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     }
     let Looked { read_only, no_exec, .. } = looked;
     let mount = MountFacts::learn(prefix.address(), &root, read_only, no_exec);
-    let mount = mount.ok_or(Refusal::Mount)?;
-    if !mount.agrees(&root, &admitted.root) {
+    let mount = MountFacts { root: admitted.root, ..mount.ok_or(Refusal::Mount)? };
+    if !mount.agrees(&root, &admitted.attr) {
         return Err(Refusal::Root);
     }
     clock::renew(moment);
@@ -264,7 +267,7 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
     Statx::of(facts.prefix.address(), MNT_ID).is_some_and(|root| {
         root.mount_id() == facts.mount.id
             && root.device() == facts.mount.device
-            && root.ino() == warren_base::Ino::ROOT.0
+            && root.ino() == facts.mount.root.ino.0
     })
 }
 
