@@ -8,6 +8,7 @@ use warren_base::Errno;
 use warren_proto::{Attr, InodeRef};
 
 /// What the fleet answers.
+#[allow(dead_code, reason = "this one knows no fleet")]
 pub(crate) enum Found<T> {
     Is(T),
     Fails(Errno),

@@ -135,8 +135,12 @@ pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
         end_if_wanted();
         result
     });
-    while END_WANTED.load(SeqCst) && lock::with(|_| end_if_wanted()).is_some() {}
-    result
+    // Another thread may have wanted it, and found the lock taken.
+    loop {
+        if !END_WANTED.load(SeqCst) || lock::with(|_| end_if_wanted()).is_none() {
+            return result;
+        }
+    }
 }
 
 fn survey(room: &mut Room) {
