@@ -10,7 +10,7 @@
 //! benchmark (a thread in a mount namespace) ── lines on pipes ──▶ program ── calls ──▶ contender
 //!
 //! contender    the interface of the contenders      operation  what is measured
-//! fuse         Warren, mounted                      order      the lines on the pipes
+//! fuse         Warren, mounted or interposed        order      the lines on the pipes
 //! passthrough  libfuse's example over tmpfs         program    the programs of a contender
 //! kernel       tmpfs, ext4, xfs                     worker     the process of a program
 //! namespace    mounts that no other process sees    costs      system call, cache line, wake-up
@@ -220,6 +220,7 @@ fn set_up(
 ) -> Result<Box<dyn Contender>, BenchError> {
     let at = scratch.join(name.name());
     Ok(match name {
+        ContenderName::Interposed => Box::new(WarrenMount::interposed(scratch, at)?),
         ContenderName::Fuse => Box::new(WarrenMount::new(scratch, at)?),
         ContenderName::PassthroughLl => Box::new(Passthrough::new(scratch, at, interruption)?),
         ContenderName::Tmpfs => Box::new(KernelMount::tmpfs(at)?),

@@ -132,9 +132,10 @@ impl Op {
     }
 }
 
+/// With the capability for the inode.
 fn stat(walker: &mut Walker<'_>, node: InodeRef) -> Result<Goal, Stop> {
     let attr = walker.attr(node)?;
-    Ok(Goal::Answer(Reply::Attr { attr, lease: None }, Capability::NONE))
+    Ok(Goal::Answer(Reply::Attr { attr, lease: None }, node.capability))
 }
 
 fn link(walker: &mut Walker<'_>, from: &Path, to: &Path) -> Result<Goal, Stop> {
@@ -236,7 +237,10 @@ impl PathOp {
             Self::Open(_) if kind == FileKind::Symlink => return Err(Stop::Fail(Errno::ELOOP)),
             Self::Open(access) => Request::Open { ino, access: *access },
             Self::ReadLink if kind != FileKind::Symlink => return Err(Stop::Fail(Errno::EINVAL)),
-            Self::ReadLink => Request::ReadLink { ino },
+            Self::ReadLink => {
+                let target = walker.target(node)?;
+                return Ok(Goal::Answer(Reply::Target((*target).into()), Capability::NONE));
+            }
             Self::SetAttr(set) => Request::SetAttr { ino, handle: None, set: *set },
             Self::GetXattr(name) => Request::GetXattr { ino, name: name.clone() },
             Self::SetXattr { name, value, mode } => {

@@ -6,6 +6,7 @@
 //! way is always walked.
 //!
 //! ```text
+//! set     two entries; a path has its place in one set
 //! entry   0 version, odd while it is written     1 hash (2 words)    3 guards' number, and errno
 //!         4 guards: cell and word, stamp        28 attributes (10 words)
 //! ```
@@ -37,7 +38,10 @@ const GUARDS: usize = 4;
 const ATTR: usize = GUARDS + 2 * GUARDS_MAX;
 const ATTR_WORDS: usize = 10;
 
-/// Words of an entry. The storage of a [`PathCache`] is a multiple of this.
+/// Entries of a set.
+const WAYS: usize = 2;
+
+/// Words of an entry. The storage of a [`PathCache`] is an even multiple of this.
 pub const ENTRY_WORDS: usize = 40;
 
 const _: () = assert!(ATTR + ATTR_WORDS <= ENTRY_WORDS && ENTRY_WORDS.is_multiple_of(8));
@@ -70,16 +74,16 @@ pub enum Probed {
 /// The answers of a client, in memory that the caller provides, zeroed at first.
 pub struct PathCache<S> {
     words: S,
-    entries: usize,
+    sets: usize,
     seed: u64,
 }
 
 impl<S: Deref<Target = [AtomicU64]>> PathCache<S> {
-    /// `words` has room for at least one entry; `seed` is a secret.
+    /// `words` has room for at least two entries; `seed` is a secret.
     pub fn new(words: S, seed: u64) -> Self {
-        let entries = words.len() / ENTRY_WORDS;
-        assert!(entries > 0, "room for an entry");
-        Self { words, entries, seed }
+        let sets = words.len() / (WAYS * ENTRY_WORDS);
+        assert!(sets > 0, "room for a set");
+        Self { words, sets, seed }
     }
 
     /// The key of a path that starts at `start` if it is relative. `root` is what `/` names.
@@ -93,12 +97,9 @@ impl<S: Deref<Target = [AtomicU64]>> PathCache<S> {
 
     /// Finds an answer, whose guards must then be checked.
     pub fn find(&self, key: PathKey) -> Option<Probe> {
-        let entry = self.entry(key);
+        let entry = self.set(key).find(|entry| has_key(entry, key))?;
         let version = entry[VERSION].load(Acquire);
-        let is_it = version != 0
-            && version.is_multiple_of(2)
-            && halves(key) == [entry[HASH].load(Relaxed), entry[HASH + 1].load(Relaxed)];
-        if !is_it {
+        if version == 0 || !version.is_multiple_of(2) || !has_key(entry, key) {
             return None;
         }
         let header = entry[HEADER].load(Relaxed);
@@ -142,7 +143,7 @@ impl<S: Deref<Target = [AtomicU64]>> PathCache<S> {
         if count > GUARDS_MAX {
             return;
         }
-        let entry = self.entry(key);
+        let entry = self.place(key);
         let version = entry[VERSION].load(Relaxed);
         let is_written = !version.is_multiple_of(2);
         if is_written
@@ -165,9 +166,18 @@ impl<S: Deref<Target = [AtomicU64]>> PathCache<S> {
         entry[VERSION].store(version + 2, Release);
     }
 
-    fn entry(&self, PathKey(hash): PathKey) -> &[AtomicU64] {
-        let at = (hash as u64 % self.entries as u64) as usize;
-        &self.words[at * ENTRY_WORDS..(at + 1) * ENTRY_WORDS]
+    /// The entries that can have the key.
+    fn set(&self, PathKey(hash): PathKey) -> impl Iterator<Item = &[AtomicU64]> {
+        const SET_WORDS: usize = WAYS * ENTRY_WORDS;
+        let at = (hash as u64 % self.sets as u64) as usize;
+        self.words[at * SET_WORDS..(at + 1) * SET_WORDS].chunks_exact(ENTRY_WORDS)
+    }
+
+    /// Where an answer goes: to the entry that has the key, else to the one that was written less
+    /// often.
+    fn place(&self, key: PathKey) -> &[AtomicU64] {
+        let rank = |entry: &&[AtomicU64]| (!has_key(entry, key), entry[VERSION].load(Relaxed));
+        self.set(key).min_by_key(rank).expect("a set has entries")
     }
 }
 
@@ -184,6 +194,11 @@ impl Probe {
         self.next += 1;
         if self.next < 2 * self.count { Probed::Going } else { Probed::Answer(self.answer) }
     }
+}
+
+/// Without a check of the version.
+fn has_key(entry: &[AtomicU64], key: PathKey) -> bool {
+    halves(key) == [entry[HASH].load(Relaxed), entry[HASH + 1].load(Relaxed)]
 }
 
 fn halves(PathKey(hash): PathKey) -> [u64; 2] {

@@ -246,7 +246,7 @@ impl Walker<'_> {
         Err(self.need(Ask::about(node, Request::GetAttr { ino })))
     }
 
-    fn target(&mut self, link: InodeRef) -> Result<Arc<[u8]>, Stop> {
+    pub(crate) fn target(&mut self, link: InodeRef) -> Result<Arc<[u8]>, Stop> {
         let ino = link.ino;
         if let Some((_, target)) = self.answers.targets.iter().find(|(of, _)| *of == ino) {
             return Ok(Arc::clone(target));

@@ -3,6 +3,7 @@
 
 /// Numbers of system calls.
 pub(crate) mod nr {
+    pub(crate) const GETSOCKOPT: usize = 55;
     pub(crate) const READ: usize = 0;
     pub(crate) const WRITE: usize = 1;
     pub(crate) const CLOSE: usize = 3;
@@ -133,6 +134,7 @@ pub(crate) const PROT_EXEC: usize = 4;
 pub(crate) const MAP_PRIVATE: usize = 2;
 pub(crate) const MAP_FIXED: usize = 0x10;
 pub(crate) const MAP_ANONYMOUS: usize = 0x20;
+pub(crate) const MAP_NORESERVE: usize = 0x4000;
 pub(crate) const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 pub(crate) const PAGE: usize = 4096;
 

@@ -40,7 +40,7 @@ pub(crate) fn install() -> isize {
 
 /// Switches dispatch on for this thread.
 pub(crate) fn arm() -> isize {
-    let (start, length) = stub::page();
+    let (start, length) = stub::text();
     let args = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, start, length, 0];
     // SAFETY: from here on calls raise SIGSYS, which the handler answers.
     unsafe { stub::call(nr::PRCTL, args) }

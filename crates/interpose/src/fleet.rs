@@ -1,18 +1,55 @@
-//! The client of the fleet, as far as `serve` needs it.
+//! The client of a fleet inside a program.
 //!
-//! This one knows no fleet: it admits nothing, so that the kernel makes every call.
+//! ```text
+//! hot    known()                      any thread, also in a signal handler: reads only
+//! slow   admit, end, stat, ...        one thread, under the lock, with signals blocked
+//! ```
+//!
+//! What the hot path reads (the lease words, the answers by path) is never unmapped while the
+//! process lives, because a thread may be in the middle of it when an admission ends.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
 use core::ops::{Deref, Range};
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use core::time::Duration;
 
-use warren_base::Errno;
-use warren_proto::{Attr, InodeRef};
+use rustix::fd::{AsRawFd, OwnedFd};
+use warren_base::{CellId, Errno};
+use warren_client::{Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathOp};
+use warren_proto::slot::LaneSize;
+use warren_proto::{Attr, Capabilities, Credentials, FileKind, InodeRef, Reply, Request};
+use warren_shm::now;
+use warren_transport::place::{Place, PoolId, Seeker};
+use warren_transport::{Admission, ConnectOptions, Connection, Slot};
+
+use crate::abi::nr;
+use crate::{arena, stub};
+
+/// How long admission may take in all. Meanwhile the program waits.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Copies that the client keeps.
+const COPIES: usize = 1 << 14;
+
+/// Answers by path that it keeps: 5 MB, of which only what is used is allocated.
+const ANSWERS: usize = 1 << 14;
+
+const OPTIONS: ConnectOptions = ConnectOptions { front: false, slots: 2, lanes: LaneSize::Medium };
+
+const SOL_SOCKET: usize = 1;
+const SO_PEERCRED: usize = 17;
 
 /// What the fleet answers.
 #[allow(dead_code, reason = "this one knows no fleet")]
 pub(crate) enum Found<T> {
     Is(T),
     Fails(Errno),
-    /// The kernel must make the call: the path leaves the tree, or the fleet is gone or too slow.
+    /// The kernel must make the call: the path leaves the tree, or the fleet is gone.
     Kernel,
 }
 
@@ -25,59 +62,252 @@ pub(crate) struct Admitted {
 }
 
 /// The target of a symbolic link.
-pub(crate) struct Target;
+pub(crate) struct Target(Box<[u8]>);
 
 impl Deref for Target {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &[]
+        &self.0
     }
+}
+
+/// What the hot path reads.
+struct Hot {
+    connection: Connection,
+    answers: PathCache<&'static [AtomicU64]>,
+}
+
+/// What belongs to the slow path.
+struct Slow {
+    slot: Slot,
+    cache: Cache,
+    caller: Caller,
+}
+
+struct Locked(UnsafeCell<Option<Slow>>);
+
+// SAFETY: used by the holder of the slow path's lock alone.
+unsafe impl Sync for Locked {}
+
+static HOT: AtomicPtr<Hot> = AtomicPtr::new(null_mut());
+static SLOW: Locked = Locked(UnsafeCell::new(None));
+
+/// The first and the last of the descriptors, both 0 without any.
+static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+fn hot() -> Option<&'static Hot> {
+    // SAFETY: what it points to is never freed.
+    unsafe { HOT.load(Acquire).as_ref() }
+}
+
+fn slow() -> Option<&'static mut Slow> {
+    // SAFETY: the caller holds the lock, and keeps no two of these.
+    unsafe { (*SLOW.0.get()).as_mut() }
 }
 
 /// Becomes a client of the fleet that serves `pool`. Slow, under the lock. Descriptors that stay
 /// open are moved to numbers from `first_descriptor` on.
 pub(crate) fn admit(
-    _pool: &[u8],
-    _runtime_dir: Option<&[u8]>,
-    _first_descriptor: usize,
+    pool: &[u8],
+    runtime_dir: Option<&[u8]>,
+    first_descriptor: usize,
 ) -> Result<Admitted, &'static str> {
-    Err("no client yet")
+    arena::begin().ok_or("no memory")?;
+    let mut admission = ask(pool, runtime_dir)?;
+    let first = i32::try_from(first_descriptor).map_err(|_| "no descriptors")?;
+    let numbers = admission.move_descriptors(first).map_err(|_| "no descriptors")?;
+    let descriptors = consecutive(&numbers).ok_or("other descriptors between ours")?;
+    let connection = admission.open().map_err(|_| "the fleet's memory cannot be mapped")?;
+    let mut slow = Slow {
+        slot: connection.slot().ok_or("no slot")?,
+        cache: Cache::new(COPIES),
+        caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
+    };
+    let mut call = Call::new(
+        Op::Ino(Request::GetAttr { ino: InodeRef::ROOT.ino }, NOTHING),
+        slow.caller.clone(),
+    );
+    let Ok(Reply::Attr { attr: root, .. }) = slow.slot.perform(&mut call, &mut slow.cache).answer
+    else {
+        return Err("the root cannot be read");
+    };
+    let hot = Hot { connection, answers: answers().ok_or("no memory")? };
+    DESCRIPTORS[0].store(descriptors.start, Relaxed);
+    DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
+    // SAFETY: the caller holds the lock.
+    unsafe { *SLOW.0.get() = Some(slow) };
+    HOT.store(Box::into_raw(Box::new(hot)), Release);
+    Ok(Admitted { descriptors, root })
 }
 
-/// Unmaps and closes everything. Slow, under the lock.
-pub(crate) fn end() {}
+/// For the root, where every walk starts.
+const NOTHING: Capabilities =
+    Capabilities { inode: InodeRef::ROOT.capability, other: InodeRef::ROOT.capability };
 
-/// In a child of `fork`, which has no copy of the shared memory: closes the inherited descriptors.
-pub(crate) fn forget() {}
+fn ask(pool: &[u8], runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
+    let id = PoolId::of(pool).map_err(|_| "the pool is out of sight")?;
+    let seeker = Seeker { uid: rustix::process::geteuid().as_raw(), runtime_dir };
+    let until = now() + PATIENCE;
+    let socket = id.places(seeker).iter().find_map(connect).ok_or("no fleet is found")?;
+    Admission::ask(pool, &OPTIONS, socket, until).map_err(|_| "not admitted")
+}
+
+/// A connection to the fleet at this place, if it is the expected user's.
+fn connect(place: &Place) -> Option<OwnedFd> {
+    let socket = place.connect(PATIENCE).ok()?;
+    let mut peer = [u32::MAX; 3];
+    let mut length = size_of_val(&peer);
+    let args = [
+        socket.as_raw_fd() as usize,
+        SOL_SOCKET,
+        SO_PEERCRED,
+        peer.as_mut_ptr() as usize,
+        &raw mut length as usize,
+    ];
+    // SAFETY: the kernel writes a `struct ucred` (process, user, group) to `peer`, and its length.
+    let failed = unsafe { stub::call(nr::GETSOCKOPT, args) } != 0;
+    (!failed && peer[1] == place.uid).then_some(socket)
+}
+
+fn consecutive(numbers: &[i32]) -> Option<Range<usize>> {
+    let first = usize::try_from(*numbers.iter().min()?).ok()?;
+    let end = usize::try_from(*numbers.iter().max()?).ok()? + 1;
+    (end - first == numbers.len()).then_some(first..end)
+}
+
+fn credentials() -> Credentials {
+    let mut groups: Vec<u32> = rustix::process::getgroups()
+        .unwrap_or_default()
+        .into_iter()
+        .map(rustix::fs::Gid::as_raw)
+        .collect();
+    groups.sort_unstable();
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups,
+        checked_by_kernel: false,
+    }
+}
+
+fn answers() -> Option<PathCache<&'static [AtomicU64]>> {
+    let words = ANSWERS * ENTRY_WORDS;
+    let memory = arena::reserve(words * size_of::<u64>())?;
+    // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
+    let words = unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, words) };
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).ok()?;
+    Some(PathCache::new(words, u64::from_ne_bytes(seed)))
+}
+
+/// Ends the admission. Slow, under the lock.
+pub(crate) fn end() {
+    HOT.store(null_mut(), Release);
+    // SAFETY: the caller holds the lock.
+    unsafe { *SLOW.0.get() = None };
+    close_descriptors();
+}
+
+/// In a child of `fork`, which has no copy of the client's memory: closes the inherited
+/// descriptors.
+pub(crate) fn forget() {
+    HOT.store(null_mut(), Release);
+    // SAFETY: the child has one thread. The parent's client is not dropped: its memory is not here.
+    unsafe { SLOW.0.get().write(None) };
+    arena::forget();
+    close_descriptors();
+}
+
+/// A connection that other threads may still read keeps its numbers, so they are closed here.
+fn close_descriptors() {
+    let [first, last] = [0, 1].map(|at| DESCRIPTORS[at].swap(0, Relaxed));
+    for descriptor in first..=last {
+        if descriptor != 0 {
+            stub::close(descriptor);
+        }
+    }
+}
 
 /// Whether the fleet still holds this admission. One poll.
 pub(crate) fn is_alive() -> bool {
-    false
+    hot().is_some_and(|hot| hot.connection.is_alive())
 }
 
 /// The attributes of the inode at `path`, from what is known without a request. It neither
 /// allocates nor locks, and may run in a signal handler. `path` is relative to `start`, not empty,
-/// and does not begin with a slash.
+/// and does not begin with a slash. `EXDEV` if the kernel must make the call.
 pub(crate) fn known(
-    _path: &[u8],
-    _start: InodeRef,
-    _follow_last: bool,
+    path: &[u8],
+    start: InodeRef,
+    follow_last: bool,
 ) -> Option<Result<Attr, Errno>> {
-    None
+    let Hot { connection, answers } = hot()?;
+    let key = answers.key(path, InodeRef::ROOT.ino, start.ino, follow_last);
+    answers.answer(key, connection)
 }
 
 /// The same by a walk. Slow, under the lock.
-pub(crate) fn stat(_path: &[u8], _start: InodeRef, _follow_last: bool) -> Found<Attr> {
-    Found::Kernel
+pub(crate) fn stat(path: &[u8], start: InodeRef, follow_last: bool) -> Found<Attr> {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+    let mut call = slow.call(path, start, follow_last, PathOp::Stat);
+    let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
+        Ok(Reply::Attr { attr, .. }) => Ok(attr),
+        Ok(_) => return Found::Kernel,
+        Err(errno) => Err(errno),
+    };
+    if let Some(proof) = call.proof() {
+        let key = hot.answers.key(path, InodeRef::ROOT.ino, start.ino, follow_last);
+        hot.answers.put(key, proof, found.as_ref().map_err(|errno| *errno));
+    }
+    settled(found)
 }
 
 /// Slow, under the lock.
-pub(crate) fn read_link(_path: &[u8], _start: InodeRef) -> Found<Target> {
-    Found::Kernel
+pub(crate) fn read_link(path: &[u8], start: InodeRef) -> Found<Target> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    let mut call = slow.call(path, start, false, PathOp::ReadLink);
+    match slow.slot.perform(&mut call, &mut slow.cache).answer {
+        Ok(Reply::Target(target)) => Found::Is(Target(target)),
+        Ok(_) => Found::Kernel,
+        Err(errno) => settled(Err(errno)),
+    }
 }
 
 /// A directory by its path from the root. Slow, under the lock.
-pub(crate) fn directory(_path: &[u8]) -> Found<(InodeRef, Attr)> {
-    Found::Kernel
+pub(crate) fn directory(path: &[u8]) -> Found<(InodeRef, Attr)> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    let mut call = slow.call(path, InodeRef::ROOT, true, PathOp::Stat);
+    let answered = slow.slot.perform(&mut call, &mut slow.cache);
+    match answered.answer {
+        Ok(Reply::Attr { attr, .. }) if attr.kind == FileKind::Directory => {
+            Found::Is((InodeRef { ino: attr.ino, capability: answered.granted }, attr))
+        }
+        Ok(_) => Found::Kernel,
+        Err(errno) => settled(Err(errno)),
+    }
+}
+
+/// Errors of a walk are the program's. Others are the fleet's own, and the kernel finds out what is
+/// true.
+fn settled<T>(found: Result<T, Errno>) -> Found<T> {
+    match found {
+        Ok(it) => Found::Is(it),
+        Err(
+            errno @ (Errno::ENOENT
+            | Errno::ENOTDIR
+            | Errno::EACCES
+            | Errno::ELOOP
+            | Errno::ENAMETOOLONG
+            | Errno::EINVAL),
+        ) => Found::Fails(errno),
+        Err(_) => Found::Kernel,
+    }
+}
+
+impl Slow {
+    fn call(&self, path: &[u8], start: InodeRef, follow_last: bool, op: PathOp) -> Call {
+        let path = Path { start, follow_last, confined: true, ..Path::new(path) };
+        Call::new(Op::At(path, op), self.caller.clone())
+    }
 }

@@ -24,11 +24,11 @@
 
 #![cfg_attr(not(test), no_std)]
 
+extern crate alloc;
 #[cfg(all(panic = "unwind", not(test)))]
 extern crate std;
 
 mod abi;
-#[cfg(all(panic = "abort", not(test)))]
 mod arena;
 mod call;
 mod calls;
@@ -65,3 +65,17 @@ mod trampoline;
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     stub::abort()
 }
+
+// Code of `alloc` was compiled to unwind, and names these. Nothing of ours unwinds: a panic aborts.
+#[cfg(all(panic = "abort", not(test)))]
+core::arch::global_asm!(
+    ".pushsection .text.warren_no_unwind,\"ax\",@progbits",
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    ".globl _Unwind_Resume",
+    ".hidden _Unwind_Resume",
+    "rust_eh_personality:",
+    "_Unwind_Resume:",
+    "ud2",
+    ".popsection"
+);

@@ -1,7 +1,7 @@
-//! Our own system calls. Each is made in the stub page, which `entry.rs`
-//! defines.
+//! Our own system calls. Where a handler of the program may run, each is made in the stub page,
+//! which `entry.rs` defines.
 //!
-//! Dispatch lets calls of this page through and no others. The assembly is in `entry.rs`.
+//! Dispatch lets calls of this library's text through and no others.
 
 use crate::abi::{PAGE, nr};
 
@@ -25,6 +25,7 @@ unsafe extern "C" {
     fn warren_restorer();
     static warren_stub_start: u8;
     static warren_stub_end: u8;
+    static __ehdr_start: u8;
 }
 
 /// Makes a call and returns what the kernel returns.
@@ -46,8 +47,39 @@ pub(crate) unsafe fn call_32(number: usize, args: &[usize; 6]) -> isize {
     unsafe { warren_call_32(number, args) }
 }
 
-/// The page, as dispatch wants it: its start and its length.
-pub(crate) fn page() -> (usize, usize) {
+/// The text of this library, as dispatch wants it: its start and its length.
+pub(crate) fn text() -> (usize, usize) {
+    let header = (&raw const __ehdr_start).cast::<u8>();
+    // SAFETY: the linker has put the header of this object there, and its program headers behind.
+    unsafe {
+        let field = |at: usize| header.add(at).cast::<u16>().read();
+        let first = header.add(header.add(elf::TABLE).cast::<usize>().read());
+        let segments = (0..field(elf::COUNT)).map(|n| first.add((n * field(elf::SIZE)).into()));
+        for segment in segments {
+            let [kind, flags] = segment.cast::<[u32; 2]>().read();
+            if kind == elf::LOAD && flags & elf::EXECUTE != 0 {
+                let [from, length] =
+                    [elf::ADDRESS, elf::LENGTH].map(|at| segment.add(at).cast::<usize>().read());
+                return (header as usize + from, length);
+            }
+        }
+    }
+    page()
+}
+
+/// Offsets and values of an ELF header and a program header (64 bits).
+mod elf {
+    pub(super) const TABLE: usize = 32;
+    pub(super) const SIZE: usize = 54;
+    pub(super) const COUNT: usize = 56;
+    pub(super) const ADDRESS: usize = 16;
+    pub(super) const LENGTH: usize = 40;
+    pub(super) const LOAD: u32 = 1;
+    pub(super) const EXECUTE: u32 = 1;
+}
+
+/// The page: its start and its length.
+fn page() -> (usize, usize) {
     let start = &raw const warren_stub_start as usize;
     let end = &raw const warren_stub_end as usize;
     debug_assert!(start.is_multiple_of(PAGE));

@@ -17,6 +17,7 @@
 //! limit, reserve  how many descriptors there must be, and which are kept for the fleet
 //! socket_path   where a pool's control socket is     clients  which clients a fleet admits
 //! identity      the peer of a socket          silence  processes that do not run
+//! interposer    the library that answers a program's calls, and how it is loaded
 //! status        the state that a fleet reports       slice  how soon a process runs that was woken
 //! ```
 //!
@@ -33,6 +34,7 @@ mod clock;
 mod confine;
 mod error;
 mod identity;
+pub mod interposer;
 mod keeper;
 mod launch;
 mod limit;

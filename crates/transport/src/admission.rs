@@ -10,8 +10,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::retry_on_intr;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::Timespec;
 use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
@@ -28,6 +28,12 @@ use crate::packet::{self, DESCRIPTORS_MAX, INLINE_MAX, TAG_INLINE};
 
 /// Descriptors of an admission besides those of a `Welcome`: socket and flights.
 const OWN_DESCRIPTORS: usize = 2;
+
+/// Where the bells of the cells are among the descriptors of a `Welcome`.
+const FIRST_BELL: usize = 4;
+const DESCRIPTORS_OF_A_CELL: usize = 3;
+
+const _: () = assert!(welcome_descriptors(2) == FIRST_BELL + 1 + DESCRIPTORS_OF_A_CELL);
 
 /// How a client wants to be admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,6 +147,19 @@ impl Admission {
     /// The socket hangs up when the fleet is gone.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Moves the descriptors that stay open once the admission is open, the socket and the cells'
+    /// bells, to the lowest free numbers from `first` on. Returns the numbers.
+    pub fn move_descriptors(&mut self, first: RawFd) -> Result<Vec<RawFd>, TransportError> {
+        let bells = self.segments.iter_mut().skip(FIRST_BELL).step_by(DESCRIPTORS_OF_A_CELL);
+        let mut numbers = Vec::new();
+        for fd in bells.chain([&mut self.socket]) {
+            let system = |errno| TransportError::System { doing: "move a descriptor", errno };
+            *fd = fcntl_dupfd_cloexec(&*fd, first).map_err(system)?;
+            numbers.push(fd.as_raw_fd());
+        }
+        Ok(numbers)
     }
 
     /// The parts from which [`Self::from_parts`] makes the admission again in another process.

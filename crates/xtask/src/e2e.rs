@@ -27,6 +27,7 @@ mod lifecycle;
 mod log;
 mod mounts;
 mod options;
+mod preloaded;
 mod privileges;
 mod process;
 mod refusals;
@@ -136,6 +137,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             attacked::run(&ground, cells, &mut tally);
         }
     }
+    preloaded::check(&ground, &mut tally);
     let passed = tally.finish();
     if options.keep && !passed {
         println!("kept: {}", ground.place.display());

@@ -14,6 +14,9 @@ use crate::process;
 /// The contenders, in the order of the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ContenderName {
+    /// Warren, mounted, and with the library in the programs that answers calls without the kernel.
+    #[serde(rename = "interposed")]
+    Interposed,
     /// Warren, mounted.
     #[serde(rename = "fuse")]
     Fuse,
@@ -49,11 +52,12 @@ pub(super) trait Contender {
 }
 
 impl ContenderName {
-    pub const ALL: [Self; 5] =
-        [Self::Fuse, Self::PassthroughLl, Self::Tmpfs, Self::Ext4, Self::Xfs];
+    pub const ALL: [Self; 6] =
+        [Self::Interposed, Self::Fuse, Self::PassthroughLl, Self::Tmpfs, Self::Ext4, Self::Xfs];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Interposed => "interposed",
             Self::Fuse => "fuse",
             Self::PassthroughLl => "passthrough_ll",
             Self::Tmpfs => "tmpfs",

@@ -1,16 +1,16 @@
 //! Warren through FUSE: a pool on a loop device, a fleet of one cell, and a mount keeper as `warren
-//! mount` starts it.
+//! mount` starts it. The same with the interposed library in the programs.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::Signal;
 use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
 use warren_log::Target;
-use warren_runtime::{Admission, ConnectOptions};
+use warren_runtime::{Admission, ConnectOptions, interposer};
 
 use super::contender::{Contender, ContenderName};
 use super::namespace::Mounted;
@@ -31,10 +31,24 @@ pub(super) struct WarrenMount {
     mounted: Mounted,
     ground: Ground,
     _device: Device,
+    /// The library in the programs.
+    library: Option<PathBuf>,
 }
 
 impl WarrenMount {
     pub(super) fn new(parent: &Path, at: PathBuf) -> Result<Self, BenchError> {
+        Self::with(parent, at, None)
+    }
+
+    pub(super) fn interposed(parent: &Path, at: PathBuf) -> Result<Self, BenchError> {
+        let missing = "no library for programs beside this one; build warren-interpose with the \
+                       profile interposer";
+        let library = interposer::library();
+        let library = library.ok_or_else(|| BenchError::Unavailable(missing.to_owned()))?;
+        Self::with(parent, at, Some(library))
+    }
+
+    fn with(parent: &Path, at: PathBuf, library: Option<PathBuf>) -> Result<Self, BenchError> {
         let device = Device::for_pool(parent)?;
         let ground = Ground::on_device(&device.path(), 1)?;
         std::fs::create_dir(&at).map_err(system(&format!("make {}", at.display())))?;
@@ -48,7 +62,10 @@ impl WarrenMount {
             read.map_err(system("read from the mount keeper"))?;
         }
         match line.as_str() {
-            "\n" => Ok(Self { keeper, mounted: Mounted::by_other(at), ground, _device: device }),
+            "\n" => {
+                let mounted = Mounted::by_other(at);
+                Ok(Self { keeper, mounted, ground, _device: device, library })
+            }
             "" => {
                 let why = format!("{}: the mount keeper ended at once; try again", at.display());
                 Err(BenchError::Unavailable(why))
@@ -60,11 +77,22 @@ impl WarrenMount {
 
 impl Contender for WarrenMount {
     fn name(&self) -> ContenderName {
-        ContenderName::Fuse
+        match self.library {
+            Some(_) => ContenderName::Interposed,
+            None => ContenderName::Fuse,
+        }
     }
 
     fn directory(&self) -> &Path {
         self.mounted.at()
+    }
+
+    fn program(&self) -> Command {
+        let mut command = this_program();
+        if let Some(library) = &self.library {
+            interposer::load(&mut command, library);
+        }
+        command
     }
 
     fn traffic(&self) -> Result<Option<Traffic>, BenchError> {

@@ -60,7 +60,7 @@ fn an_answer_is_found_while_all_its_words_hold() {
 
 #[test]
 fn a_word_that_is_cleared_after_the_first_round_counts() {
-    let cache = cache(1);
+    let cache = cache(2);
     let key = cache.key(b"a", Ino::ROOT, Ino::ROOT, true);
     let mut cells = Cells(BTreeMap::from([(1, 10), (2, 20)]));
     cache.put(key, [guard(1, 10), guard(2, 20)].into_iter(), Ok(&attr(9)));
@@ -72,7 +72,7 @@ fn a_word_that_is_cleared_after_the_first_round_counts() {
 
 #[test]
 fn paths_differ_by_all_that_leads_to_another_inode() {
-    let cache = cache(1);
+    let cache = cache(2);
     let key = |path: &[u8], root, start, follow| cache.key(path, Ino(root), Ino(start), follow);
     let keys = [
         key(b"a", 1, 1, true),
@@ -85,12 +85,12 @@ fn paths_differ_by_all_that_leads_to_another_inode() {
         assert!(keys[..at].iter().all(|other| other != one));
     }
     cache.put(keys[0], [guard(1, 10)].into_iter(), Ok(&attr(9)));
-    assert!(cache.find(keys[1]).is_none(), "in the same entry");
+    assert!(cache.find(keys[1]).is_none(), "in the same set");
 }
 
 #[test]
 fn a_path_with_too_many_copies_is_not_kept() {
-    let cache = cache(1);
+    let cache = cache(2);
     let key = cache.key(b"a", Ino::ROOT, Ino::ROOT, true);
     cache.put(key, [guard(1, 1); GUARDS_MAX + 1].into_iter(), Ok(&attr(9)));
     assert!(cache.find(key).is_none());
@@ -99,8 +99,22 @@ fn a_path_with_too_many_copies_is_not_kept() {
 }
 
 #[test]
+fn two_paths_of_a_set_are_kept_and_the_third_displaces_one() {
+    let cache = cache(2);
+    let key = |path: &[u8]| cache.key(path, Ino::ROOT, Ino::ROOT, true);
+    let put = |path| cache.put(key(path), [guard(1, 1)].into_iter(), Ok(&attr(9)));
+    let kept = || [b"a", b"b", b"c"].map(|path| cache.find(key(path)).is_some());
+    put(b"a");
+    put(b"b");
+    put(b"b");
+    assert_eq!(kept(), [true, true, false]);
+    put(b"c");
+    assert_eq!(kept(), [false, true, true], "the one that was written less often goes");
+}
+
+#[test]
 fn an_entry_is_read_whole() {
-    let cache = cache(1);
+    let cache = cache(2);
     let key = cache.key(b"a", Ino::ROOT, Ino::ROOT, true);
     std::thread::scope(|scope| {
         for first in [1_u64, 2] {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::options::{Options, fresh_seed};
+use super::preloaded;
 use super::process;
 use crate::cargo::release_binary;
 
@@ -39,13 +40,15 @@ impl Ground {
                 &["-t", "fusectl", "fusectl", "/sys/fs/fuse/connections"],
             );
         }
-        Ok(Self {
+        let ground = Self {
             root: root.to_path_buf(),
             warren: release_binary(root),
             place,
             options: options.clone(),
             seed,
-        })
+        };
+        preloaded::prepare(&ground)?;
+        Ok(ground)
     }
 
     /// A new path in the working directory. Nothing is created there.

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use warren_base::Rng;
 use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::survivors;
+use super::preloaded;
 use super::{process, script};
 
 /// Cells killed.
@@ -178,7 +179,7 @@ fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> 
     let place = fleet.mounted.join("acknowledged");
     std::fs::create_dir(&place).context("cannot make a directory")?;
     let log = File::create(ground.path("acknowledged.log")).context("cannot make a log")?;
-    Command::new("python3")
+    preloaded::program(ground, "python3")
         .arg(ground.root.join("crates/xtask/cases/acknowledged.py"))
         .args([time.as_secs().to_string(), ground.seed.to_string()])
         .arg(ground.path(ENOUGH))

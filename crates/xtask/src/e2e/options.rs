@@ -21,6 +21,8 @@ pub(crate) struct Options {
     pub cells: Option<u16>,
     /// Only cases whose name contains this.
     pub only: Option<String>,
+    /// Programs load the library that answers their calls.
+    pub interposed: bool,
     /// Leave the working directory.
     pub keep: bool,
     /// Run the scripts against the reference itself: a test of the scripts.
@@ -41,6 +43,7 @@ impl Options {
             let mut value = || rest.next().with_context(|| format!("{argument} lacks its value"));
             match argument.as_str() {
                 "--full" => options.full = true,
+                "--interposed" => options.interposed = true,
                 "--keep" => options.keep = true,
                 "--rehearse" => options.rehearse = true,
                 "--only" => options.only = Some(value()?.clone()),
@@ -57,7 +60,12 @@ impl Options {
     }
 
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let flags = [(self.full, "--full"), (self.keep, "--keep"), (self.rehearse, "--rehearse")];
+        let flags = [
+            (self.full, "--full"),
+            (self.interposed, "--interposed"),
+            (self.keep, "--keep"),
+            (self.rehearse, "--rehearse"),
+        ];
         let mut arguments: Vec<String> =
             flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()).collect();
         if let Some(only) = &self.only {

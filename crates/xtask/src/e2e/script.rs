@@ -23,13 +23,13 @@
 //! generated files agree.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
+use super::preloaded;
 use super::process::{self, Outcome, tail};
 use super::tree;
 use crate::packages;
@@ -90,7 +90,7 @@ impl Script {
     fn run(&self, ground: &Ground, here: &Path) -> Result<Outcome> {
         let full = ground.options.full;
         let place = ground.path("run");
-        let mut command = Command::new("bash");
+        let mut command = preloaded::program(ground, "bash");
         command
             .args(["-c", PREAMBLE, self.name.as_str()])
             .env("HERE", here)

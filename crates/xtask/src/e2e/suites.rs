@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
+use super::preloaded;
 use super::process::{self, Outcome, tail};
 use crate::cargo::{cargo, target_directory};
 use crate::packages;
@@ -92,7 +92,7 @@ fn two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     }
     let steps = if ground.options.full { "10000" } else { "1500" };
     fleet.with_second_front(|second| {
-        let mut command = Command::new("python3");
+        let mut command = preloaded::program(ground, "python3");
         command
             .arg(ground.root.join("crates/xtask/cases/two_fronts.py"))
             .args([&fleet.mounted, second])
@@ -120,7 +120,7 @@ fn pjdfstest(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let configuration = ground.path("pjdfstest.toml");
     fs::write(&configuration, PJDFSTEST_CONFIGURATION).context("cannot write a configuration")?;
     let results = |place: PathBuf| -> Result<BTreeMap<String, String>> {
-        let mut command = Command::new(&program);
+        let mut command = preloaded::program(ground, &program);
         command.arg("-c").arg(&configuration).arg("-p").arg(directory(place)?);
         let outcome = process::run(command, &ground.path("run"), LIMIT)?;
         ensure!(!outcome.timed_out, "not finished within {} s", LIMIT.as_secs());
@@ -173,7 +173,7 @@ fn run_fsx(ground: &Ground, file: &Path, operations: u32, close_open: u32) -> Re
     let text = FSX_CONFIGURATION.replace("CLOSE_OPEN", &close_open.to_string());
     fs::write(&configuration, text).context("cannot write a configuration")?;
     for seed in ground.seed..ground.seed + FSX_SEEDS {
-        let mut command = Command::new(&program);
+        let mut command = preloaded::program(ground, &program);
         command.arg("-q").arg("-f").arg(&configuration).arg("-P").arg(&ground.place);
         command.args(["-N", &operations.to_string(), "-S", &seed.to_string()]).arg(file);
         let Outcome { status, stdout, stderr, timed_out } =
@@ -235,7 +235,7 @@ fn stress_ng(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let on_mount = directory(fleet.mounted.join("stress"))?;
     let reference = directory(ground.path("stress-reference"))?;
     let stress = |stressor: &str, place: &Path| {
-        let mut command = Command::new("stress-ng");
+        let mut command = preloaded::program(ground, "stress-ng");
         command.args([&format!("--{stressor}"), "1", "--timeout", "2", "--verify"]);
         command.arg("--temp-path").arg(place);
         process::run(command, &ground.path("run"), LIMIT)
