@@ -20,7 +20,9 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
-use crate::fleet;
+use warren_proto::{Attr, InodeRef};
+
+use crate::fleet::{self, Found};
 use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
@@ -39,6 +41,8 @@ const ADMIT_AFTER: u32 = 64;
 /// After each failure this many times as many.
 const PATIENCE: u32 = 8;
 const FAILURES_MAX: u32 = 4;
+/// Of the root, as the kernel has it and as the fleet has it.
+const COMPARISONS: usize = 4;
 const _: () = assert!((ADMIT_AFTER as u64) * (PATIENCE as u64).pow(FAILURES_MAX) < 1 << 32);
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;
@@ -217,20 +221,33 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     IS_CLIENT.store(true, Release);
     descriptors::hide(mounts, &admitted.descriptors);
     cwd::forget();
-    let root = Statx::of(prefix.address(), BASIC_STATS | BTIME | MNT_ID).ok_or(Refusal::Mount)?;
-    if (root.mount_id(), root.device()) != (looked.id, looked.device) {
-        return Err(Refusal::Mount);
-    }
-    let Looked { read_only, no_exec, .. } = looked;
-    let mount = MountFacts::learn(prefix.address(), &root, read_only, no_exec);
-    let mount = mount.ok_or(Refusal::Mount)?;
-    if !mount.agrees(&root, &admitted.root) {
-        return Err(Refusal::Root);
-    }
+    let mount = same_root(prefix, &looked, admitted.root)?;
     clock::renew(moment);
     why::set_refusal(Refusal::None);
     facts::publish(prefix, identity, mount);
     Ok(())
+}
+
+/// Whether the fleet serves what is mounted: the kernel and the fleet have the same root. Another
+/// process may be changing it, so it is compared again.
+fn same_root(prefix: &Prefix, looked: &Looked, mut attr: Attr) -> Result<MountFacts, Refusal> {
+    for _ in 0..COMPARISONS {
+        let mask = BASIC_STATS | BTIME | MNT_ID;
+        let root = Statx::of(prefix.address(), mask).ok_or(Refusal::Mount)?;
+        if (root.mount_id(), root.device()) != (looked.id, looked.device) {
+            return Err(Refusal::Mount);
+        }
+        let mount = MountFacts::learn(prefix.address(), &root, looked.read_only, looked.no_exec);
+        let mount = mount.ok_or(Refusal::Mount)?;
+        if mount.agrees(&root, &attr) {
+            return Ok(mount);
+        }
+        match fleet::stat(b".", InodeRef::ROOT, true) {
+            Found::Is(now) => attr = now,
+            Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
+        }
+    }
+    Err(Refusal::Root)
 }
 
 /// Whether the mount is still as the facts say, and the fleet there. Called under the lock.
