@@ -81,7 +81,12 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
 fn not_admitted(call: &SystemCall) -> Why {
     match admission::phase() {
         Phase::Never => return Why::Never,
-        Phase::Young => admission::count_young(),
+        Phase::Young if admission::count_young() => {
+            if let Ok(Request { path, from_cwd: true, .. }) = Request::decode(call) {
+                admission::examine(path);
+            }
+        }
+        Phase::Young => {}
         Phase::Looking => {
             let mut name = Name::new();
             let request = Request::decode(call);
