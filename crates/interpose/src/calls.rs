@@ -75,6 +75,7 @@ pub(crate) extern "C" fn on_call(frame: &mut Frame) -> Next {
 }
 
 #[cold]
+#[inline(never)]
 fn care(frame: &mut Frame) -> Next {
     match frame.call.number {
         nr::MUNMAP if frame.is_in(frame.call.args[0], frame.call.args[1]) => return frame.done(0),

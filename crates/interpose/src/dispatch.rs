@@ -11,7 +11,7 @@ use crate::abi::{
     PR_SYS_DISPATCH_ON, SA_NODEFER, SA_ONSTACK, SA_RESTORER, SA_SIGINFO, SET_SIZE, SIGSYS,
     SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo, nr, reg,
 };
-use crate::{patch, signal, stub};
+use crate::{patch, serve, signal, stub};
 
 static DISPATCHED: AtomicU64 = AtomicU64::new(0);
 
@@ -82,6 +82,7 @@ extern "C" fn on_sigsys(_: i32, info: *mut SigInfo, context: *mut Context) {
 fn call_32(registers: &mut [usize; 23]) {
     let args = [reg::RBX, reg::RCX, reg::RDX, reg::RSI, reg::RDI, reg::RBP];
     let args = args.map(|register| registers[register]);
+    serve::on_call_32();
     // SAFETY: the program makes this call.
     registers[reg::RAX] = unsafe { stub::call_32(registers[reg::RAX], &args) } as usize;
 }

@@ -34,6 +34,7 @@ pub(crate) mod why;
 
 use crate::call::{SystemCall, Verdict};
 use watch::Class;
+use why::Refusal;
 
 /// Any call of the program.
 #[inline]
@@ -45,6 +46,14 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
         Class::Wait if facts::is_any_current() => Verdict::Wait,
         Class::Wait => Verdict::Pass,
         class => watch::on_call(call, class),
+    }
+}
+
+/// A call by the numbers of another architecture. It may change anything.
+#[cold]
+pub(crate) fn on_call_32() {
+    if !lookup::is_child() {
+        admission::never(Refusal::Calls32, false);
     }
 }
 

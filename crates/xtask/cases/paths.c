@@ -8,6 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -23,7 +27,7 @@
 #ifndef SYS_faccessat2
 #define SYS_faccessat2 439
 #endif
-#define ROUNDS 3
+#define ROUNDS 2
 #define WARM 3000
 #define ATTEMPTS 4
 #define LINES_MAX 40
@@ -376,6 +380,121 @@ static void directories(void)
     must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
 }
 
+static sigjmp_buf jump;
+static volatile sig_atomic_t may_jump, alarms;
+static ino_t wanted_in_handler, wrong_in_handler;
+static char handler_path[4200];
+
+static void on_alarm(int signal)
+{
+    (void)signal;
+    alarms++;
+    wrong_in_handler += inode(handler_path) != wanted_in_handler;
+    if (may_jump && alarms % 2)
+        siglongjmp(jump, 1);
+}
+
+/* A handler interrupts calls by path and calls of directories, makes calls by path itself, and may
+ * never return. */
+static void handlers(void)
+{
+    struct stat file, leaf;
+    must(fstatat(root_fd, "file", &file, 0) == 0 && fstatat(root_fd, "dir/sub", &leaf, 0) == 0, "stat");
+    int sub = openat(root_fd, "dir", O_RDONLY | O_DIRECTORY);
+    snprintf(handler_path, sizeof handler_path, "%s/file", root);
+    wanted_in_handler = file.st_ino;
+    struct sigaction action = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = { { 0, 150 }, { 0, 150 } }, never = { { 0, 0 }, { 0, 0 } };
+    for (volatile int round = 0; round < 2; round++) {
+        setitimer(ITIMER_REAL, &often, NULL);
+        for (volatile int at = 0; at < 4000; at++) {
+            if (sigsetjmp(jump, 1) == 0) {
+                may_jump = round;
+                must(fchdir(at % 2 ? sub : root_fd) == 0, "fchdir");
+                ino_t found = at % 2 ? inode("sub") : inode("file");
+                must(inode(handler_path) == file.st_ino, "stat");
+                may_jump = 0;
+                expect(found, at % 2 ? leaf.st_ino : file.st_ino, "a directory among signals");
+            }
+            may_jump = 0;
+            must(fchdir(sub) == 0, "fchdir");
+            expect(inode("sub"), leaf.st_ino, "a directory after a jump");
+        }
+        setitimer(ITIMER_REAL, &never, NULL);
+    }
+    expect(wrong_in_handler, 0, "in a handler");
+    must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
+}
+
+static volatile int stop;
+
+static void *pages_come_and_go(void *unused)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/file", root);
+    while (!stop) {
+        char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct stat *found = (void *)page;
+        if (syscall(SYS_stat, path, found) || found->st_size != 5)
+            return "a page of its own";
+        munmap(page, 4096);
+        if (number(syscall(SYS_stat, path, found)) != -EFAULT) {
+            /* Another thread may have the page now. */
+            static __thread int again;
+            if (again++ > 100000)
+                return "a page that is gone";
+        }
+    }
+    return unused;
+}
+
+static void *in_two_directories(void *unused)
+{
+    struct stat file, leaf;
+    fstatat(root_fd, "file", &file, 0);
+    fstatat(root_fd, "dir/sub", &leaf, 0);
+    while (!stop) {
+        ino_t found = inode("sub");
+        if (found != 0 && found != leaf.st_ino)
+            return "a name in one of two directories";
+    }
+    return unused;
+}
+
+static void threads(void)
+{
+    struct stat leaf;
+    must(fstatat(root_fd, "dir/sub", &leaf, 0) == 0, "stat");
+    int sub = openat(root_fd, "dir", O_RDONLY | O_DIRECTORY);
+    void *(*work[])(void *) = { in_two_directories, in_two_directories };
+    pthread_t thread[2];
+    for (int at = 0; at < 2; at++)
+        pthread_create(&thread[at], NULL, work[at], NULL);
+    for (int at = 0; at < 20000; at++) {
+        must(fchdir(at % 2 ? sub : root_fd) == 0, "fchdir");
+        ino_t found = inode("sub");
+        expect(found, at % 2 ? leaf.st_ino : 0, "a directory beside threads");
+    }
+    stop = 1;
+    for (int at = 0; at < 2; at++) {
+        void *wrong;
+        pthread_join(thread[at], &wrong);
+        expect(wrong != NULL, 0, wrong ? wrong : "a thread");
+    }
+    stop = 0;
+    pthread_create(&thread[0], NULL, pages_come_and_go, NULL);
+    char path[4200];
+    snprintf(path, sizeof path, "%s/dir/file", root);
+    for (int at = 0; at < 20000; at++)
+        expect(inode(path) != 0, 1, "a file beside a thread");
+    stop = 1;
+    void *wrong;
+    pthread_join(thread[0], &wrong);
+    expect(wrong != NULL, 0, wrong ? wrong : "a thread");
+    must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
+}
+
 /* Descriptors that the program does not have must look so. */
 static void descriptors(void)
 {
@@ -531,7 +650,9 @@ int main(int argc, char **argv)
     }
     pointers();
     directories();
+    threads();
     descriptors();
+    handlers();
     printf("%ld compared, %ld differ\n", compared, differing);
     return differing != 0;
 }

@@ -1,15 +1,17 @@
 //! When a process becomes a client of the fleet, and when it stops being one.
 //!
 //! ```text
-//!           32 calls by path           64 of them in a mount
+//!        a path on no disk              64 calls in a mount
 //!  Young ────────────────────▶ Looking ─────────────────────▶ admitted (facts are current)
 //!    ▲ │ no mount of ours         │ no plain rights              │ mount changed, fleet gone,
 //!    │ └────────▶ Never ◀─────────┘                              │ credentials changed
 //!    └───────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Most processes are short or use no mount of ours, and pay for counting only. A failed admission
-//! is tried again a few times, after many more calls.
+//! Most processes are short or use no mount of ours, and pay for counting only. Of the others, every
+//! sixteenth path is examined, by a call that takes a microsecond. Mountinfo takes a hundred, and is
+//! read if such a path lies on a file system without a disk, as ours does. A failed admission is
+//! tried again a few times, after many more calls.
 //!
 //! An admission ends in two steps. Its facts are withdrawn at once, by any thread, so that no call
 //! is answered any more. The client ends under the lock: at once, or when the thread that has the
@@ -20,7 +22,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
-use crate::fleet;
+use crate::fleet::{self, Admitted, Found};
 use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
@@ -31,14 +33,17 @@ use super::name::{PREFIX, Prefix};
 use super::why::{self, Refusal};
 use super::{clock, cwd, descriptors, proc};
 
-/// Calls by path before mounts are looked for.
+/// Calls by path before paths are examined, and the part of them that is.
 const SURVEY_AFTER: u32 = 32;
+const EXAMINED: u32 = 16;
 /// Calls by path in a mount before the fleet is asked. To be measured: it is to be so large that
 /// an admission costs less than it saves.
 const ADMIT_AFTER: u32 = 64;
 /// After each failure this many times as many.
 const PATIENCE: u32 = 8;
 const FAILURES_MAX: u32 = 4;
+/// Of the root, as the kernel has it and as the fleet has it.
+const COMPARISONS: usize = 4;
 const _: () = assert!((ADMIT_AFTER as u64) * (PATIENCE as u64).pow(FAILURES_MAX) < 1 << 32);
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;
@@ -91,10 +96,19 @@ pub(crate) fn phase() -> Phase {
     }
 }
 
-/// A call by path of a young process.
+/// A call by path of a young process. Returns whether its path is to be examined.
+pub(crate) fn count_young() -> bool {
+    let calls = CALLS.fetch_add(1, Relaxed) + 1;
+    calls >= patience(SURVEY_AFTER) && calls.is_multiple_of(EXAMINED)
+}
+
+/// Looks for mounts of ours if the path at this address may lie in one: the kernel gives numbers
+/// without a major part to devices that are no disks. The address is the program's.
 #[cold]
-pub(crate) fn count_young() {
-    if CALLS.fetch_add(1, Relaxed) + 1 == patience(SURVEY_AFTER) {
+#[inline(never)]
+pub(crate) fn examine(path: usize) {
+    // It asks the file system for nothing.
+    if Statx::of(path, 0).is_some_and(|found| found.device().0 == 0) {
         exclusive(survey);
     }
 }
@@ -214,22 +228,37 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
         Refusal::Fleet
     })?;
     IS_CLIENT.store(true, Release);
+    clock::forget_fleet();
     descriptors::hide(mounts, &admitted.descriptors);
     cwd::forget();
-    let root = Statx::of(prefix.address(), BASIC_STATS | BTIME | MNT_ID).ok_or(Refusal::Mount)?;
-    if (root.mount_id(), root.device()) != (looked.id, looked.device) {
-        return Err(Refusal::Mount);
-    }
-    let Looked { read_only, no_exec, .. } = looked;
-    let mount = MountFacts::learn(prefix.address(), &root, read_only, no_exec);
-    let mount = MountFacts { root: admitted.root, ..mount.ok_or(Refusal::Mount)? };
-    if !mount.agrees(&root, &admitted.attr) {
-        return Err(Refusal::Root);
-    }
+    let mount = same_root(prefix, &looked, &admitted)?;
     clock::renew(moment);
     why::set_refusal(Refusal::None);
     facts::publish(prefix, identity, mount);
     Ok(())
+}
+
+/// Whether the fleet serves what is mounted: the kernel and the fleet have the same root. Another
+/// process may be changing it, so it is compared again.
+fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<MountFacts, Refusal> {
+    let mut attr = admitted.attr;
+    for _ in 0..COMPARISONS {
+        let mask = BASIC_STATS | BTIME | MNT_ID;
+        let root = Statx::of(prefix.address(), mask).ok_or(Refusal::Mount)?;
+        if (root.mount_id(), root.device()) != (looked.id, looked.device) {
+            return Err(Refusal::Mount);
+        }
+        let mount = MountFacts::learn(prefix.address(), &root, looked.read_only, looked.no_exec);
+        let mount = mount.ok_or(Refusal::Mount)?;
+        if mount.agrees(&root, &attr) {
+            return Ok(MountFacts { root: admitted.root, ..mount });
+        }
+        match fleet::stat(b".", admitted.root, true) {
+            Found::Is(now) => attr = now,
+            Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
+        }
+    }
+    Err(Refusal::Root)
 }
 
 /// Whether the mount is still as the facts say, and the fleet there. Called under the lock.
@@ -238,7 +267,9 @@ pub(crate) fn renew(room: &mut Room, admission: &Admission) -> bool {
         return admission.is_current();
     }
     let moment = clock::now();
-    let is_valid = admission.is_current() && is_unchanged(room, admission) && fleet::is_alive();
+    let is_valid = admission.is_current()
+        && is_unchanged(room, admission)
+        && clock::is_fleet_alive(moment, fleet::is_alive);
     if is_valid {
         clock::renew(moment);
     } else if admission.is_current() {

@@ -28,6 +28,9 @@ pub(crate) static WAITS: AtomicU64 = AtomicU64::new(0);
 static SEEN_WAITS: AtomicU64 = AtomicU64::new(u64::MAX);
 static SEEN_AT: AtomicU64 = AtomicU64::new(0);
 
+/// When the fleet was last seen alive.
+static ALIVE_AT: AtomicU64 = AtomicU64::new(0);
+
 /// The beginning of a look.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
@@ -56,6 +59,24 @@ pub(crate) fn renew(moment: Moment) {
     SEEN_WAITS.store(moment.waits, core::sync::atomic::Ordering::Release);
 }
 
+/// Whether the fleet lives. It is asked once in a while, also if calls have waited: until another
+/// fleet serves the pool, which starts and replays logs first, no file changes.
+pub(crate) fn is_fleet_alive(moment: Moment, ask: impl FnOnce() -> bool) -> bool {
+    if moment.at.wrapping_sub(ALIVE_AT.load(Relaxed)) < RENEW_CYCLES {
+        return true;
+    }
+    let is_alive = ask();
+    if is_alive {
+        ALIVE_AT.store(moment.at, Relaxed);
+    }
+    is_alive
+}
+
+/// A new client: its fleet has just answered, and the one before may have been another.
+pub(crate) fn forget_fleet() {
+    ALIVE_AT.store(0, Relaxed);
+}
+
 /// Whether the last look is still valid. A counter that goes backwards makes it invalid.
 pub(crate) fn is_fresh() -> bool {
     SEEN_WAITS.load(Acquire) == WAITS.load(Acquire)
@@ -80,5 +101,15 @@ mod tests {
         assert!(!is_fresh());
         renew(Moment { at: u64::MAX, ..now() });
         assert!(!is_fresh(), "a counter that runs backwards");
+    }
+
+    #[test]
+    fn a_fleet_is_asked_once_in_a_while() {
+        let at = |at| Moment { waits: 0, at };
+        forget_fleet();
+        assert!(!is_fleet_alive(at(RENEW_CYCLES), || false));
+        assert!(is_fleet_alive(at(RENEW_CYCLES), || true));
+        assert!(is_fleet_alive(at(2 * RENEW_CYCLES - 1), || false), "it is not asked");
+        assert!(!is_fleet_alive(at(2 * RENEW_CYCLES), || false));
     }
 }

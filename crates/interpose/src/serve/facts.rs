@@ -1,8 +1,8 @@
 //! What answers rest on while the process is admitted: the mount and the identity.
 //!
-//! The facts of an admission are written before it is published, and not changed. There are
-//! [`SLOTS`] places. A reader keeps a reference, and asks before it answers whether the admission is
-//! still the same. A slot is written again eight admissions later, and a process has no more than
+//! The facts of an admission are written before it is published, and not changed. A reader keeps a
+//! reference, and asks before it answers whether the admission is still the same. There are
+//! [`SLOTS`] places, so a place is written again eight admissions later. A process has no more than
 //! [`ADMISSIONS_MAX`].
 
 use core::cell::UnsafeCell;

@@ -28,7 +28,12 @@ const OF_PATHS: [Errno; 5] =
 
 /// A call by path.
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
-    match serve(call) {
+    let served = match facts::current() {
+        _ if is_child() => Err(Why::Child),
+        Some(admission) => serve(call, &admission),
+        None => Err(not_admitted(call)),
+    };
+    match served {
         Ok(result) => Verdict::Served(result),
         Err(why) => {
             why::count(why);
@@ -42,44 +47,50 @@ pub(crate) fn is_child() -> bool {
     VFORKS.load(Acquire) != 0 && stub::process() != process()
 }
 
-fn serve(call: &SystemCall) -> Result<isize, Why> {
-    if is_child() {
-        return Err(Why::Child);
-    }
-    let Some(admission) = facts::current() else { return Err(not_admitted(call)) };
+/// It needs more of the program's stack than other calls, so it has a frame of its own.
+#[inline(never)]
+fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let request = Request::decode(call)?;
-    let name = Name::copy(request.path)?;
-    let (path, start) = match place(&request, name.bytes(), &admission)? {
+    let mut name = Name::new();
+    name.copy(request.path)?;
+    let (path, start) = match place(&request, name.bytes(), admission)? {
         (path, Directory::Inside(start)) => (path, start),
         (_, Directory::Elsewhere) => return Err(Why::Relative),
-        (path, Directory::Unknown) => (path, find_cwd(&admission)?),
+        (path, Directory::Unknown) => (path, find_cwd(admission)?),
     };
     if let Want::ReadLink { size } = request.want {
-        return read_link(path, start, request.buffer, size, &admission);
+        return read_link(path, start, request.buffer, size, admission);
     }
     let known =
         if clock::is_fresh() { fleet::known(path, start, request.follow_last) } else { None };
     let found = match known {
         Some(found) => found,
-        None => walk(path, start, request.follow_last, &admission)?,
+        None => walk(path, start, request.follow_last, admission)?,
     };
     if !admission.is_current() {
         return Err(Why::Lost);
     }
     match found {
-        Ok(attr) => give(&attr, &request, &admission),
+        Ok(attr) => give(&attr, &request, admission),
         Err(errno) => fail(errno),
     }
 }
 
 #[cold]
+#[inline(never)]
 fn not_admitted(call: &SystemCall) -> Why {
     match admission::phase() {
         Phase::Never => return Why::Never,
-        Phase::Young => admission::count_young(),
+        Phase::Young if admission::count_young() => {
+            if let Ok(Request { path, from_cwd: true, .. }) = Request::decode(call) {
+                admission::examine(path);
+            }
+        }
+        Phase::Young => {}
         Phase::Looking => {
+            let mut name = Name::new();
             let request = Request::decode(call);
-            if let Ok(name) = request.and_then(|request| Name::copy(request.path)) {
+            if request.and_then(|request| name.copy(request.path)).is_ok() {
                 admission::count(name.bytes());
             }
         }

@@ -26,12 +26,18 @@ pub(crate) struct Name {
 }
 
 impl Name {
+    /// An empty path. It is filled where it lies, because it is large.
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        Self { words: [MaybeUninit::uninit(); WORDS], start: 0, length: 0 }
+    }
+
     /// Copies the string at `address`.
-    pub(crate) fn copy(address: usize) -> Result<Self, Why> {
-        let mut name =
-            Self { words: [MaybeUninit::uninit(); WORDS], start: address % WORD, length: 0 };
-        let mut at = address - name.start;
-        for (count, word) in name.words.iter_mut().enumerate() {
+    pub(crate) fn copy(&mut self, address: usize) -> Result<(), Why> {
+        self.length = 0;
+        self.start = address % WORD;
+        let mut at = address - self.start;
+        for (count, word) in self.words.iter_mut().enumerate() {
             if (count == 0 || at.is_multiple_of(PAGE)) && !memory::is_readable(at) {
                 return Err(Why::Pointer);
             }
@@ -39,10 +45,10 @@ impl Name {
             let loaded = unsafe { (at as *const u64).read_volatile() };
             word.write(loaded);
             // Bytes before the string are no end of it.
-            let before = if count == 0 { !(u64::MAX << (8 * name.start)) } else { 0 };
+            let before = if count == 0 { !(u64::MAX << (8 * self.start)) } else { 0 };
             if let Some(zero) = first_zero(loaded | before) {
-                name.length = count * WORD + zero - name.start;
-                return Ok(name);
+                self.length = count * WORD + zero - self.start;
+                return Ok(());
             }
             at += WORD;
         }
@@ -174,13 +180,16 @@ mod tests {
                 // SAFETY: both are 64 bytes of plain numbers.
                 unsafe { &mut *(&raw mut words).cast() };
             bytes.as_flattened_mut()[..text.len()].copy_from_slice(&text);
-            let name = Name::copy(&raw const words as usize + start).expect("readable");
+            let mut name = Name::new();
+            name.copy(&raw const words as usize + start).expect("readable");
             assert_eq!(name.bytes(), wanted, "from {start}");
         }
         let long = vec![b'x'; 600];
-        assert!(matches!(Name::copy(long.as_ptr() as usize), Err(Why::Long)));
-        assert!(matches!(Name::copy(8), Err(Why::Pointer)));
-        assert!(matches!(Name::copy(usize::MAX - 9), Err(Why::Pointer)));
+        let mut name = Name::new();
+        assert_eq!(name.copy(long.as_ptr() as usize), Err(Why::Long));
+        assert_eq!(name.copy(8), Err(Why::Pointer));
+        assert_eq!(name.copy(usize::MAX - 9), Err(Why::Pointer));
+        assert_eq!(name.bytes(), b"");
     }
 
     #[test]

@@ -148,6 +148,7 @@ pub(crate) fn class(call: &SystemCall) -> Class {
 
 /// A call of any class but the first two.
 #[cold]
+#[inline(never)]
 pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
     match class {
         Class::Plain | Class::Path => return Verdict::Pass,

@@ -68,6 +68,7 @@ reasons! {
         Shared: "it shares memory, files or directories with another process",
         Keys: "it uses protection keys",
         Filter: "it has installed a seccomp filter",
+        Calls32: "it makes calls by int $0x80, which are not seen",
     }
 }
 

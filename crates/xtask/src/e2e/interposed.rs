@@ -35,7 +35,7 @@ fn probe(ground: &Ground) -> Result<PathBuf> {
     if !program.exists() {
         let source = ground.root.join("crates/xtask/cases/paths.c");
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+        compiler.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
         process::run(compiler, &ground.path("run"), PROBE_LIMIT)?.expect_success("cc")?;
     }
     Ok(program)
