@@ -111,6 +111,7 @@ fn end_with_parent() {
 pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
     end_with_parent();
     let ground = Ground::prepare(root, options)?;
+    preloaded::prepare(&ground)?;
     let scripts = script::load(&root.join("crates/xtask/cases"))?;
     let mut tally = Tally::default();
     if options.rehearse {
