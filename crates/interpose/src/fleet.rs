@@ -241,20 +241,21 @@ pub(crate) fn known(
     answers.answer(key, connection)
 }
 
-/// The same by a walk. Slow, under the lock.
-pub(crate) fn stat(path: &[u8], start: InodeRef, follow_last: bool) -> Found<Attr> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+/// The same by a walk, and whether the fleet was asked. Slow, under the lock.
+pub(crate) fn stat(path: &[u8], start: InodeRef, follow_last: bool) -> (Found<Attr>, bool) {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return (Found::Kernel, false) };
     let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
     let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(Reply::Attr { attr, .. }) => Ok(attr),
-        Ok(_) => return Found::Kernel,
+        Ok(_) => return (Found::Kernel, true),
         Err(errno) => Err(errno),
     };
+    let asked = call.proof().is_none();
     if let Some(proof) = call.proof() {
         let key = hot.answers.key(path, hot.root.ino, start.ino, follow_last);
         hot.answers.put(key, proof, found.as_ref().map_err(|errno| *errno));
     }
-    settled(found)
+    (settled(found), asked)
 }
 
 /// Slow, under the lock.

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock
+//!                                              ├─ doors ─▶ the kernel
 //!                                              └─ lock ─▶ admission::renew ─▶ fleet::stat
 //! ```
 //!
@@ -18,6 +19,7 @@ mod answer;
 pub(crate) mod clock;
 mod cwd;
 mod descriptors;
+mod doors;
 mod facts;
 mod identity;
 mod kernel;
@@ -62,5 +64,6 @@ pub(crate) fn after_fork() {
     memory::after_fork();
     admission::after_fork();
     cwd::after_fork();
+    doors::after_fork();
     why::reset();
 }

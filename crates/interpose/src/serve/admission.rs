@@ -1,7 +1,7 @@
 //! When a process becomes a client of the fleet, and when it stops being one.
 //!
 //! ```text
-//!        a path on no disk              64 calls in a mount
+//!        a path on no disk              a millisecond of calls in a mount
 //!  Young ────────────────────▶ Looking ─────────────────────▶ admitted (facts are current)
 //!    ▲ │ no mount of ours         │ no plain rights              │ mount changed, fleet gone,
 //!    │ └────────▶ Never ◀─────────┘                              │ credentials changed
@@ -18,7 +18,7 @@
 //! lock releases it.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicUsize,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -36,15 +36,17 @@ use super::{clock, cwd, descriptors, proc};
 /// Calls by path before paths are examined, and the part of them that is.
 const SURVEY_AFTER: u32 = 32;
 const EXAMINED: u32 = 16;
-/// Calls by path in a mount before the fleet is asked. To be measured: it is to be so large that
-/// an admission costs less than it saves.
-const ADMIT_AFTER: u32 = 64;
+/// What calls by path in a mount may cost before the fleet is asked: as much as an admission. So a
+/// process never pays more than twice what it would have paid at best, whether its calls are cheap
+/// (the kernel has the names) or dear. In cycles: a millisecond or less.
+const ADMIT_AFTER: u64 = 3_000_000;
+/// What a single call counts for at most. One that took longer has waited for something else.
+const CALL_MAX: u64 = ADMIT_AFTER / 10;
 /// After each failure this many times as many.
 const PATIENCE: u32 = 8;
 const FAILURES_MAX: u32 = 4;
 /// Of the root, as the kernel has it and as the fleet has it.
 const COMPARISONS: usize = 4;
-const _: () = assert!((ADMIT_AFTER as u64) * (PATIENCE as u64).pow(FAILURES_MAX) < 1 << 32);
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;
 /// How often `end` tries to take the lock: longer than a walk of the fleet takes.
@@ -60,17 +62,19 @@ pub(crate) enum Phase {
 
 struct Candidate {
     prefix: Prefix,
-    calls: AtomicU32,
+    /// What its calls have cost.
+    cycles: AtomicU64,
 }
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Young as u8);
 /// Never, and children neither.
 static FOREVER: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU32 = AtomicU32::new(0);
-static RELATIVE_CALLS: AtomicU32 = AtomicU32::new(0);
+/// What calls by relative paths have cost.
+static RELATIVE_CYCLES: AtomicU64 = AtomicU64::new(0);
 static FAILURES: AtomicU32 = AtomicU32::new(0);
 static FOUND: [Candidate; CANDIDATES] =
-    [const { Candidate { prefix: Prefix::new(), calls: AtomicU32::new(0) } }; CANDIDATES];
+    [const { Candidate { prefix: Prefix::new(), cycles: AtomicU64::new(0) } }; CANDIDATES];
 /// The program's `XDG_RUNTIME_DIR`.
 static RUNTIME_DIR: Prefix = Prefix::new();
 
@@ -113,25 +117,33 @@ pub(crate) fn examine(path: usize) {
     }
 }
 
-/// A call by this path, while mounts are looked after.
+/// Where the cost of calls by this path is counted, while mounts are looked after. `None` for a
+/// path outside of all.
+pub(crate) fn purse_of(path: &[u8]) -> Option<&'static AtomicU64> {
+    if path.starts_with(b"/") {
+        candidate_of(path).map(|candidate| &candidate.cycles)
+    } else {
+        Some(&RELATIVE_CYCLES)
+    }
+}
+
+/// A call by this path has cost so many cycles.
 #[cold]
-pub(crate) fn count(path: &[u8]) {
-    let wanted = patience(ADMIT_AFTER);
-    if !path.starts_with(b"/") {
-        if (RELATIVE_CALLS.fetch_add(1, Relaxed) + 1).is_multiple_of(wanted) {
-            exclusive(|room| {
-                if let Some(candidate) = cwd::path(room).and_then(candidate_of) {
-                    attempt(room, candidate);
-                }
-            });
-        }
+pub(crate) fn pay(path: &[u8], purse: &AtomicU64, cycles: u64) {
+    let cycles = cycles.min(CALL_MAX);
+    if purse.fetch_add(cycles, Relaxed) + cycles < ADMIT_AFTER * u64::from(patience(1)) {
         return;
     }
-    if let Some(candidate) = candidate_of(path)
-        && (candidate.calls.fetch_add(1, Relaxed) + 1).is_multiple_of(wanted)
-    {
-        exclusive(|room| attempt(room, candidate));
-    }
+    purse.store(0, Relaxed);
+    exclusive(|room| {
+        let candidate = match path {
+            [b'/', ..] => candidate_of(path),
+            _ => cwd::path(room).and_then(candidate_of),
+        };
+        if let Some(candidate) = candidate {
+            attempt(room, candidate);
+        }
+    });
 }
 
 fn candidate_of(path: &[u8]) -> Option<&'static Candidate> {
@@ -164,7 +176,7 @@ fn survey(room: &mut Room) {
         if let Some(candidate) = FOUND.get(count)
             && candidate.prefix.set(super::mountinfo::unescaped(mount.at))
         {
-            candidate.calls.store(0, Relaxed);
+            candidate.cycles.store(0, Relaxed);
             count += 1;
         }
     });
@@ -253,7 +265,7 @@ fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<Mo
         if mount.agrees(&root, &attr) {
             return Ok(MountFacts { root: admitted.root, ..mount });
         }
-        match fleet::stat(b".", admitted.root, true) {
+        match fleet::stat(b".", admitted.root, true).0 {
             Found::Is(now) => attr = now,
             Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
         }
@@ -362,7 +374,7 @@ pub(crate) fn after_fork() {
     descriptors::forget();
     END_WANTED.store(false, Relaxed);
     FAILURES.store(0, Relaxed);
-    RELATIVE_CALLS.store(0, Relaxed);
+    RELATIVE_CYCLES.store(0, Relaxed);
     if !FOREVER.load(Acquire) {
         begin_again();
     }

@@ -20,7 +20,7 @@ use super::lock::Room;
 use super::name::Name;
 use super::request::{Request, Want};
 use super::why::{self, Why};
-use super::{answer, clock, memory};
+use super::{answer, clock, doors, memory};
 
 /// Errors that paths have. For others the kernel is asked.
 const OF_PATHS: [Errno; 5] =
@@ -31,10 +31,14 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let served = match facts::current() {
         _ if is_child() => Err(Why::Child),
         Some(admission) => serve(call, &admission),
-        None => Err(not_admitted(call)),
+        None => return not_admitted(call),
     };
     match served {
         Ok(result) => Verdict::Served(result),
+        Err(why @ Why::FirstUse) => {
+            why::count(why);
+            Verdict::Made(doors::through_kernel(|| make(call)))
+        }
         Err(why) => {
             why::count(why);
             Verdict::Pass
@@ -61,11 +65,12 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     if let Want::ReadLink { size } = request.want {
         return read_link(path, start, request.buffer, size, admission);
     }
-    let known =
-        if clock::is_fresh() { fleet::known(path, start, request.follow_last) } else { None };
+    let is_fresh = clock::is_fresh();
+    let known = if is_fresh { fleet::known(path, start, request.follow_last) } else { None };
     let found = match known {
         Some(found) => found,
-        None => walk(path, start, request.follow_last, admission)?,
+        None if is_fresh && doors::is_kernels(path) => return Err(Why::FirstUse),
+        None => walk(path, start, request.follow_last, admission, is_fresh)?,
     };
     if !admission.is_current() {
         return Err(Why::Lost);
@@ -76,26 +81,40 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     }
 }
 
+fn make(call: &SystemCall) -> isize {
+    // SAFETY: the program makes this call.
+    unsafe { stub::call(call.number, call.args) }
+}
+
 #[cold]
 #[inline(never)]
-fn not_admitted(call: &SystemCall) -> Why {
-    match admission::phase() {
-        Phase::Never => return Why::Never,
-        Phase::Young if admission::count_young() => {
-            if let Ok(Request { path, from_cwd: true, .. }) = Request::decode(call) {
+fn not_admitted(call: &SystemCall) -> Verdict {
+    let phase = admission::phase();
+    why::count(if phase == Phase::Never { Why::Never } else { Why::NotAdmitted });
+    match phase {
+        Phase::Never => {}
+        Phase::Young => {
+            if admission::count_young()
+                && let Ok(Request { path, from_cwd: true, .. }) = Request::decode(call)
+            {
                 admission::examine(path);
             }
         }
-        Phase::Young => {}
         Phase::Looking => {
             let mut name = Name::new();
-            let request = Request::decode(call);
-            if request.and_then(|request| name.copy(request.path)).is_ok() {
-                admission::count(name.bytes());
+            if let Ok(request) = Request::decode(call)
+                && name.copy(request.path).is_ok()
+                && (request.from_cwd || name.bytes().starts_with(b"/"))
+                && let Some(purse) = admission::purse_of(name.bytes())
+            {
+                let begun = clock::cycles();
+                let result = doors::through_kernel(|| make(call));
+                admission::pay(name.bytes(), purse, clock::cycles().wrapping_sub(begun));
+                return Verdict::Made(result);
             }
         }
     }
-    Why::NotAdmitted
+    Verdict::Pass
 }
 
 /// The part of the path that the client walks, and where it begins.
@@ -135,19 +154,24 @@ fn under_lock<R>(
     done.unwrap_or(Err(Why::Busy))
 }
 
-/// What the client finds out, if it does not know it yet.
+/// What the client finds out, if it does not know it yet. `is_fleets`: the door is chosen.
 #[cold]
 fn walk(
     path: &[u8],
     start: InodeRef,
     follow_last: bool,
     admission: &Admission,
+    is_fleets: bool,
 ) -> Result<Result<Attr, Errno>, Why> {
     under_lock(admission, |_| {
         if let Some(known) = fleet::known(path, start, follow_last) {
             return Ok(known);
         }
-        match fleet::stat(path, start, follow_last) {
+        if !is_fleets && doors::is_kernels(path) {
+            return Err(Why::FirstUse);
+        }
+        let stat = || fleet::stat(path, start, follow_last);
+        match doors::through_fleet(stat, |(_, asked)| *asked).0 {
             Found::Is(attr) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
             Found::Kernel => Err(Why::Kernel),

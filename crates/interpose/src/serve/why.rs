@@ -37,6 +37,7 @@ reasons! {
         Pointer: "bad-pointer",
         Busy: "lock-taken",
         Lost: "mount-changed",
+        FirstUse: "first-use",
         Kernel: "left-to-the-kernel",
         Device: "block-device",
     }
