@@ -23,6 +23,7 @@
 //! lies in the stub page; no `syscall` instruction of a program is ever overwritten.
 
 #![cfg_attr(not(test), no_std)]
+#![cfg_attr(feature = "mirror", allow(dead_code, reason = "the mirror needs less"))]
 
 extern crate alloc;
 #[cfg(all(panic = "unwind", not(test)))]
