@@ -8,10 +8,10 @@
 //!    └───────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Most processes are short or use no mount of ours, and pay for counting only. Of the others, every
-//! sixteenth path is examined, by a call that takes a microsecond. Mountinfo takes a hundred, and is
-//! read if such a path lies on a file system without a disk, as ours does. A failed admission is
-//! tried again a few times, after many more calls.
+//! Most processes are short or use no mount of ours, and pay for counting only. Of the others,
+//! every sixteenth path is examined, by a call that takes a microsecond. Mountinfo takes a hundred,
+//! and is read if such a path lies on a file system without a disk, as ours does. A failed
+//! admission is tried again a few times, after many more calls.
 //!
 //! An admission ends in two steps. Its facts are withdrawn at once, by any thread, so that no call
 //! is answered any more. The client ends under the lock: at once, or when the thread that has the
