@@ -22,7 +22,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use warren_base::{CellId, Errno};
 use warren_client::{Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathOp};
 use warren_proto::slot::LaneSize;
-use warren_proto::{Attr, Capabilities, Credentials, FileKind, InodeRef, Reply, Request};
+use warren_proto::{Attr, Credentials, FileKind, InodeRef, Reply};
 use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions, Connection, Slot};
@@ -56,8 +56,9 @@ pub(crate) enum Found<T> {
 pub(crate) struct Admitted {
     /// The descriptors that stay open.
     pub descriptors: Range<usize>,
-    /// The attributes of the root directory.
-    pub root: Attr,
+    /// The directory that is mounted, and its attributes.
+    pub root: InodeRef,
+    pub attr: Attr,
 }
 
 /// The target of a symbolic link.
@@ -75,6 +76,8 @@ impl Deref for Target {
 struct Hot {
     connection: Connection,
     answers: PathCache<&'static [AtomicU64]>,
+    /// The directory that is mounted.
+    root: InodeRef,
 }
 
 /// What belongs to the slow path.
@@ -105,10 +108,11 @@ fn slow() -> Option<&'static mut Slow> {
     unsafe { (*SLOW.0.get()).as_mut() }
 }
 
-/// Becomes a client of the fleet that serves `pool`. Slow, under the lock. Descriptors that stay
-/// open are moved to numbers from `first_descriptor` on.
+/// Becomes a client of the fleet that serves `pool`, for paths from its directory `root` on. Slow,
+/// under the lock. Descriptors that stay open are moved to numbers from `first_descriptor` on.
 pub(crate) fn admit(
     pool: &[u8],
+    root: &[u8],
     runtime_dir: Option<&[u8]>,
     first_descriptor: usize,
 ) -> Result<Admitted, &'static str> {
@@ -123,26 +127,16 @@ pub(crate) fn admit(
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
     };
-    let mut call = Call::new(
-        Op::Ino(Request::GetAttr { ino: InodeRef::ROOT.ino }, NOTHING),
-        slow.caller.clone(),
-    );
-    let Ok(Reply::Attr { attr: root, .. }) = slow.slot.perform(&mut call, &mut slow.cache).answer
-    else {
-        return Err("the root cannot be read");
-    };
-    let hot = Hot { connection, answers: answers().ok_or("no memory")? };
+    let (root, attr) =
+        slow.directory(root).ok_or("the directory that is mounted is out of sight")?;
+    let hot = Hot { connection, answers: answers().ok_or("no memory")?, root };
     DESCRIPTORS[0].store(descriptors.start, Relaxed);
     DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
     // SAFETY: the caller holds the lock.
     unsafe { *SLOW.0.get() = Some(slow) };
     HOT.store(Box::into_raw(Box::new(hot)), Release);
-    Ok(Admitted { descriptors, root })
+    Ok(Admitted { descriptors, root, attr })
 }
-
-/// For the root, where every walk starts.
-const NOTHING: Capabilities =
-    Capabilities { inode: InodeRef::ROOT.capability, other: InodeRef::ROOT.capability };
 
 fn ask(pool: &[u8], runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
     let id = PoolId::of(pool).map_err(|_| "the pool is out of sight")?;
@@ -241,22 +235,22 @@ pub(crate) fn known(
     start: InodeRef,
     follow_last: bool,
 ) -> Option<Result<Attr, Errno>> {
-    let Hot { connection, answers } = hot()?;
-    let key = answers.key(path, InodeRef::ROOT.ino, start.ino, follow_last);
+    let Hot { connection, answers, root } = hot()?;
+    let key = answers.key(path, root.ino, start.ino, follow_last);
     answers.answer(key, connection)
 }
 
 /// The same by a walk. Slow, under the lock.
 pub(crate) fn stat(path: &[u8], start: InodeRef, follow_last: bool) -> Found<Attr> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
-    let mut call = slow.call(path, start, follow_last, PathOp::Stat);
+    let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
     let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(Reply::Attr { attr, .. }) => Ok(attr),
         Ok(_) => return Found::Kernel,
         Err(errno) => Err(errno),
     };
     if let Some(proof) = call.proof() {
-        let key = hot.answers.key(path, InodeRef::ROOT.ino, start.ino, follow_last);
+        let key = hot.answers.key(path, hot.root.ino, start.ino, follow_last);
         hot.answers.put(key, proof, found.as_ref().map_err(|errno| *errno));
     }
     settled(found)
@@ -264,8 +258,8 @@ pub(crate) fn stat(path: &[u8], start: InodeRef, follow_last: bool) -> Found<Att
 
 /// Slow, under the lock.
 pub(crate) fn read_link(path: &[u8], start: InodeRef) -> Found<Target> {
-    let Some(slow) = slow() else { return Found::Kernel };
-    let mut call = slow.call(path, start, false, PathOp::ReadLink);
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+    let mut call = slow.call(path, (hot.root, start), false, PathOp::ReadLink);
     match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(Reply::Target(target)) => Found::Is(Target(target)),
         Ok(_) => Found::Kernel,
@@ -273,10 +267,10 @@ pub(crate) fn read_link(path: &[u8], start: InodeRef) -> Found<Target> {
     }
 }
 
-/// A directory by its path from the root. Slow, under the lock.
+/// A directory by its path from the one that is mounted. Slow, under the lock.
 pub(crate) fn directory(path: &[u8]) -> Found<(InodeRef, Attr)> {
-    let Some(slow) = slow() else { return Found::Kernel };
-    let mut call = slow.call(path, InodeRef::ROOT, true, PathOp::Stat);
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+    let mut call = slow.call(path, (hot.root, hot.root), true, PathOp::Stat);
     let answered = slow.slot.perform(&mut call, &mut slow.cache);
     match answered.answer {
         Ok(Reply::Attr { attr, .. }) if attr.kind == FileKind::Directory => {
@@ -305,8 +299,23 @@ fn settled<T>(found: Result<T, Errno>) -> Found<T> {
 }
 
 impl Slow {
-    fn call(&self, path: &[u8], start: InodeRef, follow_last: bool, op: PathOp) -> Call {
-        let path = Path { start, follow_last, confined: true, ..Path::new(path) };
+    fn call(
+        &self,
+        path: &[u8],
+        (root, start): (InodeRef, InodeRef),
+        follow_last: bool,
+        op: PathOp,
+    ) -> Call {
+        let path = Path { root, start, follow_last, confined: true, ..Path::new(path) };
         Call::new(Op::At(path, op), self.caller.clone())
+    }
+
+    /// A directory by its path from the root of the file system.
+    fn directory(&mut self, path: &[u8]) -> Option<(InodeRef, Attr)> {
+        let mut call = Call::new(Op::At(Path::new(path), PathOp::Stat), self.caller.clone());
+        let answered = self.slot.perform(&mut call, &mut self.cache);
+        let Ok(Reply::Attr { attr, .. }) = answered.answer else { return None };
+        let inode = InodeRef { ino: attr.ino, capability: answered.granted };
+        (attr.kind == FileKind::Directory).then_some((inode, attr))
     }
 }

@@ -23,7 +23,6 @@
 //! lies in the stub page; no `syscall` instruction of a program is ever overwritten.
 
 #![cfg_attr(not(test), no_std)]
-#![cfg_attr(feature = "mirror", allow(dead_code, reason = "the mirror needs less"))]
 
 extern crate alloc;
 #[cfg(all(panic = "unwind", not(test)))]
@@ -37,7 +36,6 @@ mod decode;
 mod dispatch;
 mod entry;
 mod exec;
-#[cfg_attr(feature = "mirror", path = "mirror.rs")]
 mod fleet;
 mod frame;
 mod hook;

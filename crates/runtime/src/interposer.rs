@@ -9,7 +9,8 @@ use std::process::Command;
 pub const NAME: &str = "libwarren_interpose.so";
 
 /// Where it may be, from the directory of this program: where Cargo's profile `interposer` leaves
-/// it (one that lies beside a program of another profile is for checks only), and as it is installed.
+/// it, and as it is installed. One of another profile, which Cargo leaves beside the program, is
+/// for checks only.
 const PLACES: [&str; 3] = ["../interposer", "../lib/warren", ""];
 
 const PRELOAD: &str = "LD_PRELOAD";

@@ -15,37 +15,13 @@ pub(crate) fn release_binary(root: &Path) -> PathBuf {
     target_directory(root).join("release/warren")
 }
 
-/// Two forms of the library that is loaded into programs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interposer {
-    Shipped,
-    /// The kernel stands in for the client of the fleet.
-    Mirrored,
+/// The library that is loaded into programs.
+pub(crate) fn build_interposer(root: &Path) -> Result<bool> {
+    cargo(root, ["build", "--package", "warren-interpose", "--profile", "interposer"])
 }
 
-fn interposer_target(root: &Path, which: Interposer) -> PathBuf {
-    match which {
-        Interposer::Shipped => target_directory(root),
-        // Beside the other, which is not to be replaced.
-        Interposer::Mirrored => target_directory(root).join("mirrored"),
-    }
-}
-
-pub(crate) fn build_interposer(root: &Path, which: Interposer) -> Result<bool> {
-    let target = interposer_target(root, which);
-    let mut arguments: Vec<&OsStr> =
-        ["build", "--package", "warren-interpose", "--profile", "interposer", "--target-dir"]
-            .map(OsStr::new)
-            .to_vec();
-    arguments.push(target.as_os_str());
-    if which == Interposer::Mirrored {
-        arguments.extend(["--features", "mirror"].map(OsStr::new));
-    }
-    cargo(root, arguments)
-}
-
-pub(crate) fn interposer(root: &Path, which: Interposer) -> PathBuf {
-    interposer_target(root, which).join("interposer/libwarren_interpose.so")
+pub(crate) fn interposer(root: &Path) -> PathBuf {
+    target_directory(root).join("interposer/libwarren_interpose.so")
 }
 
 pub(crate) fn target_directory(root: &Path) -> PathBuf {

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{Interposer, build_interposer, build_release, release_binary};
+use crate::cargo::{build_interposer, build_release, release_binary};
 use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
@@ -64,10 +64,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     if !release_binary(root).is_file() && !options.rehearse && !build_release(root)? {
         bail!("the release build failed");
     }
-    for which in [Interposer::Shipped, Interposer::Mirrored] {
-        if !options.rehearse && !build_interposer(root, which)? {
-            bail!("the build of the interposer failed");
-        }
+    if !options.rehearse && !build_interposer(root)? {
+        bail!("the build of the interposer failed");
     }
     packages::install_missing(options.full);
     if options.full {
@@ -113,6 +111,7 @@ fn end_with_parent() {
 pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
     end_with_parent();
     let ground = Ground::prepare(root, options)?;
+    preloaded::prepare(&ground)?;
     let scripts = script::load(&root.join("crates/xtask/cases"))?;
     let mut tally = Tally::default();
     if options.rehearse {

@@ -22,9 +22,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
-use warren_proto::{Attr, InodeRef};
-
-use crate::fleet::{self, Found};
+use crate::fleet::{self, Admitted, Found};
 use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
@@ -151,12 +149,10 @@ pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
         end_if_wanted();
         result
     });
-    // Another thread may have wanted it, and found the lock taken.
-    loop {
-        if !END_WANTED.load(SeqCst) || lock::with(|_| end_if_wanted()).is_none() {
-            return result;
-        }
+    while END_WANTED.load(SeqCst) && lock::with(|_| end_if_wanted()).is_some() {
+        core::hint::spin_loop();
     }
+    result
 }
 
 fn survey(room: &mut Room) {
@@ -225,8 +221,9 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     let mut directory = [0; PREFIX];
     let directory = RUNTIME_DIR.read(&mut directory);
     let directory = (!directory.is_empty()).then_some(directory);
-    let source = &room.path[..looked.source_length];
-    let admitted = fleet::admit(source, directory, mounts + 1).map_err(|text| {
+    let (source, rest) = room.path.split_at(looked.source_length);
+    let root = &rest[..looked.root_length];
+    let admitted = fleet::admit(source, root, directory, mounts + 1).map_err(|text| {
         why::set_fleet_text(text);
         Refusal::Fleet
     })?;
@@ -234,7 +231,7 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     clock::forget_fleet();
     descriptors::hide(mounts, &admitted.descriptors);
     cwd::forget();
-    let mount = same_root(prefix, &looked, admitted.root)?;
+    let mount = same_root(prefix, &looked, &admitted)?;
     clock::renew(moment);
     why::set_refusal(Refusal::None);
     facts::publish(prefix, identity, mount);
@@ -243,7 +240,8 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
 
 /// Whether the fleet serves what is mounted: the kernel and the fleet have the same root. Another
 /// process may be changing it, so it is compared again.
-fn same_root(prefix: &Prefix, looked: &Looked, mut attr: Attr) -> Result<MountFacts, Refusal> {
+fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<MountFacts, Refusal> {
+    let mut attr = admitted.attr;
     for _ in 0..COMPARISONS {
         let mask = BASIC_STATS | BTIME | MNT_ID;
         let root = Statx::of(prefix.address(), mask).ok_or(Refusal::Mount)?;
@@ -253,9 +251,9 @@ fn same_root(prefix: &Prefix, looked: &Looked, mut attr: Attr) -> Result<MountFa
         let mount = MountFacts::learn(prefix.address(), &root, looked.read_only, looked.no_exec);
         let mount = mount.ok_or(Refusal::Mount)?;
         if mount.agrees(&root, &attr) {
-            return Ok(mount);
+            return Ok(MountFacts { root: admitted.root, ..mount });
         }
-        match fleet::stat(b".", InodeRef::ROOT, true) {
+        match fleet::stat(b".", admitted.root, true) {
             Found::Is(now) => attr = now,
             Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
         }
@@ -300,7 +298,7 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
     Statx::of(facts.prefix.address(), MNT_ID).is_some_and(|root| {
         root.mount_id() == facts.mount.id
             && root.device() == facts.mount.device
-            && root.ino() == warren_base::Ino::ROOT.0
+            && root.ino() == facts.mount.root.ino.0
     })
 }
 

@@ -3,7 +3,7 @@
 //! The kernel's FUSE shows `rdev` for device nodes only. The attributes of the mount's root have
 //! one bit more. A file's times before 1970 are negative, as in the kernel.
 
-use warren_base::{Errno, FileKind, Ino, Timestamp};
+use warren_base::{Errno, FileKind, Timestamp};
 use warren_proto::Attr;
 
 use super::facts::{Facts, MountFacts};
@@ -46,7 +46,7 @@ pub(crate) fn statx(attr: &Attr, mount: &MountFacts, asked: u32) -> Result<Statx
     let btime = if mount.has_btime { asked & BTIME } else { 0 };
     let (major, minor) = mount.device;
     words[word::MASK_BLKSIZE] = pair(BASIC_STATS | id_bit | btime, mount.block_size);
-    words[word::ATTRIBUTES] = if attr.ino == Ino::ROOT { MOUNT_ROOT } else { 0 };
+    words[word::ATTRIBUTES] = if attr.ino == mount.root.ino { MOUNT_ROOT } else { 0 };
     words[word::NLINK_UID] = pair(attr.nlink, attr.uid);
     words[word::GID_MODE] = pair(attr.gid, mode(attr));
     words[word::INO] = attr.ino.0;
@@ -108,6 +108,9 @@ pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errn
 
 #[cfg(test)]
 mod tests {
+    use warren_base::Ino;
+    use warren_proto::InodeRef;
+
     use super::*;
     use crate::serve::identity::Identity;
     use crate::serve::name::Prefix;
@@ -141,6 +144,7 @@ mod tests {
             block_size: 4096,
             read_only,
             no_exec,
+            root: InodeRef::ROOT,
         };
         Facts { prefix: Prefix::new(), identity: Identity::NONE, mount }
     }

@@ -11,7 +11,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
 };
 
-use warren_proto::Attr;
+use warren_proto::{Attr, InodeRef};
 
 use super::identity::Identity;
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, word};
@@ -40,6 +40,8 @@ pub(crate) struct MountFacts {
     pub block_size: u32,
     pub read_only: bool,
     pub no_exec: bool,
+    /// The directory that is mounted.
+    pub root: InodeRef,
 }
 
 impl MountFacts {
@@ -60,6 +62,7 @@ impl MountFacts {
             block_size: root.block_size(),
             read_only,
             no_exec,
+            root: InodeRef::ROOT,
         })
     }
 
@@ -102,6 +105,7 @@ static PLACES: Slots = Slots(
                 block_size: 0,
                 read_only: false,
                 no_exec: false,
+                root: InodeRef::ROOT,
             },
         })
     }; SLOTS],

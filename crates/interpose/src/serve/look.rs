@@ -24,7 +24,9 @@ pub(crate) struct Looked {
     pub device: (u32, u32),
     pub read_only: bool,
     pub no_exec: bool,
+    /// In `room.path`: the source, and behind it the directory that is mounted.
     pub source_length: usize,
+    pub root_length: usize,
 }
 
 /// Who the process is, if it has plain rights and is confined by nothing.
@@ -63,7 +65,7 @@ pub(crate) fn at_mounts(room: &mut Room, mut visit: impl FnMut(&Mount<'_>)) -> O
     read
 }
 
-/// The mount on the prefix, as an open mountinfo has it. Its source goes to `room.path`.
+/// The mount on the prefix, as an open mountinfo has it. Its paths go to `room.path`.
 pub(crate) fn at_mount(
     descriptor: usize,
     room: &mut Room,
@@ -101,14 +103,23 @@ fn once(
     if has_inside { Err(Refusal::MountInside) } else { found }
 }
 
-fn looked(mount: &Mount<'_>, identity: &Identity, source: &mut [u8]) -> Result<Looked, Refusal> {
+fn looked(mount: &Mount<'_>, identity: &Identity, paths: &mut [u8]) -> Result<Looked, Refusal> {
     if !mount.allows(identity.uid, identity.gid) {
         return Err(Refusal::NotAllowed);
     }
-    let mut source_length = 0;
-    for byte in unescaped(mount.source) {
-        *source.get_mut(source_length).ok_or(Refusal::Mount)? = byte;
-        source_length += 1;
+    let mut end = 0;
+    let [source_length, root_length] = [mount.source, mount.root].map(|field| {
+        let start = end;
+        for byte in unescaped(field) {
+            if let Some(to) = paths.get_mut(end) {
+                *to = byte;
+            }
+            end += 1;
+        }
+        end - start
+    });
+    if end > paths.len() {
+        return Err(Refusal::Mount);
     }
     Ok(Looked {
         id: mount.id,
@@ -116,6 +127,7 @@ fn looked(mount: &Mount<'_>, identity: &Identity, source: &mut [u8]) -> Result<L
         read_only: mount.is_read_only(),
         no_exec: mount.is_no_exec(),
         source_length,
+        root_length,
     })
 }
 

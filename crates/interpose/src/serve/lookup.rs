@@ -108,7 +108,7 @@ fn place<'a>(
         [] => Err(Why::Empty),
         [b'/', ..] => {
             let rest = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-            Ok((rest, Directory::Inside(InodeRef::ROOT)))
+            Ok((rest, Directory::Inside(admission.facts.mount.root)))
         }
         _ if !request.from_cwd => Err(Why::Descriptor),
         _ => Ok((path, cwd::known())),

@@ -15,7 +15,8 @@ pub(crate) struct Mount<'a> {
     pub id: u64,
     /// Major and minor number.
     pub device: (u32, u32),
-    root: &'a [u8],
+    /// The directory of the file system that is mounted.
+    pub root: &'a [u8],
     pub at: &'a [u8],
     options: &'a [u8],
     kind: &'a [u8],
@@ -38,9 +39,9 @@ impl<'a> Mount<'a> {
         Some(Self { id, device, root, at, options, kind, source, super_options })
     }
 
-    /// A mount of a whole file system of ours.
+    /// A mount of a file system of ours, or of a directory of it that has a name.
     pub(crate) fn is_ours(&self) -> bool {
-        self.kind == KIND && self.root == b"/"
+        self.kind == KIND && !self.root.ends_with(b"//deleted")
     }
 
     /// Whether it lies on a directory below `directory`.
@@ -126,7 +127,9 @@ mod tests {
         let short = Mount::parse(b"1 0 8:1 / / ro,noexec - ext4 /dev/sda").expect("a mount");
         assert!(!short.is_ours() && short.is_read_only() && short.is_no_exec());
         let part = Mount::parse(b"1 0 0:1 /a / rw - fuse.warren /pool rw").expect("a mount");
-        assert!(!part.is_ours());
+        assert!(part.is_ours() && part.root == b"/a");
+        let line = b"1 0 0:1 /a//deleted / rw - fuse.warren /pool rw";
+        assert!(!Mount::parse(line).expect("a mount").is_ours(), "its directory has no name");
     }
 
     #[test]

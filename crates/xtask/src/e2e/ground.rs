@@ -6,7 +6,6 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::options::{Options, fresh_seed};
-use super::preloaded;
 use super::process;
 use crate::cargo::release_binary;
 
@@ -40,15 +39,13 @@ impl Ground {
                 &["-t", "fusectl", "fusectl", "/sys/fs/fuse/connections"],
             );
         }
-        let ground = Self {
+        Ok(Self {
             root: root.to_path_buf(),
             warren: release_binary(root),
             place,
             options: options.clone(),
             seed,
-        };
-        preloaded::prepare(&ground)?;
-        Ok(ground)
+        })
     }
 
     /// A new path in the working directory. Nothing is created there.

@@ -2,9 +2,7 @@
 //! changes of mounts by other processes are seen.
 //!
 //! `paths.c` makes each call twice, by a path and from a descriptor, which only the kernel answers.
-//! It runs without the library, with the library as shipped, and with one in which the kernel
-//! stands in for the fleet's client (feature `mirror`), so that a failure shows in which half the
-//! fault is.
+//! It runs with the library and without.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +15,9 @@ use super::access::{ANN, Case, run_cases};
 use super::fleet::{Fleet, warren};
 use super::ground::{Ground, Tally};
 use super::process::{self, tail};
-use crate::cargo::{Interposer, interposer};
+use crate::cargo::interposer;
 
-const CASES: &[(&str, Case)] = &[
-    ("paths_without_interposer", without),
-    ("paths_served", served),
-    ("paths_mirrored", mirrored),
-    ("mounts_changed", mounts_changed),
-];
+const CASES: &[(&str, Case)] = &[("paths_served", served), ("mounts_changed", mounts_changed)];
 
 const PROBE_LIMIT: Duration = Duration::from_secs(120);
 /// A group of which one of the users is a member. The tree has files of this group.
@@ -61,36 +54,18 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Runs the probe as root and, if answers are compared, as the others.
-fn compare(ground: &Ground, tree: &Path, mode: &str, with: Option<Interposer>) -> Result<()> {
-    let program = probe(ground)?;
+/// The probe sees what others do to the mount.
+fn observe_changes(ground: &Ground, tree: &Path, is_loaded: bool) -> Result<()> {
     let report = ground.path("interposed.report");
-    let every = mode == "compare" && with.is_some();
-    let users = if every { &USERS[..] } else { &USERS[..1] };
-    for user in users {
-        let _absent = fs::remove_file(&report);
-        let mut words: Vec<String> = user.iter().map(ToString::to_string).collect();
-        // The library is loaded into the probe alone.
-        words.push("env".to_owned());
-        if let Some(which) = with {
-            words.push(format!("LD_PRELOAD={}", text(&copy_of_library(ground, which)?)));
-            words.push(format!("WARREN_REPORT={}", text(&report)));
-            if which == Interposer::Mirrored {
-                words.push(format!("XDG_RUNTIME_DIR={}", text(tree)));
-            }
-            fs::write(&report, "").context("cannot make a report")?;
-            process::quietly("chmod", &["666", &text(&report)])?;
-        }
-        words.extend([text(&program), mode.to_owned(), text(tree)]);
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
-        let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
-        ensure!(outcome.code() == 0, "{user:?}, {mode}: {}", tail(&outcome.stdout));
-        if with.is_some() {
-            ensure_served(&report, SERVED_MIN).with_context(|| format!("{user:?}, {mode}"))?;
-        }
+    let mut command = Command::new(probe(ground)?);
+    command.arg("changes").arg(tree);
+    if is_loaded {
+        fs::write(&report, "").context("cannot make a report")?;
+        command.env("LD_PRELOAD", interposer(&ground.root)).env("WARREN_REPORT", &report);
     }
-    Ok(())
+    let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
+    ensure!(outcome.code() == 0, "{}", tail(&outcome.stdout));
+    if is_loaded { ensure_served(&report, SERVED_MIN) } else { Ok(()) }
 }
 
 fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
@@ -107,15 +82,6 @@ fn ensure_served(report: &Path, least: u64) -> Result<()> {
     Ok(())
 }
 
-/// The probe itself is right.
-fn without(ground: &Ground, cells: u16) -> Result<()> {
-    let fleet = Fleet::start(ground, &format!("paths-{cells}"), "512M", cells)?;
-    prepare(ground, &fleet.mounted)?;
-    let compared = compare(ground, &fleet.mounted, "compare", None);
-    let stopped = fleet.stop_and_check();
-    compared.and(stopped)
-}
-
 /// By `warren run`, with the fleet's client and without the library.
 fn served(ground: &Ground, cells: u16) -> Result<()> {
     let program = text(&probe(ground)?);
@@ -126,7 +92,8 @@ fn served(ground: &Ground, cells: u16) -> Result<()> {
     fs::create_dir_all(&mounted).context("cannot make a mount point")?;
     let mounted = text(&mounted);
     for (option, is_loaded) in [("", true), ("--no-interpose", false)] {
-        for user in USERS {
+        let users = if is_loaded { &USERS[..] } else { &USERS[..1] };
+        for user in users {
             let pool = text(&ground.path(&format!("served-{cells}")));
             warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?
                 .expect_success("mkfs")?;
@@ -155,33 +122,15 @@ fn served(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
-/// With the kernel in place of the client.
-fn mirrored(ground: &Ground, cells: u16) -> Result<()> {
-    let fleet = Fleet::start(ground, &format!("mirrored-{cells}"), "512M", cells)?;
-    let mirrored = Some(Interposer::Mirrored);
-    let compared = prepare(ground, &fleet.mounted)
-        .and_then(|()| compare(ground, &fleet.mounted, "compare", mirrored));
-    let stopped = fleet.stop_and_check();
-    compared.and(stopped)
-}
-
-/// Where every user can read it.
-fn copy_of_library(ground: &Ground, which: Interposer) -> Result<PathBuf> {
-    let name = if which == Interposer::Shipped { "shipped" } else { "mirrored" };
-    let copy = ground.path(&format!("libwarren_interpose.{name}.so"));
-    fs::copy(interposer(&ground.root, which), &copy).context("no interposer")?;
-    Ok(copy)
-}
-
 /// Other processes mount inside the mount, rename a directory above it, and unmount it.
 fn mounts_changed(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("changed-{cells}"), "512M", cells)?;
     let below = ground.path(&format!("above-{cells}/below"));
     let changed = prepare(ground, &fleet.mounted).and_then(|()| {
         fs::create_dir_all(&below).context("cannot make a mount point")?;
-        for which in [None, Some(Interposer::Mirrored), Some(Interposer::Shipped)] {
+        for is_loaded in [false, true] {
             fleet.warren(&["mount"], &[&fleet.pool, &below])?.expect_success("mount")?;
-            compare(ground, &below, "changes", which)?;
+            observe_changes(ground, &below, is_loaded)?;
         }
         Ok(())
     });

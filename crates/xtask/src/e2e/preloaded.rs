@@ -12,15 +12,13 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::ground::{Ground, Tally, Verdict};
-use crate::cargo::{Interposer, interposer};
+use crate::cargo::interposer;
 
 /// The command of a program of a case.
 pub(super) fn program(ground: &Ground, name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     if ground.options.interposed {
-        command
-            .env("LD_PRELOAD", interposer(&ground.root, Interposer::Shipped))
-            .env("WARREN_REPORT", reports(ground));
+        command.env("LD_PRELOAD", interposer(&ground.root)).env("WARREN_REPORT", reports(ground));
     }
     command
 }
