@@ -45,7 +45,6 @@ const SOL_SOCKET: usize = 1;
 const SO_PEERCRED: usize = 17;
 
 /// What the fleet answers.
-#[allow(dead_code, reason = "this one knows no fleet")]
 pub(crate) enum Found<T> {
     Is(T),
     Fails(Errno),

@@ -9,6 +9,9 @@ pub(crate) const BTIME: u32 = 0x800;
 pub(crate) const MNT_ID: u32 = 0x1000;
 pub(crate) const MNT_ID_UNIQUE: u32 = 0x4000;
 
+/// `AT_SYMLINK_NOFOLLOW`, and `AT_NO_AUTOMOUNT`, so that a look mounts nothing.
+const FLAGS: usize = 0x100 | 0x800;
+
 /// `STATX_ATTR_MOUNT_ROOT`.
 pub(crate) const MOUNT_ROOT: u64 = 0x2000;
 
@@ -45,10 +48,11 @@ pub(crate) mod word {
 const _: () = assert!(size_of::<Statx>() == 256);
 
 impl Statx {
-    /// Of a path from the working directory. `path` is the address of a string.
+    /// Of a path from the working directory. `path` is the address of a string. A link is not
+    /// followed.
     pub(crate) fn of(path: usize, mask: u32) -> Option<Self> {
         let mut found = Self([0; 32]);
-        let args = [AT_FDCWD, path, 0, mask as usize, found.0.as_mut_ptr() as usize];
+        let args = [AT_FDCWD, path, FLAGS, mask as usize, found.0.as_mut_ptr() as usize];
         // SAFETY: the kernel reads a string of ours and writes into `found`.
         let result = unsafe { stub::call(nr::STATX, args) };
         (result == 0).then_some(found)
