@@ -72,7 +72,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
             let cells = CELLS_IN_TURN[(turn % CELLS_IN_TURN.len() as u64) as usize];
             let cells = (!options.full).then_some(cells);
             let options = e2e::Options { full: options.full, cells, ..e2e::Options::default() };
-            steps.run("end to end", || e2e::run(root, &options));
+            // A short run does it in one way, in turn.
+            let is_plain = (turn / CELLS_IN_TURN.len() as u64).is_multiple_of(2);
+            if options.full || is_plain {
+                steps.run("end to end", || e2e::run(root, &options));
+            }
+            if options.full || !is_plain {
+                let interposed = e2e::Options { interposed: true, ..options.clone() };
+                steps.run("end to end, interposed", || e2e::run(root, &interposed));
+            }
         }
         let target = (!options.full).then(|| fuzz::turn(turn));
         steps.run("fuzzing", || fuzz::run(root, &fuzz::Options::new(target, turn)));

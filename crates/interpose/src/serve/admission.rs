@@ -1,11 +1,11 @@
 //! When a process becomes a client of the fleet, and when it stops being one.
 //!
 //! ```text
-//!        a path on no disk              a millisecond of calls in a mount
-//!  Young ────────────────────▶ Looking ─────────────────────▶ admitted (facts are current)
-//!    ▲ │ no mount of ours         │ no plain rights              │ mount changed, fleet gone,
-//!    │ └────────▶ Never ◀─────────┘                              │ credentials changed
-//!    └───────────────────────────────────────────────────────────┘
+//!        a path on no disk           calls in a mount have cost enough
+//!  Young ────────────────────▶ Looking ──────────────────────▶ admitted (facts are current)
+//!    ▲ │ no mount of ours         │ no plain rights               │ mount changed, fleet gone,
+//!    │ └────────▶ Never ◀─────────┘                               │ credentials changed
+//!    └────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Most processes are short or use no mount of ours, and pay for counting only. Of the others,
