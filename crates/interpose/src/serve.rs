@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock
-//!                                              ├─ doors ─▶ the kernel
+//!                                              ├─ choice ─▶ the kernel
 //!                                              └─ lock ─▶ admission::renew ─▶ fleet::stat
 //! ```
 //!
@@ -16,10 +16,10 @@
 
 pub(crate) mod admission;
 mod answer;
+mod choice;
 pub(crate) mod clock;
 mod cwd;
 mod descriptors;
-mod doors;
 mod facts;
 mod identity;
 mod kernel;
@@ -64,6 +64,6 @@ pub(crate) fn after_fork() {
     memory::after_fork();
     admission::after_fork();
     cwd::after_fork();
-    doors::after_fork();
+    choice::after_fork();
     why::reset();
 }

@@ -20,7 +20,7 @@ use super::lock::Room;
 use super::name::Name;
 use super::request::{Request, Want};
 use super::why::{self, Why};
-use super::{answer, clock, doors, memory};
+use super::{answer, choice, clock, memory};
 
 /// Errors that paths have. For others the kernel is asked.
 const OF_PATHS: [Errno; 5] =
@@ -37,7 +37,7 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
         Ok(result) => Verdict::Served(result),
         Err(why @ Why::FirstUse) => {
             why::count(why);
-            Verdict::Made(doors::through_kernel(|| make(call)))
+            Verdict::Made(choice::through_kernel(|| make(call)))
         }
         Err(why) => {
             why::count(why);
@@ -69,7 +69,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let known = if is_fresh { fleet::known(path, start, request.follow_last) } else { None };
     let found = match known {
         Some(found) => found,
-        None if is_fresh && doors::is_kernels(path) => return Err(Why::FirstUse),
+        None if is_fresh && choice::is_kernels(path) => return Err(Why::FirstUse),
         None => walk(path, start, request.follow_last, admission, is_fresh)?,
     };
     if !admission.is_current() {
@@ -108,7 +108,7 @@ fn not_admitted(call: &SystemCall) -> Verdict {
                 && let Some(purse) = admission::purse_of(name.bytes())
             {
                 let begun = clock::cycles();
-                let result = doors::through_kernel(|| make(call));
+                let result = choice::through_kernel(|| make(call));
                 admission::pay(name.bytes(), purse, clock::cycles().wrapping_sub(begun));
                 return Verdict::Made(result);
             }
@@ -154,7 +154,7 @@ fn under_lock<R>(
     done.unwrap_or(Err(Why::Busy))
 }
 
-/// What the client finds out, if it does not know it yet. `is_fleets`: the door is chosen.
+/// What the client finds out, if it does not know it yet. `is_fleets`: the choice is made.
 #[cold]
 fn walk(
     path: &[u8],
@@ -167,11 +167,11 @@ fn walk(
         if let Some(known) = fleet::known(path, start, follow_last) {
             return Ok(known);
         }
-        if !is_fleets && doors::is_kernels(path) {
+        if !is_fleets && choice::is_kernels(path) {
             return Err(Why::FirstUse);
         }
         let stat = || fleet::stat(path, start, follow_last);
-        match doors::through_fleet(stat, |(_, asked)| *asked).0 {
+        match choice::through_fleet(stat, |(_, asked)| *asked).0 {
             Found::Is(attr) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
             Found::Kernel => Err(Why::Kernel),

@@ -1,13 +1,13 @@
-//! Which door a path takes that is not known here.
+//! Whether the kernel or the fleet answers a path that is not known here.
 //!
 //! The kernel may have its names in a cache that all processes share, and then answers in a
 //! microsecond. If it has not, it asks the mount's front, and two processes are woken. A request to
 //! the fleet lies between the two, depending on whether the cell's processor is free. A program
-//! that looks at each of its files once, as many do, is served best by the cheaper door; one that
-//! comes back to a path by the fleet, because then the path is known.
+//! that looks at each of its files once, as many do, is served best by the cheaper of the two; one
+//! that comes back to a path by the fleet, because then the path is known.
 //!
-//! So the first call by a path takes the door that has been cheaper lately, and the second asks the
-//! fleet. Now and then the other door is tried.
+//! So the first call by a path takes the way that has been cheaper lately, and the second asks the
+//! fleet. Now and then the other one is tried.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -17,13 +17,13 @@ use super::clock;
 const COST_MAX: u64 = 1_000_000;
 /// A mean moves by this part of the difference.
 const PART: u64 = 8;
-/// Of so many paths one tries the dearer door.
+/// Of so many paths one takes the dearer way.
 const TRIED: usize = 32;
 /// Bits for the paths that have been used, and the paths after which all are forgotten.
 const BITS: usize = 1 << 16;
 const PATHS_MAX: usize = BITS / 8;
 
-/// The mean cost of recent calls through a door, in cycles. 0 if there was none.
+/// The mean cost of recent calls in this way, in cycles. 0 if there was none.
 struct Cost(AtomicU64);
 
 static KERNEL: Cost = Cost(AtomicU64::new(0));
@@ -74,7 +74,7 @@ pub(crate) fn is_kernels(path: &[u8]) -> bool {
     if paths.is_multiple_of(PATHS_MAX) {
         forget();
     }
-    match [&KERNEL, &FLEET].map(|door| door.0.load(Relaxed)) {
+    match [&KERNEL, &FLEET].map(|way| way.0.load(Relaxed)) {
         [0, _] => true,
         [_, 0] => false,
         [kernel, fleet] => (kernel < fleet) != paths.is_multiple_of(TRIED),
@@ -92,7 +92,7 @@ pub(crate) fn after_fork() {
     forget();
 }
 
-/// FNV-1a. Two paths that share a bit only take the other door.
+/// FNV-1a. Two paths that share a bit only take the other way.
 fn hash(path: &[u8]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325_u64;
     let mixed = path
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_call_takes_the_cheaper_door_and_the_second_asks_the_fleet() {
+    fn the_first_call_takes_the_cheaper_way_and_the_second_asks_the_fleet() {
         let path = |n: u32| n.to_le_bytes();
         let kernels = |from: u32| (from..from + 320).filter(|n| is_kernels(&path(*n))).count();
         assert!(is_kernels(&path(0)), "what it costs is not known");
