@@ -480,22 +480,26 @@ impl Core {
 
 /// Logs the steps that a task has just made as one record.
 fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
-    let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
     let cause = match (&task.work, answer) {
-        (Work::Request { from, header, .. }, Some(answer)) => {
-            let request = Executed {
-                client: from.client,
-                slot: from.slot,
-                seq: header.seq,
-                answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
-            };
-            match decided {
-                Some((txn, others)) => Cause::Decided { txn, request, others },
-                None => Cause::Request(request),
-            }
-        }
+        (Work::Request { from, header, .. }, Some(answer)) => match &mut task.decided {
+            Some(decided) => Cause::Decided {
+                txn: decided.txn,
+                request: executed(*from, header.seq, answer),
+                others: std::mem::take(&mut decided.others),
+            },
+            None => Cause::Request(executed(*from, header.seq, answer)),
+        },
         (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
         _ => Cause::Cell,
     };
-    turn.seal_as(cause);
+    turn.seal_as(&cause);
+}
+
+#[inline]
+fn executed(from: SlotRef, seq: u32, answer: &Answer) -> Executed {
+    let answer = match answer {
+        Ok(reply) => Ok(reply.without_leases()),
+        Err(errno) => Err(*errno),
+    };
+    Executed { client: from.client, slot: from.slot, seq, answer }
 }
