@@ -324,13 +324,21 @@ impl Node {
 
     fn split_off(&mut self, at: usize) -> Node {
         let moved = (at..self.keys.len()).map(|record| self.record_len(record)).sum();
-        let keys = self.keys.split_off(at);
+        let keys = split_with_room(&mut self.keys, at);
         self.size -= moved;
         let body = match &mut self.body {
-            Body::Leaf(values) => Body::Leaf(values.split_off(at)),
-            Body::Internal(children) => Body::Internal(children.split_off(at)),
+            Body::Leaf(values) => Body::Leaf(split_with_room(values, at)),
+            Body::Internal(children) => Body::Internal(split_with_room(children, at)),
         };
         let is_last = std::mem::take(&mut self.is_last);
         Node { is_last, ..Node::new(keys, body, moved, self.level) }
     }
+}
+
+/// Splits a vector. The back has room for as many elements as the whole had, because a node that
+/// was split is filled again.
+fn split_with_room<T>(whole: &mut Vec<T>, at: usize) -> Vec<T> {
+    let mut back = Vec::with_capacity(whole.len());
+    back.extend(whole.drain(at..));
+    back
 }
