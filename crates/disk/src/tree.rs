@@ -75,6 +75,18 @@ impl Tree {
 
     /// The value of `key`.
     pub fn get(&self, key: &Key) -> Result<Option<&Value>, Absent> {
+        match self.memo.value(key, &self.nodes) {
+            Some((value, leaf)) => {
+                leaf.touch();
+                Ok(Some(value))
+            }
+            None => self.look_up(key),
+        }
+    }
+
+    /// The same where the memo does not help at once. Apart, so that the usual way is short.
+    #[inline(never)]
+    fn look_up(&self, key: &Key) -> Result<Option<&Value>, Absent> {
         let found = self.locate(key)?.filter(|(spot, _)| spot.is_found());
         Ok(found.map(|(spot, leaf)| &leaf.values()[spot.at()]))
     }

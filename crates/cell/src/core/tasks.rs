@@ -121,9 +121,9 @@ impl Core {
             seal_task(task, done.map(|(answer, _)| answer), turn);
         }
         match outcome {
-            Ok(answer) => match &mut task.decided {
+            Ok(ref mut answer) => match &mut task.decided {
                 Some(decided) => {
-                    decided.answer = answer;
+                    decided.answer = answer.take();
                     self.answer_decided(task, turn)
                 }
                 None => {
@@ -165,7 +165,7 @@ impl Core {
             }
             Stop::Fail(errno) => {
                 self.coordinator.abort(&mut self.shards, task, turn);
-                self.finish(task, Some((Err(errno), 0)), turn);
+                self.finish(task, &mut Some((Err(errno), 0)), turn);
                 return true;
             }
             Stop::Wait(Wait::Joined(cell)) => {
@@ -185,7 +185,7 @@ impl Core {
         let is_complete =
             |decided: &mut Box<Decided>| !self.coordinator.changes_entries(decided.txn);
         match task.decided.take_if(is_complete) {
-            Some(decided) => self.finish(task, decided.answer, turn),
+            Some(mut decided) => self.finish(task, &mut decided.answer, turn),
             None => return false,
         }
         true
@@ -328,12 +328,12 @@ impl Core {
     }
 
     #[inline]
-    pub(super) fn finish(&mut self, task: &Task, answer: Finished, turn: &mut Turn<'_>) {
+    pub(super) fn finish(&mut self, task: &Task, answer: &mut Finished, turn: &mut Turn<'_>) {
         match &task.work {
             Work::Request { from, header, request, who } => {
                 self.finish_request((*from, header.seq), (who, request), answer, turn);
             }
-            _ => self.finish_other(task, answer, turn),
+            _ => self.finish_other(task, answer.take(), turn),
         }
     }
 
@@ -365,16 +365,16 @@ impl Core {
         &mut self,
         (to, seq): (SlotRef, u32),
         (who, request): (&Credentials, &Request),
-        answer: Finished,
+        answer: &mut Finished,
         turn: &mut Turn<'_>,
     ) {
-        let Some((answered, _)) = &answer else { return };
+        let Some((answered, _)) = answer else { return };
         let granted = granted(&mut self.shards, to.client, who, request, answered, turn);
         let changed = match answered {
             Ok(_) => grant_changed(&mut self.shards, request, to.client, turn),
             Err(_) => Vec::new(),
         };
-        if let Some((answer, payload_len)) = answer {
+        if let Some((answer, payload_len)) = answer.take() {
             turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted, changed });
         }
         if turn.clients.is_leaving(to.client) {

@@ -2,14 +2,16 @@
 //! checks, then changes) need not search the tree again.
 //!
 //! An entry is only a hint. Its user checks that the node is a leaf whose keys reach from at or
-//! below the wanted key to at or above it, or that no leaf follows it: no other leaf can have such a
-//! key. So nothing has to be updated when nodes split, join, leave or enter memory, and a reused node
-//! index does no harm. If the neighbours of the place are those of the key, the leaf is not searched.
+//! below the wanted key to at or above it, or to the end of the tree: no other leaf can have such a
+//! key. So nothing has to be updated when nodes split, join, leave or enter memory, and a reused
+//! node index does no harm. If the neighbours of the place are those of the key, the leaf is not
+//! searched.
 //!
 //! The entries are atomic for the same reason as a node's mark of use: readers may share a tree.
 
 use super::slab::{Body, Node, NodeId, Slab, Spot};
 use crate::key::Key;
+use crate::value::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The records that one operation touches (two inodes, a directory's part, an entry, an extent, an
@@ -38,6 +40,18 @@ impl Memo {
 
     pub(super) fn note(&self, key: &Key, spot: Spot) {
         self.entry(key).store(spot.0, Ordering::Relaxed);
+    }
+
+    /// The value of `key`, and the leaf, if it is where it was found last.
+    #[inline(always)]
+    pub(super) fn value<'a>(&self, key: &Key, nodes: &'a Slab) -> Option<(&'a Value, &'a Node)> {
+        let spot = Spot(self.entry(key).load(Ordering::Relaxed));
+        let node = nodes.get(spot.leaf())?;
+        let Body::Leaf(values) = &node.body else { return None };
+        if node.keys.get(spot.at())? != key {
+            return None;
+        }
+        Some((values.get(spot.at())?, node))
     }
 
     /// Where `key` is or would be, if that is known, and the leaf.
