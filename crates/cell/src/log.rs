@@ -136,17 +136,11 @@ impl OpLog {
         self.commits.durable() >= self.image.end()
     }
 
-    /// Puts a record into the log. Returns it without its steps; the actions that wait for it may
-    /// be done now.
-    pub(crate) fn append(
-        &mut self,
-        mut record: Record,
-        cause: Cause,
-        memory: &mut dyn Memory,
-    ) -> Record {
-        self.depends.name_in(&mut record, self.image.end());
-        self.image.append(&mut record, &cause, memory);
-        record.emptied()
+    /// Moves the steps of a record into the log. The actions that wait for it may be done now.
+    pub(crate) fn append(&mut self, record: &mut Record, cause: &Cause, memory: &mut dyn Memory) {
+        self.depends.name_in(record, self.image.end());
+        self.image.append(record, cause, memory);
+        record.empty();
     }
 
     /// Where the log of a checkpoint begins, whose state is being fixed now.

@@ -18,7 +18,7 @@ use crate::turn::Turn;
 /// gets an orphan record and is removed later: because it is open (by its last close), or because
 /// it has many records or some are not in memory (by a task of its own).
 pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
-    if shard.inode_mut(ino).nlink > 0 {
+    if shard.inode(ino).is_ok_and(|inode| inode.is_some_and(|inode| inode.nlink > 0)) {
         return;
     }
     // A replay does not know which inodes are open, and the end is a step of its own.
@@ -26,11 +26,11 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     if !replaying {
         close_idle(shard, ino, turn);
     }
-    let belongings = shard.belongings(ino, REAP_BATCH);
+    let has_few = matches!(shard.has_few(ino, REAP_BATCH), Ok(true));
     let may_reap = !shard.opens.is_open(ino) && !replaying;
     let own_room = shard.budget().admit(shard.room(), shard.budget().reap());
-    match (belongings, own_room) {
-        (Ok(all), Some(mut own_room)) if may_reap && all.len() < REAP_BATCH => {
+    match own_room {
+        Some(mut own_room) if may_reap && has_few => {
             step(shard, Step::Reaped { ino }, &mut own_room, turn);
         }
         _ => {

@@ -255,11 +255,16 @@ impl Shard {
             Some(Value::Entries(bucket)) => &bucket[..],
             _ => &[],
         };
-        let old = bucket.iter().find(|dentry| *dentry.name == *name.as_bytes());
-        let old = old.map(|dentry| (dentry.ino, dentry.kind));
-        let others = bucket.iter().filter(|dentry| *dentry.name != *name.as_bytes());
-        let mut changed = Vec::with_capacity(others.clone().count() + usize::from(new.is_some()));
-        changed.extend(others.cloned());
+        let at = bucket.iter().position(|dentry| *dentry.name == *name.as_bytes());
+        let old = at.map(|at| (bucket[at].ino, bucket[at].kind));
+        let (before, after) = match at {
+            Some(at) => (&bucket[..at], &bucket[at + 1..]),
+            None => (bucket, &[][..]),
+        };
+        let others = before.len() + after.len();
+        let mut changed = Vec::with_capacity(others + usize::from(new.is_some()));
+        changed.extend_from_slice(before);
+        changed.extend_from_slice(after);
         changed.extend(new.map(|(ino, kind)| Dentry { name: name.as_bytes().into(), ino, kind }));
         if changed.is_empty() {
             self.take(&key);
@@ -368,6 +373,18 @@ impl Shard {
         let from = Key { ino: ino.0, kind, sub };
         let to = Key { ino: ino.0, kind, sub: u64::MAX };
         self.tree.range(from, to, &mut visit).map_err(|absent| self.absent(absent))
+    }
+
+    /// Whether an inode has fewer records than `limit` after its own.
+    pub(crate) fn has_few(&self, ino: Ino, limit: usize) -> Result<bool, Stop> {
+        let mut left = limit;
+        let visit = |key: &Key, _: &Value| {
+            left -= usize::from(key.kind != Kind::Inode);
+            if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let to = Key { ino: ino.0, kind: Kind::Extent, sub: u64::MAX };
+        self.tree.range(Key::inode(ino), to, visit).map_err(|absent| self.absent(absent))?;
+        Ok(left > 0)
     }
 
     /// The records of an inode after its own, at most `limit` of them.

@@ -316,15 +316,14 @@ impl Turn<'_> {
     #[inline]
     pub(crate) fn seal(&mut self) {
         if !self.record.is_empty() {
-            self.seal_as(Cause::Cell);
+            self.seal_as(&Cause::Cell);
         }
     }
 
     /// Logs the steps made so far as one record with this cause.
-    pub(crate) fn seal_as(&mut self, cause: Cause) {
-        if self.record.is_to_log(&cause) {
-            let record = std::mem::take(&mut self.record);
-            self.record = self.log.append(record, cause, self.memory);
+    pub(crate) fn seal_as(&mut self, cause: &Cause) {
+        if self.record.is_to_log(cause) {
+            self.log.append(&mut self.record, cause, self.memory);
         }
         self.settle();
     }

@@ -30,7 +30,7 @@ use crate::node::{BlockPtr, HEIGHT_MAX};
 use crate::value::Value;
 use memo::Memo;
 pub use slab::Absent;
-use slab::{Body, Child, Path, Slab, Spot};
+use slab::{Body, Child, Node, Path, Slab, Spot};
 use std::ops::ControlFlow;
 use warren_base::{BlockNo, ShardId};
 
@@ -75,21 +75,33 @@ impl Tree {
 
     /// The value of `key`.
     pub fn get(&self, key: &Key) -> Result<Option<&Value>, Absent> {
-        let spot = self.locate(key)?.filter(|spot| spot.is_found());
-        Ok(spot.map(|spot| &self.nodes[spot.leaf()].values()[spot.at()]))
+        match self.memo.value(key, &self.nodes) {
+            Some((value, leaf)) => {
+                leaf.touch();
+                Ok(Some(value))
+            }
+            None => self.look_up(key),
+        }
     }
 
-    /// Where `key` is or would be; `None` in an empty tree.
+    /// The same where the memo does not help at once. Apart, so that the usual way is short.
+    #[inline(never)]
+    fn look_up(&self, key: &Key) -> Result<Option<&Value>, Absent> {
+        let found = self.locate(key)?.filter(|(spot, _)| spot.is_found());
+        Ok(found.map(|(spot, leaf)| &leaf.values()[spot.at()]))
+    }
+
+    /// Where `key` is or would be, and the leaf; `None` in an empty tree.
     #[inline(always)]
-    fn locate(&self, key: &Key) -> Result<Option<Spot>, Absent> {
-        if let Some(spot) = self.memo.recall(key, &self.nodes) {
-            self.nodes[spot.leaf()].touch();
-            return Ok(Some(spot));
+    fn locate(&self, key: &Key) -> Result<Option<(Spot, &Node)>, Absent> {
+        if let Some((spot, leaf)) = self.memo.recall(key, &self.nodes) {
+            leaf.touch();
+            return Ok(Some((spot, leaf)));
         }
         self.search(key)
     }
 
-    fn search(&self, key: &Key) -> Result<Option<Spot>, Absent> {
+    fn search(&self, key: &Key) -> Result<Option<(Spot, &Node)>, Absent> {
         let Some(mut child) = self.root else {
             return Ok(None);
         };
@@ -102,7 +114,7 @@ impl Tree {
                     node.touch();
                     let spot = Spot::of(id, node.find(key));
                     self.memo.note(key, spot);
-                    return Ok(Some(spot));
+                    return Ok(Some((spot, node)));
                 }
             }
         }
@@ -142,10 +154,10 @@ impl Tree {
     ) -> Result<(), Absent> {
         let Some(root) = self.root else { return Ok(()) };
         // Usually all wanted records are in one leaf, and often that leaf was found recently.
-        if let Some(spot) = self.memo.recall(&from, &self.nodes)
-            && self.nodes[spot.leaf()].keys.last().is_some_and(|last| *last > to)
+        if let Some((spot, leaf)) = self.memo.recall(&from, &self.nodes)
+            && (leaf.is_last || leaf.keys.last().is_some_and(|last| *last > to))
         {
-            let _ = self.nodes[spot.leaf()].show(spot.at(), &to, &mut visit);
+            let _ = leaf.show(spot.at(), &to, &mut visit);
             return Ok(());
         }
         let _ = self.range_below(root, &from, &to, &mut visit)?;

@@ -121,9 +121,9 @@ impl Core {
             seal_task(task, done.map(|(answer, _)| answer), turn);
         }
         match outcome {
-            Ok(answer) => match &mut task.decided {
+            Ok(ref mut answer) => match &mut task.decided {
                 Some(decided) => {
-                    decided.answer = answer;
+                    decided.answer = answer.take();
                     self.answer_decided(task, turn)
                 }
                 None => {
@@ -165,7 +165,7 @@ impl Core {
             }
             Stop::Fail(errno) => {
                 self.coordinator.abort(&mut self.shards, task, turn);
-                self.finish(task, Some((Err(errno), 0)), turn);
+                self.finish(task, &mut Some((Err(errno), 0)), turn);
                 return true;
             }
             Stop::Wait(Wait::Joined(cell)) => {
@@ -185,7 +185,7 @@ impl Core {
         let is_complete =
             |decided: &mut Box<Decided>| !self.coordinator.changes_entries(decided.txn);
         match task.decided.take_if(is_complete) {
-            Some(decided) => self.finish(task, decided.answer, turn),
+            Some(mut decided) => self.finish(task, &mut decided.answer, turn),
             None => return false,
         }
         true
@@ -328,12 +328,12 @@ impl Core {
     }
 
     #[inline]
-    pub(super) fn finish(&mut self, task: &Task, answer: Finished, turn: &mut Turn<'_>) {
+    pub(super) fn finish(&mut self, task: &Task, answer: &mut Finished, turn: &mut Turn<'_>) {
         match &task.work {
             Work::Request { from, header, request, who } => {
                 self.finish_request((*from, header.seq), (who, request), answer, turn);
             }
-            _ => self.finish_other(task, answer, turn),
+            _ => self.finish_other(task, answer.take(), turn),
         }
     }
 
@@ -365,16 +365,16 @@ impl Core {
         &mut self,
         (to, seq): (SlotRef, u32),
         (who, request): (&Credentials, &Request),
-        answer: Finished,
+        answer: &mut Finished,
         turn: &mut Turn<'_>,
     ) {
-        let Some((answered, _)) = &answer else { return };
+        let Some((answered, _)) = answer else { return };
         let granted = granted(&mut self.shards, to.client, who, request, answered, turn);
         let changed = match answered {
             Ok(_) => grant_changed(&mut self.shards, request, to.client, turn),
             Err(_) => Vec::new(),
         };
-        if let Some((answer, payload_len)) = answer {
+        if let Some((answer, payload_len)) = answer.take() {
             turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted, changed });
         }
         if turn.clients.is_leaving(to.client) {
@@ -480,22 +480,26 @@ impl Core {
 
 /// Logs the steps that a task has just made as one record.
 fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
-    let decided = task.decided.as_mut().map(|it| (it.txn, std::mem::take(&mut it.others)));
     let cause = match (&task.work, answer) {
-        (Work::Request { from, header, .. }, Some(answer)) => {
-            let request = Executed {
-                client: from.client,
-                slot: from.slot,
-                seq: header.seq,
-                answer: answer.as_ref().map(|reply| reply.without_leases()).map_err(|e| *e),
-            };
-            match decided {
-                Some((txn, others)) => Cause::Decided { txn, request, others },
-                None => Cause::Request(request),
-            }
-        }
+        (Work::Request { from, header, .. }, Some(answer)) => match &mut task.decided {
+            Some(decided) => Cause::Decided {
+                txn: decided.txn,
+                request: executed(*from, header.seq, answer),
+                others: std::mem::take(&mut decided.others),
+            },
+            None => Cause::Request(executed(*from, header.seq, answer)),
+        },
         (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
         _ => Cause::Cell,
     };
-    turn.seal_as(cause);
+    turn.seal_as(&cause);
+}
+
+#[inline]
+fn executed(from: SlotRef, seq: u32, answer: &Answer) -> Executed {
+    let answer = match answer {
+        Ok(reply) => Ok(reply.without_leases()),
+        Err(errno) => Err(*errno),
+    };
+    Executed { client: from.client, slot: from.slot, seq, answer }
 }

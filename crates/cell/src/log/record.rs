@@ -5,8 +5,8 @@
 //!                         ──▶ the actions that waited for it are done
 //! ```
 //!
-//! A record is a value. The code of a turn notes steps into the record of that turn, and `append`
-//! consumes it. So a step is in exactly one record, and a record is in the log exactly once.
+//! The code of a turn notes steps into the record of that turn, and `append` leaves that without
+//! steps. So a step is in exactly one record, and a record is in the log exactly once.
 
 use warren_disk::{RECORD_HEADER, RECORD_MAX};
 use warren_proto::{Cause, Change, Step, Wire};
@@ -97,11 +97,10 @@ impl Record {
         (&mut self.bytes, self.steps)
     }
 
-    /// The same record without its steps.
-    pub(super) fn emptied(mut self) -> Self {
+    /// The steps are in the log.
+    pub(super) fn empty(&mut self) {
         self.bytes.clear();
         self.steps = 0;
-        self
     }
 
     /// The memory of a record that has nothing in it.

@@ -29,7 +29,7 @@ pub(super) fn create(
         return Err(Errno::EINVAL.into());
     }
     if let Some((ino, kind)) = view.name(dir, name, LockMode::Write)? {
-        return found(view, (dir, name), (ino, kind), flags, open);
+        return found(view, (ino, kind), flags, open);
     }
     view.may_add(&parent)?;
     check_new(view.who, new)?;
@@ -48,14 +48,12 @@ pub(super) fn create(
         Change::NewInode { ino, new, uid, gid, parent: dir, now },
         Change::AddEntry { dir, name: name.clone(), ino, kind: attr.kind, now },
     ];
-    let name = name.clone();
-    Ok(Plan { changes, reply: PlannedReply::Created { dir, name, attr, found: false, open } })
+    Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open } })
 }
 
 /// The name exists. This is an error, unless the request opens it.
 fn found(
     view: &mut View<'_>,
-    (dir, name): (Ino, &FileName),
     (ino, kind): (Ino, FileKind),
     flags: CreateFlags,
     open: Option<AccessMode>,
@@ -66,14 +64,13 @@ fn found(
     if kind == FileKind::Directory {
         return Err(Errno::EISDIR.into());
     }
-    let name = name.clone();
     if !view.shards.contains_key(&ino.shard()) {
-        return Ok(Plan::reply(PlannedReply::Entry { dir, name, ino, kind, attr: None }));
+        return Ok(Plan::reply(PlannedReply::Entry { ino, kind, attr: None }));
     }
     let value = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?;
     let attr = value.attr;
     permission::check_open(view.who, &attr, access)?;
-    Ok(Plan::reply(PlannedReply::Created { dir, name, attr, found: true, open }))
+    Ok(Plan::reply(PlannedReply::Created { attr, found: true, open }))
 }
 
 /// A device node could bypass all permissions of this file system, so users without privileges may
@@ -162,7 +159,7 @@ pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> 
         Change::AddLink { ino, now },
         Change::AddEntry { dir, name: name.clone(), ino, kind, now },
     ];
-    let reply = PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr: Some(attr) };
+    let reply = PlannedReply::Entry { ino, kind, attr: Some(attr) };
     Ok(Plan { changes, reply })
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Reply,
+    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Reply, Request,
 };
 
 use crate::budget::Reservation;
@@ -21,7 +21,18 @@ use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::shards::Shards;
 use crate::turn::Turn;
+use crate::txn::Txn;
 use crate::txn::coordinator::Coordinator;
+
+/// The name to which the answer to a request may add a lease.
+fn leased_name(request: &Request) -> (Ino, &FileName) {
+    match request {
+        Request::Lookup { dir, name }
+        | Request::Create { dir, name, .. }
+        | Request::Link { dir, name, .. } => (*dir, name),
+        _ => unreachable!("planned for these requests only"),
+    }
+}
 
 /// The file that takes a name which led elsewhere before.
 const fn replaced_by(change: &Change) -> Option<Ino> {
@@ -111,7 +122,7 @@ fn get_ready(
     if changes.is_empty() {
         return Ok(Reservation::none());
     }
-    let own = own_changes(shards, changes);
+    let own = own_changes(shards, task.txn.as_deref(), changes);
     let room = ready(shards, &own, task.state.client, &mut task.state, None, turn)?;
     if changes.iter().any(|change| replaced_by(change).is_some()) {
         cover_replacements(shards, changes, turn)?;
@@ -137,12 +148,12 @@ fn cover_replacements(
     Ok(())
 }
 
-/// Those of the changes that are made on this cell: usually all.
-fn own_changes<'a>(shards: &Shards, changes: &'a [Change]) -> Cow<'a, [Change]> {
-    let is_own = |change: &&Change| shards.contains_key(&change.shard());
-    if changes.iter().all(|change| is_own(&change)) {
+/// Those of the changes that are made on this cell: all, unless they are a transaction's.
+fn own_changes<'a>(shards: &Shards, txn: Option<&Txn>, changes: &'a [Change]) -> Cow<'a, [Change]> {
+    if txn.is_none() {
         return Cow::Borrowed(changes);
     }
+    let is_own = |change: &&Change| shards.contains_key(&change.shard());
     changes.iter().filter(is_own).cloned().collect()
 }
 
@@ -166,7 +177,7 @@ fn carry_out(
         opening = ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
     }
     if !plan.changes.is_empty() {
-        let own = own_changes(shards, &plan.changes);
+        let own = own_changes(shards, task.txn.as_deref(), &plan.changes);
         make(shards, &own, Some(client), room, turn);
     }
     if task.txn.is_some() {
@@ -175,12 +186,16 @@ fn carry_out(
         let remote = changes.into_iter().filter(|change| !owned(change)).collect();
         coordinator.commit(shards, (id, task), remote, turn);
     }
-    let Work::Request { who, .. } = &task.work else { unreachable!("only requests are on names") };
-    Ok(Some((answer(shards, &mut plan.reply, opening, (client, who), turn), 0)))
+    let Work::Request { request, who, .. } = &task.work else {
+        unreachable!("only requests are on names")
+    };
+    let answer = answer(shards, request, &mut plan.reply, opening, (client, who), turn);
+    Ok(Some((answer, 0)))
 }
 
 fn answer(
     shards: &mut Shards,
+    request: &Request,
     reply: &mut PlannedReply,
     opening: Reservation,
     (client, who): (ClientId, &Credentials),
@@ -196,16 +211,18 @@ fn answer(
             }
             Ok(std::mem::replace(reply, Reply::Done))
         }
-        PlannedReply::Absent { dir, ref name } => {
+        PlannedReply::Absent => {
+            let (dir, name) = leased_name(request);
             match lease_name(shards, dir, name, client, turn) {
                 Some(lease) => Ok(Reply::Absent(lease)),
                 None => Err(Errno::ENOENT),
             }
         }
-        PlannedReply::Entry { dir, ref name, ino, kind, attr } => {
-            Ok(Reply::Entry(entry(shards, (dir, name), (ino, kind), attr, client, turn)))
+        PlannedReply::Entry { ino, kind, attr } => {
+            let name = leased_name(request);
+            Ok(Reply::Entry(entry(shards, name, (ino, kind), attr, client, turn)))
         }
-        PlannedReply::Created { dir, ref name, mut attr, found, open } => {
+        PlannedReply::Created { mut attr, found, open } => {
             // A client that has disconnected meanwhile opens nothing more.
             let open = open.filter(|_| turn.clients.is_known(client));
             // A new file is empty. Only an existing file is truncated, with all the consequences.
@@ -218,7 +235,8 @@ fn answer(
                 attr = opened.attr;
             }
             let leads = (attr.ino, attr.kind);
-            let entry = entry(shards, (dir, name), leads, Some(attr), client, turn);
+            let name = leased_name(request);
+            let entry = entry(shards, name, leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
     }

@@ -12,10 +12,10 @@ pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<P
     let parent = view.directory(dir, LockMode::IntentRead)?;
     permission::check(view.who, &parent.attr, EXECUTE)?;
     let Some((ino, kind)) = view.name(dir, name, LockMode::Read)? else {
-        return Ok(Plan::reply(PlannedReply::Absent { dir, name: name.clone() }));
+        return Ok(Plan::reply(PlannedReply::Absent));
     };
     // The attributes are included if that costs nothing. Otherwise the client asks the inode's
     // cell.
     let attr = view.attr_at_hand(ino)?;
-    Ok(Plan::reply(PlannedReply::Entry { dir, name: name.clone(), ino, kind, attr }))
+    Ok(Plan::reply(PlannedReply::Entry { ino, kind, attr }))
 }

@@ -1,7 +1,7 @@
 //! The plan of an operation on names: changes, and an answer.
 
 use warren_base::Ino;
-use warren_proto::{AccessMode, Attr, Change, FileName, Reply};
+use warren_proto::{AccessMode, Attr, Change, FileKind, Reply};
 
 /// The result of an operation on names, before it is carried out.
 #[derive(Debug)]
@@ -16,28 +16,22 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) enum PlannedReply {
     Reply(Reply),
-    /// A name leads to this inode. `attr` holds its attributes, if they are at hand.
+    /// The request's name leads to this inode. `attr` holds its attributes, if they are at hand.
     Entry {
-        dir: Ino,
-        name: FileName,
         ino: Ino,
-        kind: warren_proto::FileKind,
+        kind: FileKind,
         attr: Option<Attr>,
     },
-    /// A name does not exist.
-    Absent {
-        dir: Ino,
-        name: FileName,
-    },
+    /// The request's name does not exist.
+    Absent,
     /// Entries of a directory. A lease on its names is added.
     LeasedListing {
         dir: Ino,
         reply: Reply,
     },
-    /// The same for a new inode or (`found`) an existing one, which is opened if `open` is set.
+    /// The request's name leads to a new inode or (`found`) an existing one, which is opened if
+    /// `open` is set.
     Created {
-        dir: Ino,
-        name: FileName,
         attr: Attr,
         found: bool,
         open: Option<AccessMode>,

@@ -25,7 +25,7 @@ impl Tree {
             self.height = 1;
             self.dirty += 1;
         }
-        if let Some(spot) = self.locate_dirty(&key) {
+        if let Some((spot, _)) = self.locate_dirty(&key) {
             let leaf = &mut self.nodes[spot.leaf()];
             if leaf.size_with(spot, &value) <= NODE_CAPACITY {
                 return Ok(leaf.put(spot, key, value));
@@ -46,12 +46,11 @@ impl Tree {
 
     /// Removes the record of `key` and returns its value.
     pub fn remove(&mut self, key: &Key) -> Result<Option<Value>, Absent> {
-        let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
+        let Some((spot, leaf)) = self.locate(key)?.filter(|(spot, _)| spot.is_found()) else {
             return Ok(None);
         };
-        let leaf = &mut self.nodes[spot.leaf()];
         if leaf.place.is_none() && leaf.size - leaf.record_len(spot.at()) >= SMALL {
-            return Ok(Some(leaf.take_out(spot.at())));
+            return Ok(Some(self.nodes[spot.leaf()].take_out(spot.at())));
         }
         let path = self.path(key)?;
         self.soil_path(&path);
@@ -65,10 +64,10 @@ impl Tree {
     /// [`Tree::insert`], which counts bytes. The value must keep its variant.
     pub fn get_mut(&mut self, key: &Key) -> Result<Option<&mut Value>, Absent> {
         assert!(key.kind.has_fixed_size());
-        let Some(spot) = self.locate(key)?.filter(|spot| spot.is_found()) else {
+        let Some((spot, leaf)) = self.locate(key)?.filter(|(spot, _)| spot.is_found()) else {
             return Ok(None);
         };
-        if self.nodes[spot.leaf()].place.is_some() {
+        if leaf.place.is_some() {
             let path = self.path(key)?;
             self.soil_path(&path);
         }
@@ -88,11 +87,10 @@ impl Tree {
 
     /// Where `key` is or would be, if that is known without a search and the leaf and the nodes
     /// above it are dirty.
-    fn locate_dirty(&self, key: &Key) -> Option<Spot> {
-        let spot = self.memo.recall(key, &self.nodes)?;
-        let leaf = &self.nodes[spot.leaf()];
-        leaf.touch();
-        leaf.place.is_none().then_some(spot)
+    fn locate_dirty(&self, key: &Key) -> Option<(Spot, &Node)> {
+        let found = self.memo.recall(key, &self.nodes)?;
+        found.1.touch();
+        Some(found).filter(|(_, leaf)| leaf.place.is_none())
     }
 
     fn soil_path(&mut self, path: &Path) {
@@ -200,7 +198,8 @@ impl Tree {
             return false;
         };
         self.soil(heir);
-        self.discard(leaf);
+        let gone = self.discard(leaf);
+        self.nodes[heir].is_last |= gone.is_last;
         self.nodes[parent].abandon(at);
         true
     }
@@ -283,6 +282,7 @@ impl Node {
     fn absorb(&mut self, mut right: Node) {
         self.keys.append(&mut right.keys);
         self.size += right.size;
+        self.is_last = right.is_last;
         match (&mut self.body, &mut right.body) {
             (Body::Leaf(into), Body::Leaf(from)) => into.append(from),
             (Body::Internal(into), Body::Internal(from)) => into.append(from),
@@ -324,12 +324,21 @@ impl Node {
 
     fn split_off(&mut self, at: usize) -> Node {
         let moved = (at..self.keys.len()).map(|record| self.record_len(record)).sum();
-        let keys = self.keys.split_off(at);
+        let keys = split_with_room(&mut self.keys, at);
         self.size -= moved;
         let body = match &mut self.body {
-            Body::Leaf(values) => Body::Leaf(values.split_off(at)),
-            Body::Internal(children) => Body::Internal(children.split_off(at)),
+            Body::Leaf(values) => Body::Leaf(split_with_room(values, at)),
+            Body::Internal(children) => Body::Internal(split_with_room(children, at)),
         };
-        Node::new(keys, body, moved, self.level)
+        let is_last = std::mem::take(&mut self.is_last);
+        Node { is_last, ..Node::new(keys, body, moved, self.level) }
     }
+}
+
+/// Splits a vector. The back has room for as many elements as the whole had, because a node that
+/// was split is filled again.
+fn split_with_room<T>(whole: &mut Vec<T>, at: usize) -> Vec<T> {
+    let mut back = Vec::with_capacity(whole.len());
+    back.extend(whole.drain(at..));
+    back
 }

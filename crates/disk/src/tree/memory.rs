@@ -13,7 +13,12 @@ const EVICTION_ROUNDS: usize = 4;
 /// The place of a node that was read.
 enum Berth {
     Root,
-    ChildOf(NodeId, usize),
+    /// A child by its index; `is_last`: no node of its level follows it.
+    ChildOf {
+        parent: NodeId,
+        at: usize,
+        is_last: bool,
+    },
     /// Already in memory, or no longer part of the tree.
     None,
 }
@@ -25,11 +30,11 @@ impl Tree {
         let decoded = DecodedNode::decode(ptr, self.shard, bytes)?;
         match self.berth(ptr, &decoded)? {
             Berth::Root => {
-                let id = self.nodes.add(Node::read(decoded, ptr));
+                let id = self.nodes.add(Node::read(decoded, ptr, true));
                 self.root = Some(Child::Resident(id));
             }
-            Berth::ChildOf(parent, at) => {
-                let id = self.nodes.add(Node::read(decoded, ptr));
+            Berth::ChildOf { parent, at, is_last } => {
+                let id = self.nodes.add(Node::read(decoded, ptr, is_last));
                 self.nodes[parent].children_mut()[at] = Child::Resident(id);
             }
             Berth::None => {}
@@ -58,7 +63,8 @@ impl Tree {
             let at = node.child_index(&first);
             lower = node.keys[at];
             upper = node.keys.get(at + 1).copied().or(upper);
-            (berth, child, level) = (Berth::ChildOf(id, at), children[at], level.wrapping_sub(1));
+            berth = Berth::ChildOf { parent: id, at, is_last: upper.is_none() };
+            (child, level) = (children[at], level.wrapping_sub(1));
         }
         if child != wanted {
             self.unless_referenced(ptr)
@@ -143,7 +149,7 @@ impl Tree {
 }
 
 impl Node {
-    fn read(decoded: DecodedNode, ptr: BlockPtr) -> Self {
+    fn read(decoded: DecodedNode, ptr: BlockPtr, is_last: bool) -> Self {
         let body = match decoded.body {
             DecodedBody::Leaf(values) => Body::Leaf(values),
             DecodedBody::Internal(children) => {
@@ -156,6 +162,7 @@ impl Node {
             size: decoded.size,
             place: Some(ptr),
             level: decoded.level,
+            is_last,
             touched: AtomicBool::new(true),
         }
     }

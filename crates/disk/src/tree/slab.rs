@@ -83,6 +83,9 @@ pub(super) struct Node {
     /// Its place on disk; `None` if it is dirty.
     pub place: Option<BlockPtr>,
     pub level: u8,
+    /// No leaf follows this one, so all keys above its first are its own. If it is false, one may
+    /// follow. Has no meaning above the leaves.
+    pub is_last: bool,
     /// Used since the last pass of eviction.
     pub touched: AtomicBool,
 }
@@ -95,16 +98,26 @@ pub(super) enum Body {
 
 impl Node {
     pub(super) fn leaf() -> Self {
-        Self::new(Vec::new(), Body::Leaf(Vec::new()), 0, 0)
+        Self { is_last: true, ..Self::new(Vec::new(), Body::Leaf(Vec::new()), 0, 0) }
     }
 
     /// A dirty node.
     pub(super) fn new(keys: Vec<Key>, body: Body, size: usize, level: u8) -> Self {
-        Self { keys, body, size, place: None, level, touched: AtomicBool::new(true) }
+        let touched = AtomicBool::new(true);
+        Self { keys, body, size, place: None, level, is_last: false, touched }
     }
 
     pub(super) fn find(&self, key: &Key) -> Result<usize, usize> {
         self.keys.binary_search(key)
+    }
+
+    /// Whether `key`, which the leaf does not have at `at`, would be there. False if only the
+    /// neighbour of the leaf can tell.
+    #[inline]
+    pub(super) fn is_gap(&self, at: usize, key: &Key) -> bool {
+        let is_above =
+            at.checked_sub(1).and_then(|at| self.keys.get(at)).is_some_and(|it| it < key);
+        is_above && self.keys.get(at).map_or(self.is_last, |next| key < next)
     }
 
     /// The child for `key`. The first child has no lower bound.

@@ -161,6 +161,7 @@ impl Census {
         self.empty += usize::from(node.keys.is_empty());
         assert!(under_dirty || node.place.is_some(), "a dirty node under a clean one");
         assert_eq!(node.level, level);
+        assert!(level > 0 || !node.is_last || upper.is_none(), "a leaf follows the last one");
         assert!(node.keys.is_sorted_by(|a, b| a < b));
         assert!(node.keys.first().is_none_or(|first| *first >= lower));
         assert!(node.keys.last().is_none_or(|last| upper.is_none_or(|upper| *last < upper)));

@@ -7,6 +7,7 @@
 //! a while, and counts no more.
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use warren_base::{ClientId, Epoch, FixedState, Ino, siphash_2_4};
 use warren_proto::{Lease, LeaseKey};
 
@@ -23,10 +24,43 @@ struct Holder {
     lease: WordLease,
 }
 
+/// The holders of leases on one object, in the order of their grants. Usually there is only one,
+/// which takes no memory of its own.
+#[derive(Debug)]
+struct Holders {
+    first: Holder,
+    others: Vec<Holder>,
+}
+
+impl Holders {
+    fn iter(&self) -> impl Iterator<Item = &Holder> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    fn of_client(&mut self, client: ClientId) -> Option<&mut Holder> {
+        let mut holders = std::iter::once(&mut self.first).chain(&mut self.others);
+        holders.find(|holder| holder.client == client)
+    }
+
+    /// Keeps the holders for which `keep` holds. Returns whether there are any.
+    fn retain(&mut self, mut keep: impl FnMut(&Holder) -> bool) -> bool {
+        let keeps_first = keep(&self.first);
+        self.others.retain(keep);
+        if keeps_first {
+            return true;
+        }
+        let has_others = !self.others.is_empty();
+        if has_others {
+            self.first = self.others.remove(0);
+        }
+        has_others
+    }
+}
+
 /// The word leases on the objects of one shard.
 #[derive(Debug)]
 pub(super) struct Words {
-    holders: HashMap<LeaseKey, Vec<Holder>, FixedState>,
+    holders: HashMap<LeaseKey, Holders, FixedState>,
 }
 
 impl Words {
@@ -43,10 +77,16 @@ impl Words {
         stamps: &mut Stamps,
         memory: &mut dyn Memory,
     ) -> Lease {
-        // Usually only one client holds a lease on an object.
-        let holders = self.holders.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let own = holders.iter_mut().find(|holder| holder.client == client);
-        let lease = match own {
+        let mut holders = match self.holders.entry(key) {
+            Entry::Occupied(holders) => holders,
+            Entry::Vacant(none) => {
+                let lease = stamps.grant(client, memory);
+                none.insert(Holders { first: Holder { client, lease }, others: Vec::new() });
+                return stamps.lease(lease);
+            }
+        };
+        let holders = holders.get_mut();
+        let lease = match holders.of_client(client) {
             Some(held) if stamps.grants_again(client, held.lease) => held.lease,
             Some(held) => {
                 held.lease = stamps.grant(client, memory);
@@ -54,7 +94,7 @@ impl Words {
             }
             None => {
                 let lease = stamps.grant(client, memory);
-                holders.push(Holder { client, lease });
+                holders.others.push(Holder { client, lease });
                 lease
             }
         };
@@ -63,7 +103,12 @@ impl Words {
 
     /// Revokes all leases on `key`.
     pub(super) fn revoke(&mut self, key: &LeaseKey, stamps: &mut Stamps, memory: &mut dyn Memory) {
-        self.revoke_except(key, None, stamps, memory);
+        if self.holders.is_empty() {
+            return;
+        }
+        if let Some(holders) = self.holders.remove(key) {
+            holders.iter().for_each(|holder| stamps.revoke(holder.client, holder.lease, memory));
+        }
     }
 
     /// Revokes all leases on `key` but that of `except`.
@@ -78,14 +123,14 @@ impl Words {
             return;
         }
         let Some(holders) = self.holders.get_mut(key) else { return };
-        holders.retain(|holder| {
+        let are_left = holders.retain(|holder| {
             let stays = Some(holder.client) == except;
             if !stays {
                 stamps.revoke(holder.client, holder.lease, memory);
             }
             stays
         });
-        if holders.is_empty() {
+        if !are_left {
             self.holders.remove(key);
         }
     }
@@ -114,7 +159,7 @@ impl Words {
         self.holders.retain(|key, holders| {
             let revoked = is_revoked(key);
             if revoked {
-                for Holder { client, lease } in holders {
+                for Holder { client, lease } in holders.iter() {
                     stamps.revoke(*client, *lease, memory);
                 }
             }
@@ -133,13 +178,10 @@ impl Words {
     /// How many leases there are, including those that were displaced.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.holders.values().map(Vec::len).sum()
+        self.holders.values().map(|holders| holders.iter().count()).sum()
     }
 
     fn retain(&mut self, keep: impl Fn(&Holder) -> bool) {
-        self.holders.retain(|_, holders| {
-            holders.retain(&keep);
-            !holders.is_empty()
-        });
+        self.holders.retain(|_, holders| holders.retain(&keep));
     }
 }
