@@ -8,7 +8,7 @@
 //! ```text
 //! set     two entries; a path has its place in one set
 //! entry   0 version, odd while it is written     1 hash (2 words)    3 guards' number, and errno
-//!         4 guards: cell and word, stamp        28 attributes (10 words)
+//!         4 attributes (10 words)               14 guards: cell and word, stamp
 //! ```
 //!
 //! Look-ups allocate nothing, take no lock and may run in a signal handler that has interrupted any
@@ -34,9 +34,9 @@ const GUARDS_MAX: usize = 12;
 const VERSION: usize = 0;
 const HASH: usize = 1;
 const HEADER: usize = 3;
-const GUARDS: usize = 4;
-const ATTR: usize = GUARDS + 2 * GUARDS_MAX;
+const ATTR: usize = 4;
 const ATTR_WORDS: usize = 10;
+const GUARDS: usize = ATTR + ATTR_WORDS;
 
 /// Entries of a set.
 const WAYS: usize = 2;
@@ -44,7 +44,7 @@ const WAYS: usize = 2;
 /// Words of an entry. The storage of a [`PathCache`] is an even multiple of this.
 pub const ENTRY_WORDS: usize = 40;
 
-const _: () = assert!(ATTR + ATTR_WORDS <= ENTRY_WORDS && ENTRY_WORDS.is_multiple_of(8));
+const _: () = assert!(GUARDS + 2 * GUARDS_MAX <= ENTRY_WORDS && ENTRY_WORDS.is_multiple_of(8));
 
 /// A path by its hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

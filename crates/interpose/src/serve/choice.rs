@@ -8,8 +8,15 @@
 //!
 //! So the first call by a path takes the way that has been cheaper lately, and the second asks the
 //! fleet. Now and then the other one is tried.
+//!
+//! Copies are few. A program that goes round more files than there are leases for always finds the
+//! copy gone that it needs. So it is counted how many calls were answered without a request while
+//! the fleet was asked [`WINDOW`] times for paths that came back. If there were too few to pay for
+//! that, such paths take the cheaper way as well, until it is tried again.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use crate::hook;
 
 use super::clock;
 
@@ -19,6 +26,11 @@ const COST_MAX: u64 = 1_000_000;
 const PART: u64 = 8;
 /// Of so many paths one takes the dearer way.
 const TRIED: usize = 32;
+/// Requests for paths that come back, of a window: about as many as there are copies.
+const WINDOW: usize = 4096;
+/// What pays for a request: so many answers without one.
+const GAIN_MIN: u64 = 2;
+const PAUSE: usize = 1 << 17;
 /// Bits for the paths that have been used, and the paths after which all are forgotten.
 const BITS: usize = 1 << 16;
 const PATHS_MAX: usize = BITS / 8;
@@ -67,11 +79,12 @@ fn timed<R>(cost: &Cost, call: impl FnOnce() -> R, counts: impl FnOnce(&R) -> bo
 pub(crate) fn is_kernels(path: &[u8]) -> bool {
     let bit = hash(path) as usize % BITS;
     let mask = 1 << (bit % 64);
-    if USED[bit / 64].fetch_or(mask, Relaxed) & mask != 0 {
+    let comes_back = USED[bit / 64].fetch_or(mask, Relaxed) & mask != 0;
+    if comes_back && GAIN.pays(hook::served()) {
         return false;
     }
     let paths = PATHS.fetch_add(1, Relaxed) + 1;
-    if paths.is_multiple_of(PATHS_MAX) {
+    if !comes_back && paths.is_multiple_of(PATHS_MAX) {
         forget();
     }
     match [&KERNEL, &FLEET].map(|way| way.0.load(Relaxed)) {
@@ -84,6 +97,38 @@ pub(crate) fn is_kernels(path: &[u8]) -> bool {
 fn forget() {
     for word in &USED {
         word.store(0, Relaxed);
+    }
+}
+
+/// Whether copies pay: see the head of this file.
+struct Gain {
+    /// Requests for paths that came back, and what had been answered when their window began.
+    asked: AtomicUsize,
+    answered: AtomicU64,
+    /// So many paths that come back take the cheaper way before the fleet is asked again.
+    pause: AtomicUsize,
+}
+
+static GAIN: Gain =
+    Gain { asked: AtomicUsize::new(0), answered: AtomicU64::new(0), pause: AtomicUsize::new(0) };
+
+impl Gain {
+    /// A path comes back. Returns whether it is to be asked for.
+    fn pays(&self, answered: u64) -> bool {
+        let pause = self.pause.load(Relaxed);
+        if pause > 0 {
+            self.pause.store(pause - 1, Relaxed);
+            return false;
+        }
+        let asked = self.asked.fetch_add(1, Relaxed) + 1;
+        if asked.is_multiple_of(WINDOW) {
+            let before = self.answered.swap(answered, Relaxed);
+            // The requests themselves were answers, too.
+            if answered.saturating_sub(before) < (1 + GAIN_MIN) * WINDOW as u64 {
+                self.pause.store(PAUSE, Relaxed);
+            }
+        }
+        true
     }
 }
 
@@ -104,6 +149,23 @@ fn hash(path: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_that_come_back_pay_only_if_others_are_known() {
+        let gain = Gain {
+            asked: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
+            pause: AtomicUsize::new(0),
+        };
+        let window = |answers: u64, begin: u64| {
+            (1..=WINDOW as u64).filter(|n| gain.pays(begin + n * answers)).count()
+        };
+        assert_eq!(window(3, 0), WINDOW);
+        assert_eq!(window(3, 3 * WINDOW as u64), WINDOW, "two known ones for each request");
+        assert_eq!(window(1, 6 * WINDOW as u64), WINDOW);
+        let paused = (0..PAUSE + 1).take_while(|_| !gain.pays(0)).count();
+        assert_eq!(paused, PAUSE, "none was known");
+    }
 
     #[test]
     fn the_first_call_takes_the_cheaper_way_and_the_second_asks_the_fleet() {
