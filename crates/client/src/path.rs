@@ -18,7 +18,8 @@ pub struct Path {
     pub follow_last: bool,
     /// The root is that of a mount: what lies above it, or behind an absolute link, is not known
     /// here. A walk that leads there fails with EXDEV. So does one over a link that the kernel may
-    /// refuse to follow (`fs.protected_symlinks`).
+    /// refuse to follow (`fs.protected_symlinks`), and one to the parent of its start if that may
+    /// lie outside the mount or is not named to the caller.
     pub confined: bool,
 }
 

@@ -271,6 +271,11 @@ impl Walker<'_> {
 
     /// One step towards the root; none at the root.
     fn up(&mut self, way: &mut Vec<InodeRef>, here: InodeRef, path: &Path) -> Result<(), Stop> {
+        if path.confined && path.root.ino != Ino::ROOT && way[0].ino != path.root.ino {
+            // The start may have been moved out of the part that is mounted. Then the kernel finds
+            // no parent, neither of the start nor of what lies below it.
+            return Err(Stop::Fail(Errno::EXDEV));
+        }
         self.may_search(here)?;
         if way.len() > 1 {
             way.pop();
@@ -279,19 +284,24 @@ impl Walker<'_> {
                 return Err(Stop::Fail(Errno::EXDEV));
             }
         } else {
-            way[0] = self.parent(here)?;
+            way[0] = self.parent(here, path.confined)?;
         }
         Ok(())
     }
 
-    fn parent(&self, dir: InodeRef) -> Result<InodeRef, Stop> {
+    /// The parent of a directory. A cell names it to callers that may read the directory; the
+    /// kernel needs no such right.
+    fn parent(&self, dir: InodeRef, confined: bool) -> Result<InodeRef, Stop> {
         match self.answers.parents.iter().find(|(of, _)| *of == dir.ino) {
             Some((_, parent)) => Ok(*parent),
             // The shortest possible listing also names the parent.
             None => {
                 let list =
                     Request::ReadDir { dir: dir.ino, cookie: 0, bytes_max: 1, leased: false };
-                Err(self.need(Ask::about(dir, list)))
+                match self.need(Ask::about(dir, list)) {
+                    Stop::Fail(_) if confined => Err(Stop::Fail(Errno::EXDEV)),
+                    stop => Err(stop),
+                }
             }
         }
     }

@@ -21,4 +21,6 @@ pub(crate) enum Verdict {
     Pass,
     /// The kernel makes the call, which may wait for another process.
     Wait,
+    /// The kernel makes the call, which may change where paths lead.
+    Change,
 }

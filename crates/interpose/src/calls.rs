@@ -27,6 +27,8 @@ static NEEDS_CARE: [bool; NUMBERS] = {
         nr::SHMDT,
         nr::REMAP_FILE_PAGES,
         nr::PKEY_MPROTECT,
+        nr::TRUNCATE,
+        nr::FTRUNCATE,
         nr::RT_SIGACTION,
         nr::RT_SIGPROCMASK,
         nr::RT_SIGRETURN,
@@ -58,20 +60,21 @@ static NEEDS_CARE: [bool; NUMBERS] = {
 
 /// Called by the entry for every call of the program.
 pub(crate) extern "C" fn on_call(frame: &mut Frame) -> Next {
-    let waits = match hook(&frame.call) {
-        Verdict::Served(result) | Verdict::Made(result) => return frame.done(result),
-        Verdict::Pass => false,
-        Verdict::Wait => true,
-    };
+    let verdict = hook(&frame.call);
+    if let Verdict::Served(result) | Verdict::Made(result) = verdict {
+        return frame.done(result);
+    }
     let next = match NEEDS_CARE.get(frame.call.number) {
         Some(true) => care(frame),
         _ => Next::Pass,
     };
-    if waits && next == Next::Pass {
-        frame.resume = clock::cycles() as usize;
-        return Next::Wait;
+    match (verdict, next) {
+        (Verdict::Wait, Next::Pass) => frame.resume = clock::cycles() as usize,
+        // However little time it takes, it counts.
+        (Verdict::Change, Next::Pass) => frame.resume = 0,
+        _ => return next,
     }
-    next
+    Next::Wait
 }
 
 #[cold]
@@ -86,7 +89,9 @@ fn care(frame: &mut Frame) -> Next {
         nr::BRK | nr::MADVISE | nr::PROCESS_MADVISE | nr::SHMAT | nr::SHMDT => {
             return change_memory(frame);
         }
-        nr::REMAP_FILE_PAGES | nr::PKEY_MPROTECT => return change_memory(frame),
+        nr::REMAP_FILE_PAGES | nr::PKEY_MPROTECT | nr::TRUNCATE | nr::FTRUNCATE => {
+            return change_memory(frame);
+        }
         nr::RT_SIGACTION => return signal::action(frame),
         nr::RT_SIGPROCMASK => return signal::mask(frame),
         nr::RT_SIGRETURN => return Next::SignalReturn,

@@ -228,8 +228,8 @@ pub(crate) fn is_alive() -> bool {
 }
 
 /// The attributes of the inode at `path`, from what is known without a request. It neither
-/// allocates nor locks, and may run in a signal handler. `path` is relative to `start`, not empty,
-/// and does not begin with a slash. `EXDEV` if the kernel must make the call.
+/// allocates nor locks, and may run in a signal handler. `path` is relative to `start`, or `/`
+/// for the directory that is mounted. `EXDEV` if the kernel must make the call.
 pub(crate) fn known(
     path: &[u8],
     start: InodeRef,

@@ -46,7 +46,8 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
         Class::Path => lookup::on_call(call),
         // Before an admission no answer depends on it.
         Class::Wait if facts::is_any_current() => Verdict::Wait,
-        Class::Wait => Verdict::Pass,
+        Class::Read if facts::is_any_current() => watch::on_call(call, Class::Read),
+        Class::Wait | Class::Read => Verdict::Pass,
         class => watch::on_call(call, class),
     }
 }

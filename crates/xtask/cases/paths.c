@@ -45,12 +45,13 @@ static void must(int right, const char *what)
 }
 
 /* A name of 255 bytes, one of 256, and a path that is too long. */
-static char name_255[256], name_256[257], path_5000[5001], deep[600];
+static char name_255[256], name_256[257], path_5000[5001], deep[600], closed_256[300];
 
 static void make_names(void)
 {
     memset(name_255, 'n', 255);
     memset(name_256, 'm', 256);
+    snprintf(closed_256, sizeof closed_256, "closed/%s", name_256);
     for (int at = 0; at < 5000; at++)
         path_5000[at] = at % 2 ? '/' : 'd';
     for (int at = 0; at < 100; at++)
@@ -241,7 +242,7 @@ static const char *const names[] = {
     "above", "dir/up", "dir/up/file", "dir/to-file", "loop", "one", "dangling", "dangling-slash", "here", "to-slash",
     "to-file-slash", "dotted", "absolute", "through-file", "to-closed", "short", "chain-38", "chain-39", "chain-40",
     "chain-41", "nothing", "nothing/below", "file/below", "dir/./file", "dir//file", "./file", "..", "../", "dir/..",
-    "dir/../file", "here/here/here/file", name_255, name_256, path_5000, deep, "to-dir/sub/leaf", "fifo/x", "outside/x",
+    "dir/../file", "here/here/here/file", name_255, name_256, closed_256, path_5000, deep, "to-dir/sub/leaf", "fifo/x", "outside/x",
 };
 static const char *const endings[] = { "", "/", "//", "/.", "/..", "/x" };
 
@@ -271,6 +272,19 @@ static void special(void)
     snprintf(path, sizeof path, "%sx/file", root);
     struct place beside = { path, path, root_fd };
     all_calls(&beside);
+}
+
+/* From a directory that strangers may search and not read. */
+static void from_search(void)
+{
+    static const char *const from[] = { ".", "..", "../file", "../search/inside", "inside", "../closed/inside" };
+    int search = openat(root_fd, "search", O_PATH | O_DIRECTORY);
+    must(fchdir(search) == 0, "fchdir");
+    for (size_t at = 0; at < sizeof from / sizeof *from; at++) {
+        struct place place = { from[at], from[at], search };
+        all_calls(&place);
+    }
+    must(fchdir(root_fd) == 0 && close(search) == 0, "fchdir");
 }
 
 static void expect(long value, long wanted, const char *what)
@@ -332,6 +346,17 @@ static void pointers(void)
         mprotect(pages, 2 * 4096, PROT_READ | PROT_WRITE);
     }
     munmap(pages, 3 * 4096);
+    /* The end of a file that is mapped. */
+    int fd = memfd_create("mapped", 0);
+    must(fd >= 0 && ftruncate(fd, 8192) == 0, "make a file");
+    pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    must(pages != MAP_FAILED, "map a file");
+    strcpy(pages + 4096, path);
+    expect(number(syscall(SYS_stat, pages + 4096, pages)), 0, "a path in a file");
+    must(ftruncate(fd, 4096) == 0, "truncate");
+    expect(number(syscall(SYS_stat, pages + 4096, pages)), -EFAULT, "a path behind the end of a file");
+    munmap(pages, 8192);
+    close(fd);
     /* A failure leaves the buffer as it was. */
     memset(&buffer, 0x5a, sizeof buffer);
     snprintf(path, sizeof path, "%s/nothing", root);
@@ -534,8 +559,129 @@ static void elsewhere(const char *what, const char *a, const char *b)
     expect(status, 0, what);
 }
 
+static char file_path[4200], above_path[4200], away_path[4300];
+
+/* In a process that is admitted anew. */
+static void in_child(void (*work)(void))
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        compared = differing = 0;
+        ino_t wanted = inode(file_path);
+        for (int at = 0; at < 10 * WARM; at++)
+            expect(inode(file_path), wanted, "a file in a child");
+        work();
+        fflush(stdout);
+        _exit(differing != 0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status, 0, "a child");
+}
+
+/* The process itself changes the path to the mount. */
+static void above(void)
+{
+    for (int round = 0; round < 3; round++) {
+        must(rename(above_path, away_path) == 0, "rename");
+        expect(inode(file_path), 0, "a path that it has moved away");
+        must(rename(away_path, above_path) == 0, "rename");
+        expect(inode(file_path) != 0, 1, "a path that it has moved back");
+    }
+}
+
+/* Another process mounts and says so in a pipe. The word is there before it is read, so the read
+ * takes no time. */
+static void told(void)
+{
+    int words[2];
+    volatile int *said = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    must(pipe(words) == 0, "pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        while (*said != 1)
+            ;
+        int done = mount("none", root, "tmpfs", 0, NULL) == 0 && write(words[1], "x", 1) == 1;
+        *said = 2;
+        _exit(!done);
+    }
+    expect(inode(file_path) != 0, 1, "a file before a word");
+    *said = 1;
+    while (*said != 2)
+        inode(file_path);
+    char word;
+    must(read(words[0], &word, 1) == 1, "read");
+    expect(inode(file_path), 0, "a file after a word");
+    waitpid(child, NULL, 0);
+    umount2(root, MNT_DETACH);
+}
+
+/* Nothing follows links on the mount for a while. */
+static void links(void)
+{
+    char link[4300];
+    snprintf(link, sizeof link, "%s/to-file", root);
+    ino_t wanted = inode(link);
+    const unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(mount(NULL, root, NULL, flags | 256 /* MS_NOSYMFOLLOW */, NULL) != 0);
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status, 0, "remount");
+    struct stat found;
+    expect(number(syscall(SYS_stat, link, &found)), -ELOOP, "a link that is not followed");
+    must(mount(NULL, root, NULL, flags, NULL) == 0, "remount");
+    expect(inode(link), wanted, "a link that is followed again");
+}
+
+/* A directory of the mount is mounted elsewhere, and the working directory is moved out of it. */
+static void moved_out(void)
+{
+    char part[4300], bound[4300], inside[4400], outside[4400];
+    snprintf(part, sizeof part, "%s/dir", root);
+    snprintf(bound, sizeof bound, "%s.bound", root);
+    snprintf(inside, sizeof inside, "%s/sub", part);
+    snprintf(outside, sizeof outside, "%s/moved", root);
+    must((mkdir(bound, 0755) == 0 || errno == EEXIST) && mount(part, bound, NULL, MS_BIND, NULL) == 0, "bind");
+    must(chdir(bound) == 0 && chdir("sub") == 0, "enter");
+    pid_t child = fork();
+    if (child == 0) {
+        compared = differing = 0;
+        ino_t here = inode("."), file = inode("../file");
+        char path[4400];
+        snprintf(path, sizeof path, "%s/file", bound);
+        for (int at = 0; at < 10 * WARM; at++)
+            expect(inode(path), file, "a file of a part");
+        expect(inode("."), here, "a directory of a part");
+        elsewhere("rename", inside, outside);
+        expect(inode("."), here, "a directory outside");
+        expect(inode(".."), 0, "the parent of a directory outside");
+        expect(inode("../file"), 0, "a file beside a directory outside");
+        expect(inode("leaf") != 0, 1, "a file in a directory outside");
+        elsewhere("rename", outside, inside);
+        expect(inode("../file"), file, "a file beside a directory that is back");
+        fflush(stdout);
+        _exit(differing != 0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status, 0, "a child in a part");
+    must(chdir(root) == 0 && umount2(bound, MNT_DETACH) == 0 && rmdir(bound) == 0, "unmount");
+}
+
 static void changes(void)
 {
+    snprintf(file_path, sizeof file_path, "%s/file", root);
+    snprintf(above_path, sizeof above_path, "%s", root);
+    *strrchr(above_path, '/') = 0;
+    snprintf(away_path, sizeof away_path, "%s.away", above_path);
+    in_child(above);
+    for (int round = 0; round < 10; round++)
+        in_child(told);
+    in_child(links);
+    moved_out();
     static char dir[4200], file[4200], inside[4300], above[4200], away[4300];
     snprintf(dir, sizeof dir, "%s/dir", root);
     snprintf(file, sizeof file, "%s/file", root);
@@ -647,6 +793,7 @@ int main(int argc, char **argv)
         all_names(0, "../../", sub);
         all_names(0, "", sub);
         must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
+        from_search();
     }
     pointers();
     directories();

@@ -554,6 +554,10 @@ fn a_confined_walk_does_not_leave_its_mount() {
         (Path { follow_last: false, ..confined(b"abs") }, Ok(ino(0, 9))),
         (below(b"../d/f"), Ok(ino(1, 6))),
         (below(b"../../d"), Err(Errno::EXDEV)),
+        // A part of the volume is mounted, and the start has been moved out of it.
+        (Path { root: at(ino(0, 50)), ..below(b"..") }, Err(Errno::EXDEV)),
+        (Path { root: at(ino(0, 50)), ..below(b"f") }, Ok(ino(1, 6))),
+        (Path { root: at(ino(1, 5)), ..confined(b"/") }, Ok(ino(1, 5))),
     ] {
         let call = || Op::At(path.clone(), PathOp::Stat);
         assert_eq!(client.quiet(&mut tree, call()).map(ino_of), expected, "{path:?}");

@@ -265,7 +265,7 @@ fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<Mo
         if mount.agrees(&root, &attr) {
             return Ok(MountFacts { root: admitted.root, ..mount });
         }
-        match fleet::stat(b".", admitted.root, true).0 {
+        match fleet::stat(b"/", admitted.root, true).0 {
             Found::Is(now) => attr = now,
             Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
         }

@@ -4,7 +4,9 @@
 //! both. So a look at them ([`super::admission`]) is valid for [`RENEW_CYCLES`], and only until a
 //! call returns that may have waited for another process: that process may have changed the mount
 //! and then woken this one. Such a call counts if it has taken [`LONG_CYCLES`]. A call that waits
-//! takes longer, because two processes are switched.
+//! takes longer, because two processes are switched. What another process has sent may also have
+//! been there already: so a read of a pipe or a socket always counts, and a read of a file does
+//! not. A call of this process that may change the path above the mount counts when it is over.
 //!
 //! The cycle counter needs no call and no page of the kernel. It runs at one to five cycles a
 //! nanosecond, and the durations here are bounds, so its rate is not measured.

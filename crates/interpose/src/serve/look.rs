@@ -107,6 +107,9 @@ fn looked(mount: &Mount<'_>, identity: &Identity, paths: &mut [u8]) -> Result<Lo
     if !mount.allows(identity.uid, identity.gid) {
         return Err(Refusal::NotAllowed);
     }
+    if !mount.follows_links() {
+        return Err(Refusal::NoLinks);
+    }
     let mut end = 0;
     let [source_length, root_length] = [mount.source, mount.root].map(|field| {
         let start = end;

@@ -22,9 +22,9 @@ use super::request::{Request, Want};
 use super::why::{self, Why};
 use super::{answer, choice, clock, memory};
 
-/// Errors that paths have. For others the kernel is asked.
-const OF_PATHS: [Errno; 5] =
-    [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EACCES, Errno::ENAMETOOLONG];
+/// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
+/// because the kernel first looks whether its directory may be searched and still has a name.
+const OF_PATHS: [Errno; 4] = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EACCES];
 
 /// A call by path.
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {

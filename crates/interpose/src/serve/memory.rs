@@ -7,8 +7,9 @@
 //! such call was under way while it was probed. If a handler jumps out of one, the counts differ
 //! from then on, and nothing is remembered any more.
 //!
-//! What is not covered: a file that another process truncates while the program has mapped it. The
-//! kernel answers EFAULT for a path there, and reading it here raises SIGBUS.
+//! What is not covered: a file that another process, or an `open` with `O_TRUNC`, truncates while
+//! the program has mapped it. The kernel answers EFAULT for a path there, and reading it here
+//! raises SIGBUS.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -107,7 +108,10 @@ fn takes_away(call: &SystemCall) -> bool {
         | nr::BRK
         | nr::SHMDT
         | nr::REMAP_FILE_PAGES
-        | nr::PKEY_MPROTECT => true,
+        | nr::PKEY_MPROTECT
+        // Pages behind the end of a mapped file go, too.
+        | nr::TRUNCATE
+        | nr::FTRUNCATE => true,
         _ => false,
     }
 }
@@ -179,6 +183,7 @@ mod tests {
         assert!(takes_away(&call(nr::MADVISE, [0, 0, MADV_GUARD_INSTALL, 0, 0, 0])));
         assert!(takes_away(&call(nr::PROCESS_MADVISE, [0, 0, 0, MADV_GUARD_INSTALL, 0, 0])));
         assert!(takes_away(&call(nr::MADVISE, [0, 0, usize::MAX, 0, 0, 0])));
+        assert!(takes_away(&call(nr::FTRUNCATE, [0; 6])));
         assert!(!takes_away(&call(nr::READ, [0; 6])));
     }
 

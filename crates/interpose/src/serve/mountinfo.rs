@@ -62,6 +62,11 @@ impl<'a> Mount<'a> {
         has(self.options, b"noexec")
     }
 
+    /// Whether the kernel follows symbolic links there.
+    pub(crate) fn follows_links(&self) -> bool {
+        !has(self.options, b"nosymfollow")
+    }
+
     /// Whether the kernel lets a process with these ids use the mount, and checks modes itself.
     /// Without `allow_other` it lets in those of the user and the group that have mounted only.
     pub(crate) fn allows(&self, uid: u32, gid: u32) -> bool {
@@ -126,6 +131,9 @@ mod tests {
         }
         let short = Mount::parse(b"1 0 8:1 / / ro,noexec - ext4 /dev/sda").expect("a mount");
         assert!(!short.is_ours() && short.is_read_only() && short.is_no_exec());
+        assert!(short.follows_links() && mount.follows_links());
+        let line = b"1 0 0:1 / /m rw,nosymfollow - fuse.warren /pool rw";
+        assert!(!Mount::parse(line).expect("a mount").follows_links());
         let part = Mount::parse(b"1 0 0:1 /a / rw - fuse.warren /pool rw").expect("a mount");
         assert!(part.is_ours() && part.root == b"/a");
         let line = b"1 0 0:1 /a//deleted / rw - fuse.warren /pool rw";

@@ -119,8 +119,9 @@ impl Prefix {
         self.words.as_ptr() as usize
     }
 
-    /// What follows the prefix in an absolute path, without slashes before it; `.` if nothing does.
-    /// None if the path does not lead through the mount.
+    /// What follows the prefix in an absolute path, without slashes before it; `/` if nothing does.
+    /// That is not `.`, because `.` needs the right to search the directory. None if the path does
+    /// not lead through the mount.
     #[inline]
     pub(crate) fn rest<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let length = self.length.load(Acquire);
@@ -146,7 +147,7 @@ impl Prefix {
         while let [b'/', behind @ ..] = rest {
             rest = behind;
         }
-        Some(if rest.is_empty() { b"." } else { rest })
+        Some(if rest.is_empty() { b"/" } else { rest })
     }
 }
 
@@ -199,8 +200,9 @@ mod tests {
             assert!(set.set(prefix.iter().copied()));
             let path = |rest: &[u8]| [prefix, rest].concat();
             for (rest, wanted) in [
-                (&b""[..], &b"."[..]),
-                (b"/", b"."),
+                (&b""[..], &b"/"[..]),
+                (b"/", b"/"),
+                (b"/.", b"."),
                 (b"//a", b"a"),
                 (b"/a/b/", b"a/b/"),
                 (b"/..", b".."),

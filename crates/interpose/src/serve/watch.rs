@@ -13,6 +13,8 @@ use super::{clock, cwd};
 
 const EBADF: isize = 9;
 const EBUSY: isize = 16;
+const ESPIPE: isize = 29;
+const SEEK_CUR: usize = 1;
 /// `prctl`: a bounding capability, security bits, `no_new_privs`, an ambient capability.
 const OF_RIGHTS: [usize; 4] = [24, 28, 38, 47];
 const PR_SET_TSC: usize = 26;
@@ -27,8 +29,12 @@ pub(crate) enum Class {
     Path,
     /// May return late, after another process has done something.
     Wait,
-    /// Is made to wait.
+    /// The same, unless it reads a file.
+    Read,
+    /// Is made to wait, or takes what another process has sent.
     Sleep,
+    /// Changes a directory, or the right to search one, that may lie above the mount.
+    Above,
     Directory,
     Mounts,
     Rights,
@@ -51,17 +57,31 @@ static CLASSES: [Class; NUMBERS] = {
         nr::STATX,
         nr::FACCESSAT2,
     ];
-    const WAITS: [usize; 19] = [
-        nr::READ,
+    const WAITS: [usize; 32] = [
         nr::PREAD64,
-        nr::READV,
         nr::PREADV,
         nr::PREADV2,
-        nr::RECVFROM,
-        nr::RECVMSG,
-        nr::RECVMMSG,
-        nr::ACCEPT,
-        nr::ACCEPT4,
+        // A writer waits for room, and who opens a FIFO for the other side.
+        nr::WRITE,
+        nr::WRITEV,
+        nr::PWRITE64,
+        nr::PWRITEV,
+        nr::PWRITEV2,
+        nr::SENDTO,
+        nr::SENDMSG,
+        nr::SENDMMSG,
+        nr::SENDFILE,
+        nr::SPLICE,
+        nr::TEE,
+        nr::VMSPLICE,
+        nr::MSGSND,
+        nr::MQ_TIMEDSEND,
+        nr::OPEN,
+        nr::OPENAT,
+        nr::OPENAT2,
+        nr::CREAT,
+        nr::IOCTL,
+        nr::SCHED_YIELD,
         nr::CONNECT,
         nr::FUTEX,
         nr::FUTEX_WAIT,
@@ -72,7 +92,13 @@ static CLASSES: [Class; NUMBERS] = {
         nr::SEMTIMEDOP,
         nr::IO_URING_ENTER,
     ];
-    const SLEEPS: [usize; 19] = [
+    const READS: [usize; 2] = [nr::READ, nr::READV];
+    const SLEEPS: [usize; 24] = [
+        nr::RECVFROM,
+        nr::RECVMSG,
+        nr::RECVMMSG,
+        nr::ACCEPT,
+        nr::ACCEPT4,
         nr::WAIT4,
         nr::WAITID,
         nr::POLL,
@@ -93,13 +119,36 @@ static CLASSES: [Class; NUMBERS] = {
         nr::MQ_TIMEDRECEIVE,
         nr::VFORK,
     ];
-    const MOUNTS: [usize; 11] = [
+    const ABOVE: [usize; 19] = [
+        nr::RENAME,
+        nr::RENAMEAT,
+        nr::RENAMEAT2,
+        nr::CHMOD,
+        nr::FCHMOD,
+        nr::FCHMODAT,
+        nr::FCHMODAT2,
+        nr::CHOWN,
+        nr::FCHOWN,
+        nr::LCHOWN,
+        nr::FCHOWNAT,
+        // Access control lists.
+        nr::SETXATTR,
+        nr::LSETXATTR,
+        nr::FSETXATTR,
+        nr::SETXATTRAT,
+        nr::REMOVEXATTR,
+        nr::LREMOVEXATTR,
+        nr::FREMOVEXATTR,
+        nr::REMOVEXATTRAT,
+    ];
+    const MOUNTS: [usize; 12] = [
         nr::MOUNT,
         nr::UMOUNT2,
         nr::MOVE_MOUNT,
         nr::OPEN_TREE,
         nr::OPEN_TREE_ATTR,
         nr::FSMOUNT,
+        nr::FSCONFIG,
         nr::MOUNT_SETATTR,
         nr::PIVOT_ROOT,
         nr::CHROOT,
@@ -122,7 +171,9 @@ static CLASSES: [Class; NUMBERS] = {
     let mut table = [Class::Plain; NUMBERS];
     set(&mut table, &PATHS, Class::Path);
     set(&mut table, &WAITS, Class::Wait);
+    set(&mut table, &READS, Class::Read);
     set(&mut table, &SLEEPS, Class::Sleep);
+    set(&mut table, &ABOVE, Class::Above);
     set(&mut table, &MOUNTS, Class::Mounts);
     set(&mut table, &RIGHTS, Class::Rights);
     set(&mut table, &[nr::CHDIR, nr::FCHDIR], Class::Directory);
@@ -153,10 +204,17 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
     match class {
         Class::Plain | Class::Path => return Verdict::Pass,
         Class::Wait => return Verdict::Wait,
+        Class::Read => {
+            if clock::is_fresh() && !is_file(call.args[0]) {
+                clock::note_wait();
+            }
+            return Verdict::Wait;
+        }
         Class::Sleep => {
             clock::note_wait();
             return Verdict::Wait;
         }
+        Class::Above => return Verdict::Change,
         // What a child of `vfork` changes is its own.
         _ if is_child() => return Verdict::Pass,
         Class::Directory => return Verdict::Made(cwd::change(call)),
@@ -169,6 +227,14 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::Keys => admission::never(Refusal::Keys, true),
     }
     Verdict::Pass
+}
+
+/// Whether the descriptor is of something that has positions, and so of no pipe, socket or
+/// terminal. What another process has sent there may have been waiting, so that a read takes no
+/// time.
+fn is_file(descriptor: usize) -> bool {
+    // SAFETY: it changes nothing.
+    unsafe { stub::call(nr::LSEEK, [descriptor, 0, SEEK_CUR]) != -ESPIPE }
 }
 
 /// The kernel's rights of this process, or of one of its threads, change with this call.
@@ -261,6 +327,8 @@ mod tests {
         assert_eq!(of(nr::STATX), Class::Path);
         assert_eq!(of(nr::GETPID), Class::Plain);
         assert_eq!(of(nr::UMOUNT2), Class::Mounts);
+        assert_eq!((of(nr::READV), of(nr::WRITE)), (Class::Read, Class::Wait));
+        assert_eq!((of(nr::RENAMEAT2), of(nr::RECVMSG)), (Class::Above, Class::Sleep));
         assert_eq!(of(usize::MAX), Class::Plain);
     }
 }

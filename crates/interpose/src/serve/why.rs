@@ -61,6 +61,7 @@ reasons! {
         Mount: "the mount is not as expected",
         MountInside: "another mount inside the mount",
         NotAllowed: "the mount is another user's",
+        NoLinks: "the mount follows no symbolic links",
         Root: "the fleet's root differs from the mount's",
         Fleet: "the fleet does not admit it",
         Often: "admitted too often",
