@@ -9,12 +9,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::call::{SystemCall, Verdict};
 use crate::serve;
+use crate::state::SERVED;
 
 /// Numbers below are counted one by one, the others together.
 pub(crate) const NUMBERS: usize = 512;
 
 static PASSED: [AtomicU64; NUMBERS + 1] = [const { AtomicU64::new(0) }; NUMBERS + 1];
-static SERVED: AtomicU64 = AtomicU64::new(0);
 
 /// Handed every call of the program once.
 pub(crate) fn hook(call: &SystemCall) -> Verdict {
@@ -30,11 +30,6 @@ pub(crate) fn hook(call: &SystemCall) -> Verdict {
 /// How many calls with this number were passed on.
 pub(crate) fn passed(number: usize) -> u64 {
     PASSED[number.min(NUMBERS)].load(Relaxed)
-}
-
-/// How many calls were served.
-pub(crate) fn served() -> u64 {
-    SERVED.load(Relaxed)
 }
 
 /// A child of `fork` counts its own calls.

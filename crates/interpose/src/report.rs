@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
 use crate::serve::why::{self, Refusal, Why};
-use crate::state::{FILTERED, THREADS, process};
+use crate::state::{FILTERED, SERVED, THREADS, process};
 use crate::{dispatch, hook, patch, stub};
 
 /// Enough for each number.
@@ -180,9 +180,9 @@ fn fill(text: &mut Text, state: &str) {
     let numbers = 0..=hook::NUMBERS;
     let passed: u64 = numbers.clone().map(hook::passed).sum();
     let dispatched = dispatch::count();
-    text.line("served", hook::served());
+    text.line("served", SERVED.load(Relaxed));
     text.line("passed", passed);
-    text.line("patched", (passed + hook::served()).saturating_sub(dispatched));
+    text.line("patched", (passed + SERVED.load(Relaxed)).saturating_sub(dispatched));
     text.line("dispatched", dispatched);
     let (patched, left) = patch::counts();
     text.line("sites-patched", patched);

@@ -1,6 +1,6 @@
 //! What is true of the whole process.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// A flag that any thread may set.
 pub(crate) struct Flag(AtomicBool);
@@ -27,6 +27,9 @@ pub(crate) static FILTERED: Flag = Flag(AtomicBool::new(false));
 
 /// Parents that wait for a child of `vfork`, which shares their memory.
 pub(crate) static VFORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many calls the process has answered itself.
+pub(crate) static SERVED: AtomicU64 = AtomicU64::new(0);
 
 static PROCESS: AtomicUsize = AtomicUsize::new(0);
 

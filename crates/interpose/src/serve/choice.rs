@@ -16,7 +16,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::hook;
+use crate::state::SERVED;
 
 use super::clock;
 
@@ -80,7 +80,7 @@ pub(crate) fn is_kernels(path: &[u8]) -> bool {
     let bit = hash(path) as usize % BITS;
     let mask = 1 << (bit % 64);
     let comes_back = USED[bit / 64].fetch_or(mask, Relaxed) & mask != 0;
-    if comes_back && GAIN.pays(hook::served()) {
+    if comes_back && GAIN.pays(SERVED.load(Relaxed)) {
         return false;
     }
     let paths = PATHS.fetch_add(1, Relaxed) + 1;
