@@ -28,7 +28,7 @@
 #define SYS_faccessat2 439
 #endif
 #define ROUNDS 1
-#define WARM 3000
+#define WARM 10000
 #define ATTEMPTS 4
 #define LINES_MAX 40
 
