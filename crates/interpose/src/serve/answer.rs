@@ -9,6 +9,7 @@ use warren_proto::Attr;
 use super::facts::{Facts, MountFacts};
 use super::identity::{EXECUTE, WRITE};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, pair, word};
+use super::mountinfo::ReadOnly;
 use super::why::Why;
 
 /// `struct stat`, in words.
@@ -95,15 +96,16 @@ pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errn
     if wanted & EXECUTE != 0 && attr.kind == FileKind::Regular && facts.mount.no_exec {
         return Err(Errno::EACCES);
     }
-    if wanted & WRITE != 0 && facts.mount.read_only && !is_special {
+    let writes = wanted & WRITE != 0 && !is_special;
+    if writes && facts.mount.read_only == ReadOnly::FileSystem {
         return Err(Errno::EROFS);
     }
     let mode = u32::from(attr.mode);
-    if facts.identity.may(wanted, attr.uid, attr.gid, mode, is_dir) {
-        Ok(())
-    } else {
-        Err(Errno::EACCES)
+    if !facts.identity.may(wanted, attr.uid, attr.gid, mode, is_dir) {
+        return Err(Errno::EACCES);
     }
+    // The kernel looks at the mount after the rights.
+    if writes && facts.mount.read_only == ReadOnly::Mount { Err(Errno::EROFS) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -134,7 +136,7 @@ mod tests {
         }
     }
 
-    fn facts(read_only: bool, no_exec: bool) -> Facts {
+    fn facts(read_only: ReadOnly, no_exec: bool) -> Facts {
         let mount = MountFacts {
             device: (0, 0x1234),
             id: 50,
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn stat_has_the_kernels_layout() {
         let attr = attr(FileKind::CharDevice, 0o644);
-        let words = stat(&attr, &facts(false, false).mount);
+        let words = stat(&attr, &facts(ReadOnly::No, false).mount);
         // SAFETY: both are the kernel's `struct stat` of 144 bytes.
         let stat: libc::stat = unsafe { core::mem::transmute(words) };
         assert_eq!(stat.st_dev, libc::makedev(0, 0x1234));
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn statx_has_the_kernels_layout() {
         let file = attr(FileKind::CharDevice, 0o644);
-        let mount = facts(false, false).mount;
+        let mount = facts(ReadOnly::No, false).mount;
         let words = statx(&file, &mount, BASIC_STATS | BTIME).expect("plain");
         // SAFETY: both are the kernel's `struct statx` of 256 bytes.
         let found: libc::statx = unsafe { core::mem::transmute(words) };
@@ -194,13 +196,20 @@ mod tests {
     fn access_follows_the_kernels_order() {
         let file = attr(FileKind::Regular, 0o757);
         let pipe = attr(FileKind::Fifo, 0o757);
-        assert_eq!(access(&file, 7, &facts(false, false)), Ok(()));
-        assert_eq!(access(&file, WRITE, &facts(true, false)), Err(Errno::EROFS));
-        assert_eq!(access(&pipe, WRITE, &facts(true, false)), Ok(()));
-        assert_eq!(access(&file, EXECUTE | WRITE, &facts(true, true)), Err(Errno::EACCES));
-        assert_eq!(access(&pipe, EXECUTE, &facts(true, true)), Ok(()));
+        assert_eq!(access(&file, 7, &facts(ReadOnly::No, false)), Ok(()));
+        assert_eq!(access(&file, WRITE, &facts(ReadOnly::FileSystem, false)), Err(Errno::EROFS));
+        assert_eq!(access(&pipe, WRITE, &facts(ReadOnly::FileSystem, false)), Ok(()));
+        assert_eq!(
+            access(&file, EXECUTE | WRITE, &facts(ReadOnly::FileSystem, true)),
+            Err(Errno::EACCES)
+        );
+        assert_eq!(access(&pipe, EXECUTE, &facts(ReadOnly::FileSystem, true)), Ok(()));
         let closed = attr(FileKind::Regular, 0o770);
-        assert_eq!(access(&closed, 4, &facts(false, false)), Err(Errno::EACCES));
-        assert_eq!(access(&closed, 0, &facts(true, true)), Ok(()));
+        assert_eq!(access(&closed, 4, &facts(ReadOnly::No, false)), Err(Errno::EACCES));
+        assert_eq!(access(&closed, 0, &facts(ReadOnly::FileSystem, true)), Ok(()));
+        assert_eq!(access(&closed, WRITE, &facts(ReadOnly::FileSystem, false)), Err(Errno::EROFS));
+        assert_eq!(access(&closed, WRITE, &facts(ReadOnly::Mount, false)), Err(Errno::EACCES));
+        assert_eq!(access(&file, WRITE, &facts(ReadOnly::Mount, false)), Err(Errno::EROFS));
+        assert_eq!(access(&pipe, WRITE, &facts(ReadOnly::Mount, false)), Ok(()));
     }
 }

@@ -15,6 +15,7 @@ use warren_proto::{Attr, InodeRef};
 
 use super::identity::Identity;
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, word};
+use super::mountinfo::ReadOnly;
 use super::name::Prefix;
 
 const SLOTS: usize = 8;
@@ -38,7 +39,7 @@ pub(crate) struct MountFacts {
     pub has_btime: bool,
     pub attributes_mask: u64,
     pub block_size: u32,
-    pub read_only: bool,
+    pub read_only: ReadOnly,
     pub no_exec: bool,
     /// The directory that is mounted.
     pub root: InodeRef,
@@ -46,7 +47,12 @@ pub(crate) struct MountFacts {
 
 impl MountFacts {
     /// Asks the kernel for the root of the mount, whose path is a string at `path`.
-    pub(crate) fn learn(path: usize, root: &Statx, read_only: bool, no_exec: bool) -> Option<Self> {
+    pub(crate) fn learn(
+        path: usize,
+        root: &Statx,
+        read_only: ReadOnly,
+        no_exec: bool,
+    ) -> Option<Self> {
         let unique = Statx::of(path, BASIC_STATS | BTIME | MNT_ID_UNIQUE)?;
         // Other attributes, or other facts, are none of FUSE.
         let attributes = root.0[word::ATTRIBUTES];
@@ -103,7 +109,7 @@ static PLACES: Slots = Slots(
                 has_btime: false,
                 attributes_mask: 0,
                 block_size: 0,
-                read_only: false,
+                read_only: ReadOnly::No,
                 no_exec: false,
                 root: InodeRef::ROOT,
             },

@@ -5,7 +5,7 @@ use crate::stub;
 
 use super::identity::{Identity, maps_all_ids};
 use super::lock::Room;
-use super::mountinfo::{Mount, unescaped};
+use super::mountinfo::{Mount, ReadOnly, unescaped};
 use super::name::{PREFIX, Prefix};
 use super::proc;
 use super::why::Refusal;
@@ -22,7 +22,7 @@ const POLLERR: u64 = 8;
 pub(crate) struct Looked {
     pub id: u64,
     pub device: (u32, u32),
-    pub read_only: bool,
+    pub read_only: ReadOnly,
     pub no_exec: bool,
     /// In `room.path`: the source, and behind it the directory that is mounted.
     pub source_length: usize,
@@ -127,7 +127,7 @@ fn looked(mount: &Mount<'_>, identity: &Identity, paths: &mut [u8]) -> Result<Lo
     Ok(Looked {
         id: mount.id,
         device: mount.device,
-        read_only: mount.is_read_only(),
+        read_only: mount.read_only(),
         no_exec: mount.is_no_exec(),
         source_length,
         root_length,

@@ -9,6 +9,16 @@ use super::proc::number;
 
 const KIND: &[u8] = b"fuse.warren";
 
+/// Where nothing may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadOnly {
+    No,
+    /// On this mount of the file system.
+    Mount,
+    /// On the whole file system.
+    FileSystem,
+}
+
 /// A mount. The fields with paths are as the kernel writes them: see [`unescaped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mount<'a> {
@@ -54,8 +64,14 @@ impl<'a> Mount<'a> {
         unescaped(self.at).eq(directory.iter().copied())
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
-        has(self.options, b"ro") || has(self.super_options, b"ro")
+    pub(crate) fn read_only(&self) -> ReadOnly {
+        if has(self.super_options, b"ro") {
+            ReadOnly::FileSystem
+        } else if has(self.options, b"ro") {
+            ReadOnly::Mount
+        } else {
+            ReadOnly::No
+        }
     }
 
     pub(crate) fn is_no_exec(&self) -> bool {
@@ -123,14 +139,16 @@ mod tests {
             mount.is_inside(b"/srv") && !mount.is_inside(b"/srv/a") && !mount.is_inside(b"/sr")
         );
         assert!(!mount.is_inside(b"/srv/a b"));
-        assert!(!mount.is_read_only() && !mount.is_no_exec());
+        assert!(mount.read_only() == ReadOnly::No && !mount.is_no_exec());
         for nonsense in
             [&b""[..], b"1 2 3", b"50 30 0:45 / /srv rw", b"x 30 0:45 / /srv rw - a b c"]
         {
             assert_eq!(Mount::parse(nonsense), None);
         }
         let short = Mount::parse(b"1 0 8:1 / / ro,noexec - ext4 /dev/sda").expect("a mount");
-        assert!(!short.is_ours() && short.is_read_only() && short.is_no_exec());
+        assert!(!short.is_ours() && short.is_no_exec());
+        assert_eq!(short.read_only(), ReadOnly::Mount);
+        assert_eq!(Mount { super_options: b"ro", ..short }.read_only(), ReadOnly::FileSystem);
         assert!(short.follows_links() && mount.follows_links());
         let line = b"1 0 0:1 / /m rw,nosymfollow - fuse.warren /pool rw";
         assert!(!Mount::parse(line).expect("a mount").follows_links());
