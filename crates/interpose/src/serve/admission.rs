@@ -224,8 +224,8 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     if facts::admissions() >= facts::ADMISSIONS_MAX {
         return Err(Refusal::Often);
     }
-    let identity = look::at_process(room)?;
-    let first = descriptors::first().ok_or(Refusal::Descriptors)?;
+    let (identity, table) = look::at_process(room)?;
+    let first = descriptors::first(table).ok_or(Refusal::Descriptors)?;
     let opened = proc::open(c"/proc/self/mountinfo").ok_or(Refusal::NoProc)?;
     let mounts = descriptors::move_up(opened, first).ok_or(Refusal::Descriptors)?;
     MOUNTS.store(mounts, Release);

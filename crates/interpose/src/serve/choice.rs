@@ -9,12 +9,13 @@
 //! So the first call by a path takes the way that has been cheaper lately, and the second asks the
 //! fleet. Now and then the other one is tried.
 //!
-//! Copies are few. A program that goes round more files than there are leases for always finds the
-//! copy gone that it needs. So it is counted how many calls were answered without a request while
-//! the fleet was asked [`WINDOW`] times for paths that came back. If there were too few to pay for
-//! that, such paths take the cheaper way as well, until it is tried again.
+//! Requests for paths that come back must pay. A program that goes round more files than there are
+//! leases for always finds the copy gone that it needs, and on some machines a request wakes a cell
+//! that sleeps. So an account is kept, in cycles: a request takes from it what it has cost more
+//! than the kernel, and a call that is answered without a request puts in what the kernel would
+//! have cost. While it is empty, such paths take the cheaper way as well.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::state::SERVED;
 
@@ -26,11 +27,11 @@ const COST_MAX: u64 = 1_000_000;
 const PART: u64 = 8;
 /// Of so many paths one takes the dearer way.
 const TRIED: usize = 32;
-/// Requests for paths that come back, of a window: about as many as there are copies.
-const WINDOW: usize = 4096;
-/// What pays for a request: so many answers without one.
-const GAIN_MIN: u64 = 2;
-const PAUSE: usize = 1 << 17;
+/// What the account holds at first and at most: some milliseconds.
+const BUDGET: i64 = 40_000_000;
+/// This part of what the kernel costs is put in by a call that goes to the kernel because the
+/// account is empty, so that the fleet is tried again.
+const TRIAL: i64 = 64;
 /// Bits for the paths that have been used, and the paths after which all are forgotten.
 const BITS: usize = 1 << 16;
 const PATHS_MAX: usize = BITS / 8;
@@ -52,24 +53,29 @@ impl Cost {
         };
         self.0.store(mean.max(1), Relaxed);
     }
+
+    fn mean(&self) -> i64 {
+        self.0.load(Relaxed).cast_signed()
+    }
 }
 
 /// Runs a call through the kernel.
 pub(crate) fn through_kernel<R>(call: impl FnOnce() -> R) -> R {
-    timed(&KERNEL, call, |_| true)
+    let (begun, result) = (clock::cycles(), call());
+    KERNEL.note(clock::cycles().wrapping_sub(begun));
+    result
 }
 
 /// Runs a call that may ask the fleet; `asked` says of its result whether it has.
 pub(crate) fn through_fleet<R>(call: impl FnOnce() -> R, asked: impl FnOnce(&R) -> bool) -> R {
-    timed(&FLEET, call, asked)
-}
-
-fn timed<R>(cost: &Cost, call: impl FnOnce() -> R, counts: impl FnOnce(&R) -> bool) -> R {
-    let begun = clock::cycles();
-    let result = call();
-    let cycles = clock::cycles().wrapping_sub(begun);
-    if counts(&result) {
-        cost.note(cycles);
+    let (begun, result) = (clock::cycles(), call());
+    if asked(&result) {
+        let cycles = clock::cycles().wrapping_sub(begun);
+        FLEET.note(cycles);
+        // If it is not known what the kernel costs, nothing is known to be lost.
+        if KERNEL.mean() > 0 {
+            ACCOUNT.take(cycles.min(COST_MAX).cast_signed() - KERNEL.mean());
+        }
     }
     result
 }
@@ -80,7 +86,7 @@ pub(crate) fn is_kernels(path: &[u8]) -> bool {
     let bit = hash(path) as usize % BITS;
     let mask = 1 << (bit % 64);
     let comes_back = USED[bit / 64].fetch_or(mask, Relaxed) & mask != 0;
-    if comes_back && GAIN.pays(SERVED.load(Relaxed)) {
+    if comes_back && ACCOUNT.pays(SERVED.load(Relaxed), KERNEL.mean()) {
         return false;
     }
     let paths = PATHS.fetch_add(1, Relaxed) + 1;
@@ -100,41 +106,43 @@ fn forget() {
     }
 }
 
-/// Whether copies pay: see the head of this file.
-struct Gain {
-    /// Requests for paths that came back, and what had been answered when their window began.
-    asked: AtomicUsize,
+/// See the head of this file.
+struct Account {
+    balance: AtomicI64,
+    /// How many calls had been answered when it was last brought up to date.
     answered: AtomicU64,
-    /// So many paths that come back take the cheaper way before the fleet is asked again.
-    pause: AtomicUsize,
 }
 
-static GAIN: Gain =
-    Gain { asked: AtomicUsize::new(0), answered: AtomicU64::new(0), pause: AtomicUsize::new(0) };
+static ACCOUNT: Account = Account::new();
 
-impl Gain {
-    /// A path comes back. Returns whether it is to be asked for.
-    fn pays(&self, answered: u64) -> bool {
-        let pause = self.pause.load(Relaxed);
-        if pause > 0 {
-            self.pause.store(pause - 1, Relaxed);
-            return false;
-        }
-        let asked = self.asked.fetch_add(1, Relaxed) + 1;
-        if asked.is_multiple_of(WINDOW) {
-            let before = self.answered.swap(answered, Relaxed);
-            // The requests themselves were answers, too.
-            if answered.saturating_sub(before) < (1 + GAIN_MIN) * WINDOW as u64 {
-                self.pause.store(PAUSE, Relaxed);
-            }
-        }
-        true
+impl Account {
+    const fn new() -> Self {
+        Self { balance: AtomicI64::new(BUDGET), answered: AtomicU64::new(0) }
+    }
+
+    /// A request has cost so much more than the kernel would have.
+    fn take(&self, cycles: i64) {
+        self.balance.fetch_sub(cycles.max(0), Relaxed);
+        // It will be counted as an answer, too.
+        self.answered.fetch_add(1, Relaxed);
+    }
+
+    /// A path comes back. Returns whether it may be asked for.
+    fn pays(&self, answered: u64, kernel: i64) -> bool {
+        let gained = answered.saturating_sub(self.answered.swap(answered, Relaxed));
+        let gained = i64::try_from(gained).unwrap_or(i64::MAX).saturating_mul(kernel);
+        let balance = self.balance.load(Relaxed).saturating_add(gained).min(BUDGET);
+        let pays = balance > 0;
+        self.balance.store(if pays { balance } else { balance + kernel / TRIAL }, Relaxed);
+        pays
     }
 }
 
 /// In a child of `fork`, which knows no path.
 pub(crate) fn after_fork() {
     forget();
+    ACCOUNT.balance.store(BUDGET, Relaxed);
+    ACCOUNT.answered.store(0, Relaxed);
 }
 
 /// FNV-1a. Two paths that share a bit only take the other way.
@@ -151,20 +159,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_come_back_pay_only_if_others_are_known() {
-        let gain = Gain {
-            asked: AtomicUsize::new(0),
-            answered: AtomicU64::new(0),
-            pause: AtomicUsize::new(0),
-        };
-        let window = |answers: u64, begin: u64| {
-            (1..=WINDOW as u64).filter(|n| gain.pays(begin + n * answers)).count()
-        };
-        assert_eq!(window(3, 0), WINDOW);
-        assert_eq!(window(3, 3 * WINDOW as u64), WINDOW, "two known ones for each request");
-        assert_eq!(window(1, 6 * WINDOW as u64), WINDOW);
-        let paused = (0..PAUSE + 1).take_while(|_| !gain.pays(0)).count();
-        assert_eq!(paused, PAUSE, "none was known");
+    fn paths_that_come_back_are_asked_for_while_that_pays() {
+        let account = Account::new();
+        assert!(account.pays(0, 1000));
+        account.take(BUDGET + 1500);
+        assert!(!account.pays(1, 1000), "the request itself is no gain");
+        assert!(account.pays(4, 1000), "three were answered without one");
+        account.take(BUDGET);
+        let refused = (0..).take_while(|_| !account.pays(5, 1000)).count();
+        assert!((1..BUDGET as usize).contains(&refused), "it is tried again");
+        assert!(account.pays(1 << 40, 1000) && account.balance.load(Relaxed) == BUDGET);
     }
 
     #[test]

@@ -10,10 +10,11 @@ use core::sync::atomic::{
 };
 
 use crate::abi::nr;
+use crate::state::THREADS;
 use crate::stub;
 
-/// The first number, if the limit allows it. The kernel's table of a process grows in steps of
-/// powers of two, and this keeps it small.
+/// The first number, if the limit allows it and the process has one thread. The kernel's table of a
+/// process grows in steps of powers of two, and this keeps it small.
 const FIRST: usize = 500;
 /// Numbers that are left to ours below a lower limit.
 const ROOM: usize = 24;
@@ -25,8 +26,10 @@ const F_DUPFD_CLOEXEC: usize = 1030;
 /// Two ranges, by start and end: that of this crate's one, and the fleet's.
 static HIDDEN: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
 
-/// The first number for descriptors of ours.
-pub(crate) fn first() -> Option<usize> {
+/// The first number for descriptors of ours. If the process has threads, they are at the end of its
+/// table: there the kernel takes ten milliseconds to make it larger, because it waits until no
+/// processor reads the old one.
+pub(crate) fn first(table: usize) -> Option<usize> {
     let mut limits = [0_u64; 2];
     let args = [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize];
     // SAFETY: the kernel writes into `limits`.
@@ -34,7 +37,8 @@ pub(crate) fn first() -> Option<usize> {
         return None;
     }
     let limit = usize::try_from(limits[0]).unwrap_or(usize::MAX);
-    (limit >= LIMIT_MIN).then(|| FIRST.min(limit - ROOM))
+    let end = if THREADS.get() { limit.min(table.max(LIMIT_MIN)) } else { limit };
+    (limit >= LIMIT_MIN).then(|| FIRST.min(end - ROOM))
 }
 
 /// Moves a descriptor of ours to a number from `first` on.
@@ -131,6 +135,6 @@ mod tests {
         assert!(hides_among(3, 500) && !hides_among(3, 499) && !hides_among(503, 600));
         forget();
         assert!(!hides(500) && !hides(0) && !hides_among(0, usize::MAX));
-        assert!(first().is_some());
+        assert!(first(64).is_some());
     }
 }

@@ -29,8 +29,9 @@ pub(crate) struct Looked {
     pub root_length: usize,
 }
 
-/// Who the process is, if it has plain rights and is confined by nothing.
-pub(crate) fn at_process(room: &mut Room) -> Result<Identity, Refusal> {
+/// Who the process is, if it has plain rights and is confined by nothing, and how many descriptors
+/// its table has room for.
+pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> {
     let mut tsc = 0_i32;
     // SAFETY: the kernel writes into `tsc`.
     let got = unsafe { stub::call(nr::PRCTL, [PR_GET_TSC, &raw mut tsc as usize]) };
@@ -38,7 +39,9 @@ pub(crate) fn at_process(room: &mut Room) -> Result<Identity, Refusal> {
         return Err(Refusal::NoCycles);
     }
     let status = proc::whole(c"/proc/thread-self/status", &mut room.text);
-    let identity = Identity::parse(status.ok_or(Refusal::NoProc)?)?;
+    let status = status.ok_or(Refusal::NoProc)?;
+    let identity = Identity::parse(status)?;
+    let table = table_of(status).ok_or(Refusal::NoProc)?;
     for map in [c"/proc/self/uid_map", c"/proc/self/gid_map"] {
         if !maps_all_ids(proc::whole(map, &mut room.text).ok_or(Refusal::NoProc)?) {
             return Err(Refusal::UserNamespace);
@@ -48,9 +51,16 @@ pub(crate) fn at_process(room: &mut Room) -> Result<Identity, Refusal> {
     let profile = proc::whole(c"/proc/thread-self/attr/current", &mut room.text);
     let profile = profile.unwrap_or_default();
     if profile.is_empty() || profile.starts_with(b"unconfined") {
-        return Ok(identity);
+        return Ok((identity, table));
     }
     Err(Refusal::Confined)
+}
+
+/// The size of the table of descriptors, from the text of a `status`.
+fn table_of(status: &[u8]) -> Option<usize> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let field = lines.find_map(|line| line.strip_prefix(b"FDSize:"))?;
+    usize::try_from(proc::number(field.trim_ascii())?).ok()
 }
 
 /// Calls `visit` for each mount of ours.
@@ -141,4 +151,15 @@ pub(crate) fn has_changed(descriptor: usize) -> bool {
     // SAFETY: the kernel reads and writes `poll`, and does not wait.
     let count = unsafe { stub::call(nr::POLL, [&raw mut poll as usize, 1, 0]) };
     count != 0 || (poll >> 48) & (POLLPRI | POLLERR) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_tells_the_size_of_the_table() {
+        assert_eq!(table_of(b"Name:\tx\nFDSize:\t256\nGroups:\t\n"), Some(256));
+        assert_eq!(table_of(b"Name:\tx\n"), None);
+    }
 }

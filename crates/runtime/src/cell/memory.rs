@@ -332,6 +332,17 @@ impl SharedMemory {
         self.watch.count()
     }
 
+    /// How many threads of the active clients may run or spin at a time, one each. A program waits
+    /// while a front works for it, so fronts and other clients are not added up.
+    pub(super) fn busy_clients(&self) -> usize {
+        let places = (0..).map_while(|at| self.watch.active(at));
+        let is_front = |place: &Place| {
+            self.clients[place.0 as usize].as_ref().is_some_and(|memory| memory.user.is_none())
+        };
+        let fronts = places.filter(is_front).count();
+        fronts.max(self.watch.count() - fronts)
+    }
+
     /// The user's requests that are not answered yet.
     pub(super) fn in_progress(&self, uid: u32) -> usize {
         self.in_progress.get(&uid).copied().unwrap_or(0)
@@ -686,12 +697,14 @@ mod tests {
             let mut memory = SharedMemory::new(frames, CELL, Epoch(1));
             let segment = |len| Segment::create("warren-test", len).expect("segment");
             let admit = |client| {
+                // The last one is a front.
+                let user = (client + 1 < clients).then_some(USER);
                 let (requests, replies) =
                     (segment(shape.client_segment_len()), segment(shape.cell_segment_len()));
                 let writer = ClientWriter::new(requests.map().clone(), shape).expect("writer");
                 let own = replies.fd().try_clone_to_owned().expect("fd");
                 let fds = [requests.read_only_fd().expect("fd"), own];
-                let terms = (shape, Some(USER));
+                let terms = (shape, user);
                 memory.admit(NOW, ClientId(client), terms, fds).expect("admit");
                 let answers = map_read_only(replies.fd()).expect("map");
                 (writer, ReplyReader::new(answers, shape).expect("reader"))
@@ -720,6 +733,15 @@ mod tests {
                 true
             });
             clients
+        }
+    }
+
+    #[test]
+    fn a_front_and_the_programs_that_it_serves_are_not_busy_at_once() {
+        for (clients, busy) in [(1, 1), (2, 1), (3, 2), (4, 3)] {
+            let crowd = Crowd::new(clients);
+            assert_eq!(crowd.memory.active_clients(), clients as usize);
+            assert_eq!(crowd.memory.busy_clients(), busy, "{clients}");
         }
     }
 

@@ -46,7 +46,7 @@ impl CellLoop {
             return false;
         }
         let cells = 1 + self.peers.spinners() as usize;
-        spun >= self.spin.limit(cells + self.memory.active_clients())
+        spun >= self.spin.limit(cells + self.memory.busy_clients())
     }
 
     /// Reads the bell, if there are clients that must ring it, and looks at doorbells of clients

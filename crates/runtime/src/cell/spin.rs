@@ -3,9 +3,9 @@
 //! Long spins halved the throughput of a busy machine (measured), because they took cores from
 //! threads with work. So a spin is [`SHORT`] unless every thread that may spin has its own core:
 //! the cells that are awake, as their vitals show, and one thread of each client that was active
-//! lately. And it is [`LONG`] only where that pays: after a sleep so short that a long spin would
-//! have seen its end. Each longer sleep halves it (Karlin et al., SODA'90: spin about as long as a
-//! sleep costs).
+//! lately (fronts not in addition to the programs that wait for them). And it is [`LONG`] only
+//! where that pays: after a sleep so short that a long spin would have seen its end. Each longer
+//! sleep halves it (Karlin et al., SODA'90: spin about as long as a sleep costs).
 
 use std::time::Duration;
 
