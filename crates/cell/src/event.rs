@@ -9,7 +9,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Instant, Lsn, SlotNo, Timestamp};
 use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::{
-    Answer, Capability, ChangedDirs, PeerReply, PeerRequest, Request, RequestHeader, Wire,
+    Answer, Capability, LeasedAttrs, PeerReply, PeerRequest, Request, RequestHeader, Wire,
 };
 
 /// A slot of a client: it holds a request, and receives the reply.
@@ -90,7 +90,7 @@ pub enum Effect {
         payload_len: u32,
         /// The capability for the inode that the answer leads to.
         granted: Capability,
-        changed: ChangedDirs,
+        changed: LeasedAttrs,
     },
     /// The slot's request waits for a file lock, without a time limit. Until it is answered it is
     /// no live task, and does not count for its user's share of them.

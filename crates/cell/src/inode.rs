@@ -48,7 +48,8 @@ pub(crate) fn execute(
         Request::Open { ino, access } => open::open_file(shard, ino, access, who, state, turn),
         Request::Close { handle } => open::close(shard, handle, client, turn),
         Request::Read { handle, position, len, direct } => {
-            let len = read(shard, from, handle, position, (len, direct), turn)?;
+            let (len, is_kept) = read(shard, from, handle, position, (len, direct), turn)?;
+            state.reads_kept = is_kept;
             Ok(Some((Ok(Reply::Read { len }), len)))
         }
         Request::Write { handle, position, kill_privileges, write_back, direct } => {
@@ -69,6 +70,9 @@ pub(crate) fn execute(
         }
         Request::RemoveXattr { ino, ref name } => {
             xattr::set_xattr(shard, ino, name.clone(), None, who, state, turn)
+        }
+        Request::Claim { client: holder, ino, capability } => {
+            open::claim(shard, ino, (holder, capability), (client, who), turn)
         }
         Request::ListXattr { ino } => xattr::list_xattrs(shard, ino),
         Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec),

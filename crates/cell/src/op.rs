@@ -13,7 +13,8 @@ mod remove;
 mod rename;
 pub(crate) mod view;
 
-use warren_proto::Request;
+use warren_base::Errno;
+use warren_proto::{Handover, Request};
 
 use crate::op::plan::Plan;
 use crate::op::view::View;
@@ -21,6 +22,9 @@ use crate::run::wait::Stop;
 
 /// The plan of a request on names, given the contents of the view.
 pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop> {
+    if request.created_name().is_some_and(|(_, name)| Handover::is_reserved(name.as_bytes())) {
+        return Err(Errno::EPERM.into());
+    }
     match request {
         Request::Lookup { dir, name } => lookup::lookup(view, *dir, name),
         Request::Create { dir, name, new, flags, access } => {

@@ -34,6 +34,14 @@ pub enum Plant {
     RecallKeepsCopies,
     /// A cell closes the handles of an idle inode without revoking the lease of its opens.
     CloseUsed,
+    /// A front opens a file for writing, and others keep their copies of it.
+    MapBesideCopies,
+    /// A client may keep a file that a front has open for writing.
+    KeepBesideMapping,
+    /// A front takes over a file with any capability.
+    ClaimWithoutCapability,
+    /// A front takes over a file that the client has not open.
+    ClaimUnopened,
     /// A new name leaves other clients' leases on the names of the directory.
     KeepListings,
     /// A new mode or owner of a directory leaves the leases on its names.

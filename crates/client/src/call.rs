@@ -467,6 +467,9 @@ fn fail(errno: Errno) -> Step {
 
 /// Keeps the copies that came with an answer.
 fn keep(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered) {
+    for (attr, lease) in &answered.changed {
+        cache.put_attr(cell, attr, *lease);
+    }
     match (request, &answered.answer) {
         (
             Request::Lookup { dir, name } | Request::Create { dir, name, .. },

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! request | inode's capability | other inode's      capabilities of 0 at the end are omitted
-//! reply   | granted capability | changed dirs       a capability of 0 is omitted
+//! reply   | granted capability | leased attributes  a capability of 0 is omitted
 //! ```
 
 use alloc::vec::Vec;
@@ -20,15 +20,16 @@ use crate::{
 pub struct Answered {
     pub answer: Answer,
     pub granted: Capability,
-    pub changed: ChangedDirs,
+    pub changed: LeasedAttrs,
 }
 
-/// The attributes of the directories that the request has changed, as it has left them, with
-/// leases. A successor that repeats a reply has none.
-pub type ChangedDirs = Vec<(Attr, Lease)>;
+/// Attributes with leases, as the request has left them: for a front, those of the directories that
+/// it has changed (decision 31); for another client, those of the file that it has opened to keep
+/// it, or has read through such a handle (decision 30). A successor that repeats a reply has none.
+pub type LeasedAttrs = Vec<(Attr, Lease)>;
 
-/// Bytes of each of [`ChangedDirs`].
-const CHANGED_LEN: usize = 87;
+/// Bytes of each of [`LeasedAttrs`].
+const LEASED_ATTR_LEN: usize = 87;
 
 impl Answered {
     pub fn new(answer: Answer, granted: Capability) -> Self {
@@ -86,7 +87,7 @@ impl Reply {
     pub fn from_body(
         body: &[u8],
         granted: &mut Capability,
-        changed: &mut ChangedDirs,
+        changed: &mut LeasedAttrs,
     ) -> Result<Self, Malformed> {
         decode_body(body, |reader| granted_and_changed(reader, changed), granted)
     }
@@ -94,16 +95,16 @@ impl Reply {
 
 fn granted_and_changed(
     reader: &mut Reader<'_>,
-    changed: &mut ChangedDirs,
+    changed: &mut LeasedAttrs,
 ) -> Result<Capability, Malformed> {
-    let dirs = reader.left() / CHANGED_LEN;
-    let granted = match reader.left() - dirs * CHANGED_LEN {
+    let attrs = reader.left() / LEASED_ATTR_LEN;
+    let granted = match reader.left() - attrs * LEASED_ATTR_LEN {
         0 => Capability::NONE,
         8 => Capability(u64::decode(reader)?),
         _ => return Err(Malformed::TRAILING),
     };
     changed.clear();
-    for _ in 0..dirs {
+    for _ in 0..attrs {
         changed.push((Attr::decode(reader)?, Lease::decode(reader)?));
     }
     Ok(granted)
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_carries_its_capability_and_changed_directories() {
+    fn a_reply_carries_its_capability_and_leased_attributes() {
         let time = Timestamp(7);
         let attr = Attr {
             ino: FILE,
@@ -178,7 +179,7 @@ mod tests {
                 let (mut body, mut bare) = (Vec::new(), Vec::new());
                 Reply::Done.encode_body(granted, &changed, &mut body);
                 Reply::Done.encode_body(granted, &[], &mut bare);
-                assert_eq!(body.len(), bare.len() + changed.len() * CHANGED_LEN);
+                assert_eq!(body.len(), bare.len() + changed.len() * LEASED_ATTR_LEN);
                 let (mut found, mut dirs) = (Capability::NONE, vec![dir; 3]);
                 let reply = Reply::from_body(&body, &mut found, &mut dirs);
                 assert_eq!((reply, found, dirs), (Ok(Reply::Done), granted, changed));

@@ -36,6 +36,16 @@ impl Capability {
     }
 }
 
+impl Wire for Capability {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        u64::decode(from).map(Self)
+    }
+}
+
 impl fmt::Debug for Capability {
     /// The number is a secret and must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

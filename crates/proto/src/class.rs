@@ -39,7 +39,8 @@ impl Request {
             | Self::TestLock { .. }
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => false,
+            | Self::AwaitRecall { .. }
+            | Self::Claim { .. } => false,
         }
     }
 
@@ -96,7 +97,8 @@ impl Request {
             | Self::ListXattr { .. }
             | Self::TestLock { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => false,
+            | Self::AwaitRecall { .. }
+            | Self::Claim { .. } => false,
         }
     }
 
@@ -136,7 +138,8 @@ impl Request {
             | Self::TestLock { .. }
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => false,
+            | Self::AwaitRecall { .. }
+            | Self::Claim { .. } => false,
         }
     }
 
@@ -172,7 +175,8 @@ impl Request {
             | Self::TestLock { .. }
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => false,
+            | Self::AwaitRecall { .. }
+            | Self::Claim { .. } => false,
         }
     }
 
@@ -205,7 +209,8 @@ impl Request {
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
             | Self::ListXattr { .. }
-            | Self::TestLock { .. } => false,
+            | Self::TestLock { .. }
+            | Self::Claim { .. } => false,
         }
     }
 }

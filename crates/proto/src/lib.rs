@@ -18,6 +18,7 @@ mod capability;
 mod change;
 mod class;
 pub mod control;
+mod handover;
 mod lock;
 mod name;
 mod peer;
@@ -35,9 +36,10 @@ pub mod derive {
 }
 
 pub use attr::{Attr, SetAttr, SetTime};
-pub use body::{Answered, ChangedDirs};
+pub use body::{Answered, LeasedAttrs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
+pub use handover::{HANDOVER_NAME_MAX, HANDOVER_NODE, HANDOVER_PREFIX, Handover};
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
 pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};

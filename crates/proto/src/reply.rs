@@ -64,8 +64,10 @@ pub struct Opened {
     pub attr: Attr,
     /// Pages cached at an earlier open are still valid (there is a `Pages` lease).
     pub keep_pages: bool,
-    /// Another front writes the file: this front must read and write through the handle without its
-    /// kernel's cache.
+    /// To a front: another front writes the file, so this front must read and write through the
+    /// handle without its kernel's cache. To another client that has asked to keep the handle: a
+    /// front writes the file, and its kernel may change mapped pages without a request. So the
+    /// client must leave the file to the kernel.
     pub direct: bool,
     /// The client may keep the handle after its last close. While the lease lasts, it may use the
     /// handle for another open of the inode with the same access. It marks the inode as idle in its

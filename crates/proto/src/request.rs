@@ -4,10 +4,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use bitflags::bitflags;
-use warren_base::{Ino, MapVersion, ShardId, SlotNo};
+use warren_base::{ClientId, Ino, MapVersion, ShardId, SlotNo};
 
 use crate::wire::wire_flags;
-use crate::{Capabilities, FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName};
+use crate::{
+    Capabilities, Capability, FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName,
+};
 
 /// Precedes each request. `uid` and `gid` count only from a privileged admission (the FUSE front).
 /// Any other client acts with the credentials that the kernel reported at its admission.
@@ -250,6 +252,17 @@ pub enum Request {
         pages: bool,
         acknowledged: u64,
     },
+    /// The attributes of a regular file that another client has open and may name, also if it has
+    /// no link. The front's kernel takes the file over from that client ([`Handover`]). ENOENT if
+    /// the client does not have it open for the front's caller, or the capability is not its own;
+    /// EPERM for a client that is not a front.
+    ///
+    /// [`Handover`]: crate::Handover
+    Claim {
+        client: ClientId,
+        ino: Ino,
+        capability: Capability,
+    },
 }
 
 impl Request {
@@ -285,7 +298,8 @@ impl Request {
             | Self::SetXattr { ino, .. }
             | Self::RemoveXattr { ino, .. }
             | Self::ListXattr { ino }
-            | Self::ReleaseLocks { ino, .. } => *ino,
+            | Self::ReleaseLocks { ino, .. }
+            | Self::Claim { ino, .. } => *ino,
             Self::Lock { handle, .. }
             | Self::TestLock { handle, .. }
             | Self::Close { handle }
@@ -326,14 +340,16 @@ impl Request {
             | Self::TestLock { .. }
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => None,
+            | Self::AwaitRecall { .. }
+            | Self::Claim { .. } => None,
         }
     }
 }
 
 impl Request {
     /// The inodes that the request names by number, in the order of its [`Capabilities`]. A handle
-    /// is a capability itself, and a client may release its own locks without one.
+    /// is a capability itself, a client may release its own locks without one, and a claim contains
+    /// one.
     #[inline]
     pub const fn named(&self) -> (Option<Ino>, Option<Ino>) {
         match self {
@@ -342,6 +358,7 @@ impl Request {
             | Self::Lock { .. }
             | Self::TestLock { .. }
             | Self::ReleaseLocks { .. }
+            | Self::Claim { .. }
             | Self::Close { .. }
             | Self::Read { .. }
             | Self::Write { .. }

@@ -10,12 +10,12 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use warren_base::{Errno, Ino, SlotNo};
+use warren_base::{ClientId, Errno, Ino, SlotNo};
 
 use crate::{
-    AccessMode, Answer, Attr, CreateFlags, DirEntry, Entry, FileName, Handle, Lease, LeaseKey,
-    LockOwner, LockSpec, NewInode, Opened, Position, RenameFlags, Reply, Request, XattrMode,
-    XattrName,
+    AccessMode, Answer, Attr, Capability, CreateFlags, DirEntry, Entry, FileName, Handle, Lease,
+    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RenameFlags, Reply, Request,
+    XattrMode, XattrName,
 };
 
 /// A request with the type of its reply.
@@ -168,6 +168,9 @@ typed! {
     Cancel { slot: SlotNo, seq: u32 } -> () { Reply::Done => () }
     AwaitRecall { pages: bool, acknowledged: u64 } -> Recall {
         Reply::Recall { number, keys } => Recall { number, keys }
+    }
+    Claim { client: ClientId, ino: Ino, capability: Capability } -> Attr {
+        Reply::Attr { attr, .. } => attr
     }
 }
 

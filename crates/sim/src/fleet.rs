@@ -37,7 +37,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
 use warren_cell::{Backing, Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Answered, CapabilityKey, Request, RequestHeader};
+use warren_proto::{Answered, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
 use disk::Disk;
@@ -99,9 +99,6 @@ pub(crate) trait Surroundings: Sized {
         self.fleet_mut().lanes.store(cell, client, word, stamp);
     }
 }
-
-/// The key of all fleets' inode capabilities.
-pub(crate) const KEY: CapabilityKey = CapabilityKey([0x7761_7272_656e, 0x006b_6579]);
 
 /// All events.
 #[derive(Debug)]

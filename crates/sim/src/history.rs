@@ -9,7 +9,10 @@ use std::rc::Rc;
 use bitflags::bitflags;
 use warren_base::{ClientId, Ino, ShardId, Timestamp};
 use warren_disk::name_hash;
-use warren_proto::{Answer, Credentials, FileName, Handle, Request};
+use warren_proto::{Answer, CapabilityKey, Credentials, FileName, Handle, Request};
+
+/// The key of all fleets' inode capabilities.
+pub(crate) const KEY: CapabilityKey = CapabilityKey([0x7761_7272_656e, 0x006b_6579]);
 
 bitflags! {
     /// Errors that the harness may have caused while a call was under way. A call that failed with

@@ -24,11 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use warren_base::{ClientId, Errno, Ino, ShardId, Timestamp};
-use warren_proto::{Attr, CreateFlags, Credentials, Entry, FileKind, Handle, Reply, Request};
+use warren_proto::{
+    Attr, Capability, CreateFlags, Credentials, Entry, FileKind, Handle, Reply, Request,
+};
 
 pub use inode::{Body, Inode, Name, Open, TimeBound};
 
-use crate::history::{Action, DamagedShard, Excuses, Operation, Outcome, Window};
+use crate::history::{Action, DamagedShard, Excuses, KEY, Operation, Outcome, Window};
 
 /// Why an outcome is not legal in a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,6 +191,9 @@ impl State {
             Request::Lock { handle, spec, wait } => self.lock(step, *handle, *spec, *wait),
             Request::TestLock { handle, spec } => self.test_lock(step, *handle, *spec),
             Request::ReleaseLocks { ino, owner } => self.release_locks(step, *ino, *owner),
+            Request::Claim { client, ino, capability } => {
+                claim(self, step, *ino, (*client, *capability))
+            }
             Request::Null
             | Request::Sync
             | Request::StatFs
@@ -367,6 +372,34 @@ fn set_idle(state: &mut State, step: &Step<'_>, handle: Handle, is_idle: bool) -
     expect_done(reply)
 }
 
+/// A front claims a file. For another client: EPERM. A cell may have closed the handles that their
+/// client does not use.
+fn claim(
+    state: &mut State,
+    step: &Step<'_>,
+    ino: Ino,
+    (holder, capability): (ClientId, Capability),
+) -> Legal {
+    let file = state.get(ino).filter(|inode| inode.kind == FileKind::Regular);
+    let opens = file.into_iter().flat_map(|inode| inode.opens.values());
+    let uid = step.credentials.uid;
+    let mut opens = opens.filter(|open| open.client == holder && open.uid == uid);
+    let may_be_closed = step.outcome.answer.is_err();
+    let is_open = opens.any(|open| !(open.is_idle && may_be_closed));
+    let must = if !step.credentials.checked_by_kernel {
+        Err(Errno::EPERM)
+    } else if is_open && KEY.admits(holder, ino, capability) {
+        Ok(())
+    } else {
+        Err(Errno::ENOENT)
+    };
+    match step.settle(must)? {
+        Some((_, Reply::Attr { attr, .. })) => state.observe_attr(step, ino, attr),
+        Some(_) => Err(UNEXPECTED_REPLY),
+        None => Ok(()),
+    }
+}
+
 /// The numbers that an operation's outcome assigns to new objects: an inode, a handle.
 pub fn identities(operation: &Operation) -> impl Iterator<Item = (Ino, Option<u64>)> {
     let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
@@ -404,6 +437,7 @@ pub fn is_observer(operation: &Operation) -> bool {
                 | Request::AwaitRecall { .. }
                 | Request::Lookup { .. }
                 | Request::GetAttr { .. }
+                | Request::Claim { .. }
                 | Request::Fsync { .. }
                 | Request::GetXattr { .. }
                 | Request::ListXattr { .. }

@@ -9,6 +9,7 @@
 
 mod admission;
 mod audit;
+mod claims;
 mod clients;
 mod copies;
 mod damage;
@@ -45,6 +46,7 @@ use crate::model::State;
 use crate::swarm::Swarm;
 use audit::Audit;
 use clients::{At, Client, SlotState};
+use copies::check_kept;
 use program::Known;
 
 /// If calls are under way, one of them must return within this virtual time. It is far more than
@@ -316,6 +318,7 @@ impl World {
                 return Err(format!("there are no more events; {}", self.under_way()));
             }
             self.damage_shard();
+            check_kept(self);
             if let Some(failure) = self.fleet.failure.take() {
                 return Err(failure);
             }

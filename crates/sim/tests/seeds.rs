@@ -179,6 +179,26 @@ fn a_handle_that_is_closed_under_its_lease_is_found() {
 }
 
 #[test]
+fn copies_of_a_file_that_a_kernel_may_change_are_found() {
+    is_found(Plant::MapBesideCopies);
+}
+
+#[test]
+fn a_handle_kept_of_a_file_that_a_kernel_may_change_is_found() {
+    is_found(Plant::KeepBesideMapping);
+}
+
+#[test]
+fn a_file_taken_over_with_a_wrong_capability_is_found() {
+    is_found(Plant::ClaimWithoutCapability);
+}
+
+#[test]
+fn a_file_taken_over_that_is_not_open_is_found() {
+    is_found(Plant::ClaimUnopened);
+}
+
+#[test]
 fn a_new_name_that_leaves_others_listings_valid_is_found() {
     is_found(Plant::KeepListings);
 }

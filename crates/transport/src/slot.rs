@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
 use warren_client::{Cache, Call, Route, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Attr, Capabilities, Capability, ChangedDirs, Lease, Reply, Request,
+    Answer, Answered, Attr, Capabilities, Capability, Lease, LeasedAttrs, Reply, Request,
     RequestHeader,
 };
 use warren_shm::{WaitOutcome, now};
@@ -98,7 +98,7 @@ pub struct Slot {
     payload_len: usize,
     /// The capability that came with the last reply.
     granted: Capability,
-    changed: ChangedDirs,
+    changed: LeasedAttrs,
 }
 
 impl Slot {
@@ -136,7 +136,7 @@ impl Slot {
         self.granted
     }
 
-    /// What the last reply says of the directories that its request has changed.
+    /// The attributes that came with the last reply.
     pub fn changed(&self) -> &[(Attr, Lease)] {
         &self.changed
     }

@@ -13,7 +13,7 @@ use crate::event::{Effect, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::give_up::{give_up, refuses};
 use crate::inode::answer::{Finished, done};
-use crate::inode::grant::grant_changed;
+use crate::inode::grant::grant_beside;
 use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
@@ -331,7 +331,8 @@ impl Core {
     pub(super) fn finish(&mut self, task: &Task, answer: &mut Finished, turn: &mut Turn<'_>) {
         match &task.work {
             Work::Request { from, header, request, who } => {
-                self.finish_request((*from, header.seq), (who, request), answer, turn);
+                let reads_kept = task.state.reads_kept;
+                self.finish_request((*from, header.seq), (who, request, reads_kept), answer, turn);
             }
             _ => self.finish_other(task, answer.take(), turn),
         }
@@ -364,16 +365,14 @@ impl Core {
     fn finish_request(
         &mut self,
         (to, seq): (SlotRef, u32),
-        (who, request): (&Credentials, &Request),
+        (who, request, reads_kept): (&Credentials, &Request, bool),
         answer: &mut Finished,
         turn: &mut Turn<'_>,
     ) {
         let Some((answered, _)) = answer else { return };
         let granted = granted(&mut self.shards, to.client, who, request, answered, turn);
-        let changed = match answered {
-            Ok(_) => grant_changed(&mut self.shards, request, to.client, turn),
-            Err(_) => Vec::new(),
-        };
+        let changed =
+            grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {
             turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted, changed });
         }

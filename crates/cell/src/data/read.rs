@@ -19,7 +19,8 @@ const READ_AHEAD: u64 = 64;
 /// A day, in nanoseconds: the largest age of an access time (relatime).
 const DAY: i64 = 86_400_000_000_000;
 
-/// Reads into the payload of `to`; returns how many bytes.
+/// Reads into the payload of `to`; returns how many bytes, and whether a client that is not a front
+/// may keep the handle.
 pub(crate) fn read(
     shard: &mut Shard,
     to: SlotRef,
@@ -27,7 +28,7 @@ pub(crate) fn read(
     position: Position,
     (len, direct): (u32, bool),
     turn: &mut Turn<'_>,
-) -> Result<u32, Stop> {
+) -> Result<(u32, bool), Stop> {
     let file = shard.opens.get(handle, to.client)?;
     // A front's kernel has checked this itself, and also reads pages for writers.
     if !file.access.contains(AccessMode::READ) && !turn.clients.acknowledges(to.client) {
@@ -55,12 +56,13 @@ pub(crate) fn read(
     if !direct && turn.clients.acknowledges(to.client) {
         shard.leases.hold_again(LeaseKey::Pages(ino), to.client, turn.leases);
     }
+    let is_kept = file.access.contains(AccessMode::KEEP) && !turn.clients.acknowledges(to.client);
     let file = shard.opens.get_mut(handle).expect("just there");
     file.read_end = offset + len;
     if position == Position::Current {
         move_to(shard, handle, offset + len, turn);
     }
-    Ok(len as u32)
+    Ok((len as u32, is_kept))
 }
 
 fn copy_out(shard: &Shard, to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {

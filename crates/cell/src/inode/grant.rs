@@ -1,7 +1,7 @@
 //! Leases that come with an answer.
 
 use warren_base::{ClientId, Ino};
-use warren_proto::{ChangedDirs, FileName, Lease, LeaseKey, LockKey, Request};
+use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
 use crate::shard::Shard;
 use crate::shards::Shards;
@@ -42,15 +42,50 @@ pub(crate) fn grant_names(
     Some(shard.leases.grant(LeaseKey::Names(dir), client, turn.leases, turn.memory))
 }
 
+/// Grants the leases on attributes that come with an answer beside the reply.
+pub(crate) fn grant_beside(
+    shards: &mut Shards,
+    (request, reads_kept): (&Request, bool),
+    answer: &Answer,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> LeasedAttrs {
+    match (request, answer) {
+        (_, Err(_)) => Vec::new(),
+        (Request::Open { ino, .. }, Ok(Reply::Opened(opened))) if opened.kept.is_some() => {
+            grant_kept(shards, *ino, client, turn)
+        }
+        (Request::Read { handle, .. }, Ok(_)) if reads_kept => {
+            grant_kept(shards, handle.ino, client, turn)
+        }
+        _ => grant_changed(shards, request, client, turn),
+    }
+}
+
+/// Grants a client that is not a front a lease on the attributes of a file that it has opened to
+/// keep it, unless it has one. Its copies of the data need it beside the lease on the opens of the
+/// file, and an access time that a read has changed has ended the last one.
+fn grant_kept(shards: &mut Shards, ino: Ino, client: ClientId, turn: &mut Turn<'_>) -> LeasedAttrs {
+    let Some(shard) = shards.get_mut(&ino.shard()) else { return Vec::new() };
+    if turn.clients.acknowledges(client)
+        || shard.leases.holds_word(&LeaseKey::Attr(ino), client, turn.leases)
+    {
+        return Vec::new();
+    }
+    let Ok(Some(value)) = shard.inode_value(ino) else { return Vec::new() };
+    let lease = grant_attr(shard, ino, client, turn);
+    lease.into_iter().map(|lease| (value.attr, lease)).collect()
+}
+
 /// Grants a front leases on the directories that its request has changed, with their attributes:
 /// the request has made its copies wrong. The front keeps them itself, under words, for its kernel
 /// that asks for them next. That kernel then has an acknowledged lease.
-pub(crate) fn grant_changed(
+fn grant_changed(
     shards: &mut Shards,
     request: &Request,
     client: ClientId,
     turn: &mut Turn<'_>,
-) -> ChangedDirs {
+) -> LeasedAttrs {
     if !turn.clients.acknowledges(client) {
         return Vec::new();
     }

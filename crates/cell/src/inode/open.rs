@@ -3,7 +3,8 @@
 use warren_base::budget::may_take;
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Attributes, Credentials, FileKind, Handle, LeaseKey, Opened, Reply, Step,
+    AccessMode, Attributes, Capability, Credentials, FileKind, Handle, LeaseKey, Opened, Reply,
+    Step,
 };
 
 use crate::apply::step;
@@ -98,9 +99,10 @@ pub(crate) fn open_now(
         && turn.clients.acknowledges(client)
         && !turn.plants(Plant::CacheTwoWriters)
         && turn.clients.fronts() > 1;
+    let is_mapped = exclude_copies(shard, ino, access, client, turn);
     let uid = who.uid;
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
-    let keeps = attr.nlink > 0 && may_keep(turn);
+    let keeps = attr.nlink > 0 && !is_mapped && may_keep(turn);
     let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
@@ -110,7 +112,7 @@ pub(crate) fn open_now(
     let kept = access
         .contains(AccessMode::KEEP)
         .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
-    Opened { handle, attr, keep_pages, direct, kept }
+    Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
 }
 
 /// Whether there is room for another handle that a client keeps after its last close. Kept handles
@@ -118,6 +120,78 @@ pub(crate) fn open_now(
 /// last close, so no handle of it is kept.)
 fn may_keep(turn: &Turn<'_>) -> bool {
     turn.opens.all() < turn.log.budget().session_max() / KEPT_PART
+}
+
+/// A front's kernel may change the pages of a file that it has open for writing without a request,
+/// because programs may have mapped them. So no other client keeps copies of the data, or a handle,
+/// meanwhile: the leases on the opens of the inode, under which both are kept, are revoked before
+/// either of the two opens is answered. Returns whether this open must not be kept, because a front
+/// writes the file.
+///
+/// A front may also keep a handle for writing that it does not use. It needs its lease to use the
+/// handle again, so after the revocation it sends an `Open`. A cell's successor finds no lease
+/// valid ([`crate::recovery`]) and the handles in the log, and may close them in the same way.
+fn exclude_copies(
+    shard: &mut Shard,
+    ino: Ino,
+    access: AccessMode,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> bool {
+    if !access.intersects(AccessMode::WRITE | AccessMode::KEEP) || !shard.opens.is_open(ino) {
+        return false;
+    }
+    let is_front = turn.clients.acknowledges(client);
+    if is_front && access.contains(AccessMode::WRITE) {
+        let mut others = shard.opens.clients_of(ino).into_iter();
+        if others.any(|other| !turn.clients.acknowledges(other))
+            && !turn.plants(Plant::MapBesideCopies)
+        {
+            shard.leases.revoke(&LeaseKey::Opens(ino), turn.leases, turn.memory);
+        }
+    }
+    if is_front || !access.contains(AccessMode::KEEP) || turn.plants(Plant::KeepBesideMapping) {
+        return false;
+    }
+    if !is_mapped(shard, ino, turn) {
+        return false;
+    }
+    close_idle(shard, ino, turn);
+    is_mapped(shard, ino, turn)
+}
+
+/// Whether a front has the inode open for writing.
+fn is_mapped(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
+    let writes = |client| shard.opens.has_open(ino, client, AccessMode::WRITE);
+    let mut clients = shard.opens.clients_of(ino).into_iter();
+    clients.any(|client| turn.clients.may_map(client) && writes(client))
+}
+
+/// The attributes of a regular file that `holder` has open and may name, for a front whose kernel
+/// takes the file over. The front's caller must be the user of the open file, because other users
+/// may see the name that the caller looks up.
+pub(crate) fn claim(
+    shard: &mut Shard,
+    ino: Ino,
+    (holder, presented): (ClientId, Capability),
+    (client, who): (ClientId, &Credentials),
+    turn: &mut Turn<'_>,
+) -> Result<Finished, Stop> {
+    if !turn.clients.acknowledges(client) {
+        return Err(Errno::EPERM.into());
+    }
+    let is_right = turn.capabilities.admits(holder, ino, presented)
+        || turn.plants(Plant::ClaimWithoutCapability);
+    let is_open =
+        shard.opens.is_open_for(ino, holder, who.uid) || turn.plants(Plant::ClaimUnopened);
+    if !is_right || !is_open {
+        return Err(Errno::ENOENT.into());
+    }
+    let attr = shard.living(ino)?.attr;
+    if attr.kind != FileKind::Regular {
+        return Err(Errno::ENOENT.into());
+    }
+    done(Reply::Attr { attr, lease: None })
 }
 
 /// Closes the kept handles of an inode that no client uses. The lease words are cleared first:

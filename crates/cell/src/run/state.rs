@@ -25,6 +25,8 @@ pub(crate) struct TaskState {
     /// It waits for a file lock, or did. From then until it is answered it is no live task
     /// ([`crate::Cell::live_tasks`]).
     pub(crate) awaits_lock: bool,
+    /// It has read through a handle that a client, which is not a front, may keep.
+    pub(crate) reads_kept: bool,
     /// The point of the op log whose durability it waits for.
     pub(crate) durable: Option<Lsn>,
 }

@@ -90,6 +90,12 @@ impl Clients {
         self.fronts > 0 && self.known.get(&id).is_some_and(acknowledges)
     }
 
+    /// Whether a kernel may change pages of a file that the client has open for writing. A client
+    /// that is not known yet may be a front.
+    pub(crate) fn may_map(&self, id: ClientId) -> bool {
+        !self.known.contains_key(&id) || self.acknowledges(id)
+    }
+
     /// Bytes of the client's payload lanes; 0 if it is not known.
     pub(crate) fn payload_max(&self, id: ClientId) -> usize {
         self.known.get(&id).map_or(0, |client| client.shape.payload())

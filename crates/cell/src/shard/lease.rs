@@ -44,6 +44,16 @@ impl ShardLeases {
         self.words.grant(key, client, &mut clients.stamps, memory)
     }
 
+    /// Whether the client has a word lease on `key`.
+    pub(crate) fn holds_word(
+        &self,
+        key: &LeaseKey,
+        client: ClientId,
+        clients: &ClientLeases,
+    ) -> bool {
+        self.words.holds(key, client, &clients.stamps)
+    }
+
     /// Revokes all word leases on `key`.
     pub(crate) fn revoke(
         &mut self,

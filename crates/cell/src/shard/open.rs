@@ -133,6 +133,18 @@ impl Opens {
         clients
     }
 
+    /// Whether the client has the inode open with all of this access.
+    pub(crate) fn has_open(&self, ino: Ino, client: ClientId, access: AccessMode) -> bool {
+        let mut files = self.of_inode(ino).iter().map(|handle| &self.files[handle]);
+        files.any(|file| file.client == client && file.access.contains(access))
+    }
+
+    /// Whether the client has opened the inode on behalf of this user.
+    pub(crate) fn is_open_for(&self, ino: Ino, client: ClientId, uid: u32) -> bool {
+        let mut files = self.of_inode(ino).iter().map(|handle| &self.files[handle]);
+        files.any(|file| file.client == client && file.uid == uid)
+    }
+
     /// The client's handles of the inode that it may have kept, in the order of their opens.
     pub(crate) fn kept(&self, ino: Ino, client: ClientId) -> Vec<Handle> {
         let is_kept = |handle: &&Handle| {

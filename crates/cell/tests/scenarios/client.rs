@@ -7,8 +7,8 @@ use warren_cell::{Cell, Event, SlotRef};
 use warren_proto::control::Order;
 use warren_proto::slot::Shape;
 use warren_proto::{
-    AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, NewInode,
-    Position, RenameFlags, Reply, Request, RequestHeader,
+    AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, LeasedAttrs,
+    NewInode, Position, RenameFlags, Reply, Request, RequestHeader,
 };
 
 use crate::bytes::Bytes;
@@ -25,6 +25,7 @@ pub(crate) struct Pending {
     header: RequestHeader,
     request: Request,
     answer: Option<(Answer, Capability)>,
+    beside: LeasedAttrs,
     /// What was read.
     bytes: Vec<u8>,
 }
@@ -116,7 +117,8 @@ impl Pair {
         let from = SlotRef { client, slot: SlotNo(seq as u16) };
         let header = RequestHeader { seq, payload_len: bytes.len() as u32, ..header };
         self.member(cell).machine.requests.insert(from, bytes.into());
-        let call = Pending { cell, from, header, request, answer: None, bytes: Vec::new() };
+        let (answer, beside, bytes) = (None, Vec::new(), Vec::new());
+        let call = Pending { cell, from, header, request, answer, beside, bytes };
         self.calls.insert(seq, call);
         self.offer(seq);
         Call(seq)
@@ -153,7 +155,7 @@ impl Pair {
     pub(crate) fn answered(
         &mut self,
         (of, to, seq): (CellId, SlotRef, u32),
-        answer: (Answer, Capability),
+        (answer, beside): ((Answer, Capability), LeasedAttrs),
         len: usize,
     ) {
         let bytes = self.member(of).machine.replies.get(&to).map_or(&[][..], |lane| &lane[..len]);
@@ -161,7 +163,7 @@ impl Pair {
         // The client may have disconnected.
         let Some(call) = self.calls.get_mut(&seq) else { return };
         assert!(call.answer.is_none(), "{:?} is answered twice", call.request);
-        (call.answer, call.bytes) = (Some(answer), bytes);
+        (call.answer, call.beside, call.bytes) = (Some(answer), beside, bytes);
     }
 
     pub(crate) fn answer(&self, call: Call) -> Option<Answer> {
@@ -170,6 +172,11 @@ impl Pair {
 
     pub(crate) fn is_answered(&self, call: Call) -> bool {
         self.answer(call).is_some()
+    }
+
+    /// The attributes that came with the reply.
+    pub(crate) fn beside(&self, call: Call) -> &[(Attr, Lease)] {
+        &self.calls[&call.0].beside
     }
 
     /// The capability that came with the reply.

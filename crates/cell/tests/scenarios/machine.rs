@@ -2,10 +2,10 @@
 //!
 //! It outlives the cell's process, like the segments of a real fleet. Only a power cut clears it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::ClientId;
 use warren_base::limits::BLOCK_SIZE;
+use warren_base::{ClientId, Ino};
 use warren_cell::{FrameNo, Memory, SlotRef};
 
 /// What a frame holds before the first store: neither zeros nor data.
@@ -21,6 +21,9 @@ pub(crate) struct Machine {
     pub replies: BTreeMap<SlotRef, Vec<u8>>,
     /// Lease words. A word that is not here is 0.
     pub words: BTreeMap<(ClientId, u32), u64>,
+    /// Inodes that clients have marked as idle, and those whose kept handles the cell has closed.
+    pub idle: BTreeSet<(ClientId, Ino)>,
+    pub closed: BTreeSet<(ClientId, Ino)>,
 }
 
 impl Machine {
@@ -30,6 +33,8 @@ impl Machine {
             requests: BTreeMap::new(),
             replies: BTreeMap::new(),
             words: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            closed: BTreeSet::new(),
         }
     }
 
@@ -79,5 +84,13 @@ impl Memory for Machine {
 
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
         self.words.insert((client, word), stamp);
+    }
+
+    fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
+        self.idle.contains(&(client, ino))
+    }
+
+    fn mark_closed(&mut self, client: ClientId, ino: Ino) {
+        self.closed.insert((client, ino));
     }
 }

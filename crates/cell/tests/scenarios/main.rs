@@ -7,6 +7,7 @@
 //! | `data.rs` | pages, the cache, read-ahead, write-back |
 //! | `opens.rs` | open files, and advisory locks on files |
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
+//! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
 //! | `log.rs` | the op log, `fsync`, group commit |
 //! | `checkpoints.rs` | the state of all cells becomes durable, and their logs become free |
 //! | `transactions.rs` | operations over two cells |
@@ -34,6 +35,7 @@ mod attributes;
 mod calls;
 mod checkpoints;
 mod data;
+mod kept;
 mod leases;
 mod log;
 mod opens;

@@ -359,9 +359,9 @@ impl Pair {
     fn carry_out(&mut self, of: CellId, effect: Effect) {
         let name = cell_name(of);
         match effect {
-            Effect::Reply { to, seq, answer, payload_len, granted, .. } => {
+            Effect::Reply { to, seq, answer, payload_len, granted, changed } => {
                 self.note(format!("{name} replies"));
-                self.answered((of, to, seq), (answer, granted), payload_len as usize);
+                self.answered((of, to, seq), ((answer, granted), changed), payload_len as usize);
             }
             Effect::AwaitsLock { .. } => self.note(format!("{name} awaits a lock")),
             Effect::Send { to, message } => self.send_message(of, to, message),

@@ -175,7 +175,14 @@ impl Tree {
             Ok(Reply::Listing { parent, .. }) => at(*parent).capability,
             _ => Capability::NONE,
         };
-        Answered::new(answer, granted)
+        let changed = match send.request {
+            Request::Open { ino, access } if access.contains(AccessMode::KEEP) => {
+                let lease = self.grant(send.cell, LeaseKey::Attr(ino)).expect("a lease");
+                vec![(self.attrs[&ino], lease)]
+            }
+            _ => Vec::new(),
+        };
+        Answered { answer, granted, changed }
     }
 
     fn execute(&mut self, send: &Send) -> Answer {
@@ -527,6 +534,25 @@ fn a_listing_is_all_pages() {
     let answer = client.quiet(&mut tree, Op::List(at(Ino::ROOT)));
     let Ok(Reply::Listing { entries, end, .. }) = answer else { panic!("{answer:?}") };
     assert!(end && entries.len() == 7);
+}
+
+#[test]
+fn attributes_that_come_with_a_reply_are_copies() {
+    let mut tree = two_levels();
+    let mut client = Client::new();
+    let file = ino(1, 6);
+    let look = || Op::Ino(Request::GetAttr { ino: file }, Capabilities::of(at(file).capability));
+    for (access, asked) in [(AccessMode::KEEP, 1), (AccessMode::empty(), 2)] {
+        (client.cache, tree.messages) = (Cache::new(64), 0);
+        let request = Request::Open { ino: file, access: AccessMode::READ | access };
+        let open = Op::Ino(request.clone(), capabilities(&request));
+        client.quiet(&mut tree, open).expect("it is opened");
+        assert_eq!(client.quiet(&mut tree, look()).map(ino_of), Ok(file));
+        assert_eq!(tree.messages, asked, "{access:?}");
+    }
+    tree.change(file, |attr| attr.size = 7);
+    let Ok(Reply::Attr { attr, .. }) = client.quiet(&mut tree, look()) else { panic!("no reply") };
+    assert_eq!(attr.size, 7, "a copy that was void is not used");
 }
 
 #[test]

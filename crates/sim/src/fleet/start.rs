@@ -14,6 +14,7 @@ use super::lanes::ClientMemory;
 use super::process::Slots;
 use super::sparse::Host;
 use super::{CellHost, Fleet, MAP_VERSION, SupervisorHost};
+use crate::history::KEY;
 
 /// Frames of a recovering cell, as in the runtime.
 const RECOVERY_FRAMES: u32 = 4096;
@@ -165,7 +166,7 @@ impl<H> Fleet<H> {
             map: self.map.clone(),
             map_version: MAP_VERSION,
             secret: superblock.secret,
-            capabilities: super::KEY,
+            capabilities: KEY,
             roots: own.filter_map(|shard| Some((shard, *ledger.root(shard)?))).collect(),
             lost: BTreeSet::new(),
             kept: Vec::new(),

@@ -62,7 +62,8 @@ impl State {
         if opened.handle.ino != ino {
             return Err(Refusal::Differs("a handle of another inode"));
         }
-        let open = Open { client: step.client, access, offset: 0, is_idle: false };
+        let (client, uid) = (step.client, step.credentials.uid);
+        let open = Open { client, uid, access, offset: 0, is_idle: false };
         let before = self.change(ino, |inode| inode.opens.insert(opened.handle.open, open));
         if before.is_some() {
             return Err(Refusal::Differs("a handle that was assigned already"));
@@ -135,11 +136,8 @@ impl State {
         let open = inode.and_then(|inode| inode.opens.get(&handle.open));
         let is_own = open.is_some_and(|open| open.client == step.client);
         let is_idle = open.is_some_and(|open| open.is_idle);
-        if is_own
-            && is_idle
-            && inode.is_some_and(|inode| inode.nlink == 0)
-            && step.outcome.answer == Err(Errno::EBADF)
-        {
+        // A cell may have closed it: with the last name, or for another client's open.
+        if is_own && is_idle && step.outcome.answer == Err(Errno::EBADF) {
             self.change(handle.ino, |inode| inode.opens.remove(&handle.open));
             return Ok(());
         }

@@ -69,9 +69,11 @@ impl TimeBound {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Open {
     pub client: ClientId,
+    pub uid: u32,
     pub access: AccessMode,
     pub offset: u64,
-    /// The client has kept it and does not use it. It ends with the inode's last name.
+    /// The client has kept it and does not use it. It ends with the inode's last name, or when a
+    /// client that is not a front opens the inode to keep it.
     pub is_idle: bool,
 }
 
@@ -249,7 +251,8 @@ impl Inode {
         }
         self.xattrs.hash(&mut mix);
         for (number, open) in &self.opens {
-            (number, open.client, open.access.bits(), open.offset, open.is_idle).hash(&mut mix);
+            (number, open.client, open.uid, open.access.bits()).hash(&mut mix);
+            (open.offset, open.is_idle).hash(&mut mix);
         }
         for held in &self.locks {
             (held.holder.client, held.holder.owner, held.pid).hash(&mut mix);

@@ -17,14 +17,15 @@ use warren_proto::{
     Request,
 };
 
-use super::copies::begin_with_kept;
+use super::claims::forge;
+use super::copies::{begin_with_kept, claim_another, keep_changed};
 use super::front::{Front, action_of};
 use super::kept::{KeptHandles, request_keeping};
 use super::paths::{PathAnswers, Stepped};
 use super::program::{Draw, Drawn, Holdings};
 use super::{Own, World};
-use crate::fleet::{Happening, KEY};
-use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
+use crate::fleet::Happening;
+use crate::history::{Action, Excuses, KEY, NEVER, Operation, Outcome, Window};
 
 /// Upper limit of entries with long names in one page of a listing.
 const PAGE_MAX: usize = 30;
@@ -66,7 +67,7 @@ pub(super) struct Whole {
     /// A cell answered the request that the call consists of.
     direct: bool,
     /// It names an inode that the client has not reached.
-    forged: bool,
+    pub(super) forged: bool,
     /// Entries in the answered pages of a listing, and whether the last page was among them.
     listed: usize,
     ended: bool,
@@ -235,9 +236,11 @@ impl World {
             return;
         }
         let (mut op, forged) = self.reach(at, op);
-        if let (Op::Ino(request, _), Some(front)) = (&mut op, &self.clients[at.client].front) {
+        if let Op::Ino(request, _) = &mut op {
             request_keeping(request, &self.swarm);
-            front.kernel.mark(request);
+            if let Some(front) = &self.clients[at.client].front {
+                front.kernel.mark(request);
+            }
         }
         let (invoked, from) = (self.fleet.place(), self.fleet.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
@@ -316,7 +319,7 @@ impl World {
             Op::Ino(request, _) => {
                 let mut capabilities = KEY.all_for(id, &request);
                 if may_forge && self.fleet.rng.chance(1, FORGED_EVERY) {
-                    capabilities = self.forge(id, capabilities);
+                    capabilities = forge(&mut self.fleet.rng, &self.known.files, id, capabilities);
                 }
                 let forged = !is_reached(id, &request, capabilities);
                 (Op::Ino(request, capabilities), forged)
@@ -325,24 +328,6 @@ impl World {
                 (Op::List(InodeRef { ino, capability: KEY.capability(id, ino) }), false)
             }
             op => (op, false),
-        }
-    }
-
-    /// No capability, another client's, another inode's, or one with a wrong bit.
-    fn forge(&mut self, client: ClientId, right: Capabilities) -> Capabilities {
-        let wrong = match self.fleet.rng.below(4) {
-            0 => Capability::NONE,
-            1 => KEY.capability(
-                ClientId(client.0 + 1),
-                self.known.files.first().copied().unwrap_or(Ino::ROOT),
-            ),
-            2 => KEY.capability(client, Ino(self.fleet.rng.below(64))),
-            _ => Capability(right.inode.0 ^ 1 << self.fleet.rng.below(64)),
-        };
-        match self.fleet.rng.below(3) {
-            0 => Capabilities { inode: wrong, ..right },
-            1 => Capabilities { other: wrong, ..right },
-            _ => Capabilities { inode: wrong, other: wrong },
         }
     }
 
@@ -374,7 +359,7 @@ impl World {
         if let Some(op) = self.cancel_another(at) {
             return Some((op, Vec::new()));
         }
-        if let Some(op) = self.wanted_again(at.client) {
+        if let Some(op) = self.wanted_again(at.client).or_else(|| claim_another(self)) {
             return Some((op, Vec::new()));
         }
         let now = self.fleet.wall();
@@ -517,7 +502,7 @@ impl World {
         to: SlotRef,
         seq: u32,
         hint: u64,
-        Answered { answer, granted, changed }: Answered,
+        Answered { answer, granted, mut changed }: Answered,
     ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
             return self.fleet.fail(format!("{from} answers a client that does not exist"));
@@ -552,7 +537,7 @@ impl World {
             _ => Vec::new(),
         };
         if again.is_none() {
-            self.clients[client].kept.note_changed(changed, from);
+            keep_changed(self, client, &mut changed, from);
             self.note_answered(at, &request, &answer, &payload);
             self.note_page(at, &request, &answer);
         }
@@ -577,7 +562,7 @@ impl World {
         if let Some(send) = again {
             self.ask_again(at, send);
         } else if !self.clients[at.client].is_gone {
-            self.step_call(at, Some(Answered::new(answer, granted)));
+            self.step_call(at, Some(Answered { answer, granted, changed }));
         }
     }
 
@@ -861,6 +846,7 @@ const fn changes_nothing(request: &Request) -> bool {
         request,
         Request::Lookup { .. }
             | Request::GetAttr { .. }
+            | Request::Claim { .. }
             | Request::ReadLink { .. }
             | Request::ReadDir { .. }
             | Request::Read { .. }

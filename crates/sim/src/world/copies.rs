@@ -1,30 +1,34 @@
-//! Calls that a front answers itself: from the handles, directories and names that it has kept
-//! ([`KeptHandles`], [`FrontNames`]).
+//! Calls that a client answers itself, from the handles that it has kept ([`KeptHandles`]), and
+//! those that a front answers from directories and names ([`FrontNames`]).
 //!
 //! [`KeptHandles`]: super::kept::KeptHandles
 //! [`FrontNames`]: super::names::FrontNames
 
-use warren_base::{Errno, Ino};
+use warren_base::{CellId, Errno, Ino};
 use warren_client::Op;
-use warren_proto::{AccessMode, Answer, Capabilities, Handle, Lease, Reply, Request};
+use warren_proto::{AccessMode, Answer, Capabilities, Handle, Lease, LeasedAttrs, Reply, Request};
 
 use super::World;
-use super::clients::{At, Whole};
+use super::claims::claim;
+use super::clients::{At, Client, Slot, Whole};
 use super::kept::{keeps, shared};
 use crate::history::{Action, Outcome};
 
 /// Bytes of a page of names: so few that many directories take several.
 const PAGE_BYTES_MAX: u64 = 300;
 
-/// How a front continues a call.
+/// One of so many calls is a claim.
+const CLAIM_EVERY: u64 = 40;
+
+/// How a client continues a call.
 enum Kept {
     /// The call is done, without a request.
     Done(Action),
-    /// The front closes this handle first.
+    /// The client closes this handle first.
     Close(Handle),
 }
 
-/// Begins a call, unless the front's kept handles serve it or one of them must be closed first.
+/// Begins a call, unless the client's kept handles serve it or one of them must be closed first.
 /// Then the slot goes on with that.
 pub(super) fn begin_with_kept(
     world: &mut World,
@@ -32,6 +36,9 @@ pub(super) fn begin_with_kept(
     whole: Whole,
     bytes: Vec<u8>,
 ) -> Option<(Whole, Vec<u8>)> {
+    if whole.forged {
+        return Some((whole, bytes));
+    }
     if answer_from_changed(world, at, &whole) || answer_absent(world, at, &whole) {
         return None;
     }
@@ -77,8 +84,8 @@ fn answer_from_changed(world: &mut World, at: At, whole: &Whole) -> bool {
 /// Opens or closes a file without a request to its cell, if that is possible.
 fn use_kept(world: &mut World, at: At, op: &Op) -> Option<Kept> {
     let client = &world.clients[at.client];
-    let front = client.front.as_ref()?;
-    let may_keep = !front.is_dead && world.audit.is_none() && !world.fleet.incidents.has_damage();
+    let is_dead = client.front.as_ref().is_some_and(|front| front.is_dead);
+    let may_keep = !is_dead && world.audit.is_none() && !world.fleet.incidents.has_damage();
     match *op {
         Op::Ino(Request::Close { handle }, _) => {
             if may_keep && keep(world, at, handle) {
@@ -127,25 +134,26 @@ fn keep(world: &mut World, at: At, handle: Handle) -> bool {
     true
 }
 
-/// An `Open` of the inode is sent, which the front has marked as used. So until the answer the
+/// An `Open` of the inode is sent, which the client has marked as used. So until the answer the
 /// handles that it has kept are open, although no program uses them.
 fn pin(world: &mut World, at: At, ino: Ino, whole: &Whole) {
     let kept = &mut world.clients[at.client].kept;
     if let Some((_, pins)) = kept.pinned.get_mut(&ino) {
-        *pins += 1;
+        pins.insert(at.slot);
     } else if let Some(handle) = kept.first_unused(ino) {
-        kept.pinned.insert(ino, (handle, 1));
+        kept.pinned.insert(ino, (handle, [at.slot].into()));
         world.record_whole(at, whole, Action::Reopen(handle), Outcome::of(Ok(Reply::Done)));
     }
 }
 
-/// The `Open` is answered. The front marks the inode as idle if no program uses it.
+/// An `Open` is answered. If it was pinned, the client marks the inode as idle if no program uses
+/// it.
 pub(super) fn unpin(world: &mut World, at: At, ino: Ino, is_opened: bool) {
     let client = &mut world.clients[at.client];
     let Some((handle, pins)) = client.kept.pinned.get_mut(&ino) else { return };
-    *pins -= 1;
-    let (handle, pins, id) = (*handle, *pins, client.id);
-    if pins > 0 {
+    let was_pinned = pins.remove(&at.slot);
+    let (handle, id) = (*handle, client.id);
+    if !was_pinned || !pins.is_empty() {
         return;
     }
     client.kept.pinned.remove(&ino);
@@ -220,4 +228,71 @@ fn answer_absent(world: &mut World, at: At, whole: &Whole) -> bool {
     world.fleet.count("a front knew that a name is absent");
     world.think(at);
     true
+}
+
+/// A front takes the directories that a request has changed. Another client's call takes the
+/// attributes itself.
+pub(super) fn keep_changed(
+    world: &mut World,
+    client: usize,
+    changed: &mut LeasedAttrs,
+    cell: CellId,
+) {
+    let client = &mut world.clients[client];
+    if client.front.is_some() {
+        client.kept.note_changed(std::mem::take(changed), cell);
+    }
+}
+
+/// Sometimes claims a file that a client has open or has kept, or any other. Clients that are not
+/// fronts do so, too, and must be refused.
+pub(super) fn claim_another(world: &mut World) -> Option<Op> {
+    let rng = &mut world.fleet.rng;
+    if !rng.chance(1, CLAIM_EVERY) {
+        return None;
+    }
+    let holder = &world.clients[rng.below(world.clients.len() as u64) as usize];
+    let used = holder.slots.iter().flat_map(|slot| &slot.holdings.handles);
+    let handles = used.map(|(handle, _)| handle).chain(holder.kept.unused.values());
+    let held: Vec<Ino> = handles.map(|handle| handle.ino).collect();
+    let is_open = !held.is_empty() && rng.chance(3, 4);
+    let files = if is_open { &held } else { &world.known.files };
+    let (request, what) = claim(rng, holder.id, files);
+    world.fleet.count(if is_open { what } else { "a claim of any file" });
+    Some(Op::Ino(request, Capabilities::default()))
+}
+
+/// A client that is not a front keeps copies of a file's data while its lease on the opens of the
+/// file is valid. A kernel changes mapped pages without a request. So never has a front a file open
+/// for writing, and uses it, while another client has such a lease.
+pub(super) fn check_kept(world: &mut World) {
+    if !keeps(&world.swarm) || world.swarm.fronts == 0 {
+        return;
+    }
+    let clients = || world.clients.iter().filter(|client| !client.is_gone);
+    for front in clients().filter(|client| client.front.is_some()) {
+        for ino in front.slots.iter().flat_map(writes) {
+            let keeps_it = |other: &&Client| {
+                let words = world.fleet.lanes.words_of(other.id);
+                other.front.is_none() && other.kept.is_kept(ino, &words)
+            };
+            if let Some(keeper) = clients().find(keeps_it) {
+                let (writer, keeper) = (front.id, keeper.id);
+                let rule = format!("{keeper} keeps {ino}, which {writer} has open for writing");
+                return world.fleet.fail(rule);
+            }
+        }
+    }
+}
+
+/// The files that a program of a front has open for writing.
+fn writes(slot: &Slot) -> impl Iterator<Item = Ino> {
+    let closing = match slot.under_way() {
+        Some(Request::Close { handle }) => Some(*handle),
+        _ => None,
+    };
+    let written = slot.holdings.handles.iter().filter(move |(handle, access)| {
+        access.contains(AccessMode::WRITE) && Some(*handle) != closing
+    });
+    written.map(|(handle, _)| handle.ino)
 }

@@ -380,8 +380,9 @@ impl World {
         read: &[u8],
     ) {
         let client = &mut self.clients[at.client];
-        let Some(front) = &mut client.front else { return };
-        front.kernel.answered(at.slot, answer, client.slots[at.slot].payload(), read);
+        if let Some(front) = &mut client.front {
+            front.kernel.answered(at.slot, answer, client.slots[at.slot].payload(), read);
+        }
         // A client that is expelled has no handles. It may still read the answer of before.
         let is_gone = client.is_gone;
         if let Some(opened) = answer.as_ref().ok().and_then(Reply::opened).filter(|_| !is_gone) {
@@ -393,6 +394,9 @@ impl World {
             && !is_gone
         {
             unpin(self, at, *ino, answer.is_ok());
+        }
+        if self.clients[at.client].front.is_none() {
+            return;
         }
         note_names(self, at, request, answer);
         self.drop_blocked(at.client);

@@ -1,19 +1,19 @@
-//! What a front keeps: handles after the last close of a file, which it uses again for later opens,
-//! and the attributes of directories as its changes have left them.
+//! What a client keeps: handles after the last close of a file, which it uses again for later
+//! opens. A front also keeps the attributes of directories as its changes have left them.
 //!
-//! This is the front's side of the idle marks (`fuse::open_files` in the product). Programs of a
+//! This is the client's side of the idle marks (`fuse::open_files` in the product). Programs of a
 //! front share its handles, but a handle that is open is used by one slot here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{CellId, Ino};
 use warren_client::Words;
-use warren_proto::{AccessMode, Attr, ChangedDirs, CreateFlags, Handle, Lease, Opened, Request};
+use warren_proto::{AccessMode, Attr, CreateFlags, Handle, Lease, LeasedAttrs, Opened, Request};
 
 use super::names::FrontNames;
 use crate::swarm::Swarm;
 
-/// What a front knows of a handle that it may keep.
+/// What a client knows of a handle that it may keep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leased {
     pub access: AccessMode,
@@ -21,14 +21,14 @@ pub(super) struct Leased {
     pub lease: Lease,
 }
 
-/// The handles of one front.
+/// The handles of one client.
 #[derive(Default)]
 pub(super) struct KeptHandles {
     pub leased: BTreeMap<Handle, Leased>,
     /// Handles that no program uses, by inode and access.
     pub unused: BTreeMap<(Ino, u8), Handle>,
-    /// A handle of each inode that is being opened, and the number of these opens.
-    pub pinned: BTreeMap<Ino, (Handle, u32)>,
+    /// A handle of each inode that is being opened, and the slots that open it.
+    pub pinned: BTreeMap<Ino, (Handle, BTreeSet<usize>)>,
     /// Directories that the front has changed.
     changed: BTreeMap<Ino, (Attr, CellId, Lease)>,
     pub names: FrontNames,
@@ -39,13 +39,13 @@ pub(super) fn shared(access: AccessMode) -> u8 {
     (access - AccessMode::KEEP - AccessMode::TRUNCATE - AccessMode::EXECUTE).bits()
 }
 
-/// Whether fronts keep anything. In the other worlds each open, close and look at a directory is a
+/// Whether clients keep anything. In the other worlds each open, close and look at a directory is a
 /// request, so that faults of these are found as often.
 pub(super) fn keeps(swarm: &Swarm) -> bool {
     swarm.names.is_multiple_of(2)
 }
 
-/// A front requests that it may keep the handles of files that it opens by number or makes.
+/// A client requests that it may keep the handles of files that it opens by number or makes.
 pub(super) fn request_keeping(request: &mut Request, swarm: &Swarm) {
     match request {
         _ if !keeps(swarm) => {}
@@ -68,7 +68,13 @@ impl KeptHandles {
         leased.is_some_and(|of| words.load(of.cell, of.lease.word) == of.lease.stamp)
     }
 
-    pub(super) fn note_changed(&mut self, changed: ChangedDirs, cell: CellId) {
+    /// Whether the client has a handle of the inode that it may keep.
+    pub(super) fn is_kept(&self, ino: Ino, words: &impl Words) -> bool {
+        let mut handles = self.leased.keys().filter(|handle| handle.ino == ino);
+        handles.any(|handle| self.is_leased(*handle, words))
+    }
+
+    pub(super) fn note_changed(&mut self, changed: LeasedAttrs, cell: CellId) {
         let new = changed.into_iter().map(|(attr, lease)| (attr.ino, (attr, cell, lease)));
         self.changed.extend(new);
     }
@@ -98,7 +104,7 @@ impl KeptHandles {
         }
     }
 
-    /// Removes one of the handles of the inode that are not used. The front closes it.
+    /// Removes one of the handles of the inode that are not used. The client closes it.
     pub(super) fn take_unused(&mut self, ino: Ino) -> Option<Handle> {
         let unused = self.first_unused(ino)?;
         self.forget(unused);

@@ -1,11 +1,11 @@
 //! Requests that no honest client would send.
 
 use warren_base::limits::SHARDS_MAX;
-use warren_base::{FileKind, Ino, Rng, ShardId, SlotNo, Timestamp};
+use warren_base::{ClientId, FileKind, Ino, Rng, ShardId, SlotNo, Timestamp};
 use warren_proto::{
-    AccessMode, ByteRange, CreateFlags, FileName, Handle, LockFlavour, LockOwner, LockSpec,
-    LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode,
-    XattrName,
+    AccessMode, ByteRange, Capability, CreateFlags, FileName, Handle, LockFlavour, LockOwner,
+    LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, SetTime,
+    XattrMode, XattrName,
 };
 
 /// Inodes and handles of the fleet, so that forged ones are almost right.
@@ -229,7 +229,7 @@ fn of_handles(rng: &mut Rng, known: &Known) -> Request {
 }
 
 fn of_fleet(rng: &mut Rng, ino: Ino, handle: Handle) -> Request {
-    match rng.below(10) {
+    match rng.below(11) {
         0 => Request::Null,
         1 => Request::StatFs,
         2 => Request::Sync,
@@ -238,6 +238,10 @@ fn of_fleet(rng: &mut Rng, ino: Ino, handle: Handle) -> Request {
         5 => Request::AwaitRecall { pages: rng.chance(1, 2), acknowledged: number(rng) },
         6 => Request::TestLock { handle, spec: lock(rng) },
         7 => Request::ReleaseLocks { ino, owner: LockOwner(rng.below(4)) },
+        8 => {
+            let (client, capability) = (ClientId(rng.below(8) as u32), Capability(rng.next_u64()));
+            Request::Claim { client, ino, capability }
+        }
         _ => Request::Lock { handle, spec: lock(rng), wait: rng.chance(1, 2) },
     }
 }
@@ -276,6 +280,6 @@ mod tests {
             }
         }
         assert!(illegal > 1_000);
-        assert_eq!(kinds.len(), 28, "every request there is");
+        assert_eq!(kinds.len(), 29, "every request there is");
     }
 }

@@ -101,6 +101,11 @@ impl Words {
         stamps.lease(lease)
     }
 
+    pub(super) fn holds(&self, key: &LeaseKey, client: ClientId, stamps: &Stamps) -> bool {
+        let mut holders = self.holders.get(key).into_iter().flat_map(Holders::iter);
+        holders.any(|holder| holder.client == client && stamps.has(client, holder.lease))
+    }
+
     /// Revokes all leases on `key`.
     pub(super) fn revoke(&mut self, key: &LeaseKey, stamps: &mut Stamps, memory: &mut dyn Memory) {
         if self.holders.is_empty() {

@@ -1,0 +1,44 @@
+//! Capabilities that are not the client's own: forged ones, and those with which a front claims a
+//! file that another client has open ([`Handover`]).
+//!
+//! [`Handover`]: warren_proto::Handover
+
+use warren_base::{ClientId, Ino, Rng};
+use warren_proto::{Capabilities, Capability, Request};
+
+use crate::history::KEY;
+
+/// No capability, another client's, another inode's, or one with a wrong bit.
+pub(super) fn forge(
+    rng: &mut Rng,
+    known: &[Ino],
+    client: ClientId,
+    right: Capabilities,
+) -> Capabilities {
+    let wrong = match rng.below(4) {
+        0 => Capability::NONE,
+        1 => {
+            let known = known.first().copied().unwrap_or(Ino::ROOT);
+            KEY.capability(ClientId(client.0 + 1), known)
+        }
+        2 => KEY.capability(client, Ino(rng.below(64))),
+        _ => Capability(right.inode.0 ^ 1 << rng.below(64)),
+    };
+    match rng.below(3) {
+        0 => Capabilities { inode: wrong, ..right },
+        1 => Capabilities { other: wrong, ..right },
+        _ => Capabilities { inode: wrong, other: wrong },
+    }
+}
+
+/// A claim of one of these files, which the client has open, in half of the cases with the right
+/// capability. Also returns what is counted.
+pub(super) fn claim(rng: &mut Rng, client: ClientId, files: &[Ino]) -> (Request, &'static str) {
+    let ino = if files.is_empty() { Ino::ROOT } else { *rng.pick(files) };
+    let right = Capabilities::of(KEY.capability(client, ino));
+    let (capabilities, what) = match rng.chance(1, 2) {
+        true => (right, "a claim"),
+        false => (forge(rng, files, client, right), "a claim with a forged capability"),
+    };
+    (Request::Claim { client, ino, capability: capabilities.inode }, what)
+}
