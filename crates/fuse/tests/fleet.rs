@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod handover;
 mod mounting;
 
 use std::fs;
@@ -60,6 +61,10 @@ fn main() -> ExitCode {
         run_scripts(cells);
         println!("test programs on {cells} cells ... ok");
     }
+    for cells in [1, 3] {
+        a_client_has_files_open_beside_a_mount(cells);
+        println!("test a_client_has_files_open_beside_a_mount on {cells} cells ... ok");
+    }
     a_mount_ends_by_signal_and_by_umount();
     println!("test a_mount_ends_by_signal_and_by_umount ... ok");
     ExitCode::SUCCESS
@@ -97,6 +102,19 @@ fn a_mount_ends_by_signal_and_by_umount() {
         assert!(child.wait().expect("wait").success(), "round {round}");
         assert!(!file.exists(), "it is unmounted");
     }
+    fleet.stop().expect("stop");
+}
+
+fn a_client_has_files_open_beside_a_mount(cells: u16) {
+    let scratch = scratch(cells);
+    let mount = scratch.mount_point("mount");
+    let fleet = fleet(&scratch, cells);
+    let mut front = mounter(&scratch.pool, &mount);
+    let watchdog = Watchdog::abort_after(&mount, LIMIT).expect("watchdog");
+    handover::run(&scratch.pool, &mount);
+    drop(watchdog);
+    rustix::mount::unmount(&mount, UnmountFlags::empty()).expect("umount");
+    assert!(front.wait().expect("wait").success());
     fleet.stop().expect("stop");
 }
 

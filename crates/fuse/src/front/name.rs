@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, LookedUp};
-use warren_proto::{Entry, FileName, SetAttr};
+use warren_proto::{Entry, FileName, Handover, SetAttr};
 
 use super::{Call, Served};
 use crate::reply::{NewEntry, validity};
@@ -17,6 +17,9 @@ const LOOKUP_TRIES: u32 = 16;
 impl Call<'_> {
     pub(super) fn lookup(&mut self, name: FileName) -> Served {
         let dir = self.header.ino;
+        if Handover::is_reserved(name.as_bytes()) {
+            return self.take_over(&name);
+        }
         if self.front.absent_names.is_absent(dir, &name, self.front.fleet()) {
             return Err(Errno::ENOENT);
         }

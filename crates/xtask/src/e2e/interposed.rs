@@ -1,5 +1,6 @@
 //! Programs with the interposer: each answer to a call by path is the kernel's, byte for byte, and
-//! changes of mounts by other processes are seen.
+//! changes of mounts by other processes are seen. And the names under which a kernel takes over
+//! files of such programs, as a program without the library sees them.
 //!
 //! `paths.c` makes each call twice, by a path and from a descriptor, which only the kernel answers.
 //! It runs with the library and without.
@@ -17,7 +18,11 @@ use super::ground::{Ground, Tally};
 use super::process::{self, tail};
 use crate::cargo::interposer;
 
-const CASES: &[(&str, Case)] = &[("paths_served", served), ("mounts_changed", mounts_changed)];
+const CASES: &[(&str, Case)] = &[
+    ("paths_served", served),
+    ("mounts_changed", mounts_changed),
+    ("names_of_the_handover", names_of_the_handover),
+];
 
 const PROBE_LIMIT: Duration = Duration::from_secs(120);
 /// A group of which one of the users is a member. The tree has files of this group.
@@ -136,4 +141,26 @@ fn mounts_changed(ground: &Ground, cells: u16) -> Result<()> {
     });
     let stopped = fleet.stop_and_check();
     changed.and(stopped)
+}
+
+/// The reserved names, for each user.
+fn names_of_the_handover(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("handover-{cells}"), "256M", cells)?;
+    let script = ground.path("handover.py");
+    fs::copy(ground.root.join("crates/xtask/cases/handover.py"), &script).context("no script")?;
+    let script = text(&script);
+    let mounted = text(&fleet.mounted);
+    let opened = process::quietly("chmod", &["777", &mounted]).and_then(|_| {
+        for user in USERS {
+            let words = [user, &["python3", &script, &mounted]].concat();
+            let mut command = Command::new(words[0]);
+            // Root's own Python may be closed to other users.
+            command.args(&words[1..]).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+            let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
+            ensure!(outcome.code() == 0, "{user:?}: {}", tail(&outcome.stderr));
+        }
+        Ok(())
+    });
+    let stopped = fleet.stop_and_check();
+    opened.and(stopped)
 }

@@ -1,0 +1,127 @@
+use std::sync::{Arc, Mutex};
+
+use warren_base::{ClientId, ShardId};
+use warren_proto::{Answer, Capability, HANDOVER_NAME_MAX, Reply, Request};
+
+use super::*;
+use crate::abi::opcode;
+use crate::connection::{FleetConnection, FleetSlot};
+use crate::front::{Front, FrontOptions};
+use crate::front_state::FrontState;
+use crate::message::Header;
+use crate::reply::Body;
+use crate::testing::ScriptedFleet;
+
+const FILE: Ino = Ino::new(ShardId(3), 9);
+const CLIENT: ClientId = ClientId(5);
+
+/// A front whose cells admit one claim, and the requests that they get.
+struct Mount {
+    front: Front,
+    slot: Box<dyn FleetSlot>,
+    body: Body,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Mount {
+    fn new(answer: Answer) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let requests = Arc::clone(&asked);
+        let fleet = Arc::new(ScriptedFleet::new(1, move |_, request| {
+            requests.lock().unwrap().push(request.clone());
+            answer.clone()
+        }));
+        let slot = fleet.slot().unwrap();
+        let state = Arc::new(FrontState::create().unwrap());
+        let front = Front::new(Arc::clone(&fleet) as Arc<_>, state, FrontOptions::default(), 1);
+        Self { front, slot, body: Body::default(), asked }
+    }
+
+    fn serve(&mut self, ino: Ino, operation: Operation) -> Result<Outcome, Errno> {
+        self.body.clear();
+        let header = Header { len: 0, opcode: opcode::LOOKUP, unique: 2, ino, uid: 7, gid: 7 };
+        self.front.serve(&mut *self.slot, &mut self.body, header, operation)
+    }
+
+    fn look_up(&mut self, name: &[u8]) -> Result<Outcome, Errno> {
+        self.serve(Ino::ROOT, Operation::Lookup(FileName::new(name).unwrap()))
+    }
+
+    fn u64_at(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.body.as_bytes()[at..at + 8].try_into().unwrap())
+    }
+
+    fn is_asked(&self) -> bool {
+        !self.asked.lock().unwrap().is_empty()
+    }
+}
+
+fn file() -> (Handover, Request, Attr) {
+    let (client, ino, capability) = (CLIENT, FILE, Capability(0x1234));
+    let attr = Attr { ino, kind: FileKind::Regular, nlink: 0, ..PLACEHOLDER };
+    (Handover::Open { client, ino, capability }, Request::Claim { client, ino, capability }, attr)
+}
+
+/// Both validities of an entry.
+fn are_zero(mount: &Mount) -> bool {
+    mount.body.as_bytes()[16..40].iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn a_file_that_a_program_has_open_is_claimed_at_its_cell() {
+    let (handover, claim, attr) = file();
+    let mut mount = Mount::new(Ok(Reply::Attr { attr, lease: None }));
+    let mut name = [0; HANDOVER_NAME_MAX];
+    assert_eq!(mount.look_up(handover.name(&mut name)), Ok(Outcome::Body));
+    assert_eq!(*mount.asked.lock().unwrap(), [claim]);
+    assert_eq!(mount.u64_at(0), FILE.0);
+    assert!(are_zero(&mount), "the kernel must not cache it");
+}
+
+#[test]
+fn a_claim_that_is_refused_leads_nowhere() {
+    let (handover, _, attr) = file();
+    let other = Attr { ino: Ino::ROOT, ..attr };
+    let cases = [
+        (Err(Errno::ENOENT), Errno::ENOENT),
+        (Err(Errno::ESTALE), Errno::ENOENT),
+        (Err(Errno::EIO), Errno::EIO),
+        (Ok(Reply::Attr { attr: other, lease: None }), Errno::EIO),
+    ];
+    for (answer, expected) in cases {
+        let mut mount = Mount::new(answer);
+        let mut name = [0; HANDOVER_NAME_MAX];
+        assert_eq!(mount.look_up(handover.name(&mut name)), Err(expected));
+        assert_eq!(mount.body.len(), 0, "the kernel must not cache that there is none");
+    }
+}
+
+#[test]
+fn the_placeholder_is_a_socket_of_the_front() {
+    let mut mount = Mount::new(Err(Errno::EIO));
+    let mut name = [0; HANDOVER_NAME_MAX];
+    assert_eq!(mount.look_up(Handover::Placeholder.name(&mut name)), Ok(Outcome::Body));
+    assert_eq!(mount.u64_at(0), HANDOVER_NODE.0);
+    assert!(are_zero(&mount));
+    assert_eq!(mount.serve(HANDOVER_NODE, Operation::GetAttr), Ok(Outcome::Body));
+    assert_eq!(mount.u64_at(16), HANDOVER_NODE.0);
+    assert_eq!(mount.serve(HANDOVER_NODE, Operation::Statx), Ok(Outcome::Body));
+    assert_eq!(mount.serve(HANDOVER_NODE, Operation::Forget), Ok(Outcome::NoReply));
+    for refused in [Operation::ReadLink, Operation::OpenDir, Operation::ListXattr { len: 0 }] {
+        assert_eq!(mount.serve(HANDOVER_NODE, refused), Err(Errno::EPERM));
+    }
+    let link = Operation::Link { ino: HANDOVER_NODE, name: FileName::new(b"name").unwrap() };
+    assert_eq!(mount.serve(Ino::ROOT, link), Err(Errno::EPERM));
+    assert!(!mount.is_asked());
+}
+
+#[test]
+fn other_reserved_names_do_not_exist() {
+    let mut mount = Mount::new(Err(Errno::EIO));
+    for name in [&b".warren-handover\x01"[..], b".warren-handover\x01placeholders"] {
+        assert_eq!(mount.look_up(name), Err(Errno::ENOENT));
+    }
+    assert!(!mount.is_asked());
+    assert_eq!(mount.look_up(b".warren-handover"), Err(Errno::EIO));
+    assert!(mount.is_asked());
+}
