@@ -5,6 +5,7 @@
 //! * [`Cache`]: copies of names, attributes and symbolic links, each guarded by a lease word that
 //!   is read through [`Words`].
 //! * [`PathCache`]: answers by whole path, with the guards of all copies on the way.
+//! * [`HeldFiles`]: handles that are kept after the last close, with copies of the files' data.
 //! * [`KnownNames`]: the names of directories, by which a client knows that others are absent.
 //! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
 //!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
@@ -18,6 +19,7 @@ extern crate alloc;
 
 mod cache;
 mod call;
+mod held;
 mod names;
 mod op;
 mod path;
@@ -27,6 +29,7 @@ mod walk;
 
 pub use cache::{Cache, Guard, Words};
 pub use call::{Call, Caller, Send, Step};
+pub use held::{Copied, HELD_WORDS, Held, HeldFiles, Marks, Room, Unused};
 pub use names::{KnownNames, Page};
 pub use op::{Op, PathOp};
 pub use path::Path;

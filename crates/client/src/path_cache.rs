@@ -35,7 +35,7 @@ const VERSION: usize = 0;
 const HASH: usize = 1;
 const HEADER: usize = 3;
 const ATTR: usize = 4;
-const ATTR_WORDS: usize = 10;
+pub(crate) const ATTR_WORDS: usize = 10;
 const GUARDS: usize = ATTR + ATTR_WORDS;
 
 /// Entries of a set.
@@ -205,18 +205,18 @@ fn halves(PathKey(hash): PathKey) -> [u64; 2] {
     [hash as u64, (hash >> 64) as u64]
 }
 
-fn load_guard(words: &[AtomicU64]) -> Guard {
+pub(crate) fn load_guard(words: &[AtomicU64]) -> Guard {
     let place = words[0].load(Relaxed);
     let (cell, word) = (CellId((place >> 32) as u16), place as u32);
     Guard { cell, word, stamp: words[1].load(Relaxed) }
 }
 
-fn store_guard(words: &[AtomicU64], Guard { cell, word, stamp }: Guard) {
+pub(crate) fn store_guard(words: &[AtomicU64], Guard { cell, word, stamp }: Guard) {
     words[0].store(u64::from(cell.0) << 32 | u64::from(word), Relaxed);
     words[1].store(stamp, Relaxed);
 }
 
-fn store_attr(words: &[AtomicU64], attr: &Attr) {
+pub(crate) fn store_attr(words: &[AtomicU64], attr: &Attr) {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let fields: [u64; ATTR_WORDS] = [
         attr.ino.0,
@@ -236,7 +236,7 @@ fn store_attr(words: &[AtomicU64], attr: &Attr) {
 }
 
 /// `None` for words that a writer is changing.
-fn load_attr(words: &[AtomicU64]) -> Option<Attr> {
+pub(crate) fn load_attr(words: &[AtomicU64]) -> Option<Attr> {
     let word = |at: usize| words[at].load(Relaxed);
     let pair = |at: usize| (word(at) as u32, (word(at) >> 32) as u32);
     let ((mode, nlink), (uid, gid)) = (pair(1), pair(2));

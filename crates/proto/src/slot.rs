@@ -190,8 +190,13 @@ impl Shape {
     /// The words of the client segment that can mark the inode as idle: a cache line. Many inodes
     /// share them; each word marks one at a time.
     pub fn idle_at(self, ino: Ino) -> impl Iterator<Item = usize> {
-        let line = self.idle_word(ino) / IDLE_WAYS * IDLE_WAYS;
+        let line = self.idle_line(ino);
         (line..line + IDLE_WAYS).map(|word| IDLE + word * 8)
+    }
+
+    /// The number of the first of these words.
+    pub const fn idle_line(self, ino: Ino) -> usize {
+        self.idle_word(ino) / IDLE_WAYS * IDLE_WAYS
     }
 
     /// Where in the cell-to-client segment the inode is marked as closed. Another inode may take

@@ -19,7 +19,7 @@ use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
 };
-use warren_proto::slot::{DOORBELLS, IDLE_WAYS, LINE, LINES, Posted, Shape};
+use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LINE, LINES, Posted, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, WriteMap};
@@ -97,6 +97,13 @@ impl<W: Store> ClientWriter<W> {
         if let Some(at) = self.find_mark(ino, ino) {
             self.memory.store64(at, 0, Release);
         }
+        W::fence();
+    }
+
+    /// Writes one word for marks: for a client that has a word of its own for each inode.
+    pub fn set_mark(&self, word: usize, ino: Option<Ino>) {
+        let word = word & (self.shape.lanes().idle_words() - 1);
+        self.memory.store64(IDLE + word * 8, ino.map_or(0, |ino| ino.0), Release);
         W::fence();
     }
 

@@ -9,7 +9,7 @@ use core::fmt;
 use core::time::Duration;
 
 use warren_base::{CellId, ClientId, Ino, SlotNo};
-use warren_client::Words;
+use warren_client::{Marks, Words};
 
 use crate::admission::Admission;
 use crate::error::TransportError;
@@ -84,6 +84,11 @@ impl Connection {
         self.shared.requests.shape().slots() as u16
     }
 
+    /// Words for marks of idle inodes.
+    pub fn idle_words(&self) -> usize {
+        self.shared.requests.shape().lanes().idle_words()
+    }
+
     /// Bytes of file data of one request, each way.
     pub fn payload_max(&self) -> usize {
         self.shared.requests.shape().payload()
@@ -104,6 +109,16 @@ impl Admission {
     /// Opens the admission. Only one process may use it at a time.
     pub fn open(self) -> Result<Connection, TransportError> {
         Ok(Connection { shared: Arc::new(Segments::open(self)?) })
+    }
+}
+
+impl Marks for Connection {
+    fn line(&self, ino: Ino) -> usize {
+        self.shared.requests.shape().idle_line(ino)
+    }
+
+    fn set(&self, word: usize, ino: Option<Ino>) {
+        self.shared.requests.set_mark(word, ino);
     }
 }
 
