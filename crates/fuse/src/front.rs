@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Typed};
-use warren_proto::{AccessMode, Answer, Attr, HANDOVER_NODE, Handle, Lease, Request};
+use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
 use crate::absent_names::AbsentNames;
 use crate::connection::{FleetConnection, FleetSlot};
@@ -152,9 +152,6 @@ type Served = Result<(), Errno>;
 
 impl Call<'_> {
     fn serve(mut self, operation: Operation) -> Result<Outcome, Errno> {
-        if self.header.ino == HANDOVER_NODE {
-            return self.serve_placeholder(operation);
-        }
         match operation {
             Operation::Init { major, minor, max_readahead, flags } => {
                 self.init(major, minor, max_readahead, flags)

@@ -11,24 +11,35 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::UnsafeCell;
 use core::ops::{Deref, Range};
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::time::Duration;
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use warren_base::{CellId, Errno};
-use warren_client::{Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathOp};
+use warren_client::{Cache, Caller, ENTRY_WORDS, PathCache, PathOp};
 use warren_proto::slot::LaneSize;
 use warren_proto::{Attr, Credentials, FileKind, InodeRef, Reply};
 use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
-use warren_transport::{Admission, ConnectOptions, Connection, Slot};
+use warren_transport::{Admission, ConnectOptions};
 
 use crate::abi::nr;
 use crate::{arena, stub};
+
+mod client;
+pub(crate) mod directories;
+pub(crate) mod files;
+mod held;
+mod listings;
+
+pub(crate) use client::Found;
+
+use client::{HOT, Hot, SLOW, Slow, hot, settled, slow};
+use held::Files;
+use listings::Listings;
 
 /// How long admission may take in all. Meanwhile the program waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -43,14 +54,6 @@ const OPTIONS: ConnectOptions = ConnectOptions { front: false, slots: 2, lanes: 
 
 const SOL_SOCKET: usize = 1;
 const SO_PEERCRED: usize = 17;
-
-/// What the fleet answers.
-pub(crate) enum Found<T> {
-    Is(T),
-    Fails(Errno),
-    /// The kernel must make the call: the path leaves the tree, or the fleet is gone.
-    Kernel,
-}
 
 /// A client that the fleet has admitted.
 pub(crate) struct Admitted {
@@ -72,41 +75,8 @@ impl Deref for Target {
     }
 }
 
-/// What the hot path reads.
-struct Hot {
-    connection: Connection,
-    answers: PathCache<&'static [AtomicU64]>,
-    /// The directory that is mounted.
-    root: InodeRef,
-}
-
-/// What belongs to the slow path.
-struct Slow {
-    slot: Slot,
-    cache: Cache,
-    caller: Caller,
-}
-
-struct Locked(UnsafeCell<Option<Slow>>);
-
-// SAFETY: used by the holder of the slow path's lock alone.
-unsafe impl Sync for Locked {}
-
-static HOT: AtomicPtr<Hot> = AtomicPtr::new(null_mut());
-static SLOW: Locked = Locked(UnsafeCell::new(None));
-
 /// The first and the last of the descriptors, both 0 without any.
 static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-
-fn hot() -> Option<&'static Hot> {
-    // SAFETY: what it points to is never freed.
-    unsafe { HOT.load(Acquire).as_ref() }
-}
-
-fn slow() -> Option<&'static mut Slow> {
-    // SAFETY: the caller holds the lock, and keeps no two of these.
-    unsafe { (*SLOW.0.get()).as_mut() }
-}
 
 /// Becomes a client of the fleet that serves `pool`, for paths from its directory `root` on. Slow,
 /// under the lock. Descriptors that stay open are moved to numbers from `first_descriptor` on.
@@ -126,10 +96,13 @@ pub(crate) fn admit(
         slot: connection.slot().ok_or("no slot")?,
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
+        listings: Listings::default(),
     };
     let (root, attr) =
         slow.directory(root).ok_or("the directory that is mounted is out of sight")?;
-    let hot = Hot { connection, answers: answers().ok_or("no memory")?, root };
+    let answers = answers().ok_or("no memory")?;
+    let files = Files::new(&connection).ok_or("no memory")?;
+    let hot = Hot { connection, answers, root, files };
     DESCRIPTORS[0].store(descriptors.start, Relaxed);
     DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
     // SAFETY: the caller holds the lock.
@@ -235,24 +208,32 @@ pub(crate) fn known(
     start: InodeRef,
     follow_last: bool,
 ) -> Option<Result<Attr, Errno>> {
-    let Hot { connection, answers, root } = hot()?;
+    let Hot { connection, answers, root, .. } = hot()?;
     let key = answers.key(path, root.ino, start.ino, follow_last);
     answers.answer(key, connection)
 }
 
-/// The same by a walk, and whether the fleet was asked. Slow, under the lock.
-pub(crate) fn stat(path: &[u8], start: InodeRef, follow_last: bool) -> (Found<Attr>, bool) {
+/// The inode at a path and its attributes by a walk, and whether the fleet was asked. What the
+/// copies have answered is known from then on. Slow, under the lock.
+pub(crate) fn stat(
+    path: &[u8],
+    start: InodeRef,
+    follow_last: bool,
+) -> (Found<(InodeRef, Attr)>, bool) {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return (Found::Kernel, false) };
     let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
-    let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
-        Ok(Reply::Attr { attr, .. }) => Ok(attr),
+    let answered = slow.slot.perform(&mut call, &mut slow.cache);
+    let found = match answered.answer {
+        Ok(Reply::Attr { attr, .. }) => {
+            Ok((InodeRef { ino: attr.ino, capability: answered.granted }, attr))
+        }
         Ok(_) => return (Found::Kernel, true),
         Err(errno) => Err(errno),
     };
     let asked = call.proof().is_none();
     if let Some(proof) = call.proof() {
         let key = hot.answers.key(path, hot.root.ino, start.ino, follow_last);
-        hot.answers.put(key, proof, found.as_ref().map_err(|errno| *errno));
+        hot.answers.put(key, proof, found.as_ref().map(|(_, attr)| attr).map_err(|errno| *errno));
     }
     (settled(found), asked)
 }
@@ -270,53 +251,9 @@ pub(crate) fn read_link(path: &[u8], start: InodeRef) -> Found<Target> {
 
 /// A directory by its path from the one that is mounted. Slow, under the lock.
 pub(crate) fn directory(path: &[u8]) -> Found<(InodeRef, Attr)> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
-    let mut call = slow.call(path, (hot.root, hot.root), true, PathOp::Stat);
-    let answered = slow.slot.perform(&mut call, &mut slow.cache);
-    match answered.answer {
-        Ok(Reply::Attr { attr, .. }) if attr.kind == FileKind::Directory => {
-            Found::Is((InodeRef { ino: attr.ino, capability: answered.granted }, attr))
-        }
-        Ok(_) => Found::Kernel,
-        Err(errno) => settled(Err(errno)),
-    }
-}
-
-/// Errors of a walk are the program's. Others are the fleet's own, and the kernel finds out what is
-/// true.
-fn settled<T>(found: Result<T, Errno>) -> Found<T> {
-    match found {
-        Ok(it) => Found::Is(it),
-        Err(
-            errno @ (Errno::ENOENT
-            | Errno::ENOTDIR
-            | Errno::EACCES
-            | Errno::ELOOP
-            | Errno::ENAMETOOLONG
-            | Errno::EINVAL),
-        ) => Found::Fails(errno),
-        Err(_) => Found::Kernel,
-    }
-}
-
-impl Slow {
-    fn call(
-        &self,
-        path: &[u8],
-        (root, start): (InodeRef, InodeRef),
-        follow_last: bool,
-        op: PathOp,
-    ) -> Call {
-        let path = Path { root, start, follow_last, confined: true, ..Path::new(path) };
-        Call::new(Op::At(path, op), self.caller.clone())
-    }
-
-    /// A directory by its path from the root of the file system.
-    fn directory(&mut self, path: &[u8]) -> Option<(InodeRef, Attr)> {
-        let mut call = Call::new(Op::At(Path::new(path), PathOp::Stat), self.caller.clone());
-        let answered = self.slot.perform(&mut call, &mut self.cache);
-        let Ok(Reply::Attr { attr, .. }) = answered.answer else { return None };
-        let inode = InodeRef { ino: attr.ino, capability: answered.granted };
-        (attr.kind == FileKind::Directory).then_some((inode, attr))
+    let Some(hot) = hot() else { return Found::Kernel };
+    match stat(path, hot.root, true).0 {
+        Found::Is((_, attr)) if attr.kind != FileKind::Directory => Found::Kernel,
+        found => found,
     }
 }

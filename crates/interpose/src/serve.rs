@@ -21,6 +21,7 @@ pub(crate) mod clock;
 mod cwd;
 mod descriptors;
 mod facts;
+mod files;
 mod identity;
 mod kernel;
 mod lock;
@@ -35,15 +36,27 @@ pub(crate) mod watch;
 pub(crate) mod why;
 
 use crate::call::{SystemCall, Verdict};
+use admission::Phase;
 use watch::Class;
 use why::Refusal;
 
 /// Any call of the program.
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
-    match watch::class(call) {
+    let class = watch::class(call);
+    if files::are_any()
+        && !lookup::is_child()
+        && let Some(verdict) = files::on_call(call, matches!(class, Class::Path | Class::Open))
+    {
+        return verdict;
+    }
+    match class {
         Class::Plain => Verdict::Pass,
-        Class::Path => lookup::on_call(call),
+        Class::Path => lookup::on_call(call, false),
+        Class::Open if facts::is_any_current() || admission::phase() != Phase::Never => {
+            lookup::on_call(call, true)
+        }
+        Class::Open => Verdict::Pass,
         // Before an admission no answer depends on it.
         Class::Wait if facts::is_any_current() => Verdict::Wait,
         Class::Read if facts::is_any_current() => watch::on_call(call, Class::Read),

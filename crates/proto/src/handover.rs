@@ -1,16 +1,16 @@
 //! Names under which a program passes on a file that it has open without the kernel.
 //!
 //! A program with our library inside serves descriptors that its kernel does not know. When the
-//! kernel must have the file, the program opens one of these names in a mount, in any directory:
+//! kernel must have the file, the program opens its name of this kind in a mount, in any directory:
 //!
 //! ```text
-//! .warren-handover <1> placeholder                  a descriptor that reserves a number
 //! .warren-handover <1> CLIENT - INO - CAPABILITY    the file itself, also without a link
 //!                      8 hex    16    16 digits
 //! ```
 //!
-//! The second name proves that the client has the inode open: the front asks the inode's cell
-//! ([`Request::Claim`](crate::Request::Claim)). No file has such a name: cells refuse to create it.
+//! The name proves that the client has the inode open: the front asks the inode's cell
+//! ([`Request::Claim`](crate::Request::Claim)). All names with the prefix are reserved: no file has
+//! one, because cells refuse to create it.
 
 use warren_base::{ClientId, Ino};
 
@@ -19,31 +19,22 @@ use crate::Capability;
 /// All names of this kind begin with these bytes.
 pub const HANDOVER_PREFIX: &[u8] = b".warren-handover\x01";
 
-const PLACEHOLDER: &[u8] = b"placeholder";
-
 const CLIENT_DIGITS: usize = 8;
 const INO_DIGITS: usize = 16;
 const CAPABILITY_DIGITS: usize = 16;
-const OPEN_LEN: usize = CLIENT_DIGITS + 1 + INO_DIGITS + 1 + CAPABILITY_DIGITS;
+const PROOF_LEN: usize = CLIENT_DIGITS + 1 + INO_DIGITS + 1 + CAPABILITY_DIGITS;
 
-/// Longest name in bytes.
-pub const HANDOVER_NAME_MAX: usize = HANDOVER_PREFIX.len() + OPEN_LEN;
+/// Length of these names in bytes.
+pub const HANDOVER_NAME_MAX: usize = HANDOVER_PREFIX.len() + PROOF_LEN;
 
-const _: () = assert!(PLACEHOLDER.len() <= OPEN_LEN);
 const _: () = assert!(HANDOVER_NAME_MAX <= warren_base::limits::NAME_MAX);
 
-/// The node number of the placeholder. No inode has it, because it has sequence number 0.
-pub const HANDOVER_NODE: Ino = Ino(0xffff << 48);
-
-const _: () = assert!(HANDOVER_NODE.sequence() == 0);
-
-/// What a name of this kind asks for.
+/// What a name of this kind asks for: the inode, which `client` has open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Handover {
-    /// A socket without a use: opening it again fails with ENXIO.
-    Placeholder,
-    /// The inode, which `client` has open.
-    Open { client: ClientId, ino: Ino, capability: Capability },
+pub struct Handover {
+    pub client: ClientId,
+    pub ino: Ino,
+    pub capability: Capability,
 }
 
 impl Handover {
@@ -57,39 +48,27 @@ impl Handover {
     pub fn name<'a>(&self, out: &'a mut [u8; HANDOVER_NAME_MAX]) -> &'a [u8] {
         let (prefix, rest) = out.split_at_mut(HANDOVER_PREFIX.len());
         prefix.copy_from_slice(HANDOVER_PREFIX);
-        let len = match *self {
-            Self::Placeholder => {
-                rest[..PLACEHOLDER.len()].copy_from_slice(PLACEHOLDER);
-                PLACEHOLDER.len()
-            }
-            Self::Open { client, ino, capability } => {
-                let (client_digits, rest) = rest.split_at_mut(CLIENT_DIGITS);
-                let (ino_digits, capability_digits) = rest.split_at_mut(1 + INO_DIGITS);
-                put_hex(client.0.into(), client_digits);
-                ino_digits[0] = b'-';
-                put_hex(ino.0, &mut ino_digits[1..]);
-                capability_digits[0] = b'-';
-                put_hex(capability.0, &mut capability_digits[1..]);
-                OPEN_LEN
-            }
-        };
-        &out[..HANDOVER_PREFIX.len() + len]
+        let (client_digits, rest) = rest.split_at_mut(CLIENT_DIGITS);
+        let (ino_digits, capability_digits) = rest.split_at_mut(1 + INO_DIGITS);
+        put_hex(self.client.0.into(), client_digits);
+        ino_digits[0] = b'-';
+        put_hex(self.ino.0, &mut ino_digits[1..]);
+        capability_digits[0] = b'-';
+        put_hex(self.capability.0, &mut capability_digits[1..]);
+        out
     }
 
     /// `None` for any name that [`Self::name`] does not make.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let rest = name.strip_prefix(HANDOVER_PREFIX)?;
-        if rest == PLACEHOLDER {
-            return Some(Self::Placeholder);
-        }
-        if rest.len() != OPEN_LEN {
+        if rest.len() != PROOF_LEN {
             return None;
         }
         let (client, rest) = rest.split_at(CLIENT_DIGITS);
         let (ino, rest) = rest.strip_prefix(b"-")?.split_at(INO_DIGITS);
         let client = ClientId(hex(client)? as u32);
         let capability = Capability(hex(rest.strip_prefix(b"-")?)?);
-        Some(Self::Open { client, ino: Ino(hex(ino)?), capability })
+        Some(Self { client, ino: Ino(hex(ino)?), capability })
     }
 }
 
@@ -126,12 +105,11 @@ mod tests {
 
     fn open(client: u32, ino: u64, capability: u64) -> Handover {
         let (client, ino) = (ClientId(client), Ino(ino));
-        Handover::Open { client, ino, capability: Capability(capability) }
+        Handover { client, ino, capability: Capability(capability) }
     }
 
     #[test]
-    fn the_names_are_as_documented() {
-        assert_eq!(named(Handover::Placeholder), b".warren-handover\x01placeholder");
+    fn a_name_is_as_documented() {
         let file = open(0x2a, Ino::new(ShardId(3), 7).0, 0xfedc_ba98_7654_3210);
         assert_eq!(named(file), b".warren-handover\x010000002a-0003000000000007-fedcba9876543210");
         assert_eq!(named(file).len(), HANDOVER_NAME_MAX);
@@ -151,7 +129,7 @@ mod tests {
             assert!(other == name || parsed != Some(file));
             assert!(parsed.is_none_or(|parsed| named(parsed) == other), "one name for each file");
         }
-        for handover in [Handover::Placeholder, open(0, 0, 0), open(u32::MAX, u64::MAX, u64::MAX)] {
+        for handover in [open(0, 0, 0), open(u32::MAX, u64::MAX, u64::MAX)] {
             assert_eq!(Handover::parse(&named(handover)), Some(handover));
         }
     }
@@ -163,7 +141,7 @@ mod tests {
         for wrong in [&name[..name.len() - 1], &[&name[..], b"0"].concat(), &upper, b"", b"."] {
             assert_eq!(Handover::parse(wrong), None);
         }
-        for reserved in [&b".warren-handover\x01"[..], b".warren-handover\x01placeholder2"] {
+        for reserved in [&b".warren-handover\x01"[..], b".warren-handover\x01anything"] {
             assert!(Handover::is_reserved(reserved) && Handover::parse(reserved).is_none());
         }
         assert!(!Handover::is_reserved(b".warren-handover"));

@@ -39,7 +39,7 @@ pub use attr::{Attr, SetAttr, SetTime};
 pub use body::{Answered, LeasedAttrs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
-pub use handover::{HANDOVER_NAME_MAX, HANDOVER_NODE, HANDOVER_PREFIX, Handover};
+pub use handover::{HANDOVER_NAME_MAX, HANDOVER_PREFIX, Handover};
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
 pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};

@@ -7,7 +7,6 @@ use warren_proto::{
     typed,
 };
 
-use super::handover::check_link;
 use super::{Call, Served};
 use crate::message::{Create, Mknod, permissions};
 
@@ -116,7 +115,6 @@ impl Call<'_> {
     }
 
     pub(super) fn link(&mut self, ino: Ino, name: FileName) -> Served {
-        check_link(ino)?;
         let entry = self.call(typed::Link { ino, dir: self.header.ino, name })?;
         self.put_entry(&entry)
     }

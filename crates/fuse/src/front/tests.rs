@@ -11,7 +11,7 @@ use crate::abi::opcode;
 use crate::message::{Create, OpenFlags, Write};
 use crate::testing::ScriptedFleet;
 
-fn attr(ino: Ino) -> Attr {
+pub(super) fn attr(ino: Ino) -> Attr {
     let time = Timestamp(0);
     let (kind, mode, nlink) = (FileKind::Regular, 0o644, 1);
     Attr {

@@ -49,7 +49,7 @@ impl Client {
     fn name_of(&mut self, opened: &Opened, path: &str) -> Handover {
         let path = warren_client::Path::new(path.as_bytes());
         let capability = self.perform(Op::At(path, PathOp::Stat)).granted;
-        Handover::Open { client: self.connection.client(), ino: opened.handle.ino, capability }
+        Handover { client: self.connection.client(), ino: opened.handle.ino, capability }
     }
 
     fn read(&mut self, opened: &Opened) -> Vec<u8> {
@@ -92,14 +92,13 @@ fn take_over(client: &mut Client, mount: &Path) {
     let handover = client.name_of(&opened, "/file");
     let name = in_mount(mount, handover);
     assert_eq!(fs::read(&name).expect("taken over"), b"text");
-    let Handover::Open { client: id, ino, capability } = handover else { panic!("an open file") };
-    let forged = Capability(capability.0 ^ 1);
-    let forged = in_mount(mount, Handover::Open { client: id, ino, capability: forged });
+    let capability = Capability(handover.capability.0 ^ 1);
+    let forged = in_mount(mount, Handover { capability, ..handover });
     let error = |path: &Path| fs::metadata(path).map(|found| found.ino()).unwrap_err().kind();
     assert_eq!(error(&forged), ErrorKind::NotFound);
     fs::remove_file(&file).expect("remove");
     let found = fs::metadata(&name).expect("it is open");
-    assert_eq!((found.ino(), found.nlink(), found.len()), (ino.0, 0, 4));
+    assert_eq!((found.ino(), found.nlink(), found.len()), (handover.ino.0, 0, 4));
     let kernels = File::open(&name).expect("taken over without a name");
     assert_eq!(client.read(&opened), b"text");
     client.close(&opened);

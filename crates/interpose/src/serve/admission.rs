@@ -23,14 +23,16 @@ use core::sync::atomic::{
 };
 
 use crate::fleet::{self, Admitted, Found};
+use crate::state::FILTERED;
 use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
+use super::files::{placeholder, takeover};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
 use super::name::{PREFIX, Prefix};
-use super::why::{self, Refusal};
+use super::why::{self, Refusal, Why};
 use super::{clock, cwd, descriptors, proc};
 
 /// Calls by path before paths are examined, and the part of them that is.
@@ -159,13 +161,40 @@ fn patience(calls: u32) -> u32 {
 pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     let result = lock::with(|room| {
         let result = work(room);
-        end_if_wanted();
+        end_if_wanted(room);
         result
     });
-    while END_WANTED.load(SeqCst) && lock::with(|_| end_if_wanted()).is_some() {
+    while END_WANTED.load(SeqCst) && lock::with(end_if_wanted).is_some() {
         core::hint::spin_loop();
     }
     result
+}
+
+/// Runs `work` under the lock, and waits for it. None under a filter that forbids that.
+pub(crate) fn waiting<R>(mut work: impl FnMut(&mut Room) -> R) -> Option<R> {
+    for turn in 0.. {
+        let done = exclusive(&mut work);
+        if done.is_some() || FILTERED.get() {
+            return done;
+        }
+        lock::relax(turn);
+    }
+    None
+}
+
+/// Runs `work` under the lock, with a mount that is as the facts say.
+pub(crate) fn under_lock<R>(
+    admission: &Admission,
+    work: impl FnOnce(&mut Room) -> Result<R, Why>,
+) -> Result<R, Why> {
+    let done = exclusive(|room| if renew(room, admission) { work(room) } else { Err(Why::Lost) });
+    done.unwrap_or(Err(Why::Busy))
+}
+
+/// The admission, if its fleet lives. Otherwise another fleet may serve the pool, and change files.
+pub(crate) fn current() -> Option<Admission> {
+    let admission = facts::current()?;
+    clock::is_fleet_alive(clock::now(), fleet::is_alive).then_some(admission)
 }
 
 fn survey(room: &mut Room) {
@@ -267,7 +296,7 @@ fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<Mo
             return Ok(MountFacts { root: admitted.root, ..mount });
         }
         match fleet::stat(b"/", admitted.root, true).0 {
-            Found::Is(now) => attr = now,
+            Found::Is((_, now)) => attr = now,
             Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
         }
     }
@@ -320,19 +349,21 @@ pub(crate) fn end() -> bool {
     facts::withdraw();
     END_WANTED.store(true, SeqCst);
     for _ in 0..END_TRIES {
-        if lock::with(|_| end_if_wanted()).is_some() {
+        if lock::with(end_if_wanted).is_some() {
             return true;
         }
     }
     !IS_CLIENT.load(Acquire)
 }
 
-fn end_if_wanted() {
+fn end_if_wanted(room: &mut Room) {
     if !END_WANTED.swap(false, AcqRel) {
         return;
     }
     facts::withdraw();
     if IS_CLIENT.load(Acquire) {
+        takeover::all_under_lock(room);
+        placeholder::forget();
         fleet::end();
         close_mounts();
         descriptors::forget();
@@ -372,6 +403,7 @@ pub(crate) fn after_fork() {
         fleet::forget();
     }
     close_mounts();
+    takeover::in_child();
     descriptors::forget();
     END_WANTED.store(false, Relaxed);
     FAILURES.store(0, Relaxed);

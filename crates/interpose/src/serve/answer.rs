@@ -6,10 +6,12 @@
 use warren_base::{Errno, FileKind, Timestamp};
 use warren_proto::Attr;
 
-use super::facts::{Facts, MountFacts};
+use super::facts::{Admission, Facts, MountFacts};
 use super::identity::{EXECUTE, WRITE};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, pair, word};
+use super::memory;
 use super::mountinfo::ReadOnly;
+use super::request::{Request, Want};
 use super::why::Why;
 
 /// `struct stat`, in words.
@@ -106,6 +108,35 @@ pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errn
     }
     // The kernel looks at the mount after the rights.
     if writes && facts.mount.read_only == ReadOnly::Mount { Err(Errno::EROFS) } else { Ok(()) }
+}
+
+/// Gives the answer to a request.
+pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Result<isize, Why> {
+    let facts = admission.facts;
+    match request.want {
+        Want::Access { mode } => match access(attr, mode, facts) {
+            Ok(()) => Ok(0),
+            Err(errno) => Ok(-(errno.raw() as isize)),
+        },
+        // The kernel shows the device's block size.
+        _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
+        Want::Stat => put(&stat(attr, &facts.mount), request.buffer),
+        Want::Statx { mask } => put(&statx(attr, &facts.mount, mask)?.0, request.buffer),
+        Want::ReadLink { .. } | Want::Open { .. } => Err(Why::Flags),
+    }
+}
+
+/// Writes an answer into the program's memory.
+fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
+    if !memory::is_writable(buffer, size_of_val(words)) {
+        return Err(Why::Pointer);
+    }
+    let buffer = buffer as *mut u64;
+    for (at, word) in words.iter().enumerate() {
+        // SAFETY: it can be written, and the program has named it for this.
+        unsafe { buffer.add(at).write_unaligned(*word) };
+    }
+    Ok(0)
 }
 
 #[cfg(test)]

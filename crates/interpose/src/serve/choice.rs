@@ -39,10 +39,18 @@ const PATHS_MAX: usize = BITS / 8;
 /// The mean cost of recent calls in this way, in cycles. 0 if there was none.
 struct Cost(AtomicU64);
 
-static KERNEL: Cost = Cost(AtomicU64::new(0));
-static FLEET: Cost = Cost(AtomicU64::new(0));
-static USED: [AtomicU64; BITS / 64] = [const { AtomicU64::new(0) }; BITS / 64];
-static PATHS: AtomicUsize = AtomicUsize::new(0);
+/// The choice for calls of one kind.
+pub(crate) struct Choice {
+    kernel: Cost,
+    fleet: Cost,
+    used: [AtomicU64; BITS / 64],
+    paths: AtomicUsize,
+    account: Account,
+}
+
+/// Calls that ask for attributes, and those that open files.
+pub(crate) static ATTRIBUTES: Choice = Choice::new();
+pub(crate) static OPENS: Choice = Choice::new();
 
 impl Cost {
     fn note(&self, cycles: u64) {
@@ -59,50 +67,66 @@ impl Cost {
     }
 }
 
-/// Runs a call through the kernel.
-pub(crate) fn through_kernel<R>(call: impl FnOnce() -> R) -> R {
-    let (begun, result) = (clock::cycles(), call());
-    KERNEL.note(clock::cycles().wrapping_sub(begun));
-    result
-}
-
-/// Runs a call that may ask the fleet; `asked` says of its result whether it has.
-pub(crate) fn through_fleet<R>(call: impl FnOnce() -> R, asked: impl FnOnce(&R) -> bool) -> R {
-    let (begun, result) = (clock::cycles(), call());
-    if asked(&result) {
-        let cycles = clock::cycles().wrapping_sub(begun);
-        FLEET.note(cycles);
-        // If it is not known what the kernel costs, nothing is known to be lost.
-        if KERNEL.mean() > 0 {
-            ACCOUNT.take(cycles.min(COST_MAX).cast_signed() - KERNEL.mean());
+impl Choice {
+    const fn new() -> Self {
+        Self {
+            kernel: Cost(AtomicU64::new(0)),
+            fleet: Cost(AtomicU64::new(0)),
+            used: [const { AtomicU64::new(0) }; BITS / 64],
+            paths: AtomicUsize::new(0),
+            account: Account::new(),
         }
     }
-    result
-}
 
-/// Whether a call by this path is to go to the kernel. A second call by the path is not.
-#[cold]
-pub(crate) fn is_kernels(path: &[u8]) -> bool {
-    let bit = hash(path) as usize % BITS;
-    let mask = 1 << (bit % 64);
-    let comes_back = USED[bit / 64].fetch_or(mask, Relaxed) & mask != 0;
-    if comes_back && ACCOUNT.pays(SERVED.load(Relaxed), KERNEL.mean()) {
-        return false;
+    /// Runs a call through the kernel.
+    pub(crate) fn through_kernel<R>(&self, call: impl FnOnce() -> R) -> R {
+        let (begun, result) = (clock::cycles(), call());
+        self.kernel.note(clock::cycles().wrapping_sub(begun));
+        result
     }
-    let paths = PATHS.fetch_add(1, Relaxed) + 1;
-    if !comes_back && paths.is_multiple_of(PATHS_MAX) {
-        forget();
-    }
-    match [&KERNEL, &FLEET].map(|way| way.0.load(Relaxed)) {
-        [0, _] => true,
-        [_, 0] => false,
-        [kernel, fleet] => (kernel < fleet) != paths.is_multiple_of(TRIED),
-    }
-}
 
-fn forget() {
-    for word in &USED {
-        word.store(0, Relaxed);
+    /// Runs a call that may ask the fleet; `asked` says of its result whether it has.
+    pub(crate) fn through_fleet<R>(
+        &self,
+        call: impl FnOnce() -> R,
+        asked: impl FnOnce(&R) -> bool,
+    ) -> R {
+        let (begun, result) = (clock::cycles(), call());
+        if asked(&result) {
+            let cycles = clock::cycles().wrapping_sub(begun);
+            self.fleet.note(cycles);
+            // If it is not known what the kernel costs, nothing is known to be lost.
+            if self.kernel.mean() > 0 {
+                self.account.take(cycles.min(COST_MAX).cast_signed() - self.kernel.mean());
+            }
+        }
+        result
+    }
+
+    /// Whether a call by this path is to go to the kernel. A second call by the path is not.
+    #[cold]
+    pub(crate) fn is_kernels(&self, path: &[u8]) -> bool {
+        let bit = hash(path) as usize % BITS;
+        let mask = 1 << (bit % 64);
+        let comes_back = self.used[bit / 64].fetch_or(mask, Relaxed) & mask != 0;
+        if comes_back && self.account.pays(SERVED.load(Relaxed), self.kernel.mean()) {
+            return false;
+        }
+        let paths = self.paths.fetch_add(1, Relaxed) + 1;
+        if !comes_back && paths.is_multiple_of(PATHS_MAX) {
+            self.forget();
+        }
+        match [&self.kernel, &self.fleet].map(|way| way.0.load(Relaxed)) {
+            [0, _] => true,
+            [_, 0] => false,
+            [kernel, fleet] => (kernel < fleet) != paths.is_multiple_of(TRIED),
+        }
+    }
+
+    fn forget(&self) {
+        for word in &self.used {
+            word.store(0, Relaxed);
+        }
     }
 }
 
@@ -112,8 +136,6 @@ struct Account {
     /// How many calls had been answered when it was last brought up to date.
     answered: AtomicU64,
 }
-
-static ACCOUNT: Account = Account::new();
 
 impl Account {
     const fn new() -> Self {
@@ -140,9 +162,11 @@ impl Account {
 
 /// In a child of `fork`, which knows no path.
 pub(crate) fn after_fork() {
-    forget();
-    ACCOUNT.balance.store(BUDGET, Relaxed);
-    ACCOUNT.answered.store(0, Relaxed);
+    for choice in [&ATTRIBUTES, &OPENS] {
+        choice.forget();
+        choice.account.balance.store(BUDGET, Relaxed);
+        choice.account.answered.store(0, Relaxed);
+    }
 }
 
 /// FNV-1a. Two paths that share a bit only take the other way.
@@ -174,20 +198,22 @@ mod tests {
     #[test]
     fn the_first_call_takes_the_cheaper_way_and_the_second_asks_the_fleet() {
         let path = |n: u32| n.to_le_bytes();
+        static CHOICE: Choice = Choice::new();
+        let is_kernels = |path: &[u8]| CHOICE.is_kernels(path);
         let kernels = |from: u32| (from..from + 320).filter(|n| is_kernels(&path(*n))).count();
         assert!(is_kernels(&path(0)), "what it costs is not known");
         assert!(!is_kernels(&path(0)), "again");
-        KERNEL.note(1000);
+        CHOICE.kernel.note(1000);
         assert!(!is_kernels(&path(1)), "what the other costs is not known");
-        FLEET.note(2000);
+        CHOICE.fleet.note(2000);
         assert!((300..320).contains(&kernels(1000)), "now and then the other");
         for _ in 0..100 {
-            FLEET.note(500);
+            CHOICE.fleet.note(500);
         }
         assert!((1..20).contains(&kernels(2000)));
-        forget();
+        CHOICE.forget();
         assert!((1..20).contains(&kernels(2000)), "they were forgotten");
-        FLEET.note(u64::MAX);
-        assert!(FLEET.0.load(Relaxed) <= COST_MAX);
+        CHOICE.fleet.note(u64::MAX);
+        assert!(CHOICE.fleet.0.load(Relaxed) <= COST_MAX);
     }
 }

@@ -20,25 +20,34 @@ const FIRST: usize = 500;
 const ROOM: usize = 24;
 /// A program with a lower limit is left alone.
 const LIMIT_MIN: usize = 64;
-const RLIMIT_NOFILE: usize = 7;
-const F_DUPFD_CLOEXEC: usize = 1030;
+pub(crate) const RLIMIT_NOFILE: usize = 7;
+pub(super) const F_DUPFD_CLOEXEC: usize = 1030;
 
-/// Two ranges, by start and end: that of this crate's one, and the fleet's.
-static HIDDEN: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+/// Ranges of ours.
+const RANGES: usize = 4;
+const OF_MOUNTS: usize = 0;
+const OF_FLEET: usize = 1;
+pub(crate) const OF_PLACEHOLDER: usize = 2;
+pub(crate) const OF_PIN: usize = 3;
+
+/// By start and end: the open mountinfo, the fleet's, and two for files that are served.
+static HIDDEN: [[AtomicUsize; 2]; RANGES] = [const { [const { AtomicUsize::new(0) }; 2] }; RANGES];
 
 /// The first number for descriptors of ours. If the process has threads, they are at the end of its
 /// table: there the kernel takes ten milliseconds to make it larger, because it waits until no
 /// processor reads the old one.
 pub(crate) fn first(table: usize) -> Option<usize> {
-    let mut limits = [0_u64; 2];
-    let args = [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize];
-    // SAFETY: the kernel writes into `limits`.
-    if unsafe { stub::call(nr::PRLIMIT64, args) } != 0 {
-        return None;
-    }
-    let limit = usize::try_from(limits[0]).unwrap_or(usize::MAX);
+    let limit = usize::try_from(limit(RLIMIT_NOFILE)?).unwrap_or(usize::MAX);
     let end = if THREADS.get() { limit.min(table.max(LIMIT_MIN)) } else { limit };
     (limit >= LIMIT_MIN).then(|| FIRST.min(end - ROOM))
+}
+
+/// A soft limit of the process.
+pub(crate) fn limit(of: usize) -> Option<u64> {
+    let mut limits = [0_u64; 2];
+    // SAFETY: the kernel writes into `limits`.
+    let got = unsafe { stub::call(nr::PRLIMIT64, [0, of, 0, limits.as_mut_ptr() as usize]) };
+    (got == 0).then_some(limits[0])
 }
 
 /// Moves a descriptor of ours to a number from `first` on.
@@ -50,11 +59,24 @@ pub(crate) fn move_up(descriptor: usize, first: usize) -> Option<usize> {
 }
 
 pub(crate) fn hide(own: usize, of_fleet: &Range<usize>) {
-    let ranges = [own..own + 1, of_fleet.clone()];
-    for ([start, end], range) in HIDDEN.iter().zip(ranges) {
-        start.store(range.start, Relaxed);
-        end.store(range.end, Release);
-    }
+    set(OF_MOUNTS, own..own + 1);
+    set(OF_FLEET, of_fleet.clone());
+}
+
+/// The program may use the number of one that was hidden.
+pub(crate) fn show(at: usize) {
+    set(at, 0..0);
+}
+
+pub(crate) fn set(at: usize, range: Range<usize>) {
+    let [start, end] = &HIDDEN[at];
+    start.store(range.start, Relaxed);
+    end.store(range.end, Release);
+}
+
+/// The first number behind those that are hidden.
+pub(crate) fn behind_all() -> Option<usize> {
+    hidden().iter().map(|range| range.end).max().filter(|end| *end > 0)
 }
 
 pub(crate) fn forget() {
@@ -64,7 +86,7 @@ pub(crate) fn forget() {
     }
 }
 
-fn hidden() -> [Range<usize>; 2] {
+fn hidden() -> [Range<usize>; RANGES] {
     HIDDEN.each_ref().map(|[start, end]| start.load(Acquire)..end.load(Acquire))
 }
 
@@ -90,7 +112,7 @@ pub(crate) fn around(first: usize, last: usize, visit: impl FnMut(usize, usize))
 fn split(
     first: usize,
     last: usize,
-    mut hidden: [Range<usize>; 2],
+    mut hidden: [Range<usize>; RANGES],
     mut visit: impl FnMut(usize, usize),
 ) {
     hidden.sort_unstable_by_key(|range| range.start);
@@ -118,14 +140,17 @@ mod tests {
             parts
         };
         let end = u32::MAX as usize;
-        assert_eq!(parts(3, end, [500..501, 501..505]), [(3, 499), (505, end)]);
-        assert_eq!(parts(3, end, [510..512, 500..501]), [(3, 499), (501, 509), (512, end)]);
-        assert_eq!(parts(500, 504, [500..501, 501..505]), []);
-        assert_eq!(parts(502, 600, [500..501, 501..505]), [(505, 600)]);
-        assert_eq!(parts(3, 502, [500..501, 501..505]), [(3, 499)]);
-        assert_eq!(parts(3, 9, [500..501, 501..505]), [(3, 9)]);
-        assert_eq!(parts(0, end, [0..0, 0..0]), [(0, end)]);
-        assert_eq!(parts(3, end, [500..501, 0..0]), [(3, 499), (501, end)]);
+        assert_eq!(parts(3, end, [500..501, 501..505, 0..0, 0..0]), [(3, 499), (505, end)]);
+        assert_eq!(
+            parts(3, end, [510..512, 500..501, 0..0, 0..0]),
+            [(3, 499), (501, 509), (512, end)]
+        );
+        assert_eq!(parts(500, 504, [500..501, 501..505, 0..0, 0..0]), []);
+        assert_eq!(parts(502, 600, [500..501, 501..505, 0..0, 0..0]), [(505, 600)]);
+        assert_eq!(parts(3, 502, [500..501, 501..505, 0..0, 0..0]), [(3, 499)]);
+        assert_eq!(parts(3, 9, [500..501, 501..505, 0..0, 0..0]), [(3, 9)]);
+        assert_eq!(parts(0, end, [0..0, 0..0, 0..0, 0..0]), [(0, end)]);
+        assert_eq!(parts(3, end, [500..501, 0..0, 0..0, 0..0]), [(3, 499), (501, end)]);
     }
 
     #[test]

@@ -22,6 +22,9 @@ use crate::stub;
 const STACK: usize = 256 << 10;
 /// About two microseconds.
 const TRIES: usize = 60;
+/// How often a thread that waits yields before it sleeps, and for how long.
+const YIELDS: usize = 64;
+const PAUSE_NANOS: u64 = 50_000;
 /// The text of a file in `/proc` that is read at once, or the longest line.
 pub(crate) const TEXT: usize = 16 << 10;
 /// The longest path, with its final zero.
@@ -114,6 +117,19 @@ fn take() -> bool {
         hint::spin_loop();
     }
     false
+}
+
+/// Lets another thread go on, also one of a lower priority.
+pub(crate) fn relax(turn: usize) {
+    if turn < YIELDS {
+        // SAFETY: it changes nothing.
+        unsafe { stub::call(nr::SCHED_YIELD, []) };
+        return;
+    }
+    // `struct timespec`
+    let pause: [u64; 2] = [0, PAUSE_NANOS];
+    // SAFETY: the kernel reads `pause`.
+    unsafe { stub::call(nr::NANOSLEEP, [pause.as_ptr() as usize, 0]) };
 }
 
 struct Job<F, R> {

@@ -3,6 +3,7 @@
 use crate::abi::nr;
 use crate::stub;
 
+use super::descriptors;
 use super::identity::{Identity, maps_all_ids};
 use super::lock::Room;
 use super::mountinfo::{Mount, ReadOnly, unescaped};
@@ -12,6 +13,8 @@ use super::why::Refusal;
 
 /// A look is repeated if mounts have changed meanwhile, so often at most.
 const LOOKS_MAX: usize = 4;
+/// A client reserves a hundred megabytes of addresses.
+const RLIMIT_AS: usize = 9;
 const PR_GET_TSC: usize = 25;
 const PR_TSC_ENABLE: i32 = 1;
 const POLLPRI: u64 = 2;
@@ -37,6 +40,9 @@ pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> 
     let got = unsafe { stub::call(nr::PRCTL, [PR_GET_TSC, &raw mut tsc as usize]) };
     if got != 0 || tsc != PR_TSC_ENABLE {
         return Err(Refusal::NoCycles);
+    }
+    if descriptors::limit(RLIMIT_AS).is_none_or(|limit| limit != u64::MAX) {
+        return Err(Refusal::AddressSpace);
     }
     let status = proc::whole(c"/proc/thread-self/status", &mut room.text);
     let status = status.ok_or(Refusal::NoProc)?;

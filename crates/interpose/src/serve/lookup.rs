@@ -4,7 +4,7 @@
 //! client knows without a request. Only if that is not enough, the lock is taken. Whatever is not
 //! certain is left to the kernel, and so is each failure that is not one of paths.
 
-use warren_base::{Errno, FileKind};
+use warren_base::Errno;
 use warren_proto::{Attr, InodeRef};
 
 use crate::call::{SystemCall, Verdict};
@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::Acquire;
 use super::admission::{self, Phase};
 use super::cwd::{self, Directory};
 use super::facts::{self, Admission};
-use super::lock::Room;
+use super::files::{self, Opening};
 use super::name::Name;
 use super::request::{Request, Want};
 use super::why::{self, Why};
@@ -26,24 +26,43 @@ use super::{answer, choice, clock, memory};
 /// because the kernel first looks whether its directory may be searched and still has a name.
 const OF_PATHS: [Errno; 4] = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EACCES];
 
-/// A call by path.
-pub(crate) fn on_call(call: &SystemCall) -> Verdict {
+/// A call by path. `opens`: it may wait for another process.
+pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
     let served = match facts::current() {
         _ if is_child() => Err(Why::Child),
         Some(admission) => serve(call, &admission),
         None => return not_admitted(call),
     };
     match served {
-        Ok(result) => Verdict::Served(result),
-        Err(why @ Why::FirstUse) => {
-            why::count(why);
-            Verdict::Made(choice::through_kernel(|| make(call)))
+        Ok(result) => return Verdict::Served(result),
+        Err(Why::FirstUse) if opens => {
+            why::count(Why::FirstUse);
+            if let Some(failed) = files::before_kernel(call) {
+                return failed;
+            }
+            return Verdict::Made(choice::OPENS.through_kernel(|| make_waiting(call)));
         }
-        Err(why) => {
-            why::count(why);
-            Verdict::Pass
+        Err(Why::FirstUse) => {
+            why::count(Why::FirstUse);
+            if let Some(failed) = files::before_kernel(call) {
+                return failed;
+            }
+            return Verdict::Made(choice::ATTRIBUTES.through_kernel(|| make(call)));
         }
+        Err(why) => why::count(why),
     }
+    match files::before_kernel(call) {
+        Some(failed) => failed,
+        None if opens => Verdict::Wait,
+        None => Verdict::Pass,
+    }
+}
+
+/// A call that counts as one that waited, however little time it took.
+fn make_waiting(call: &SystemCall) -> isize {
+    let result = make(call);
+    clock::note_wait();
+    result
 }
 
 /// Whether this is a child of `vfork`, which has its parent's memory.
@@ -62,6 +81,13 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         (_, Directory::Elsewhere) => return Err(Why::Relative),
         (path, Directory::Unknown) => (path, find_cwd(admission)?),
     };
+    if let Want::Open { flags } = request.want {
+        let (follow_last, walked) = (request.follow_last, path);
+        let descriptor = (!request.from_cwd).then_some(request.descriptor);
+        let path = name.bytes();
+        let opening = Opening { path, walked, start, descriptor, follow_last, flags };
+        return files::open(&opening, admission);
+    }
     if let Want::ReadLink { size } = request.want {
         return read_link(path, start, request.buffer, size, admission);
     }
@@ -69,14 +95,14 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let known = if is_fresh { fleet::known(path, start, request.follow_last) } else { None };
     let found = match known {
         Some(found) => found,
-        None if is_fresh && choice::is_kernels(path) => return Err(Why::FirstUse),
+        None if is_fresh && choice::ATTRIBUTES.is_kernels(path) => return Err(Why::FirstUse),
         None => walk(path, start, request.follow_last, admission, is_fresh)?,
     };
     if !admission.is_current() {
         return Err(Why::Lost);
     }
     match found {
-        Ok(attr) => give(&attr, &request, admission),
+        Ok(attr) => answer::give(&attr, &request, admission),
         Err(errno) => fail(errno),
     }
 }
@@ -108,7 +134,7 @@ fn not_admitted(call: &SystemCall) -> Verdict {
                 && let Some(purse) = admission::purse_of(name.bytes())
             {
                 let begun = clock::cycles();
-                let result = choice::through_kernel(|| make(call));
+                let result = choice::ATTRIBUTES.through_kernel(|| make(call));
                 admission::pay(name.bytes(), purse, clock::cycles().wrapping_sub(begun));
                 return Verdict::Made(result);
             }
@@ -129,29 +155,21 @@ fn place<'a>(
             let rest = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
             Ok((rest, Directory::Inside(admission.facts.mount.root)))
         }
-        _ if !request.from_cwd => Err(Why::Descriptor),
+        _ if !request.from_cwd => {
+            let start = files::directory_of(request.descriptor).ok_or(Why::Descriptor)?;
+            Ok((path, Directory::Inside(start)))
+        }
         _ => Ok((path, cwd::known())),
     }
 }
 
 #[cold]
 fn find_cwd(admission: &Admission) -> Result<InodeRef, Why> {
-    let found = under_lock(admission, |room| Ok(cwd::find(admission.facts, room)))?;
+    let found = admission::under_lock(admission, |room| Ok(cwd::find(admission.facts, room)))?;
     match found {
         Directory::Inside(start) => Ok(start),
         Directory::Elsewhere | Directory::Unknown => Err(Why::Relative),
     }
-}
-
-/// Runs `work` under the lock, with a mount that is as the facts say.
-fn under_lock<R>(
-    admission: &Admission,
-    work: impl FnOnce(&mut Room) -> Result<R, Why>,
-) -> Result<R, Why> {
-    let done = admission::exclusive(|room| {
-        if admission::renew(room, admission) { work(room) } else { Err(Why::Lost) }
-    });
-    done.unwrap_or(Err(Why::Busy))
 }
 
 /// What the client finds out, if it does not know it yet. `is_fleets`: the choice is made.
@@ -163,16 +181,16 @@ fn walk(
     admission: &Admission,
     is_fleets: bool,
 ) -> Result<Result<Attr, Errno>, Why> {
-    under_lock(admission, |_| {
+    admission::under_lock(admission, |_| {
         if let Some(known) = fleet::known(path, start, follow_last) {
             return Ok(known);
         }
-        if !is_fleets && choice::is_kernels(path) {
+        if !is_fleets && choice::ATTRIBUTES.is_kernels(path) {
             return Err(Why::FirstUse);
         }
         let stat = || fleet::stat(path, start, follow_last);
-        match choice::through_fleet(stat, |(_, asked)| *asked).0 {
-            Found::Is(attr) => Ok(Ok(attr)),
+        match choice::ATTRIBUTES.through_fleet(stat, |(_, asked)| *asked).0 {
+            Found::Is((_, attr)) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
             Found::Kernel => Err(Why::Kernel),
         }
@@ -186,7 +204,7 @@ fn read_link(
     size: usize,
     admission: &Admission,
 ) -> Result<isize, Why> {
-    under_lock(admission, |_| match fleet::read_link(path, start) {
+    admission::under_lock(admission, |_| match fleet::read_link(path, start) {
         Found::Is(target) => {
             let target = &target[..target.len().min(size)];
             if !memory::is_writable(buffer, target.len()) {
@@ -207,32 +225,4 @@ fn read_link(
 
 fn fail(errno: Errno) -> Result<isize, Why> {
     if OF_PATHS.contains(&errno) { Ok(-(errno.raw() as isize)) } else { Err(Why::Kernel) }
-}
-
-fn give(attr: &Attr, request: &Request, admission: &Admission) -> Result<isize, Why> {
-    let facts = admission.facts;
-    match request.want {
-        Want::Access { mode } => match answer::access(attr, mode, facts) {
-            Ok(()) => Ok(0),
-            Err(errno) => Ok(-(errno.raw() as isize)),
-        },
-        // The kernel shows the device's block size.
-        _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
-        Want::Stat => put(&answer::stat(attr, &facts.mount), request.buffer),
-        Want::Statx { mask } => put(&answer::statx(attr, &facts.mount, mask)?.0, request.buffer),
-        Want::ReadLink { .. } => Err(Why::Flags),
-    }
-}
-
-/// Writes an answer into the program's memory.
-fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
-    if !memory::is_writable(buffer, size_of_val(words)) {
-        return Err(Why::Pointer);
-    }
-    let buffer = buffer as *mut u64;
-    for (at, word) in words.iter().enumerate() {
-        // SAFETY: it can be written, and the program has named it for this.
-        unsafe { buffer.add(at).write_unaligned(*word) };
-    }
-    Ok(0)
 }

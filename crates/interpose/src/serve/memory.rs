@@ -24,6 +24,8 @@ use crate::{probe, stub};
 const PAGES: usize = 256;
 /// User memory ends here, also with page tables of five levels.
 const USER_END: usize = 1 << 56;
+/// The kernel refuses longer addresses of buffers, but for programs that have asked for them.
+const PROGRAM_END: usize = (1 << 47) - PAGE;
 /// An entry has the page's number and the low bits of the count of changes.
 const COUNT_BITS: u32 = 19;
 /// The tables are emptied so often that an entry never outlives its bits.
@@ -120,6 +122,19 @@ fn takes_away(call: &SystemCall) -> bool {
 pub(crate) fn is_readable(address: usize) -> bool {
     let word = address & !(size_of::<u64>() - 1);
     is_user(address) && READABLE.probe(address / PAGE, || probe::word(word).is_some())
+}
+
+/// Whether a range can be the program's at all.
+pub(crate) fn is_range(address: usize, length: usize) -> bool {
+    address.checked_add(length).is_some_and(|end| end <= PROGRAM_END)
+}
+
+/// Whether the string at `address` starts so. False if it cannot be read.
+pub(crate) fn starts_with(address: usize, start: &[u8]) -> bool {
+    start.iter().zip(address..).all(|(wanted, at)| {
+        // SAFETY: the byte can be read.
+        is_readable(at) && unsafe { (at as *const u8).read_volatile() } == *wanted
+    })
 }
 
 /// Whether `length` bytes from `address` on can be written. One byte of them in each page may be

@@ -10,6 +10,7 @@ use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE};
 use super::why::Why;
 
 const AT_FDCWD: i32 = -100;
+pub(crate) const O_NOFOLLOW: u32 = 0o40_0000;
 const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
 const AT_EACCESS: u32 = 0x200;
 const AT_NO_AUTOMOUNT: u32 = 0x800;
@@ -28,6 +29,7 @@ pub(crate) enum Want {
     Statx { mask: u32 },
     Access { mode: u32 },
     ReadLink { size: usize },
+    Open { flags: u32 },
 }
 
 /// `path` and `buffer` are addresses of the program.
@@ -39,17 +41,30 @@ pub(crate) struct Request {
     pub follow_last: bool,
     /// A relative path begins at the working directory, and not at a descriptor.
     pub from_cwd: bool,
+    /// Otherwise it begins here.
+    pub descriptor: usize,
+    /// An empty path means the descriptor.
+    pub may_be_empty: bool,
 }
 
 impl Request {
     pub(crate) fn decode(call: &SystemCall) -> Result<Self, Why> {
         let [a, b, c, d, e, _] = call.args;
-        let plain =
-            |want, path, buffer| Self { path, buffer, want, follow_last: true, from_cwd: true };
+        let plain = |want, path, buffer| Self {
+            path,
+            buffer,
+            want,
+            follow_last: true,
+            from_cwd: true,
+            descriptor: a as u32 as usize,
+            may_be_empty: false,
+        };
         let at = |want, buffer| Self { from_cwd: a as i32 == AT_FDCWD, ..plain(want, b, buffer) };
         match call.number {
             nr::STAT => Ok(plain(Want::Stat, a, b)),
             nr::LSTAT => Ok(Self { follow_last: false, ..plain(Want::Stat, a, b) }),
+            nr::OPEN => Ok(open(plain(Want::Open { flags: b as u32 }, a, 0))),
+            nr::OPENAT => Ok(open(at(Want::Open { flags: c as u32 }, 0))),
             nr::ACCESS => Ok(plain(access(b)?, a, 0)),
             nr::READLINK => Ok(Self { follow_last: false, ..plain(read_link(c)?, a, b) }),
             nr::READLINKAT => Ok(Self { follow_last: false, ..at(read_link(d)?, c) }),
@@ -66,6 +81,18 @@ impl Request {
             _ => Err(Why::Flags),
         }
     }
+
+    /// `fstat`, whose path is not looked at.
+    pub(crate) fn of_fstat(buffer: usize) -> Self {
+        let (want, follow_last, from_cwd) = (Want::Stat, true, false);
+        let (path, descriptor, may_be_empty) = (0, 0, true);
+        Self { path, buffer, want, follow_last, from_cwd, descriptor, may_be_empty }
+    }
+}
+
+fn open(request: Request) -> Request {
+    let no_follow = matches!(request.want, Want::Open { flags } if flags & O_NOFOLLOW != 0);
+    Request { follow_last: !no_follow, ..request }
 }
 
 fn statx(request: Request, flags: usize, mask: u32) -> Result<Request, Why> {
@@ -83,7 +110,11 @@ fn with_flags(request: Request, flags: usize, allowed: u32) -> Result<Request, W
     if flags & !allowed != 0 {
         return Err(Why::Flags);
     }
-    Ok(Request { follow_last: flags & AT_SYMLINK_NOFOLLOW == 0, ..request })
+    Ok(Request {
+        follow_last: flags & AT_SYMLINK_NOFOLLOW == 0,
+        may_be_empty: flags & AT_EMPTY_PATH != 0,
+        ..request
+    })
 }
 
 fn access(mode: usize) -> Result<Want, Why> {
@@ -112,8 +143,15 @@ mod tests {
     #[test]
     fn calls_are_decoded() {
         let stat = decode(nr::STAT, [1, 2, 0, 0, 0, 0]).expect("plain");
-        let wanted =
-            Request { path: 1, buffer: 2, want: Want::Stat, follow_last: true, from_cwd: true };
+        let wanted = Request {
+            path: 1,
+            buffer: 2,
+            want: Want::Stat,
+            follow_last: true,
+            from_cwd: true,
+            descriptor: 1,
+            may_be_empty: false,
+        };
         assert_eq!(stat, wanted);
         assert_eq!(
             decode(nr::LSTAT, [1, 2, 0, 0, 0, 0]),

@@ -9,7 +9,7 @@ use super::admission;
 use super::descriptors;
 use super::lookup::is_child;
 use super::why::{self, Refusal};
-use super::{clock, cwd};
+use super::{clock, cwd, files};
 
 const EBADF: isize = 9;
 const EBUSY: isize = 16;
@@ -18,6 +18,8 @@ const SEEK_CUR: usize = 1;
 /// `prctl`: a bounding capability, security bits, `no_new_privs`, an ambient capability.
 const OF_RIGHTS: [usize; 4] = [24, 28, 38, 47];
 const PR_SET_TSC: usize = 26;
+/// `F_SETLK` and `F_SETLKW`.
+const RECORD_LOCKS: [usize; 2] = [6, 7];
 const CLOSE_RANGE_UNSHARE: usize = 2;
 /// Numbers from here on have no class.
 const NUMBERS: usize = 512;
@@ -27,6 +29,8 @@ pub(crate) enum Class {
     Plain,
     /// Names a file by its path.
     Path,
+    /// Opens a file, and may wait for the other side of a FIFO.
+    Open,
     /// May return late, after another process has done something.
     Wait,
     /// The same, unless it reads a file.
@@ -42,6 +46,10 @@ pub(crate) enum Class {
     Close,
     Duplicate,
     CloseRange,
+    /// `fcntl`, which takes record locks.
+    Fcntl,
+    /// Watches files, makes calls that are not seen here, or handles page faults.
+    Watch,
     Keys,
 }
 
@@ -57,7 +65,7 @@ static CLASSES: [Class; NUMBERS] = {
         nr::STATX,
         nr::FACCESSAT2,
     ];
-    const WAITS: [usize; 32] = [
+    const WAITS: [usize; 29] = [
         nr::PREAD64,
         nr::PREADV,
         nr::PREADV2,
@@ -76,8 +84,6 @@ static CLASSES: [Class; NUMBERS] = {
         nr::VMSPLICE,
         nr::MSGSND,
         nr::MQ_TIMEDSEND,
-        nr::OPEN,
-        nr::OPENAT,
         nr::OPENAT2,
         nr::CREAT,
         nr::IOCTL,
@@ -87,7 +93,6 @@ static CLASSES: [Class; NUMBERS] = {
         nr::FUTEX_WAIT,
         nr::FUTEX_WAITV,
         nr::FLOCK,
-        nr::FCNTL,
         nr::SEMOP,
         nr::SEMTIMEDOP,
         nr::IO_URING_ENTER,
@@ -170,6 +175,7 @@ static CLASSES: [Class; NUMBERS] = {
     ];
     let mut table = [Class::Plain; NUMBERS];
     set(&mut table, &PATHS, Class::Path);
+    set(&mut table, &[nr::OPEN, nr::OPENAT], Class::Open);
     set(&mut table, &WAITS, Class::Wait);
     set(&mut table, &READS, Class::Read);
     set(&mut table, &SLEEPS, Class::Sleep);
@@ -179,6 +185,9 @@ static CLASSES: [Class; NUMBERS] = {
     set(&mut table, &[nr::CHDIR, nr::FCHDIR], Class::Directory);
     set(&mut table, &[nr::PRCTL, nr::SECCOMP], Class::Control);
     set(&mut table, &[nr::CLOSE], Class::Close);
+    set(&mut table, &[nr::FCNTL], Class::Fcntl);
+    set(&mut table, &[nr::INOTIFY_ADD_WATCH, nr::FANOTIFY_MARK], Class::Watch);
+    set(&mut table, &[nr::IO_URING_SETUP, nr::USERFAULTFD], Class::Watch);
     set(&mut table, &[nr::DUP2, nr::DUP3], Class::Duplicate);
     set(&mut table, &[nr::CLOSE_RANGE], Class::CloseRange);
     set(&mut table, &[nr::PKEY_ALLOC], Class::Keys);
@@ -202,7 +211,7 @@ pub(crate) fn class(call: &SystemCall) -> Class {
 #[inline(never)]
 pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
     match class {
-        Class::Plain | Class::Path => return Verdict::Pass,
+        Class::Plain | Class::Path | Class::Open => return Verdict::Pass,
         Class::Wait => return Verdict::Wait,
         Class::Read => {
             if clock::is_fresh() && !is_file(call.args[0]) {
@@ -217,10 +226,20 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::Above => return Verdict::Change,
         // What a child of `vfork` changes is its own.
         _ if is_child() => return Verdict::Pass,
-        Class::Directory => return Verdict::Made(cwd::change(call)),
+        Class::Directory => {
+            files::before_chdir();
+            return Verdict::Made(cwd::change(call));
+        }
         Class::Close => return close(call),
         Class::Duplicate => return duplicate(call),
         Class::CloseRange => return close_range(call),
+        Class::Fcntl => {
+            if RECORD_LOCKS.contains(&(call.args[1] as u32 as usize)) {
+                files::stop();
+            }
+            return Verdict::Wait;
+        }
+        Class::Watch => files::stop(),
         Class::Mounts => admission::never(Refusal::OwnMount, false),
         Class::Rights => change_rights(),
         Class::Control => control(call),

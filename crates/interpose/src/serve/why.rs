@@ -40,6 +40,9 @@ reasons! {
         FirstUse: "first-use",
         Kernel: "left-to-the-kernel",
         Device: "block-device",
+        NoFile: "no-regular-file",
+        Large: "large-file",
+        NoGain: "files-handed-over",
     }
 }
 
@@ -58,6 +61,7 @@ reasons! {
         Confined: "a security module confines it",
         NoCycles: "the cycle counter cannot be read",
         Descriptors: "no descriptors left",
+        AddressSpace: "its address space is limited",
         Mount: "the mount is not as expected",
         MountInside: "another mount inside the mount",
         NotAllowed: "the mount is another user's",

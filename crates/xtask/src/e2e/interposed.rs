@@ -20,6 +20,7 @@ use crate::cargo::interposer;
 
 const CASES: &[(&str, Case)] = &[
     ("paths_served", served),
+    ("files_served", files_served),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -29,6 +30,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(120);
 const STAFF: u32 = 54_330;
 /// Of more than a million calls of the probe, those by paths in the mount that are not unusual.
 const SERVED_MIN: u64 = 100_000;
+/// Of the calls of `files.c`: those that make it known to the fleet, and those on files.
+const FILES_SERVED_MIN: u64 = 80_000;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -36,9 +39,13 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
 
 /// The compiled probe, where every user can run it.
 fn probe(ground: &Ground) -> Result<PathBuf> {
-    let program = ground.path("paths");
+    compiled(ground, "paths")
+}
+
+fn compiled(ground: &Ground, name: &str) -> Result<PathBuf> {
+    let program = ground.path(name);
     if !program.exists() {
-        let source = ground.root.join("crates/xtask/cases/paths.c");
+        let source = ground.root.join(format!("crates/xtask/cases/{name}.c"));
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
         process::run(compiler, &ground.path("run"), PROBE_LIMIT)?.expect_success("cc")?;
@@ -123,6 +130,33 @@ fn served(ground: &Ground, cells: u16) -> Result<()> {
                 ensure!(written.is_empty(), "a library that was not asked for: {written}");
             }
         }
+    }
+    Ok(())
+}
+
+/// Files that are open without the kernel, beside the same files through the kernel.
+fn files_served(ground: &Ground, cells: u16) -> Result<()> {
+    let program = text(&compiled(ground, "files")?);
+    let report = text(&ground.path("files.report"));
+    let count = cells.to_string();
+    let mounted = ground.path("files.mounted");
+    fs::create_dir_all(&mounted).context("cannot make a mount point")?;
+    let mounted = text(&mounted);
+    for user in USERS {
+        let pool = text(&ground.path(&format!("files-{cells}")));
+        warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?.expect_success("mkfs")?;
+        fs::write(&report, "").context("cannot make a report")?;
+        process::quietly("chmod", &["666", &report])?;
+        let script = format!(
+            "{program} prepare \"$WARREN_ROOT\" && exec {} {program} compare \"$WARREN_ROOT\"",
+            user.join(" ")
+        );
+        let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
+        words.extend(["--mount", &mounted, "--report", &report, "--", "bash", "-c", &script]);
+        let outcome = warren(ground, &words)?;
+        ensure!(outcome.code() == 0, "{user:?}: {}", tail(&outcome.stdout));
+        ensure!(outcome.stderr.is_empty(), "{user:?}: {}", tail(&outcome.stderr));
+        ensure_served(Path::new(&report), FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! DIRECTORY/shared/           names of all programs, by the shared operations
-//!           p0/hot            4 KiB: stat, open
-//!              large          1 MiB, open: fstat, pread, pwrite
+//!           p0/hot            4 KiB: stat, open; fstat and pread, open for reading
+//!              large          1 MiB, open: pwrite, pread of 1 MiB
 //!              appended       open with O_APPEND
 //!              sequential     open
 //!              many/          1,000 files
@@ -37,6 +37,8 @@ pub(super) struct Work {
     names: Vec<CString>,
     renamed: Vec<CString>,
     shared: Vec<CString>,
+    /// The hot file, for reading. Opened by [`Self::prepare`].
+    reader: Option<OwnedFd>,
     large: OwnedFd,
     appended: OwnedFd,
     sequential: OwnedFd,
@@ -70,6 +72,7 @@ impl Work {
             names: names(&work, "file", calls)?,
             renamed: names(&work, "renamed", calls)?,
             shared: names(&shared, &format!("p{number}"), calls)?,
+            reader: None,
             large,
             appended: open("appended", libc::O_WRONLY | libc::O_APPEND)?,
             sequential: open("sequential", libc::O_WRONLY)?,
@@ -84,6 +87,9 @@ impl Work {
     /// Makes what the calls need, and warms up.
     pub(super) fn prepare(&mut self, operation: Operation, calls: u32) -> io::Result<()> {
         let names = &self.names[..self.names.len().min(calls as usize)];
+        if matches!(operation, Operation::Fstat | Operation::Pread) {
+            self.reader = Some(calls::open(&self.hot, libc::O_RDONLY | libc::O_CLOEXEC)?);
+        }
         match operation {
             Operation::Append | Operation::AppendFsync => calls::empty(&self.appended),
             Operation::WriteFsync => {
@@ -124,8 +130,14 @@ impl Work {
             Operation::Open => (0..calls).try_for_each(|_| {
                 calls::close(calls::open(&self.hot, libc::O_RDONLY | libc::O_CLOEXEC)?)
             }),
-            Operation::Fstat => (0..calls).try_for_each(|_| calls::fstat(&self.large)),
-            Operation::Pread => (0..calls).try_for_each(|_| calls::pread(&self.large, few)),
+            Operation::Fstat => {
+                let reader = self.reader.as_ref().expect("prepared");
+                (0..calls).try_for_each(|_| calls::fstat(reader))
+            }
+            Operation::Pread => {
+                let reader = self.reader.as_ref().expect("prepared");
+                (0..calls).try_for_each(|_| calls::pread(reader, few))
+            }
             Operation::Pwrite => (0..calls).try_for_each(|_| calls::pwrite(&self.large, few, 0)),
             Operation::ReadMib => {
                 (0..calls).try_for_each(|_| calls::pread(&self.large, &mut self.buffer))

@@ -1,14 +1,15 @@
 use std::sync::{Arc, Mutex};
 
-use warren_base::{ClientId, ShardId};
-use warren_proto::{Answer, Capability, HANDOVER_NAME_MAX, Reply, Request};
+use warren_base::{ClientId, Ino, ShardId};
+use warren_proto::{Answer, Attr, Capability, HANDOVER_NAME_MAX, Reply, Request};
 
 use super::*;
 use crate::abi::opcode;
 use crate::connection::{FleetConnection, FleetSlot};
-use crate::front::{Front, FrontOptions};
+use crate::front::tests::attr;
+use crate::front::{Front, FrontOptions, Outcome};
 use crate::front_state::FrontState;
-use crate::message::Header;
+use crate::message::{Header, Operation};
 use crate::reply::Body;
 use crate::testing::ScriptedFleet;
 
@@ -37,18 +38,17 @@ impl Mount {
         Self { front, slot, body: Body::default(), asked }
     }
 
-    fn serve(&mut self, ino: Ino, operation: Operation) -> Result<Outcome, Errno> {
-        self.body.clear();
-        let header = Header { len: 0, opcode: opcode::LOOKUP, unique: 2, ino, uid: 7, gid: 7 };
-        self.front.serve(&mut *self.slot, &mut self.body, header, operation)
-    }
-
     fn look_up(&mut self, name: &[u8]) -> Result<Outcome, Errno> {
-        self.serve(Ino::ROOT, Operation::Lookup(FileName::new(name).unwrap()))
+        self.body.clear();
+        let (opcode, ino) = (opcode::LOOKUP, Ino::ROOT);
+        let header = Header { len: 0, opcode, unique: 2, ino, uid: 7, gid: 7 };
+        let lookup = Operation::Lookup(FileName::new(name).unwrap());
+        self.front.serve(&mut *self.slot, &mut self.body, header, lookup)
     }
 
-    fn u64_at(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.body.as_bytes()[at..at + 8].try_into().unwrap())
+    /// The node number of the entry.
+    fn node(&self) -> u64 {
+        u64::from_ne_bytes(self.body.as_bytes()[..8].try_into().unwrap())
     }
 
     fn is_asked(&self) -> bool {
@@ -58,8 +58,8 @@ impl Mount {
 
 fn file() -> (Handover, Request, Attr) {
     let (client, ino, capability) = (CLIENT, FILE, Capability(0x1234));
-    let attr = Attr { ino, kind: FileKind::Regular, nlink: 0, ..PLACEHOLDER };
-    (Handover::Open { client, ino, capability }, Request::Claim { client, ino, capability }, attr)
+    let attr = Attr { nlink: 0, ..attr(ino) };
+    (Handover { client, ino, capability }, Request::Claim { client, ino, capability }, attr)
 }
 
 /// Both validities of an entry.
@@ -74,7 +74,7 @@ fn a_file_that_a_program_has_open_is_claimed_at_its_cell() {
     let mut name = [0; HANDOVER_NAME_MAX];
     assert_eq!(mount.look_up(handover.name(&mut name)), Ok(Outcome::Body));
     assert_eq!(*mount.asked.lock().unwrap(), [claim]);
-    assert_eq!(mount.u64_at(0), FILE.0);
+    assert_eq!(mount.node(), FILE.0);
     assert!(are_zero(&mount), "the kernel must not cache it");
 }
 
@@ -97,28 +97,9 @@ fn a_claim_that_is_refused_leads_nowhere() {
 }
 
 #[test]
-fn the_placeholder_is_a_socket_of_the_front() {
-    let mut mount = Mount::new(Err(Errno::EIO));
-    let mut name = [0; HANDOVER_NAME_MAX];
-    assert_eq!(mount.look_up(Handover::Placeholder.name(&mut name)), Ok(Outcome::Body));
-    assert_eq!(mount.u64_at(0), HANDOVER_NODE.0);
-    assert!(are_zero(&mount));
-    assert_eq!(mount.serve(HANDOVER_NODE, Operation::GetAttr), Ok(Outcome::Body));
-    assert_eq!(mount.u64_at(16), HANDOVER_NODE.0);
-    assert_eq!(mount.serve(HANDOVER_NODE, Operation::Statx), Ok(Outcome::Body));
-    assert_eq!(mount.serve(HANDOVER_NODE, Operation::Forget), Ok(Outcome::NoReply));
-    for refused in [Operation::ReadLink, Operation::OpenDir, Operation::ListXattr { len: 0 }] {
-        assert_eq!(mount.serve(HANDOVER_NODE, refused), Err(Errno::EPERM));
-    }
-    let link = Operation::Link { ino: HANDOVER_NODE, name: FileName::new(b"name").unwrap() };
-    assert_eq!(mount.serve(Ino::ROOT, link), Err(Errno::EPERM));
-    assert!(!mount.is_asked());
-}
-
-#[test]
 fn other_reserved_names_do_not_exist() {
     let mut mount = Mount::new(Err(Errno::EIO));
-    for name in [&b".warren-handover\x01"[..], b".warren-handover\x01placeholders"] {
+    for name in [&b".warren-handover\x01"[..], b".warren-handover\x01anything"] {
         assert_eq!(mount.look_up(name), Err(Errno::ENOENT));
     }
     assert!(!mount.is_asked());

@@ -1,0 +1,148 @@
+//! The client itself: what its two halves hold, and the requests that they make.
+
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::{AtomicPtr, AtomicU64};
+
+use warren_base::{Errno, FileKind, Ino};
+use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathCache, PathOp, Unused};
+use warren_proto::{Answer, Attr, Capabilities, Handle, InodeRef, Position, Reply, Request};
+use warren_transport::{Connection, Slot};
+
+use super::held::Files;
+use super::listings::Listings;
+
+/// Attempts to copy what is being changed.
+pub(super) const COPY_TRIES: usize = 3;
+
+/// What the fleet answers.
+pub(crate) enum Found<T> {
+    Is(T),
+    Fails(Errno),
+    /// The kernel must make the call: the path leaves the tree, or the fleet is gone.
+    Kernel,
+}
+
+/// What the hot path reads.
+pub(super) struct Hot {
+    pub connection: Connection,
+    pub answers: PathCache<&'static [AtomicU64]>,
+    /// The directory that is mounted.
+    pub root: InodeRef,
+    pub files: Files,
+}
+
+/// What belongs to the slow path.
+pub(super) struct Slow {
+    pub slot: Slot,
+    pub cache: Cache,
+    pub caller: Caller,
+    pub listings: Listings,
+}
+
+pub(super) struct Locked(pub UnsafeCell<Option<Slow>>);
+
+// SAFETY: used by the holder of the slow path's lock alone.
+unsafe impl Sync for Locked {}
+
+pub(super) static HOT: AtomicPtr<Hot> = AtomicPtr::new(null_mut());
+pub(super) static SLOW: Locked = Locked(UnsafeCell::new(None));
+
+pub(super) fn hot() -> Option<&'static Hot> {
+    // SAFETY: what it points to is never freed.
+    unsafe { HOT.load(Acquire).as_ref() }
+}
+
+pub(super) fn slow() -> Option<&'static mut Slow> {
+    // SAFETY: the caller holds the lock, and keeps no two of these.
+    unsafe { (*SLOW.0.get()).as_mut() }
+}
+
+/// Errors of a walk are the program's. Others are the fleet's own, and the kernel finds out what is
+/// true.
+pub(super) fn settled<T>(found: Result<T, Errno>) -> Found<T> {
+    match found {
+        Ok(it) => Found::Is(it),
+        Err(
+            errno @ (Errno::ENOENT
+            | Errno::ENOTDIR
+            | Errno::EACCES
+            | Errno::ELOOP
+            | Errno::ENAMETOOLONG
+            | Errno::EINVAL),
+        ) => Found::Fails(errno),
+        Err(_) => Found::Kernel,
+    }
+}
+
+impl Slow {
+    pub(super) fn call(
+        &self,
+        path: &[u8],
+        (root, start): (InodeRef, InodeRef),
+        follow_last: bool,
+        op: PathOp,
+    ) -> Call {
+        let path = Path { root, start, follow_last, confined: true, ..Path::new(path) };
+        Call::new(Op::At(path, op), self.caller.clone())
+    }
+
+    /// A directory by its path from the root of the file system.
+    pub(super) fn directory(&mut self, path: &[u8]) -> Option<(InodeRef, Attr)> {
+        let mut call = Call::new(Op::At(Path::new(path), PathOp::Stat), self.caller.clone());
+        let answered = self.slot.perform(&mut call, &mut self.cache);
+        let Ok(Reply::Attr { attr, .. }) = answered.answer else { return None };
+        let inode = InodeRef { ino: attr.ino, capability: answered.granted };
+        (attr.kind == FileKind::Directory).then_some((inode, attr))
+    }
+
+    pub(super) fn ask(&mut self, node: InodeRef, request: &Request) -> Answer {
+        self.slot.call(Capabilities::of(node.capability), request, 0)
+    }
+
+    pub(super) fn close_unused(&mut self, hot: &Hot, Unused { handle, cell }: Unused) {
+        if !hot.connection.is_closed(cell, handle.ino) {
+            self.close(handle);
+        }
+    }
+
+    pub(super) fn close(&mut self, handle: Handle) {
+        // One that the cell has closed already is no fault.
+        let _closed = self.slot.call(Capabilities::default(), &Request::Close { handle }, 0);
+    }
+
+    pub(super) fn read(&mut self, handle: Handle, offset: u64, len: u32) -> Option<&[u8]> {
+        let position = Position::At(offset);
+        let request = Request::Read { handle, position, len, direct: false };
+        match self.slot.call(Capabilities::default(), &request, 0) {
+            Ok(Reply::Read { .. }) => Some(self.slot.payload_in()),
+            _ => None,
+        }
+    }
+
+    /// The attributes of an inode and their lease: from a copy, else through a request, which
+    /// brings one.
+    pub(super) fn attr(&mut self, node: InodeRef) -> Option<(Attr, Guard)> {
+        for _ in 0..COPY_TRIES {
+            let request = Request::GetAttr { ino: node.ino };
+            let op = Op::Ino(request, Capabilities::of(node.capability));
+            let mut call = Call::new(op, self.caller.clone());
+            let Ok(Reply::Attr { attr, .. }) = self.slot.perform(&mut call, &mut self.cache).answer
+            else {
+                return None;
+            };
+            if let Some(guard) = call.proof().and_then(|mut guards| guards.next()) {
+                return Some((attr, guard));
+            }
+        }
+        None
+    }
+
+    /// The attributes of the inode that came with the last reply, and their lease.
+    pub(super) fn leased(&self, ino: Ino) -> Option<(Attr, Guard)> {
+        let cell = self.slot.last_cell()?;
+        let (attr, lease) = self.slot.changed().iter().find(|(attr, _)| attr.ino == ino)?;
+        Some((*attr, Guard::new(cell, *lease)?))
+    }
+}

@@ -1,0 +1,225 @@
+//! Files that the program has open without the kernel: small regular files, for reading.
+//!
+//! ```text
+//!  open   lookup ─▶ rights, kind, size ─▶ fleet::files::acquire, or open ─▶ a placeholder's number
+//!  read   table ─▶ the copy of the file's data, under its leases            no call, no lock
+//!                   └─ lock ─▶ fleet::files::read
+//!  close  table ─▶ close of the placeholder ─▶ fleet::files::release
+//!  any other call that names the descriptor ─▶ handover: the kernel has the file from then on
+//! ```
+//!
+//! Decision 40 has the reasons.
+
+mod arguments;
+mod directory;
+mod handover;
+mod open;
+mod parked;
+pub(super) mod placeholder;
+mod read;
+mod score;
+mod table;
+pub(super) mod takeover;
+
+pub(super) use handover::{before_chdir, stop};
+pub(super) use open::{Opening, open};
+
+use warren_base::Errno;
+use warren_proto::InodeRef;
+
+use crate::abi::{CLONE_FILES, nr};
+use crate::call::{SystemCall, Verdict};
+use crate::fleet::{self as client, files as fleet};
+use crate::stub;
+
+use super::answer::give;
+use super::{admission, memory, request};
+use table::Served;
+
+const F_GETFL: usize = 3;
+const F_GETFD: usize = 1;
+const F_SETFD: usize = 2;
+const FD_CLOEXEC: usize = 1;
+const TCGETS: usize = 0x5401;
+/// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
+/// second descriptor.
+const NAME_OTHERS: [u32; 6] = [0x4004_9409, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
+
+/// Whether there are any.
+#[inline]
+pub(super) fn are_any() -> bool {
+    table::are_any()
+}
+
+/// A call of the program while it has such files. None if it concerns none of them, or not any
+/// more. `is_by_path`: it may be served by its path.
+#[inline(never)]
+pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
+    let [descriptor, ..] = call.args;
+    let result = match call.number {
+        nr::IOCTL if NAME_OTHERS.contains(&(call.args[1] as u32)) => {
+            handover::those(|_| true);
+            return before_kernel(call);
+        }
+        nr::READ
+        | nr::PREAD64
+        | nr::LSEEK
+        | nr::FSTAT
+        | nr::CLOSE
+        | nr::FCNTL
+        | nr::IOCTL
+        | nr::FADVISE64
+        | nr::GETDENTS64 => {
+            table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
+        }
+        nr::NEWFSTATAT | nr::STATX => {
+            of_descriptor(call).and_then(|(served, request)| stat(&served, &request))
+        }
+        nr::CLOSE_RANGE => {
+            close_range(call);
+            parked::before(call);
+            return None;
+        }
+        nr::EXECVE | nr::EXECVEAT => {
+            handover::those(|file| !file.closes_on_exec());
+            return before_kernel(call);
+        }
+        nr::CLONE | nr::CLONE3 => {
+            if !shares_files(call) {
+                handover::those(|_| true);
+            }
+            parked::before(call);
+            return None;
+        }
+        _ => None,
+    };
+    if let Some(result) = result {
+        return Some(Verdict::Served(result));
+    }
+    // `lookup` may serve calls by path.
+    if is_by_path && !handover::leads_to_descriptors(call) {
+        return None;
+    }
+    before_kernel(call)
+}
+
+/// Before the kernel makes a call. Returns the call's result if that is impossible.
+pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
+    if !are_any() {
+        return None;
+    }
+    let failed = handover::before(call);
+    parked::before(call);
+    failed
+}
+
+/// The directory behind a descriptor, if it is served here.
+pub(super) fn directory_of(descriptor: usize) -> Option<InodeRef> {
+    table::find(descriptor).filter(Served::is_directory).map(|served| served.node())
+}
+
+/// Whether the child has the same table of descriptors. A thread has.
+fn shares_files(call: &SystemCall) -> bool {
+    let [first, ..] = call.args;
+    let flags = match call.number {
+        nr::CLONE => first,
+        _ if !memory::is_readable(first) => return false,
+        // SAFETY: the word can be read. The kernel reads it again, and checks it.
+        _ => unsafe { (first as *const usize).read_unaligned() },
+    };
+    flags & CLONE_FILES != 0
+}
+
+/// A call that names one descriptor. None if the kernel is to make it.
+fn one(call: &SystemCall, file: &Served) -> Option<isize> {
+    let [_, second, third, ..] = call.args;
+    match call.number {
+        nr::READ => read::read(file, second, third),
+        nr::PREAD64 => read::pread(file, second, third, call.args[3]),
+        nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
+        nr::LSEEK => read::seek(file, second.cast_signed(), third),
+        nr::GETDENTS64 => directory::list(file, second, third),
+        nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
+        nr::CLOSE => close(file),
+        nr::FCNTL => match second as u32 as usize {
+            F_GETFL => Some(file.flags() as isize),
+            // SAFETY: it concerns the number, which is the kernel's.
+            F_GETFD => Some(unsafe { stub::call(call.number, call.args) }),
+            F_SETFD => Some(set_flags(call, file)),
+            _ => None,
+        },
+        // Programs ask so whether it is a terminal.
+        nr::IOCTL if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
+        nr::FADVISE64 => read::advise(call.args[2].cast_signed(), call.args[3]),
+        _ => None,
+    }
+}
+
+/// `fstat` by another name: a descriptor with an empty path.
+fn of_descriptor(call: &SystemCall) -> Option<(Served, request::Request)> {
+    let request = request::Request::decode(call).ok().filter(|it| it.may_be_empty)?;
+    let served = table::find(call.args[0] as u32 as usize)?;
+    (memory::is_readable(request.path)
+        // SAFETY: the byte can be read.
+        && unsafe { (request.path as *const u8).read_volatile() } == 0)
+        .then_some((served, request))
+}
+
+fn stat(file: &Served, request: &request::Request) -> Option<isize> {
+    let admission = admission::current()?;
+    let attr = match file.held() {
+        None => admission::waiting(|_| client::directories::attr(file.node()))??,
+        Some(held) => match fleet::attr(held) {
+            Some(attr) => attr,
+            None => admission::waiting(|_| fleet::refresh(held))??,
+        },
+    };
+    if !admission.is_current() {
+        return None;
+    }
+    give(&attr, request, &admission).ok()
+}
+
+fn close(file: &Served) -> Option<isize> {
+    if !file.take() {
+        return None;
+    }
+    score::closed();
+    release(file);
+    if parked::park(file.number, file.epoch(), file.closes_on_exec()) {
+        return Some(0);
+    }
+    parked::note_free();
+    // SAFETY: the program makes this call.
+    Some(unsafe { stub::call(nr::CLOSE, [file.number]) })
+}
+
+fn set_flags(call: &SystemCall, file: &Served) -> isize {
+    // SAFETY: it concerns the number, which is the kernel's.
+    let result = unsafe { stub::call(call.number, call.args) };
+    file.set_closes_on_exec(call.args[2] & FD_CLOEXEC != 0);
+    result
+}
+
+/// The file is not in the table any more.
+fn release(file: &Served) {
+    if let Some(held) = file.held()
+        && !fleet::release(held)
+    {
+        admission::waiting(|_| fleet::drop_held(held));
+    }
+}
+
+/// The kernel closes their numbers. With flags it does something else, or nothing.
+fn close_range(call: &SystemCall) {
+    let [first, last, flags, ..] = call.args;
+    if flags != 0 {
+        handover::those(|_| true);
+        return;
+    }
+    for file in table::among(first as u32 as usize, last as u32 as usize) {
+        if file.take() {
+            release(&file);
+        }
+    }
+}

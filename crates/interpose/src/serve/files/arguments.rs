@@ -1,0 +1,125 @@
+//! Which arguments of which calls are descriptors (Linux 6.18,
+//! `arch/x86/entry/syscalls/syscall_64.tbl` and the signatures in `include/linux/syscalls.h`).
+
+use crate::abi::nr;
+
+/// Calls that name descriptors in memory, give them to others, or make a child with a copy of the
+/// table: all files go to the kernel first. So they do before a call that is not known here.
+pub(super) const ALL: u8 = 0x80;
+/// Numbers from here on are not known.
+const NUMBERS: usize = 472;
+
+static DESCRIPTORS: [u8; NUMBERS] = {
+    let mut table = [0; NUMBERS];
+    // fstat to splice and beyond: the first argument.
+    set(
+        &mut table,
+        1,
+        &[
+            0, 1, 3, 5, 8, 16, 17, 18, 19, 20, 32, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 54,
+            55, 72, 73, 74, 75, 77, 78, 81, 91, 93, 138, 187, 190, 193, 196, 199, 217, 221, 232,
+            245, 254, 255, 257, 258, 259, 260, 261, 262, 263, 267, 268, 269, 277, 278, 280, 281,
+            282, 285, 286, 287, 288, 289, 295, 296, 299, 300, 303, 304, 306, 308, 313, 322, 327,
+            328, 332, 424, 425, 427, 428, 431, 432, 433, 434, 437, 438, 439, 440, 441, 442, 443,
+            445, 446, 451, 452, 463, 464, 465, 466, 467, 468, 469,
+        ],
+    );
+    // The first two.
+    set(&mut table, 0b11, &[33, 40, 276, 292]);
+    // The first and the third.
+    set(&mut table, 0b101, &[233, 264, 265, 275, 316, 326, 429]);
+    set(&mut table, 0b10, &[266]);
+    set(&mut table, 0b1000, &[298, 320]);
+    // mmap, fanotify_mark: the fifth; and the first.
+    set(&mut table, 0b1_0000, &[9]);
+    set(&mut table, 0b1001, &[301]);
+    set(
+        &mut table,
+        ALL,
+        &[
+            nr::POLL,
+            nr::PPOLL,
+            nr::SELECT,
+            nr::PSELECT6,
+            nr::SENDMSG,
+            nr::SENDMMSG,
+            nr::UNSHARE,
+            nr::FORK,
+            nr::VFORK,
+            nr::IO_URING_ENTER,
+            // kcmp, pidfd_getfd, io_setup, io_submit, io_uring_setup, io_uring_register, bpf,
+            // ptrace
+            312,
+            438,
+            206,
+            209,
+            425,
+            427,
+            321,
+            101,
+        ],
+    );
+    table
+};
+
+const fn set(table: &mut [u8; NUMBERS], bits: u8, numbers: &[usize]) {
+    let mut at = 0;
+    while at < numbers.len() {
+        table[numbers[at]] = bits;
+        at += 1;
+    }
+}
+
+/// A bit for each argument that is a descriptor, or [`ALL`].
+pub(super) fn descriptors(number: usize) -> u8 {
+    DESCRIPTORS.get(number).copied().unwrap_or(ALL)
+}
+
+/// The argument that is a path, if the call has one that may lead to a descriptor.
+pub(super) fn path(number: usize) -> Option<usize> {
+    match number {
+        nr::OPEN
+        | nr::STAT
+        | nr::LSTAT
+        | nr::ACCESS
+        | nr::READLINK
+        | nr::CHDIR
+        | nr::TRUNCATE
+        | nr::EXECVE => Some(0),
+        // link, creat, chmod, chown, lchown, utime, statfs, mount, xattrs, utimes
+        86 | 85 | 90 | 92 | 94 | 132 | 137 | 165 | 188 | 189 | 191 | 192 | 194 | 195 | 197
+        | 198 | 235 => Some(0),
+        nr::OPENAT
+        | nr::OPENAT2
+        | nr::NEWFSTATAT
+        | nr::STATX
+        | nr::READLINKAT
+        | nr::FACCESSAT
+        | nr::FACCESSAT2
+        | nr::EXECVEAT => Some(1),
+        // inotify_add_watch, fchownat, futimesat, linkat, fchmodat, utimensat, name_to_handle_at,
+        // open_tree, mount_setattr, fchmodat2, xattrs
+        254 | 260 | 261 | 265 | 268 | 280 | 303 | 428 | 442 | 452 | 463 | 464 | 465 | 466 => {
+            Some(1)
+        }
+        nr::FANOTIFY_MARK => Some(4),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_where_the_kernel_has_them() {
+        assert_eq!(descriptors(nr::READ), 1);
+        assert_eq!(descriptors(nr::MMAP), 1 << 4);
+        assert_eq!(descriptors(nr::DUP3), 3);
+        assert_eq!(descriptors(nr::SPLICE), 5);
+        assert_eq!(descriptors(nr::GETPID), 0);
+        assert_eq!(descriptors(nr::SENDMSG), ALL);
+        assert_eq!((descriptors(NUMBERS), descriptors(usize::MAX)), (ALL, ALL));
+        assert_eq!((path(nr::OPENAT), path(nr::READ)), (Some(1), None));
+    }
+}

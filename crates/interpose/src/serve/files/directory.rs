@@ -1,0 +1,66 @@
+//! Listing directories. The offset is used under the lock.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use warren_base::Errno;
+
+use crate::fleet::directories;
+
+use super::super::{admission, memory};
+use super::table::Served;
+
+/// The most that the kernel is asked for at once.
+const ROOM_MAX: usize = 1 << 20;
+const SEEK_SET: usize = 0;
+const SEEK_CUR: usize = 1;
+const EINVAL: isize = Errno::EINVAL.raw() as isize;
+
+/// `getdents64`. None if the kernel is to do it.
+pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {
+    if !file.is_directory() {
+        return None;
+    }
+    let admission = admission::current()?;
+    let room = (room as u32 as usize).min(ROOM_MAX);
+    let listed = admission::waiting(|_| {
+        let offset = file.place().load(Relaxed);
+        directories::list(file.node(), offset, room, |records, next| {
+            memory::is_writable(buffer, records.len()).then(|| {
+                // SAFETY: it can be written, and the program has named it for this.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(
+                        records.as_ptr(),
+                        buffer as *mut u8,
+                        records.len(),
+                    );
+                }
+                file.place().store(next, Relaxed);
+                records.len() as isize
+            })
+        })
+    })??;
+    if !admission.is_current() {
+        return None;
+    }
+    match listed {
+        Ok(count) => count,
+        Err(errno) => Some(-(errno.raw() as isize)),
+    }
+}
+
+pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
+    admission::waiting(|_| {
+        let base = match whence as u32 as usize {
+            SEEK_SET => 0,
+            SEEK_CUR => file.place().load(Relaxed).cast_signed(),
+            _ => return None,
+        };
+        match base.checked_add(offset as i64).filter(|to| *to >= 0) {
+            Some(to) => {
+                file.place().store(to.cast_unsigned(), Relaxed);
+                Some(to as isize)
+            }
+            None => Some(-EINVAL),
+        }
+    })?
+}

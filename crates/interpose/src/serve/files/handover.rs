@@ -1,0 +1,77 @@
+//! When the kernel takes over a file: before a call that is not served for it, and before children
+//! and other programs get it.
+
+use warren_base::Errno;
+
+use crate::call::{SystemCall, Verdict};
+
+use super::super::{admission, cwd, memory};
+use super::table::{self, Served};
+use super::takeover::{each, hand_over};
+use super::{arguments, score};
+
+const EIO: isize = Errno::EIO.raw() as isize;
+/// Through these, paths lead to descriptors.
+const TO_DESCRIPTORS: [&[u8]; 3] = [b"/proc/", b"/dev/fd", b"/dev/std"];
+
+/// Before the kernel makes this call. Returns the call's result if that is impossible.
+pub(super) fn before(call: &SystemCall) -> Option<Verdict> {
+    let named = arguments::descriptors(call.number);
+    if named == arguments::ALL || leads_to_descriptors(call) {
+        those(|_| true);
+        return None;
+    }
+    for (at, argument) in call.args.iter().enumerate() {
+        if named >> at & 1 != 0
+            && let Some(file) = table::find(*argument as u32 as usize)
+            && let Err(errno) = one(&file)
+        {
+            return Some(Verdict::Made(errno));
+        }
+    }
+    None
+}
+
+pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
+    arguments::path(call.number).is_some_and(|at| {
+        TO_DESCRIPTORS.iter().any(|start| memory::starts_with(call.args[at], start))
+    })
+}
+
+fn one(file: &Served) -> Result<(), isize> {
+    let number = file.number;
+    // Meanwhile another thread may have closed it, or handed it over.
+    let done = admission::waiting(|room| match table::find(number) {
+        Some(file) => hand_over(&file, room),
+        None => Ok(()),
+    });
+    done.unwrap_or(Err(-EIO))
+}
+
+/// All files that are wanted. What fails stays as it is, and its next call says so.
+pub(super) fn those(is_wanted: impl Fn(&Served) -> bool) {
+    admission::waiting(|room| each(room, &is_wanted));
+}
+
+/// The process serves no files any more. A record lock ends when the process closes any descriptor
+/// of its file, what watches a file sees who opens and reads it, and a ring of io_uring names
+/// descriptors without a call: the kernel must know of all these. A program that handles its page
+/// faults may wait for itself here.
+pub(in super::super) fn stop() {
+    if !score::stop() {
+        those(|_| true);
+    }
+}
+
+/// Relative paths are no longer of use after a `chdir`.
+pub(in super::super) fn before_chdir() {
+    if table::are_any() {
+        admission::waiting(|room| {
+            if let Some(base) = cwd::path(room) {
+                for file in table::among(0, usize::MAX).filter(|file| file.start().is_some()) {
+                    file.set_base(base);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,238 @@
+//! `open` and `openat` of files that can be served.
+
+use warren_base::{Errno, FileKind};
+use warren_proto::{Attr, InodeRef};
+
+use crate::fleet::files::{self as fleet, OpenFile};
+use crate::fleet::{self as client, Found};
+use crate::stub;
+
+use super::super::choice;
+use super::super::facts::Admission;
+use super::super::identity::READ;
+use super::super::lock::Room;
+use super::super::request::O_NOFOLLOW;
+use super::super::why::Why;
+use super::super::{admission, answer, clock, cwd};
+use super::table::{Object, PATH_MAX};
+use super::{parked, placeholder, score, table};
+
+/// Larger files have their data in the kernel's cache, where they need no second copy.
+const SERVED_MAX: u64 = 128 << 10;
+
+const O_NONBLOCK: u32 = 0o4000;
+const O_NOCTTY: u32 = 0o400;
+const O_LARGEFILE: u32 = 0o10_0000;
+const O_CLOEXEC: u32 = 0o200_0000;
+const O_DIRECTORY: u32 = 0o20_0000;
+/// Reading is no flag.
+const ALLOWED: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC | O_DIRECTORY;
+
+/// What a cell was asked for.
+enum Asked {
+    File(OpenFile),
+    /// A directory has its number already.
+    Number(isize),
+}
+
+/// A file to be opened.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Opening<'a> {
+    /// As the program has named it, and as the client walks it.
+    pub path: &'a [u8],
+    pub walked: &'a [u8],
+    pub start: InodeRef,
+    /// The descriptor at which a relative path begins, if it is not the working directory.
+    pub descriptor: Option<usize>,
+    pub follow_last: bool,
+    pub flags: u32,
+}
+
+impl Opening<'_> {
+    fn closes_on_exec(&self) -> bool {
+        self.flags & O_CLOEXEC != 0
+    }
+
+    /// The path of the directory at whose descriptor the path begins.
+    fn base_of_descriptor<'a>(&self, room: &'a mut [u8; PATH_MAX]) -> &'a [u8] {
+        let directory = self.descriptor.filter(|_| self.is_relative()).and_then(table::find);
+        directory.map_or(&[], |directory| directory.path(room))
+    }
+
+    fn is_relative(&self) -> bool {
+        !self.path.starts_with(b"/")
+    }
+
+    fn kept<'a>(&'a self, base: &'a [u8], epoch: u64) -> table::Opening<'a> {
+        let start = (self.is_relative() && base.is_empty()).then_some(self.start.ino);
+        // The kernel keeps these flags, and forces one.
+        let flags = self.flags & (O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY) | O_LARGEFILE;
+        let closes_on_exec = self.closes_on_exec();
+        table::Opening { base, path: self.path, start, flags, closes_on_exec, epoch }
+    }
+}
+
+/// Opens a file. Its answer is the program's.
+pub(in super::super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
+    if opening.flags & !ALLOWED != 0 {
+        return Err(Why::Flags);
+    }
+    let (walked, start, follows) = (opening.walked, opening.start, opening.follow_last);
+    let is_fresh = clock::is_fresh();
+    let known = if is_fresh { client::known(walked, start, follows) } else { None };
+    let file = match known {
+        Some(Err(errno)) => return missing(errno, admission),
+        Some(Ok(attr)) => {
+            check(&attr, opening.flags, admission)?;
+            if attr.kind == FileKind::Regular { fleet::acquire(attr.ino) } else { None }
+        }
+        None => None,
+    };
+    let file = match file {
+        Some(file) if placeholder::is_ready() => file,
+        other => {
+            if let Some(file) = other {
+                fleet::release(file.held);
+            }
+            match ask(opening, admission)? {
+                Asked::File(file) => file,
+                Asked::Number(number) => return Ok(number),
+            }
+        }
+    };
+    match opening.descriptor {
+        None => finish(file, (opening, &[]), admission),
+        Some(_) => finish_at_descriptor(file, opening, admission),
+    }
+}
+
+#[cold]
+fn finish_at_descriptor(
+    file: OpenFile,
+    opening: &Opening<'_>,
+    admission: &Admission,
+) -> Result<isize, Why> {
+    let mut room = [0; PATH_MAX];
+    let base = opening.base_of_descriptor(&mut room);
+    finish(file, (opening, base), admission)
+}
+
+/// A name that does not exist needs no file.
+fn missing(errno: Errno, admission: &Admission) -> Result<isize, Why> {
+    if errno == Errno::ENOENT && admission.is_current() {
+        Ok(-(errno.raw() as isize))
+    } else {
+        Err(Why::Kernel)
+    }
+}
+
+fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
+    match attr.kind {
+        FileKind::Directory => {}
+        FileKind::Regular if flags & O_DIRECTORY == 0 => {}
+        _ => return Err(Why::NoFile),
+    }
+    if attr.kind == FileKind::Regular && attr.size > SERVED_MAX {
+        return Err(Why::Large);
+    }
+    if !score::pays() {
+        return Err(Why::NoGain);
+    }
+    answer::access(attr, READ, admission.facts).map_err(|_| Why::Kernel)
+}
+
+/// Opens it at its cell. A path that is used for the first time takes the cheaper way.
+#[cold]
+fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
+    admission::under_lock(admission, |room| {
+        let node = || client::stat(opening.walked, opening.start, opening.follow_last);
+        if choice::OPENS.is_kernels(opening.walked) {
+            return Err(Why::FirstUse);
+        }
+        placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
+        let asked = || match node().0 {
+            Found::Is((node, attr)) => {
+                check(&attr, opening.flags, admission)?;
+                if attr.kind == FileKind::Directory {
+                    return directory(node, opening, room, admission).map(Asked::Number);
+                }
+                match fleet::open(node) {
+                    Found::Is(file) => Ok(Asked::File(file)),
+                    Found::Fails(_) | Found::Kernel => Err(Why::Kernel),
+                }
+            }
+            Found::Fails(_) | Found::Kernel => Err(Why::Kernel),
+        };
+        choice::OPENS.through_fleet(asked, |_| true)
+    })
+}
+
+/// Gives a directory a number. It has no handle, so that only its path leads to it later: an
+/// absolute one, because the working directory may change.
+fn directory(
+    node: InodeRef,
+    opening: &Opening<'_>,
+    room: &mut Room,
+    admission: &Admission,
+) -> Result<isize, Why> {
+    let mut of_descriptor = [0; PATH_MAX];
+    let base = match opening.descriptor {
+        _ if !opening.is_relative() => &[],
+        Some(_) => opening.base_of_descriptor(&mut of_descriptor),
+        None => cwd::path(room).ok_or(Why::Relative)?,
+    };
+    if base.len() + 1 + opening.path.len() > PATH_MAX || opening.is_relative() && base.is_empty() {
+        return Err(Why::Long);
+    }
+    let number = give_number(&Object::Directory(node), (opening, base), admission)?;
+    // Another thread may have unpinned the mount meanwhile.
+    let _pinned = placeholder::ready(admission.facts);
+    Ok(number)
+}
+
+/// Gives the file a number.
+fn finish(
+    file: OpenFile,
+    (opening, base): (&Opening<'_>, &[u8]),
+    admission: &Admission,
+) -> Result<isize, Why> {
+    let held = file.held;
+    let given = give_number(&Object::File(file), (opening, base), admission);
+    if given.is_err() && !fleet::release(held) {
+        admission::waiting(|_| fleet::drop_held(held));
+    }
+    if given.is_ok() && !placeholder::is_ready() {
+        // Another thread has unpinned the mount meanwhile.
+        admission::waiting(|_| placeholder::ready(admission.facts));
+    }
+    given
+}
+
+fn give_number(
+    object: &Object,
+    (opening, base): (&Opening<'_>, &[u8]),
+    admission: &Admission,
+) -> Result<isize, Why> {
+    let epoch = parked::epoch();
+    let number = match parked::reserve(opening.closes_on_exec()).map(usize::try_from) {
+        Some(Ok(number)) => number,
+        Some(Err(_)) => return Err(Why::Kernel),
+        None => return Err(Why::Lost),
+    };
+    if !table::add(number, object, &opening.kept(base, epoch)) {
+        stub::close(number);
+        return Err(Why::Kernel);
+    }
+    if admission.is_current() {
+        return Ok(number as isize);
+    }
+    // The client may have ended before the file was in the table.
+    if let Some(file) = table::find(number)
+        && file.take()
+    {
+        stub::close(number);
+        return Err(Why::Lost);
+    }
+    // It has been handed over.
+    Ok(number as isize)
+}

@@ -1,0 +1,208 @@
+//! A number that the program has closed, whose placeholder is still there for its next open.
+//!
+//! A program that opens one file after the other needs no call of the kernel that way. Before any
+//! call that could notice, the placeholder is closed: calls that give out numbers, that name this
+//! one, or that are not known to do neither.
+//!
+//! The next open must get the lowest number that is free. A number was the lowest when it was given
+//! out. It is parked only if no lower one can have become free since: that is what [`EPOCH`]
+//! counts. Of a process with threads no number is parked, because another thread may be in a call.
+
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+use crate::state::THREADS;
+use crate::stub;
+
+use super::super::descriptors;
+use super::{arguments, placeholder, table};
+
+/// Calls that neither give out nor show numbers, nor end the use of one, nor wait for long.
+static HARMLESS: [bool; 512] = {
+    const NUMBERS: [usize; 44] = [
+        nr::STAT,
+        nr::FSTAT,
+        nr::LSTAT,
+        nr::LSEEK,
+        nr::MMAP,
+        nr::MPROTECT,
+        nr::MUNMAP,
+        nr::BRK,
+        nr::RT_SIGACTION,
+        nr::RT_SIGPROCMASK,
+        nr::RT_SIGRETURN,
+        nr::PREAD64,
+        nr::PWRITE64,
+        nr::ACCESS,
+        nr::SCHED_YIELD,
+        nr::MREMAP,
+        nr::MADVISE,
+        nr::GETPID,
+        nr::GETCWD,
+        nr::CHDIR,
+        nr::RENAME,
+        nr::READLINK,
+        nr::NEWFSTATAT,
+        nr::READLINKAT,
+        nr::FACCESSAT,
+        nr::FACCESSAT2,
+        nr::STATX,
+        // mkdir, rmdir, unlink, chmod, gettimeofday, getrusage, getuid, getgid, geteuid, getegid,
+        // sigaltstack, gettid, clock_gettime, mkdirat, unlinkat, utimensat, getrandom
+        83,
+        84,
+        87,
+        90,
+        96,
+        98,
+        102,
+        104,
+        107,
+        108,
+        131,
+        186,
+        228,
+        258,
+        263,
+        280,
+        318,
+    ];
+    let mut table = [false; 512];
+    let mut at = 0;
+    while at < NUMBERS.len() {
+        table[NUMBERS[at]] = true;
+        at += 1;
+    }
+    table
+};
+
+/// The number, whether it closes on exec, and a bit that is always set. 0: none.
+static PARKED: AtomicUsize = AtomicUsize::new(0);
+/// How many calls may have made numbers free.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+fn pack(number: usize, closes_on_exec: bool) -> usize {
+    number << 1 | usize::from(closes_on_exec) | 1 << 32
+}
+
+fn number_of(packed: usize) -> usize {
+    (packed & 0xffff_ffff) >> 1
+}
+
+pub(super) fn epoch() -> u64 {
+    EPOCH.load(Acquire)
+}
+
+/// A number for a new file, if one is parked.
+fn take(closes_on_exec: bool) -> Option<usize> {
+    let packed = PARKED.load(Relaxed);
+    if packed == 0 {
+        return None;
+    }
+    if packed != pack(number_of(packed), closes_on_exec) {
+        flush();
+        return None;
+    }
+    PARKED.compare_exchange(packed, 0, AcqRel, Relaxed).ok()?;
+    table::uncount();
+    Some(number_of(packed))
+}
+
+/// A new descriptor for a file. The kernel chooses its number, or says why there is none.
+pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
+    if let Some(number) = take(closes_on_exec) {
+        return Some(number as isize);
+    }
+    let template = placeholder::number()?;
+    // SAFETY: it duplicates a descriptor of ours.
+    Some(unsafe {
+        match closes_on_exec {
+            false => stub::call(nr::DUP, [template]),
+            true => stub::call(nr::FCNTL, [template, descriptors::F_DUPFD_CLOEXEC, 0]),
+        }
+    })
+}
+
+/// The program closes the number, which was given out in this epoch. Returns whether it is parked.
+/// Otherwise the kernel must close it.
+pub(super) fn park(number: usize, epoch: u64, closes_on_exec: bool) -> bool {
+    if THREADS.get() || EPOCH.load(Acquire) != epoch {
+        return false;
+    }
+    let old = PARKED.load(Relaxed);
+    if old != 0 && number_of(old) < number {
+        return false;
+    }
+    table::count();
+    if PARKED.compare_exchange(old, pack(number, closes_on_exec), AcqRel, Relaxed).is_err() {
+        table::uncount();
+        return false;
+    }
+    if old != 0 {
+        close(old);
+    }
+    true
+}
+
+/// The kernel closes a number.
+pub(super) fn note_free() {
+    EPOCH.fetch_add(1, AcqRel);
+}
+
+/// The kernel is about to make this call.
+pub(super) fn before(call: &SystemCall) {
+    let is_harmless = HARMLESS.get(call.number).is_some_and(|harmless| *harmless);
+    if !is_harmless {
+        note_free();
+        flush();
+        placeholder::unpin();
+        return;
+    }
+    let packed = PARKED.load(Relaxed);
+    let named = arguments::descriptors(call.number);
+    let is_named = |(at, argument): (usize, &usize)| {
+        named >> at & 1 != 0 && *argument as u32 as usize == number_of(packed)
+    };
+    if packed != 0 && call.args.iter().enumerate().any(is_named) {
+        flush();
+    }
+}
+
+/// Closes the placeholder, if there is one.
+pub(in super::super) fn flush() {
+    let packed = PARKED.swap(0, AcqRel);
+    if packed != 0 {
+        close(packed);
+    }
+}
+
+fn close(packed: usize) {
+    note_free();
+    stub::close(number_of(packed));
+    table::uncount();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_packed_with_its_flag() {
+        for number in [0, 3, 4095] {
+            assert_eq!(number_of(pack(number, true)), number);
+            assert_ne!(pack(number, true), pack(number, false));
+            assert_ne!(pack(number, false), 0);
+        }
+    }
+
+    #[test]
+    fn calls_that_give_out_numbers_are_not_harmless() {
+        for number in [nr::OPENAT, nr::DUP2, nr::CLOSE, nr::CLONE, nr::FCNTL, nr::RECVMSG, 41, 22] {
+            assert!(!HARMLESS[number], "{number}");
+        }
+    }
+}

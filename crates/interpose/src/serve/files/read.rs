@@ -1,0 +1,105 @@
+//! Reading, and the offset.
+
+use warren_base::Errno;
+
+use crate::fleet::files as fleet;
+
+use super::super::{admission, memory};
+use super::table::{OFFSET_END, Served};
+
+/// The most that the kernel reads at once.
+const READ_MAX: usize = 0x7fff_f000;
+const SEEK_SET: usize = 0;
+const SEEK_CUR: usize = 1;
+const SEEK_END: usize = 2;
+/// The last advice that the kernel knows.
+const FADV_NOREUSE: usize = 5;
+const EINVAL: isize = Errno::EINVAL.raw() as isize;
+
+/// Reads at the offset and moves it. None if the kernel is to do it.
+pub(super) fn read(file: &Served, buffer: usize, length: usize) -> Option<isize> {
+    loop {
+        let offset = file.offset()?;
+        let count = at(file, offset, buffer, length)?;
+        if file.seek(offset, offset + count as u64) {
+            return Some(count as isize);
+        }
+    }
+}
+
+pub(super) fn pread(file: &Served, buffer: usize, length: usize, offset: usize) -> Option<isize> {
+    match offset.cast_signed() {
+        ..0 => Some(-EINVAL),
+        offset => at(file, offset.cast_unsigned() as u64, buffer, length).map(|it| it as isize),
+    }
+}
+
+/// From the copy, or through the fleet. The program's memory is touched without the lock, because
+/// the program may handle its page faults itself; if it is missing, the kernel answers.
+fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize> {
+    let (held, admission) = (file.held()?, admission::current()?);
+    if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
+        return None;
+    }
+    let room = length.min(READ_MAX);
+    if room == 0 {
+        return Some(0);
+    }
+    let is_writable = |count| memory::is_writable(buffer, count);
+    if let Some(count) = fleet::read_copy(held, offset, (buffer, room), is_writable) {
+        return admission.is_current().then_some(count);
+    }
+    let left = usize::try_from(size(file)?.saturating_sub(offset)).ok()?;
+    let room = room.min(left);
+    if room == 0 {
+        return admission.is_current().then_some(0);
+    }
+    if !is_writable(room) {
+        return None;
+    }
+    let count = admission::waiting(|_| {
+        fleet::read(held, offset, room, |data| {
+            // SAFETY: it can be written, and the program has named it for this.
+            unsafe {
+                core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
+            }
+            data.len()
+        })
+    })??;
+    admission.is_current().then_some(count)
+}
+
+pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
+    loop {
+        let from = file.offset()?;
+        let base = match whence as u32 as usize {
+            SEEK_SET => 0,
+            SEEK_CUR => from,
+            SEEK_END => size(file)?,
+            // Holes, and what is not known.
+            _ => return None,
+        };
+        let Some(to) = base.cast_signed().checked_add(offset as i64).filter(|to| *to >= 0) else {
+            return Some(-EINVAL);
+        };
+        if to.cast_unsigned() >= OFFSET_END {
+            return None;
+        }
+        if from == to.cast_unsigned() || file.seek(from, to.cast_unsigned()) {
+            return Some(to as isize);
+        }
+    }
+}
+
+fn size(file: &Served) -> Option<u64> {
+    let held = file.held()?;
+    let attr = fleet::attr(held);
+    let attr = attr.or_else(|| admission::waiting(|_| fleet::refresh(held))?);
+    attr.map(|attr| attr.size)
+}
+
+/// There is nothing to be prepared.
+pub(super) fn advise(length: isize, advice: usize) -> Option<isize> {
+    let is_good = length >= 0 && advice as u32 as usize <= FADV_NOREUSE;
+    Some(if is_good { 0 } else { -EINVAL })
+}

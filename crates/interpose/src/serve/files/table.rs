@@ -1,0 +1,331 @@
+//! The program's descriptors of files that are served here.
+//!
+//! Each has a number that the kernel has given out for a placeholder, so that numbers, limits and
+//! inheritance are the kernel's own. A call that is not seen here finds the placeholder, which
+//! cannot be read, written or opened.
+//!
+//! ```text
+//! state    bit 0 open    bit 1 frozen    bit 2 directory
+//!          bits 8.. number of the held file    bits 32.. generation
+//! offset   bits 0..48 offset    bits 48..63 low bits of the generation    bit 63 frozen
+//! ```
+//!
+//! A file that is frozen is about to become the kernel's: its offset is taken, and calls wait until
+//! that is done. Reading moves the offset by one exchange, so that threads that read from one
+//! descriptor get each byte once.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use warren_base::Ino;
+use warren_client::Held;
+use warren_proto::{Capability, InodeRef};
+
+use super::super::facts;
+use super::super::lock::relax;
+use crate::fleet::files::OpenFile;
+
+/// Descriptors below are served.
+const DESCRIPTORS: usize = 4096;
+const OPEN: u64 = 1;
+const FROZEN: u64 = 2;
+const DIRECTORY: u64 = 4;
+const HELD_SHIFT: u32 = 8;
+const GENERATION_SHIFT: u32 = 32;
+const OFFSET_BITS: u32 = 48;
+/// Offsets are below.
+pub(crate) const OFFSET_END: u64 = 1 << (OFFSET_BITS - 1);
+/// Of the offset of a frozen file, which moves no more.
+const TAKEN: u64 = 1 << 63;
+const WORD: usize = size_of::<u64>();
+/// The longest path that is kept.
+const PATH_WORDS: usize = 48;
+pub(crate) const PATH_MAX: usize = PATH_WORDS * WORD;
+
+pub(crate) struct File {
+    state: AtomicU64,
+    offset: AtomicU64,
+    /// Of a directory. Used under the lock.
+    place: AtomicU64,
+    ino: AtomicU64,
+    capability: AtomicU64,
+    client: AtomicU32,
+    /// Of the process, when it was opened: what is held belongs to its client.
+    admission: AtomicUsize,
+    flags: AtomicU32,
+    closes_on_exec: AtomicBool,
+    /// See [`super::parked`].
+    epoch: AtomicU64,
+    /// Where a relative path begins, or 0.
+    start: AtomicU64,
+    path_length: AtomicUsize,
+    path: [AtomicU64; PATH_WORDS],
+}
+
+static FILES: [File; DESCRIPTORS] = [const {
+    File {
+        state: AtomicU64::new(0),
+        offset: AtomicU64::new(0),
+        place: AtomicU64::new(0),
+        ino: AtomicU64::new(0),
+        capability: AtomicU64::new(0),
+        client: AtomicU32::new(0),
+        admission: AtomicUsize::new(0),
+        flags: AtomicU32::new(0),
+        closes_on_exec: AtomicBool::new(false),
+        epoch: AtomicU64::new(0),
+        start: AtomicU64::new(0),
+        path_length: AtomicUsize::new(0),
+        path: [const { AtomicU64::new(0) }; PATH_WORDS],
+    }
+}; DESCRIPTORS];
+
+/// How many are open, one more if a number is parked, and one if the mount is pinned.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// No higher number was ever open.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// One more open file.
+pub(super) fn count() {
+    COUNT.fetch_add(1, Relaxed);
+}
+
+pub(super) fn is_one() -> bool {
+    COUNT.load(Acquire) == 1
+}
+
+pub(super) fn uncount() {
+    COUNT.fetch_sub(1, Relaxed);
+}
+
+/// A file that was open when it was looked up.
+#[derive(Clone, Copy)]
+pub(crate) struct Served {
+    pub number: usize,
+    state: u64,
+    file: &'static File,
+}
+
+/// What is open.
+pub(crate) enum Object {
+    File(OpenFile),
+    Directory(InodeRef),
+}
+
+/// How a file was opened.
+pub(crate) struct Opening<'a> {
+    /// An absolute path that leads to where the other one begins, or nothing.
+    pub base: &'a [u8],
+    pub path: &'a [u8],
+    /// Where the path begins if it is relative and has no base.
+    pub start: Option<Ino>,
+    pub flags: u32,
+    pub closes_on_exec: bool,
+    /// Before it got its number.
+    pub epoch: u64,
+}
+
+pub(crate) fn are_any() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
+/// The file behind a descriptor, if it is served here. Waits while it becomes the kernel's.
+pub(crate) fn find(number: usize) -> Option<Served> {
+    let file = FILES.get(number)?;
+    for turn in 0.. {
+        let state = file.state.load(Acquire);
+        match state & (OPEN | FROZEN) {
+            OPEN => return Some(Served { number, state, file }),
+            0 => return None,
+            _ => relax(turn),
+        }
+    }
+    None
+}
+
+/// Adds a file under a number that the kernel has just given out. False if it is too high.
+pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
+    let Some(file) = FILES.get(number) else { return false };
+    let generation = (file.state.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
+    let (kind, node) = match open {
+        Object::File(file) => (u64::from(file.held.0) << HELD_SHIFT, file.node),
+        Object::Directory(node) => (DIRECTORY, *node),
+    };
+    let state = generation << GENERATION_SHIFT | kind | OPEN;
+    if let Object::File(open) = open {
+        file.client.store(open.client, Relaxed);
+    }
+    file.ino.store(node.ino.0, Relaxed);
+    file.capability.store(node.capability.0, Relaxed);
+    file.admission.store(facts::admissions(), Relaxed);
+    file.place.store(0, Relaxed);
+    file.flags.store(opening.flags, Relaxed);
+    file.closes_on_exec.store(opening.closes_on_exec, Relaxed);
+    file.epoch.store(opening.epoch, Relaxed);
+    file.start.store(opening.start.map_or(0, |ino| ino.0), Relaxed);
+    match opening.base {
+        [] => file.set_path(opening.path),
+        base => file.set_joined(base, opening.path),
+    }
+    file.offset.store(tagged(state, 0), Relaxed);
+    count();
+    HIGHEST.fetch_max(number, Relaxed);
+    file.state.store(state, Release);
+    true
+}
+
+/// The open files with numbers in this range.
+pub(crate) fn among(first: usize, last: usize) -> impl Iterator<Item = Served> {
+    let last = last.min(HIGHEST.load(Relaxed));
+    let end = if are_any() { last.saturating_add(1) } else { 0 };
+    (first..end).filter_map(find)
+}
+
+/// In a child of `fork`: another thread of the parent may have been handing files over.
+pub(super) fn unfreeze_all() {
+    for file in &FILES[..=HIGHEST.load(Relaxed)] {
+        file.offset.fetch_and(!TAKEN, Relaxed);
+        file.state.fetch_and(!FROZEN, Relaxed);
+    }
+}
+
+fn tagged(state: u64, offset: u64) -> u64 {
+    ((state >> GENERATION_SHIFT) << OFFSET_BITS | offset) & !TAKEN
+}
+
+impl File {
+    /// The path begins there from now on. Called under the lock.
+    fn set_base(&self, base: &[u8], path: &[u8]) {
+        self.set_joined(base, path);
+        self.start.store(0, Relaxed);
+    }
+
+    fn set_path(&self, path: &[u8]) {
+        for (word, bytes) in self.path.iter().zip(path.chunks(WORD)) {
+            let mut padded = [0; WORD];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(padded), Relaxed);
+        }
+        let fits = path.len() <= PATH_MAX;
+        self.path_length.store(if fits { path.len() } else { 0 }, Relaxed);
+    }
+
+    #[cold]
+    fn set_joined(&self, base: &[u8], path: &[u8]) {
+        let mut joined = [0; PATH_MAX];
+        let length = base.len() + 1 + path.len();
+        if length <= PATH_MAX {
+            joined[..base.len()].copy_from_slice(base);
+            joined[base.len()] = b'/';
+            joined[base.len() + 1..length].copy_from_slice(path);
+        }
+        self.set_path(joined.get(..length).unwrap_or_default());
+    }
+}
+
+impl Served {
+    /// None for a directory, and if the client has ended that holds it.
+    pub(crate) fn held(&self) -> Option<Held> {
+        let is_here = self.file.admission.load(Relaxed) == facts::admissions();
+        (is_here && !self.is_directory()).then_some(Held((self.state as u32) >> HELD_SHIFT))
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.state & DIRECTORY != 0
+    }
+
+    /// The offset in a directory. Used under the lock.
+    pub(crate) fn place(&self) -> &AtomicU64 {
+        &self.file.place
+    }
+
+    pub(crate) fn node(&self) -> InodeRef {
+        let (ino, capability) = (&self.file.ino, &self.file.capability);
+        InodeRef { ino: Ino(ino.load(Relaxed)), capability: Capability(capability.load(Relaxed)) }
+    }
+
+    pub(crate) fn client(&self) -> u32 {
+        self.file.client.load(Relaxed)
+    }
+
+    pub(crate) fn flags(&self) -> u32 {
+        self.file.flags.load(Relaxed)
+    }
+
+    pub(crate) fn closes_on_exec(&self) -> bool {
+        self.file.closes_on_exec.load(Relaxed)
+    }
+
+    /// `fcntl` has changed it.
+    pub(crate) fn set_closes_on_exec(&self, closes: bool) {
+        self.file.closes_on_exec.store(closes, Relaxed);
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.file.epoch.load(Relaxed)
+    }
+
+    pub(crate) fn start(&self) -> Option<Ino> {
+        Some(Ino(self.file.start.load(Relaxed))).filter(|ino| ino.0 != 0)
+    }
+
+    /// Copies the path by which it was opened. Empty if it was too long.
+    pub(crate) fn path<'a>(&self, to: &'a mut [u8]) -> &'a [u8] {
+        let length = self.file.path_length.load(Relaxed).min(to.len());
+        for (bytes, word) in to[..length].chunks_mut(WORD).zip(&self.file.path) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes()[..bytes.len()]);
+        }
+        &to[..length]
+    }
+
+    /// A relative path begins at `base` from now on. Called under the lock.
+    pub(crate) fn set_base(&self, base: &[u8]) {
+        let mut path = [0; PATH_MAX];
+        self.file.set_base(base, self.path(&mut path));
+    }
+
+    /// None if the file is not open any more, or becomes the kernel's.
+    pub(crate) fn offset(&self) -> Option<u64> {
+        let word = self.file.offset.load(Acquire);
+        let offset = word & ((1 << OFFSET_BITS) - 1);
+        (word == tagged(self.state, offset)).then_some(offset)
+    }
+
+    /// Moves the offset, if it is still where it was.
+    pub(crate) fn seek(&self, from: u64, to: u64) -> bool {
+        let [from, to] = [from, to].map(|offset| tagged(self.state, offset));
+        self.file.offset.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Takes the file out of the table. False if another thread has done so, or makes it the
+    /// kernel's.
+    pub(crate) fn take(&self) -> bool {
+        let closed = self.state & !(OPEN | FROZEN);
+        let taken = self.file.state.compare_exchange(self.state, closed, AcqRel, Relaxed).is_ok();
+        if taken {
+            uncount();
+        }
+        taken
+    }
+
+    /// Makes all other calls wait, and returns the offset. None if the file is not open any more.
+    pub(crate) fn freeze(&self) -> Option<u64> {
+        let frozen = self.state | FROZEN;
+        self.file.state.compare_exchange(self.state, frozen, AcqRel, Relaxed).ok()?;
+        Some(self.file.offset.fetch_or(TAKEN, AcqRel) & ((1 << OFFSET_BITS) - 1))
+    }
+
+    /// Takes a frozen file out of the table.
+    pub(crate) fn end(&self) {
+        uncount();
+        self.file.state.store(self.state & !(OPEN | FROZEN), Release);
+    }
+
+    /// Lets calls go on.
+    pub(crate) fn unfreeze(&self) {
+        self.file.offset.fetch_and(!TAKEN, Relaxed);
+        self.file.state.store(self.state, Release);
+    }
+}

@@ -1,0 +1,153 @@
+//! How the kernel takes over a file. All of this is under the lock.
+//!
+//! The file is opened again through the mount and put under the same number, with its offset. Its
+//! path may lead elsewhere by now, so the inode is compared. If it differs, a name is opened that
+//! proves to the mount's front that this client has the inode open.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use warren_base::{ClientId, Errno};
+use warren_proto::{HANDOVER_NAME_MAX, Handover};
+
+use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::fleet::{directories, files as fleet};
+use crate::stub;
+
+use super::super::cwd::{self, Directory};
+use super::super::lock::{self, PATH, Room};
+use super::table::{self, Served};
+use super::{parked, placeholder, score};
+
+const O_NONBLOCK: usize = 0o4000;
+const F_SETFL: usize = 4;
+const EIO: isize = Errno::EIO.raw() as isize;
+const EMFILE: isize = 24;
+const ENOENT: isize = Errno::ENOENT.raw() as isize;
+
+/// Before the client ends. Called under the lock.
+pub(in super::super) fn all_under_lock(room: &mut Room) {
+    each(room, |_| true);
+    parked::flush();
+    placeholder::unpin();
+}
+
+/// In a child of `fork`: what another thread of the parent has opened meanwhile.
+pub(in super::super) fn in_child() {
+    if table::are_any() {
+        table::unfreeze_all();
+        lock::with(all_under_lock);
+    }
+    placeholder::forget();
+    score::forget();
+}
+
+/// Those that are wanted. What fails stays as it is.
+pub(super) fn each(room: &mut Room, is_wanted: impl Fn(&Served) -> bool) {
+    for file in table::among(0, usize::MAX) {
+        if is_wanted(&file) {
+            // What fails is still here.
+            let _handed_over = hand_over(&file, room);
+        }
+    }
+}
+
+pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
+    let Some(mut offset) = file.freeze() else { return Ok(()) };
+    if file.is_directory() {
+        offset = file.place().load(Relaxed);
+    }
+    let opened = match reopen(file, room) {
+        Ok(opened) => opened,
+        Err(errno) => {
+            file.unfreeze();
+            return Err(errno);
+        }
+    };
+    let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
+    // SAFETY: it moves a descriptor of ours to the number of the placeholder.
+    unsafe {
+        stub::call(nr::LSEEK, [opened, offset as usize, 0]);
+        stub::call(nr::DUP3, [opened, file.number, flags]);
+    }
+    stub::close(opened);
+    file.end();
+    score::handed_over();
+    if let Some(held) = file.held()
+        && !fleet::release(held)
+    {
+        fleet::drop_held(held);
+    }
+    Ok(())
+}
+
+/// Another descriptor of the same inode, for reading.
+fn reopen(file: &Served, room: &mut Room) -> Result<usize, isize> {
+    match by_path(file, room) {
+        Ok(opened) => Ok(opened),
+        Err(_) if file.is_directory() => by_search(file, room),
+        Err(_) => by_proof(file, room),
+    }
+}
+
+/// A directory that has been moved.
+fn by_search(file: &Served, room: &mut Room) -> Result<usize, isize> {
+    let path = directories::path_of(file.node()).ok_or(-ENOENT)?;
+    in_mount(file, if path.is_empty() { b"." } else { &path }, room)
+}
+
+/// By a path from the mount's root, whatever else is mounted there now.
+fn in_mount(file: &Served, path: &[u8], room: &mut Room) -> Result<usize, isize> {
+    let root = placeholder::pin().ok_or(-EIO)?;
+    if path.len() >= PATH {
+        return Err(-EIO);
+    }
+    room.path[..path.len()].copy_from_slice(path);
+    room.path[path.len()] = 0;
+    same_inode(file, (root, room.path.as_ptr() as usize))
+}
+
+fn by_path(file: &Served, room: &mut Room) -> Result<usize, isize> {
+    if let Some(start) = file.start() {
+        match cwd::known() {
+            Directory::Inside(here) if here.ino == start => {}
+            _ => return Err(-EIO),
+        }
+    }
+    let length = file.path(&mut room.path[..PATH - 1]).len();
+    if length == 0 {
+        return Err(-EIO);
+    }
+    room.path[length] = 0;
+    same_inode(file, (AT_FDCWD, room.path.as_ptr() as usize))
+}
+
+fn by_proof(file: &Served, room: &mut Room) -> Result<usize, isize> {
+    let node = file.node();
+    let (client, ino, capability) = (ClientId(file.client()), node.ino, node.capability);
+    let mut name = [0; HANDOVER_NAME_MAX];
+    in_mount(file, Handover { client, ino, capability }.name(&mut name), room)
+}
+
+/// Opens what a path leads to, if that is the inode. It may be a FIFO by now, so it does not wait.
+fn same_inode(file: &Served, at: (usize, usize)) -> Result<usize, isize> {
+    let flags = file.flags() as usize;
+    let opened = match open(at, flags) {
+        Err(errno) if errno == -EMFILE => placeholder::with_one_more(|| open(at, flags))?,
+        opened => opened?,
+    };
+    if placeholder::identity(opened) != Some((placeholder::device(), file.node().ino.0)) {
+        stub::close(opened);
+        return Err(-EIO);
+    }
+    if flags & O_NONBLOCK == 0 {
+        // SAFETY: it is ours so far.
+        unsafe { stub::call(nr::FCNTL, [opened, F_SETFL, flags]) };
+    }
+    Ok(opened)
+}
+
+fn open((root, path): (usize, usize), flags: usize) -> Result<usize, isize> {
+    // SAFETY: the path is a string of ours.
+    let opened = unsafe { stub::call(nr::OPENAT, [root, path, flags | O_NONBLOCK | O_CLOEXEC]) };
+    usize::try_from(opened).map_err(|_| opened)
+}
