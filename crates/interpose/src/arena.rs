@@ -1,8 +1,9 @@
 //! The memory of the client inside a program: an allocator that never meets the program's own.
 //!
 //! Only the holder of the slow path's lock allocates or frees, with all signals blocked. The region
-//! is reserved when the process is admitted, and is not copied to a child of `fork`, which begins
-//! with an empty arena.
+//! is reserved when the process is admitted. A child of `fork` begins with another one. It may also
+//! go on in the middle of a call, if a signal handler has forked it: then it finds the client's
+//! structures as they were, and zeros instead of answers, copies and lease words.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -12,14 +13,16 @@ use talc::base::Talc;
 use talc::base::binning::DefaultBinning;
 use talc::source::Manual;
 
-use crate::abi::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, is_error, nr};
+use crate::abi::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, is_error, nr,
+};
 use crate::stub;
 
 /// Bytes that are reserved: many times what the bounded copies of a client take. Pages that are
 /// never touched cost nothing.
 const LENGTH: usize = 64 << 20;
 
-const MADV_DONTFORK: usize = 10;
+const MADV_WIPEONFORK: usize = 18;
 
 struct Arena(UnsafeCell<Talc<Manual, DefaultBinning>>);
 
@@ -31,29 +34,39 @@ static ARENA: Arena = Arena(UnsafeCell::new(Talc::new(Manual)));
 
 /// Gives the arena its memory. None if there is none.
 pub(crate) fn begin() -> Option<()> {
-    let memory = reserve(LENGTH)?;
+    let memory = map(LENGTH)?;
     // SAFETY: the caller holds the lock, and the region is new and used by nothing else.
     unsafe { (*ARENA.0.get()).claim(memory as *mut u8, LENGTH) }.map(drop)
 }
 
-/// In a child of `fork`, whose arena is not there.
+/// In a child of `fork`, which begins with an empty arena.
 pub(crate) fn forget() {
     // SAFETY: the child has one thread, and what its parent had allocated is never touched again.
     unsafe { ARENA.0.get().write(Talc::new(Manual)) };
 }
 
-/// Zeroed memory that children do not get.
+/// Zeroed memory that is zeroed again in children.
 pub(crate) fn reserve(length: usize) -> Option<usize> {
+    let mapped = map(length)?;
+    // SAFETY: the mapping is ours. If it fails, children have a copy that they do not use.
+    unsafe { stub::call(nr::MADVISE, [mapped, length, MADV_WIPEONFORK]) };
+    Some(mapped)
+}
+
+/// In a child, where the parent had other memory.
+pub(crate) fn put_zeros((start, length): (usize, usize)) {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    let args = [start, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
+    // SAFETY: the parent has mapped the client's memory there, which the child has not got.
+    unsafe { stub::call(nr::MMAP, args) };
+}
+
+fn map(length: usize) -> Option<usize> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     let args = [0, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
     // SAFETY: it replaces no mapping.
     let mapped = unsafe { stub::call(nr::MMAP, args) };
-    if is_error(mapped) {
-        return None;
-    }
-    // SAFETY: the mapping is ours. If it fails, children have a copy that they do not use.
-    unsafe { stub::call(nr::MADVISE, [mapped as usize, length, MADV_DONTFORK]) };
-    Some(mapped as usize)
+    (!is_error(mapped)).then_some(mapped as usize)
 }
 
 // SAFETY: the allocator below keeps the contract. One thread at a time is in it.

@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::time::Duration;
 
 use rustix::fd::{AsRawFd, OwnedFd};
+use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, Errno};
 use warren_client::{Cache, Caller, ENTRY_WORDS, PathCache, PathOp};
 use warren_proto::slot::LaneSize;
@@ -75,6 +76,10 @@ impl Deref for Target {
     }
 }
 
+/// Memory of the connection that the hot path uses, by start and length: of each cell, and one.
+static REGIONS: [[AtomicUsize; 2]; CELLS_MAX + 1] =
+    [const { [const { AtomicUsize::new(0) }; 2] }; CELLS_MAX + 1];
+
 /// The first and the last of the descriptors, both 0 without any.
 static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
@@ -102,6 +107,10 @@ pub(crate) fn admit(
         slow.directory(root).ok_or("the directory that is mounted is out of sight")?;
     let answers = answers().ok_or("no memory")?;
     let files = Files::new(&connection).ok_or("no memory")?;
+    for (place, (start, length)) in REGIONS.iter().zip(connection.regions()) {
+        place[0].store(start, Relaxed);
+        place[1].store(length, Relaxed);
+    }
     let hot = Hot { connection, answers, root, files };
     DESCRIPTORS[0].store(descriptors.start, Relaxed);
     DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
@@ -175,10 +184,16 @@ pub(crate) fn end() {
     close_descriptors();
 }
 
-/// In a child of `fork`, which has no copy of the client's memory: closes the inherited
+/// In a child of `fork`, which has not all of the client's memory: closes the inherited
 /// descriptors.
 pub(crate) fn forget() {
     HOT.store(null_mut(), Release);
+    for region in &REGIONS {
+        let [start, length] = region.each_ref().map(|word| word.swap(0, Relaxed));
+        if length > 0 {
+            arena::put_zeros((start, length));
+        }
+    }
     // SAFETY: the child has one thread. The parent's client is not dropped: its memory is not here.
     unsafe { SLOW.0.get().write(None) };
     arena::forget();

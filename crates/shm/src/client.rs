@@ -22,7 +22,7 @@ use warren_proto::slot::request::{
 use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LINE, LINES, Posted, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
-use crate::map::{ReadMap, WriteMap};
+use crate::map::{ReadMap, Region, WriteMap};
 use crate::memory::{Load, Store};
 use crate::segment::{SegmentError, SegmentKind, check, stamp};
 
@@ -155,6 +155,10 @@ impl<W: Store> ClientWriter<W> {
 }
 
 impl ClientWriter {
+    pub fn region(&self) -> Region {
+        self.memory.region()
+    }
+
     /// The slot's payload lane, as long as the shape says, to be filled by a system call.
     pub fn payload_raw(&self, slot: SlotNo) -> *mut u8 {
         line(slot, self.shape);

@@ -46,7 +46,7 @@ pub use client::{ClientReader, ClientWriter, Unreadable};
 pub use clock::now;
 #[cfg(feature = "cells")]
 pub use frames::Frames;
-pub use map::{ReadMap, WriteMap};
+pub use map::{ReadMap, Region, WriteMap};
 pub use memory::{Load, Store, Waited};
 pub use reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
 #[cfg(feature = "cells")]

@@ -90,7 +90,20 @@ impl ReadMap {
     }
 }
 
+/// Where a mapping is: its address and its length in bytes.
+pub type Region = (usize, usize);
+
+impl ReadMap {
+    pub(crate) fn region(&self) -> Region {
+        (self.0.base.as_ptr() as usize, self.0.len)
+    }
+}
+
 impl WriteMap {
+    pub(crate) fn region(&self) -> Region {
+        (self.0.base.as_ptr() as usize, self.0.len)
+    }
+
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
         Ok(Self(Arc::new(Pages::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)?)))
     }

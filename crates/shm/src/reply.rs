@@ -19,7 +19,7 @@ use warren_proto::slot::{LINE, LINES, Shape, WATCHED, WORDS};
 
 use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
 use crate::clock::now;
-use crate::map::{ReadMap, WriteMap};
+use crate::map::{ReadMap, Region, WriteMap};
 use crate::memory::{Load, Store, Waited};
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
 
@@ -309,6 +309,10 @@ impl<R: Load> ReplyReader<R> {
 }
 
 impl ReplyReader {
+    pub fn region(&self) -> Region {
+        self.memory.region()
+    }
+
     /// The slot's payload lane, as long as the shape says, for a system call to read.
     pub fn payload_raw(&self, slot: SlotNo) -> *const u8 {
         line(slot, self.shape);

@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use warren_base::{CellId, ClientId, Ino, SlotNo};
 use warren_client::{Marks, Words};
+use warren_shm::Region;
 
 use crate::admission::Admission;
 use crate::error::TransportError;
@@ -92,6 +93,13 @@ impl Connection {
     /// Bytes of file data of one request, each way.
     pub fn payload_max(&self) -> usize {
         self.shared.requests.shape().payload()
+    }
+
+    /// The memory that calls without a request use. A child of `fork` has none of it, and needs
+    /// something in its place if it goes on in the middle of such a call.
+    pub fn regions(&self) -> impl Iterator<Item = Region> {
+        let cells = self.shared.cells.iter().map(|of_cell| of_cell.replies.region());
+        cells.chain([self.shared.requests.region()])
     }
 
     /// Whether the fleet still exists: `false` once it has closed the socket.

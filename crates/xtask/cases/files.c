@@ -20,6 +20,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -788,6 +789,44 @@ static void forks(void)
     pthread_join(thread, 0);
 }
 
+static volatile sig_atomic_t is_child, ended_badly;
+
+static void fork_here(int unused)
+{
+    int status, saved = errno;
+    pid_t child = is_child ? -1 : fork();
+    if (child == 0)
+        is_child = 1;
+    else if (child > 0 && (waitpid(child, &status, 0) != child || status != 0))
+        ended_badly++;
+    errno = saved;
+    (void)unused;
+}
+
+/* A handler forks in the middle of a call, and the child goes on there. */
+static void forks_in_handlers(void)
+{
+    struct sigaction action = {.sa_handler = fork_here, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 1500}, {0, 1500}}, never = {{0, 0}, {0, 0}};
+    must(sigaction(SIGALRM, &action, 0) == 0 && setitimer(ITIMER_REAL, &often, 0) == 0, "timer");
+    int wrong = 0, behind = 0;
+    struct stat found;
+    char bytes[100], path[512];
+    snprintf(path, sizeof path, "%s/file-2", root);
+    for (int at = 0; at < 60000 && behind < 20; at++) {
+        wrong += stat(path, &found) != 0 || found.st_size != 4096;
+        int fd = open(path, O_RDONLY);
+        wrong += fd < 0 || pread(fd, bytes, 100, 0) != 100 || bytes[1] != (char)(31 + 2);
+        wrong += fstat(fd, &found) != 0 || found.st_size != 4096;
+        wrong += close(fd) != 0;
+        behind += is_child;
+    }
+    must(setitimer(ITIMER_REAL, &never, 0) == 0, "timer");
+    if (is_child)
+        _exit(wrong != 0);
+    check(wrong == 0 && ended_badly == 0, "forks in handlers", wrong * 1000 + ended_badly);
+}
+
 #define NUMBERS 100
 
 /* Every new descriptor has the lowest number that is free, whatever was opened and closed before. */
@@ -884,6 +923,7 @@ int main(int count, char **words)
     unusual();
     at_limit();
     shrinking();
+    forks_in_handlers();
     threads();
     forks();
     numbers();
