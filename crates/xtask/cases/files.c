@@ -106,7 +106,8 @@ static void prepare(void)
     fill("owned", 10, 1);
     must(fchownat(root_fd, "owned", 54321, 54321, 0) == 0 && fchmodat(root_fd, "owned", 0600, 0) == 0,
          "chown");
-    must(mkdirat(root_fd, "dir", 0755) == 0 && symlinkat("file-2", root_fd, "link") == 0, "mkdir");
+    umask(0);
+    must(mkdirat(root_fd, "dir", 0777) == 0 && symlinkat("file-2", root_fd, "link") == 0, "mkdir");
     must(symlinkat("gone", root_fd, "dangling") == 0 && mkfifoat(root_fd, "fifo", 0644) == 0, "link");
     must(fchmodat(root_fd, ".", 0777, 0) == 0, "chmod");
 }

@@ -163,7 +163,9 @@ mod tests {
         );
         assert_eq!(decode(nr::NEWFSTATAT, [5, 1, 2, 0, 0, 0]).map(|it| it.from_cwd), Ok(false));
         let statx = decode(nr::STATX, [usize::MAX - 99, 1, 0x2000, 0xfff, 2, 0]).expect("plain");
-        assert_eq!(statx, Request { want: Want::Statx { mask: 0xfff }, ..wanted });
+        let descriptor = CWD;
+        let want = Want::Statx { mask: 0xfff };
+        assert_eq!(statx, Request { want, descriptor, ..wanted });
         let link = decode(nr::READLINKAT, [CWD, 1, 2, 1 << 32 | 7, 0, 0]).expect("plain");
         assert_eq!(link.want, Want::ReadLink { size: 7 });
         let access = decode(nr::FACCESSAT, [CWD, 1, 5, 77, 0, 0]).expect("flags are no argument");
