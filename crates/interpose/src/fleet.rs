@@ -210,7 +210,8 @@ fn close_descriptors() {
     }
 }
 
-/// Whether the fleet still holds this admission. One poll.
+/// Whether the fleet still holds this admission. One poll. Slow, under the lock.
+#[inline(never)]
 pub(crate) fn is_alive() -> bool {
     hot().is_some_and(|hot| hot.connection.is_alive())
 }

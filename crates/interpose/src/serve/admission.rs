@@ -194,7 +194,8 @@ pub(crate) fn under_lock<R>(
 /// The admission, if its fleet lives. Otherwise another fleet may serve the pool, and change files.
 pub(crate) fn current() -> Option<Admission> {
     let admission = facts::current()?;
-    clock::is_fleet_alive(clock::now(), fleet::is_alive).then_some(admission)
+    let is_alive = || waiting(|_| fleet::is_alive()).unwrap_or(false);
+    clock::is_fleet_alive(clock::now(), is_alive).then_some(admission)
 }
 
 fn survey(room: &mut Room) {
