@@ -97,7 +97,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         return Some(Verdict::Served(result));
     }
     // `lookup` may serve calls by path.
-    if is_by_path && !handover::leads_to_descriptors(call) {
+    if is_by_path && !arguments::leads_to_descriptors(call) {
         return None;
     }
     before_kernel(call)
@@ -174,7 +174,7 @@ fn stat(file: &Served, request: &request::Request) -> Option<isize> {
             None => admission::waiting(|_| fleet::refresh(held))??,
         },
     };
-    if !admission.is_current() {
+    if !admission.is_current() || !file.is_open() {
         return None;
     }
     give(&attr, request, &admission).ok()

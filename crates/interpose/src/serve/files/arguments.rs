@@ -2,10 +2,15 @@
 //! `arch/x86/entry/syscalls/syscall_64.tbl` and the signatures in `include/linux/syscalls.h`).
 
 use crate::abi::nr;
+use crate::call::SystemCall;
+
+use super::super::memory;
 
 /// Calls that name descriptors in memory, give them to others, or make a child with a copy of the
 /// table: all files go to the kernel first. So they do before a call that is not known here.
 pub(super) const ALL: u8 = 0x80;
+/// Through these, paths lead to descriptors.
+const TO_DESCRIPTORS: [&[u8]; 3] = [b"/proc/", b"/dev/fd", b"/dev/std"];
 /// Numbers from here on are not known.
 const NUMBERS: usize = 472;
 
@@ -75,8 +80,15 @@ pub(super) fn descriptors(number: usize) -> u8 {
     DESCRIPTORS.get(number).copied().unwrap_or(ALL)
 }
 
+/// Whether the path of the call may lead to a descriptor.
+pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
+    path(call.number).is_some_and(|at| {
+        TO_DESCRIPTORS.iter().any(|start| memory::starts_with(call.args[at], start))
+    })
+}
+
 /// The argument that is a path, if the call has one that may lead to a descriptor.
-pub(super) fn path(number: usize) -> Option<usize> {
+fn path(number: usize) -> Option<usize> {
     match number {
         nr::OPEN
         | nr::STAT

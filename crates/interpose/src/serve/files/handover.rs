@@ -5,19 +5,17 @@ use warren_base::Errno;
 
 use crate::call::{SystemCall, Verdict};
 
-use super::super::{admission, cwd, memory};
+use super::super::{admission, cwd};
 use super::table::{self, Served};
 use super::takeover::{each, hand_over};
 use super::{arguments, score};
 
 const EIO: isize = Errno::EIO.raw() as isize;
-/// Through these, paths lead to descriptors.
-const TO_DESCRIPTORS: [&[u8]; 3] = [b"/proc/", b"/dev/fd", b"/dev/std"];
 
 /// Before the kernel makes this call. Returns the call's result if that is impossible.
 pub(super) fn before(call: &SystemCall) -> Option<Verdict> {
     let named = arguments::descriptors(call.number);
-    if named == arguments::ALL || leads_to_descriptors(call) {
+    if named == arguments::ALL || arguments::leads_to_descriptors(call) {
         those(|_| true);
         return None;
     }
@@ -30,12 +28,6 @@ pub(super) fn before(call: &SystemCall) -> Option<Verdict> {
         }
     }
     None
-}
-
-pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
-    arguments::path(call.number).is_some_and(|at| {
-        TO_DESCRIPTORS.iter().any(|start| memory::starts_with(call.args[at], start))
-    })
 }
 
 fn one(file: &Served) -> Result<(), isize> {
@@ -65,12 +57,11 @@ pub(in super::super) fn stop() {
 
 /// Relative paths are no longer of use after a `chdir`.
 pub(in super::super) fn before_chdir() {
-    if table::are_any() {
+    let relative = || table::among(0, usize::MAX).filter(|file| file.start().is_some());
+    if relative().next().is_some() {
         admission::waiting(|room| {
             if let Some(base) = cwd::path(room) {
-                for file in table::among(0, usize::MAX).filter(|file| file.start().is_some()) {
-                    file.set_base(base);
-                }
+                relative().for_each(|file| file.set_base(base));
             }
         });
     }

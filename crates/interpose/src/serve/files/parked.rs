@@ -167,7 +167,8 @@ pub(super) fn before(call: &SystemCall) {
     let is_named = |(at, argument): (usize, &usize)| {
         named >> at & 1 != 0 && *argument as u32 as usize == number_of(packed)
     };
-    if packed != 0 && call.args.iter().enumerate().any(is_named) {
+    let is_named = || call.args.iter().enumerate().any(is_named);
+    if packed != 0 && (is_named() || arguments::leads_to_descriptors(call)) {
         flush();
     }
 }

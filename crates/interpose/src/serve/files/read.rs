@@ -45,14 +45,15 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
     if room == 0 {
         return Some(0);
     }
+    let is_valid = || admission.is_current() && file.is_open();
     let is_writable = |count| memory::is_writable(buffer, count);
     if let Some(count) = fleet::read_copy(held, offset, (buffer, room), is_writable) {
-        return admission.is_current().then_some(count);
+        return is_valid().then_some(count);
     }
     let left = usize::try_from(size(file)?.saturating_sub(offset)).ok()?;
     let room = room.min(left);
     if room == 0 {
-        return admission.is_current().then_some(0);
+        return is_valid().then_some(0);
     }
     if !is_writable(room) {
         return None;
@@ -66,7 +67,7 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
             data.len()
         })
     })??;
-    admission.is_current().then_some(count)
+    is_valid().then_some(count)
 }
 
 pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {

@@ -87,7 +87,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// No higher number was ever open.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// One more open file.
+/// One more of what [`COUNT`] counts.
 pub(super) fn count() {
     COUNT.fetch_add(1, Relaxed);
 }
@@ -196,12 +196,6 @@ fn tagged(state: u64, offset: u64) -> u64 {
 }
 
 impl File {
-    /// The path begins there from now on. Called under the lock.
-    fn set_base(&self, base: &[u8], path: &[u8]) {
-        self.set_joined(base, path);
-        self.start.store(0, Relaxed);
-    }
-
     fn set_path(&self, path: &[u8]) {
         for (word, bytes) in self.path.iter().zip(path.chunks(WORD)) {
             let mut padded = [0; WORD];
@@ -226,6 +220,12 @@ impl File {
 }
 
 impl Served {
+    /// Whether it is still this file, and not about to become the kernel's. After it was closed,
+    /// what it held may be another file's.
+    pub(crate) fn is_open(&self) -> bool {
+        self.file.state.load(Acquire) == self.state
+    }
+
     /// None for a directory, and if the client has ended that holds it.
     pub(crate) fn held(&self) -> Option<Held> {
         let is_here = self.file.admission.load(Relaxed) == facts::admissions();
@@ -283,7 +283,8 @@ impl Served {
     /// A relative path begins at `base` from now on. Called under the lock.
     pub(crate) fn set_base(&self, base: &[u8]) {
         let mut path = [0; PATH_MAX];
-        self.file.set_base(base, self.path(&mut path));
+        self.file.set_joined(base, self.path(&mut path));
+        self.file.start.store(0, Relaxed);
     }
 
     /// None if the file is not open any more, or becomes the kernel's.
