@@ -351,7 +351,7 @@ impl Call {
 
     fn last(&mut self, map: &ShardMap, ask: Ask, answered: Answered) -> Step {
         let Ask { request, capabilities } = ask;
-        let Answered { answer, granted, .. } = answered;
+        let Answered { answer, granted, changed } = answered;
         match (request, answer) {
             // A plain request gets the page that it requested.
             (
@@ -375,7 +375,7 @@ impl Call {
             }
             (Request::Open { .. }, answer) if self.found.is_some() => self.opened(answer),
             (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
-            (_, answer) => done(Answered::new(answer, granted)),
+            (_, answer) => done(Answered { answer, granted, changed }),
         }
     }
 

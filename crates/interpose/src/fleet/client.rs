@@ -5,9 +5,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Acquire;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
-use warren_base::{Errno, FileKind, Ino};
+use warren_base::{Errno, FileKind};
 use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathCache, PathOp, Unused};
-use warren_proto::{Answer, Attr, Capabilities, Handle, InodeRef, Position, Reply, Request};
+use warren_proto::{Answered, Attr, Capabilities, Handle, InodeRef, Position, Reply, Request};
 use warren_transport::{Connection, Slot};
 
 use super::held::Files;
@@ -97,8 +97,14 @@ impl Slow {
         (attr.kind == FileKind::Directory).then_some((inode, attr))
     }
 
-    pub(super) fn ask(&mut self, node: InodeRef, request: &Request) -> Answer {
-        self.slot.call(Capabilities::of(node.capability), request, 0)
+    /// Makes a request on one inode. Attributes that come with the reply are kept as copies.
+    pub(super) fn ask(&mut self, node: InodeRef, request: Request) -> Answered {
+        self.perform(request, Capabilities::of(node.capability))
+    }
+
+    fn perform(&mut self, request: Request, capabilities: Capabilities) -> Answered {
+        let mut call = Call::new(Op::Ino(request, capabilities), self.caller.clone());
+        self.slot.perform(&mut call, &mut self.cache)
     }
 
     pub(super) fn close_unused(&mut self, hot: &Hot, Unused { handle, cell }: Unused) {
@@ -109,16 +115,24 @@ impl Slow {
 
     pub(super) fn close(&mut self, handle: Handle) {
         // One that the cell has closed already is no fault.
-        let _closed = self.slot.call(Capabilities::default(), &Request::Close { handle }, 0);
+        let _closed = self.perform(Request::Close { handle }, Capabilities::default());
     }
 
-    pub(super) fn read(&mut self, handle: Handle, offset: u64, len: u32) -> Option<&[u8]> {
+    /// Reads into [`Slot::payload_in`]. With the attributes that have come with the data, under
+    /// their lease, if any have.
+    pub(super) fn read(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        len: u32,
+    ) -> Option<Option<(Attr, Guard)>> {
         let position = Position::At(offset);
         let request = Request::Read { handle, position, len, direct: false };
-        match self.slot.call(Capabilities::default(), &request, 0) {
-            Ok(Reply::Read { .. }) => Some(self.slot.payload_in()),
-            _ => None,
-        }
+        let Answered { answer, changed, .. } = self.perform(request, Capabilities::default());
+        let cell = self.slot.last_cell()?;
+        let leased =
+            changed.first().and_then(|(attr, lease)| Some((*attr, Guard::new(cell, *lease)?)));
+        matches!(answer, Ok(Reply::Read { .. })).then_some(leased)
     }
 
     /// The attributes of an inode and their lease: from a copy, else through a request, which
@@ -137,12 +151,5 @@ impl Slow {
             }
         }
         None
-    }
-
-    /// The attributes of the inode that came with the last reply, and their lease.
-    pub(super) fn leased(&self, ino: Ino) -> Option<(Attr, Guard)> {
-        let cell = self.slot.last_cell()?;
-        let (attr, lease) = self.slot.changed().iter().find(|(attr, _)| attr.ino == ino)?;
-        Some((*attr, Guard::new(cell, *lease)?))
     }
 }

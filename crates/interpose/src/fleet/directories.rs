@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, FileKind, Ino};
-use warren_proto::{Attr, DirEntry, InodeRef, Reply, Request};
+use warren_proto::{Answered, Attr, DirEntry, InodeRef, Reply, Request};
 
 use super::client::{Hot, Slow, hot, slow};
 use super::listings::{Listing, fitting, put, skip};
@@ -90,7 +90,7 @@ impl Slow {
             let (parent, entries, end) = self.page(dir, cookie).ok_or(())?;
             if records.is_empty() {
                 put(&mut records, dir.ino, 1, FileKind::Directory, b".");
-                put(&mut records, parent, AFTER_DOTS, FileKind::Directory, b"..");
+                put(&mut records, parent.ino, AFTER_DOTS, FileKind::Directory, b"..");
             }
             for entry in &entries {
                 let next = entry.cookie.checked_add(AFTER_DOTS).ok_or(())?;
@@ -111,18 +111,21 @@ impl Slow {
 }
 
 impl Slow {
-    fn page(&mut self, dir: InodeRef, cookie: u64) -> Option<(Ino, Vec<DirEntry>, bool)> {
+    fn page(&mut self, dir: InodeRef, cookie: u64) -> Option<(InodeRef, Vec<DirEntry>, bool)> {
         let (bytes_max, leased) = (PAGE_BYTES, false);
         let request = Request::ReadDir { dir: dir.ino, cookie, bytes_max, leased };
-        match self.ask(dir, &request) {
-            Ok(Reply::Listing { parent, entries, end, .. }) => Some((parent, entries, end)),
+        let Answered { answer, granted, .. } = self.ask(dir, request);
+        match answer {
+            Ok(Reply::Listing { parent, entries, end, .. }) => {
+                let parent = InodeRef { ino: parent, capability: granted };
+                Some((parent, entries, end))
+            }
             _ => None,
         }
     }
 
     fn parent(&mut self, dir: InodeRef) -> Option<InodeRef> {
-        let (ino, ..) = self.page(dir, 0)?;
-        Some(InodeRef { ino, capability: self.slot.granted() })
+        self.page(dir, 0).map(|(parent, ..)| parent)
     }
 
     /// The name of an inode in a directory.

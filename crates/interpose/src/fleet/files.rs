@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hot    acquire, release, attr, read_copy    any thread, also in a signal handler
-//! slow   node, open, drop, refresh, read      one thread, under the lock, with signals blocked
+//! slow   open, drop_held, refresh, read       one thread, under the lock, with signals blocked
 //! ```
 //!
 //! The data of a small file are copied as a whole when it is first read.
@@ -14,7 +14,7 @@ use warren_client::{Guard, Held, Room};
 use warren_proto::{AccessMode, Attr, Handle, InodeRef, Opened, Reply, Request};
 
 use super::client::{COPY_TRIES, Found, Hot, Slow, hot, settled, slow};
-use super::held::COPIED_MAX;
+use super::held::{COPIED_MAX, part};
 
 /// An open file: its number here, its inode, and what its handle was reached by.
 pub(crate) struct OpenFile {
@@ -98,13 +98,12 @@ pub(crate) fn open(node: InodeRef) -> Found<OpenFile> {
         Room::Taken => return Found::Kernel,
     }
     let access = AccessMode::READ | AccessMode::KEEP;
-    let answer = slow.ask(node, &Request::Open { ino: node.ino, access });
-    let opened = match answer {
+    let opened = match slow.ask(node, Request::Open { ino: node.ino, access }).answer {
         Ok(Reply::Opened(opened)) => opened,
         Ok(_) => return Found::Kernel,
         Err(errno) => return settled(Err(errno)),
     };
-    let Opened { handle, attr, direct, kept, .. } = opened;
+    let Opened { handle, direct, kept, .. } = opened;
     let guard = kept.zip(slow.slot.last_cell()).and_then(|(lease, cell)| Guard::new(cell, lease));
     let inserted = guard
         .filter(|_| !direct)
@@ -113,8 +112,7 @@ pub(crate) fn open(node: InodeRef) -> Found<OpenFile> {
         slow.close(handle);
         return Found::Kernel;
     };
-    let known = slow.leased(attr.ino).or_else(|| slow.attr(node));
-    if let Some((attr, guard)) = known {
+    if let Some((attr, guard)) = slow.attr(node) {
         held.copy(file, &attr, guard, None::<fn()>);
     }
     Found::Is(open_file(hot, file))
@@ -165,14 +163,12 @@ pub(crate) fn read<R>(
             break;
         }
         if copy_whole(hot, slow, held, (&attr, guard))? {
-            // The file may be shorter by now.
-            let data = slow.slot.payload_in().get(offset as usize..).unwrap_or_default();
-            return Some(give(&data[..data.len().min(room)]));
+            return Some(give(part(slow.slot.payload_in(), offset, room)));
         }
     }
     let len = room.min(slow.slot.payload_max());
-    let data = slow.read(hot.files.held.handle(held).0, offset, len as u32)?;
-    Some(give(data))
+    slow.read(hot.files.held.handle(held).0, offset, len as u32)?;
+    Some(give(slow.slot.payload_in()))
 }
 
 /// Reads the whole file and keeps its data. False if it has changed meanwhile.
@@ -183,10 +179,10 @@ fn copy_whole(
     (attr, guard): (&Attr, Guard),
 ) -> Option<bool> {
     let (handle, _) = hot.files.held.handle(held);
-    let length = slow.read(handle, 0, attr.size as u32)?.len();
     // A read that changes the access time revokes the lease, and brings another.
-    let now =
-        slow.leased(attr.ino).or_else(|| guard.holds(&hot.connection).then_some((*attr, guard)));
+    let leased = slow.read(handle, 0, attr.size as u32)?;
+    let length = slow.slot.payload_in().len();
+    let now = leased.or_else(|| guard.holds(&hot.connection).then_some((*attr, guard)));
     let Some((attr, guard)) = now.filter(|(attr, _)| attr.size == length as u64) else {
         return Some(false);
     };

@@ -32,3 +32,25 @@ impl Files {
         self.data + at as usize * COPIED_MAX as usize
     }
 }
+
+/// Up to `room` bytes of a file's data, from `offset` on. The file may have become shorter since
+/// the offset was chosen.
+pub(super) fn part(data: &[u8], offset: u64, room: usize) -> &[u8] {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    let rest = data.get(start..).unwrap_or_default();
+    &rest[..rest.len().min(room)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn a_part_ends_with_the_data_and_with_the_room() {
+        assert_eq!(part(b"data", 1, 2), b"at");
+        assert_eq!(part(b"data", 1, 9), b"ata");
+        for behind in [4, 5, 5000, u64::MAX] {
+            assert_eq!(part(b"data", behind, 9), b"");
+        }
+    }
+}
