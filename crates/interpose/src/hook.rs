@@ -2,8 +2,9 @@
 //!
 //! It runs on the stack of the program, in the middle of anything: between two instructions of the
 //! C library, in a signal handler, in a child that shares its parent's memory. So it must not
-//! allocate, wait for a lock, or use thread-local storage, and it may be left at any point (a
-//! handler that interrupts it may never return).
+//! allocate, wait for what a handler may have interrupted, or use thread-local storage, and it may
+//! be left at any point (a handler that interrupts it may never return). The one lock, under which
+//! the client allocates, is held with all signals blocked.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -2,8 +2,8 @@
 //! it to one function, [`hook::hook`].
 //!
 //! The library is loaded with `LD_AUDIT` or `LD_PRELOAD`. It is linked without any library, and
-//! nothing here allocates, waits for a lock, or uses thread-local storage. Decision 33 has the
-//! reasons. A call takes one of two ways:
+//! nothing here uses thread-local storage, or allocates outside of the client's lock. Decision 33
+//! has the reasons. A call takes one of two ways:
 //!
 //! ```text
 //!  program:  mov $nr,%eax ── patched: jmp ──▶ trampoline ──┐

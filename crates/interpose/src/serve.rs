@@ -1,8 +1,9 @@
-//! Calls by path that the process answers itself, as a client of the fleet.
+//! Calls that the process answers itself, as a client of the fleet.
 //!
 //! `stat`, `lstat`, `newfstatat`, `statx`, `access`, `faccessat`, `faccessat2`, `readlink` and
-//! `readlinkat` are served for paths in one mount of ours. Descriptors are the kernel's, and so is
-//! every other call. Decision 38 has the reasons.
+//! `readlinkat` are served for paths in one mount of ours (decision 38), and so are files and
+//! directories that are opened there for reading ([`files`], decision 40). Every other call is the
+//! kernel's.
 //!
 //! ```text
 //!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock

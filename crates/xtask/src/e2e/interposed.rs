@@ -77,7 +77,10 @@ fn observe_changes(ground: &Ground, tree: &Path, is_loaded: bool) -> Result<()> 
     }
     let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
     ensure!(outcome.code() == 0, "{}", tail(&outcome.stdout));
-    if is_loaded { ensure_served(&report, SERVED_MIN) } else { Ok(()) }
+    if !is_loaded {
+        return Ok(());
+    }
+    ensure_served(&fs::read_to_string(&report).context("no report")?, SERVED_MIN)
 }
 
 fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
@@ -86,77 +89,70 @@ fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
     process::run(command, &ground.path("run"), PROBE_LIMIT)?.expect_success("prepare").map(drop)
 }
 
-fn ensure_served(report: &Path, least: u64) -> Result<()> {
-    let report = fs::read_to_string(report).context("no report")?;
+fn ensure_served(report: &str, least: u64) -> Result<()> {
     let counts = report.lines().filter_map(|line| line.strip_prefix("served "));
     let most = counts.filter_map(|count| count.parse::<u64>().ok()).max().unwrap_or(0);
-    ensure!(most >= least, "only {most} calls were served:\n{}", tail(&report));
+    ensure!(most >= least, "only {most} calls were served:\n{}", tail(report));
     Ok(())
 }
 
-/// By `warren run`, with the fleet's client and without the library.
-fn served(ground: &Ground, cells: u16) -> Result<()> {
-    let program = text(&probe(ground)?);
-    let report = text(&ground.path("served.report"));
-    let count = cells.to_string();
-    // The directory that `run` makes is closed to other users.
-    let mounted = ground.path("served.mounted");
-    fs::create_dir_all(&mounted).context("cannot make a mount point")?;
-    let mounted = text(&mounted);
-    for (option, is_loaded) in [("", true), ("--no-interpose", false)] {
-        let users = if is_loaded { &USERS[..] } else { &USERS[..1] };
-        for user in users {
-            let pool = text(&ground.path(&format!("served-{cells}")));
-            warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?
-                .expect_success("mkfs")?;
-            fs::write(&report, "").context("cannot make a report")?;
-            process::quietly("chmod", &["666", &report])?;
-            let script = format!(
-                "{program} prepare \"$WARREN_ROOT\" && exec {} {program} compare \"$WARREN_ROOT\"",
-                user.join(" ")
-            );
-            let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
-            words.extend(["--suid", "--dev", "--mount", &mounted, "--report", &report]);
-            words.extend(Some(option).filter(|option| !option.is_empty()));
-            words.extend(["--", "bash", "-c", &script]);
-            let outcome = warren(ground, &words)?;
-            ensure!(outcome.code() == 0, "{user:?} {option}: {}", tail(&outcome.stdout));
-            ensure!(outcome.stderr.is_empty(), "{user:?} {option}: {}", tail(&outcome.stderr));
-            if is_loaded {
-                ensure_served(Path::new(&report), SERVED_MIN)
-                    .with_context(|| format!("{user:?}"))?;
-            } else {
-                let written = fs::read_to_string(&report).context("no report")?;
-                ensure!(written.is_empty(), "a library that was not asked for: {written}");
-            }
-        }
+/// One run of a probe in a mount of its own, by `warren run`.
+struct Run<'a> {
+    program: &'a str,
+    user: &'a [&'a str],
+    options: &'a [&'a str],
+    cells: u16,
+}
+
+impl Run<'_> {
+    /// Prepares a tree and compares. Returns the report of the library.
+    fn compare(&self, ground: &Ground) -> Result<String> {
+        let Self { program, user, options, cells } = *self;
+        let executable = text(&compiled(ground, program)?);
+        let report = ground.path(&format!("{program}.report"));
+        // The directory that `run` makes is closed to other users.
+        let mounted = ground.path(&format!("{program}.mounted"));
+        fs::create_dir_all(&mounted).context("cannot make a mount point")?;
+        fs::write(&report, "").context("cannot make a report")?;
+        let pool = text(&ground.path(&format!("{program}-{cells}")));
+        warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?.expect_success("mkfs")?;
+        let (written, mounted) = (text(&report), text(&mounted));
+        process::quietly("chmod", &["666", &written])?;
+        let script = format!(
+            "{executable} prepare \"$WARREN_ROOT\" && \
+             exec {} {executable} compare \"$WARREN_ROOT\"",
+            user.join(" ")
+        );
+        let count = cells.to_string();
+        let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
+        words.extend(["--mount", &mounted, "--report", &written]);
+        words.extend(options);
+        words.extend(["--", "bash", "-c", &script]);
+        let outcome = warren(ground, &words)?;
+        ensure!(outcome.code() == 0, "{user:?} {options:?}: {}", tail(&outcome.stdout));
+        ensure!(outcome.stderr.is_empty(), "{user:?} {options:?}: {}", tail(&outcome.stderr));
+        fs::read_to_string(&report).context("no report")
     }
+}
+
+/// With the fleet's client and without the library.
+fn served(ground: &Ground, cells: u16) -> Result<()> {
+    let program = "paths";
+    for user in USERS {
+        let run = Run { program, user, options: &["--suid", "--dev"], cells };
+        ensure_served(&run.compare(ground)?, SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    let options = &["--suid", "--dev", "--no-interpose"];
+    let report = Run { program, user: &[], options, cells }.compare(ground)?;
+    ensure!(report.is_empty(), "a library that was not asked for: {report}");
     Ok(())
 }
 
 /// Files that are open without the kernel, beside the same files through the kernel.
 fn files_served(ground: &Ground, cells: u16) -> Result<()> {
-    let program = text(&compiled(ground, "files")?);
-    let report = text(&ground.path("files.report"));
-    let count = cells.to_string();
-    let mounted = ground.path("files.mounted");
-    fs::create_dir_all(&mounted).context("cannot make a mount point")?;
-    let mounted = text(&mounted);
     for user in USERS {
-        let pool = text(&ground.path(&format!("files-{cells}")));
-        warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?.expect_success("mkfs")?;
-        fs::write(&report, "").context("cannot make a report")?;
-        process::quietly("chmod", &["666", &report])?;
-        let script = format!(
-            "{program} prepare \"$WARREN_ROOT\" && exec {} {program} compare \"$WARREN_ROOT\"",
-            user.join(" ")
-        );
-        let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
-        words.extend(["--mount", &mounted, "--report", &report, "--", "bash", "-c", &script]);
-        let outcome = warren(ground, &words)?;
-        ensure!(outcome.code() == 0, "{user:?}: {}", tail(&outcome.stdout));
-        ensure!(outcome.stderr.is_empty(), "{user:?}: {}", tail(&outcome.stderr));
-        ensure_served(Path::new(&report), FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+        let report = Run { program: "files", user, options: &[], cells }.compare(ground)?;
+        ensure_served(&report, FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }
