@@ -16,7 +16,7 @@ const NUMBERS: usize = 472;
 
 static DESCRIPTORS: [u8; NUMBERS] = {
     let mut table = [0; NUMBERS];
-    // fstat to splice and beyond: the first argument.
+    // The first argument.
     set(
         &mut table,
         1,
@@ -35,7 +35,7 @@ static DESCRIPTORS: [u8; NUMBERS] = {
     set(&mut table, 0b101, &[233, 264, 265, 275, 316, 326, 429]);
     set(&mut table, 0b10, &[266]);
     set(&mut table, 0b1000, &[298, 320]);
-    // mmap, fanotify_mark: the fifth; and the first.
+    // The fifth, and the first with the fourth.
     set(&mut table, 0b1_0000, &[9]);
     set(&mut table, 0b1001, &[301]);
     set(
