@@ -140,6 +140,7 @@ pub struct Call {
     proof: Option<Vec<CopyRef>>,
     /// The existing inode that a create found, while it is opened at its own cell.
     found: Option<(Entry, Capability)>,
+    is_sent: bool,
 }
 
 impl Call {
@@ -155,6 +156,7 @@ impl Call {
             listed: Vec::new(),
             proof: None,
             found: None,
+            is_sent: false,
         }
     }
 
@@ -167,6 +169,12 @@ impl Call {
     /// the call is over.
     pub fn proof(&self) -> Option<impl ExactSizeIterator<Item = Guard>> {
         self.proof.as_ref().map(|used| used.iter().map(|copy| copy.guard()))
+    }
+
+    /// Whether the request that the call is for was sent. If the fleet is lost then, it may have
+    /// been executed.
+    pub fn is_sent(&self) -> bool {
+        self.is_sent
     }
 
     /// Makes one step. `input` is the answer to the last [`Step::Send`], else `None`.
@@ -292,6 +300,7 @@ impl Call {
             capabilities: ask.capabilities,
         };
         let request = ask.request.clone();
+        self.is_sent |= purpose == Purpose::Last;
         self.phase = Phase::Waiting(Asked { ask, purpose, cell });
         Step::Send(Send { cell, header, request })
     }

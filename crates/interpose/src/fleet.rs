@@ -35,6 +35,7 @@ pub(crate) mod directories;
 pub(crate) mod files;
 mod held;
 mod listings;
+pub(crate) mod names;
 
 pub(crate) use client::Found;
 

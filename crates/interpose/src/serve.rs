@@ -2,8 +2,8 @@
 //!
 //! `stat`, `lstat`, `newfstatat`, `statx`, `access`, `faccessat`, `faccessat2`, `readlink` and
 //! `readlinkat` are served for paths in one mount of ours (decision 38), and so are files and
-//! directories that are opened there for reading ([`files`], decision 40). Every other call is the
-//! kernel's.
+//! directories that are opened there for reading ([`files`], decision 40), and changes of names and
+//! attributes by path ([`changes`], decision 41). Every other call is the kernel's.
 //!
 //! ```text
 //!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock
@@ -17,6 +17,7 @@
 
 pub(crate) mod admission;
 mod answer;
+mod changes;
 mod choice;
 pub(crate) mod clock;
 mod cwd;
@@ -33,10 +34,12 @@ mod mountinfo;
 mod name;
 mod proc;
 mod request;
+mod umask;
 pub(crate) mod watch;
 pub(crate) mod why;
 
 use crate::call::{SystemCall, Verdict};
+use crate::state::is_child;
 use admission::Phase;
 use watch::Class;
 use why::Refusal;
@@ -46,8 +49,8 @@ use why::Refusal;
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let class = watch::class(call);
     if files::are_any()
-        && !lookup::is_child()
-        && let Some(verdict) = files::on_call(call, matches!(class, Class::Path | Class::Open))
+        && !is_child()
+        && let Some(verdict) = files::on_call(call, class.is_by_path())
     {
         return verdict;
     }
@@ -69,7 +72,7 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
 /// A call by the numbers of another architecture. It may change anything.
 #[cold]
 pub(crate) fn on_call_32() {
-    if !lookup::is_child() {
+    if !is_child() {
         admission::never(Refusal::Calls32, false);
     }
 }

@@ -1,6 +1,11 @@
 //! What is true of the whole process.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed},
+};
+
+use crate::stub;
 
 /// A flag that any thread may set.
 pub(crate) struct Flag(AtomicBool);
@@ -40,4 +45,9 @@ pub(crate) fn process() -> usize {
 
 pub(crate) fn set_process(process: usize) {
     PROCESS.store(process, Relaxed);
+}
+
+/// Whether this is a child of `vfork`, which has its parent's memory, but its own descriptors.
+pub(crate) fn is_child() -> bool {
+    VFORKS.load(Acquire) != 0 && stub::process() != process()
 }

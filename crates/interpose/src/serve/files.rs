@@ -30,6 +30,7 @@ use warren_proto::InodeRef;
 use crate::abi::{CLONE_FILES, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::{self as client, files as fleet};
+use crate::state::is_child;
 use crate::stub;
 
 use super::answer::give;
@@ -105,7 +106,8 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
 
 /// Before the kernel makes a call. Returns the call's result if that is impossible.
 pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
-    if !are_any() {
+    // What is open belongs to the parent of a child of `vfork`, whose descriptors are others.
+    if !are_any() || is_child() {
         return None;
     }
     let failed = handover::before(call);
@@ -159,9 +161,9 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
 fn of_descriptor(call: &SystemCall) -> Option<(Served, request::Request)> {
     let request = request::Request::decode(call).ok().filter(|it| it.may_be_empty)?;
     let served = table::find(call.args[0] as u32 as usize)?;
-    (memory::is_readable(request.path)
+    (memory::is_readable(request.named.path)
         // SAFETY: the byte can be read.
-        && unsafe { (request.path as *const u8).read_volatile() } == 0)
+        && unsafe { (request.named.path as *const u8).read_volatile() } == 0)
         .then_some((served, request))
 }
 

@@ -9,16 +9,15 @@ use warren_proto::{Attr, InodeRef};
 
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::{self, Found};
-use crate::state::{VFORKS, process};
+use crate::state::is_child;
 use crate::stub;
-use core::sync::atomic::Ordering::Acquire;
 
 use super::admission::{self, Phase};
 use super::cwd::{self, Directory};
 use super::facts::{self, Admission};
 use super::files::{self, Opening};
 use super::name::Name;
-use super::request::{Request, Want};
+use super::request::{Named, Request, Want};
 use super::why::{self, Why};
 use super::{answer, choice, clock, memory};
 
@@ -31,7 +30,10 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
     let served = match facts::current() {
         _ if is_child() => Err(Why::Child),
         Some(admission) => serve(call, &admission),
-        None => return not_admitted(call),
+        None => {
+            let named = || Request::decode(call).ok().map(|request| request.named);
+            return not_admitted(call, named);
+        }
     };
     match served {
         Ok(result) => return Verdict::Served(result),
@@ -65,26 +67,16 @@ fn make_waiting(call: &SystemCall) -> isize {
     result
 }
 
-/// Whether this is a child of `vfork`, which has its parent's memory.
-pub(crate) fn is_child() -> bool {
-    VFORKS.load(Acquire) != 0 && stub::process() != process()
-}
-
 /// It needs more of the program's stack than other calls, so it has a frame of its own.
 #[inline(never)]
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let request = Request::decode(call)?;
     let mut name = Name::new();
-    name.copy(request.path)?;
-    let (path, start) = match place(&request, name.bytes(), admission)? {
-        (path, Directory::Inside(start)) => (path, start),
-        (_, Directory::Elsewhere) => return Err(Why::Relative),
-        (path, Directory::Unknown) => (path, find_cwd(admission)?),
-    };
+    name.copy(request.named.path)?;
+    let (path, start) = place(request.named.descriptor, name.bytes(), admission)?;
     if let Want::Open { flags } = request.want {
         let (follow_last, walked) = (request.follow_last, path);
-        let descriptor = (!request.from_cwd).then_some(request.descriptor);
-        let path = name.bytes();
+        let (descriptor, path) = (request.named.descriptor, name.bytes());
         let opening = Opening { path, walked, start, descriptor, follow_last, flags };
         return files::open(&opening, admission);
     }
@@ -112,25 +104,26 @@ fn make(call: &SystemCall) -> isize {
     unsafe { stub::call(call.number, call.args) }
 }
 
+/// A call by the path that `named` finds, if that finds one.
 #[cold]
 #[inline(never)]
-fn not_admitted(call: &SystemCall) -> Verdict {
+pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Named>) -> Verdict {
     let phase = admission::phase();
     why::count(if phase == Phase::Never { Why::Never } else { Why::NotAdmitted });
     match phase {
         Phase::Never => {}
         Phase::Young => {
             if admission::count_young()
-                && let Ok(Request { path, from_cwd: true, .. }) = Request::decode(call)
+                && let Some(Named { path, descriptor: None }) = named()
             {
                 admission::examine(path);
             }
         }
         Phase::Looking => {
             let mut name = Name::new();
-            if let Ok(request) = Request::decode(call)
-                && name.copy(request.path).is_ok()
-                && (request.from_cwd || name.bytes().starts_with(b"/"))
+            if let Some(Named { path, descriptor }) = named()
+                && name.copy(path).is_ok()
+                && (descriptor.is_none() || name.bytes().starts_with(b"/"))
                 && let Some(purse) = admission::purse_of(name.bytes())
             {
                 let begun = clock::cycles();
@@ -144,23 +137,26 @@ fn not_admitted(call: &SystemCall) -> Verdict {
 }
 
 /// The part of the path that the client walks, and where it begins.
-fn place<'a>(
-    request: &Request,
+#[inline]
+pub(super) fn place<'a>(
+    descriptor: Option<usize>,
     path: &'a [u8],
     admission: &Admission,
-) -> Result<(&'a [u8], Directory), Why> {
-    match path {
-        [] => Err(Why::Empty),
-        [b'/', ..] => {
+) -> Result<(&'a [u8], InodeRef), Why> {
+    let start = match (path, descriptor) {
+        ([], _) => return Err(Why::Empty),
+        ([b'/', ..], _) => {
             let rest = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-            Ok((rest, Directory::Inside(admission.facts.mount.root)))
+            return Ok((rest, admission.facts.mount.root));
         }
-        _ if !request.from_cwd => {
-            let start = files::directory_of(request.descriptor).ok_or(Why::Descriptor)?;
-            Ok((path, Directory::Inside(start)))
-        }
-        _ => Ok((path, cwd::known())),
-    }
+        (_, Some(descriptor)) => files::directory_of(descriptor).ok_or(Why::Descriptor)?,
+        (_, None) => match cwd::known() {
+            Directory::Inside(start) => start,
+            Directory::Elsewhere => return Err(Why::Relative),
+            Directory::Unknown => find_cwd(admission)?,
+        },
+    };
+    Ok((path, start))
 }
 
 #[cold]

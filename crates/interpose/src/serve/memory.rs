@@ -137,6 +137,15 @@ pub(crate) fn starts_with(address: usize, start: &[u8]) -> bool {
     })
 }
 
+/// Four words from the program's memory.
+pub(crate) fn words(address: usize) -> Option<[i64; 4]> {
+    const LENGTH: usize = size_of::<[i64; 4]>();
+    let last = address.checked_add(LENGTH - 1)?;
+    // SAFETY: the words lie in pages that can be read.
+    (is_readable(address) && is_readable(last))
+        .then(|| unsafe { (address as *const [i64; 4]).read_unaligned() })
+}
+
 /// Whether `length` bytes from `address` on can be written. One byte of them in each page may be
 /// overwritten.
 pub(crate) fn is_writable(address: usize, length: usize) -> bool {

@@ -32,17 +32,32 @@ pub(crate) enum Want {
     Open { flags: u32 },
 }
 
-/// `path` and `buffer` are addresses of the program.
+/// A path: its address in the program, and where it begins if it is relative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub path: usize,
+    /// At this descriptor, if not at the working directory.
+    pub descriptor: Option<usize>,
+}
+
+impl Named {
+    pub(crate) fn here(path: usize) -> Self {
+        Self { path, descriptor: None }
+    }
+
+    pub(crate) fn at(descriptor: usize, path: usize) -> Self {
+        let is_cwd = descriptor as i32 == AT_FDCWD;
+        Self { path, descriptor: (!is_cwd).then_some(descriptor as u32 as usize) }
+    }
+}
+
+/// `buffer` is an address of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub path: usize,
+    pub named: Named,
     pub buffer: usize,
     pub want: Want,
     pub follow_last: bool,
-    /// A relative path begins at the working directory, and not at a descriptor.
-    pub from_cwd: bool,
-    /// Otherwise it begins here.
-    pub descriptor: usize,
     /// An empty path means the descriptor.
     pub may_be_empty: bool,
 }
@@ -51,15 +66,13 @@ impl Request {
     pub(crate) fn decode(call: &SystemCall) -> Result<Self, Why> {
         let [a, b, c, d, e, _] = call.args;
         let plain = |want, path, buffer| Self {
-            path,
+            named: Named::here(path),
             buffer,
             want,
             follow_last: true,
-            from_cwd: true,
-            descriptor: a as u32 as usize,
             may_be_empty: false,
         };
-        let at = |want, buffer| Self { from_cwd: a as i32 == AT_FDCWD, ..plain(want, b, buffer) };
+        let at = |want, buffer| Self { named: Named::at(a, b), ..plain(want, b, buffer) };
         match call.number {
             nr::STAT => Ok(plain(Want::Stat, a, b)),
             nr::LSTAT => Ok(Self { follow_last: false, ..plain(Want::Stat, a, b) }),
@@ -84,9 +97,8 @@ impl Request {
 
     /// `fstat`, whose path is not looked at.
     pub(crate) fn of_fstat(buffer: usize) -> Self {
-        let (want, follow_last, from_cwd) = (Want::Stat, true, false);
-        let (path, descriptor, may_be_empty) = (0, 0, true);
-        Self { path, buffer, want, follow_last, from_cwd, descriptor, may_be_empty }
+        let (named, want) = (Named::here(0), Want::Stat);
+        Self { named, buffer, want, follow_last: true, may_be_empty: true }
     }
 }
 
@@ -144,12 +156,10 @@ mod tests {
     fn calls_are_decoded() {
         let stat = decode(nr::STAT, [1, 2, 0, 0, 0, 0]).expect("plain");
         let wanted = Request {
-            path: 1,
+            named: Named::here(1),
             buffer: 2,
             want: Want::Stat,
             follow_last: true,
-            from_cwd: true,
-            descriptor: 1,
             may_be_empty: false,
         };
         assert_eq!(stat, wanted);
@@ -161,15 +171,16 @@ mod tests {
             decode(nr::NEWFSTATAT, [CWD, 1, 2, 0x900, 0, 0]).map(|it| it.follow_last),
             Ok(false)
         );
-        assert_eq!(decode(nr::NEWFSTATAT, [5, 1, 2, 0, 0, 0]).map(|it| it.from_cwd), Ok(false));
+        assert_eq!(
+            decode(nr::NEWFSTATAT, [5, 1, 2, 0, 0, 0]).map(|it| it.named),
+            Ok(Named { path: 1, descriptor: Some(5) })
+        );
         let statx = decode(nr::STATX, [usize::MAX - 99, 1, 0x2000, 0xfff, 2, 0]).expect("plain");
-        let descriptor = CWD;
-        let want = Want::Statx { mask: 0xfff };
-        assert_eq!(statx, Request { want, descriptor, ..wanted });
+        assert_eq!(statx, Request { want: Want::Statx { mask: 0xfff }, ..wanted });
         let link = decode(nr::READLINKAT, [CWD, 1, 2, 1 << 32 | 7, 0, 0]).expect("plain");
         assert_eq!(link.want, Want::ReadLink { size: 7 });
         let access = decode(nr::FACCESSAT, [CWD, 1, 5, 77, 0, 0]).expect("flags are no argument");
-        assert_eq!((access.want, access.path), (Want::Access { mode: 5 }, 1));
+        assert_eq!((access.want, access.named.path), (Want::Access { mode: 5 }, 1));
         assert_eq!(
             decode(nr::FACCESSAT2, [CWD, 1, 0, 0x300, 0, 0]).map(|it| it.follow_last),
             Ok(false)

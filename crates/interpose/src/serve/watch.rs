@@ -2,14 +2,13 @@
 
 use crate::abi::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
 use crate::call::{SystemCall, Verdict};
-use crate::state::THREADS;
+use crate::state::{THREADS, is_child};
 use crate::stub;
 
 use super::admission;
 use super::descriptors;
-use super::lookup::is_child;
 use super::why::{self, Refusal};
-use super::{clock, cwd, files};
+use super::{changes, clock, cwd, files, umask};
 
 const EBADF: isize = 9;
 const EBUSY: isize = 16;
@@ -37,6 +36,8 @@ pub(crate) enum Class {
     Read,
     /// Is made to wait, or takes what another process has sent.
     Sleep,
+    /// Changes a name, or attributes, by path.
+    Names,
     /// Changes a directory, or the right to search one, that may lie above the mount.
     Above,
     Directory,
@@ -48,9 +49,19 @@ pub(crate) enum Class {
     CloseRange,
     /// `fcntl`, which takes record locks.
     Fcntl,
-    /// Watches files, makes calls that are not seen here, or handles page faults.
+    /// Watches files.
     Watch,
+    /// Makes calls that are not seen here, or handles page faults.
+    Unseen,
+    Umask,
     Keys,
+}
+
+impl Class {
+    /// Whether the call may be served by its path.
+    pub(crate) fn is_by_path(self) -> bool {
+        matches!(self, Self::Path | Self::Open | Self::Names | Self::Above)
+    }
 }
 
 static CLASSES: [Class; NUMBERS] = {
@@ -124,6 +135,18 @@ static CLASSES: [Class; NUMBERS] = {
         nr::MQ_TIMEDRECEIVE,
         nr::VFORK,
     ];
+    const NAMES: [usize; 10] = [
+        nr::MKDIR,
+        nr::MKDIRAT,
+        nr::RMDIR,
+        nr::UNLINK,
+        nr::UNLINKAT,
+        nr::LINK,
+        nr::LINKAT,
+        nr::SYMLINK,
+        nr::SYMLINKAT,
+        nr::UTIMENSAT,
+    ];
     const ABOVE: [usize; 19] = [
         nr::RENAME,
         nr::RENAMEAT,
@@ -179,6 +202,7 @@ static CLASSES: [Class; NUMBERS] = {
     set(&mut table, &WAITS, Class::Wait);
     set(&mut table, &READS, Class::Read);
     set(&mut table, &SLEEPS, Class::Sleep);
+    set(&mut table, &NAMES, Class::Names);
     set(&mut table, &ABOVE, Class::Above);
     set(&mut table, &MOUNTS, Class::Mounts);
     set(&mut table, &RIGHTS, Class::Rights);
@@ -187,7 +211,8 @@ static CLASSES: [Class; NUMBERS] = {
     set(&mut table, &[nr::CLOSE], Class::Close);
     set(&mut table, &[nr::FCNTL], Class::Fcntl);
     set(&mut table, &[nr::INOTIFY_ADD_WATCH, nr::FANOTIFY_MARK], Class::Watch);
-    set(&mut table, &[nr::IO_URING_SETUP, nr::USERFAULTFD], Class::Watch);
+    set(&mut table, &[nr::IO_URING_SETUP, nr::USERFAULTFD], Class::Unseen);
+    set(&mut table, &[nr::UMASK], Class::Umask);
     set(&mut table, &[nr::DUP2, nr::DUP3], Class::Duplicate);
     set(&mut table, &[nr::CLOSE_RANGE], Class::CloseRange);
     set(&mut table, &[nr::PKEY_ALLOC], Class::Keys);
@@ -206,12 +231,13 @@ pub(crate) fn class(call: &SystemCall) -> Class {
     CLASSES.get(call.number).copied().unwrap_or(Class::Plain)
 }
 
-/// A call of any class but the first two.
+/// A call of any class that is not served by its path.
 #[cold]
 #[inline(never)]
 pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
     match class {
         Class::Plain | Class::Path | Class::Open => return Verdict::Pass,
+        Class::Names | Class::Above => return changes::on_call(call, class == Class::Above),
         Class::Wait => return Verdict::Wait,
         Class::Read => {
             if clock::is_fresh() && !is_file(call.args[0]) {
@@ -223,7 +249,6 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             clock::note_wait();
             return Verdict::Wait;
         }
-        Class::Above => return Verdict::Change,
         // What a child of `vfork` changes is its own.
         _ if is_child() => return Verdict::Pass,
         Class::Directory => {
@@ -239,7 +264,12 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             }
             return Verdict::Wait;
         }
-        Class::Watch => files::stop(),
+        Class::Watch => {
+            files::stop();
+            changes::stop();
+        }
+        Class::Unseen => files::stop(),
+        Class::Umask => return Verdict::Made(umask::change(call)),
         Class::Mounts => admission::never(Refusal::OwnMount, false),
         Class::Rights => change_rights(),
         Class::Control => control(call),

@@ -43,6 +43,7 @@ reasons! {
         NoFile: "no-regular-file",
         Large: "large-file",
         NoGain: "files-handed-over",
+        Watched: "watches-files",
     }
 }
 

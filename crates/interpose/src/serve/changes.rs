@@ -1,0 +1,143 @@
+//! Calls that change names, or attributes by path: `mkdir`, `unlink`, `rename`, `link`, `symlink`,
+//! `chmod`, `chown`, `utimensat` and their kin (decision 41).
+//!
+//! Each is one request to the fleet, once the directories on its way are known. Fronts of the pool
+//! take back what their kernels know of the names before the request is answered, as for any other
+//! client.
+
+mod request;
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use warren_base::Errno;
+use warren_client::{Op, PathOp};
+use warren_proto::{AccessMode, CreateFlags, FileKind, NewInode};
+
+use crate::call::{SystemCall, Verdict};
+use crate::fleet::Found;
+use crate::fleet::names::{self, Place};
+use crate::state::is_child;
+
+use super::facts::{self, Admission};
+use super::lock::Room;
+use super::lookup::{self, not_admitted};
+use super::mountinfo::ReadOnly;
+use super::name::Name;
+use super::request::Named;
+use super::why::{self, Why};
+use super::{admission, files, umask};
+use request::{Request, Want};
+
+/// The process watches files: the kernel shows changes only to who watches if it makes them.
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// No change is served any more.
+pub(super) fn stop() {
+    IS_WATCHING.store(true, Relaxed);
+}
+
+/// A call of one of the classes `Names` and `Above`. The latter may also change where paths lead.
+#[inline(never)]
+pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
+    let unserved = if above { Verdict::Change } else { Verdict::Pass };
+    let served = match facts::current() {
+        _ if is_child() => Err(Why::Child),
+        Some(_) if IS_WATCHING.load(Relaxed) => Err(Why::Watched),
+        Some(admission) => serve(call, &admission),
+        None => {
+            let named = || Request::decode(call).ok().map(|request| request.named);
+            return match not_admitted(call, named) {
+                Verdict::Pass => unserved,
+                verdict => verdict,
+            };
+        }
+    };
+    match served {
+        Ok(result) => return Verdict::Served(result),
+        Err(why) => why::count(why),
+    }
+    files::before_kernel(call).unwrap_or(unserved)
+}
+
+fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
+    if admission.facts.mount.read_only != ReadOnly::No {
+        return Err(Why::Kernel);
+    }
+    let Request { named, want } = Request::decode(call)?;
+    let mut name = Name::new();
+    let first = place(named, &mut name, admission)?;
+    let found = match want {
+        Want::Rename { to, flags } => {
+            let rename = |from, to| Op::Rename { from, to, flags };
+            two(((first, false), to), rename, admission)?
+        }
+        Want::Link { to, follow } => {
+            two(((first, follow), to), |from, to| Op::Link { from, to }, admission)?
+        }
+        Want::MakeSymlink { target } => symlink(first, target, admission)?,
+        Want::MakeDirectory { mode } => admission::under_lock(admission, |room| {
+            let new = directory(mode, room).ok_or(Why::Kernel)?;
+            Ok(names::at(first, false, create(new)))
+        })?,
+        Want::Unlink => one(first, false, PathOp::Unlink, admission)?,
+        Want::RemoveDirectory => one(first, false, PathOp::Rmdir, admission)?,
+        Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
+    };
+    match found {
+        Found::Is(()) => Ok(0),
+        Found::Fails(errno) => Ok(-(errno.raw() as isize)),
+        Found::Kernel => Err(Why::Kernel),
+    }
+}
+
+fn one(
+    place: Place<'_>,
+    follow: bool,
+    op: PathOp,
+    admission: &Admission,
+) -> Result<Found<()>, Why> {
+    admission::under_lock(admission, |_| Ok(names::at(place, follow, op)))
+}
+
+/// It needs more of the program's stack than other calls, so it has a frame of its own.
+#[inline(never)]
+fn two(
+    (from, to): ((Place<'_>, bool), Named),
+    op: impl FnOnce(warren_client::Path, warren_client::Path) -> Op,
+    admission: &Admission,
+) -> Result<Found<()>, Why> {
+    let mut name = Name::new();
+    let to = place(to, &mut name, admission)?;
+    admission::under_lock(admission, |_| Ok(names::between(from, to, op)))
+}
+
+#[inline(never)]
+fn symlink(place: Place<'_>, target: usize, admission: &Admission) -> Result<Found<()>, Why> {
+    let mut name = Name::new();
+    name.copy(target)?;
+    let target = name.bytes();
+    if target.is_empty() {
+        return Ok(Found::Fails(Errno::ENOENT));
+    }
+    admission::under_lock(admission, |_| {
+        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: target.into() };
+        Ok(names::at(place, false, create(new)))
+    })
+}
+
+fn directory(mode: u16, room: &mut Room) -> Option<NewInode> {
+    let mode = mode & !umask::get(room)?;
+    Some(NewInode { kind: FileKind::Directory, mode, rdev: 0, target: [].into() })
+}
+
+fn create(new: NewInode) -> PathOp {
+    PathOp::Create { new, flags: CreateFlags::EXCLUSIVE, access: AccessMode::empty() }
+}
+
+/// A path that ends in a slash, `.` or `..` has rules of its own, which the kernel knows.
+fn place<'a>(named: Named, name: &'a mut Name, admission: &Admission) -> Result<Place<'a>, Why> {
+    name.copy(named.path)?;
+    let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
+    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if matches!(last, b"" | b"." | b"..") { Err(Why::Flags) } else { Ok(Place { path, start }) }
+}

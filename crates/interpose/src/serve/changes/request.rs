@@ -1,0 +1,229 @@
+//! The calls that change names, or attributes by path, decoded.
+
+use warren_base::Timestamp;
+use warren_proto::{RenameFlags, SetAttr, SetTime};
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+
+use super::super::memory;
+use super::super::request::Named;
+use super::super::why::Why;
+
+const AT_REMOVEDIR: u32 = 0x200;
+const AT_SYMLINK_FOLLOW: u32 = 0x400;
+const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const PERMISSIONS: usize = 0o7777;
+/// Of a new directory.
+const DIRECTORY_MODE: usize = 0o1777;
+const UTIME_NOW: i64 = 0x3fff_ffff;
+const UTIME_OMIT: i64 = 0x3fff_fffe;
+const NANOS: i64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Want {
+    /// With the umask not yet applied.
+    MakeDirectory {
+        mode: u16,
+    },
+    /// The address of the target.
+    MakeSymlink {
+        target: usize,
+    },
+    Unlink,
+    RemoveDirectory,
+    Rename {
+        to: Named,
+        flags: RenameFlags,
+    },
+    Link {
+        to: Named,
+        follow: bool,
+    },
+    Set {
+        set: SetAttr,
+        follow: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Request {
+    pub named: Named,
+    pub want: Want,
+}
+
+impl Request {
+    pub(super) fn decode(call: &SystemCall) -> Result<Self, Why> {
+        let [a, b, c, d, e, _] = call.args;
+        let here = |want| Ok(Self { named: Named::here(a), want });
+        let at = |want| Ok(Self { named: Named::at(a, b), want });
+        let rename = |to, flags| Want::Rename { to, flags };
+        match call.number {
+            nr::MKDIR => here(make_directory(b)),
+            nr::MKDIRAT => at(make_directory(c)),
+            nr::SYMLINK => {
+                Ok(Self { named: Named::here(b), want: Want::MakeSymlink { target: a } })
+            }
+            nr::SYMLINKAT => {
+                Ok(Self { named: Named::at(b, c), want: Want::MakeSymlink { target: a } })
+            }
+            nr::UNLINK => here(Want::Unlink),
+            nr::RMDIR => here(Want::RemoveDirectory),
+            nr::UNLINKAT => match c as u32 {
+                0 => at(Want::Unlink),
+                AT_REMOVEDIR => at(Want::RemoveDirectory),
+                _ => Err(Why::Flags),
+            },
+            nr::RENAME => here(rename(Named::here(b), RenameFlags::empty())),
+            nr::RENAMEAT => at(rename(Named::at(c, d), RenameFlags::empty())),
+            nr::RENAMEAT2 => at(rename(Named::at(c, d), rename_flags(e as u32)?)),
+            nr::LINK => here(Want::Link { to: Named::here(b), follow: false }),
+            nr::LINKAT => match e as u32 {
+                flags @ (0 | AT_SYMLINK_FOLLOW) => {
+                    at(Want::Link { to: Named::at(c, d), follow: flags != 0 })
+                }
+                _ => Err(Why::Flags),
+            },
+            nr::CHMOD => here(mode(b)),
+            nr::FCHMODAT => at(mode(c)),
+            nr::CHOWN => here(owner(b, c, true)?),
+            nr::LCHOWN => here(owner(b, c, false)?),
+            nr::FCHOWNAT => at(owner(c, d, follows(e)?)?),
+            nr::UTIMENSAT if b != 0 => at(times(c, follows(d)?)?),
+            _ => Err(Why::Flags),
+        }
+    }
+}
+
+fn make_directory(mode: usize) -> Want {
+    Want::MakeDirectory { mode: (mode & DIRECTORY_MODE) as u16 }
+}
+
+fn rename_flags(flags: u32) -> Result<RenameFlags, Why> {
+    match flags {
+        0 => Ok(RenameFlags::empty()),
+        RENAME_NOREPLACE => Ok(RenameFlags::NOREPLACE),
+        RENAME_EXCHANGE => Ok(RenameFlags::EXCHANGE),
+        _ => Err(Why::Flags),
+    }
+}
+
+fn follows(flags: usize) -> Result<bool, Why> {
+    match flags as u32 {
+        0 => Ok(true),
+        AT_SYMLINK_NOFOLLOW => Ok(false),
+        _ => Err(Why::Flags),
+    }
+}
+
+fn mode(mode: usize) -> Want {
+    let mode = Some((mode & PERMISSIONS) as u16);
+    Want::Set { set: SetAttr { mode, ..SetAttr::default() }, follow: true }
+}
+
+/// `-1` leaves an id as it is. The kernel also does something if both stay.
+fn owner(uid: usize, gid: usize, follow: bool) -> Result<Want, Why> {
+    let [uid, gid] = [uid, gid].map(|id| Some(id as u32).filter(|id| *id != u32::MAX));
+    if uid.is_none() && gid.is_none() {
+        return Err(Why::Flags);
+    }
+    Ok(Want::Set { set: SetAttr { uid, gid, ..SetAttr::default() }, follow })
+}
+
+/// `address` is that of two `struct timespec`, or null for the present.
+fn times(address: usize, follow: bool) -> Result<Want, Why> {
+    let words = match address {
+        0 => [0, UTIME_NOW, 0, UTIME_NOW],
+        _ => memory::words(address).ok_or(Why::Pointer)?,
+    };
+    let time = |seconds: i64, nanos: i64| match nanos {
+        UTIME_NOW => Ok(Some(SetTime::Now)),
+        UTIME_OMIT => Ok(None),
+        0..NANOS => {
+            let time = Timestamp::from_parts(seconds, nanos as u32);
+            // What is beyond the range is the kernel's to clamp.
+            let is_exact = (time.seconds(), i64::from(time.nanos())) == (seconds, nanos);
+            if is_exact { Ok(Some(SetTime::At(time))) } else { Err(Why::Flags) }
+        }
+        _ => Err(Why::Flags),
+    };
+    let [atime, mtime] = [time(words[0], words[1])?, time(words[2], words[3])?];
+    if atime.is_none() && mtime.is_none() {
+        return Err(Why::Flags);
+    }
+    Ok(Want::Set { set: SetAttr { atime, mtime, ..SetAttr::default() }, follow })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CWD: usize = 0xffff_ff9c;
+
+    fn decode(number: usize, args: [usize; 6]) -> Result<Request, Why> {
+        Request::decode(&SystemCall { number, args, return_address: 0 })
+    }
+
+    #[test]
+    fn both_forms_of_a_call_mean_the_same() {
+        let pairs = [
+            (nr::MKDIR, [1, 0o7777, 0, 0, 0, 0], nr::MKDIRAT, [CWD, 1, 0o7777, 0, 0, 0]),
+            (nr::SYMLINK, [2, 1, 0, 0, 0, 0], nr::SYMLINKAT, [2, CWD, 1, 0, 0, 0]),
+            (nr::UNLINK, [1, 0, 0, 0, 0, 0], nr::UNLINKAT, [CWD, 1, 0, 0, 0, 0]),
+            (nr::RMDIR, [1, 0, 0, 0, 0, 0], nr::UNLINKAT, [CWD, 1, 0x200, 0, 0, 0]),
+            (nr::RENAME, [1, 2, 0, 0, 0, 0], nr::RENAMEAT2, [CWD, 1, CWD, 2, 0, 0]),
+            (nr::LINK, [1, 2, 0, 0, 0, 0], nr::LINKAT, [CWD, 1, CWD, 2, 0, 0]),
+            (nr::CHMOD, [1, 0o644, 0, 0, 0, 0], nr::FCHMODAT, [CWD, 1, 0o644, 0, 0, 0]),
+            (nr::CHOWN, [1, 7, 8, 0, 0, 0], nr::FCHOWNAT, [CWD, 1, 7, 8, 0, 0]),
+            (nr::LCHOWN, [1, 7, 8, 0, 0, 0], nr::FCHOWNAT, [CWD, 1, 7, 8, 0x100, 0]),
+        ];
+        for (plain, args, at, of_at) in pairs {
+            let decoded = decode(plain, args).expect("plain");
+            assert_eq!(decode(at, of_at), Ok(decoded), "{plain} and {at}");
+            assert_eq!(decoded.named, Named::here(1));
+        }
+        let made = decode(nr::MKDIR, [1, 0o7777, 0, 0, 0, 0]).expect("plain");
+        assert_eq!(made.want, Want::MakeDirectory { mode: 0o1777 });
+    }
+
+    #[test]
+    fn times_are_read_from_memory() {
+        let set = |times: [i64; 4], flags| {
+            decode(nr::UTIMENSAT, [CWD, 1, times.as_ptr() as usize, flags, 0, 0])
+        };
+        let Ok(Request { want: Want::Set { set: found, follow: false }, .. }) =
+            set([-2, 5, 0, UTIME_NOW], 0x100)
+        else {
+            panic!("plain times");
+        };
+        let wanted = (Some(SetTime::At(Timestamp(-1_999_999_995))), Some(SetTime::Now));
+        assert_eq!((found.atime, found.mtime), wanted);
+        for times in [
+            [0, UTIME_OMIT, 0, UTIME_OMIT],
+            [0, NANOS, 0, 0],
+            [0, -1, 0, 0],
+            [i64::MAX / 2, 0, 0, 0],
+        ] {
+            assert_eq!(set(times, 0), Err(Why::Flags), "{times:?}");
+        }
+        assert_eq!(decode(nr::UTIMENSAT, [5, 0, 0, 0, 0, 0]), Err(Why::Flags), "a descriptor");
+        assert_eq!(decode(nr::UTIMENSAT, [CWD, 1, 8, 0, 0, 0]), Err(Why::Pointer));
+    }
+
+    #[test]
+    fn the_unusual_is_left_to_the_kernel() {
+        for (number, args) in [
+            (nr::UNLINKAT, [CWD, 1, 1, 0, 0, 0]),
+            (nr::RENAMEAT2, [CWD, 1, CWD, 2, 3, 0]),
+            (nr::RENAMEAT2, [CWD, 1, CWD, 2, 4, 0]),
+            (nr::LINKAT, [CWD, 1, CWD, 2, 0x1000, 0]),
+            (nr::CHOWN, [1, usize::MAX, 0xffff_ffff, 0, 0, 0]),
+            (nr::FCHOWNAT, [CWD, 1, 2, 3, 0x1000, 0]),
+            (nr::FCHMOD, [1, 2, 0, 0, 0, 0]),
+        ] {
+            assert_eq!(decode(number, args), Err(Why::Flags), "{number}");
+        }
+    }
+}
