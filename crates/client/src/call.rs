@@ -27,8 +27,8 @@ use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno, Ino, MapVersion};
 use warren_proto::typed::{self, Typed};
 use warren_proto::{
-    AccessMode, Answer, Answered, Capability, Credentials, DirEntry, Entry, FileKind, FileName,
-    InodeRef, Reply, Request, RequestHeader,
+    AccessMode, Answer, Answered, Capability, CreateFlags, Credentials, DirEntry, Entry, FileKind,
+    FileName, InodeRef, Reply, Request, RequestHeader,
 };
 
 use crate::cache::{Cache, CopyRef, Guard, Words};
@@ -372,9 +372,13 @@ impl Call {
                 self.listing(map, (dir, cookie), parent, entries, end)
             }
             (
-                Request::Create { dir, name, access, .. },
+                Request::Create { dir, name, access, flags, .. },
                 Ok(Reply::Entry(entry) | Reply::Created { entry, opened: None }),
             ) if self.op.creates_and_opens() => {
+                // Only the inode's own cell could tell.
+                if flags.contains(CreateFlags::PLAIN) && entry.kind != FileKind::Symlink {
+                    return fail(Errno::ETXTBSY);
+                }
                 self.found(map, (dir, name), (entry, granted), access)
             }
             (Request::Create { .. }, Err(Errno::ELOOP))

@@ -56,6 +56,8 @@ pub(crate) mod nr {
     pub(crate) const MSGRCV: usize = 70;
     pub(crate) const FCNTL: usize = 72;
     pub(crate) const FLOCK: usize = 73;
+    pub(crate) const FSYNC: usize = 74;
+    pub(crate) const FDATASYNC: usize = 75;
     pub(crate) const TRUNCATE: usize = 76;
     pub(crate) const FTRUNCATE: usize = 77;
     pub(crate) const GETCWD: usize = 79;
@@ -90,6 +92,7 @@ pub(crate) mod nr {
     pub(crate) const RT_SIGSUSPEND: usize = 130;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
+    pub(crate) const SETRLIMIT: usize = 160;
     pub(crate) const CHROOT: usize = 161;
     pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;

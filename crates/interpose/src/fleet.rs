@@ -36,6 +36,7 @@ pub(crate) mod files;
 mod held;
 mod listings;
 pub(crate) mod names;
+pub(crate) mod written;
 
 pub(crate) use client::Found;
 
@@ -100,6 +101,7 @@ pub(crate) fn admit(
     let connection = admission.open().map_err(|_| "the fleet's memory cannot be mapped")?;
     let mut slow = Slow {
         slot: connection.slot().ok_or("no slot")?,
+        closing: connection.slot().ok_or("no slot")?,
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
         listings: Listings::default(),

@@ -34,6 +34,7 @@ mod mountinfo;
 mod name;
 mod proc;
 mod request;
+mod setting;
 mod umask;
 pub(crate) mod watch;
 pub(crate) mod why;

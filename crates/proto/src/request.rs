@@ -76,6 +76,10 @@ bitflags! {
         const EXCLUSIVE = 1;
         /// Open the file that was created or found.
         const OPEN = 2;
+        /// Fail with ETXTBSY if the file exists, and the kernel of a client has rules of its own
+        /// for such an open: the file may be running as a program, or it is another user's in a
+        /// sticky directory (`fs.protected_regular`).
+        const PLAIN = 4;
     }
 
     /// As `renameat2`.

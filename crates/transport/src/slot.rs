@@ -99,6 +99,8 @@ pub struct Slot {
     /// The capability that came with the last reply.
     granted: Capability,
     changed: LeasedAttrs,
+    /// A request whose answer has not been waited for: see [`Slot::submit`].
+    submitted: Option<(InFlight, Request)>,
 }
 
 impl Slot {
@@ -119,6 +121,7 @@ impl Slot {
             payload_len: 0,
             granted: Capability::NONE,
             changed: Vec::new(),
+            submitted: None,
         }
     }
 
@@ -220,27 +223,71 @@ impl Slot {
         if usize::from(cell.0) >= self.shared.cells.len() {
             return Err(Errno::ENXIO);
         }
+        self.settle();
+        let header = self.prepare(cell, authority.into(), request, payload_len);
+        let call = InFlight { cell, seq: self.seq };
+        self.shared.set_flight(self.number, call, true);
+        let answer = self.exchange(cell, &header);
+        self.shared.set_flight(self.number, call, false);
+        answer
+    }
+
+    /// Sends a request on an inode without waiting for the answer, which must bring no data and is
+    /// not shown to the caller: it is for requests that clean up. The slot's next request first
+    /// waits for the answer to this one.
+    pub fn submit(&mut self, authority: impl Into<Authority>, request: Request) {
+        self.settle();
+        let owner = match Route::of(&request) {
+            Route::Shard(shard) => self.refresh_map().ok().and_then(|()| self.map.owner(shard)),
+            _ => None,
+        };
+        let Some(cell) = owner.filter(|cell| usize::from(cell.0) < self.shared.cells.len()) else {
+            return;
+        };
+        let header = self.prepare(cell, authority.into(), &request, 0);
+        let call = InFlight { cell, seq: self.seq };
+        self.shared.set_flight(self.number, call, true);
+        self.shared.requests.submit(cell, self.number, &header, &self.body);
+        self.shared.requests.ring(cell, self.number);
+        self.shared.cells[usize::from(cell.0)].wake(self.shared.client);
+        self.submitted = Some((call, request));
+    }
+
+    /// Waits for the answer to a request that was submitted. If the cell has passed its shard on,
+    /// the request is made again.
+    fn settle(&mut self) {
+        let Some((call, request)) = self.submitted.take() else { return };
+        let answer = self.wait(call.cell, call.seq, false).and_then(|_| self.take(call));
+        self.shared.set_flight(self.number, call, false);
+        if let Ok(Reply::Moved(_)) = answer {
+            let _cleaned_up = self.call(Capabilities::default(), &request, 0);
+        }
+    }
+
+    /// Encodes a request with the next number.
+    fn prepare(
+        &mut self,
+        cell: CellId,
+        authority: Authority,
+        request: &Request,
+        payload_len: usize,
+    ) -> RequestHeader {
         self.shared.requests.prepare(cell, self.number);
         self.seq = self.seq.wrapping_add(1);
         self.body.clear();
-        let (uid, gid, capabilities) = match authority.into() {
+        let (uid, gid, capabilities) = match authority {
             Authority::User(uid, gid) => (uid, gid, Capabilities::default()),
             Authority::Capabilities(capabilities) => (0, 0, capabilities),
         };
         request.encode_body(capabilities, &mut self.body);
-        let header = RequestHeader {
+        RequestHeader {
             seq: self.seq,
             map_version: self.map.version(),
             uid,
             gid,
             payload_len: payload_len as u32,
             capabilities,
-        };
-        let call = InFlight { cell, seq: self.seq };
-        self.shared.set_flight(self.number, call, true);
-        let answer = self.exchange(cell, &header);
-        self.shared.set_flight(self.number, call, false);
-        answer
+        }
     }
 
     /// The number of the last request that this slot sent.
@@ -405,6 +452,7 @@ fn pause(time: Duration) {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        self.settle();
         self.shared.give_back(self.number);
     }
 }

@@ -4,13 +4,13 @@ use warren_base::limits::{LINK_MAX, SYMLINK_MAX};
 use warren_base::{Errno, Ino, ShardId};
 use warren_disk::name_hash;
 use warren_proto::{
-    AccessMode, Change, CreateFlags, Credentials, FileKind, FileName, InodeValue, LockMode,
+    AccessMode, Attr, Change, CreateFlags, Credentials, FileKind, FileName, InodeValue, LockMode,
     NewInode,
 };
 
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
-use crate::permission::{self, EXECUTE, SET_GID, SET_UID};
+use crate::permission::{self, EXECUTE, SET_GID, SET_UID, STICKY};
 use crate::run::wait::Stop;
 use crate::shard;
 
@@ -29,7 +29,7 @@ pub(super) fn create(
         return Err(Errno::EINVAL.into());
     }
     if let Some((ino, kind)) = view.name(dir, name, LockMode::Write)? {
-        return found(view, (ino, kind), flags, open);
+        return found(view, &parent.attr, (ino, kind), flags, open);
     }
     view.may_add(&parent)?;
     check_new(view.who, new)?;
@@ -54,6 +54,7 @@ pub(super) fn create(
 /// The name exists. This is an error, unless the request opens it.
 fn found(
     view: &mut View<'_>,
+    parent: &Attr,
     (ino, kind): (Ino, FileKind),
     flags: CreateFlags,
     open: Option<AccessMode>,
@@ -69,8 +70,17 @@ fn found(
     }
     let value = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?;
     let attr = value.attr;
+    if flags.contains(CreateFlags::PLAIN) && !is_plain(&attr, parent, view.who) {
+        return Err(Errno::ETXTBSY.into());
+    }
     permission::check_open(view.who, &attr, access)?;
     Ok(Plan::reply(PlannedReply::Created { attr, found: true, open }))
+}
+
+/// Whether a kernel has no rules of its own for opening the file for writing: see
+/// [`CreateFlags::PLAIN`].
+fn is_plain(attr: &Attr, parent: &Attr, who: &Credentials) -> bool {
+    attr.mode & 0o111 == 0 && (parent.mode & STICKY == 0 || attr.uid == who.uid)
 }
 
 /// A device node could bypass all permissions of this file system, so users without privileges may

@@ -36,6 +36,8 @@ pub(super) struct Hot {
 /// What belongs to the slow path.
 pub(super) struct Slow {
     pub slot: Slot,
+    /// For handles that are closed while the program goes on.
+    pub closing: Slot,
     pub cache: Cache,
     pub caller: Caller,
     pub listings: Listings,
@@ -102,7 +104,7 @@ impl Slow {
         self.perform(request, Capabilities::of(node.capability))
     }
 
-    fn perform(&mut self, request: Request, capabilities: Capabilities) -> Answered {
+    pub(super) fn perform(&mut self, request: Request, capabilities: Capabilities) -> Answered {
         let mut call = Call::new(Op::Ino(request, capabilities), self.caller.clone());
         self.slot.perform(&mut call, &mut self.cache)
     }
@@ -113,9 +115,9 @@ impl Slow {
         }
     }
 
+    /// The answer is not waited for. A handle that the cell has closed already is no fault.
     pub(super) fn close(&mut self, handle: Handle) {
-        // One that the cell has closed already is no fault.
-        let _closed = self.perform(Request::Close { handle }, Capabilities::default());
+        self.closing.submit(Capabilities::default(), Request::Close { handle });
     }
 
     /// Reads into [`Slot::payload_in`]. With the attributes that have come with the data, under

@@ -16,7 +16,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn path(&self, hot: &Hot, follow_last: bool) -> Path {
+    pub(super) fn path(&self, hot: &Hot, follow_last: bool) -> Path {
         let (root, start) = (hot.root, self.start);
         Path { root, start, follow_last, confined: true, ..Path::new(self.path) }
     }
@@ -36,15 +36,32 @@ pub(crate) fn between(
     change(|hot| op(from.0.path(hot, from.1), to.path(hot, false)))
 }
 
-/// Makes the request. Errors that programs meet every day are theirs. With others the kernel makes
-/// the call again, unless it may have been executed: then its result is lost with the fleet.
+/// Makes the request. Its errors are the program's, as far as the kernel has the same ones. With
+/// others the kernel makes the call, unless it may have been executed: then its result is lost with
+/// the fleet.
 fn change(op: impl FnOnce(&Hot) -> Op) -> Found<()> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
     let mut call = Call::new(op(hot), slow.caller.clone());
     match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(_) => Found::Is(()),
-        Err(errno @ (Errno::ENOENT | Errno::EEXIST | Errno::ENOTEMPTY)) => Found::Fails(errno),
-        Err(Errno::EIO | Errno::EPROTO) if call.is_sent() => Found::Fails(Errno::EIO),
-        Err(_) => Found::Kernel,
+        Err(errno) => failed(errno, call.is_sent()),
     }
+}
+
+/// What a change that has failed means. `is_sent`: its request was sent, so that the paths are
+/// good.
+pub(super) fn failed<T>(errno: Errno, is_sent: bool) -> Found<T> {
+    let is_plain = match errno {
+        Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP => true,
+        Errno::EEXIST
+        | Errno::ENOTEMPTY
+        | Errno::EISDIR
+        | Errno::EINVAL
+        | Errno::EPERM
+        | Errno::EMLINK
+        | Errno::ENOSPC
+        | Errno::EIO => is_sent,
+        _ => false,
+    };
+    if is_plain { Found::Fails(errno) } else { Found::Kernel }
 }

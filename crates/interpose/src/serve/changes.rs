@@ -13,17 +13,20 @@ use warren_base::Errno;
 use warren_client::{Op, PathOp};
 use warren_proto::{AccessMode, CreateFlags, FileKind, NewInode};
 
+use crate::abi::{AT_FDCWD, nr};
 use crate::call::{SystemCall, Verdict};
-use crate::fleet::Found;
 use crate::fleet::names::{self, Place};
+use crate::fleet::{self, Found};
 use crate::state::is_child;
+use crate::stub;
 
+use super::answer::STAT_WORDS;
 use super::facts::{self, Admission};
 use super::lock::Room;
 use super::lookup::{self, not_admitted};
 use super::mountinfo::ReadOnly;
-use super::name::Name;
-use super::request::Named;
+use super::name::{Name, ends_plainly};
+use super::request::{AT_SYMLINK_NOFOLLOW, Named};
 use super::why::{self, Why};
 use super::{admission, files, umask};
 use request::{Request, Want};
@@ -54,9 +57,32 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
     };
     match served {
         Ok(result) => return Verdict::Served(result),
-        Err(why) => why::count(why),
+        Err(why) => {
+            why::count(why);
+            if why == Why::Open {
+                files::hand_over_directories();
+            }
+        }
     }
-    files::before_kernel(call).unwrap_or(unserved)
+    if let Some(failed) = files::before_kernel(call) {
+        return failed;
+    }
+    if let Ok(Request { named, want: Want::Rename { to, .. } }) = Request::decode(call) {
+        look_up(named);
+        look_up(to);
+    }
+    unserved
+}
+
+/// Lets the kernel look a path up. A directory that was moved here has its old place in the
+/// kernel's cache. The next look-up corrects that, but not within a rename, which fails with ESTALE
+/// then (`__d_unalias` in Linux's `fs/dcache.c`).
+fn look_up(named: Named) {
+    let mut stat = [0_u64; STAT_WORDS];
+    let descriptor = named.descriptor.unwrap_or(AT_FDCWD);
+    let args = [descriptor, named.path, stat.as_mut_ptr() as usize, AT_SYMLINK_NOFOLLOW];
+    // SAFETY: the kernel checks the path, and writes into `stat`.
+    unsafe { stub::call(nr::NEWFSTATAT, args) };
 }
 
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
@@ -80,7 +106,10 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             Ok(names::at(first, false, create(new)))
         })?,
         Want::Unlink => one(first, false, PathOp::Unlink, admission)?,
-        Want::RemoveDirectory => one(first, false, PathOp::Rmdir, admission)?,
+        Want::RemoveDirectory => {
+            keep_open(first, admission)?;
+            one(first, false, PathOp::Rmdir, admission)?
+        }
         Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
     };
     match found {
@@ -108,7 +137,20 @@ fn two(
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, &mut name, admission)?;
+    keep_open(to, admission)?;
     admission::under_lock(admission, |_| Ok(names::between(from, to, op)))
+}
+
+/// A directory that loses its name while the program has it open: the kernel must have it, and make
+/// the call, because a directory without a name cannot be handed over.
+fn keep_open(place: Place<'_>, admission: &Admission) -> Result<(), Why> {
+    if !files::has_directories() {
+        return Ok(());
+    }
+    admission::under_lock(admission, |_| match fleet::stat(place.path, place.start, false).0 {
+        Found::Is((node, _)) if files::has_directory(node.ino) => Err(Why::Open),
+        _ => Ok(()),
+    })
 }
 
 #[inline(never)]
@@ -138,6 +180,5 @@ fn create(new: NewInode) -> PathOp {
 fn place<'a>(named: Named, name: &'a mut Name, admission: &Admission) -> Result<Place<'a>, Why> {
     name.copy(named.path)?;
     let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
-    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if matches!(last, b"" | b"." | b"..") { Err(Why::Flags) } else { Ok(Place { path, start }) }
+    if ends_plainly(path) { Ok(Place { path, start }) } else { Err(Why::Flags) }
 }

@@ -1,16 +1,20 @@
-//! Files that the program has open without the kernel: small regular files, for reading.
+//! Files that the program has open without the kernel: small regular files for reading, and files
+//! that it writes.
 //!
 //! ```text
 //!  open   lookup ─▶ rights, kind, size ─▶ fleet::files::acquire, or open ─▶ a placeholder's number
+//!                   └─ to write ─▶ lock ─▶ fleet::written::create, or open ──┘
 //!  read   table ─▶ the copy of the file's data, under its leases            no call, no lock
 //!                   └─ lock ─▶ fleet::files::read
+//!  write  table ─▶ lock ─▶ fleet::written::write
 //!  close  table ─▶ close of the placeholder ─▶ fleet::files::release
 //!  any other call that names the descriptor ─▶ handover: the kernel has the file from then on
 //! ```
 //!
-//! Decision 40 has the reasons.
+//! Decisions 40 and 41 have the reasons.
 
 mod arguments;
+mod create;
 mod directory;
 mod handover;
 mod open;
@@ -20,11 +24,13 @@ mod read;
 mod score;
 mod table;
 pub(super) mod takeover;
+mod written;
 
+pub(super) use create::before_limits;
 pub(super) use handover::{before_chdir, stop};
-pub(super) use open::{Opening, open};
+pub(super) use open::Opening;
 
-use warren_base::Errno;
+use warren_base::{Errno, Ino};
 use warren_proto::InodeRef;
 
 use crate::abi::{CLONE_FILES, nr};
@@ -34,6 +40,8 @@ use crate::state::is_child;
 use crate::stub;
 
 use super::answer::give;
+use super::facts::Admission;
+use super::why::Why;
 use super::{admission, memory, request};
 use table::Served;
 
@@ -45,6 +53,11 @@ const TCGETS: usize = 0x5401;
 /// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
 /// second descriptor.
 const NAME_OTHERS: [u32; 6] = [0x4004_9409, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
+
+/// Opens a file. Its answer is the program's.
+pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
+    if opening.writes() { create::open(opening, admission) } else { open::open(opening, admission) }
+}
 
 /// Whether there are any.
 #[inline]
@@ -63,14 +76,25 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             return before_kernel(call);
         }
         nr::READ
+        | nr::WRITE
         | nr::PREAD64
+        | nr::PWRITE64
+        | nr::WRITEV
         | nr::LSEEK
         | nr::FSTAT
         | nr::CLOSE
         | nr::FCNTL
         | nr::IOCTL
         | nr::FADVISE64
+        | nr::FSYNC
+        | nr::FDATASYNC
+        | nr::FTRUNCATE
+        | nr::FCHMOD
+        | nr::FCHOWN
         | nr::GETDENTS64 => {
+            table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
+        }
+        nr::UTIMENSAT if call.args[1] == 0 => {
             table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
         }
         nr::NEWFSTATAT | nr::STATX => {
@@ -120,6 +144,23 @@ pub(super) fn directory_of(descriptor: usize) -> Option<InodeRef> {
     table::find(descriptor).filter(Served::is_directory).map(|served| served.node())
 }
 
+/// Whether directories are open here.
+pub(super) fn has_directories() -> bool {
+    directories().next().is_some()
+}
+
+pub(super) fn has_directory(ino: Ino) -> bool {
+    directories().any(|directory| directory.node().ino == ino)
+}
+
+fn directories() -> impl Iterator<Item = Served> {
+    table::among(0, usize::MAX).filter(Served::is_directory)
+}
+
+pub(super) fn hand_over_directories() {
+    handover::those(Served::is_directory);
+}
+
 /// Whether the child has the same table of descriptors. A thread has.
 fn shares_files(call: &SystemCall) -> bool {
     let [first, ..] = call.args;
@@ -136,11 +177,6 @@ fn shares_files(call: &SystemCall) -> bool {
 fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     let [_, second, third, ..] = call.args;
     match call.number {
-        nr::READ => read::read(file, second, third),
-        nr::PREAD64 => read::pread(file, second, third, call.args[3]),
-        nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
-        nr::LSEEK => read::seek(file, second.cast_signed(), third),
-        nr::GETDENTS64 => directory::list(file, second, third),
         nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
         nr::CLOSE => close(file),
         nr::FCNTL => match second as u32 as usize {
@@ -153,6 +189,12 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         // Programs ask so whether it is a terminal.
         nr::IOCTL if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
         nr::FADVISE64 => read::advise(call.args[2].cast_signed(), call.args[3]),
+        _ if file.is_written() => written::one(call, file),
+        nr::READ => read::read(file, second, third),
+        nr::PREAD64 => read::pread(file, second, third, call.args[3]),
+        nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
+        nr::LSEEK => read::seek(file, second.cast_signed(), third),
+        nr::GETDENTS64 => directory::list(file, second, third),
         _ => None,
     }
 }
@@ -209,6 +251,9 @@ fn release(file: &Served) {
         && !fleet::release(held)
     {
         admission::waiting(|_| fleet::drop_held(held));
+    }
+    if let Some(handle) = file.handle() {
+        admission::waiting(|_| client::written::close(handle));
     }
 }
 

@@ -74,10 +74,10 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let mut name = Name::new();
     name.copy(request.named.path)?;
     let (path, start) = place(request.named.descriptor, name.bytes(), admission)?;
-    if let Want::Open { flags } = request.want {
+    if let Want::Open { flags, mode } = request.want {
         let (follow_last, walked) = (request.follow_last, path);
         let (descriptor, path) = (request.named.descriptor, name.bytes());
-        let opening = Opening { path, walked, start, descriptor, follow_last, flags };
+        let opening = Opening { path, walked, start, descriptor, follow_last, flags, mode };
         return files::open(&opening, admission);
     }
     if let Want::ReadLink { size } = request.want {

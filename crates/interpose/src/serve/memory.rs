@@ -80,11 +80,7 @@ pub(crate) fn change(call: &SystemCall) -> Option<isize> {
     if !takes_away(call) {
         return None;
     }
-    let begun = BEGUN.fetch_add(1, AcqRel) + 1;
-    if begun.is_multiple_of(EMPTY_AFTER) {
-        READABLE.clear();
-        WRITABLE.clear();
-    }
+    begin();
     // SAFETY: the program makes this call.
     let result = unsafe { stub::call(call.number, call.args) };
     ENDED.fetch_add(1, AcqRel);
@@ -137,13 +133,33 @@ pub(crate) fn starts_with(address: usize, start: &[u8]) -> bool {
     })
 }
 
-/// Four words from the program's memory.
-pub(crate) fn words(address: usize) -> Option<[i64; 4]> {
-    const LENGTH: usize = size_of::<[i64; 4]>();
-    let last = address.checked_add(LENGTH - 1)?;
+/// Words from the program's memory.
+pub(crate) fn words<const N: usize>(address: usize) -> Option<[i64; N]> {
     // SAFETY: the words lie in pages that can be read.
-    (is_readable(address) && is_readable(last))
-        .then(|| unsafe { (address as *const [i64; 4]).read_unaligned() })
+    are_readable(address, size_of::<[i64; N]>())
+        .then(|| unsafe { (address as *const [i64; N]).read_unaligned() })
+}
+
+/// Whether `length` bytes from `address` on can be read.
+pub(crate) fn are_readable(address: usize, length: usize) -> bool {
+    let Some(last) = length.checked_sub(1).and_then(|more| address.checked_add(more)) else {
+        return length == 0;
+    };
+    is_user(last) && (address / PAGE..=last / PAGE).all(|page| is_readable(page * PAGE))
+}
+
+/// Pages behind the end of a file that is mapped have been taken away.
+pub(crate) fn note_truncated() {
+    begin();
+    ENDED.fetch_add(1, AcqRel);
+}
+
+fn begin() {
+    let begun = BEGUN.fetch_add(1, AcqRel) + 1;
+    if begun.is_multiple_of(EMPTY_AFTER) {
+        READABLE.clear();
+        WRITABLE.clear();
+    }
 }
 
 /// Whether `length` bytes from `address` on can be written. One byte of them in each page may be

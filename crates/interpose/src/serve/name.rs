@@ -62,6 +62,12 @@ impl Name {
     }
 }
 
+/// Whether the last component of the path is a name, with no slash behind it.
+pub(crate) fn ends_plainly(path: &[u8]) -> bool {
+    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    !matches!(last, b"" | b"." | b"..")
+}
+
 /// The first byte that is zero, of a word in memory order.
 fn first_zero(word: u64) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;

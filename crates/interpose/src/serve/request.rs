@@ -11,7 +11,14 @@ use super::why::Why;
 
 const AT_FDCWD: i32 = -100;
 pub(crate) const O_NOFOLLOW: u32 = 0o40_0000;
-const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+pub(crate) const O_WRONLY: u32 = 1;
+pub(crate) const O_RDWR: u32 = 2;
+pub(crate) const O_CREAT: u32 = 0o100;
+pub(crate) const O_TRUNC: u32 = 0o1000;
+/// What `creat` means.
+const CREAT: u32 = O_CREAT | O_WRONLY | O_TRUNC;
+pub(crate) const AT_SYMLINK_NOFOLLOW: usize = 0x100;
+const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
 const AT_EACCESS: u32 = 0x200;
 const AT_NO_AUTOMOUNT: u32 = 0x800;
 const AT_EMPTY_PATH: u32 = 0x1000;
@@ -26,10 +33,20 @@ const MASK: u32 = BASIC_STATS | BTIME | MNT_ID | MNT_ID_UNIQUE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     Stat,
-    Statx { mask: u32 },
-    Access { mode: u32 },
-    ReadLink { size: usize },
-    Open { flags: u32 },
+    Statx {
+        mask: u32,
+    },
+    Access {
+        mode: u32,
+    },
+    ReadLink {
+        size: usize,
+    },
+    /// `mode` is of use with O_CREAT.
+    Open {
+        flags: u32,
+        mode: u32,
+    },
 }
 
 /// A path: its address in the program, and where it begins if it is relative.
@@ -76,18 +93,19 @@ impl Request {
         match call.number {
             nr::STAT => Ok(plain(Want::Stat, a, b)),
             nr::LSTAT => Ok(Self { follow_last: false, ..plain(Want::Stat, a, b) }),
-            nr::OPEN => Ok(open(plain(Want::Open { flags: b as u32 }, a, 0))),
-            nr::OPENAT => Ok(open(at(Want::Open { flags: c as u32 }, 0))),
+            nr::OPEN => Ok(open(plain(Want::Open { flags: b as u32, mode: c as u32 }, a, 0))),
+            nr::OPENAT => Ok(open(at(Want::Open { flags: c as u32, mode: d as u32 }, 0))),
+            nr::CREAT => Ok(open(plain(Want::Open { flags: CREAT, mode: b as u32 }, a, 0))),
             nr::ACCESS => Ok(plain(access(b)?, a, 0)),
             nr::READLINK => Ok(Self { follow_last: false, ..plain(read_link(c)?, a, b) }),
             nr::READLINKAT => Ok(Self { follow_last: false, ..at(read_link(d)?, c) }),
             nr::FACCESSAT => Ok(at(access(c)?, 0)),
             nr::FACCESSAT2 => {
-                let allowed = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
+                let allowed = AT_EACCESS | NOFOLLOW | AT_EMPTY_PATH;
                 with_flags(at(access(c)?, 0), d, allowed)
             }
             nr::NEWFSTATAT => {
-                let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
+                let allowed = NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
                 with_flags(at(Want::Stat, c), d, allowed)
             }
             nr::STATX => statx(at(Want::Statx { mask: d as u32 }, e), c, d as u32),
@@ -103,7 +121,7 @@ impl Request {
 }
 
 fn open(request: Request) -> Request {
-    let no_follow = matches!(request.want, Want::Open { flags } if flags & O_NOFOLLOW != 0);
+    let no_follow = matches!(request.want, Want::Open { flags, .. } if flags & O_NOFOLLOW != 0);
     Request { follow_last: !no_follow, ..request }
 }
 
@@ -112,7 +130,7 @@ fn statx(request: Request, flags: usize, mask: u32) -> Result<Request, Why> {
     if both || mask & !MASK != 0 {
         return Err(Why::Flags);
     }
-    let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE;
+    let allowed = NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE;
     with_flags(request, flags, allowed)
 }
 
@@ -123,7 +141,7 @@ fn with_flags(request: Request, flags: usize, allowed: u32) -> Result<Request, W
         return Err(Why::Flags);
     }
     Ok(Request {
-        follow_last: flags & AT_SYMLINK_NOFOLLOW == 0,
+        follow_last: flags & NOFOLLOW == 0,
         may_be_empty: flags & AT_EMPTY_PATH != 0,
         ..request
     })

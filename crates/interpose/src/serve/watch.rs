@@ -20,6 +20,7 @@ const PR_SET_TSC: usize = 26;
 /// `F_SETLK` and `F_SETLKW`.
 const RECORD_LOCKS: [usize; 2] = [6, 7];
 const CLOSE_RANGE_UNSHARE: usize = 2;
+const RLIMIT_FSIZE: usize = 1;
 /// Numbers from here on have no class.
 const NUMBERS: usize = 512;
 
@@ -54,6 +55,8 @@ pub(crate) enum Class {
     /// Makes calls that are not seen here, or handles page faults.
     Unseen,
     Umask,
+    /// Sets limits of the process, or shows them.
+    Limits,
     Keys,
 }
 
@@ -76,7 +79,7 @@ static CLASSES: [Class; NUMBERS] = {
         nr::STATX,
         nr::FACCESSAT2,
     ];
-    const WAITS: [usize; 29] = [
+    const WAITS: [usize; 28] = [
         nr::PREAD64,
         nr::PREADV,
         nr::PREADV2,
@@ -96,7 +99,6 @@ static CLASSES: [Class; NUMBERS] = {
         nr::MSGSND,
         nr::MQ_TIMEDSEND,
         nr::OPENAT2,
-        nr::CREAT,
         nr::IOCTL,
         nr::SCHED_YIELD,
         nr::CONNECT,
@@ -198,7 +200,7 @@ static CLASSES: [Class; NUMBERS] = {
     ];
     let mut table = [Class::Plain; NUMBERS];
     set(&mut table, &PATHS, Class::Path);
-    set(&mut table, &[nr::OPEN, nr::OPENAT], Class::Open);
+    set(&mut table, &[nr::OPEN, nr::OPENAT, nr::CREAT], Class::Open);
     set(&mut table, &WAITS, Class::Wait);
     set(&mut table, &READS, Class::Read);
     set(&mut table, &SLEEPS, Class::Sleep);
@@ -213,6 +215,7 @@ static CLASSES: [Class; NUMBERS] = {
     set(&mut table, &[nr::INOTIFY_ADD_WATCH, nr::FANOTIFY_MARK], Class::Watch);
     set(&mut table, &[nr::IO_URING_SETUP, nr::USERFAULTFD], Class::Unseen);
     set(&mut table, &[nr::UMASK], Class::Umask);
+    set(&mut table, &[nr::SETRLIMIT, nr::PRLIMIT64], Class::Limits);
     set(&mut table, &[nr::DUP2, nr::DUP3], Class::Duplicate);
     set(&mut table, &[nr::CLOSE_RANGE], Class::CloseRange);
     set(&mut table, &[nr::PKEY_ALLOC], Class::Keys);
@@ -269,6 +272,8 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             changes::stop();
         }
         Class::Unseen => files::stop(),
+        Class::Limits if limits_files(call) => files::before_limits(),
+        Class::Limits => {}
         Class::Umask => return Verdict::Made(umask::change(call)),
         Class::Mounts => admission::never(Refusal::OwnMount, false),
         Class::Rights => change_rights(),
@@ -298,6 +303,15 @@ fn change_rights() {
     } else {
         admission::end();
         admission::begin_again();
+    }
+}
+
+/// Whether the call sets the limit of the length of files.
+fn limits_files(call: &SystemCall) -> bool {
+    let [first, second, third, ..] = call.args;
+    match call.number {
+        nr::SETRLIMIT => first == RLIMIT_FSIZE,
+        _ => second == RLIMIT_FSIZE && third != 0,
     }
 }
 

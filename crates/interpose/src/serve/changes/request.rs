@@ -1,26 +1,22 @@
 //! The calls that change names, or attributes by path, decoded.
 
-use warren_base::Timestamp;
-use warren_proto::{RenameFlags, SetAttr, SetTime};
+use warren_proto::{RenameFlags, SetAttr};
 
 use crate::abi::nr;
 use crate::call::SystemCall;
 
-use super::super::memory;
-use super::super::request::Named;
+use super::super::request::{AT_SYMLINK_NOFOLLOW, Named};
+use super::super::setting::{owner, times};
 use super::super::why::Why;
 
 const AT_REMOVEDIR: u32 = 0x200;
 const AT_SYMLINK_FOLLOW: u32 = 0x400;
-const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const PERMISSIONS: usize = 0o7777;
 /// Of a new directory.
 const DIRECTORY_MODE: usize = 0o1777;
-const UTIME_NOW: i64 = 0x3fff_ffff;
-const UTIME_OMIT: i64 = 0x3fff_fffe;
-const NANOS: i64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Want {
@@ -88,10 +84,10 @@ impl Request {
             },
             nr::CHMOD => here(mode(b)),
             nr::FCHMODAT => at(mode(c)),
-            nr::CHOWN => here(owner(b, c, true)?),
-            nr::LCHOWN => here(owner(b, c, false)?),
-            nr::FCHOWNAT => at(owner(c, d, follows(e)?)?),
-            nr::UTIMENSAT if b != 0 => at(times(c, follows(d)?)?),
+            nr::CHOWN => here(set_owner(b, c, true)?),
+            nr::LCHOWN => here(set_owner(b, c, false)?),
+            nr::FCHOWNAT => at(set_owner(c, d, follows(e)?)?),
+            nr::UTIMENSAT if b != 0 => at(set_times(c, follows(d)?)?),
             _ => Err(Why::Flags),
         }
     }
@@ -113,7 +109,7 @@ fn rename_flags(flags: u32) -> Result<RenameFlags, Why> {
 fn follows(flags: usize) -> Result<bool, Why> {
     match flags as u32 {
         0 => Ok(true),
-        AT_SYMLINK_NOFOLLOW => Ok(false),
+        NOFOLLOW => Ok(false),
         _ => Err(Why::Flags),
     }
 }
@@ -123,42 +119,21 @@ fn mode(mode: usize) -> Want {
     Want::Set { set: SetAttr { mode, ..SetAttr::default() }, follow: true }
 }
 
-/// `-1` leaves an id as it is. The kernel also does something if both stay.
-fn owner(uid: usize, gid: usize, follow: bool) -> Result<Want, Why> {
-    let [uid, gid] = [uid, gid].map(|id| Some(id as u32).filter(|id| *id != u32::MAX));
-    if uid.is_none() && gid.is_none() {
-        return Err(Why::Flags);
-    }
-    Ok(Want::Set { set: SetAttr { uid, gid, ..SetAttr::default() }, follow })
+fn set_owner(uid: usize, gid: usize, follow: bool) -> Result<Want, Why> {
+    Ok(Want::Set { set: owner(uid, gid).ok_or(Why::Flags)?, follow })
 }
 
-/// `address` is that of two `struct timespec`, or null for the present.
-fn times(address: usize, follow: bool) -> Result<Want, Why> {
-    let words = match address {
-        0 => [0, UTIME_NOW, 0, UTIME_NOW],
-        _ => memory::words(address).ok_or(Why::Pointer)?,
-    };
-    let time = |seconds: i64, nanos: i64| match nanos {
-        UTIME_NOW => Ok(Some(SetTime::Now)),
-        UTIME_OMIT => Ok(None),
-        0..NANOS => {
-            let time = Timestamp::from_parts(seconds, nanos as u32);
-            // What is beyond the range is the kernel's to clamp.
-            let is_exact = (time.seconds(), i64::from(time.nanos())) == (seconds, nanos);
-            if is_exact { Ok(Some(SetTime::At(time))) } else { Err(Why::Flags) }
-        }
-        _ => Err(Why::Flags),
-    };
-    let [atime, mtime] = [time(words[0], words[1])?, time(words[2], words[3])?];
-    if atime.is_none() && mtime.is_none() {
-        return Err(Why::Flags);
-    }
-    Ok(Want::Set { set: SetAttr { atime, mtime, ..SetAttr::default() }, follow })
+fn set_times(address: usize, follow: bool) -> Result<Want, Why> {
+    Ok(Want::Set { set: times(address).ok_or(Why::Flags)?, follow })
 }
 
 #[cfg(test)]
 mod tests {
+    use warren_base::Timestamp;
+    use warren_proto::SetTime;
+
     use super::*;
+    use crate::serve::setting::{NANOS, UTIME_NOW, UTIME_OMIT};
 
     const CWD: usize = 0xffff_ff9c;
 
@@ -209,7 +184,7 @@ mod tests {
             assert_eq!(set(times, 0), Err(Why::Flags), "{times:?}");
         }
         assert_eq!(decode(nr::UTIMENSAT, [5, 0, 0, 0, 0, 0]), Err(Why::Flags), "a descriptor");
-        assert_eq!(decode(nr::UTIMENSAT, [CWD, 1, 8, 0, 0, 0]), Err(Why::Pointer));
+        assert_eq!(decode(nr::UTIMENSAT, [CWD, 1, 8, 0, 0, 0]), Err(Why::Flags), "no memory");
     }
 
     #[test]

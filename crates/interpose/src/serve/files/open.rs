@@ -11,22 +11,26 @@ use super::super::choice;
 use super::super::facts::Admission;
 use super::super::identity::READ;
 use super::super::lock::Room;
-use super::super::request::O_NOFOLLOW;
+use super::super::request::{O_CREAT, O_NOFOLLOW, O_TRUNC};
 use super::super::why::Why;
 use super::super::{admission, answer, clock, cwd};
 use super::table::{Object, PATH_MAX};
 use super::{parked, placeholder, score, table};
 
 /// Larger files have their data in the kernel's cache, where they need no second copy.
-const SERVED_MAX: u64 = 128 << 10;
+pub(super) const SERVED_MAX: u64 = 128 << 10;
 
+pub(super) const O_ACCMODE: u32 = 3;
+pub(super) const O_APPEND: u32 = 0o2000;
 const O_NONBLOCK: u32 = 0o4000;
 const O_NOCTTY: u32 = 0o400;
 const O_LARGEFILE: u32 = 0o10_0000;
 const O_CLOEXEC: u32 = 0o200_0000;
 const O_DIRECTORY: u32 = 0o20_0000;
 /// Reading is no flag.
-const ALLOWED: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC | O_DIRECTORY;
+const ALLOWED: u32 = HARMLESS | O_DIRECTORY;
+/// They mean nothing here, or are the number's.
+pub(super) const HARMLESS: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC;
 
 /// What a cell was asked for.
 enum Asked {
@@ -46,34 +50,42 @@ pub(in super::super) struct Opening<'a> {
     pub descriptor: Option<usize>,
     pub follow_last: bool,
     pub flags: u32,
+    /// Of a new file.
+    pub mode: u32,
 }
 
 impl Opening<'_> {
-    fn closes_on_exec(&self) -> bool {
+    pub(super) fn closes_on_exec(&self) -> bool {
         self.flags & O_CLOEXEC != 0
     }
 
     /// The path of the directory at whose descriptor the path begins.
-    fn base_of_descriptor<'a>(&self, room: &'a mut [u8; PATH_MAX]) -> &'a [u8] {
+    pub(super) fn base_of_descriptor<'a>(&self, room: &'a mut [u8; PATH_MAX]) -> &'a [u8] {
         let directory = self.descriptor.filter(|_| self.is_relative()).and_then(table::find);
         directory.map_or(&[], |directory| directory.path(room))
+    }
+
+    /// Whether it is to be written, or made.
+    pub(super) fn writes(&self) -> bool {
+        self.flags & (O_ACCMODE | O_CREAT | O_TRUNC) != 0
     }
 
     fn is_relative(&self) -> bool {
         !self.path.starts_with(b"/")
     }
 
-    fn kept<'a>(&'a self, base: &'a [u8], epoch: u64) -> table::Opening<'a> {
+    pub(super) fn kept<'a>(&'a self, base: &'a [u8], epoch: u64) -> table::Opening<'a> {
         let start = (self.is_relative() && base.is_empty()).then_some(self.start.ino);
         // The kernel keeps these flags, and forces one.
-        let flags = self.flags & (O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY) | O_LARGEFILE;
+        let kept = O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY;
+        let flags = self.flags & kept | O_LARGEFILE;
         let closes_on_exec = self.closes_on_exec();
         table::Opening { base, path: self.path, start, flags, closes_on_exec, epoch }
     }
 }
 
-/// Opens a file. Its answer is the program's.
-pub(in super::super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
+/// Opens a file for reading. Its answer is the program's.
+pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     if opening.flags & !ALLOWED != 0 {
         return Err(Why::Flags);
     }

@@ -7,8 +7,8 @@ use crate::fleet::files as fleet;
 use super::super::{admission, memory};
 use super::table::{OFFSET_END, Served};
 
-/// The most that the kernel reads at once.
-const READ_MAX: usize = 0x7fff_f000;
+/// The most that the kernel reads or writes at once.
+pub(super) const READ_MAX: usize = 0x7fff_f000;
 const SEEK_SET: usize = 0;
 const SEEK_CUR: usize = 1;
 const SEEK_END: usize = 2;
@@ -73,23 +73,33 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
 pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
     loop {
         let from = file.offset()?;
-        let base = match whence as u32 as usize {
-            SEEK_SET => 0,
-            SEEK_CUR => from,
-            SEEK_END => size(file)?,
-            // Holes, and what is not known.
-            _ => return None,
-        };
-        let Some(to) = base.cast_signed().checked_add(offset as i64).filter(|to| *to >= 0) else {
-            return Some(-EINVAL);
-        };
-        if to.cast_unsigned() >= OFFSET_END {
-            return None;
-        }
-        if from == to.cast_unsigned() || file.seek(from, to.cast_unsigned()) {
-            return Some(to as isize);
+        match target(from, offset, whence, || size(file))? {
+            Ok(to) if from == to || file.seek(from, to) => return Some(to as isize),
+            Ok(_) => {}
+            Err(errno) => return Some(errno),
         }
     }
+}
+
+/// Where `lseek` leads. None if the kernel is to do it.
+pub(super) fn target(
+    from: u64,
+    offset: isize,
+    whence: usize,
+    size: impl FnOnce() -> Option<u64>,
+) -> Option<Result<u64, isize>> {
+    let base = match whence as u32 as usize {
+        SEEK_SET => 0,
+        SEEK_CUR => from,
+        SEEK_END => size()?,
+        // Holes, and what is not known.
+        _ => return None,
+    };
+    let Some(to) = base.cast_signed().checked_add(offset as i64).filter(|to| *to >= 0) else {
+        return Some(Err(-EINVAL));
+    };
+    let to = to.cast_unsigned();
+    (to < OFFSET_END).then_some(Ok(to))
 }
 
 fn size(file: &Served) -> Option<u64> {

@@ -5,7 +5,7 @@
 //! cannot be read, written or opened.
 //!
 //! ```text
-//! state    bit 0 open    bit 1 frozen    bit 2 directory
+//! state    bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written
 //!          bits 8.. number of the held file    bits 32.. generation
 //! offset   bits 0..48 offset    bits 48..63 low bits of the generation    bit 63 frozen
 //! ```
@@ -21,17 +21,19 @@ use core::sync::atomic::{
 
 use warren_base::Ino;
 use warren_client::Held;
-use warren_proto::{Capability, InodeRef};
+use warren_proto::{Capability, Handle, InodeRef};
 
 use super::super::facts;
 use super::super::lock::relax;
 use crate::fleet::files::OpenFile;
+use crate::fleet::written::WrittenFile;
 
 /// Descriptors below are served.
 const DESCRIPTORS: usize = 4096;
 const OPEN: u64 = 1;
 const FROZEN: u64 = 2;
 const DIRECTORY: u64 = 4;
+const WRITTEN: u64 = 8;
 const HELD_SHIFT: u32 = 8;
 const GENERATION_SHIFT: u32 = 32;
 const OFFSET_BITS: u32 = 48;
@@ -49,6 +51,8 @@ pub(crate) struct File {
     offset: AtomicU64,
     /// Of a directory. Used under the lock.
     place: AtomicU64,
+    /// The handle of a file that is written.
+    open: AtomicU64,
     ino: AtomicU64,
     capability: AtomicU64,
     client: AtomicU32,
@@ -69,6 +73,7 @@ static FILES: [File; DESCRIPTORS] = [const {
         state: AtomicU64::new(0),
         offset: AtomicU64::new(0),
         place: AtomicU64::new(0),
+        open: AtomicU64::new(0),
         ino: AtomicU64::new(0),
         capability: AtomicU64::new(0),
         client: AtomicU32::new(0),
@@ -111,6 +116,7 @@ pub(crate) struct Served {
 /// What is open.
 pub(crate) enum Object {
     File(OpenFile),
+    Written(WrittenFile),
     Directory(InodeRef),
 }
 
@@ -149,14 +155,16 @@ pub(crate) fn find(number: usize) -> Option<Served> {
 pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
     let Some(file) = FILES.get(number) else { return false };
     let generation = (file.state.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
-    let (kind, node) = match open {
-        Object::File(file) => (u64::from(file.held.0) << HELD_SHIFT, file.node),
-        Object::Directory(node) => (DIRECTORY, *node),
+    let (kind, node, client) = match open {
+        Object::File(open) => (u64::from(open.held.0) << HELD_SHIFT, open.node, open.client),
+        Object::Written(open) => {
+            file.open.store(open.handle.open, Relaxed);
+            (WRITTEN, open.node, open.client)
+        }
+        Object::Directory(node) => (DIRECTORY, *node, 0),
     };
     let state = generation << GENERATION_SHIFT | kind | OPEN;
-    if let Object::File(open) = open {
-        file.client.store(open.client, Relaxed);
-    }
+    file.client.store(client, Relaxed);
     file.ino.store(node.ino.0, Relaxed);
     file.capability.store(node.capability.0, Relaxed);
     file.admission.store(facts::admissions(), Relaxed);
@@ -226,10 +234,24 @@ impl Served {
         self.file.state.load(Acquire) == self.state
     }
 
-    /// None for a directory, and if the client has ended that holds it.
+    /// None for what is no file that is read only, and if the client has ended that holds it.
     pub(crate) fn held(&self) -> Option<Held> {
-        let is_here = self.file.admission.load(Relaxed) == facts::admissions();
-        (is_here && !self.is_directory()).then_some(Held((self.state as u32) >> HELD_SHIFT))
+        let is_read = self.state & (DIRECTORY | WRITTEN) == 0;
+        (is_read && self.is_here()).then_some(Held((self.state as u32) >> HELD_SHIFT))
+    }
+
+    /// None for what is not written, and if the client has ended that holds it.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        let (ino, open) = (Ino(self.file.ino.load(Relaxed)), self.file.open.load(Relaxed));
+        (self.is_written() && self.is_here()).then_some(Handle { ino, open })
+    }
+
+    fn is_here(&self) -> bool {
+        self.file.admission.load(Relaxed) == facts::admissions()
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.state & WRITTEN != 0
     }
 
     pub(crate) fn is_directory(&self) -> bool {

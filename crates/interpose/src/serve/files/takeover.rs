@@ -10,7 +10,7 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
-use crate::fleet::{directories, files as fleet};
+use crate::fleet::{directories, files as fleet, written};
 use crate::stub;
 
 use super::super::cwd::{self, Directory};
@@ -77,10 +77,13 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     {
         fleet::drop_held(held);
     }
+    if let Some(handle) = file.handle() {
+        written::close(handle);
+    }
     Ok(())
 }
 
-/// Another descriptor of the same inode, for reading.
+/// Another descriptor of the same inode.
 fn reopen(file: &Served, room: &mut Room) -> Result<usize, isize> {
     match by_path(file, room) {
         Ok(opened) => Ok(opened),

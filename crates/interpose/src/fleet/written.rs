@@ -1,0 +1,136 @@
+//! Open files of the program that it writes. Each read and write is a request.
+//!
+//! All of this is slow, under the lock.
+
+use warren_base::Errno;
+use warren_client::{Call, Op, PathOp};
+use warren_proto::{
+    AccessMode, Answered, Attr, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened,
+    Position, Reply, Request, SetAttr,
+};
+
+use super::client::{Found, hot, slow};
+use super::names::{Place, failed};
+
+/// An open file: its handle, its inode, and the client that holds it.
+pub(crate) struct WrittenFile {
+    pub handle: Handle,
+    pub node: InodeRef,
+    pub client: u32,
+}
+
+/// What a write has done.
+pub(crate) enum Wrote {
+    /// So many bytes, and the size of the file afterwards.
+    Bytes(usize, u64),
+    Fails(Errno),
+    /// Nothing for sure, because the fleet is lost.
+    Lost,
+}
+
+/// Opens an inode. With its attributes.
+pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<(WrittenFile, Attr)> {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+    let Ok(Reply::Opened(opened)) = slow.ask(node, Request::Open { ino: node.ino, access }).answer
+    else {
+        return Found::Kernel;
+    };
+    let Opened { handle, attr, .. } = opened;
+    Found::Is((WrittenFile { handle, node, client: hot.connection.client().0 }, attr))
+}
+
+/// Opens the regular file at a path, which is made if it does not exist.
+pub(crate) fn create(
+    place: Place<'_>,
+    follow_last: bool,
+    (new, flags, access): (NewInode, CreateFlags, AccessMode),
+) -> Found<(WrittenFile, Attr)> {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+    let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
+    let op = Op::At(place.path(hot, follow_last), PathOp::Create { new, flags, access });
+    let mut call = Call::new(op, slow.caller.clone());
+    let Answered { answer, granted, .. } = slow.slot.perform(&mut call, &mut slow.cache);
+    let opened = match answer {
+        Ok(Reply::Created { opened: Some(opened), .. }) => opened,
+        Err(errno) => return failed(errno, call.is_sent()),
+        Ok(_) => return Found::Kernel,
+    };
+    let Opened { handle, attr, .. } = *opened;
+    let node = InodeRef { ino: handle.ino, capability: granted };
+    Found::Is((WrittenFile { handle, node, client: hot.connection.client().0 }, attr))
+}
+
+/// The most that one request writes.
+pub(crate) fn write_max() -> usize {
+    slow().map_or(0, |slow| slow.slot.payload_max())
+}
+
+/// Writes what `fill` puts into a lane of `length` bytes, at most [`write_max`].
+pub(crate) fn write(
+    handle: Handle,
+    position: Position,
+    length: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Wrote {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Wrote::Lost };
+    let Some(lane) = slow.slot.payload_out().get_mut(..length) else { return Wrote::Lost };
+    fill(lane);
+    let request = Request::Write {
+        handle,
+        position,
+        kill_privileges: false,
+        write_back: false,
+        direct: false,
+    };
+    let op = Op::Ino(request, Capabilities::default());
+    let mut call = Call::with_payload(op, slow.caller.clone(), length as u32);
+    match slow.slot.perform(&mut call, &mut slow.cache).answer {
+        Ok(Reply::Written { len, size }) => Wrote::Bytes(len as usize, size),
+        Err(_) | Ok(_) if !hot.connection.is_alive() => Wrote::Lost,
+        Err(errno) => Wrote::Fails(errno),
+        Ok(_) => Wrote::Fails(Errno::EIO),
+    }
+}
+
+/// Reads at most so many bytes and passes them to `give`.
+pub(crate) fn read<R>(
+    handle: Handle,
+    offset: u64,
+    room: usize,
+    give: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    let slow = slow()?;
+    let len = room.min(slow.slot.payload_max());
+    slow.read(handle, offset, len as u32)?;
+    Some(give(slow.slot.payload_in()))
+}
+
+/// The attributes of an open file.
+pub(crate) fn attr(node: InodeRef) -> Option<Attr> {
+    Some(slow()?.attr(node)?.0)
+}
+
+/// Changes attributes of an open file.
+pub(crate) fn set(node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    let request = Request::SetAttr { ino: node.ino, handle: Some(handle), set };
+    done(slow.ask(node, request))
+}
+
+/// Makes a file durable.
+pub(crate) fn sync(node: InodeRef, handle: Handle, data_only: bool) -> Found<()> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    done(slow.ask(node, Request::Fsync { ino: node.ino, handle: Some(handle), data_only }))
+}
+
+/// Both can be made again by the kernel.
+fn done(answered: Answered) -> Found<()> {
+    if answered.answer.is_ok() { Found::Is(()) } else { Found::Kernel }
+}
+
+/// Closes a file.
+pub(crate) fn close(handle: Handle) {
+    if let Some(slow) = slow() {
+        slow.close(handle);
+    }
+}

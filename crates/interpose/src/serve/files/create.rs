@@ -1,0 +1,168 @@
+//! `open` of files that are to be written, or made.
+//!
+//! The number comes first, because without one no file may be made. The rest is under the lock, so
+//! that the admission lasts until the file is in the table.
+
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use warren_base::FileKind;
+use warren_proto::{AccessMode, Attr, CreateFlags, NewInode};
+
+use crate::fleet::names::Place;
+use crate::fleet::written::{self as fleet, WrittenFile};
+use crate::fleet::{self as client, Found};
+use crate::stub;
+
+use super::super::facts::Admission;
+use super::super::lock::Room;
+use super::super::mountinfo::ReadOnly;
+use super::super::name::ends_plainly;
+use super::super::request::{O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
+use super::super::why::Why;
+use super::super::{admission, descriptors, memory, umask};
+use super::open::{HARMLESS, O_ACCMODE, O_APPEND, Opening, SERVED_MAX};
+use super::table::{Object, PATH_MAX};
+use super::{handover, parked, placeholder, score, table};
+
+const O_EXCL: u32 = 0o200;
+const ALLOWED: u32 = HARMLESS | O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND;
+const PERMISSIONS: u32 = 0o7777;
+const RLIMIT_FSIZE: usize = 1;
+
+/// Whether the process may write files of any length.
+static ANY_LENGTH: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+/// The program sets the limit of the length of files: from now on the kernel watches over it.
+pub(in super::super) fn before_limits() {
+    ANY_LENGTH.store(NO, Relaxed);
+    if table::are_any() {
+        handover::those(table::Served::is_written);
+    }
+}
+
+fn may_write_any_length() -> bool {
+    if ANY_LENGTH.load(Relaxed) == UNKNOWN {
+        let is_free = descriptors::limit(RLIMIT_FSIZE) == Some(u64::MAX);
+        let found = if is_free { YES } else { NO };
+        // If it fails, the program has just set the limit.
+        let _found = ANY_LENGTH.compare_exchange(UNKNOWN, found, Relaxed, Relaxed);
+    }
+    ANY_LENGTH.load(Relaxed) == YES
+}
+
+/// Opens a file. Its answer is the program's.
+#[inline(never)]
+pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
+    let access = access(opening.flags).ok_or(Why::Flags)?;
+    if !ends_plainly(opening.walked) {
+        return Err(Why::Flags);
+    }
+    if admission.facts.mount.read_only != ReadOnly::No || !may_write_any_length() {
+        return Err(Why::Kernel);
+    }
+    if !score::pays() {
+        return Err(Why::NoGain);
+    }
+    admission::under_lock(admission, |room| {
+        placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
+        let epoch = parked::epoch();
+        let number = parked::reserve(opening.closes_on_exec());
+        let number = number.and_then(|it| usize::try_from(it).ok()).ok_or(Why::Kernel)?;
+        let opened = match find_or_make(opening, access, admission, room) {
+            Ok(Found::Is(file)) => add(file, number, opening, epoch),
+            Ok(Found::Fails(errno)) => Ok(-(errno.raw() as isize)),
+            Ok(Found::Kernel) => Err(Why::Kernel),
+            Err(why) => Err(why),
+        };
+        if !matches!(opened, Ok(0..)) && !parked::park(number, epoch, opening.closes_on_exec()) {
+            parked::note_free();
+            stub::close(number);
+        }
+        opened
+    })
+}
+
+/// None if the kernel must open it.
+fn access(flags: u32) -> Option<AccessMode> {
+    let access = match flags & O_ACCMODE {
+        O_WRONLY => AccessMode::WRITE,
+        O_RDWR => AccessMode::READ | AccessMode::WRITE,
+        _ => return None,
+    };
+    let truncate = if flags & O_TRUNC != 0 { AccessMode::TRUNCATE } else { AccessMode::empty() };
+    (flags & !ALLOWED == 0).then_some(access | truncate)
+}
+
+fn find_or_make(
+    opening: &Opening<'_>,
+    access: AccessMode,
+    admission: &Admission,
+    room: &mut Room,
+) -> Result<Found<WrittenFile>, Why> {
+    let (path, start) = (opening.walked, opening.start);
+    let found = if opening.flags & O_CREAT != 0 {
+        let new = new(opening.mode, access, admission, room).ok_or(Why::Kernel)?;
+        let exclusive = opening.flags & O_EXCL != 0;
+        let flags = if exclusive { CreateFlags::EXCLUSIVE } else { CreateFlags::empty() };
+        let follow_last = opening.follow_last && !exclusive;
+        fleet::create(Place { path, start }, follow_last, (new, flags, access))
+    } else {
+        match client::stat(path, start, opening.follow_last).0 {
+            Found::Is((node, attr)) => {
+                check(&attr, access)?;
+                fleet::open(node, access)
+            }
+            Found::Fails(errno) => Found::Fails(errno),
+            Found::Kernel => Found::Kernel,
+        }
+    };
+    if opening.flags & O_TRUNC != 0 {
+        memory::note_truncated();
+    }
+    Ok(match found {
+        Found::Is((file, _)) => Found::Is(file),
+        Found::Fails(errno) => Found::Fails(errno),
+        Found::Kernel => Found::Kernel,
+    })
+}
+
+/// A new file. None if its mode does not let its owner open it again, as the kernel may have to.
+fn new(mode: u32, access: AccessMode, admission: &Admission, room: &mut Room) -> Option<NewInode> {
+    let mode = (mode & PERMISSIONS) as u16 & !umask::get(room)?;
+    let is_root = admission.facts.identity.uid == 0;
+    let may = |wanted: AccessMode, bit| !access.contains(wanted) || mode & bit != 0;
+    let reopens = is_root || may(AccessMode::READ, 0o400) && may(AccessMode::WRITE, 0o200);
+    let kind = FileKind::Regular;
+    reopens.then(|| NewInode { kind, mode, rdev: 0, target: [].into() })
+}
+
+/// A file that is running as a program must not be written, which only the kernel knows. A large
+/// one that is also read has its data in the kernel's cache.
+fn check(attr: &Attr, access: AccessMode) -> Result<(), Why> {
+    if attr.kind != FileKind::Regular {
+        return Err(Why::NoFile);
+    }
+    if attr.mode & 0o111 != 0 {
+        return Err(Why::Kernel);
+    }
+    let is_emptied = access.contains(AccessMode::TRUNCATE);
+    if attr.size > SERVED_MAX && access.contains(AccessMode::READ) && !is_emptied {
+        return Err(Why::Large);
+    }
+    Ok(())
+}
+
+fn add(file: WrittenFile, number: usize, opening: &Opening<'_>, epoch: u64) -> Result<isize, Why> {
+    let handle = file.handle;
+    let mut room = [0; PATH_MAX];
+    let base = opening.descriptor.map_or(&[][..], |_| opening.base_of_descriptor(&mut room));
+    if table::add(number, &Object::Written(file), &opening.kept(base, epoch)) {
+        return Ok(number as isize);
+    }
+    // The number is too high. The kernel finds the file as it is now.
+    fleet::close(handle);
+    Err(Why::Kernel)
+}

@@ -1,0 +1,257 @@
+//! Files that the program writes: each call is a request (decision 41).
+//!
+//! A call that moves the offset holds the lock, so that the writes of threads follow each other.
+
+use warren_base::Errno;
+use warren_proto::{Position, SetAttr};
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+use crate::fleet::Found;
+use crate::fleet::written::{self as fleet, Wrote};
+use crate::state::THREADS;
+
+use super::super::request::O_WRONLY;
+use super::super::{admission, memory, setting};
+use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
+use super::read::{READ_MAX, target};
+use super::table::{OFFSET_END, Served};
+
+const EBADF: isize = Errno::EBADF.raw() as isize;
+const EINVAL: isize = Errno::EINVAL.raw() as isize;
+const EIO: isize = Errno::EIO.raw() as isize;
+const PERMISSIONS: usize = 0o7777;
+/// Of one call. The kernel does more.
+const PIECES_MAX: usize = 16;
+
+/// A call on a file that is written. None if the kernel is to make it.
+pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
+    let [_, second, third, fourth, ..] = call.args;
+    match call.number {
+        nr::READ => read(file, second, third),
+        nr::PREAD64 => pread(file, (second, third), fourth.cast_signed()),
+        nr::WRITE => write(file, &Data::of(second, third)?, None),
+        nr::PWRITE64 => match u64::try_from(fourth.cast_signed()) {
+            Ok(offset) => write(file, &Data::of(second, third)?, Some(offset)),
+            Err(_) => Some(-EINVAL),
+        },
+        nr::WRITEV => write(file, &Data::of_pieces(second, third)?, None),
+        nr::LSEEK => seek(file, second.cast_signed(), third),
+        nr::FTRUNCATE => truncate(file, second.cast_signed()),
+        nr::FSYNC => sync(file, false),
+        nr::FDATASYNC => sync(file, true),
+        nr::FCHMOD => set_mode(file, second & PERMISSIONS),
+        nr::FCHOWN => set_owner(file, second, third),
+        nr::UTIMENSAT if fourth as u32 == 0 => set(file, setting::times(third)?),
+        _ => None,
+    }
+}
+
+/// Bytes of the program's memory.
+struct Data {
+    pieces: [(usize, usize); PIECES_MAX],
+    length: usize,
+}
+
+impl Data {
+    /// None if they cannot be read.
+    fn of(start: usize, length: usize) -> Option<Self> {
+        let length = length.min(READ_MAX);
+        let mut pieces = [(0, 0); PIECES_MAX];
+        pieces[0] = (start, length);
+        memory::are_readable(start, length).then_some(Self { pieces, length })
+    }
+
+    /// Of `count` pieces, by an array of `struct iovec`. They must fit one request.
+    fn of_pieces(array: usize, count: usize) -> Option<Self> {
+        if count > PIECES_MAX {
+            return None;
+        }
+        let mut data = Self { pieces: [(0, 0); PIECES_MAX], length: 0 };
+        for (at, piece) in data.pieces[..count].iter_mut().enumerate() {
+            let [start, length] = memory::words::<2>(array + at * size_of::<[usize; 2]>())?;
+            *piece = (start as usize, usize::try_from(length).ok()?);
+            data.length = data.length.checked_add(piece.1)?;
+            if !memory::are_readable(piece.0, piece.1) {
+                return None;
+            }
+        }
+        Some(data)
+    }
+
+    /// Copies bytes from `skip` on. Only the first piece is longer than one request.
+    fn copy(&self, skip: usize, to: &mut [u8]) {
+        let mut filled = 0;
+        for (at, (start, length)) in self.pieces.iter().enumerate() {
+            let start = if at == 0 { start + skip } else { *start };
+            let count = (*length).min(to.len() - filled);
+            // SAFETY: the bytes can be read, and the program has named them for this.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    start as *const u8,
+                    to[filled..].as_mut_ptr(),
+                    count,
+                );
+            }
+            filled += count;
+        }
+    }
+}
+
+/// Writes at `offset`, else at the offset of the descriptor, which moves.
+fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
+    if data.length == 0 {
+        return Some(0);
+    }
+    let appends = file.flags() & O_APPEND != 0;
+    admission::waiting(|_| {
+        let from = match offset {
+            Some(offset) => offset,
+            None => file.offset()?,
+        };
+        if from >= OFFSET_END - READ_MAX as u64 {
+            return None;
+        }
+        let (wrote, end) = put(file, data, (!appends).then_some(from))?;
+        // Like the kernel's, `pwrite` appends too, and leaves the offset alone.
+        if offset.is_none() && wrote > 0 {
+            file.seek(from, end);
+        }
+        Some(wrote)
+    })?
+}
+
+/// Writes at `from`, or at the end. Returns what `write` does, and the offset behind the data.
+fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
+    let (handle, max) = (file.handle()?, fleet::write_max());
+    let is_one_piece = data.length == data.pieces[0].1;
+    if data.length > max && (from.is_none() || !is_one_piece) {
+        return None;
+    }
+    let (mut done, mut end) = (0, 0);
+    while done < data.length {
+        let count = (data.length - done).min(max);
+        let position = from.map_or(Position::End, |from| Position::At(from + done as u64));
+        match fleet::write(handle, position, count, |lane| data.copy(done, lane)) {
+            Wrote::Bytes(0, _) => return Some((-EIO, 0)),
+            Wrote::Bytes(count, size) => {
+                done += count;
+                end = from.map_or(size, |from| from + done as u64);
+            }
+            Wrote::Fails(_) if done > 0 => break,
+            Wrote::Fails(errno) => return Some((-(errno.raw() as isize), 0)),
+            // What was written at an offset may be written again.
+            Wrote::Lost if from.is_some() => return None,
+            Wrote::Lost => return Some((-EIO, 0)),
+        }
+    }
+    Some((done as isize, end))
+}
+
+fn read(file: &Served, buffer: usize, length: usize) -> Option<isize> {
+    loop {
+        let offset = file.offset()?;
+        let count = at(file, offset, buffer, length)?;
+        if count <= 0 || file.seek(offset, offset + count as u64) {
+            return Some(count);
+        }
+    }
+}
+
+fn pread(file: &Served, (buffer, length): (usize, usize), offset: isize) -> Option<isize> {
+    match u64::try_from(offset) {
+        Ok(offset) => at(file, offset, buffer, length),
+        Err(_) => Some(-EINVAL),
+    }
+}
+
+/// Small files are read by requests. Larger ones are the kernel's from here on, because it has
+/// their data in its cache.
+fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize> {
+    if file.flags() & O_ACCMODE == O_WRONLY {
+        return Some(-EBADF);
+    }
+    let (handle, node) = (file.handle()?, file.node());
+    if !memory::is_range(buffer, length) {
+        return None;
+    }
+    let size = admission::waiting(|_| fleet::attr(node))??.size;
+    if size > SERVED_MAX {
+        return None;
+    }
+    let room = length.min(usize::try_from(size.saturating_sub(offset)).ok()?);
+    if room == 0 {
+        return Some(0);
+    }
+    if !memory::is_writable(buffer, room) {
+        return None;
+    }
+    let count = admission::waiting(|_| {
+        fleet::read(handle, offset, room, |data| {
+            // SAFETY: it can be written, and the program has named it for this.
+            unsafe {
+                core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
+            }
+            data.len()
+        })
+    })??;
+    file.is_open().then_some(count as isize)
+}
+
+fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
+    admission::waiting(|_| {
+        let from = file.offset()?;
+        let size = || Some(fleet::attr(file.node())?.size);
+        match target(from, offset, whence, size)? {
+            Ok(to) if from == to || file.seek(from, to) => Some(to as isize),
+            Ok(_) => None,
+            Err(errno) => Some(errno),
+        }
+    })?
+}
+
+fn truncate(file: &Served, length: isize) -> Option<isize> {
+    let Ok(size) = u64::try_from(length) else { return Some(-EINVAL) };
+    let result = set(file, SetAttr { size: Some(size), ..SetAttr::default() });
+    memory::note_truncated();
+    result
+}
+
+/// The kernel can make several files durable at once.
+fn sync(file: &Served, data_only: bool) -> Option<isize> {
+    if THREADS.get() {
+        return None;
+    }
+    let (handle, node) = (file.handle()?, file.node());
+    done(admission::waiting(|_| fleet::sync(node, handle, data_only))?)
+}
+
+/// A user who takes the rights from himself could not open the file again, as the kernel may have
+/// to.
+fn set_mode(file: &Served, mode: usize) -> Option<isize> {
+    const BOTH: usize = 0o600;
+    if mode & BOTH != BOTH && admission::current()?.facts.identity.uid != 0 {
+        return None;
+    }
+    set(file, SetAttr { mode: Some(mode as u16), ..SetAttr::default() })
+}
+
+fn set_owner(file: &Served, uid: usize, gid: usize) -> Option<isize> {
+    if admission::current()?.facts.identity.uid != 0 {
+        return None;
+    }
+    set(file, setting::owner(uid, gid)?)
+}
+
+fn set(file: &Served, set: SetAttr) -> Option<isize> {
+    let (handle, node) = (file.handle()?, file.node());
+    done(admission::waiting(|_| fleet::set(node, handle, set))?)
+}
+
+fn done(found: Found<()>) -> Option<isize> {
+    match found {
+        Found::Is(()) => Some(0),
+        Found::Fails(errno) => Some(-(errno.raw() as isize)),
+        Found::Kernel => None,
+    }
+}
