@@ -13,6 +13,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashTable;
 use warren_base::{CellId, Ino};
@@ -40,6 +41,19 @@ impl Guard {
             0 => None,
             stamp => Some(Self { cell, word: lease.word, stamp }),
         }
+    }
+
+    /// Of two words into which [`Self::store`] has put it.
+    pub fn load(words: &[AtomicU64]) -> Self {
+        let place = words[0].load(Relaxed);
+        let (cell, word) = (CellId((place >> 32) as u16), place as u32);
+        Self { cell, word, stamp: words[1].load(Relaxed) }
+    }
+
+    /// Puts it into the first two words.
+    pub fn store(self, words: &[AtomicU64]) {
+        words[0].store(u64::from(self.cell.0) << 32 | u64::from(self.word), Relaxed);
+        words[1].store(self.stamp, Relaxed);
     }
 
     /// Whether the copy is valid now. Loads the word once.

@@ -35,7 +35,7 @@ use warren_proto::slot::IDLE_WAYS;
 use warren_proto::{Attr, Capability, Handle};
 
 use crate::cache::{Guard, Words};
-use crate::path_cache::{ATTR_WORDS, load_attr, load_guard, store_attr, store_guard};
+use crate::path_cache::{ATTR_WORDS, load_attr, store_attr};
 
 /// Words of an entry.
 pub const HELD_WORDS: usize = 24;
@@ -230,7 +230,7 @@ impl<S: Deref<Target = [AtomicU64]>> HeldFiles<S> {
         entry[INO].store(handle.ino.0, Relaxed);
         entry[OPEN].store(handle.open, Relaxed);
         entry[CAPABILITY].store(capability.0, Relaxed);
-        store_guard(&entry[KEPT..], guard);
+        guard.store(&entry[KEPT..]);
         entry[STATE].store(with(state, Phase::Used, 1), Release);
         Some(held)
     }
@@ -254,7 +254,7 @@ impl<S: Deref<Target = [AtomicU64]>> HeldFiles<S> {
         if header == 0 || !version.is_multiple_of(2) {
             return None;
         }
-        let guard = load_guard(&entry[GUARD..]);
+        let guard = Guard::load(&entry[GUARD..]);
         let attr = load_attr(&entry[ATTR..])?;
         let copied = Copied { version, guard, attr, has_data: header > 1 };
         self.still_holds(held, &copied, words).then_some(copied)
@@ -276,7 +276,7 @@ impl<S: Deref<Target = [AtomicU64]>> HeldFiles<S> {
         let version = entry[VERSION].load(Relaxed) & !1;
         entry[VERSION].store(version + 1, Relaxed);
         fence(Release);
-        store_guard(&entry[GUARD..], guard);
+        guard.store(&entry[GUARD..]);
         store_attr(&entry[ATTR..], attr);
         entry[HEADER].store(if fill.is_some() { 2 } else { 1 }, Relaxed);
         if let Some(fill) = fill {
@@ -300,7 +300,7 @@ fn with(state: u64, phase: Phase, count: u64) -> u64 {
 }
 
 fn kept(entry: &[AtomicU64]) -> Guard {
-    load_guard(&entry[KEPT..])
+    Guard::load(&entry[KEPT..])
 }
 
 fn handle(entry: &[AtomicU64]) -> Handle {

@@ -22,7 +22,7 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
 
-use warren_base::{CellId, Errno, FileKind, Ino, Timestamp};
+use warren_base::{Errno, FileKind, Ino, Timestamp};
 use warren_proto::Attr;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
@@ -106,7 +106,7 @@ impl<S: Deref<Target = [AtomicU64]>> PathCache<S> {
         let (count, errno) = ((header as u8).into(), (header >> 32) as u32);
         let mut guards = [None; GUARDS_MAX];
         for (at, guard) in guards.iter_mut().enumerate().take(count) {
-            *guard = Some(load_guard(&entry[GUARDS + 2 * at..]));
+            *guard = Some(Guard::load(&entry[GUARDS + 2 * at..]));
         }
         let attr = if errno == 0 { load_attr(&entry[ATTR..]) } else { None };
         fence(Acquire);
@@ -158,7 +158,7 @@ impl<S: Deref<Target = [AtomicU64]>> PathCache<S> {
         let errno = answer.err().map_or(0, Errno::raw).cast_unsigned();
         entry[HEADER].store(count as u64 | u64::from(errno) << 32, Relaxed);
         for (at, guard) in guards.enumerate() {
-            store_guard(&entry[GUARDS + 2 * at..], guard);
+            guard.store(&entry[GUARDS + 2 * at..]);
         }
         if let Ok(attr) = answer {
             store_attr(&entry[ATTR..], attr);
@@ -203,17 +203,6 @@ fn has_key(entry: &[AtomicU64], key: PathKey) -> bool {
 
 fn halves(PathKey(hash): PathKey) -> [u64; 2] {
     [hash as u64, (hash >> 64) as u64]
-}
-
-pub(crate) fn load_guard(words: &[AtomicU64]) -> Guard {
-    let place = words[0].load(Relaxed);
-    let (cell, word) = (CellId((place >> 32) as u16), place as u32);
-    Guard { cell, word, stamp: words[1].load(Relaxed) }
-}
-
-pub(crate) fn store_guard(words: &[AtomicU64], Guard { cell, word, stamp }: Guard) {
-    words[0].store(u64::from(cell.0) << 32 | u64::from(word), Relaxed);
-    words[1].store(stamp, Relaxed);
 }
 
 pub(crate) fn store_attr(words: &[AtomicU64], attr: &Attr) {

@@ -105,7 +105,8 @@ pub(crate) fn open_now(
     let keeps = attr.nlink > 0 && !is_mapped && may_keep(turn);
     let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
-    step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
+    let stored = if is_closable(access, client, turn) { access } else { access - AccessMode::KEEP };
+    step(shard, Step::Opened { handle, client, access: stored, offset: 0, uid }, &mut room, turn);
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
         && shard.leases.hold(LeaseKey::Pages(ino), client, turn.leases);
@@ -113,6 +114,13 @@ pub(crate) fn open_now(
         .contains(AccessMode::KEEP)
         .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
+}
+
+/// Whether the handle may be closed while the client marks the inode as idle. A client that is no
+/// front closes its handles for writing itself. For it the lease only tells when a front begins to
+/// write, and its mark stands for a handle for reading.
+fn is_closable(access: AccessMode, client: ClientId, turn: &Turn<'_>) -> bool {
+    turn.clients.acknowledges(client) || !access.contains(AccessMode::WRITE)
 }
 
 /// Whether there is room for another handle that a client keeps after its last close. Kept handles

@@ -291,3 +291,27 @@ fn names_of_the_hand_over_are_not_created() {
         }
     }
 }
+
+#[test]
+fn a_mark_for_a_file_that_is_read_closes_no_handle_for_writing() {
+    let (mut pair, ino, client, front) = file();
+    let (writing, lease) = kept(&mut pair, client, ino, WRITE);
+    let (reading, _) = kept(&mut pair, client, ino, READ);
+    mark(&mut pair, client, ino, true);
+    let opened = open(&mut pair, front, ino, WRITE);
+    assert!(!pair.is_valid(A, client, lease), "the client learns of the front");
+    pair.close(front, opened.handle);
+    pair.call(client, Request::Unlink { dir: IN_A, name: name("file") }).expect("unlinked");
+    assert!(is_closed(&mut pair, client, reading));
+    assert!(!is_closed(&mut pair, client, writing));
+}
+
+#[test]
+fn a_file_that_a_front_writes_is_left_to_its_kernel() {
+    let (mut pair, ino, client, front) = file();
+    let opened = open(&mut pair, front, ino, AccessMode::WRITE);
+    let other = open(&mut pair, client, ino, WRITE);
+    assert!(other.direct && other.kept.is_none());
+    pair.close(front, opened.handle);
+    assert!(!open(&mut pair, client, ino, WRITE).direct);
+}

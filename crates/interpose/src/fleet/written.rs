@@ -3,13 +3,13 @@
 //! All of this is slow, under the lock.
 
 use warren_base::Errno;
-use warren_client::{Call, Op, PathOp};
+use warren_client::{Call, Guard, Op, PathOp};
 use warren_proto::{
     AccessMode, Answered, Attr, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened,
     Position, Reply, Request, SetAttr,
 };
 
-use super::client::{Found, hot, slow};
+use super::client::{Found, Hot, Slow, hot, slow};
 use super::names::{Place, failed};
 
 /// An open file: its handle, its inode, and the client that holds it.
@@ -17,6 +17,32 @@ pub(crate) struct WrittenFile {
     pub handle: Handle,
     pub node: InodeRef,
     pub client: u32,
+    /// Of the lease on the handle, which ends when a front opens the file for writing.
+    pub guard: Guard,
+}
+
+/// Whether the file is still this client's: no front has opened it for writing since.
+pub(crate) fn is_ours(guard: Guard) -> bool {
+    hot().is_some_and(|hot| guard.holds(&hot.connection))
+}
+
+/// A file that was opened, and its attributes. `Kernel` if a front has it open for writing: its
+/// kernel would not know where the file ends.
+fn opened(
+    hot: &Hot,
+    slow: &mut Slow,
+    node: InodeRef,
+    opened: &Opened,
+) -> Found<(WrittenFile, Attr)> {
+    let Opened { handle, attr, direct, kept, .. } = *opened;
+    let cell = slow.slot.last_cell();
+    let guard = kept.zip(cell).and_then(|(lease, cell)| Guard::new(cell, lease));
+    let Some(guard) = guard.filter(|_| !direct) else {
+        slow.close(handle);
+        return Found::Kernel;
+    };
+    let client = hot.connection.client().0;
+    Found::Is((WrittenFile { handle, node, client, guard }, attr))
 }
 
 /// What a write has done.
@@ -31,12 +57,11 @@ pub(crate) enum Wrote {
 /// Opens an inode. With its attributes.
 pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<(WrittenFile, Attr)> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
-    let Ok(Reply::Opened(opened)) = slow.ask(node, Request::Open { ino: node.ino, access }).answer
-    else {
-        return Found::Kernel;
-    };
-    let Opened { handle, attr, .. } = opened;
-    Found::Is((WrittenFile { handle, node, client: hot.connection.client().0 }, attr))
+    let access = access | AccessMode::KEEP;
+    match slow.ask(node, Request::Open { ino: node.ino, access }).answer {
+        Ok(Reply::Opened(it)) => opened(hot, slow, node, &it),
+        _ => Found::Kernel,
+    }
 }
 
 /// Opens the regular file at a path, which is made if it does not exist.
@@ -47,17 +72,18 @@ pub(crate) fn create(
 ) -> Found<(WrittenFile, Attr)> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
     let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
+    let access = access | AccessMode::KEEP;
     let op = Op::At(place.path(hot, follow_last), PathOp::Create { new, flags, access });
     let mut call = Call::new(op, slow.caller.clone());
     let Answered { answer, granted, .. } = slow.slot.perform(&mut call, &mut slow.cache);
-    let opened = match answer {
-        Ok(Reply::Created { opened: Some(opened), .. }) => opened,
-        Err(errno) => return failed(errno, call.is_sent()),
-        Ok(_) => return Found::Kernel,
-    };
-    let Opened { handle, attr, .. } = *opened;
-    let node = InodeRef { ino: handle.ino, capability: granted };
-    Found::Is((WrittenFile { handle, node, client: hot.connection.client().0 }, attr))
+    match answer {
+        Ok(Reply::Created { opened: Some(it), .. }) => {
+            let node = InodeRef { ino: it.handle.ino, capability: granted };
+            opened(hot, slow, node, &it)
+        }
+        Ok(_) => Found::Kernel,
+        Err(errno) => failed(errno, call.is_sent()),
+    }
 }
 
 /// The most that one request writes.

@@ -20,7 +20,7 @@ use core::sync::atomic::{
 };
 
 use warren_base::Ino;
-use warren_client::Held;
+use warren_client::{Guard, Held};
 use warren_proto::{Capability, Handle, InodeRef};
 
 use super::super::facts;
@@ -51,8 +51,9 @@ pub(crate) struct File {
     offset: AtomicU64,
     /// Of a directory. Used under the lock.
     place: AtomicU64,
-    /// The handle of a file that is written.
+    /// The handle of a file that is written, and the guard of its lease.
     open: AtomicU64,
+    guard: [AtomicU64; 2],
     ino: AtomicU64,
     capability: AtomicU64,
     client: AtomicU32,
@@ -74,6 +75,7 @@ static FILES: [File; DESCRIPTORS] = [const {
         offset: AtomicU64::new(0),
         place: AtomicU64::new(0),
         open: AtomicU64::new(0),
+        guard: [const { AtomicU64::new(0) }; 2],
         ino: AtomicU64::new(0),
         capability: AtomicU64::new(0),
         client: AtomicU32::new(0),
@@ -159,6 +161,7 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
         Object::File(open) => (u64::from(open.held.0) << HELD_SHIFT, open.node, open.client),
         Object::Written(open) => {
             file.open.store(open.handle.open, Relaxed);
+            open.guard.store(&file.guard);
             (WRITTEN, open.node, open.client)
         }
         Object::Directory(node) => (DIRECTORY, *node, 0),
@@ -244,6 +247,11 @@ impl Served {
     pub(crate) fn handle(&self) -> Option<Handle> {
         let (ino, open) = (Ino(self.file.ino.load(Relaxed)), self.file.open.load(Relaxed));
         (self.is_written() && self.is_here()).then_some(Handle { ino, open })
+    }
+
+    /// Of the lease on a handle for writing.
+    pub(crate) fn guard(&self) -> Guard {
+        Guard::load(&self.file.guard)
     }
 
     fn is_here(&self) -> bool {

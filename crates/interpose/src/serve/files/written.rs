@@ -27,6 +27,9 @@ const PIECES_MAX: usize = 16;
 /// A call on a file that is written. None if the kernel is to make it.
 pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, ..] = call.args;
+    if !fleet::is_ours(file.guard()) {
+        return None;
+    }
     match call.number {
         nr::READ => read(file, second, third),
         nr::PREAD64 => pread(file, (second, third), fourth.cast_signed()),
