@@ -26,6 +26,7 @@ mod facts;
 mod files;
 mod identity;
 mod kernel;
+mod kernel_dirs;
 mod lock;
 mod look;
 mod lookup;

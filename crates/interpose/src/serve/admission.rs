@@ -32,6 +32,7 @@ use super::kernel::{BASIC_STATS, BTIME, MNT_ID, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
 use super::name::{PREFIX, Prefix};
+use super::request::Named;
 use super::why::{self, Refusal, Why};
 use super::{clock, cwd, descriptors, proc};
 
@@ -110,12 +111,12 @@ pub(crate) fn count_young() -> bool {
 }
 
 /// Looks for mounts of ours if the path at this address may lie in one: the kernel gives numbers
-/// without a major part to devices that are no disks. The address is the program's.
+/// without a major part to devices that are no disks. The path is the program's.
 #[cold]
 #[inline(never)]
-pub(crate) fn examine(path: usize) {
+pub(crate) fn examine(Named { path, descriptor }: Named) {
     // It asks the file system for nothing.
-    if Statx::of(path, 0).is_some_and(|found| found.device().0 == 0) {
+    if Statx::of_path(descriptor, path, 0).is_some_and(|found| found.device().0 == 0) {
         exclusive(survey);
     }
 }
@@ -130,17 +131,20 @@ pub(crate) fn purse_of(path: &[u8]) -> Option<&'static AtomicU64> {
     }
 }
 
-/// A call by this path has cost so many cycles.
+/// A call by this path, which may begin at a descriptor, has cost so many cycles.
 #[cold]
-pub(crate) fn pay(path: &[u8], purse: &AtomicU64, cycles: u64) {
+pub(crate) fn pay((path, descriptor): (&[u8], Option<usize>), purse: &AtomicU64, cycles: u64) {
     let cycles = cycles.min(CALL_MAX);
     if purse.fetch_add(cycles, Relaxed) + cycles < ADMIT_AFTER * u64::from(patience(1)) {
         return;
     }
     purse.store(0, Relaxed);
     exclusive(|room| {
-        let candidate = match path {
-            [b'/', ..] => candidate_of(path),
+        let candidate = match (path, descriptor) {
+            ([b'/', ..], _) => candidate_of(path),
+            (_, Some(descriptor)) => {
+                proc::target_of(descriptor, &mut room.path).and_then(candidate_of)
+            }
             _ => cwd::path(room).and_then(candidate_of),
         };
         if let Some(candidate) = candidate {

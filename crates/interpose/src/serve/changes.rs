@@ -13,20 +13,18 @@ use warren_base::Errno;
 use warren_client::{Op, PathOp};
 use warren_proto::{AccessMode, CreateFlags, FileKind, NewInode};
 
-use crate::abi::{AT_FDCWD, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
 use crate::fleet::{self, Found};
 use crate::state::is_child;
-use crate::stub;
 
-use super::answer::STAT_WORDS;
 use super::facts::{self, Admission};
+use super::kernel::{BASIC_STATS, Statx};
 use super::lock::Room;
 use super::lookup::{self, not_admitted};
 use super::mountinfo::ReadOnly;
 use super::name::{Name, ends_plainly};
-use super::request::{AT_SYMLINK_NOFOLLOW, Named};
+use super::request::Named;
 use super::why::{self, Why};
 use super::{admission, files, umask};
 use request::{Request, Want};
@@ -77,12 +75,8 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
 /// Lets the kernel look a path up. A directory that was moved here has its old place in the
 /// kernel's cache. The next look-up corrects that, but not within a rename, which fails with ESTALE
 /// then (`__d_unalias` in Linux's `fs/dcache.c`).
-fn look_up(named: Named) {
-    let mut stat = [0_u64; STAT_WORDS];
-    let descriptor = named.descriptor.unwrap_or(AT_FDCWD);
-    let args = [descriptor, named.path, stat.as_mut_ptr() as usize, AT_SYMLINK_NOFOLLOW];
-    // SAFETY: the kernel checks the path, and writes into `stat`.
-    unsafe { stub::call(nr::NEWFSTATAT, args) };
+fn look_up(Named { path, descriptor }: Named) {
+    let _found = Statx::of_path(descriptor, path, BASIC_STATS);
 }
 
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {

@@ -20,6 +20,7 @@ mod handover;
 mod open;
 mod parked;
 pub(super) mod placeholder;
+mod places;
 mod read;
 mod score;
 mod table;
@@ -40,11 +41,13 @@ use crate::state::is_child;
 use crate::stub;
 
 use super::answer::give;
+use super::descriptors::F_DUPFD_CLOEXEC;
 use super::facts::Admission;
 use super::why::Why;
 use super::{admission, memory, request};
 use table::Served;
 
+const F_DUPFD: usize = 0;
 const F_GETFL: usize = 3;
 const F_GETFD: usize = 1;
 const F_SETFD: usize = 2;
@@ -91,6 +94,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         | nr::FTRUNCATE
         | nr::FCHMOD
         | nr::FCHOWN
+        | nr::DUP
         | nr::GETDENTS64 => {
             table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
         }
@@ -184,6 +188,8 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
             // SAFETY: it concerns the number, which is the kernel's.
             F_GETFD => Some(unsafe { stub::call(call.number, call.args) }),
             F_SETFD => Some(set_flags(call, file)),
+            F_DUPFD => directory::duplicate(file, Some(third), false),
+            F_DUPFD_CLOEXEC => directory::duplicate(file, Some(third), true),
             _ => None,
         },
         // Programs ask so whether it is a terminal.
@@ -195,6 +201,7 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
         nr::LSEEK => read::seek(file, second.cast_signed(), third),
         nr::GETDENTS64 => directory::list(file, second, third),
+        nr::DUP => directory::duplicate(file, None, false),
         _ => None,
     }
 }

@@ -12,6 +12,10 @@ pub(crate) const MNT_ID_UNIQUE: u32 = 0x4000;
 /// `AT_SYMLINK_NOFOLLOW`, and `AT_NO_AUTOMOUNT`, so that a look mounts nothing.
 const FLAGS: usize = 0x100 | 0x800;
 
+const AT_EMPTY_PATH: usize = 0x1000;
+/// `AT_STATX_DONT_SYNC`.
+const DONT_SYNC: usize = 0x4000;
+
 /// `STATX_ATTR_MOUNT_ROOT`.
 pub(crate) const MOUNT_ROOT: u64 = 0x2000;
 
@@ -51,9 +55,23 @@ impl Statx {
     /// Of a path from the working directory. `path` is the address of a string. A link is not
     /// followed.
     pub(crate) fn of(path: usize, mask: u32) -> Option<Self> {
+        Self::at(AT_FDCWD, path, FLAGS, mask)
+    }
+
+    /// Of a path that may begin at a descriptor.
+    pub(crate) fn of_path(descriptor: Option<usize>, path: usize, mask: u32) -> Option<Self> {
+        Self::at(descriptor.unwrap_or(AT_FDCWD), path, FLAGS, mask)
+    }
+
+    /// Of an open file, as the kernel has it: the file system is asked for nothing.
+    pub(crate) fn of_descriptor(descriptor: usize, mask: u32) -> Option<Self> {
+        Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | DONT_SYNC, mask)
+    }
+
+    fn at(descriptor: usize, path: usize, flags: usize, mask: u32) -> Option<Self> {
         let mut found = Self([0; 32]);
-        let args = [AT_FDCWD, path, FLAGS, mask as usize, found.0.as_mut_ptr() as usize];
-        // SAFETY: the kernel reads a string of ours and writes into `found`.
+        let args = [descriptor, path, flags, mask as usize, found.0.as_mut_ptr() as usize];
+        // SAFETY: the kernel checks the path, and writes into `found`.
         let result = unsafe { stub::call(nr::STATX, args) };
         (result == 0).then_some(found)
     }

@@ -19,7 +19,7 @@ use super::files::{self, Opening};
 use super::name::Name;
 use super::request::{Named, Request, Want};
 use super::why::{self, Why};
-use super::{answer, choice, clock, memory};
+use super::{answer, choice, clock, kernel_dirs, memory};
 
 /// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
 /// because the kernel first looks whether its directory may be searched and still has a name.
@@ -114,21 +114,21 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
         Phase::Never => {}
         Phase::Young => {
             if admission::count_young()
-                && let Some(Named { path, descriptor: None }) = named()
+                && let Some(named) = named()
             {
-                admission::examine(path);
+                admission::examine(named);
             }
         }
         Phase::Looking => {
             let mut name = Name::new();
             if let Some(Named { path, descriptor }) = named()
                 && name.copy(path).is_ok()
-                && (descriptor.is_none() || name.bytes().starts_with(b"/"))
                 && let Some(purse) = admission::purse_of(name.bytes())
             {
                 let begun = clock::cycles();
                 let result = choice::ATTRIBUTES.through_kernel(|| make(call));
-                admission::pay(name.bytes(), purse, clock::cycles().wrapping_sub(begun));
+                let cost = clock::cycles().wrapping_sub(begun);
+                admission::pay((name.bytes(), descriptor), purse, cost);
                 return Verdict::Made(result);
             }
         }
@@ -149,7 +149,10 @@ pub(super) fn place<'a>(
             let rest = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
             return Ok((rest, admission.facts.mount.root));
         }
-        (_, Some(descriptor)) => files::directory_of(descriptor).ok_or(Why::Descriptor)?,
+        (_, Some(descriptor)) => match files::directory_of(descriptor) {
+            Some(directory) => directory,
+            None => kernel_dirs::get(descriptor, admission)?,
+        },
         (_, None) => match cwd::known() {
             Directory::Inside(start) => start,
             Directory::Elsewhere => return Err(Why::Relative),

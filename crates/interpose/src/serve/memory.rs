@@ -36,6 +36,9 @@ const SHM_REMAP: usize = 0o40000;
 /// Advices that change no page's rights: NORMAL to DONTNEED, and FREE to COLLAPSE. Guards do.
 const HARMLESS_ADVICES: u64 = 0x1f | 0x3_ffff << 8;
 
+/// What is looked at of a string.
+const STRING_MAX: usize = 4096;
+
 struct Table([AtomicU64; PAGES]);
 
 static READABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
@@ -131,6 +134,16 @@ pub(crate) fn starts_with(address: usize, start: &[u8]) -> bool {
         // SAFETY: the byte can be read.
         is_readable(at) && unsafe { (at as *const u8).read_volatile() } == *wanted
     })
+}
+
+/// Whether the string at `address` contains `part`.
+pub(crate) fn contains(address: usize, part: &[u8]) -> bool {
+    let byte = |at: usize| {
+        // SAFETY: the byte can be read.
+        is_readable(at).then(|| unsafe { (at as *const u8).read_volatile() })
+    };
+    let starts = (address..).take_while(|at| byte(*at).is_some_and(|byte| byte != 0));
+    starts.take(STRING_MAX).any(|at| starts_with(at, part))
 }
 
 /// Words from the program's memory.

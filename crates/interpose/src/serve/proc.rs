@@ -5,11 +5,43 @@ use core::ffi::CStr;
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
 use crate::stub;
 
+const OF_LINKS: &[u8] = b"/proc/self/fd/";
+/// Of the largest number, and a zero.
+const DIGITS: usize = 21;
+
 /// Opens a file.
 pub(crate) fn open(path: &CStr) -> Option<usize> {
     // SAFETY: the path is a string.
     let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC]) };
     usize::try_from(opened).ok()
+}
+
+/// The path of a descriptor's link, which ends in a zero.
+pub(crate) fn link_of(descriptor: usize) -> [u8; OF_LINKS.len() + DIGITS] {
+    let mut path = [0; OF_LINKS.len() + DIGITS];
+    path[..OF_LINKS.len()].copy_from_slice(OF_LINKS);
+    put_number(descriptor, &mut path[OF_LINKS.len()..]);
+    path
+}
+
+/// Decimal digits and a zero.
+fn put_number(number: usize, to: &mut [u8]) {
+    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut rest = number;
+    for digit in to[..digits].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    to[digits] = 0;
+}
+
+/// The path behind a descriptor. If it has been removed, the path leads elsewhere.
+pub(crate) fn target_of(descriptor: usize, room: &mut [u8]) -> Option<&[u8]> {
+    let link = link_of(descriptor);
+    let args = [AT_FDCWD, link.as_ptr() as usize, room.as_mut_ptr() as usize, room.len()];
+    // SAFETY: the path is a string of ours, and the kernel writes into `room`.
+    let length = usize::try_from(unsafe { stub::call(nr::READLINKAT, args) }).ok()?;
+    room.get(..length).filter(|path| length < room.len() && path.starts_with(b"/"))
 }
 
 fn read(descriptor: usize, room: &mut [u8]) -> Option<usize> {
@@ -65,4 +97,17 @@ pub(crate) fn each_line(
 /// A decimal number.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_link_of_a_descriptor_has_its_number() {
+        for number in [0, 7, 10, 4095, usize::MAX] {
+            let wanted = format!("/proc/self/fd/{number}\0");
+            assert!(link_of(number).starts_with(wanted.as_bytes()), "{number}");
+        }
+    }
 }

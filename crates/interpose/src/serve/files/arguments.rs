@@ -9,8 +9,10 @@ use super::super::memory;
 /// Calls that name descriptors in memory, give them to others, or make a child with a copy of the
 /// table: all files go to the kernel first. So they do before a call that is not known here.
 pub(super) const ALL: u8 = 0x80;
-/// Through these, paths lead to descriptors.
-const TO_DESCRIPTORS: [&[u8]; 3] = [b"/proc/", b"/dev/fd", b"/dev/std"];
+/// Through these, paths lead to descriptors; those in `/proc` if they contain [`OF_DESCRIPTORS`].
+const TO_DESCRIPTORS: [&[u8]; 2] = [b"/dev/fd", b"/dev/std"];
+const PROC: &[u8] = b"/proc/";
+const OF_DESCRIPTORS: &[u8] = b"/fd";
 /// Numbers from here on are not known.
 const NUMBERS: usize = 472;
 
@@ -83,7 +85,10 @@ pub(super) fn descriptors(number: usize) -> u8 {
 /// Whether the path of the call may lead to a descriptor.
 pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
     path(call.number).is_some_and(|at| {
-        TO_DESCRIPTORS.iter().any(|start| memory::starts_with(call.args[at], start))
+        let path = call.args[at];
+        TO_DESCRIPTORS.iter().any(|start| memory::starts_with(path, start))
+            || memory::starts_with(path, PROC)
+                && memory::contains(path + PROC.len() - 1, OF_DESCRIPTORS)
     })
 }
 
@@ -133,5 +138,18 @@ mod tests {
         assert_eq!(descriptors(nr::SENDMSG), ALL);
         assert_eq!((descriptors(NUMBERS), descriptors(usize::MAX)), (ALL, ALL));
         assert_eq!((path(nr::OPENAT), path(nr::READ)), (Some(1), None));
+    }
+
+    #[test]
+    fn paths_lead_to_descriptors_through_proc_and_dev() {
+        let leads = |path: &core::ffi::CStr| {
+            let args = [path.as_ptr() as usize, 0, 0, 0, 0, 0];
+            leads_to_descriptors(&SystemCall { number: nr::OPEN, args, return_address: 0 })
+        };
+        assert!(
+            leads(c"/proc/self/fd/3") && leads(c"/proc/self/task/1/fdinfo") && leads(c"/proc/fd")
+        );
+        assert!(leads(c"/dev/stdin") && leads(c"/dev/fd/0"));
+        assert!(!leads(c"/proc/self/root/x") && !leads(c"/proc/mounts") && !leads(c"/fd"));
     }
 }

@@ -5,9 +5,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use warren_base::Errno;
 
 use crate::fleet::directories;
+use crate::stub;
 
 use super::super::{admission, memory};
-use super::table::Served;
+use super::parked;
+use super::table::{self, Opening, PATH_MAX, Served};
 
 /// The most that the kernel is asked for at once.
 const ROOM_MAX: usize = 1 << 20;
@@ -46,6 +48,40 @@ pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {
         Ok(count) => count,
         Err(errno) => Some(-(errno.raw() as isize)),
     }
+}
+
+/// `dup`, or `fcntl` with a lowest number. The two share their place. None if the kernel is to do
+/// it.
+pub(super) fn duplicate(
+    file: &Served,
+    lowest: Option<usize>,
+    closes_on_exec: bool,
+) -> Option<isize> {
+    if !file.is_directory() {
+        return None;
+    }
+    let admission = admission::current()?;
+    admission::waiting(|_| {
+        // What has another number than the lowest is not parked.
+        let epoch = lowest.map_or_else(parked::epoch, |_| u64::MAX);
+        let given = match lowest {
+            None => parked::reserve(closes_on_exec)?,
+            Some(lowest) => parked::reserve_from(lowest, closes_on_exec)?,
+        };
+        let Ok(number) = usize::try_from(given) else { return Some(given) };
+        let mut room = [0; PATH_MAX];
+        let (base, flags) = (&[][..], file.flags());
+        let path = file.path(&mut room);
+        let opening = Opening { base, path, start: None, flags, closes_on_exec, epoch };
+        let object = file.object();
+        if file.is_open() && admission.is_current() && table::add(number, &object, &opening) {
+            return Some(given);
+        }
+        object.forget();
+        stub::close(number);
+        parked::note_free();
+        None
+    })?
 }
 
 pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {

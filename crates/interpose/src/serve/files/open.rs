@@ -13,9 +13,9 @@ use super::super::identity::READ;
 use super::super::lock::Room;
 use super::super::request::{O_CREAT, O_NOFOLLOW, O_TRUNC};
 use super::super::why::Why;
-use super::super::{admission, answer, clock, cwd};
+use super::super::{admission, answer, clock, cwd, proc};
 use super::table::{Object, PATH_MAX};
-use super::{parked, placeholder, score, table};
+use super::{parked, placeholder, places, score, table};
 
 /// Larger files have their data in the kernel's cache, where they need no second copy.
 pub(super) const SERVED_MAX: u64 = 128 << 10;
@@ -61,8 +61,11 @@ impl Opening<'_> {
 
     /// The path of the directory at whose descriptor the path begins.
     pub(super) fn base_of_descriptor<'a>(&self, room: &'a mut [u8; PATH_MAX]) -> &'a [u8] {
-        let directory = self.descriptor.filter(|_| self.is_relative()).and_then(table::find);
-        directory.map_or(&[], |directory| directory.path(room))
+        let Some(descriptor) = self.descriptor.filter(|_| self.is_relative()) else { return &[] };
+        match table::find(descriptor) {
+            Some(directory) => directory.path(room),
+            None => proc::target_of(descriptor, room).unwrap_or_default(),
+        }
     }
 
     /// Whether it is to be written, or made.
@@ -196,7 +199,10 @@ fn directory(
     if base.len() + 1 + opening.path.len() > PATH_MAX || opening.is_relative() && base.is_empty() {
         return Err(Why::Long);
     }
-    let number = give_number(&Object::Directory(node), (opening, base), admission)?;
+    let place = places::new().ok_or(Why::Kernel)?;
+    let object = Object::Directory(node, place);
+    let number = give_number(&object, (opening, base), admission);
+    let number = number.inspect_err(|_| object.forget())?;
     // Another thread may have unpinned the mount meanwhile.
     let _pinned = placeholder::ready(admission.facts);
     Ok(number)

@@ -21,6 +21,8 @@ use crate::stub;
 use super::super::descriptors;
 use super::{arguments, placeholder, table};
 
+const F_DUPFD: usize = 0;
+
 /// Calls that neither give out nor show numbers, nor end the use of one, nor wait for long.
 static HARMLESS: [bool; 512] = {
     const NUMBERS: [usize; 44] = [
@@ -125,6 +127,15 @@ pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
             true => stub::call(nr::FCNTL, [template, descriptors::F_DUPFD_CLOEXEC, 0]),
         }
     })
+}
+
+/// The same, from a number on.
+pub(super) fn reserve_from(lowest: usize, closes_on_exec: bool) -> Option<isize> {
+    flush();
+    let template = placeholder::number()?;
+    let command = if closes_on_exec { descriptors::F_DUPFD_CLOEXEC } else { F_DUPFD };
+    // SAFETY: it duplicates a descriptor of ours.
+    Some(unsafe { stub::call(nr::FCNTL, [template, command, lowest]) })
 }
 
 /// The program closes the number, which was given out in this epoch. Returns whether it is parked.

@@ -17,13 +17,13 @@ use crate::stub;
 use super::super::answer::STAT_WORDS;
 use super::super::descriptors::{self, OF_PIN, OF_PLACEHOLDER, RLIMIT_NOFILE};
 use super::super::facts::Facts;
+use super::super::proc;
 use super::table;
 
 const O_PATH: usize = 0o1000_0000;
 const AF_UNIX: usize = 1;
 const SOCK_STREAM: usize = 1;
 const NONE: usize = usize::MAX;
-const OF_PROC: &[u8] = b"/proc/self/fd/";
 
 static TEMPLATE: AtomicUsize = AtomicUsize::new(NONE);
 static PIN: AtomicUsize = AtomicUsize::new(NONE);
@@ -76,10 +76,7 @@ fn socket() -> Option<usize> {
     // SAFETY: it makes a descriptor.
     let socket = unsafe { stub::call(nr::SOCKET, [AF_UNIX, SOCK_STREAM | O_CLOEXEC, 0]) };
     let socket = usize::try_from(socket).ok()?;
-    let mut path = [0; OF_PROC.len() + 20];
-    path[..OF_PROC.len()].copy_from_slice(OF_PROC);
-    put_number(socket, &mut path[OF_PROC.len()..]);
-    let opened = open(path.as_ptr() as usize);
+    let opened = open(proc::link_of(socket).as_ptr() as usize);
     stub::close(socket);
     opened
 }
@@ -88,17 +85,6 @@ fn open(path: usize) -> Option<usize> {
     // SAFETY: the path is a string of ours.
     let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, O_PATH | O_CLOEXEC]) };
     usize::try_from(opened).ok()
-}
-
-/// Decimal digits and a zero.
-fn put_number(number: usize, to: &mut [u8]) {
-    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
-    let mut rest = number;
-    for digit in to[..digits].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    to[digits] = 0;
 }
 
 /// The directory that is mounted, while files may be open.
@@ -170,15 +156,6 @@ fn forget_template() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_written() {
-        for (number, wanted) in [(0, &b"0\0"[..]), (7, b"7\0"), (10, b"10\0"), (4095, b"4095\0")] {
-            let mut text = [9; 20];
-            put_number(number, &mut text);
-            assert!(text.starts_with(wanted), "{number}");
-        }
-    }
 
     #[test]
     fn a_placeholder_cannot_be_opened() {

@@ -25,11 +25,10 @@ use warren_proto::{Capability, Handle, InodeRef};
 
 use super::super::facts;
 use super::super::lock::relax;
+use super::places::{self, DESCRIPTORS};
 use crate::fleet::files::OpenFile;
 use crate::fleet::written::WrittenFile;
 
-/// Descriptors below are served.
-const DESCRIPTORS: usize = 4096;
 const OPEN: u64 = 1;
 const FROZEN: u64 = 2;
 const DIRECTORY: u64 = 4;
@@ -49,8 +48,8 @@ pub(crate) const PATH_MAX: usize = PATH_WORDS * WORD;
 pub(crate) struct File {
     state: AtomicU64,
     offset: AtomicU64,
-    /// Of a directory. Used under the lock.
-    place: AtomicU64,
+    /// Of a directory: the number of its place, which duplicates share.
+    place: AtomicUsize,
     /// The handle of a file that is written, and the guard of its lease.
     open: AtomicU64,
     guard: [AtomicU64; 2],
@@ -73,7 +72,7 @@ static FILES: [File; DESCRIPTORS] = [const {
     File {
         state: AtomicU64::new(0),
         offset: AtomicU64::new(0),
-        place: AtomicU64::new(0),
+        place: AtomicUsize::new(0),
         open: AtomicU64::new(0),
         guard: [const { AtomicU64::new(0) }; 2],
         ino: AtomicU64::new(0),
@@ -119,7 +118,17 @@ pub(crate) struct Served {
 pub(crate) enum Object {
     File(OpenFile),
     Written(WrittenFile),
-    Directory(InodeRef),
+    /// With the number of its place.
+    Directory(InodeRef, usize),
+}
+
+impl Object {
+    /// It did not get into the table.
+    pub(crate) fn forget(&self) {
+        if let Self::Directory(_, place) = self {
+            places::leave(*place);
+        }
+    }
 }
 
 /// How a file was opened.
@@ -164,14 +173,16 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
             open.guard.store(&file.guard);
             (WRITTEN, open.node, open.client)
         }
-        Object::Directory(node) => (DIRECTORY, *node, 0),
+        Object::Directory(node, place) => {
+            file.place.store(*place, Relaxed);
+            (DIRECTORY, *node, 0)
+        }
     };
     let state = generation << GENERATION_SHIFT | kind | OPEN;
     file.client.store(client, Relaxed);
     file.ino.store(node.ino.0, Relaxed);
     file.capability.store(node.capability.0, Relaxed);
     file.admission.store(facts::admissions(), Relaxed);
-    file.place.store(0, Relaxed);
     file.flags.store(opening.flags, Relaxed);
     file.closes_on_exec.store(opening.closes_on_exec, Relaxed);
     file.epoch.store(opening.epoch, Relaxed);
@@ -266,9 +277,25 @@ impl Served {
         self.state & DIRECTORY != 0
     }
 
-    /// The offset in a directory. Used under the lock.
-    pub(crate) fn place(&self) -> &AtomicU64 {
-        &self.file.place
+    /// The place in a directory. Used under the lock.
+    pub(crate) fn place(&self) -> &'static AtomicU64 {
+        places::get(self.file.place.load(Relaxed))
+    }
+
+    /// The other descriptors of the same directory that share its place.
+    pub(crate) fn duplicates(&self) -> impl Iterator<Item = Self> {
+        let place = |served: &Self| served.file.place.load(Relaxed);
+        let (number, own, is_any) = (self.number, place(self), self.is_directory());
+        let end = if is_any { HIGHEST.load(Relaxed) + 1 } else { 0 };
+        let others = (0..end).filter(move |other| *other != number).filter_map(find);
+        others.filter(move |other| other.is_directory() && place(other) == own)
+    }
+
+    /// A duplicate for the same directory.
+    pub(crate) fn object(&self) -> Object {
+        let place = self.file.place.load(Relaxed);
+        places::share(place);
+        Object::Directory(self.node(), place)
     }
 
     pub(crate) fn node(&self) -> InodeRef {
@@ -336,9 +363,16 @@ impl Served {
         let closed = self.state & !(OPEN | FROZEN);
         let taken = self.file.state.compare_exchange(self.state, closed, AcqRel, Relaxed).is_ok();
         if taken {
-            uncount();
+            self.leave();
         }
         taken
+    }
+
+    fn leave(&self) {
+        if self.is_directory() {
+            places::leave(self.file.place.load(Relaxed));
+        }
+        uncount();
     }
 
     /// Makes all other calls wait, and returns the offset. None if the file is not open any more.
@@ -350,7 +384,7 @@ impl Served {
 
     /// Takes a frozen file out of the table.
     pub(crate) fn end(&self) {
-        uncount();
+        self.leave();
         self.file.state.store(self.state & !(OPEN | FROZEN), Release);
     }
 

@@ -63,14 +63,16 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
             return Err(errno);
         }
     };
-    let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
-    // SAFETY: it moves a descriptor of ours to the number of the placeholder.
-    unsafe {
-        stub::call(nr::LSEEK, [opened, offset as usize, 0]);
-        stub::call(nr::DUP3, [opened, file.number, flags]);
+    // SAFETY: it moves the offset of a descriptor of ours.
+    unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
+    // Duplicates stay duplicates.
+    for other in file.duplicates() {
+        if other.freeze().is_some() {
+            replace(&other, opened);
+        }
     }
+    replace(file, opened);
     stub::close(opened);
-    file.end();
     score::handed_over();
     if let Some(held) = file.held()
         && !fleet::release(held)
@@ -81,6 +83,14 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
         written::close(handle);
     }
     Ok(())
+}
+
+/// The kernel has the frozen file under its number from now on.
+fn replace(file: &Served, opened: usize) {
+    let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
+    // SAFETY: it duplicates a descriptor of ours to the number of the placeholder.
+    unsafe { stub::call(nr::DUP3, [opened, file.number, flags]) };
+    file.end();
 }
 
 /// Another descriptor of the same inode.
