@@ -4,6 +4,10 @@
 //! Each is one request to the fleet, once the directories on its way are known. Fronts of the pool
 //! take back what their kernels know of the names before the request is answered, as for any other
 //! client.
+//!
+//! The kernel shows the path of the working directory (`getcwd`) by names of its own, and these
+//! follow a change only if the kernel makes it. So it makes each change that may move or remove
+//! that directory.
 
 mod request;
 
@@ -25,7 +29,7 @@ use super::mountinfo::ReadOnly;
 use super::name::Name;
 use super::request::Named;
 use super::why::{self, Why};
-use super::{admission, files, umask};
+use super::{admission, cwd, files, umask};
 use request::{Request, Want};
 
 /// The process watches files: the kernel shows changes only to who watches if it makes them.
@@ -67,20 +71,25 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
     let found = match want {
-        Want::Rename { to, flags } => {
-            let rename = |from, to| Op::Rename { from, to, flags };
-            two(((first, false), to), rename, admission)?
-        }
-        Want::Link { to, follow } => {
-            two(((first, follow), to), |from, to| Op::Link { from, to }, admission)?
-        }
+        Want::Rename { to, flags } => two(first, to, admission, |from, to, room| {
+            stays(from, room)?;
+            stays(to, room)?;
+            let op = |from, to| Op::Rename { from, to, flags };
+            Ok(names::between((from, false), to, op))
+        })?,
+        Want::Link { to, follow } => two(first, to, admission, |from, to, _| {
+            Ok(names::between((from, follow), to, |from, to| Op::Link { from, to }))
+        })?,
         Want::MakeSymlink { target } => symlink(first, target, admission)?,
         Want::MakeDirectory { mode } => admission::under_lock(admission, |room| {
             let new = directory(mode, room).ok_or(Why::Kernel)?;
             Ok(names::at(first, false, create(new)))
         })?,
         Want::Unlink => one(first, false, PathOp::Unlink, admission)?,
-        Want::RemoveDirectory => one(first, false, PathOp::Rmdir, admission)?,
+        Want::RemoveDirectory => admission::under_lock(admission, |room| {
+            stays(first, room)?;
+            Ok(names::at(first, false, PathOp::Rmdir))
+        })?,
         Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
     };
     match found {
@@ -102,13 +111,29 @@ fn one(
 /// It needs more of the program's stack than other calls, so it has a frame of its own.
 #[inline(never)]
 fn two(
-    (from, to): ((Place<'_>, bool), Named),
-    op: impl FnOnce(warren_client::Path, warren_client::Path) -> Op,
+    from: Place<'_>,
+    to: Named,
     admission: &Admission,
+    change: impl FnOnce(Place<'_>, Place<'_>, &mut Room) -> Result<Found<()>, Why>,
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, &mut name, admission)?;
-    admission::under_lock(admission, |_| Ok(names::between(from, to, op)))
+    admission::under_lock(admission, |room| change(from, to, room))
+}
+
+/// Fails if what lies at this place may be the working directory or one above it.
+fn stays(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
+    let is_apart = cwd::path(room).is_some_and(|path| !contains(path, last(place.path)));
+    if is_apart { Ok(()) } else { Err(Why::Directory) }
+}
+
+/// Whether one of the names in a path is this one.
+fn contains(path: &[u8], name: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|part| part == name)
+}
+
+fn last(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
 #[inline(never)]
@@ -138,6 +163,30 @@ fn create(new: NewInode) -> PathOp {
 fn place<'a>(named: Named, name: &'a mut Name, admission: &Admission) -> Result<Place<'a>, Why> {
     name.copy(named.path)?;
     let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
-    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if matches!(last, b"" | b"." | b"..") { Err(Why::Flags) } else { Ok(Place { path, start }) }
+    if matches!(last(path), b"" | b"." | b"..") {
+        Err(Why::Flags)
+    } else {
+        Ok(Place { path, start })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_may_move_the_working_directory_is_the_kernels() {
+        for (name, wanted) in [
+            (&b"mnt"[..], true),
+            (b"here", true),
+            (b"her", false),
+            (b"heree", false),
+            (b"other", false),
+        ] {
+            assert_eq!(contains(b"/mnt/a/here", name), wanted);
+        }
+        assert_eq!(last(b"a/b/here"), b"here");
+        assert_eq!(last(b"here"), b"here");
+        assert_eq!(last(b"a/"), b"");
+    }
 }

@@ -44,6 +44,7 @@ reasons! {
         Large: "large-file",
         NoGain: "files-handed-over",
         Watched: "watches-files",
+        Directory: "may-move-the-working-directory",
     }
 }
 
