@@ -377,7 +377,7 @@ static void look(struct seen *it, const struct target *at, const char *rest, int
             fd = at->start == CWD ? AT_FDCWD : directories[at->pair][A];
         }
         if (!all && view != 0 && view != 2) {
-            it->result[view] = it->result[view - 1 + (view == 1 ? 0 : 0)];
+            it->result[view] = it->result[view - 1];
             it->stat[view] = it->stat[view - 1];
             continue;
         }
@@ -811,6 +811,18 @@ static void vfork_children(void)
     }
 }
 
+/* Both paths of a call have an error: that of the first counts. */
+static void first_error(void)
+{
+    const char *closed = path_of(A, 0, "closed/x"), *missing = path_of(A, 0, "work/missing/x");
+    long wanted = getuid() == 0 ? -ENOENT : -EACCES;
+    for (int at = 0; at < 4; at++) {
+        same("rename out of a closed directory", number(renameat(AT_FDCWD, closed, AT_FDCWD, missing)), wanted);
+        same("rename into a closed directory", number(renameat(AT_FDCWD, missing, AT_FDCWD, closed)), -ENOENT);
+        same("link out of a closed directory", number(linkat(AT_FDCWD, closed, AT_FDCWD, missing, 0)), wanted);
+    }
+}
+
 /* Where the process is, after it has moved or removed that directory or one above it. */
 static void moved_under_foot(void)
 {
@@ -1031,6 +1043,7 @@ int main(int count, char **words)
     plain();
     masks();
     vfork_children();
+    first_error();
     moved_under_foot();
     shown_by_the_kernel();
     set_ids();
