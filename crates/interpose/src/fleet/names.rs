@@ -24,28 +24,31 @@ impl Place<'_> {
 
 /// An operation on the inode or the name at a path.
 pub(crate) fn at(place: Place<'_>, follow_last: bool, op: PathOp) -> Found<()> {
-    change(|hot| Op::At(place.path(hot, follow_last), op))
+    change(|hot| Op::At(place.path(hot, follow_last), op)).0
 }
 
-/// An operation on the inode or the name at one path, and the name at another.
+/// An operation on the inode or the name at one path, and the name at another. If a walk fails, the
+/// kernel makes the call: the other path may have an error that comes first.
 pub(crate) fn between(
     from: (Place<'_>, bool),
     to: Place<'_>,
     op: impl FnOnce(Path, Path) -> Op,
 ) -> Found<()> {
-    change(|hot| op(from.0.path(hot, from.1), to.path(hot, false)))
+    let (found, is_sent) = change(|hot| op(from.0.path(hot, from.1), to.path(hot, false)));
+    if is_sent { found } else { Found::Kernel }
 }
 
 /// Makes the request. Its errors are the program's, as far as the kernel has the same ones. With
 /// others the kernel makes the call, unless it may have been executed: then its result is lost with
-/// the fleet.
-fn change(op: impl FnOnce(&Hot) -> Op) -> Found<()> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+/// the fleet. Also returns whether the request was sent: if not, a walk has failed.
+fn change(op: impl FnOnce(&Hot) -> Op) -> (Found<()>, bool) {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return (Found::Kernel, false) };
     let mut call = Call::new(op(hot), slow.caller.clone());
-    match slow.slot.perform(&mut call, &mut slow.cache).answer {
+    let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(_) => Found::Is(()),
         Err(errno) => failed(errno, call.is_sent()),
-    }
+    };
+    (found, call.is_sent())
 }
 
 /// What a change that has failed means. `is_sent`: its request was sent, so that the paths are

@@ -4,6 +4,10 @@
 //! Each is one request to the fleet, once the directories on its way are known. Fronts of the pool
 //! take back what their kernels know of the names before the request is answered, as for any other
 //! client.
+//!
+//! The kernel shows the path of the working directory (`getcwd`) by names of its own, and these
+//! follow a change only if the kernel makes it. So it makes each change that may move or remove
+//! that directory.
 
 mod request;
 
@@ -26,7 +30,7 @@ use super::mountinfo::ReadOnly;
 use super::name::{Name, ends_plainly};
 use super::request::Named;
 use super::why::{self, Why};
-use super::{admission, files, umask};
+use super::{admission, cwd, files, umask};
 use request::{Request, Want};
 
 /// The process watches files: the kernel shows changes only to who watches if it makes them.
@@ -87,23 +91,25 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
     let found = match want {
-        Want::Rename { to, flags } => {
-            let rename = |from, to| Op::Rename { from, to, flags };
-            two(((first, false), to), rename, admission)?
-        }
-        Want::Link { to, follow } => {
-            two(((first, follow), to), |from, to| Op::Link { from, to }, admission)?
-        }
+        Want::Rename { to, flags } => two(first, to, admission, |from, to, room| {
+            keep_ways(from, room)?;
+            keep_ways(to, room)?;
+            let op = |from, to| Op::Rename { from, to, flags };
+            Ok(names::between((from, false), to, op))
+        })?,
+        Want::Link { to, follow } => two(first, to, admission, |from, to, _| {
+            Ok(names::between((from, follow), to, |from, to| Op::Link { from, to }))
+        })?,
         Want::MakeSymlink { target } => symlink(first, target, admission)?,
         Want::MakeDirectory { mode } => admission::under_lock(admission, |room| {
             let new = directory(mode, room).ok_or(Why::Kernel)?;
             Ok(names::at(first, false, create(new)))
         })?,
         Want::Unlink => one(first, false, PathOp::Unlink, admission)?,
-        Want::RemoveDirectory => {
-            keep_open(first, admission)?;
-            one(first, false, PathOp::Rmdir, admission)?
-        }
+        Want::RemoveDirectory => admission::under_lock(admission, |room| {
+            keep_ways(first, room)?;
+            Ok(names::at(first, false, PathOp::Rmdir))
+        })?,
         Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
     };
     match found {
@@ -125,26 +131,44 @@ fn one(
 /// It needs more of the program's stack than other calls, so it has a frame of its own.
 #[inline(never)]
 fn two(
-    (from, to): ((Place<'_>, bool), Named),
-    op: impl FnOnce(warren_client::Path, warren_client::Path) -> Op,
+    from: Place<'_>,
+    to: Named,
     admission: &Admission,
+    change: impl FnOnce(Place<'_>, Place<'_>, &mut Room) -> Result<Found<()>, Why>,
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, &mut name, admission)?;
-    keep_open(to, admission)?;
-    admission::under_lock(admission, |_| Ok(names::between(from, to, op)))
+    admission::under_lock(admission, |room| change(from, to, room))
 }
 
-/// A directory that loses its name while the program has it open: the kernel must have it, and make
-/// the call, because a directory without a name cannot be handed over.
-fn keep_open(place: Place<'_>, admission: &Admission) -> Result<(), Why> {
+/// Fails if a directory at this place is the working directory, one above it, or open: the kernel
+/// must make the change. It knows the path of the working directory, and a directory without a name
+/// cannot be handed over.
+fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
+    match fleet::known(place.path, place.start, false) {
+        Some(Ok(attr)) if attr.kind != FileKind::Directory => return Ok(()),
+        Some(Err(Errno::ENOENT)) => return Ok(()),
+        _ => {}
+    }
+    if !cwd::path(room).is_some_and(|path| !contains(path, last(place.path))) {
+        return Err(Why::Directory);
+    }
     if !files::has_directories() {
         return Ok(());
     }
-    admission::under_lock(admission, |_| match fleet::stat(place.path, place.start, false).0 {
+    match fleet::stat(place.path, place.start, false).0 {
         Found::Is((node, _)) if files::has_directory(node.ino) => Err(Why::Open),
         _ => Ok(()),
-    })
+    }
+}
+
+/// Whether one of the names in a path is this one.
+fn contains(path: &[u8], name: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|part| part == name)
+}
+
+fn last(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
 #[inline(never)]
@@ -175,4 +199,25 @@ fn place<'a>(named: Named, name: &'a mut Name, admission: &Admission) -> Result<
     name.copy(named.path)?;
     let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
     if ends_plainly(path) { Ok(Place { path, start }) } else { Err(Why::Flags) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_may_move_the_working_directory_is_the_kernels() {
+        for (name, wanted) in [
+            (&b"mnt"[..], true),
+            (b"here", true),
+            (b"her", false),
+            (b"heree", false),
+            (b"other", false),
+        ] {
+            assert_eq!(contains(b"/mnt/a/here", name), wanted);
+        }
+        assert_eq!(last(b"a/b/here"), b"here");
+        assert_eq!(last(b"here"), b"here");
+        assert_eq!(last(b"a/"), b"");
+    }
 }

@@ -19,6 +19,7 @@ const OF_RIGHTS: [usize; 4] = [24, 28, 38, 47];
 const PR_SET_TSC: usize = 26;
 /// `F_SETLK` and `F_SETLKW`.
 const RECORD_LOCKS: [usize; 2] = [6, 7];
+const F_NOTIFY: usize = 1026;
 const CLOSE_RANGE_UNSHARE: usize = 2;
 const RLIMIT_FSIZE: usize = 1;
 /// Numbers from here on have no class.
@@ -48,7 +49,7 @@ pub(crate) enum Class {
     Close,
     Duplicate,
     CloseRange,
-    /// `fcntl`, which takes record locks.
+    /// `fcntl`, which takes record locks and watches directories.
     Fcntl,
     /// Watches files.
     Watch,
@@ -262,8 +263,10 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::Duplicate => return duplicate(call),
         Class::CloseRange => return close_range(call),
         Class::Fcntl => {
-            if RECORD_LOCKS.contains(&(call.args[1] as u32 as usize)) {
-                files::stop();
+            match call.args[1] as u32 as usize {
+                operation if RECORD_LOCKS.contains(&operation) => files::stop(),
+                F_NOTIFY => changes::stop(),
+                _ => {}
             }
             return Verdict::Wait;
         }

@@ -45,6 +45,7 @@ reasons! {
         NoGain: "files-handed-over",
         Watched: "watches-files",
         Open: "open-directory",
+        Directory: "may-move-the-working-directory",
     }
 }
 

@@ -21,6 +21,7 @@ use crate::cargo::interposer;
 const CASES: &[(&str, Case)] = &[
     ("paths_served", served),
     ("files_served", files_served),
+    ("changes_served", changes_served),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -32,6 +33,13 @@ const STAFF: u32 = 54_330;
 const SERVED_MIN: u64 = 100_000;
 /// Of the calls of `files.c`: those that make it known to the fleet, and those on files.
 const FILES_SERVED_MIN: u64 = 80_000;
+/// Of the calls of `changes.c`: those that make it known to the fleet, and changes.
+const CHANGES_SERVED_MIN: u64 = 50_000;
+/// Of the 6,000 calls in `plain` and some hundred others by the same numbers, those that are the
+/// kernel's.
+const CHANGES_PASSED_MAX: u64 = 1_000;
+/// `rename`, `mkdir`, `rmdir`, `link`, `unlink`, `symlink`, `chmod`, `chown`, `lchown`.
+const CHANGES: [u64; 9] = [82, 83, 84, 86, 87, 88, 90, 92, 94];
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -80,7 +88,7 @@ fn observe_changes(ground: &Ground, tree: &Path, is_loaded: bool) -> Result<()> 
     if !is_loaded {
         return Ok(());
     }
-    ensure_served(&fs::read_to_string(&report).context("no report")?, SERVED_MIN)
+    ensure_served(&fs::read_to_string(&report).context("no report")?, SERVED_MIN).map(drop)
 }
 
 fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
@@ -89,10 +97,27 @@ fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
     process::run(command, &ground.path("run"), PROBE_LIMIT)?.expect_success("prepare").map(drop)
 }
 
-fn ensure_served(report: &str, least: u64) -> Result<()> {
-    let counts = report.lines().filter_map(|line| line.strip_prefix("served "));
-    let most = counts.filter_map(|count| count.parse::<u64>().ok()).max().unwrap_or(0);
-    ensure!(most >= least, "only {most} calls were served:\n{}", tail(report));
+/// Returns the block of the process that has served the most calls.
+fn ensure_served(report: &str, least: u64) -> Result<&str> {
+    let served = |block: &str| -> u64 {
+        let count = block.lines().find_map(|line| line.strip_prefix("served "));
+        count.and_then(|count| count.parse().ok()).unwrap_or(0)
+    };
+    let most = report.split("warren ").max_by_key(|block| served(block)).unwrap_or_default();
+    let count = served(most);
+    ensure!(count >= least, "only {count} calls were served:\n{}", tail(report));
+    Ok(most)
+}
+
+/// Of the changes by the calls that `plain` in `changes.c` makes, few are the kernel's.
+fn ensure_changes_served(report: &str) -> Result<()> {
+    let block = ensure_served(report, CHANGES_SERVED_MIN)?;
+    let passed = block.lines().filter_map(|line| {
+        let (number, count) = line.strip_prefix("call ")?.split_once(' ')?;
+        CHANGES.contains(&number.parse().ok()?).then(|| count.parse::<u64>().ok())?
+    });
+    let passed: u64 = passed.sum();
+    ensure!(passed <= CHANGES_PASSED_MAX, "the kernel has made {passed} changes:\n{block}");
     Ok(())
 }
 
@@ -120,7 +145,8 @@ impl Run<'_> {
         process::quietly("chmod", &["666", &written])?;
         let script = format!(
             "{executable} prepare \"$WARREN_ROOT\" && \
-             exec {} {executable} compare \"$WARREN_ROOT\"",
+             CASE_SEED={} exec {} {executable} compare \"$WARREN_ROOT\"",
+            ground.seed,
             user.join(" ")
         );
         let count = cells.to_string();
@@ -153,6 +179,15 @@ fn files_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
         let report = Run { program: "files", user, options: &[], cells }.compare(ground)?;
         ensure_served(&report, FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Changes of names and attributes without the kernel, beside the same changes by the kernel.
+fn changes_served(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let report = Run { program: "changes", user, options: &[], cells }.compare(ground)?;
+        ensure_changes_served(&report).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }
