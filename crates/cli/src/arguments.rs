@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
-use warren_bench::micro::{ContenderName, Operation};
-use warren_bench::{LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_bench::micro::Operation;
+use warren_bench::{ContenderName, LOG_BYTES_MAX, REPETITIONS_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
 

@@ -16,7 +16,7 @@ use crate::error::{BenchError, system};
 /// Moves the calling thread into a new mount namespace, for good. Processes that it starts from now
 /// on are in it, too.
 #[expect(unsafe_code, reason = "rustix has no safe function for a new namespace")]
-pub(super) fn enter() -> Result<(), BenchError> {
+pub(crate) fn enter() -> Result<(), BenchError> {
     // SAFETY: only the mount namespace (and with it the thread's working directory) is unshared,
     // not the descriptor table.
     let entered = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };

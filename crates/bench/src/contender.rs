@@ -1,4 +1,19 @@
-//! The interface of the compared file systems.
+//! The file systems that programs are run on: their interface, and how each is mounted. Their mounts
+//! are in a mount namespace of the benchmark.
+//!
+//! ```text
+//! fuse         Warren, mounted or interposed        namespace   mounts that no other process sees
+//! passthrough  libfuse's example over tmpfs         traffic     requests and sleeps of a call
+//! kernel       tmpfs, ext4, xfs
+//! ```
+//!
+//! A new contender has a [`Contender`] of its own and a place in [`set_up`].
+
+pub(crate) mod fuse;
+mod kernel;
+pub(crate) mod namespace;
+mod passthrough;
+pub(crate) mod traffic;
 
 use std::fmt;
 use std::path::Path;
@@ -7,9 +22,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::traffic::Traffic;
 use crate::error::BenchError;
+use crate::ground::Interruption;
 use crate::process;
+use fuse::WarrenMount;
+use kernel::KernelMount;
+use passthrough::Passthrough;
+use traffic::Traffic;
 
 /// The contenders, in the order of the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,16 +51,20 @@ pub enum ContenderName {
 }
 
 /// A file system at a path. It is unmounted, and its processes end, when it is dropped.
-pub(super) trait Contender {
+pub(crate) trait Contender {
     fn name(&self) -> ContenderName;
 
     /// The directory under which programs make their files.
     fn directory(&self) -> &Path;
 
-    /// The command that starts a program on it, so far without arguments. A contender that needs
-    /// more than a path (a library in the program) adds it here.
+    /// Adds to a command what a program on it needs beside the path, like a library.
+    fn prepare(&self, _command: &mut Command) {}
+
+    /// The command that starts this program on it, so far without arguments.
     fn program(&self) -> Command {
-        process::this_program()
+        let mut command = process::this_program();
+        self.prepare(&mut command);
+        command
     }
 
     /// Counts of the processes that serve it, when they have done what they were asked. `None` if
@@ -49,6 +72,24 @@ pub(super) trait Contender {
     fn traffic(&self) -> Result<Option<Traffic>, BenchError> {
         Ok(None)
     }
+}
+
+/// Makes a contender under a directory of the benchmark's own. Warren has so many cells.
+pub(crate) fn set_up(
+    name: ContenderName,
+    scratch: &Path,
+    cells: u16,
+    interruption: &Interruption,
+) -> Result<Box<dyn Contender>, BenchError> {
+    let at = scratch.join(name.name());
+    Ok(match name {
+        ContenderName::Interposed => Box::new(WarrenMount::interposed(scratch, at, cells)?),
+        ContenderName::Fuse => Box::new(WarrenMount::new(scratch, at, cells)?),
+        ContenderName::PassthroughLl => Box::new(Passthrough::new(scratch, at, interruption)?),
+        ContenderName::Tmpfs => Box::new(KernelMount::tmpfs(at)?),
+        ContenderName::Ext4 => Box::new(KernelMount::ext4(scratch, at)?),
+        ContenderName::Xfs => Box::new(KernelMount::xfs(scratch, at)?),
+    })
 }
 
 impl ContenderName {
