@@ -74,8 +74,39 @@ pub(crate) trait Contender {
     }
 }
 
+/// Those that this machine has.
+pub(crate) struct Contenders {
+    pub set_up: Vec<Box<dyn Contender>>,
+    /// The others, each with the reason.
+    pub left_out: Vec<String>,
+}
+
+impl Contenders {
+    /// In the order of the report. Without Warren's own mount nothing is worth a comparison, so
+    /// that the reason why there is none is an error.
+    pub(crate) fn new(
+        names: &[ContenderName],
+        scratch: &Path,
+        cells: u16,
+        interruption: &Interruption,
+    ) -> Result<Self, BenchError> {
+        let mut contenders = Self { set_up: Vec::new(), left_out: Vec::new() };
+        for name in ContenderName::ALL.into_iter().filter(|name| names.contains(name)) {
+            interruption.check()?;
+            match set_up(name, scratch, cells, interruption) {
+                Ok(contender) => contenders.set_up.push(contender),
+                Err(BenchError::Unavailable(why)) if name != ContenderName::Fuse => {
+                    contenders.left_out.push(format!("{name}: {why}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(contenders)
+    }
+}
+
 /// Makes a contender under a directory of the benchmark's own. Warren has so many cells.
-pub(crate) fn set_up(
+fn set_up(
     name: ContenderName,
     scratch: &Path,
     cells: u16,

@@ -25,14 +25,14 @@ mod program;
 mod report;
 pub(crate) mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::contender::traffic::TrafficPerCall;
-use crate::contender::{Contender, ContenderName, namespace, set_up};
+use crate::contender::{Contender, ContenderName, Contenders, namespace};
 use crate::error::BenchError;
-use crate::ground::{Interruption, Scratch};
+use crate::ground::Interruption;
 use crate::machine::Machine;
 use crate::sample::{Spread, geometric_mean, median_ratio};
 use busy::Load;
@@ -135,38 +135,24 @@ pub struct Mean {
 /// Measures. The calling program must hand the roles of processes to [`warren_runtime::dispatch`],
 /// [`warren_fuse::dispatch`] and [`crate::dispatch`].
 pub fn run(options: &MicroOptions) -> Result<MicroReport, BenchError> {
-    let interruption = Interruption::watch()?;
-    // A thread of its own, because it cannot leave the mount namespace again.
-    std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| measure(options, &interruption));
-        measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    namespace::run_inside(&options.directory, |scratch, interruption| {
+        measure(options, scratch, interruption)
     })
 }
 
-fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroReport, BenchError> {
-    let parent = &options.directory;
-    // Other processes of the benchmark have other working directories.
-    let parent = parent
-        .canonicalize()
-        .map_err(|source| BenchError::Directory { path: parent.clone(), source })?;
-    namespace::enter()?;
-    warren_runtime::raise_descriptor_limit();
-    let scratch = Scratch::new(&parent)?;
-    let mut left_out = Vec::new();
-    let mut entrants = Vec::new();
-    for name in ContenderName::ALL.into_iter().filter(|name| options.contenders.contains(name)) {
-        interruption.check()?;
-        match set_up(name, scratch.path(), CELLS, interruption) {
-            Ok(contender) => {
-                let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
-                entrants.push(Entrant { programs, contender });
-            }
-            Err(BenchError::Unavailable(why)) if name != ContenderName::Fuse => {
-                left_out.push(format!("{name}: {why}"));
-            }
-            Err(error) => return Err(error),
-        }
-    }
+fn measure(
+    options: &MicroOptions,
+    scratch: &Path,
+    interruption: &Interruption,
+) -> Result<MicroReport, BenchError> {
+    let Contenders { set_up, left_out } =
+        Contenders::new(&options.contenders, scratch, CELLS, interruption)?;
+    let start = |contender: Box<dyn Contender>| {
+        let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
+        Ok(Entrant { programs, contender })
+    };
+    let mut entrants =
+        set_up.into_iter().map(start).collect::<Result<Vec<Entrant>, BenchError>>()?;
     let idle = measure_table(&mut entrants, options, options.rounds, interruption)?;
     let traffic = count_traffic(&mut entrants, options, interruption)?;
     let busy = if options.busy {
