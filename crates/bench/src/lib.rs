@@ -1,6 +1,7 @@
 //! Workloads and comparisons.
 //!
 //! ```text
+//! apps     whole programs on Warren's mount and on other file systems
 //! client   one client and one cell, in memory, beside the same calls on other file systems
 //! clients  what many idle clients cost the others, in time, memory and descriptors
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
@@ -24,6 +25,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub mod apps;
 pub mod client;
 pub mod clients;
 mod contender;
@@ -54,6 +56,7 @@ pub const REPETITIONS_MAX: u32 = 10_000;
 pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let (role, rest) = arguments.split_first()?;
     match role.to_str()? {
+        apps::mix::ROLE => Some(apps::mix::main(rest)),
         micro::worker::ROLE => Some(micro::worker::main(rest)),
         micro::busy::ROLE => Some(micro::busy::main(rest)),
         contender::fuse::ROLE => Some(contender::fuse::main(rest)),
