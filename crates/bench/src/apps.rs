@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! workload   what is run                       check    whether a run did what it should
-//! input      the files that runs begin with    mix      calls like those of a mail and a web server
+//! input      the files that runs begin with    mix      calls like those of two kinds of servers
 //! plan       the programs of each workload     report   the result as text
 //! step       one program, until it ends        html     the result as a page
 //! place      a contender and the runs on it
@@ -86,7 +86,7 @@ pub struct AppsReport {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measured {
     pub workload: Workload,
-    /// It waits for the device, and is compared with ext4 only.
+    /// It waits for the device, so that tmpfs is not compared with anything.
     pub syncs: bool,
     /// In the order of the report's contenders. `None` where it failed.
     pub times: Vec<Option<Times>>,
@@ -109,7 +109,8 @@ pub struct Ratios {
     pub to_tmpfs: Option<f64>,
 }
 
-/// The geometric means of a contender's ratios, of workloads that no contender failed.
+/// The geometric means of a contender's ratios, of workloads that do not sync and that no contender
+/// failed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Mean {
     pub name: ContenderName,
@@ -210,24 +211,25 @@ impl Runs {
         };
         let ext4 = reference(ContenderName::Ext4);
         let tmpfs = reference(ContenderName::Tmpfs).filter(|_| !syncs);
-        let times = |runs: &Vec<f64>| Times {
-            spread: Spread::of(runs),
-            rounds_ns: runs.clone(),
-            ratios: Ratios {
-                to_ext4: ext4.map(|ext4| median_ratio(runs, ext4)),
-                to_tmpfs: tmpfs.map(|tmpfs| median_ratio(runs, tmpfs)),
-            },
+        let times = |name: ContenderName, runs: &Vec<f64>| {
+            let ext4 = ext4.filter(|_| !(syncs && name == ContenderName::Tmpfs));
+            let to_ext4 = ext4.map(|ext4| median_ratio(runs, ext4));
+            let to_tmpfs = tmpfs.map(|tmpfs| median_ratio(runs, tmpfs));
+            let (spread, ratios) = (Spread::of(runs), Ratios { to_ext4, to_tmpfs });
+            Times { spread, rounds_ns: runs.clone(), ratios }
         };
-        let times = self.0.iter().map(|runs| runs.as_ref().map(times)).collect();
+        let named = names.iter().zip(&self.0);
+        let times = named.map(|(&name, runs)| runs.as_ref().map(|runs| times(name, runs)));
+        let times = times.collect();
         Measured { workload, syncs, times }
     }
 }
 
 fn means(names: &[ContenderName], workloads: &[Measured]) -> Vec<Mean> {
-    let whole: Vec<&Measured> =
-        workloads.iter().filter(|it| it.times.iter().all(Option::is_some)).collect();
+    let is_compared = |it: &&Measured| !it.syncs && it.times.iter().all(Option::is_some);
+    let compared: Vec<&Measured> = workloads.iter().filter(is_compared).collect();
     let mean = |at: usize, ratio: fn(&Ratios) -> Option<f64>| {
-        let times = whole.iter().filter_map(|it| it.times[at].as_ref());
+        let times = compared.iter().filter_map(|it| it.times[at].as_ref());
         let ratios: Vec<f64> = times.filter_map(|times| ratio(&times.ratios)).collect();
         geometric_mean(&ratios)
     };
@@ -237,4 +239,28 @@ fn means(names: &[ContenderName], workloads: &[Measured]) -> Vec<Mean> {
         Mean { name, ratios: Ratios { to_ext4, to_tmpfs } }
     };
     names.iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_the_last_run_of_a_workload_on_a_contender() {
+        let mut runs = Runs::new(2);
+        assert!(matches!(runs.add(0, false, || Ok(7.0)), Ok(None)), "not counted");
+        assert!(matches!(runs.add(0, true, || Ok(8.0)), Ok(None)));
+        let fail = || Err(BenchError::Failed("wrong".to_owned()));
+        assert_eq!(runs.add(1, true, fail).expect("goes on"), Some("wrong".to_owned()));
+        let again = runs.add(1, true, || panic!("it is not run again"));
+        assert_eq!(again.expect("goes on"), None);
+        assert_eq!(runs.0, [Some(vec![8.0]), None]);
+        assert!(runs.add(0, true, || Err(BenchError::Interrupted)).is_err());
+    }
+
+    #[test]
+    fn workloads_are_in_the_order_of_the_report() {
+        let (workloads, missing) = installed(&[Workload::Webserver, Workload::Copy]);
+        assert_eq!((workloads, missing.len()), (vec![Workload::Copy, Workload::Webserver], 0));
+    }
 }

@@ -1,11 +1,13 @@
 //! The result as a page: one file, which needs no other and no program.
 
+mod escape;
 mod plot;
 
 use std::fmt::Write;
 
 use super::report::{SYNCS, median, range, shown, title};
 use super::{AppsReport, Measured};
+use escape::escaped;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; }
@@ -101,31 +103,12 @@ fn list(page: &mut String, class: &str, title: &str, lines: &[String]) {
     page.push_str("</ul>\n");
 }
 
-/// Text that is no markup. Control characters, which a page must not have, are shown.
-fn escaped(text: &str) -> String {
-    let mut page = String::with_capacity(text.len());
-    for c in warren_log::escaped(text).chars() {
-        match c {
-            '&' => page.push_str("&amp;"),
-            '<' => page.push_str("&lt;"),
-            '>' => page.push_str("&gt;"),
-            '"' => page.push_str("&quot;"),
-            '\'' => page.push_str("&#39;"),
-            c => page.push(c),
-        }
-    }
-    page
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::example;
-    use super::*;
 
     #[test]
-    fn text_is_no_markup() {
-        assert_eq!(escaped("<a href=\"x\">'&'"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;");
-        assert_eq!(escaped("one\u{1b}"), "one\\u{1b}");
+    fn names_are_escaped() {
         let page = example().html();
         assert!(page.contains("A &lt;processor&gt; &amp; more") && !page.contains("<processor>"));
     }

@@ -1,31 +1,32 @@
 //! Mixes of calls like those of two kinds of servers, which this program executes in a role of its
 //! own, so that the library of an interposed contender can be loaded into it. Both are modelled on
-//! the workloads of the same names of filebench (Tarasov, Zadok, Shepler, ;login: 41, 2016).
+//! the workloads of the same names of filebench (Tarasov, Zadok, Shepler, ;login: 41, 2016). Each
+//! thread does again and again:
 //!
 //! ```text
-//! varmail    each thread: remove a mail; create, write, fsync one; read, append, fsync one; read one
-//! webserver  each thread: open, read, close ten files; append to a log
+//! varmail    remove a mail; create, write, fsync one; read, append, fsync one; read one
+//! webserver  open, read, close ten files; append to a log
 //! ```
 //!
 //! What is read is compared with what must have been written.
 
+mod read;
+pub(super) mod threads;
 mod varmail;
 mod webserver;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::process::Signal;
+
+use threads::on_threads;
 pub(super) use varmail::FILES as VARMAIL_FILES;
 pub(super) use webserver::LOG_BYTES as WEBSERVER_LOG_BYTES;
 
 /// The role. Its arguments are the name of the mix, `prepare` or `run`, and a directory.
 pub(crate) const ROLE: &str = "__bench-mix";
-
-pub(super) const THREADS: u32 = 4;
 
 /// The main function of the process.
 pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
@@ -46,29 +47,6 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Executes it on all threads. Returns the first error.
-fn on_threads(work: impl Fn(u32) -> io::Result<()> + Sync) -> io::Result<()> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> =
-            (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        let mut ended = threads.into_iter().map(|thread| thread.join());
-        ended.try_for_each(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })
-}
-
-/// Opens, reads and closes a file, which must have that length and consist of that byte.
-fn read_whole(path: &Path, length: usize, byte: u8, buffer: &mut Vec<u8>) -> io::Result<()> {
-    buffer.clear();
-    File::open(path)?.read_to_end(buffer)?;
-    if buffer.len() == length && buffer.iter().all(|found| *found == byte) {
-        return Ok(());
-    }
-    let found = buffer.len();
-    let why = format!("{}: {found} bytes, not {length}, or not those written", path.display());
-    Err(io::Error::other(why))
 }
 
 #[cfg(test)]
@@ -94,16 +72,5 @@ mod tests {
             }
             std::fs::remove_dir_all(&at).expect("cleanup");
         }
-    }
-
-    #[test]
-    fn other_bytes_are_an_error() {
-        let path = std::env::temp_dir().join(format!("warren-whole-{}", std::process::id()));
-        std::fs::write(&path, [7; 10]).expect("a file");
-        let mut buffer = Vec::new();
-        assert!(read_whole(&path, 10, 7, &mut buffer).is_ok());
-        assert!(read_whole(&path, 9, 7, &mut buffer).is_err());
-        assert!(read_whole(&path, 10, 8, &mut buffer).is_err());
-        std::fs::remove_file(path).expect("cleanup");
     }
 }

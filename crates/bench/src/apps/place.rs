@@ -149,3 +149,24 @@ impl<'a> Place<'a> {
 }
 
 const INPUTS: &str = "inputs";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::Scratch;
+
+    #[test]
+    fn a_failure_is_one_line_with_the_last_message() {
+        let scratch = Scratch::new(&std::env::temp_dir()).expect("a directory");
+        let interruption = Interruption::watch().expect("signals");
+        let place = Place::on_host(scratch.path(), &interruption).expect("a place");
+        let step = |line: &str| Step::new("sh -c").argument(line);
+        let fails = step("echo first >&2; echo broken >&2; exit 3");
+        let failed = place.perform(scratch.path(), &fails).expect_err("a failure");
+        assert!(matches!(failed, BenchError::Failed(_)));
+        let line = failed.to_string();
+        assert!(line.ends_with("` ended with exit status: 3: broken"), "{line}");
+        let alone = place.perform(scratch.path(), &step("echo $HOME $LC_ALL")).expect("output");
+        assert_eq!(alone, format!("{} C", scratch.path().display()));
+    }
+}

@@ -208,7 +208,9 @@ mod tests {
         }
         assert!(Workload::GitStatus.description().contains(&STATUSES.to_string()));
         for workload in [Workload::Varmail, Workload::Webserver] {
-            assert!(workload.description().contains(&format!(", {} threads", mix::THREADS)));
+            assert!(
+                workload.description().contains(&format!(", {} threads", mix::threads::THREADS))
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{AppsReport, Measured, Ratios, Times};
+use crate::contender::ContenderName;
 
 /// Columns of the names of workloads and of each contender.
 const NAME: usize = 24;
@@ -26,16 +27,13 @@ impl fmt::Display for AppsReport {
         for measured in &self.workloads {
             row(f, measured, |times| format!("{} ({})", median(times), range(times)))?;
         }
-        writeln!(f, "\ntimes the time of ext4")?;
-        self.ratios(f, |ratios| ratios.to_ext4)?;
-        writeln!(f, "\ntimes the time of tmpfs")?;
-        self.ratios(f, |ratios| ratios.to_tmpfs)?;
+        self.ratios(f, ContenderName::Ext4, |ratios| ratios.to_ext4)?;
+        self.ratios(f, ContenderName::Tmpfs, |ratios| ratios.to_tmpfs)?;
         writeln!(f, "\n* {SYNCS}")
     }
 }
 
-pub(super) const SYNCS: &str =
-    "waits for the device: compared with ext4 only, because tmpfs has nothing to sync";
+pub(super) const SYNCS: &str = "waits for the device: compared with ext4 only, because tmpfs has nothing to sync, and in no mean";
 
 impl AppsReport {
     /// What it was measured on.
@@ -46,7 +44,11 @@ impl AppsReport {
             cells => format!("{cells} cells"),
         };
         let (processor, cores, kernel) = (&machine.processor, machine.cores, &machine.kernel);
-        format!("{processor}, {cores} cores, Linux {kernel}; {cells}, {} rounds", self.rounds)
+        let rounds = match self.rounds {
+            1 => "one round".to_owned(),
+            rounds => format!("{rounds} rounds"),
+        };
+        format!("{processor}, {cores} cores, Linux {kernel}; {cells}, {rounds}")
     }
 
     fn heading(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,8 +62,13 @@ impl AppsReport {
     fn ratios(
         &self,
         f: &mut fmt::Formatter<'_>,
+        reference: ContenderName,
         ratio: impl Fn(&Ratios) -> Option<f64>,
     ) -> fmt::Result {
+        if !self.contenders.contains(&reference) {
+            return Ok(());
+        }
+        writeln!(f, "\ntimes the time of {reference}")?;
         self.heading(f)?;
         for measured in &self.workloads {
             row(f, measured, |times| shown(ratio(&times.ratios)))?;
@@ -70,7 +77,7 @@ impl AppsReport {
         for mean in &self.means {
             write!(f, "{:>COLUMN$}", shown(ratio(&mean.ratios)))?;
         }
-        writeln!(f)
+        writeln!(f, "   (without *)")
     }
 }
 
@@ -114,7 +121,6 @@ fn ms(ns: f64) -> String {
 pub(super) mod tests {
     use super::super::{Mean, Runs, Workload, means};
     use super::*;
-    use crate::contender::ContenderName;
     use crate::machine::Machine;
 
     /// Three contenders; the second has failed once.
@@ -151,12 +157,12 @@ pub(super) mod tests {
         assert_eq!(line("cp", 0), "cp -a, 3 trees 400 (400-400) 100 (100-100) 200 (200-200)");
         assert_eq!(line("cp", 1), "cp -a, 3 trees 2.00 0.50 1.00");
         assert_eq!(line("cp", 2), "cp -a, 3 trees 4.00 1.00 2.00");
-        assert_eq!(line("sqlite3", 1), "sqlite3, 200 commits * 0.50 0.01 1.00");
+        assert_eq!(line("sqlite3", 1), "sqlite3, 200 commits * 0.50 - 1.00");
         assert_eq!(line("sqlite3", 2), "sqlite3, 200 commits * - - -");
         assert_eq!(line("rm", 0), "rm -r, 3 trees 9.0 (9.0-9.0) failed 9.0 (9.0-9.0)");
-        // Without the workload that was failed.
-        assert_eq!(line("geometric", 0), "geometric mean 1.00 0.07 1.00");
-        assert_eq!(line("geometric", 1), "geometric mean 4.00 1.00 2.00");
+        // Of one workload: another one syncs, and one has failed.
+        assert_eq!(line("geometric", 0), "geometric mean 2.00 0.50 1.00 (without *)");
+        assert_eq!(line("geometric", 1), "geometric mean 4.00 1.00 2.00 (without *)");
         assert!(text.contains("left out: xfs: this kernel") && text.contains("failed: remove on"));
         assert!(text.lines().all(|line| line.trim_end() == line));
     }

@@ -101,7 +101,7 @@ impl Workload {
         }
     }
 
-    /// It waits for the device most of its time, so it is not compared with tmpfs, which has
+    /// It waits for the device most of its time. It is compared with ext4 only, because tmpfs has
     /// nothing to sync.
     pub(super) const fn syncs(self) -> bool {
         matches!(self, Self::Sqlite | Self::Varmail)

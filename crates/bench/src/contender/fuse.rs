@@ -12,9 +12,9 @@ use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
 use warren_log::Target;
 use warren_runtime::{Admission, ConnectOptions, interposer};
 
+use super::interface::{Contender, ContenderName};
 use super::namespace::Mounted;
 use super::traffic::{Traffic, settled};
-use super::{Contender, ContenderName};
 use crate::error::{BenchError, system};
 use crate::ground::Ground;
 use crate::medium::Device;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::interface::{Contender, ContenderName};
 use super::namespace::Mounted;
-use super::{Contender, ContenderName};
 use crate::error::BenchError;
 use crate::medium::{Device, find, make_ext4, perform};
 

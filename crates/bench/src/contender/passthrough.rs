@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use super::interface::{Contender, ContenderName};
 use super::namespace::Mounted;
-use super::{Contender, ContenderName};
 use crate::error::{BenchError, system};
 use crate::ground::{Interruption, Scratch};
 use crate::medium::{find, perform};

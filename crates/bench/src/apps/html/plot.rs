@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::report::{median, title};
 use super::super::{Measured, Times};
-use super::escaped;
+use super::escape::escaped;
 use crate::contender::ContenderName;
 
 /// Pixels. Labels are at the left of a plot, values at the right of bars.

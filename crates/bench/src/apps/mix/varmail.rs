@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use warren_base::Rng;
 
-use super::{THREADS, read_whole};
+use super::read::read_whole;
+use super::threads::THREADS;
 
 /// Mails of each thread. No other thread uses them, so that each knows what it must read.
 const MAILS: u32 = 100;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use warren_base::Rng;
 
-use super::{THREADS, read_whole};
+use super::read::read_whole;
+use super::threads::THREADS;
 
 const DIRECTORIES: u64 = 20;
 const FILES: u64 = 1000;
