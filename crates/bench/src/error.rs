@@ -20,6 +20,12 @@ pub enum BenchError {
     /// A requirement of the benchmark is missing.
     #[error("{0}")]
     Unavailable(String),
+    /// A measured program has failed, or its result is wrong.
+    #[error("{0}")]
+    Failed(String),
+    /// A measured program does not end.
+    #[error("{0}")]
+    Stuck(String),
     #[error("stopped by a signal")]
     Interrupted,
 }

@@ -1,12 +1,14 @@
 //! Workloads and comparisons.
 //!
 //! ```text
+//! apps     whole programs on Warren's mount and on other file systems
 //! client   one client and one cell, in memory, beside the same calls on other file systems
 //! clients  what many idle clients cost the others, in time, memory and descriptors
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
 //! micro    a program's calls by path, on Warren's mount and on other file systems
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
+//! contender  the file systems that programs are run on, mounted where no other process sees them
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
 //! medium   the media of the contenders: files, loop devices, memory
 //! process  processes that a benchmark starts
@@ -20,8 +22,13 @@
 
 #![deny(unsafe_code)]
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub mod apps;
 pub mod client;
 pub mod clients;
+mod contender;
 mod error;
 pub mod fsync;
 mod ground;
@@ -34,6 +41,8 @@ pub mod recovery;
 mod sample;
 mod transfer;
 
+pub use contender::ContenderName;
+pub use contender::traffic::TrafficPerCall;
 pub use error::BenchError;
 pub use ground::LOG_BYTES_MAX;
 pub use medium::Medium;
@@ -41,3 +50,17 @@ pub use medium::Medium;
 /// The most rounds, and the most calls of a batch, because each time is stored, and their number is
 /// counted in 32 bits.
 pub const REPETITIONS_MAX: u32 = 10_000;
+
+/// Runs a role of the benchmarks' processes to its end if `arguments` (without the program's name)
+/// name one.
+pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
+    let (role, rest) = arguments.split_first()?;
+    match role.to_str()? {
+        apps::mix::ROLE => Some(apps::mix::main(rest)),
+        micro::worker::ROLE => Some(micro::worker::main(rest)),
+        micro::busy::ROLE => Some(micro::busy::main(rest)),
+        contender::fuse::ROLE => Some(contender::fuse::main(rest)),
+        process::ROLE_TIED => Some(process::become_tied(rest)),
+        _ => None,
+    }
+}

@@ -201,16 +201,14 @@ fn no_zram(error: std::io::Error) -> BenchError {
     system("make a zram device")(error)
 }
 
-/// Whether there is a program of that package, before anything is made that needs it.
-pub(crate) fn find(program: &str, package: &str) -> Result<(), BenchError> {
+/// The path of a program of that package, before anything is made that needs it.
+pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf, BenchError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    match std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
-        true => Ok(()),
-        false => {
-            let why = format!("{program}: not in any directory of PATH; install {package}");
-            Err(BenchError::Unavailable(why))
-        }
-    }
+    let mut places = std::env::split_paths(&path).map(|directory| directory.join(program));
+    places.find(|place| place.is_file()).ok_or_else(|| {
+        let why = format!("{program}: not in any directory of PATH; install {package}");
+        BenchError::Unavailable(why)
+    })
 }
 
 /// Runs a program, and returns its output.

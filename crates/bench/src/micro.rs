@@ -9,59 +9,46 @@
 //! ```text
 //! benchmark (a thread in a mount namespace) ── lines on pipes ──▶ program ── calls ──▶ contender
 //!
-//! contender    the interface of the contenders      operation  what is measured
-//! fuse         Warren, mounted or interposed        order      the lines on the pipes
-//! passthrough  libfuse's example over tmpfs         program    the programs of a contender
-//! kernel       tmpfs, ext4, xfs                     worker     the process of a program
-//! namespace    mounts that no other process sees    costs      system call, cache line, wake-up
-//! busy         load on all processors               traffic    requests and sleeps of a call
-//!                                                   report     the result as text
+//! operation  what is measured                  costs    system call, cache line, wake-up
+//! order      the lines on the pipes            busy     load on all processors
+//! program    the programs of a contender       report   the result as text
+//! worker     the process of a program
 //! ```
 //!
-//! A new contender has a [`Contender`] of its own and a place in [`set_up`].
+//! The contenders are those of [`crate::contender`].
 
-mod busy;
-mod contender;
+pub(crate) mod busy;
 mod costs;
-mod fuse;
-mod kernel;
-mod namespace;
 mod operation;
 mod order;
-mod passthrough;
 mod program;
 mod report;
-mod traffic;
-mod worker;
+pub(crate) mod worker;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
+use crate::contender::traffic::TrafficPerCall;
+use crate::contender::{Contender, ContenderName, Contenders, namespace};
 use crate::error::BenchError;
-use crate::ground::{Interruption, Scratch};
+use crate::ground::Interruption;
 use crate::machine::Machine;
-use crate::process;
 use crate::sample::{Spread, geometric_mean, median_ratio};
 use busy::Load;
-use contender::Contender;
-pub use contender::ContenderName;
 pub use costs::Costs;
-use fuse::WarrenMount;
-use kernel::KernelMount;
 use operation::Comparison;
 pub use operation::Operation;
-use passthrough::Passthrough;
 use program::Programs;
-pub use traffic::TrafficPerCall;
 
 /// Rounds that are not counted.
 const ROUNDS_BEFORE: u32 = 2;
 
 /// The part of the rounds that are repeated with all processors busy, where each takes longer.
 const BUSY_PART: u32 = 5;
+
+/// Cells of Warren's fleets.
+const CELLS: u16 = 1;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MicroOptions {
@@ -145,54 +132,27 @@ pub struct Mean {
     pub ratio: f64,
 }
 
-/// Runs a role of the benchmark's processes to its end if `arguments` (without the program's name)
-/// name one.
-pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
-    let (role, rest) = arguments.split_first()?;
-    match role.to_str()? {
-        worker::ROLE => Some(worker::main(rest)),
-        fuse::ROLE => Some(fuse::main(rest)),
-        busy::ROLE => Some(busy::main(rest)),
-        process::ROLE_TIED => Some(process::become_tied(rest)),
-        _ => None,
-    }
-}
-
 /// Measures. The calling program must hand the roles of processes to [`warren_runtime::dispatch`],
-/// [`warren_fuse::dispatch`] and [`dispatch`].
+/// [`warren_fuse::dispatch`] and [`crate::dispatch`].
 pub fn run(options: &MicroOptions) -> Result<MicroReport, BenchError> {
-    let interruption = Interruption::watch()?;
-    // A thread of its own, because it cannot leave the mount namespace again.
-    std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| measure(options, &interruption));
-        measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    namespace::run_inside(&options.directory, |scratch, interruption| {
+        measure(options, scratch, interruption)
     })
 }
 
-fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroReport, BenchError> {
-    let parent = &options.directory;
-    // Other processes of the benchmark have other working directories.
-    let parent = parent
-        .canonicalize()
-        .map_err(|source| BenchError::Directory { path: parent.clone(), source })?;
-    namespace::enter()?;
-    warren_runtime::raise_descriptor_limit();
-    let scratch = Scratch::new(&parent)?;
-    let mut left_out = Vec::new();
-    let mut entrants = Vec::new();
-    for name in ContenderName::ALL.into_iter().filter(|name| options.contenders.contains(name)) {
-        interruption.check()?;
-        match set_up(name, scratch.path(), interruption) {
-            Ok(contender) => {
-                let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
-                entrants.push(Entrant { programs, contender });
-            }
-            Err(BenchError::Unavailable(why)) if name != ContenderName::Fuse => {
-                left_out.push(format!("{name}: {why}"));
-            }
-            Err(error) => return Err(error),
-        }
-    }
+fn measure(
+    options: &MicroOptions,
+    scratch: &Path,
+    interruption: &Interruption,
+) -> Result<MicroReport, BenchError> {
+    let Contenders { set_up, left_out } =
+        Contenders::new(&options.contenders, scratch, CELLS, interruption)?;
+    let start = |contender: Box<dyn Contender>| {
+        let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
+        Ok(Entrant { programs, contender })
+    };
+    let mut entrants =
+        set_up.into_iter().map(start).collect::<Result<Vec<Entrant>, BenchError>>()?;
     let idle = measure_table(&mut entrants, options, options.rounds, interruption)?;
     let traffic = count_traffic(&mut entrants, options, interruption)?;
     let busy = if options.busy {
@@ -210,23 +170,6 @@ fn measure(options: &MicroOptions, interruption: &Interruption) -> Result<MicroR
 struct Entrant {
     programs: Programs,
     contender: Box<dyn Contender>,
-}
-
-/// Makes a contender under a directory of the benchmark's own.
-fn set_up(
-    name: ContenderName,
-    scratch: &Path,
-    interruption: &Interruption,
-) -> Result<Box<dyn Contender>, BenchError> {
-    let at = scratch.join(name.name());
-    Ok(match name {
-        ContenderName::Interposed => Box::new(WarrenMount::interposed(scratch, at)?),
-        ContenderName::Fuse => Box::new(WarrenMount::new(scratch, at)?),
-        ContenderName::PassthroughLl => Box::new(Passthrough::new(scratch, at, interruption)?),
-        ContenderName::Tmpfs => Box::new(KernelMount::tmpfs(at)?),
-        ContenderName::Ext4 => Box::new(KernelMount::ext4(scratch, at)?),
-        ContenderName::Xfs => Box::new(KernelMount::xfs(scratch, at)?),
-    })
 }
 
 fn measure_table(

@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::process::{Signal, getpid, kill_process};
-use warren_bench::BenchError;
-use warren_bench::micro::{self, ContenderName, MicroOptions, MicroReport, Operation, run};
+use warren_bench::micro::{MicroOptions, MicroReport, Operation, run};
+use warren_bench::{BenchError, ContenderName};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let role_ended = warren_runtime::dispatch(&arguments)
         .or_else(|| warren_fuse::dispatch(&arguments))
-        .or_else(|| micro::dispatch(&arguments));
+        .or_else(|| warren_bench::dispatch(&arguments));
     if let Some(code) = role_ended {
         return code;
     }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
-use warren_bench::micro::{ContenderName, Operation};
-use warren_bench::{LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_bench::apps::Workload;
+use warren_bench::micro::Operation;
+use warren_bench::{ContenderName, LOG_BYTES_MAX, REPETITIONS_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
 
@@ -329,6 +330,9 @@ pub(crate) struct Bench {
 
 #[derive(Subcommand)]
 pub(crate) enum BenchTask {
+    /// Whole programs (tar, git, make, sqlite3, ...), on a mount and on other file systems; needs
+    /// root
+    Apps(BenchApps),
     /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
     /// What many idle clients cost: the latency of others, memory, descriptors, admissions
@@ -340,6 +344,32 @@ pub(crate) enum BenchTask {
     Micro(BenchMicro),
     /// How long clients wait after a kill of a cell and of a fleet, with full logs
     Recovery(BenchRecovery),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchApps {
+    /// Directory of the mount points and of the files under loop devices [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Number of cells
+    #[arg(long, value_parser = cells())]
+    pub cells: Option<u16>,
+    /// Measure only these workloads, separated by commas
+    #[arg(long, value_name = "WORKLOADS", value_delimiter = ',')]
+    pub only: Vec<Workload>,
+    /// Measure only these contenders, separated by commas [default: all but passthrough_ll]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub contenders: Vec<ContenderName>,
+    /// Write the report as a page with plots to this file, too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -1,8 +1,12 @@
 //! `warren bench`: measurements on a pool and a fleet of their own.
 
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use warren_bench::apps::{self, AppsOptions};
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::clients::{self, ClientsOptions};
 use warren_bench::fsync::{self, FsyncOptions};
@@ -11,18 +15,58 @@ use warren_bench::recovery::{self, RecoveryOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
-    Bench, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn, BenchRecovery, BenchTask,
+    Bench, BenchApps, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn, BenchRecovery,
+    BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
 
 pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
+        BenchTask::Apps(arguments) => perform_apps(arguments),
         BenchTask::Client(arguments) => perform_client(arguments),
         BenchTask::Clients(arguments) => perform_clients(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
         BenchTask::Micro(arguments) => perform_micro(arguments),
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
+    }
+}
+
+/// A page that cannot be written is an error before the long measurement. So is, after it, a
+/// program that failed.
+fn perform_apps(arguments: &BenchApps) -> Result<ExitCode, Failure> {
+    let usual = AppsOptions::default();
+    let options = AppsOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        cells: arguments.cells.unwrap_or(usual.cells),
+        workloads: match arguments.only.as_slice() {
+            [] => usual.workloads,
+            given => given.to_vec(),
+        },
+        contenders: match arguments.contenders.as_slice() {
+            [] => usual.contenders,
+            given => given.to_vec(),
+        },
+    };
+    let failed = |path: &Path, error| Failure::io(path, "write a page to it", &error);
+    let page = |path: &PathBuf| match File::create(path) {
+        Ok(file) => Ok((path.clone(), file)),
+        Err(error) => Err(failed(path, error)),
+    };
+    let page = arguments.html.as_ref().map(page).transpose()?;
+    let report = apps::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        output::print(format_args!("{report}"));
+    }
+    if let Some((path, mut file)) = page {
+        file.write_all(report.html().as_bytes()).map_err(|error| failed(&path, error))?;
+    }
+    match report.failures.first() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(first) => Err(Failure::new(CODE_FAILURE, first.clone())),
     }
 }
 

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let roles = arguments.get(1..).unwrap_or_default();
     let role_ended = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles));
-    let role_ended = role_ended.or_else(|| warren_bench::micro::dispatch(roles));
+    let role_ended = role_ended.or_else(|| warren_bench::dispatch(roles));
     if let Some(code) = role_ended.or_else(|| run::dispatch(roles)) {
         return code;
     }

@@ -11,7 +11,7 @@ use crate::machine;
 use crate::process::{Served, this_program};
 
 /// The role of such a process. Its argument is the processor.
-pub(super) const ROLE: &str = "__bench-spin";
+pub(crate) const ROLE: &str = "__bench-spin";
 
 pub(super) struct Load {
     _processes: Vec<Served>,
@@ -30,7 +30,7 @@ impl Load {
 }
 
 /// The main function of such a process. It ends by a signal.
-pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let cpu = arguments.first().and_then(|word| word.to_str()?.parse().ok());
     let pinned = cpu.map(|cpu| machine::pin(None, cpu));

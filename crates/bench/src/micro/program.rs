@@ -7,11 +7,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use warren_base::Errno;
 
-use super::contender::{Contender, ContenderName};
 use super::operation::Operation;
 use super::order::{Order, Phase, Reply};
-use super::traffic::TrafficPerCall;
 use super::worker;
+use crate::contender::traffic::TrafficPerCall;
+use crate::contender::{Contender, ContenderName};
 use crate::error::{BenchError, system};
 use crate::ground::Interruption;
 use crate::process::Served;

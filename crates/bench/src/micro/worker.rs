@@ -23,7 +23,7 @@ use work::Work;
 
 /// The role of this process. Its arguments are a directory, the number of the program and the
 /// calls that are asked for.
-pub(super) const ROLE: &str = "__bench-program";
+pub(crate) const ROLE: &str = "__bench-program";
 
 /// The monotonic clock.
 pub(super) fn now_ns() -> u64 {
@@ -32,7 +32,7 @@ pub(super) fn now_ns() -> u64 {
 }
 
 /// The main function of the process.
-pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let [directory, number, calls] = arguments else { return ExitCode::FAILURE };
     let word = |word: &OsString| word.to_str()?.parse::<u32>().ok();
     let (Some(number), Some(calls)) = (word(number), word(calls)) else {

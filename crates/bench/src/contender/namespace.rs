@@ -12,11 +12,35 @@ use rustix::mount::{
 use rustix::thread::UnshareFlags;
 
 use crate::error::{BenchError, system};
+use crate::ground::{Interruption, Scratch};
+
+/// Does the work in a new mount namespace, with a new directory in `parent` that is removed
+/// afterwards.
+pub(crate) fn run_inside<T: Send>(
+    parent: &Path,
+    work: impl FnOnce(&Path, &Interruption) -> Result<T, BenchError> + Send,
+) -> Result<T, BenchError> {
+    let interruption = Interruption::watch()?;
+    let inside = || {
+        // Other processes of the benchmark have other working directories.
+        let parent = parent
+            .canonicalize()
+            .map_err(|source| BenchError::Directory { path: parent.to_owned(), source })?;
+        enter()?;
+        warren_runtime::raise_descriptor_limit();
+        let scratch = Scratch::new(&parent)?;
+        work(scratch.path(), &interruption)
+    };
+    // A thread of its own, because it cannot leave the mount namespace again.
+    std::thread::scope(|scope| {
+        scope.spawn(inside).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
 
 /// Moves the calling thread into a new mount namespace, for good. Processes that it starts from now
 /// on are in it, too.
 #[expect(unsafe_code, reason = "rustix has no safe function for a new namespace")]
-pub(super) fn enter() -> Result<(), BenchError> {
+fn enter() -> Result<(), BenchError> {
     // SAFETY: only the mount namespace (and with it the thread's working directory) is unshared,
     // not the descriptor table.
     let entered = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::contender::{Contender, ContenderName};
+use super::interface::{Contender, ContenderName};
 use super::namespace::Mounted;
 use crate::error::BenchError;
 use crate::medium::{Device, find, make_ext4, perform};

@@ -1,4 +1,4 @@
-//! Warren through FUSE: a pool on a loop device, a fleet of one cell, and a mount keeper as `warren
+//! Warren through FUSE: a pool on a loop device, a fleet, and a mount keeper as `warren
 //! mount` starts it. The same with the interposed library in the programs.
 
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
 use warren_log::Target;
 use warren_runtime::{Admission, ConnectOptions, interposer};
 
-use super::contender::{Contender, ContenderName};
+use super::interface::{Contender, ContenderName};
 use super::namespace::Mounted;
 use super::traffic::{Traffic, settled};
 use crate::error::{BenchError, system};
@@ -22,7 +22,7 @@ use crate::process::{Served, this_program};
 
 /// The role of the mount keeper. Its arguments are the pool and the directory. It writes an empty
 /// line when the mount is served, or the error.
-pub(super) const ROLE: &str = "__bench-mount";
+pub(crate) const ROLE: &str = "__bench-mount";
 
 /// The fields are dropped in order.
 pub(super) struct WarrenMount {
@@ -36,21 +36,26 @@ pub(super) struct WarrenMount {
 }
 
 impl WarrenMount {
-    pub(super) fn new(parent: &Path, at: PathBuf) -> Result<Self, BenchError> {
-        Self::with(parent, at, None)
+    pub(super) fn new(parent: &Path, at: PathBuf, cells: u16) -> Result<Self, BenchError> {
+        Self::with(parent, at, cells, None)
     }
 
-    pub(super) fn interposed(parent: &Path, at: PathBuf) -> Result<Self, BenchError> {
+    pub(super) fn interposed(parent: &Path, at: PathBuf, cells: u16) -> Result<Self, BenchError> {
         let missing = "no library for programs beside this one; build warren-interpose with the \
                        profile interposer";
         let library = interposer::library();
         let library = library.ok_or_else(|| BenchError::Unavailable(missing.to_owned()))?;
-        Self::with(parent, at, Some(library))
+        Self::with(parent, at, cells, Some(library))
     }
 
-    fn with(parent: &Path, at: PathBuf, library: Option<PathBuf>) -> Result<Self, BenchError> {
+    fn with(
+        parent: &Path,
+        at: PathBuf,
+        cells: u16,
+        library: Option<PathBuf>,
+    ) -> Result<Self, BenchError> {
         let device = Device::for_pool(parent)?;
-        let ground = Ground::on_device(&device.path(), 1)?;
+        let ground = Ground::on_device(&device.path(), cells)?;
         std::fs::create_dir(&at).map_err(system(&format!("make {}", at.display())))?;
         let mut command = this_program();
         command.arg(ROLE).arg(ground.pool()).arg(&at);
@@ -87,12 +92,10 @@ impl Contender for WarrenMount {
         self.mounted.at()
     }
 
-    fn program(&self) -> Command {
-        let mut command = this_program();
+    fn prepare(&self, command: &mut Command) {
         if let Some(library) = &self.library {
-            interposer::load(&mut command, library);
+            interposer::load(command, library);
         }
-        command
     }
 
     fn traffic(&self) -> Result<Option<Traffic>, BenchError> {
@@ -101,7 +104,7 @@ impl Contender for WarrenMount {
 }
 
 /// The main function of the mount keeper.
-pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let [pool, directory] = arguments else { return ExitCode::FAILURE };
     match keep(pool, Path::new(directory)) {
         Ok(()) => ExitCode::SUCCESS,

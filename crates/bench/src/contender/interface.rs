@@ -1,4 +1,4 @@
-//! The interface of the compared file systems.
+//! The interface of a contender, and the names of all.
 
 use std::fmt;
 use std::path::Path;
@@ -32,16 +32,20 @@ pub enum ContenderName {
 }
 
 /// A file system at a path. It is unmounted, and its processes end, when it is dropped.
-pub(super) trait Contender {
+pub(crate) trait Contender {
     fn name(&self) -> ContenderName;
 
     /// The directory under which programs make their files.
     fn directory(&self) -> &Path;
 
-    /// The command that starts a program on it, so far without arguments. A contender that needs
-    /// more than a path (a library in the program) adds it here.
+    /// Adds to a command what a program on it needs beside the path, like a library.
+    fn prepare(&self, _command: &mut Command) {}
+
+    /// The command that starts this program on it, so far without arguments.
     fn program(&self) -> Command {
-        process::this_program()
+        let mut command = process::this_program();
+        self.prepare(&mut command);
+        command
     }
 
     /// Counts of the processes that serve it, when they have done what they were asked. `None` if

@@ -16,7 +16,7 @@ const QUIET_MAX: Duration = Duration::from_secs(2);
 
 /// Counts since the processes started; or, as a difference, of some calls.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     pub requests: u64,
     pub sleeps: u64,
 }
@@ -32,7 +32,7 @@ pub struct TrafficPerCall {
 
 impl Traffic {
     /// Of the fleet that serves the pool, and of its one mount.
-    pub(super) fn of(pool: &Path, mount_keeper: u32) -> Result<Self, BenchError> {
+    pub(crate) fn of(pool: &Path, mount_keeper: u32) -> Result<Self, BenchError> {
         let status = warren_runtime::status(pool)?;
         let requests = status.cells.iter().map(|cell| cell.requests).sum();
         let mut sleeps = sleeps_of(mount_keeper)?;
@@ -42,7 +42,7 @@ impl Traffic {
         Ok(Self { requests, sleeps })
     }
 
-    pub(super) fn per_call(self, before: Self, calls: u32) -> TrafficPerCall {
+    pub(crate) fn per_call(self, before: Self, calls: u32) -> TrafficPerCall {
         let mean = |now: u64, before: u64| now.saturating_sub(before) as f64 / f64::from(calls);
         TrafficPerCall {
             requests: mean(self.requests, before.requests),
@@ -53,7 +53,7 @@ impl Traffic {
 
 /// Counts again until the requests do not grow any more. Threads that poll sleep ever again, so
 /// that their sleeps do not tell.
-pub(super) fn settled(
+pub(crate) fn settled(
     count: impl Fn() -> Result<Traffic, BenchError>,
 ) -> Result<Traffic, BenchError> {
     let deadline = Instant::now() + QUIET_MAX;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::contender::{Contender, ContenderName};
+use super::interface::{Contender, ContenderName};
 use super::namespace::Mounted;
 use crate::error::{BenchError, system};
 use crate::ground::{Interruption, Scratch};

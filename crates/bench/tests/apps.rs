@@ -1,0 +1,114 @@
+//! The benchmark of whole programs: each workload on tmpfs, where it is quickest, and few of them
+//! on Warren. This test has a `main` of its own because it is also the program that all processes
+//! run.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rustix::process::{Signal, getpid, kill_process};
+use warren_bench::apps::{AppsOptions, AppsReport, Workload, run};
+use warren_bench::{BenchError, ContenderName};
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let role_ended = warren_runtime::dispatch(&arguments)
+        .or_else(|| warren_fuse::dispatch(&arguments))
+        .or_else(|| warren_bench::dispatch(&arguments));
+    if let Some(code) = role_ended {
+        return code;
+    }
+    let directory = std::env::temp_dir().join(format!("warren-apps-test-{}", std::process::id()));
+    let options = AppsOptions { directory: directory.clone(), rounds: 1, ..Default::default() };
+    println!("test a_missing_directory_is_named ...");
+    let refused = run(&options);
+    assert!(matches!(&refused, Err(BenchError::Directory { path, .. }) if *path == directory));
+    if !rustix::process::geteuid().is_root() {
+        println!("\ntest result: ok. 1 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out");
+        return ExitCode::SUCCESS;
+    }
+    fs::create_dir(&directory).expect("a directory");
+    println!("test every_workload_has_its_result ...");
+    every_workload_has_its_result(&options);
+    println!("test warren_is_compared ...");
+    warren_is_compared(&options);
+    println!("test a_signal_ends_it_and_nothing_is_left ...");
+    a_signal_ends_it_and_nothing_is_left(&options);
+    fs::remove_dir(&directory).expect("the directory is empty");
+    println!("\ntest result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+    ExitCode::SUCCESS
+}
+
+fn every_workload_has_its_result(options: &AppsOptions) {
+    let contenders = vec![ContenderName::Tmpfs];
+    let report = run(&AppsOptions { contenders, ..options.clone() }).expect("a report");
+    print!("{report}");
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert_eq!(report.workloads.len() + report.left_out.len(), Workload::ALL.len());
+    for measured in &report.workloads {
+        let times = measured.times[0].as_ref().expect("a time");
+        assert!(times.spread.median_ns > 0.0 && times.rounds_ns.len() == 1);
+        assert_eq!(times.ratios.to_tmpfs, (!measured.syncs).then_some(1.0));
+        assert_eq!(times.ratios.to_ext4, None);
+    }
+    assert_left_nothing(&options.directory);
+}
+
+fn warren_is_compared(options: &AppsOptions) {
+    let options = AppsOptions {
+        workloads: vec![Workload::ShellLoop, Workload::Varmail],
+        contenders: vec![ContenderName::Fuse, ContenderName::Ext4],
+        cells: 2,
+        ..options.clone()
+    };
+    let report = run(&options).expect("a report");
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    let json = serde_json::to_string(&report).expect("JSON");
+    let back: AppsReport = serde_json::from_str(&json).expect("the same JSON");
+    assert_eq!(back.workloads.len(), options.workloads.len());
+    if report.left_out.is_empty() {
+        assert!(report.means[0].ratios.to_ext4.is_some());
+        assert!(report.html().contains("<h2>Times the time of ext4</h2>"));
+    }
+    assert_left_nothing(&options.directory);
+}
+
+/// The signal comes while a program makes calls on Warren's mount.
+fn a_signal_ends_it_and_nothing_is_left(options: &AppsOptions) {
+    let endless = AppsOptions {
+        rounds: u32::MAX - 1,
+        workloads: vec![Workload::Webserver],
+        contenders: vec![ContenderName::Fuse],
+        ..options.clone()
+    };
+    let running = std::thread::spawn(move || run(&endless));
+    while processes("__bench-mix\0webserver\0run").is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(!running.is_finished(), "{:?}", running.join());
+    }
+    kill_process(getpid(), Signal::TERM).expect("signal");
+    let ended = running.join().expect("join");
+    assert!(matches!(ended, Err(BenchError::Interrupted)), "{ended:?}");
+    assert_left_nothing(&options.directory);
+}
+
+fn assert_left_nothing(directory: &Path) {
+    let files: Vec<_> = fs::read_dir(directory).expect("a directory").collect();
+    assert!(files.is_empty(), "{files:?}");
+    let left = processes("__bench-");
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Children of this process whose role begins so.
+fn processes(role: &str) -> Vec<String> {
+    let own = format!("PPid:\t{}\n", std::process::id());
+    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    let lines = entries.filter_map(|entry| {
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        (status.contains(&own) && line.contains(role)).then_some(line)
+    });
+    lines.collect()
+}
