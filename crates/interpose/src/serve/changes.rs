@@ -150,7 +150,7 @@ fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
         Some(Err(Errno::ENOENT)) => return Ok(()),
         _ => {}
     }
-    if !cwd::path(room).is_some_and(|path| !contains(path, last(place.path))) {
+    if cwd::path(room).is_none_or(|path| contains(path, last(place.path))) {
         return Err(Why::Directory);
     }
     if !files::has_directories() {
