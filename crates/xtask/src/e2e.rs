@@ -68,7 +68,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         bail!("the build of the interposer failed");
     }
     packages::install_missing(options.full);
-    if options.full {
+    if options.full || options.interposed {
         suites::install(root);
     }
     let own = std::env::current_exe().context("cannot name this program")?;
