@@ -33,6 +33,7 @@ use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
 use crate::open_files::OpenFiles;
 use crate::reply::{Body, validity};
+use crate::retries::Retries;
 
 pub(crate) use deferred::DeferredLock;
 
@@ -78,6 +79,7 @@ pub(crate) struct Front {
     open_files: OpenFiles,
     dir_copies: DirCopies,
     absent_names: AbsentNames,
+    retries: Retries,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
     /// The number of requests that wait for a lock in a slot.
@@ -101,6 +103,7 @@ impl Front {
             options,
             dir_copies: DirCopies::default(),
             absent_names: AbsentNames::new(),
+            retries: Retries::default(),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
             names_cached: AtomicBool::new(drops_names),
@@ -133,7 +136,19 @@ impl Front {
         header: Header,
         operation: Operation,
     ) -> Result<Outcome, Errno> {
-        Call { front: self, slot, body, header, steps: 0 }.serve(operation)
+        let mut call = Call { front: self, slot, body, header, steps: 0 };
+        // The data of a write is in the slot already.
+        if !matches!(operation, Operation::Write(_)) {
+            call.remove_pins();
+        }
+        let is_of_walk = operation.is_of_walk();
+        let served = call.serve(operation);
+        match served {
+            Err(Errno::ESTALE) => self.retries.begin(header.thread),
+            _ if is_of_walk => {}
+            _ => self.retries.end(header.thread),
+        }
+        served
     }
 }
 

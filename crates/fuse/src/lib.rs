@@ -32,6 +32,7 @@ mod process;
 mod recall;
 mod reply;
 mod resend;
+mod retries;
 mod serve;
 mod signals;
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub(crate) struct Header {
     pub ino: Ino,
     pub uid: u32,
     pub gid: u32,
+    /// The thread that made the call. 0 if the kernel does not name it.
+    pub thread: u32,
 }
 
 impl Header {
@@ -39,8 +41,9 @@ impl Header {
             ino: Ino(fields.u64().ok()?),
             uid: fields.u32().ok()?,
             gid: fields.u32().ok()?,
+            thread: fields.u32().ok()?,
         };
-        let _pid_and_extensions = fields.u64().ok()?;
+        let _extensions = fields.u32().ok()?;
         (header.len == received).then_some(header)
     }
 
@@ -234,6 +237,15 @@ impl Operation {
     /// Whether it may take so long that another thread must read before it is served.
     pub(crate) const fn may_wait(&self) -> bool {
         matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
+    }
+
+    /// Whether the kernel may send it between the beginning of a path walk and the request that the
+    /// walk is for. Before it truncates a file, it gets the file's capabilities.
+    pub(crate) const fn is_of_walk(&self) -> bool {
+        matches!(
+            self,
+            Self::Lookup(_) | Self::ReadLink | Self::GetAttr | Self::Statx | Self::GetXattr { .. }
+        )
     }
 
     /// The inodes whose attributes it changes without returning them in its reply. `ino` is the

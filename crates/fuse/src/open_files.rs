@@ -43,6 +43,19 @@ pub(crate) struct Closing {
     number: u32,
 }
 
+/// A handle that keeps an inode without an open of the kernel. [`OpenFiles::unpin`] ends it.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Pin {
+    number: u32,
+}
+
+#[cfg(test)]
+impl Pin {
+    pub(crate) const fn of_number(number: u32) -> Self {
+        Self { number }
+    }
+}
+
 /// How an `OPEN` continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begun {
@@ -183,6 +196,28 @@ impl OpenFiles {
         self.end_open(&mut self.lock(), ino);
     }
 
+    /// Keeps an inode that a cell has opened for no access. ENFILE if too many files are open; then
+    /// the caller closes the handle.
+    pub(crate) fn pin(&self, opened: &Opened) -> Result<Pin, Errno> {
+        let mut tables = self.lock();
+        let number = self.free_handle(&mut tables)?;
+        let (handle, access) = (opened.handle, AccessMode::empty());
+        let held = HeldHandle { handle, access, direct: false, kept: None };
+        self.begin_open(&mut tables, handle.ino);
+        self.state.opens().set_held_handle(number, &held);
+        tables.handles.insert(number, Held { held, opens: 1, is_shared: false });
+        tables.files.entry(handle.ino).or_default().handles.push(number);
+        Ok(Pin { number })
+    }
+
+    pub(crate) fn unpin(&self, pin: Pin) {
+        let mut tables = self.lock();
+        let held = tables.handles.get_mut(&pin.number).expect("a pin has a handle");
+        held.opens -= 1;
+        let ino = held.held.handle.ino;
+        self.end_open(&mut tables, ino);
+    }
+
     /// The cell's handle behind the kernel's. EBADF if the kernel has no such file open.
     pub(crate) fn handle(&self, kernel: u64) -> Result<Handle, Errno> {
         let open = self.open_of(kernel)?;
@@ -281,8 +316,7 @@ impl OpenFiles {
         cell: Option<CellId>,
         unique: u64,
     ) -> Result<KernelHandle, Errno> {
-        while tables.free_handles.is_empty() && self.drop_oldest(tables) {}
-        let number = tables.free_handles.take().ok_or(Errno::ENFILE)?;
+        let number = self.free_handle(tables)?;
         let kept = opened.kept.zip(cell).map(|(lease, cell)| KeptLease { cell, lease });
         let Opened { handle, direct, .. } = *opened;
         let held = HeldHandle { handle, access, direct, kept };
@@ -298,6 +332,12 @@ impl OpenFiles {
         tables.handles.insert(number, Held { held, opens: 1, is_shared: kept.is_some() });
         tables.files.entry(handle.ino).or_default().handles.push(number);
         Ok(self.kernel_handle(open))
+    }
+
+    /// A number for another handle, of which those that are kept give way.
+    fn free_handle(&self, tables: &mut Tables) -> Result<u32, Errno> {
+        while tables.free_handles.is_empty() && self.drop_oldest(tables) {}
+        tables.free_handles.take().ok_or(Errno::ENFILE)
     }
 
     /// An open of the inode, or one under way, has ended.

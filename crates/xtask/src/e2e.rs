@@ -20,6 +20,7 @@ mod fleet;
 mod full_host;
 mod ground;
 mod hardship;
+mod held;
 mod interposed;
 mod kills;
 mod large;
@@ -68,7 +69,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         bail!("the build of the interposer failed");
     }
     packages::install_missing(options.full);
-    if options.full {
+    if options.full || options.interposed {
         suites::install(root);
     }
     let own = std::env::current_exe().context("cannot name this program")?;
@@ -126,6 +127,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             access::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);
             interposed::run(&ground, cells, &mut tally);
+            held::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);

@@ -134,7 +134,7 @@ impl Call<'_> {
 
     /// Closes the handles that are not kept. These requests need no record, because to repeat one
     /// has no effect.
-    fn close_unused(&mut self) {
+    pub(super) fn close_unused(&mut self) {
         for closing in self.front.open_files.take_unused() {
             let request = Request::Close { handle: closing.handle };
             let _ = self.slot.call(self.header.identity(), &request, 0);

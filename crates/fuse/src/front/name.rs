@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, LookedUp};
-use warren_proto::{Entry, FileName, Handover, SetAttr};
+use warren_proto::{AccessMode, Entry, FileName, Handover, SetAttr};
 
 use super::{Call, Served};
+use crate::abi;
 use crate::reply::{NewEntry, validity};
 
 /// How often a name is looked up. A lookup is repeated if the inode was gone when its cell was
@@ -36,6 +37,9 @@ impl Call<'_> {
                     return Ok(());
                 }
             };
+            if self.repeats_walk() && !self.pin(entry.ino) {
+                continue;
+            }
             match self.put_entry(&entry) {
                 // Unlinked between the two calls.
                 Err(Errno::ENOENT | Errno::ESTALE) if entry.attr.is_none() => {}
@@ -43,6 +47,38 @@ impl Call<'_> {
             }
         }
         Err(Errno::ENOENT)
+    }
+
+    /// Whether the kernel walks a path again after ESTALE, or may do so: a front's successor does
+    /// not know which inodes a request that is sent again has pinned.
+    fn repeats_walk(&self) -> bool {
+        self.front.retries.has(self.header.thread) || self.header.unique & abi::UNIQUE_RESEND != 0
+    }
+
+    /// Keeps an inode that the walk has found until the call has ended ([`crate::retries`]). False
+    /// if it is gone. An inode that cannot be opened is found without a pin.
+    fn pin(&mut self, ino: Ino) -> bool {
+        let access = AccessMode::empty();
+        let opened = match self.call(typed::Open { ino, access }) {
+            Ok(opened) => opened,
+            Err(errno) => return !matches!(errno, Errno::ENOENT | Errno::ESTALE),
+        };
+        match self.front.open_files.pin(&opened) {
+            Ok(pin) => self.front.retries.add(self.header.thread, pin),
+            Err(_) => {
+                let _ = self.call(typed::Close { handle: opened.handle });
+            }
+        }
+        // The answer to a request that is sent again may be about an earlier inode.
+        opened.handle.ino == ino
+    }
+
+    pub(super) fn remove_pins(&mut self) {
+        let ended = self.front.retries.take_ended();
+        if !ended.is_empty() {
+            ended.into_iter().for_each(|pin| self.front.open_files.unpin(pin));
+            self.close_unused();
+        }
     }
 
     /// Requests a page of the directory's names, if names are missed there often.

@@ -31,6 +31,8 @@ pub(super) fn attr(ino: Ino) -> Attr {
     }
 }
 
+/// The thread that makes all requests.
+const THREAD: u32 = 77;
 const LEASE: Option<Lease> = Some(Lease { word: 0, stamp: 0 });
 
 /// A front that serves operations on inode 1, and a fleet that answers by a function.
@@ -54,11 +56,15 @@ impl FrontTest {
     }
 
     fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
+        self.serve_on(Ino::ROOT, operation)
+    }
+
+    fn serve_on(&mut self, ino: Ino, operation: Operation) -> Result<Outcome, Errno> {
         self.body.clear();
         self.unique += 2;
         let unique = self.unique;
-        let header =
-            Header { len: 0, opcode: opcode::LOOKUP, unique, ino: Ino::ROOT, uid: 0, gid: 0 };
+        let (opcode, thread) = (opcode::LOOKUP, THREAD);
+        let header = Header { len: 0, opcode, unique, ino, uid: 0, gid: 0, thread };
         self.front.serve(&mut *self.slot, &mut self.body, header, operation)
     }
 
@@ -470,4 +476,98 @@ fn a_name_that_a_known_directory_lacks_is_no_request() {
     assert_eq!(requests(&mut test, lookup(b"c")).1, ["lookup"], "the kernel may cache this");
     test.fleet.words.lock().unwrap().clear();
     assert_eq!(requests(&mut test, lookup(b"d")).1, ["lookup"], "the lease has ended");
+}
+
+/// A fleet where the first two look-ups of a name find inode 6, which is gone, and all later ones
+/// inode 7. Only 7 can be opened.
+fn replaced_name() -> (FrontTest, Arc<Mutex<Vec<Request>>>) {
+    let sent: Arc<Mutex<Vec<Request>>> = Arc::default();
+    let log = Arc::clone(&sent);
+    let (mut lookups, mut handles) = (0, 0);
+    let test = FrontTest::new(FrontOptions::default(), move |request| {
+        log.lock().unwrap().push(request.clone());
+        match request {
+            Request::Lookup { .. } => {
+                lookups += 1;
+                let ino = Ino(4 + lookups.clamp(2, 3));
+                let (kind, lease, attr) = (FileKind::Regular, None, Some((attr(ino), LEASE)));
+                Ok(Reply::Entry(Entry { ino, kind, lease, attr }))
+            }
+            Request::Open { ino: Ino(7), .. } => {
+                handles += 1;
+                Ok(Reply::Opened(Opened {
+                    handle: Handle { ino: Ino(7), open: handles },
+                    attr: attr(Ino(7)),
+                    keep_pages: false,
+                    direct: false,
+                    kept: None,
+                }))
+            }
+            Request::Close { .. } => Ok(Reply::Done),
+            _ => Err(Errno::ESTALE),
+        }
+    });
+    (test, sent)
+}
+
+const OPEN: Operation = Operation::Open(OpenFlags { flags: 0, kill_privileges: false });
+
+fn closed(sent: &Mutex<Vec<Request>>) -> Vec<u64> {
+    let handle = |request: &Request| match request {
+        Request::Close { handle } => Some(handle.open),
+        _ => None,
+    };
+    sent.lock().unwrap().iter().filter_map(handle).collect()
+}
+
+/// The inodes that were to be opened for no access.
+fn pinned(sent: &Mutex<Vec<Request>>) -> Vec<Ino> {
+    let ino = |request: &Request| match request {
+        Request::Open { ino, access } if access.is_empty() => Some(*ino),
+        _ => None,
+    };
+    sent.lock().unwrap().iter().filter_map(ino).collect()
+}
+
+#[test]
+fn a_walk_that_is_repeated_after_estale_pins_what_it_finds() {
+    let (mut test, sent) = replaced_name();
+    test.serve(lookup(b"n")).unwrap();
+    assert_eq!(test.u64_at(0), 6);
+    assert_eq!(test.serve(OPEN), Err(Errno::ESTALE));
+    assert_eq!(pinned(&sent), [], "a walk that is not repeated");
+    // The kernel looks up the name again.
+    sent.lock().unwrap().clear();
+    test.serve(lookup(b"n")).unwrap();
+    assert_eq!(test.u64_at(0), 7);
+    assert_eq!(pinned(&sent), [Ino(6), Ino(7)], "the first one is gone");
+    assert_eq!(test.serve(Operation::GetAttr), Err(Errno::ESTALE), "of another inode");
+    test.serve(lookup(b"n")).unwrap();
+    assert_eq!(closed(&sent), [1], "another repetition");
+    assert_eq!(test.serve_on(Ino(7), OPEN), Ok(Outcome::Body));
+    assert_eq!(closed(&sent), [1]);
+    test.serve(Operation::Forget).unwrap();
+    assert_eq!(closed(&sent), [1, 2], "after the call");
+    sent.lock().unwrap().clear();
+    test.serve(lookup(b"n")).unwrap();
+    assert_eq!(sent.lock().unwrap().len(), 1, "no walk is repeated");
+}
+
+#[test]
+fn a_look_up_that_is_sent_again_closes_what_its_predecessor_has_pinned() {
+    let (mut test, sent) = replaced_name();
+    test.serve(lookup(b"n")).unwrap();
+    let _stale = test.serve(OPEN);
+    test.serve(lookup(b"n")).unwrap();
+    // The front dies before its reply.
+    let (fleet, state) = (Arc::clone(&test.fleet) as Arc<_>, Arc::clone(&test.front.state));
+    test.front = Front::new(fleet, state, FrontOptions::default(), 1);
+    test.unique |= crate::abi::UNIQUE_RESEND;
+    test.unique -= 2;
+    sent.lock().unwrap().clear();
+    test.serve(lookup(b"n")).unwrap();
+    assert_eq!(test.u64_at(0), 7);
+    test.serve(Operation::Forget).unwrap();
+    assert_eq!(closed(&sent), [1, 1], "once as a handle that no open uses");
+    assert_eq!(test.front.state.opens().held_handle(0), None);
 }

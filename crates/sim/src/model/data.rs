@@ -19,6 +19,9 @@ impl State {
         access: AccessMode,
     ) -> Result<(), Errno> {
         let inode = self.alive(ino)?;
+        if step.credentials.checked_by_kernel && access.is_empty() {
+            return Ok(());
+        }
         let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
         match inode.kind {
             FileKind::Symlink => return Err(Errno::ELOOP),

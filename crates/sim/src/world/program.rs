@@ -343,8 +343,9 @@ impl Draw<'_> {
     }
 
     fn access(&mut self) -> AccessMode {
-        if !self.front && self.rng.chance(1, 16) {
-            return AccessMode::EXECUTE;
+        if self.rng.chance(1, 16) {
+            // A front opens a file for no access to keep it.
+            return if self.front { AccessMode::empty() } else { AccessMode::EXECUTE };
         }
         let (read, write) = (AccessMode::READ, AccessMode::WRITE);
         let all = [read, write, read | write, write | AccessMode::TRUNCATE, read | write];

@@ -50,7 +50,7 @@ fn probe(ground: &Ground) -> Result<PathBuf> {
     compiled(ground, "paths")
 }
 
-fn compiled(ground: &Ground, name: &str) -> Result<PathBuf> {
+pub(super) fn compiled(ground: &Ground, name: &str) -> Result<PathBuf> {
     let program = ground.path(name);
     if !program.exists() {
         let source = ground.root.join(format!("crates/xtask/cases/{name}.c"));

@@ -23,6 +23,17 @@ pub(super) fn program(ground: &Ground, name: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// The same for a program that runs as any user, who may not search the directory of the library.
+pub(super) fn program_of_any_user(ground: &Ground, name: impl AsRef<OsStr>) -> Result<Command> {
+    let mut command = program(ground, name);
+    if ground.options.interposed {
+        let copy = ground.path("interposer.so");
+        fs::copy(interposer(&ground.root), &copy).context("cannot copy the library")?;
+        command.env("LD_PRELOAD", copy);
+    }
+    Ok(command)
+}
+
 /// Makes the file of reports, which processes of all users append to.
 pub(super) fn prepare(ground: &Ground) -> Result<()> {
     if ground.options.interposed {

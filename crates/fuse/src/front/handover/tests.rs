@@ -41,7 +41,7 @@ impl Mount {
     fn look_up(&mut self, name: &[u8]) -> Result<Outcome, Errno> {
         self.body.clear();
         let (opcode, ino) = (opcode::LOOKUP, Ino::ROOT);
-        let header = Header { len: 0, opcode, unique: 2, ino, uid: 7, gid: 7 };
+        let header = Header { len: 0, opcode, unique: 2, ino, uid: 7, gid: 7, thread: 7 };
         let lookup = Operation::Lookup(FileName::new(name).unwrap());
         self.front.serve(&mut *self.slot, &mut self.body, header, lookup)
     }
