@@ -100,6 +100,8 @@ pub(crate) mod nr {
     pub(crate) const SETXATTR: usize = 188;
     pub(crate) const LSETXATTR: usize = 189;
     pub(crate) const FSETXATTR: usize = 190;
+    pub(crate) const FGETXATTR: usize = 193;
+    pub(crate) const FLISTXATTR: usize = 196;
     pub(crate) const REMOVEXATTR: usize = 197;
     pub(crate) const LREMOVEXATTR: usize = 198;
     pub(crate) const FREMOVEXATTR: usize = 199;
@@ -151,6 +153,7 @@ pub(crate) mod nr {
     pub(crate) const EXECVEAT: usize = 322;
     pub(crate) const USERFAULTFD: usize = 323;
     pub(crate) const PREADV2: usize = 327;
+    pub(crate) const COPY_FILE_RANGE: usize = 326;
     pub(crate) const PWRITEV2: usize = 328;
     pub(crate) const PKEY_MPROTECT: usize = 329;
     pub(crate) const PKEY_ALLOC: usize = 330;

@@ -37,6 +37,7 @@ mod held;
 mod listings;
 pub(crate) mod names;
 pub(crate) mod written;
+pub(crate) mod xattrs;
 
 pub(crate) use client::Found;
 

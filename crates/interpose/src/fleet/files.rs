@@ -72,6 +72,18 @@ pub(crate) fn read_copy(
     hot.files.held.still_holds(held, &copied, &hot.connection).then_some(count)
 }
 
+/// Reads from an open file to an address where `room` bytes of ours can be written. None if the
+/// kernel must do it. Slow, under the lock.
+pub(crate) fn read_into(held: Held, offset: u64, (to, room): (usize, usize)) -> Option<usize> {
+    read_copy(held, offset, (to, room), |_| true).or_else(|| {
+        read(held, offset, room, |data| {
+            // SAFETY: the caller's memory is no memory of replies.
+            unsafe { copy_bytes(data.as_ptr() as usize, to, data.len()) };
+            data.len()
+        })
+    })
+}
+
 /// Copies bytes that another thread may be changing.
 ///
 /// # Safety

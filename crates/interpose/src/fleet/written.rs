@@ -118,6 +118,20 @@ pub(crate) fn write(
     }
 }
 
+/// Writes at most `length` bytes, and at most [`write_max`], that `read` puts at an address and
+/// counts. None if it fails.
+pub(crate) fn copy(
+    (handle, to): (Handle, u64),
+    length: usize,
+    read: impl FnOnce((usize, usize)) -> Option<usize>,
+) -> Option<Wrote> {
+    let lane = slow()?.slot.payload_out();
+    match read((lane.as_mut_ptr() as usize, lane.len().min(length)))? {
+        0 => Some(Wrote::Bytes(0, 0)),
+        count => Some(write(handle, Position::At(to), count, |_| {})),
+    }
+}
+
 /// Reads at most so many bytes and passes them to `give`.
 pub(crate) fn read<R>(
     handle: Handle,

@@ -14,6 +14,7 @@
 //! Decisions 40 and 41 have the reasons.
 
 mod arguments;
+mod copy;
 mod create;
 mod directory;
 mod handover;
@@ -26,6 +27,7 @@ mod score;
 mod table;
 pub(super) mod takeover;
 mod written;
+mod xattr;
 
 pub(super) use create::before_limits;
 pub(super) use handover::{before_chdir, stop};
@@ -55,7 +57,8 @@ const FD_CLOEXEC: usize = 1;
 const TCGETS: usize = 0x5401;
 /// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
 /// second descriptor.
-const NAME_OTHERS: [u32; 6] = [0x4004_9409, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
+const FICLONE: u32 = 0x4004_9409;
+const NAME_OTHERS: [u32; 6] = [FICLONE, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
 
 /// Opens a file. Its answer is the program's.
 pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
@@ -74,6 +77,13 @@ pub(super) fn are_any() -> bool {
 pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     let [descriptor, ..] = call.args;
     let result = match call.number {
+        nr::IOCTL
+            if call.args[1] as u32 == FICLONE
+                && let Some(result) = copy::clone(call.args[2], descriptor) =>
+        {
+            Some(result)
+        }
+        nr::COPY_FILE_RANGE => copy::copy(call),
         nr::IOCTL if NAME_OTHERS.contains(&(call.args[1] as u32)) => {
             handover::those(|_| true);
             return before_kernel(call);
@@ -94,6 +104,9 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         | nr::FTRUNCATE
         | nr::FCHMOD
         | nr::FCHOWN
+        | nr::FGETXATTR
+        | nr::FSETXATTR
+        | nr::FLISTXATTR
         | nr::DUP
         | nr::GETDENTS64 => {
             table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
@@ -195,6 +208,9 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         // Programs ask so whether it is a terminal.
         nr::IOCTL if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
         nr::FADVISE64 => read::advise(call.args[2].cast_signed(), call.args[3]),
+        nr::FGETXATTR | nr::FSETXATTR | nr::FLISTXATTR if !file.is_directory() => {
+            xattr::one(call, file)
+        }
         _ if file.is_written() => written::one(call, file),
         nr::READ => read::read(file, second, third),
         nr::PREAD64 => read::pread(file, second, third, call.args[3]),

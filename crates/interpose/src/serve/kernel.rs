@@ -5,6 +5,7 @@ use crate::stub;
 
 /// Bits of `stx_mask` (Linux 6.18, `include/uapi/linux/stat.h`).
 pub(crate) const BASIC_STATS: u32 = 0x7ff;
+pub(crate) const TYPE: u32 = 1;
 pub(crate) const BTIME: u32 = 0x800;
 pub(crate) const MNT_ID: u32 = 0x1000;
 pub(crate) const MNT_ID_UNIQUE: u32 = 0x4000;
@@ -86,6 +87,12 @@ impl Statx {
 
     pub(crate) fn ino(&self) -> u64 {
         self.0[word::INO]
+    }
+
+    pub(crate) fn is_regular(&self) -> bool {
+        const KIND: u64 = 0o17_0000;
+        const REGULAR: u64 = 0o10_0000;
+        self.0[word::GID_MODE] >> 32 & KIND == REGULAR
     }
 
     pub(crate) fn mount_id(&self) -> u64 {

@@ -1,0 +1,131 @@
+//! `copy_file_range` to a file that is written, from one that is read here or by the kernel.
+
+use warren_base::Errno;
+use warren_client::Held;
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+use crate::fleet::files;
+use crate::fleet::written::{self as fleet, Wrote};
+use crate::stub;
+
+use super::super::admission;
+use super::super::kernel::{Statx, TYPE};
+use super::open::O_APPEND;
+use super::table::{self, OFFSET_END, Served};
+
+const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
+
+const SEEK_CUR: usize = 1;
+
+/// The most that is copied at once. The kernel does more.
+const COPY_MAX: usize = 1 << 20;
+
+/// A file that is read.
+enum Source {
+    Served(Served, Held),
+    Kernel(usize),
+}
+
+/// `copy_file_range` at the offsets of both descriptors. None if the kernel is to do it.
+pub(super) fn copy(call: &SystemCall) -> Option<isize> {
+    let [from, from_at, to, to_at, length, flags] = call.args;
+    if from_at != 0 || to_at != 0 || flags as u32 != 0 {
+        return None;
+    }
+    let (from, to) = both(from, to)?;
+    admission::waiting(|_| {
+        let target = to.offset().filter(|target| *target < OFFSET_END - COPY_MAX as u64)?;
+        let done = parts(&from, (&to, target), length.min(COPY_MAX))?;
+        if let Ok(count) = u64::try_from(done) {
+            to.seek(target, target + count);
+        }
+        Some(done)
+    })?
+}
+
+/// `FICLONE`, which FUSE does not have. None if the kernel is to find out.
+pub(super) fn clone(from: usize, to: usize) -> Option<isize> {
+    both(from, to).map(|_| -EOPNOTSUPP)
+}
+
+/// Two files between which data may be copied.
+fn both(from: usize, to: usize) -> Option<(Source, Served)> {
+    let [from, to] = [from, to].map(|number| number as u32 as usize);
+    let to = table::find(to).filter(|to| to.flags() & O_APPEND == 0)?;
+    let is_ours = to.handle().is_some_and(|_| fleet::is_ours(to.guard()));
+    let (source, ino) = match table::find(from) {
+        Some(from) => (Source::Served(from, from.held()?), from.node().ino.0),
+        None => {
+            let device = admission::current()?.facts.mount.device;
+            let stat = Statx::of_descriptor(from, TYPE)?;
+            let is_near = stat.device() == device && stat.is_regular();
+            is_near.then_some((Source::Kernel(from), stat.ino()))?
+        }
+    };
+    (is_ours && ino != to.node().ino.0).then_some((source, to))
+}
+
+/// Returns what `copy_file_range` does.
+fn parts(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<isize> {
+    let handle = to.handle()?;
+    let mut done = 0;
+    while done < length {
+        let at = target + done as u64;
+        let mut count = 0;
+        let copied = fleet::copy((handle, at), length - done, |lane| {
+            count = from.read(lane)?;
+            Some(count)
+        });
+        let written = match copied {
+            Some(Wrote::Bytes(written, _)) => written,
+            _ => 0,
+        };
+        if written < count {
+            from.go_back(count - written);
+        }
+        done += written;
+        match copied {
+            Some(Wrote::Bytes(0, _)) => break,
+            Some(Wrote::Bytes(..)) => {}
+            Some(Wrote::Fails(errno)) if done == 0 => return Some(-(errno.raw() as isize)),
+            Some(Wrote::Lost) | None if done == 0 => return None,
+            _ => break,
+        }
+    }
+    Some(done as isize)
+}
+
+impl Source {
+    /// Reads at the offset, which moves. None if that is impossible here.
+    fn read(&self, (lane, room): (usize, usize)) -> Option<usize> {
+        match self {
+            Self::Served(file, held) => {
+                let offset = file.offset()?;
+                let count = files::read_into(*held, offset, (lane, room))?;
+                file.seek(offset, offset + count as u64).then_some(count)
+            }
+            Self::Kernel(descriptor) => {
+                // SAFETY: the kernel writes into the lane.
+                let count = unsafe { stub::call(nr::READ, [*descriptor, lane, room]) };
+                usize::try_from(count).ok()
+            }
+        }
+    }
+
+    /// Goes back, because what was read was not written.
+    fn go_back(&self, count: usize) {
+        match self {
+            Self::Served(file, _) => {
+                if let Some(offset) = file.offset() {
+                    file.seek(offset, offset - count as u64);
+                }
+            }
+            Self::Kernel(descriptor) => {
+                let args = [*descriptor, count.wrapping_neg(), SEEK_CUR];
+                // SAFETY: it moves the offset that the read has moved.
+                unsafe { stub::call(nr::LSEEK, args) };
+            }
+        }
+    }
+}
