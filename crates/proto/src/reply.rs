@@ -65,7 +65,7 @@ pub struct Opened {
     /// Pages cached at an earlier open are still valid (there is a `Pages` lease).
     pub keep_pages: bool,
     /// To a front: another front writes the file, so this front must read and write through the
-    /// handle without its kernel's cache. To another client that has asked to keep the handle: a
+    /// handle without its kernel's cache. To another client that has asked for `kept`: a
     /// front writes the file, and its kernel may change mapped pages without a request. So the
     /// client must leave the file to the kernel.
     pub direct: bool,

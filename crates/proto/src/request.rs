@@ -68,6 +68,10 @@ bitflags! {
         /// The client may keep the handle after its last close, and use it for later opens: see
         /// [`Opened::kept`](crate::Opened). It is no right.
         const KEEP = 16;
+        /// The client wants the file only while no front writes it: the lease of
+        /// [`Opened::kept`](crate::Opened) tells it when one begins. The handle is closed as any
+        /// other. It is no right.
+        const SOLE = 32;
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -103,24 +103,17 @@ pub(crate) fn open_now(
     let uid = who.uid;
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
     let keeps = attr.nlink > 0 && !is_mapped && may_keep(turn);
+    let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
+    let access = access - AccessMode::SOLE;
     let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
-    let stored = if is_closable(access, client, turn) { access } else { access - AccessMode::KEEP };
-    step(shard, Step::Opened { handle, client, access: stored, offset: 0, uid }, &mut room, turn);
+    step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
         && shard.leases.hold(LeaseKey::Pages(ino), client, turn.leases);
-    let kept = access
-        .contains(AccessMode::KEEP)
+    let kept = (keeps && wants_lease)
         .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
-}
-
-/// Whether the handle may be closed while the client marks the inode as idle. A client that is no
-/// front closes its handles for writing itself. For it the lease only tells when a front begins to
-/// write, and its mark stands for a handle for reading.
-fn is_closable(access: AccessMode, client: ClientId, turn: &Turn<'_>) -> bool {
-    turn.clients.acknowledges(client) || !access.contains(AccessMode::WRITE)
 }
 
 /// Whether there is room for another handle that a client keeps after its last close. Kept handles
@@ -146,7 +139,8 @@ fn exclude_copies(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> bool {
-    if !access.intersects(AccessMode::WRITE | AccessMode::KEEP) || !shard.opens.is_open(ino) {
+    let leased = AccessMode::KEEP | AccessMode::SOLE;
+    if !access.intersects(AccessMode::WRITE | leased) || !shard.opens.is_open(ino) {
         return false;
     }
     let is_front = turn.clients.acknowledges(client);
@@ -158,7 +152,7 @@ fn exclude_copies(
             shard.leases.revoke(&LeaseKey::Opens(ino), turn.leases, turn.memory);
         }
     }
-    if is_front || !access.contains(AccessMode::KEEP) || turn.plants(Plant::KeepBesideMapping) {
+    if is_front || !access.intersects(leased) || turn.plants(Plant::KeepBesideMapping) {
         return false;
     }
     if !is_mapped(shard, ino, turn) {

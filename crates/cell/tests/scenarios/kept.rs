@@ -27,6 +27,7 @@ use crate::pair::*;
 const SECOND: Duration = Duration::from_secs(1);
 const READ: AccessMode = AccessMode::READ.union(AccessMode::KEEP);
 const WRITE: AccessMode = AccessMode::WRITE.union(AccessMode::KEEP);
+const SOLE: AccessMode = AccessMode::WRITE.union(AccessMode::SOLE);
 const BOTH: AccessMode = READ.union(WRITE);
 
 /// A file, a client that is not a front, and a front. None of them has the file open.
@@ -295,7 +296,7 @@ fn names_of_the_hand_over_are_not_created() {
 #[test]
 fn a_mark_for_a_file_that_is_read_closes_no_handle_for_writing() {
     let (mut pair, ino, client, front) = file();
-    let (writing, lease) = kept(&mut pair, client, ino, WRITE);
+    let (writing, lease) = kept(&mut pair, client, ino, SOLE);
     let (reading, _) = kept(&mut pair, client, ino, READ);
     mark(&mut pair, client, ino, true);
     let opened = open(&mut pair, front, ino, WRITE);
@@ -310,8 +311,8 @@ fn a_mark_for_a_file_that_is_read_closes_no_handle_for_writing() {
 fn a_file_that_a_front_writes_is_left_to_its_kernel() {
     let (mut pair, ino, client, front) = file();
     let opened = open(&mut pair, front, ino, AccessMode::WRITE);
-    let other = open(&mut pair, client, ino, WRITE);
+    let other = open(&mut pair, client, ino, SOLE);
     assert!(other.direct && other.kept.is_none());
     pair.close(front, opened.handle);
-    assert!(!open(&mut pair, client, ino, WRITE).direct);
+    assert!(!open(&mut pair, client, ino, SOLE).direct);
 }

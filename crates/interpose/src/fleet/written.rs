@@ -57,7 +57,7 @@ pub(crate) enum Wrote {
 /// Opens an inode. With its attributes.
 pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<(WrittenFile, Attr)> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
-    let access = access | AccessMode::KEEP;
+    let access = access | AccessMode::SOLE;
     match slow.ask(node, Request::Open { ino: node.ino, access }).answer {
         Ok(Reply::Opened(it)) => opened(hot, slow, node, &it),
         _ => Found::Kernel,
@@ -72,7 +72,7 @@ pub(crate) fn create(
 ) -> Found<(WrittenFile, Attr)> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
     let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
-    let access = access | AccessMode::KEEP;
+    let access = access | AccessMode::SOLE;
     let op = Op::At(place.path(hot, follow_last), PathOp::Create { new, flags, access });
     let mut call = Call::new(op, slow.caller.clone());
     let Answered { answer, granted, .. } = slow.slot.perform(&mut call, &mut slow.cache);
