@@ -3,7 +3,8 @@
 //! files of such programs, as a program without the library sees them.
 //!
 //! `paths.c` makes each call twice, by a path and from a descriptor, which only the kernel answers.
-//! It runs with the library and without.
+//! It runs with the library and without. `files.c` and `written.c` do the same with files that are
+//! open, and `written.c` makes its calls by chance.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::cargo::interposer;
 const CASES: &[(&str, Case)] = &[
     ("paths_served", served),
     ("files_served", files_served),
+    ("files_written", files_written),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -32,6 +34,8 @@ const STAFF: u32 = 54_330;
 const SERVED_MIN: u64 = 100_000;
 /// Of the calls of `files.c`: those that make it known to the fleet, and those on files.
 const FILES_SERVED_MIN: u64 = 80_000;
+/// Of those of `written.c`.
+const WRITTEN_SERVED_MIN: u64 = 120_000;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -102,12 +106,14 @@ struct Run<'a> {
     user: &'a [&'a str],
     options: &'a [&'a str],
     cells: u16,
+    /// Of a probe that makes calls by chance.
+    seed: Option<u64>,
 }
 
 impl Run<'_> {
     /// Prepares a tree and compares. Returns the report of the library.
     fn compare(&self, ground: &Ground) -> Result<String> {
-        let Self { program, user, options, cells } = *self;
+        let Self { program, user, options, cells, seed } = *self;
         let executable = text(&compiled(ground, program)?);
         let report = ground.path(&format!("{program}.report"));
         // The directory that `run` makes is closed to other users.
@@ -120,8 +126,9 @@ impl Run<'_> {
         process::quietly("chmod", &["666", &written])?;
         let script = format!(
             "{executable} prepare \"$WARREN_ROOT\" && \
-             exec {} {executable} compare \"$WARREN_ROOT\"",
-            user.join(" ")
+             exec {} {executable} compare \"$WARREN_ROOT\" {}",
+            user.join(" "),
+            seed.map(|seed| seed.to_string()).unwrap_or_default()
         );
         let count = cells.to_string();
         let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
@@ -139,11 +146,11 @@ impl Run<'_> {
 fn served(ground: &Ground, cells: u16) -> Result<()> {
     let program = "paths";
     for user in USERS {
-        let run = Run { program, user, options: &["--suid", "--dev"], cells };
+        let run = Run { program, user, options: &["--suid", "--dev"], cells, seed: None };
         ensure_served(&run.compare(ground)?, SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     let options = &["--suid", "--dev", "--no-interpose"];
-    let report = Run { program, user: &[], options, cells }.compare(ground)?;
+    let report = Run { program, user: &[], options, cells, seed: None }.compare(ground)?;
     ensure!(report.is_empty(), "a library that was not asked for: {report}");
     Ok(())
 }
@@ -151,8 +158,20 @@ fn served(ground: &Ground, cells: u16) -> Result<()> {
 /// Files that are open without the kernel, beside the same files through the kernel.
 fn files_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let report = Run { program: "files", user, options: &[], cells }.compare(ground)?;
+        let run = Run { program: "files", user, options: &[], cells, seed: None };
+        let report = run.compare(ground)?;
         ensure_served(&report, FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Files that are made and written without the kernel, beside twins through the kernel.
+fn files_written(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run =
+            Run { program: "written", user, options: &["--suid"], cells, seed: Some(ground.seed) };
+        let report = run.compare(ground)?;
+        ensure_served(&report, WRITTEN_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }
