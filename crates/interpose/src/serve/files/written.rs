@@ -54,8 +54,11 @@ struct Data {
 }
 
 impl Data {
-    /// None if they cannot be read.
+    /// None if they cannot be read, or cannot be the program's although there are none.
     fn of(start: usize, length: usize) -> Option<Self> {
+        if !memory::is_range(start, length) {
+            return None;
+        }
         let length = length.min(READ_MAX);
         let mut pieces = [(0, 0); PIECES_MAX];
         pieces[0] = (start, length);
@@ -72,7 +75,7 @@ impl Data {
             let [start, length] = memory::words::<2>(array + at * size_of::<[usize; 2]>())?;
             *piece = (start as usize, usize::try_from(length).ok()?);
             data.length = data.length.checked_add(piece.1)?;
-            if !memory::are_readable(piece.0, piece.1) {
+            if !memory::is_range(piece.0, piece.1) || !memory::are_readable(piece.0, piece.1) {
                 return None;
             }
         }
@@ -100,9 +103,6 @@ impl Data {
 
 /// Writes at `offset`, else at the offset of the descriptor, which moves.
 fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
-    if data.length == 0 {
-        return Some(0);
-    }
     let appends = file.flags() & O_APPEND != 0;
     admission::waiting(|_| {
         let from = match offset {
@@ -111,6 +111,9 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
         };
         if from >= OFFSET_END - READ_MAX as u64 {
             return None;
+        }
+        if data.length == 0 {
+            return Some(0);
         }
         let (wrote, end) = put(file, data, (!appends).then_some(from))?;
         // Like the kernel's, `pwrite` appends too, and leaves the offset alone.
@@ -172,7 +175,7 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize>
         return Some(-EBADF);
     }
     let (handle, node) = (file.handle()?, file.node());
-    if !memory::is_range(buffer, length) {
+    if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
         return None;
     }
     let size = admission::waiting(|_| fleet::attr(node))??.size;
