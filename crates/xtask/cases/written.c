@@ -804,6 +804,42 @@ static void threads(void)
     must(unlink(path_of("a", "appended")) == 0, "unlink");
 }
 
+static void *overwriter(void *unused)
+{
+    for (int at = 0; at < 20000; at++)
+        check(write(shared_fd, "w", 1) == 1, "write beside reads", at);
+    return unused;
+}
+
+static void *skipper(void *unused)
+{
+    char byte;
+    for (int at = 0; at < 20000; at++)
+        check(read(shared_fd, &byte, 1) == 1, "read beside writes", at);
+    return unused;
+}
+
+/* Reads and writes of threads move one offset, one after the other. */
+static void readers_and_writers(void)
+{
+    pthread_t all[2];
+    shared_fd = open(path_of("a", "both"), O_CREAT | O_RDWR | O_TRUNC, 0644);
+    memset(got[0], 'r', 60000);
+    must(write(shared_fd, got[0], 60000) == 60000 && lseek(shared_fd, 0, SEEK_SET) == 0, "write");
+    must(pthread_create(&all[0], 0, overwriter, 0) == 0, "thread");
+    must(pthread_create(&all[1], 0, skipper, 0) == 0, "thread");
+    pthread_join(all[0], 0);
+    pthread_join(all[1], 0);
+    long end = lseek(shared_fd, 0, SEEK_CUR), written = 0;
+    check(end == 40000, "the offset of two threads", end);
+    must(whole(shared_fd, got[0]) == 60000, "read");
+    for (long at = 0; at < 60000; at++)
+        written += got[0][at] == 'w';
+    check(written == 20000, "what one thread has written", written);
+    close(shared_fd);
+    must(unlink(path_of("a", "both")) == 0, "unlink");
+}
+
 /* A parent and its children share the offset. */
 static void children(void)
 {
@@ -1139,6 +1175,7 @@ int main(int count, char **words)
     run("processes", appends_of_processes);
     run("interrupted", interrupted);
     run("threads", threads);
+    run("readers and writers", readers_and_writers);
     printf("%ld compared, %ld differ\n", compared, differing);
     return differing != 0;
 }

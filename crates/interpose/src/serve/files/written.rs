@@ -152,24 +152,25 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
 }
 
 fn read(file: &Served, buffer: usize, length: usize) -> Option<isize> {
-    loop {
+    admission::waiting(|_| {
         let offset = file.offset()?;
         let count = at(file, offset, buffer, length)?;
-        if count <= 0 || file.seek(offset, offset + count as u64) {
-            return Some(count);
+        if count > 0 {
+            file.seek(offset, offset + count as u64);
         }
-    }
+        Some(count)
+    })?
 }
 
 fn pread(file: &Served, (buffer, length): (usize, usize), offset: isize) -> Option<isize> {
     match u64::try_from(offset) {
-        Ok(offset) => at(file, offset, buffer, length),
+        Ok(offset) => admission::waiting(|_| at(file, offset, buffer, length))?,
         Err(_) => Some(-EINVAL),
     }
 }
 
 /// Small files are read by requests. Larger ones are the kernel's from here on, because it has
-/// their data in its cache.
+/// their data in its cache. Called under the lock.
 fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize> {
     if file.flags() & O_ACCMODE == O_WRONLY {
         return Some(-EBADF);
@@ -178,7 +179,7 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize>
     if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
         return None;
     }
-    let size = admission::waiting(|_| fleet::attr(node))??.size;
+    let size = fleet::attr(node)?.size;
     if size > SERVED_MAX {
         return None;
     }
@@ -189,15 +190,13 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize>
     if !memory::is_writable(buffer, room) {
         return None;
     }
-    let count = admission::waiting(|_| {
-        fleet::read(handle, offset, room, |data| {
-            // SAFETY: it can be written, and the program has named it for this.
-            unsafe {
-                core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
-            }
-            data.len()
-        })
-    })??;
+    let count = fleet::read(handle, offset, room, |data| {
+        // SAFETY: it can be written, and the program has named it for this.
+        unsafe {
+            core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
+        }
+        data.len()
+    })?;
     file.is_open().then_some(count as isize)
 }
 
