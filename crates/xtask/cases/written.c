@@ -945,7 +945,7 @@ static void interrupted(void)
 static void descriptors_run_out(void)
 {
     struct rlimit limit, low;
-    static int open_now[100];
+    static int open_now[6000];
     int count = 0;
     must(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
     low = (struct rlimit){40, limit.rlim_max};
@@ -962,6 +962,22 @@ static void descriptors_run_out(void)
     check(mapped == MAP_FAILED && errno == EACCES, "mmap at the limit", 0);
     for (int at = 0; at < count; at++)
         check(close(open_now[at]) == 0 && unlink(path_of("a", numbered("n", at))) == 0, "close", at);
+    low.rlim_cur = limit.rlim_max < 5000 ? limit.rlim_max : 5000;
+    must(setrlimit(RLIMIT_NOFILE, &low) == 0, "setrlimit");
+    regain();
+    int used = dup2(a_fd, 60);
+    for (count = 0; count < 4300 && used > 0; count++)
+        if ((open_now[count] = dup(0)) < 0)
+            break;
+    for (int at = 0; at < 40; at++) {
+        int fd = open(path_of("a", numbered("high", at)), O_CREAT | O_EXCL | O_WRONLY, at % 2 ? 0400 : 0600);
+        check(fd >= 0 && write(fd, "high", 4) == 4, "a high number", fd);
+        close(fd);
+        check(unlink(path_of("a", numbered("high", at))) == 0, "unlink", at);
+    }
+    for (int at = 0; at < count; at++)
+        close(open_now[at]);
+    close(used);
     must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
 }
 
