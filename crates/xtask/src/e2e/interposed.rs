@@ -3,7 +3,8 @@
 //! files of such programs, as a program without the library sees them.
 //!
 //! `paths.c` makes each call twice, by a path and from a descriptor, which only the kernel answers.
-//! It runs with the library and without.
+//! It runs with the library and without. `files.c` and `written.c` do the same with files that are
+//! open, and `written.c` makes its calls by chance.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ const CASES: &[(&str, Case)] = &[
     ("paths_served", served),
     ("files_served", files_served),
     ("changes_served", changes_served),
+    ("files_written", files_written),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -40,6 +42,8 @@ const CHANGES_SERVED_MIN: u64 = 50_000;
 const CHANGES_PASSED_MAX: u64 = 1_000;
 /// `rename`, `mkdir`, `rmdir`, `link`, `unlink`, `symlink`, `chmod`, `chown`, `lchown`.
 const CHANGES: [u64; 9] = [82, 83, 84, 86, 87, 88, 90, 92, 94];
+/// Of those of `written.c`.
+const WRITTEN_SERVED_MIN: u64 = 120_000;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -127,12 +131,14 @@ struct Run<'a> {
     user: &'a [&'a str],
     options: &'a [&'a str],
     cells: u16,
+    /// Of a probe that makes calls by chance.
+    seed: Option<u64>,
 }
 
 impl Run<'_> {
     /// Prepares a tree and compares. Returns the report of the library.
     fn compare(&self, ground: &Ground) -> Result<String> {
-        let Self { program, user, options, cells } = *self;
+        let Self { program, user, options, cells, seed } = *self;
         let executable = text(&compiled(ground, program)?);
         let report = ground.path(&format!("{program}.report"));
         // The directory that `run` makes is closed to other users.
@@ -145,9 +151,10 @@ impl Run<'_> {
         process::quietly("chmod", &["666", &written])?;
         let script = format!(
             "{executable} prepare \"$WARREN_ROOT\" && \
-             CASE_SEED={} exec {} {executable} compare \"$WARREN_ROOT\"",
+             CASE_SEED={} exec {} {executable} compare \"$WARREN_ROOT\" {}",
             ground.seed,
-            user.join(" ")
+            user.join(" "),
+            seed.map(|seed| seed.to_string()).unwrap_or_default()
         );
         let count = cells.to_string();
         let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
@@ -165,11 +172,11 @@ impl Run<'_> {
 fn served(ground: &Ground, cells: u16) -> Result<()> {
     let program = "paths";
     for user in USERS {
-        let run = Run { program, user, options: &["--suid", "--dev"], cells };
+        let run = Run { program, user, options: &["--suid", "--dev"], cells, seed: None };
         ensure_served(&run.compare(ground)?, SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     let options = &["--suid", "--dev", "--no-interpose"];
-    let report = Run { program, user: &[], options, cells }.compare(ground)?;
+    let report = Run { program, user: &[], options, cells, seed: None }.compare(ground)?;
     ensure!(report.is_empty(), "a library that was not asked for: {report}");
     Ok(())
 }
@@ -177,7 +184,8 @@ fn served(ground: &Ground, cells: u16) -> Result<()> {
 /// Files that are open without the kernel, beside the same files through the kernel.
 fn files_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let report = Run { program: "files", user, options: &[], cells }.compare(ground)?;
+        let run = Run { program: "files", user, options: &[], cells, seed: None };
+        let report = run.compare(ground)?;
         ensure_served(&report, FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
@@ -186,8 +194,20 @@ fn files_served(ground: &Ground, cells: u16) -> Result<()> {
 /// Changes of names and attributes without the kernel, beside the same changes by the kernel.
 fn changes_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let report = Run { program: "changes", user, options: &[], cells }.compare(ground)?;
+        let report =
+            Run { program: "changes", user, options: &[], cells, seed: None }.compare(ground)?;
         ensure_changes_served(&report).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Files that are made and written without the kernel, beside twins through the kernel.
+fn files_written(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run =
+            Run { program: "written", user, options: &["--suid"], cells, seed: Some(ground.seed) };
+        let report = run.compare(ground)?;
+        ensure_served(&report, WRITTEN_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }

@@ -71,7 +71,13 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
         let epoch = parked::epoch();
         let number = parked::reserve(opening.closes_on_exec());
         let number = number.and_then(|it| usize::try_from(it).ok()).ok_or(Why::Kernel)?;
-        let opened = match find_or_make(opening, access, admission, room) {
+        // A file that was made for nothing would exist when the kernel is asked to make it.
+        let found = if table::has(number) {
+            find_or_make(opening, access, admission, room)
+        } else {
+            Err(Why::Kernel)
+        };
+        let opened = match found {
             Ok(Found::Is(file)) => add(file, number, opening, epoch),
             Ok(Found::Fails(errno)) => Ok(-(errno.raw() as isize)),
             Ok(Found::Kernel) => Err(Why::Kernel),

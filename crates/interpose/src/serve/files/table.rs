@@ -162,6 +162,11 @@ pub(crate) fn find(number: usize) -> Option<Served> {
     None
 }
 
+/// Whether a file can have this number.
+pub(crate) fn has(number: usize) -> bool {
+    number < DESCRIPTORS
+}
+
 /// Adds a file under a number that the kernel has just given out. False if it is too high.
 pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
     let Some(file) = FILES.get(number) else { return false };

@@ -57,8 +57,11 @@ struct Data {
 }
 
 impl Data {
-    /// None if they cannot be read.
+    /// None if they cannot be read, or cannot be the program's although there are none.
     fn of(start: usize, length: usize) -> Option<Self> {
+        if !memory::is_range(start, length) {
+            return None;
+        }
         let length = length.min(READ_MAX);
         let mut pieces = [(0, 0); PIECES_MAX];
         pieces[0] = (start, length);
@@ -75,7 +78,7 @@ impl Data {
             let [start, length] = memory::words::<2>(array + at * size_of::<[usize; 2]>())?;
             *piece = (start as usize, usize::try_from(length).ok()?);
             data.length = data.length.checked_add(piece.1)?;
-            if !memory::are_readable(piece.0, piece.1) {
+            if !memory::is_range(piece.0, piece.1) || !memory::are_readable(piece.0, piece.1) {
                 return None;
             }
         }
@@ -103,9 +106,6 @@ impl Data {
 
 /// Writes at `offset`, else at the offset of the descriptor, which moves.
 fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
-    if data.length == 0 {
-        return Some(0);
-    }
     let appends = file.flags() & O_APPEND != 0;
     admission::waiting(|_| {
         let from = match offset {
@@ -114,6 +114,9 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
         };
         if from >= OFFSET_END - READ_MAX as u64 {
             return None;
+        }
+        if data.length == 0 {
+            return Some(0);
         }
         let (wrote, end) = put(file, data, (!appends).then_some(from))?;
         // Like the kernel's, `pwrite` appends too, and leaves the offset alone.
@@ -152,33 +155,34 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
 }
 
 fn read(file: &Served, buffer: usize, length: usize) -> Option<isize> {
-    loop {
+    admission::waiting(|_| {
         let offset = file.offset()?;
         let count = at(file, offset, buffer, length)?;
-        if count <= 0 || file.seek(offset, offset + count as u64) {
-            return Some(count);
+        if count > 0 {
+            file.seek(offset, offset + count as u64);
         }
-    }
+        Some(count)
+    })?
 }
 
 fn pread(file: &Served, (buffer, length): (usize, usize), offset: isize) -> Option<isize> {
     match u64::try_from(offset) {
-        Ok(offset) => at(file, offset, buffer, length),
+        Ok(offset) => admission::waiting(|_| at(file, offset, buffer, length))?,
         Err(_) => Some(-EINVAL),
     }
 }
 
 /// Small files are read by requests. Larger ones are the kernel's from here on, because it has
-/// their data in its cache.
+/// their data in its cache. Called under the lock.
 fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize> {
     if file.flags() & O_ACCMODE == O_WRONLY {
         return Some(-EBADF);
     }
     let (handle, node) = (file.handle()?, file.node());
-    if !memory::is_range(buffer, length) {
+    if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
         return None;
     }
-    let size = admission::waiting(|_| fleet::attr(node))??.size;
+    let size = fleet::attr(node)?.size;
     if size > SERVED_MAX {
         return None;
     }
@@ -189,15 +193,13 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize>
     if !memory::is_writable(buffer, room) {
         return None;
     }
-    let count = admission::waiting(|_| {
-        fleet::read(handle, offset, room, |data| {
-            // SAFETY: it can be written, and the program has named it for this.
-            unsafe {
-                core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
-            }
-            data.len()
-        })
-    })??;
+    let count = fleet::read(handle, offset, room, |data| {
+        // SAFETY: it can be written, and the program has named it for this.
+        unsafe {
+            core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
+        }
+        data.len()
+    })?;
     file.is_open().then_some(count as isize)
 }
 
