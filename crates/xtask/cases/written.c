@@ -708,8 +708,11 @@ static int append(const char *name, int id, int through)
             fd = through ? openat(a_fd, name, O_WRONLY | O_APPEND) : open(path_of("a", name), O_WRONLY | O_APPEND);
         snprintf(text, sizeof text, "%d %06d              ", id, at);
         text[RECORD - 1] = '\n';
-        if (write(fd, text, RECORD) != RECORD)
+        long done = fd < 0 ? -2 : write(fd, text, RECORD);
+        if (done != RECORD) {
+            printf("append %d by %d through %d: %ld: %s\n", at, id, fd, done, strerror(errno));
             return 1;
+        }
         if (at % 50 == 49)
             close(fd), fd = -1;
     }
