@@ -86,11 +86,14 @@ bitflags! {
         const PLAIN = 4;
     }
 
-    /// As `renameat2`.
+    /// As `renameat2`, and one of our own.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct RenameFlags: u8 {
         const NOREPLACE = 1;
         const EXCHANGE = 2;
+        /// Fail with ETXTBSY if a directory would get another name: a kernel must rename it,
+        /// because processes may be in it.
+        const FILES = 8;
     }
 }
 wire_flags!(AccessMode);

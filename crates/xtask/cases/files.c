@@ -1,10 +1,14 @@
-/* Files that the interposer may serve, beside the same files opened by a name relative to a
- * descriptor, which only the kernel opens. Every answer must be the same.
+/* Files that the interposer may serve, beside the same files that only the kernel opens: from a
+ * descriptor of the same directory in another mount of the tree, whose number is KERNEL_FD. Every
+ * answer must be the same.
  *   files prepare DIR     makes the files
  *   files compare DIR     compares, and prints what differs */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
+#include <ftw.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -35,7 +39,10 @@
 
 static const long sizes[SIZES] = {0, 1, 4096, 5000, 16384, 16385, 100000};
 static const char *root;
-static int root_fd;
+/* The mount in which files are served, and the other one. The kernel has opened both. */
+static int root_fd, kernel_fd;
+/* The path of the other one. */
+static char beside[512];
 static long compared, differing;
 static unsigned long random_state = 88172645463325252UL;
 
@@ -62,6 +69,42 @@ static void check(int right, const char *what, long number)
         printf("%s (%ld) differs: %s\n", what, number, strerror(errno));
 }
 
+/* A process beside this one, which sees what the kernel has under our numbers. */
+static int watcher;
+static long asked, served;
+
+static void watch(void)
+{
+    int pair[2], fd;
+    pid_t parent = getpid();
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(pair[0]);
+        while (read(pair[1], &fd, sizeof fd) == sizeof fd) {
+            char link[64], target[64] = {0};
+            snprintf(link, sizeof link, "/proc/%d/fd/%d", parent, fd);
+            int is_socket = readlink(link, target, sizeof target - 1) > 0 && strncmp(target, "socket:", 7) == 0;
+            if (write(pair[1], &is_socket, sizeof is_socket) != sizeof is_socket)
+                break;
+        }
+        _exit(0);
+    }
+    close(pair[1]);
+    watcher = pair[0];
+}
+
+/* Counts how many descriptors of those that should be served are. */
+static void note_served(int fd)
+{
+    int is_socket = 0;
+    must(write(watcher, &fd, sizeof fd) == sizeof fd, "ask");
+    must(read(watcher, &is_socket, sizeof is_socket) == sizeof is_socket, "hear");
+    asked++;
+    served += is_socket;
+}
+
 static char *path_of(const char *name)
 {
     static char paths[4][512];
@@ -80,15 +123,21 @@ static char *name_of(int at)
     return name;
 }
 
-static void fill(const char *name, long size, int salt)
+/* Through one of the mounts: the program itself changes a file, or another one does. */
+static void fill_by(int by, const char *name, long size, int salt)
 {
-    int fd = openat(root_fd, name, O_CREAT | O_WRONLY | O_TRUNC, 0644);
+    int fd = openat(by, name, O_CREAT | O_WRONLY | O_TRUNC, 0644);
     must(fd >= 0, "create");
     char *bytes = malloc(size + 1);
     for (long at = 0; at < size; at++)
         bytes[at] = (at * 31 + at / 251 + salt) & 0xff;
     must(write(fd, bytes, size) == size && close(fd) == 0, "write");
     free(bytes);
+}
+
+static void fill(const char *name, long size, int salt)
+{
+    fill_by(kernel_fd, name, size, salt);
 }
 
 static void prepare(void)
@@ -121,8 +170,15 @@ static void open_both(const char *name, int flags)
 {
     ours = open(path_of(name), flags);
     int error = errno;
-    kernels = openat(root_fd, name, flags);
+    kernels = openat(kernel_fd, name, flags);
     check((ours < 0) == (kernels < 0) && (ours >= 0 || error == errno), name, flags);
+}
+
+/* Files that are served to their ends, so that a few more may be handed over. */
+static void gain(void)
+{
+    for (int at = 0; at < 150; at++)
+        close(open(path_of("file-1"), O_RDONLY));
 }
 
 static void close_both(void)
@@ -144,6 +200,17 @@ static void close_both(void)
     } while (0)
 
 static char buffer[2][200000];
+
+/* Two paths in the two mounts. */
+static void same_place(const char *a, const char *b, long number)
+{
+    size_t length = strlen(root), other = strlen(beside);
+    int same = strncmp(a, root, length) == 0 && strncmp(b, beside, other) == 0
+               && strcmp(a + length, b + other) == 0;
+    check(same, "path", number);
+    if (!same && differing < LINES_MAX)
+        printf("%s, kernel %s\n", a, b);
+}
 
 static void same_bytes(const char *what, long count)
 {
@@ -236,7 +303,9 @@ static void handovers(void)
     long result = 0;
     for (int turn = 0; turn < 24; turn++) {
         int way = turn / 2;
+        gain();
         open_both(name_of(3), turn % 2 ? O_RDONLY | O_NOFOLLOW : O_RDONLY);
+        note_served(ours);
         BOTH(result, read(fd, buffer[fd == kernels], 100));
         switch (way) {
         case 0:
@@ -289,7 +358,7 @@ static void handovers(void)
                 check(again >= 0 && read(again, buffer[at], 20) == 20, "open again", at);
                 close(again);
             }
-            check(strcmp(link[0], link[1]) == 0, link[0], way);
+            same_place(link[0], link[1], way);
             same_bytes("opened again", 20);
             break;
         }
@@ -367,13 +436,16 @@ static void changes(void)
 {
     long result = 0;
     for (int round = 0; round < 20; round++) {
-        fill("changed", 3000, round);
+        int by = round / 5 % 2 ? root_fd : kernel_fd;
+        fill_by(by, "changed", 3000, round);
         struct stat found;
         for (int at = 0; at < 3; at++)
             must(stat(path_of("changed"), &found) == 0, "stat");
+        gain();
         open_both("changed", O_RDONLY);
+        note_served(ours);
         BOTH(result, read(fd, buffer[fd == kernels], 100));
-        int writer = openat(root_fd, "changed", O_RDWR);
+        int writer = openat(by, "changed", O_RDWR);
         switch (round % 5) {
         case 0:
             must(pwrite(writer, "changed", 7, 50) == 7, "write");
@@ -394,9 +466,9 @@ static void changes(void)
             break;
         }
         case 4:
-            must(unlinkat(root_fd, "changed", 0) == 0, "unlink");
+            must(unlinkat(by, "changed", 0) == 0, "unlink");
             check(open(path_of("changed"), O_RDONLY) < 0 && errno == ENOENT, "unlinked", round);
-            fill("changed", 10, 5);
+            fill_by(by, "changed", 10, 5);
         }
         close(writer);
         BOTH(result, pread(fd, buffer[fd == kernels], 50000, 0));
@@ -467,26 +539,40 @@ static void list_both(void)
 
 static void open_directories(int way)
 {
+    gain();
     if (way == 0) {
         ours = open(path_of("list"), O_RDONLY | O_DIRECTORY);
     } else if (way == 1) {
         must(chdir(root) == 0, "chdir");
         ours = open("list", O_RDONLY);
-    } else {
+    } else if (way == 2) {
         int parent = open(root, O_RDONLY | O_DIRECTORY);
         ours = openat(parent, "list", O_RDONLY | O_DIRECTORY);
         close(parent);
+    } else {
+        ours = openat(root_fd, "list", O_RDONLY | O_DIRECTORY);
     }
-    kernels = openat(root_fd, "list", way == 1 ? O_RDONLY : O_RDONLY | O_DIRECTORY);
+    kernels = openat(kernel_fd, "list", way == 1 ? O_RDONLY : O_RDONLY | O_DIRECTORY);
     check(ours >= 0 && kernels >= 0, "open of a directory", way);
+    note_served(ours);
+}
+
+/* Where the two lead as working directories. The kernel takes ours over. */
+static void same_directory(long number)
+{
+    char paths[2][600] = {{0}};
+    check(fchdir(ours) == 0 && getcwd(paths[0], 600) != 0, "getcwd", number);
+    check(fchdir(kernels) == 0 && getcwd(paths[1], 600) != 0, "getcwd", number);
+    must(chdir(root) == 0, "chdir");
+    same_place(paths[0], paths[1], number);
 }
 
 static void directories(void)
 {
     char name[300];
     long result = 0;
-    must(mkdirat(root_fd, "list", 0755) == 0, "mkdir");
-    int listed = openat(root_fd, "list", O_RDONLY | O_DIRECTORY);
+    must(mkdirat(kernel_fd, "list", 0755) == 0, "mkdir");
+    int listed = openat(kernel_fd, "list", O_RDONLY | O_DIRECTORY);
     for (int at = 0; at < 700; at++) {
         snprintf(name, sizeof name, "%0*d", (int)(1 + below(200)), at);
         int fd = openat(listed, name, O_CREAT | O_WRONLY, 0644);
@@ -499,7 +585,7 @@ static void directories(void)
     for (int round = 0; round < 60; round++) {
         for (int at = 0; at < 3; at++)
             must(stat(path_of("list"), &found) == 0, "stat");
-        open_directories(round % 3);
+        open_directories(round % 4);
         list_both();
         check(fstat(ours, &found) == 0 && fstat(kernels, &other) == 0, "fstat", round);
         found.st_atim = other.st_atim;
@@ -514,21 +600,24 @@ static void directories(void)
         close_both();
         /* Names come and go between two listings. */
         snprintf(name, sizeof name, "new-%d", round / 2);
+        int served = openat(root_fd, "list", O_RDONLY | O_DIRECTORY);
+        int by = round / 2 % 2 ? listed : served;
         if (round % 2)
-            unlinkat(listed, name, 0);
+            unlinkat(by, name, 0);
         else
-            close(openat(listed, name, O_CREAT | O_WRONLY, 0644));
+            close(openat(by, name, O_CREAT | O_WRONLY, 0644));
+        close(served);
     }
-    for (int way = 0; way < 9; way++) {
-        open_directories(way % 3);
+    for (int way = 0; way < 12; way++) {
+        open_directories(way % 4);
         /* So many that the kernel has given out all that it has asked for. */
         BOTH(result, (long)(syscall(SYS_getdents64, fd, buffer[fd == kernels], 1000) > 0));
         long place = ((struct record *)buffer[0])->next;
         BOTH(result, lseek(fd, place, SEEK_SET));
         must(chdir(way % 2 ? "/" : root) == 0, "chdir");
-        if (way / 3 == 0) {
+        if (way / 4 == 0) {
             BOTH(result, (long)mkdirat(fd, "directory", 0700));
-        } else if (way / 3 == 1) {
+        } else if (way / 4 == 1) {
             int copies[2] = {dup(ours), dup(kernels)};
             check(copies[0] >= 0 && close(copies[0]) == 0 && close(copies[1]) == 0, "dup", way);
         } else {
@@ -537,7 +626,7 @@ static void directories(void)
                 snprintf(name, sizeof name, "/proc/self/fd/%d", at ? kernels : ours);
                 check(readlink(name, link[at], 599) > 0, "readlink", at);
             }
-            check(strcmp(link[0], link[1]) == 0, link[0], way);
+            same_place(link[0], link[1], way);
         }
         BOTH(result, lseek(fd, 0, SEEK_CUR));
         same_rest();
@@ -545,18 +634,20 @@ static void directories(void)
         check(stat("directory", &found) == 0, "a relative path", way);
         close_both();
     }
-    for (int way = 0; way < 3; way++) {
-        open_directories(way);
-        must(renameat(root_fd, "list", root_fd, "dir/moved") == 0, "rename");
+    for (int way = 0; way < 8; way++) {
+        int by = way / 4 ? root_fd : kernel_fd;
+        open_directories(way % 4);
+        must(renameat(by, "list", by, "dir/moved") == 0, "rename");
         BOTH(result, (long)mkdirat(fd, "directory", 0700));
-        check(fchdir(ours) == 0 && getcwd(name, sizeof name) && strstr(name, "dir/moved"), name, way);
+        same_directory(way);
         same_rest();
-        must(renameat(root_fd, "dir/moved", root_fd, "list") == 0, "rename");
+        must(renameat(by, "dir/moved", by, "list") == 0, "rename");
+        same_directory(way);
         close_both();
     }
     must(mkdirat(root_fd, "removed", 0755) == 0, "mkdir");
     ours = open(path_of("removed"), O_RDONLY);
-    kernels = openat(root_fd, "removed", O_RDONLY);
+    kernels = openat(kernel_fd, "removed", O_RDONLY);
     must(unlinkat(root_fd, "removed", AT_REMOVEDIR) == 0, "rmdir");
     BOTH(result, syscall(SYS_getdents64, fd, buffer[fd == kernels], 2000));
     BOTH(result, (long)openat(fd, "x", O_RDONLY));
@@ -595,7 +686,7 @@ static void threads(void)
 {
     long expected[2];
     for (int at = 0; at < 2; at++) {
-        shared_fd = at ? openat(root_fd, "file-6", O_RDONLY) : open(path_of("file-6"), O_RDONLY);
+        shared_fd = at ? openat(kernel_fd, "file-6", O_RDONLY) : open(path_of("file-6"), O_RDONLY);
         sum = 0;
         pthread_t threads[4];
         for (int thread = 0; thread < 4; thread++)
@@ -826,6 +917,11 @@ static void forks_in_handlers(void)
 
 #define NUMBERS 100
 
+static int is_kept(int fd)
+{
+    return fd == root_fd || fd == kernel_fd;
+}
+
 /* Every new descriptor has the lowest number that is free, whatever was opened and closed before. */
 static void lowest(void)
 {
@@ -839,7 +935,7 @@ static void lowest(void)
         int wanted = 0, got = -1;
         while (used[wanted])
             wanted++;
-        switch (open_now > 20 ? 9 : below(12)) {
+        switch (open_now > 20 ? 19 : below(14)) {
         case 0: case 1: case 2:
             got = open(path_of(name_of(below(SIZES - 1))), below(2) ? O_RDONLY | O_CLOEXEC : O_RDONLY);
             break;
@@ -849,6 +945,20 @@ static void lowest(void)
         case 4:
             got = dup(root_fd);
             break;
+        case 12:
+            got = open(root, O_RDONLY | O_DIRECTORY);
+            break;
+        case 13: {
+            /* A duplicate of a directory or of anything else, from any number on. */
+            int from = first + below(NUMBERS / 2), any = first + below(NUMBERS / 2);
+            while (!used[any])
+                any = any + 1 < NUMBERS ? any + 1 : 0;
+            wanted = from;
+            while (used[wanted])
+                wanted++;
+            got = fcntl(any, below(2) ? F_DUPFD : F_DUPFD_CLOEXEC, from);
+            break;
+        }
         case 5:
             got = socket(AF_UNIX, SOCK_STREAM, 0);
             break;
@@ -857,9 +967,9 @@ static void lowest(void)
             break;
         default: {
             int victim = first + below(NUMBERS - first);
-            for (int at = 0; at < NUMBERS && !(victim != root_fd && used[victim]); at++)
+            for (int at = 0; at < NUMBERS && !(used[victim] && !is_kept(victim)); at++)
                 victim = victim + 1 < NUMBERS ? victim + 1 : first;
-            if (victim == root_fd || !used[victim])
+            if (is_kept(victim) || !used[victim])
                 continue;
             if (below(4) == 0)
                 check(lseek(victim, 0, SEEK_CUR) == 0 || errno == ESPIPE, "lseek", victim);
@@ -889,8 +999,294 @@ static void lowest(void)
         }
     }
     for (int at = first; at < NUMBERS; at++)
-        if (used[at] && at != root_fd)
+        if (used[at] && !is_kept(at))
             close(at);
+}
+
+#define COPIES 6
+
+/* Duplicates of one directory, here and in the kernel. */
+static int copies[2][COPIES];
+
+static void pick(int slot)
+{
+    ours = copies[0][slot];
+    kernels = copies[1][slot];
+}
+
+/* They share their place, whoever has them. */
+static void same_places(void)
+{
+    long result = 0;
+    for (int slot = 0; slot < COPIES; slot++) {
+        pick(slot);
+        if (ours < 0)
+            continue;
+        BOTH(result, lseek(fd, 0, SEEK_CUR));
+        BOTH(result, fcntl(fd, F_GETFD));
+        BOTH(result, fcntl(fd, F_GETFL));
+    }
+    (void)result;
+}
+
+/* A call that the kernel must make, or a child, which has duplicates, too. */
+static void hand_over(void)
+{
+    struct stat found;
+    long result = 0, place = ((struct record *)buffer[0])->next;
+    int status = -1;
+    pid_t child;
+    switch (below(4)) {
+    case 0:
+        BOTH(result, (long)fchdir(fd));
+        must(chdir(root) == 0, "chdir");
+        break;
+    case 1:
+        BOTH(result, (long)flock(fd, LOCK_SH));
+        break;
+    case 2:
+        BOTH(result, (long)dup2(fd, fd) == fd);
+        break;
+    default:
+        child = fork();
+        if (child == 0)
+            _exit(lseek(ours, place, SEEK_SET) != place || lseek(kernels, place, SEEK_SET) != place
+                  || fstatat(ours, "directory", &found, 0) != 0);
+        check(waitpid(child, &status, 0) == child && status == 0, "child", status);
+    }
+    (void)result;
+}
+
+static void duplicate(int slot)
+{
+    int way = below(5), least = 3 + below(60), result[2] = {-1, -1}, other = below(COPIES);
+    for (int at = 0; at < 2; at++) {
+        int fd = at ? kernels : ours;
+        /* Both get the numbers from the same one on. */
+        int wanted = way > 0 && way < 3 ? least : 0;
+        while (fcntl(wanted, F_GETFD) >= 0)
+            wanted++;
+        if (way == 0)
+            result[at] = dup(fd);
+        else if (way < 3)
+            result[at] = fcntl(fd, way == 1 ? F_DUPFD : F_DUPFD_CLOEXEC, least);
+        else if (copies[0][other] < 0 || other == slot)
+            result[at] = dup(fd);
+        else
+            result[at] = way == 3 ? dup2(fd, copies[at][other]) : fcntl(fd, F_DUPFD, 0);
+        if (way < 3)
+            check(result[at] == wanted, "number of a duplicate", result[at] - wanted);
+    }
+    if (result[0] == copies[0][other])
+        return;
+    copies[0][slot] = result[0];
+    copies[1][slot] = result[1];
+}
+
+static void duplicates(void)
+{
+    for (int round = 0; round < 150; round++) {
+        struct stat found;
+        for (int at = 0; at < 3; at++)
+            must(stat(path_of("list"), &found) == 0, "stat");
+        memset(copies, -1, sizeof copies);
+        open_directories(round % 4);
+        copies[0][0] = ours;
+        copies[1][0] = kernels;
+        long result = 0, left = 1;
+        for (int turn = 0; left > 0; turn++) {
+            int slot = below(COPIES), kind = below(turn > 40 ? 2 : 12);
+            pick(slot);
+            if (ours < 0) {
+                if (turn > 40)
+                    continue;
+                while (ours < 0)
+                    pick(slot = (slot + 1) % COPIES);
+                int into = 0;
+                while (into < COPIES && copies[0][into] >= 0)
+                    into++;
+                if (into < COPIES) {
+                    duplicate(into);
+                    left += copies[0][into] >= 0;
+                }
+                same_places();
+                continue;
+            }
+            if (kind == 0 && (left > 1 || turn > 40)) {
+                close_both();
+                copies[0][slot] = copies[1][slot] = -1;
+                left--;
+            } else if (kind < 8) {
+                BOTH(result, (long)(syscall(SYS_getdents64, fd, buffer[fd == kernels], 1000) > 0));
+                long place = ((struct record *)buffer[0])->next;
+                BOTH(result, lseek(fd, result ? place : 0, SEEK_SET));
+            } else if (kind < 10) {
+                if (turn % 3 == 0)
+                    same_rest();
+            } else if (kind == 10) {
+                hand_over();
+            } else {
+                BOTH(result, (long)fcntl(fd, F_SETFD, turn % 2 ? FD_CLOEXEC : 0));
+            }
+            same_places();
+        }
+    }
+}
+
+/* Directories that are opened from descriptors of the kernel, and what happens above them. */
+static void from_kernel(void)
+{
+    long result = 0;
+    struct stat found, other;
+    for (int round = 0; round < 24; round++) {
+        int by = round % 2 ? root_fd : kernel_fd;
+        must(mkdirat(by, "above", 0755) == 0 && mkdirat(by, "above/middle", 0755) == 0
+                 && mkdirat(by, "above/middle/list", 0755) == 0, "mkdir");
+        fill_by(by, "above/middle/list/file", 100, round);
+        unsigned long how[3] = {O_RDONLY | O_DIRECTORY};
+        int above = syscall(SYS_openat2, root_fd, "above", how, sizeof how);
+        int twin = openat(kernel_fd, "above", O_RDONLY | O_DIRECTORY);
+        must(above >= 0 && twin >= 0, "open");
+        if (round / 2 % 3 == 1)
+            must(renameat(by, "above", by, "dir/away") == 0, "rename");
+        for (int at = 0; at < 3; at++)
+            must(fstatat(above, "middle/list", &found, 0) == 0, "stat");
+        gain();
+        ours = openat(above, "middle/list", O_RDONLY | O_DIRECTORY);
+        kernels = openat(twin, "middle/list", O_RDONLY | O_DIRECTORY);
+        check(ours >= 0 && kernels >= 0, "open from a descriptor", round);
+        note_served(ours);
+        if (round / 2 % 3 == 2)
+            must(renameat(by, "above", by, "dir/away") == 0, "rename");
+        if (round / 6 % 2)
+            must(renameat(above, "middle", above, "renamed") == 0, "rename");
+        same_rest();
+        BOTH(result, lseek(fd, 0, SEEK_SET));
+        BOTH(result, (long)fstatat(fd, "file", fd == kernels ? &other : &found, 0));
+        check(memcmp(&found, &other, sizeof found) == 0, "fstatat", round);
+        BOTH(result, (long)fstatat(fd, "../..", fd == kernels ? &other : &found, 0));
+        found.st_atim = other.st_atim;
+        check(memcmp(&found, &other, sizeof found) == 0, "fstatat above", round);
+        int copy[2] = {dup(ours), dup(kernels)};
+        if (round >= 12)
+            same_directory(round);
+        else
+            BOTH(result, (long)flock(fd, LOCK_SH));
+        same_rest();
+        close_both();
+        ours = copy[0], kernels = copy[1];
+        BOTH(result, lseek(fd, 0, SEEK_CUR));
+        same_directory(round);
+        int files[2] = {openat(ours, "file", O_RDONLY), openat(kernels, "file", O_RDONLY)};
+        check(read(files[0], buffer[0], 200) == 100 && read(files[1], buffer[1], 200) == 100, "read", round);
+        same_bytes("file", 100);
+        close(files[0]);
+        close(files[1]);
+        close_both();
+        const char *middle = round / 6 % 2 ? "renamed" : "middle";
+        char path[64];
+        snprintf(path, sizeof path, "%s/list/file", middle);
+        must(unlinkat(above, path, 0) == 0, "unlink");
+        snprintf(path, sizeof path, "%s/list", middle);
+        must(unlinkat(above, path, AT_REMOVEDIR) == 0 && unlinkat(above, middle, AT_REMOVEDIR) == 0, "rmdir");
+        must(unlinkat(by, round / 2 % 3 ? "dir/away" : "above", AT_REMOVEDIR) == 0, "rmdir");
+        close(above);
+        close(twin);
+    }
+}
+
+static unsigned long walked, steps;
+static size_t start_length;
+
+static void add(const void *bytes, size_t length)
+{
+    for (size_t at = 0; at < length; at++)
+        walked = (walked ^ ((const unsigned char *)bytes)[at]) * 1099511628211UL;
+}
+
+static void step(const char *path, const struct stat *found, int kind)
+{
+    long facts[] = {kind, found ? (long)found->st_ino : 0, found ? (long)found->st_size : 0,
+                    found ? (long)found->st_mode : 0, found ? (long)found->st_nlink : 0};
+    add(path + start_length, strlen(path + start_length));
+    add(facts, sizeof facts);
+    steps++;
+}
+
+static int on_entry(const char *path, const struct stat *found, int kind, struct FTW *where)
+{
+    step(path, kind == FTW_NS ? NULL : found, kind * 100 + where->level);
+    return 0;
+}
+
+static void walk_fts(char *start, int options)
+{
+    char *starts[] = {start, NULL};
+    FTS *walk = fts_open(starts, options, NULL);
+    FTSENT *entry;
+    must(walk != 0, "fts_open");
+    while ((entry = fts_read(walk)) != 0)
+        if (entry->fts_info != FTS_D || entry->fts_level > 0)
+            step(entry->fts_path, entry->fts_info == FTS_NS || options & FTS_NOSTAT ? NULL : entry->fts_statp,
+                 entry->fts_info * 100 + entry->fts_level);
+    fts_close(walk);
+}
+
+static void walk_dir(int fd, int depth)
+{
+    DIR *dir = fdopendir(fd);
+    struct dirent *entry;
+    must(dir != 0, "fdopendir");
+    for (int turn = 0; turn < 2; turn++) {
+        long middle = 0, count = 0;
+        while ((entry = readdir(dir)) != 0) {
+            struct stat found;
+            if (++count == 5)
+                middle = telldir(dir);
+            int failed = fstatat(dirfd(dir), entry->d_name, &found, AT_SYMLINK_NOFOLLOW);
+            start_length = 0;
+            step(entry->d_name, failed ? NULL : &found, entry->d_type + turn * 100);
+            if (turn == 0 && depth < 5 && entry->d_type == DT_DIR && entry->d_name[0] != '.') {
+                int below = openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY);
+                if (below >= 0)
+                    walk_dir(below, depth + 1);
+            }
+        }
+        if (middle)
+            seekdir(dir, middle);
+        else
+            rewinddir(dir);
+    }
+    must(closedir(dir) == 0, "closedir");
+}
+
+/* Whole trees, as libraries walk them. */
+static void walks(void)
+{
+    static const int options[] = {FTS_PHYSICAL, FTS_PHYSICAL | FTS_NOCHDIR, FTS_LOGICAL | FTS_NOCHDIR,
+                                  FTS_PHYSICAL | FTS_NOSTAT | FTS_SEEDOT};
+    static const int flags[] = {FTW_PHYS, FTW_PHYS | FTW_DEPTH, FTW_PHYS | FTW_CHDIR, FTW_CHDIR | FTW_DEPTH, 0};
+    for (int round = 0; round < 30; round++) {
+        unsigned long sums[2], counts[2];
+        for (int at = 0; at < 2; at++) {
+            char start[600];
+            snprintf(start, sizeof start, "%s%s", at ? beside : root, round % 2 ? "/list" : "");
+            start_length = strlen(at ? beside : root);
+            walked = steps = 0;
+            if (round % 3 == 0)
+                walk_fts(start, options[round / 3 % 4]);
+            else if (round % 3 == 1)
+                must(nftw(start, on_entry, round % 4 ? 20 : 1, flags[round / 3 % 5]) == 0, "nftw");
+            else
+                walk_dir(openat(at ? kernel_fd : root_fd, round % 2 ? "list" : ".", O_RDONLY | O_DIRECTORY), 0);
+            sums[at] = walked;
+            counts[at] = steps;
+        }
+        check(counts[0] == counts[1], "steps of a walk", (long)(counts[0] - counts[1]));
+        check(sums[0] == sums[1], "a walk", round);
+        check(counts[0] > 5, "a walk that is no walk", counts[0]);
+        must(chdir(root) == 0, "chdir");
+    }
 }
 
 int main(int count, char **words)
@@ -901,10 +1297,19 @@ int main(int count, char **words)
     setenv("FILES", root, 1);
     root_fd = open(root, O_RDONLY | O_DIRECTORY);
     must(root_fd >= 0, root);
+    kernel_fd = root_fd;
     if (strcmp(words[1], "prepare") == 0) {
         prepare();
         return 0;
     }
+    must(getenv("KERNEL_FD") != 0, "find another mount of the tree: KERNEL_FD is not set");
+    /* The lowest number, so that no free one is below it. */
+    kernel_fd = dup(atoi(getenv("KERNEL_FD")));
+    must(kernel_fd >= 0 && close(atoi(getenv("KERNEL_FD"))) == 0, "move a descriptor");
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", kernel_fd);
+    must(readlink(link, beside, sizeof beside - 1) > 0 && strcmp(beside, root) != 0, "tell the two mounts apart");
+    watch();
     warm();
     for (int file = 0; file < SIZES; file++)
         for (int round = 0; round < 20; round++) {
@@ -919,6 +1324,9 @@ int main(int count, char **words)
     opens();
     changes();
     directories();
+    duplicates();
+    from_kernel();
+    walks();
     lowest();
     ranges();
     unusual();
@@ -929,6 +1337,8 @@ int main(int count, char **words)
     forks();
     numbers();
     handovers();
+    check(!getenv("LD_PRELOAD") || served > asked / 4 * 3, "share of what should be served", served);
+    printf("%ld of %ld served, ", served, asked);
     printf("%ld compared, %ld differ\n", compared, differing);
     return differing != 0;
 }

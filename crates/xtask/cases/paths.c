@@ -1,9 +1,10 @@
-/* Calls by path, as the interposer may answer them, beside the same calls from a descriptor of the
- * directory, which only the kernel answers. Every byte must be the same.
+/* Calls by path, as the interposer may answer them, beside the same calls that only the kernel
+ * answers: from a descriptor of the same directory in another mount of the tree. KERNEL_FD is the
+ * number of a descriptor of that mount. Every byte must be the same.
  *   paths prepare DIR     makes a tree with everything that a path can meet
  *   paths compare DIR     compares, and prints what differs
  *   paths changes DIR     other processes change mounts, and the path to DIR, which is a mount
- *   paths cost DIR        prints what calls cost */
+ *   paths cost DIR        prints what calls cost; fstatat is the kernel's if there is KERNEL_FD */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,8 @@
 #define LINES_MAX 40
 
 static const char *root;
-static int root_fd;
+/* The mount in which calls are served, and the other one. The kernel has opened both. */
+static int root_fd, kernel_fd = -1;
 static long compared, differing;
 
 static void must(int right, const char *what)
@@ -133,11 +135,14 @@ static void prepare(void)
     must(mknodat(at, "end", S_IFREG | 0644, 0) == 0 && close(at) == 0, "mknod");
 }
 
-/* The path as the program writes it, and what it is for the kernel from a descriptor. */
+/* The path as the program writes it, and what it is from a descriptor that the kernel has opened, in
+ * the mount that is served and in the other one. */
 struct place {
     const char *path, *rest;
-    int from;
+    int served, from;
 };
+
+enum form { WITHOUT_DESCRIPTOR, FROM_NOWHERE, FROM_DESCRIPTOR, FORMS };
 
 enum kind { STAT, STATX, ACCESS, LINK };
 struct result {
@@ -148,6 +153,19 @@ struct result {
 static long number(long value)
 {
     return value < 0 ? -errno : value;
+}
+
+/* The ids of the two mounts, the second one unique. */
+static unsigned long served_ids[2], kernel_ids[2];
+
+static void ids(int fd, unsigned long *into)
+{
+    static const unsigned masks[] = { STATX_MNT_ID, 0x4000 };
+    struct statx found;
+    for (int at = 0; at < 2; at++) {
+        must(syscall(SYS_statx, fd, "", AT_EMPTY_PATH, masks[at], &found) == 0, "statx");
+        into[at] = found.stx_mnt_id;
+    }
 }
 
 /* `form` 0 is the call that has no descriptor, if there is one. */
@@ -185,34 +203,45 @@ static void call(struct result *it, enum kind kind, int fd, const char *path, in
         x->stx_mask &= ~STATX_BTIME;
         memset(&x->stx_btime, 0, sizeof x->stx_btime);
     }
+    if (kind == STATX && it->value == 0)
+        for (int at = 0; at < 2; at++)
+            if (x->stx_mnt_id == kernel_ids[at])
+                x->stx_mnt_id = served_ids[at];
 }
 
 /* The kernel counts the links of a walk twice if it has to begin again, so it may answer ELOOP for a
  * chain that is nearly too long. A difference counts if it stays. */
-static int agree(const struct place *place, enum kind kind, int form, unsigned a, unsigned b)
+static int first_form, is_removed;
+
+/* A directory that was removed and is open by O_PATH alone, of which a front knows nothing. */
+static int may_be_stale(long kernels)
+{
+    return is_removed && kernels == -ESTALE;
+}
+
+static void compare(const struct place *place, enum kind kind, unsigned a, unsigned b)
 {
     static struct result ours, theirs;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        call(&ours, kind, AT_FDCWD, place->path, form, a, b);
-        call(&theirs, kind, place->from, place->rest, 1, a, b);
-        if (!memcmp(&ours, &theirs, sizeof ours))
-            return 1;
+    int agree = 0, form = first_form;
+    call(&theirs, kind, place->from, place->rest, 1, a, b);
+    for (int attempt = 0; form < FORMS && attempt < ATTEMPTS; form += agree, attempt += !agree) {
+        if (form == FROM_DESCRIPTOR)
+            call(&ours, kind, place->served, place->rest, 1, a, b);
+        else
+            call(&ours, kind, AT_FDCWD, place->path, form, a, b);
+        agree = !memcmp(&ours, &theirs, sizeof ours) || may_be_stale(theirs.value);
+        if (!agree)
+            call(&theirs, kind, place->from, place->rest, 1, a, b);
     }
-    if (differing < LINES_MAX) {
+    compared += FORMS;
+    if (agree)
+        return;
+    if (differing++ < LINES_MAX) {
         size_t at = 0;
         while (at < sizeof ours.bytes - 1 && ours.bytes[at] == theirs.bytes[at])
             at++;
         printf("%.80s (%d): %#x %#x form %d: %ld, kernel %ld, byte %zu: %x, kernel %x\n", place->path, kind, a, b, form,
             ours.value, theirs.value, at, ours.bytes[at], theirs.bytes[at]);
-    }
-    return 0;
-}
-
-static void compare(const struct place *place, enum kind kind, unsigned a, unsigned b)
-{
-    for (int form = 0; form < 2; form++) {
-        compared++;
-        differing += !agree(place, kind, form, a, b);
     }
 }
 
@@ -246,14 +275,14 @@ static const char *const names[] = {
 };
 static const char *const endings[] = { "", "/", "//", "/.", "/..", "/x" };
 
-static void all_names(int absolute, const char *below, int fd)
+static void all_names(int absolute, const char *below, int served, int from)
 {
     static char path[3 * 4096], rest[2 * 4096];
     for (size_t at = 0; at < sizeof names / sizeof *names; at++) {
         for (size_t end = 0; end < sizeof endings / sizeof *endings; end++) {
             snprintf(rest, sizeof rest, "%s%s%s", below, names[at], endings[end]);
             snprintf(path, sizeof path, "%s%s%s", absolute ? root : "", absolute ? "/" : "", rest);
-            struct place place = { path, rest, fd };
+            struct place place = { path, rest, served, from };
             all_calls(&place);
         }
     }
@@ -266,25 +295,12 @@ static void special(void)
         { "%s/./file", "./file" }, { "%s/..", ".." } };
     for (size_t at = 0; at < sizeof forms / sizeof *forms; at++) {
         snprintf(path, sizeof path, forms[at][0], root);
-        struct place place = { path, forms[at][1], root_fd };
+        struct place place = { path, forms[at][1], root_fd, kernel_fd };
         all_calls(&place);
     }
     snprintf(path, sizeof path, "%sx/file", root);
-    struct place beside = { path, path, root_fd };
+    struct place beside = { path, path, root_fd, kernel_fd };
     all_calls(&beside);
-}
-
-/* From a directory that strangers may search and not read. */
-static void from_search(void)
-{
-    static const char *const from[] = { ".", "..", "../file", "../search/inside", "inside", "../closed/inside" };
-    int search = openat(root_fd, "search", O_PATH | O_DIRECTORY);
-    must(fchdir(search) == 0, "fchdir");
-    for (size_t at = 0; at < sizeof from / sizeof *from; at++) {
-        struct place place = { from[at], from[at], search };
-        all_calls(&place);
-    }
-    must(fchdir(root_fd) == 0 && close(search) == 0, "fchdir");
 }
 
 static void expect(long value, long wanted, const char *what)
@@ -292,6 +308,200 @@ static void expect(long value, long wanted, const char *what)
     compared++;
     if (value != wanted && differing++ < LINES_MAX)
         printf("%s: %ld, not %ld\n", what, value, wanted);
+}
+
+/* From a directory that strangers may search and not read. */
+static void from_search(void)
+{
+    static const char *const from[] = { ".", "..", "../file", "../search/inside", "inside", "../closed/inside" };
+    int search = openat(root_fd, "search", O_PATH | O_DIRECTORY);
+    int kernels = openat(kernel_fd, "search", O_PATH | O_DIRECTORY);
+    must(kernels >= 0 && fchdir(search) == 0, "fchdir");
+    for (size_t at = 0; at < sizeof from / sizeof *from; at++) {
+        struct place place = { from[at], from[at], search, kernels };
+        all_calls(&place);
+    }
+    must(fchdir(root_fd) == 0 && close(search) == 0 && close(kernels) == 0, "fchdir");
+}
+
+/* A descriptor that only the kernel has, in the mount that is served. */
+static int opened(const char *path, int flags)
+{
+    unsigned long how[3] = { flags };
+    int fd = syscall(SYS_openat2, root_fd, path, how, sizeof how);
+    must(fd >= 0, path);
+    return fd;
+}
+
+static void make_file(int by, const char *path)
+{
+    int fd = openat(by, path, O_CREAT | O_WRONLY, 0644);
+    must(fd >= 0 && write(fd, path, strlen(path)) > 0 && close(fd) == 0, path);
+}
+
+/* All calls from a directory, by its descriptor and as the working directory. */
+static const char *stage;
+static int moved_round;
+
+static void from_here(int ours, int kernels)
+{
+    static const char *const from[] = { ".", "leaf", "leaf/", "leaf/x", "missing", "..", "../", "../in", "../in/leaf",
+        "../missing", "../../file", "../../sticky/other/in/leaf" };
+    long before = differing;
+    int is_entered = fchdir(ours) == 0;
+    /* One that was removed and is open by O_PATH alone. */
+    must(is_entered || errno == ESTALE, stage);
+    for (size_t at = 0; at < sizeof from / sizeof *from; at++) {
+        struct place place = { from[at], from[at], ours, kernels };
+        first_form = is_entered ? 0 : FROM_DESCRIPTOR;
+        all_calls(&place);
+    }
+    first_form = 0;
+    must(fchdir(root_fd) == 0, "fchdir");
+    if (differing != before && before < LINES_MAX)
+        printf("%s, of round %d\n", stage, moved_round);
+}
+
+/* What happens to a directory that is open. `by`: through which of the mounts. */
+static void moved(int flags, int by)
+{
+    must(mkdirat(by, "sticky/one", 0755) == 0 && mkdirat(by, "sticky/one/in", 0755) == 0, "mkdir");
+    make_file(by, "sticky/one/in/leaf");
+    int ours = opened("sticky/one/in", flags), kernels = openat(kernel_fd, "sticky/one/in", O_PATH);
+    stage = "at first";
+    from_here(ours, kernels);
+    /* The directory above it, whose name another one has then. */
+    must(renameat(by, "sticky/one", by, "sticky/two") == 0, "rename");
+    stage = "its parent is renamed";
+    from_here(ours, kernels);
+    must(mkdirat(by, "sticky/one", 0755) == 0 && mkdirat(by, "sticky/one/in", 0755) == 0, "mkdir");
+    make_file(by, "sticky/one/in/other");
+    stage = "its parent's name is another's";
+    from_here(ours, kernels);
+    /* Itself. */
+    must(renameat(by, "sticky/two/in", by, "sticky/in") == 0, "rename");
+    stage = "renamed to another parent";
+    from_here(ours, kernels);
+    must(renameat(by, "sticky/in", by, "sticky/two/renamed") == 0, "rename");
+    stage = "renamed again";
+    from_here(ours, kernels);
+    /* A directory above it cannot be searched, or itself. */
+    must(fchmodat(by, "sticky/two", 0, 0) == 0, "chmod");
+    stage = "its parent is closed";
+    from_here(ours, kernels);
+    must(fchmodat(by, "sticky/two", 0755, 0) == 0 && fchmodat(by, "sticky/two/renamed", 0644, 0) == 0, "chmod");
+    struct place place = { "leaf", "leaf", ours, kernels };
+    first_form = FROM_DESCRIPTOR;
+    all_calls(&place);
+    must(fchmodat(by, "sticky/two/renamed", 0755, 0) == 0, "chmod");
+    stage = "it can be searched again";
+    from_here(ours, kernels);
+    /* Removed, by another one that gets its name. */
+    must(unlinkat(by, "sticky/two/renamed/leaf", 0) == 0, "unlink");
+    stage = "empty";
+    from_here(ours, kernels);
+    must(mkdirat(by, "sticky/three", 0755) == 0 && renameat(by, "sticky/three", by, "sticky/two/renamed") == 0, "replace");
+    make_file(by, "sticky/two/renamed/leaf");
+    is_removed = flags & O_PATH;
+    stage = "replaced";
+    from_here(ours, kernels);
+    must(close(ours) == 0 && close(kernels) == 0, "close");
+    must(unlinkat(by, "sticky/two/renamed/leaf", 0) == 0, "unlink");
+    /* Removed, and made again. */
+    ours = opened("sticky/two/renamed", flags), kernels = openat(kernel_fd, "sticky/two/renamed", O_PATH);
+    is_removed = 0;
+    stage = "alone";
+    from_here(ours, kernels);
+    must(unlinkat(by, "sticky/two/renamed", AT_REMOVEDIR) == 0, "rmdir");
+    is_removed = flags & O_PATH;
+    stage = "removed";
+    from_here(ours, kernels);
+    must(mkdirat(by, "sticky/two/renamed", 0755) == 0, "mkdir");
+    stage = "made again";
+    from_here(ours, kernels);
+    is_removed = 0;
+    must(close(ours) == 0 && close(kernels) == 0, "close");
+    must(unlinkat(by, "sticky/two/renamed", AT_REMOVEDIR) == 0 && unlinkat(by, "sticky/two", AT_REMOVEDIR) == 0, "rmdir");
+    must(unlinkat(by, "sticky/one/in/other", 0) == 0 && unlinkat(by, "sticky/one/in", AT_REMOVEDIR) == 0
+            && unlinkat(by, "sticky/one", AT_REMOVEDIR) == 0, "clear");
+}
+
+static void from_moved(void)
+{
+    for (moved_round = 0; moved_round < 4; moved_round++)
+        moved(moved_round % 2 ? O_PATH | O_DIRECTORY : O_RDONLY | O_DIRECTORY, moved_round / 2 ? root_fd : kernel_fd);
+}
+
+/* A number is another directory's, or nothing's. */
+static void reused(void)
+{
+    static const char *const of[] = { "dir", "sticky", "search", "dir/sub", "." };
+    struct stat found, wanted;
+    for (int round = 0; round < 300; round++) {
+        const char *name = of[round % 5], *next = of[(round + 1 + round % 3) % 5];
+        int flags = round % 2 ? O_PATH : O_PATH | O_NOFOLLOW;
+        int fd = opened(name, flags);
+        for (int turn = 0; turn < 2; turn++) {
+            must(fstatat(kernel_fd, turn ? next : name, &wanted, 0) == 0, "stat");
+            expect(number(syscall(SYS_newfstatat, fd, ".", &found, 0)), 0, "a directory by a number");
+            expect(found.st_ino, wanted.st_ino, turn ? next : name);
+            if (turn)
+                break;
+            if (round % 3 == 0) {
+                must(close(fd) == 0, "close");
+                expect(opened(next, flags), fd, "a number that was closed");
+            } else if (round % 3 == 1) {
+                int other = opened(next, flags);
+                expect(number(dup2(other, fd)), fd, "dup2");
+                must(close(other) == 0, "close");
+            } else {
+                must(close(fd) == 0, "close");
+                expect(number(syscall(SYS_newfstatat, fd, ".", &found, 0)), -EBADF, "a number that is closed");
+                expect(number(syscall(SYS_faccessat, fd, "leaf", 0)), -EBADF, "a number that is closed");
+                expect(open("/etc/passwd", O_RDONLY), fd, "a file");
+                expect(number(syscall(SYS_newfstatat, fd, ".", &found, 0)), -ENOTDIR, "a number of a file");
+                must(close(fd) == 0, "close");
+                expect(openat(root_fd, next, O_PATH), fd, "a number that was closed");
+            }
+        }
+        must(close(fd) == 0, "close");
+    }
+}
+
+#define MANY 130
+
+/* More directories than are remembered, in turn. And one that is not there any more, whose path in
+ * /proc is that of another one. */
+static void many(void)
+{
+    static int fd[MANY];
+    static ino_t inodes[MANY];
+    char name[64];
+    struct stat found;
+    for (int at = 0; at < MANY; at++) {
+        snprintf(name, sizeof name, "sticky/many-%d", at);
+        must(mkdirat(kernel_fd, name, 0755) == 0 && fstatat(kernel_fd, name, &found, 0) == 0, "mkdir");
+        inodes[at] = found.st_ino;
+        fd[at] = opened(name, O_PATH);
+    }
+    for (int turn = 0; turn < 20 * MANY; turn++) {
+        int at = turn * 64 % MANY + turn / MANY % 2;
+        expect(number(syscall(SYS_newfstatat, fd[at], ".", &found, 0)), 0, "one of many");
+        expect(found.st_ino, inodes[at], "one of many");
+    }
+    for (int at = 0; at < MANY; at++) {
+        snprintf(name, sizeof name, "sticky/many-%d", at);
+        must(close(fd[at]) == 0 && unlinkat(kernel_fd, name, AT_REMOVEDIR) == 0, "rmdir");
+    }
+    must(mkdirat(kernel_fd, "sticky/gone", 0755) == 0, "mkdir");
+    int gone = opened("sticky/gone", O_RDONLY | O_DIRECTORY);
+    must(unlinkat(kernel_fd, "sticky/gone", AT_REMOVEDIR) == 0, "rmdir");
+    must(mkdirat(kernel_fd, "sticky/gone (deleted)", 0755) == 0, "mkdir");
+    make_file(kernel_fd, "sticky/gone (deleted)/leaf");
+    for (int turn = 0; turn < 100; turn++)
+        expect(number(syscall(SYS_newfstatat, gone, "leaf", &found, 0)), -ENOENT, "a file in a directory that is gone");
+    must(close(gone) == 0 && unlinkat(kernel_fd, "sticky/gone (deleted)/leaf", 0) == 0
+            && unlinkat(kernel_fd, "sticky/gone (deleted)", AT_REMOVEDIR) == 0, "clear");
 }
 
 /* Bad pointers, pages that come and go, and strings and buffers across pages. */
@@ -371,11 +581,17 @@ static ino_t inode(const char *path)
     return syscall(SYS_stat, path, &found) == 0 ? found.st_ino : 0;
 }
 
+static ino_t inode_at(int fd, const char *path)
+{
+    struct stat found;
+    return syscall(SYS_newfstatat, fd, path, &found, 0) == 0 ? found.st_ino : 0;
+}
+
 /* The working directory changes, here and in children. */
 static void directories(void)
 {
     struct stat file, leaf;
-    must(fstatat(root_fd, "file", &file, 0) == 0 && fstatat(root_fd, "dir/sub", &leaf, 0) == 0, "stat");
+    must(fstatat(kernel_fd, "file", &file, 0) == 0 && fstatat(kernel_fd, "dir/sub", &leaf, 0) == 0, "stat");
     int sub = openat(root_fd, "dir", O_RDONLY | O_DIRECTORY);
     for (int round = 0; round < 200; round++) {
         must(fchdir(root_fd) == 0, "fchdir");
@@ -424,7 +640,7 @@ static void on_alarm(int signal)
 static void handlers(void)
 {
     struct stat file, leaf;
-    must(fstatat(root_fd, "file", &file, 0) == 0 && fstatat(root_fd, "dir/sub", &leaf, 0) == 0, "stat");
+    must(fstatat(kernel_fd, "file", &file, 0) == 0 && fstatat(kernel_fd, "dir/sub", &leaf, 0) == 0, "stat");
     int sub = openat(root_fd, "dir", O_RDONLY | O_DIRECTORY);
     snprintf(handler_path, sizeof handler_path, "%s/file", root);
     wanted_in_handler = file.st_ino;
@@ -477,8 +693,8 @@ static void *pages_come_and_go(void *unused)
 static void *in_two_directories(void *unused)
 {
     struct stat file, leaf;
-    fstatat(root_fd, "file", &file, 0);
-    fstatat(root_fd, "dir/sub", &leaf, 0);
+    fstatat(kernel_fd, "file", &file, 0);
+    fstatat(kernel_fd, "dir/sub", &leaf, 0);
     while (!stop) {
         ino_t found = inode("sub");
         if (found != 0 && found != leaf.st_ino)
@@ -490,7 +706,7 @@ static void *in_two_directories(void *unused)
 static void threads(void)
 {
     struct stat leaf;
-    must(fstatat(root_fd, "dir/sub", &leaf, 0) == 0, "stat");
+    must(fstatat(kernel_fd, "dir/sub", &leaf, 0) == 0, "stat");
     int sub = openat(root_fd, "dir", O_RDONLY | O_DIRECTORY);
     void *(*work[])(void *) = { in_two_directories, in_two_directories };
     pthread_t thread[2];
@@ -586,6 +802,7 @@ static void above(void)
     for (int round = 0; round < 3; round++) {
         must(rename(above_path, away_path) == 0, "rename");
         expect(inode(file_path), 0, "a path that it has moved away");
+        expect(inode_at(root_fd, "file") != 0, 1, "a file from a descriptor, moved away");
         must(rename(away_path, above_path) == 0, "rename");
         expect(inode(file_path) != 0, 1, "a path that it has moved back");
     }
@@ -613,6 +830,7 @@ static void told(void)
     char word;
     must(read(words[0], &word, 1) == 1, "read");
     expect(inode(file_path), 0, "a file after a word");
+    expect(inode_at(root_fd, "file") != 0, 1, "a file below another mount, from a descriptor");
     waitpid(child, NULL, 0);
     umount2(root, MNT_DETACH);
 }
@@ -632,6 +850,7 @@ static void links(void)
     expect(status, 0, "remount");
     struct stat found;
     expect(number(syscall(SYS_stat, link, &found)), -ELOOP, "a link that is not followed");
+    expect(inode_at(root_fd, "to-file"), 0, "a link that is not followed, from a descriptor");
     must(mount(NULL, root, NULL, flags, NULL) == 0, "remount");
     expect(inode(link), wanted, "a link that is followed again");
 }
@@ -650,16 +869,23 @@ static void moved_out(void)
     if (child == 0) {
         compared = differing = 0;
         ino_t here = inode("."), file = inode("../file");
+        int fd = open(".", O_RDONLY | O_DIRECTORY);
         char path[4400];
         snprintf(path, sizeof path, "%s/file", bound);
         for (int at = 0; at < 10 * WARM; at++)
             expect(inode(path), file, "a file of a part");
+        for (int at = 0; at < 100; at++)
+            expect(inode_at(fd, "../file"), file, "a file of a part, from a descriptor");
         expect(inode("."), here, "a directory of a part");
         elsewhere("rename", inside, outside);
         expect(inode("."), here, "a directory outside");
         expect(inode(".."), 0, "the parent of a directory outside");
         expect(inode("../file"), 0, "a file beside a directory outside");
         expect(inode("leaf") != 0, 1, "a file in a directory outside");
+        expect(inode_at(fd, "."), here, "a directory outside, from a descriptor");
+        expect(inode_at(fd, ".."), 0, "the parent of a directory outside, from a descriptor");
+        expect(inode_at(fd, "../file"), 0, "a file beside a directory outside, from a descriptor");
+        expect(inode_at(fd, "leaf") != 0, 1, "a file in a directory outside, from a descriptor");
         elsewhere("rename", outside, inside);
         expect(inode("../file"), file, "a file beside a directory that is back");
         fflush(stdout);
@@ -696,13 +922,16 @@ static void changes(void)
         expect(inode(inside) != 0, 1, "a file below");
         elsewhere("mount", dir, NULL);
         expect(inode(inside), 0, "a file below another mount");
+        expect(inode_at(root_fd, "dir/file"), 0, "a file below another mount, from a descriptor");
         elsewhere("umount", dir, NULL);
         expect(inode(inside) != 0, 1, "a file that can be seen again");
+        expect(inode_at(root_fd, "dir/file") != 0, 1, "a file that can be seen again, from a descriptor");
         for (int at = 0; at < 10 * WARM; at++)
             expect(inode("file"), wanted, "a relative path");
         elsewhere("rename", above, away);
         expect(inode(file), 0, "a path that leads elsewhere");
         expect(inode("file"), wanted, "a relative path, elsewhere");
+        expect(inode_at(root_fd, "file"), wanted, "a path from a descriptor, elsewhere");
         elsewhere("rename", away, above);
         expect(inode(file), wanted, "a path that leads here again");
     }
@@ -711,6 +940,8 @@ static void changes(void)
     elsewhere("umount", root, NULL);
     expect(inode(file), 0, "a path to a mount that is gone");
     expect(inode("file"), wanted, "a relative path in a mount that is gone");
+    expect(inode_at(root_fd, "dir/../file"), wanted, "a path from a descriptor in a mount that is gone");
+    expect(inode_at(root_fd, ".."), inode("."), "the parent of a root that is gone");
 }
 
 static double now(void)
@@ -737,7 +968,7 @@ static void cost(void)
                 else if (which == 1)
                     access(path, R_OK);
                 else
-                    fstatat(root_fd, "dir/sub/leaf", &found, 0);
+                    fstatat(kernel_fd, "dir/sub/leaf", &found, 0);
             }
             double took = (now() - from) / 2000;
             best[which] = took < best[which] ? took : best[which];
@@ -763,15 +994,20 @@ static void cost(void)
 int main(int argc, char **argv)
 {
     must(argc == 3, "be called so");
+    setvbuf(stdout, 0, _IOLBF, 0);
     root = argv[2];
     make_names();
     if (!strcmp(argv[1], "prepare")) {
         prepare();
         return 0;
     }
+    if (getenv("KERNEL_FD"))
+        kernel_fd = atoi(getenv("KERNEL_FD"));
     root_fd = open(root, O_RDONLY | O_DIRECTORY);
     must(root_fd >= 0 && chdir(root) == 0, "open the tree");
     if (!strcmp(argv[1], "cost")) {
+        if (kernel_fd < 0)
+            kernel_fd = root_fd;
         cost();
         return 0;
     }
@@ -780,20 +1016,28 @@ int main(int argc, char **argv)
         printf("%ld compared, %ld differ\n", compared, differing);
         return differing != 0;
     }
+    must(kernel_fd >= 0, "find another mount of the tree: KERNEL_FD is not set");
+    ids(root_fd, served_ids);
+    ids(kernel_fd, kernel_ids);
+    must(served_ids[0] != kernel_ids[0], "tell the two mounts apart");
     char path[4200];
     snprintf(path, sizeof path, "%s/file", root);
     for (int at = 0; at < WARM; at++)
         expect(inode(path) != 0, 1, "a file");
     for (int round = 0; round < ROUNDS; round++) {
-        all_names(1, "", root_fd);
-        all_names(0, "", root_fd);
+        all_names(1, "", root_fd, kernel_fd);
+        all_names(0, "", root_fd, kernel_fd);
         special();
-        int sub = openat(root_fd, "dir/sub", O_RDONLY | O_DIRECTORY);
-        must(fchdir(sub) == 0, "fchdir");
-        all_names(0, "../../", sub);
-        all_names(0, "", sub);
-        must(fchdir(root_fd) == 0 && close(sub) == 0, "fchdir");
+        int sub = opened("dir/sub", O_RDONLY | O_DIRECTORY);
+        int kernels = openat(kernel_fd, "dir/sub", O_RDONLY | O_DIRECTORY);
+        must(kernels >= 0 && fchdir(sub) == 0, "fchdir");
+        all_names(0, "../../", sub, kernels);
+        all_names(0, "", sub, kernels);
+        must(fchdir(root_fd) == 0 && close(sub) == 0 && close(kernels) == 0, "fchdir");
         from_search();
+        from_moved();
+        reused();
+        many();
     }
     pointers();
     directories();

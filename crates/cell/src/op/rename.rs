@@ -35,7 +35,7 @@ pub(super) fn rename(
     (dir, name): (Ino, &FileName),
     flags: RenameFlags,
 ) -> Result<Plan, Stop> {
-    if flags == RenameFlags::NOREPLACE | RenameFlags::EXCHANGE {
+    if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
         return Err(Errno::EINVAL.into());
     }
     view.expect_name(from, from_name)?;
@@ -52,6 +52,12 @@ pub(super) fn rename(
     }
     if target.as_ref().is_some_and(|target| target.ino == source.ino) {
         return Ok(Plan::reply(PlannedReply::Reply(Reply::Unchanged)));
+    }
+    if flags.contains(RenameFlags::FILES) {
+        let exchanged = target.as_ref().filter(|_| flags.contains(RenameFlags::EXCHANGE));
+        if [Some(&source), exchanged].into_iter().flatten().any(End::is_directory) {
+            return Err(Errno::ETXTBSY.into());
+        }
     }
     if from != dir {
         check_shape(view, &source, dir, target.as_ref(), flags.contains(RenameFlags::EXCHANGE))?;

@@ -2,12 +2,12 @@
 //! not wait for the device.
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Ino, TxnId};
+use warren_base::{Errno, Ino, TxnId};
 use warren_cell::PeerBody;
 use warren_pool::PoolMessage;
 use warren_proto::{
-    AccessMode, Answer, CreateFlags, Handle, KeyValue, LockKey, LockMode, NewInode, PeerReply,
-    PeerRequest, Position, RenameFlags, Reply, Request, SetAttr,
+    AccessMode, Answer, CreateFlags, FileKind, Handle, KeyValue, LockKey, LockMode, NewInode,
+    PeerReply, PeerRequest, Position, RenameFlags, Reply, Request, SetAttr,
 };
 
 use crate::bench::*;
@@ -85,6 +85,27 @@ fn two_files_that_are_exchanged_are_both_what_they_held() {
     assert_eq!(harden(&mut bench), Some(Ok(Reply::Done)));
     bench.cut_power();
     assert_eq!(["other", "one"].map(|text| length_of(&mut bench, text)), [8, 8].map(length));
+}
+
+#[test]
+fn a_rename_of_files_leaves_directories_where_they_are() {
+    let mut bench = Bench::new(&Image::new(), false);
+    file(&mut bench, "file", 1);
+    let (flags, access) = (CreateFlags::empty(), AccessMode::empty());
+    let new = NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0, target: [].into() };
+    let made = Request::Create { dir: Ino::ROOT, name: name("directory"), new, flags, access };
+    bench.call(made).expect("it is made");
+    let (files, exchange) = (RenameFlags::FILES, RenameFlags::EXCHANGE);
+    for (from, to, flags) in [
+        ("directory", "moved", files),
+        ("directory", "file", files | exchange),
+        ("file", "directory", files | exchange),
+    ] {
+        assert_eq!(bench.call(rename(from, to, flags)), Err(Errno::ETXTBSY), "{from} to {to}");
+    }
+    assert_eq!(bench.call(rename("file", "directory", files)), Err(Errno::EISDIR));
+    assert_eq!(bench.call(rename("file", "moved", files)), Ok(Reply::Done));
+    assert_eq!(bench.call(rename("directory", "file", RenameFlags::empty())), Ok(Reply::Done));
 }
 
 #[test]

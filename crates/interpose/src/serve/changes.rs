@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use warren_base::Errno;
 use warren_client::{Op, PathOp};
-use warren_proto::{AccessMode, CreateFlags, FileKind, NewInode};
+use warren_proto::{AccessMode, CreateFlags, FileKind, NewInode, RenameFlags};
 
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
@@ -91,14 +91,14 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
     let found = match want {
-        Want::Rename { to, flags } => two(first, to, admission, |from, to, room| {
-            keep_ways(from, room)?;
-            keep_ways(to, room)?;
-            let op = |from, to| Op::Rename { from, to, flags };
-            Ok(names::between((from, false), to, op))
+        Want::Rename { to, flags } => two(first, to, admission, |from, to| {
+            // Until a kernel looks up the new name of a directory, `..` of processes that are in
+            // it leads to its old parent, and `getcwd` says its old path.
+            let flags = flags | RenameFlags::FILES;
+            names::between((from, false), to, |from, to| Op::Rename { from, to, flags })
         })?,
-        Want::Link { to, follow } => two(first, to, admission, |from, to, _| {
-            Ok(names::between((from, follow), to, |from, to| Op::Link { from, to }))
+        Want::Link { to, follow } => two(first, to, admission, |from, to| {
+            names::between((from, follow), to, |from, to| Op::Link { from, to })
         })?,
         Want::MakeSymlink { target } => symlink(first, target, admission)?,
         Want::MakeDirectory { mode } => admission::under_lock(admission, |room| {
@@ -134,11 +134,11 @@ fn two(
     from: Place<'_>,
     to: Named,
     admission: &Admission,
-    change: impl FnOnce(Place<'_>, Place<'_>, &mut Room) -> Result<Found<()>, Why>,
+    change: impl FnOnce(Place<'_>, Place<'_>) -> Found<()>,
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, &mut name, admission)?;
-    admission::under_lock(admission, |room| change(from, to, room))
+    admission::under_lock(admission, |_| Ok(change(from, to)))
 }
 
 /// Fails if a directory at this place is the working directory, one above it, or open: the kernel

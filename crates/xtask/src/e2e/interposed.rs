@@ -2,9 +2,10 @@
 //! changes of mounts by other processes are seen. And the names under which a kernel takes over
 //! files of such programs, as a program without the library sees them.
 //!
-//! `paths.c` makes each call twice, by a path and from a descriptor, which only the kernel answers.
-//! It runs with the library and without. `files.c` and `written.c` do the same with files that are
-//! open, and `written.c` makes its calls by chance.
+//! `paths.c` and `files.c` make each call twice. One goes through the mount, where it may be
+//! served, the other from a descriptor of the same tree in a bind mount beside it ([`Beside`]),
+//! which only the kernel answers. They run with the library and without. `changes.c` and
+//! `written.c` make the same calls by chance on twins, of which one is the kernel's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,41 @@ fn ensure_changes_served(report: &str) -> Result<()> {
     Ok(())
 }
 
+/// The tree once more: a bind mount of the mount, in the same directory, so that `..` is the same
+/// there. Programs are not served in it, because they are admitted to the mount alone.
+struct Beside {
+    path: PathBuf,
+}
+
+impl Beside {
+    fn prepare(ground: &Ground, program: &str) -> Result<Self> {
+        let path = ground.path(&format!("{program}.beside"));
+        fs::create_dir_all(&path).context("cannot make a mount point")?;
+        Ok(Self { path })
+    }
+
+    /// Lines of a shell that run the command with a descriptor of it, whose number is in
+    /// `KERNEL_FD`, and that unmount it again.
+    fn around(&self, command: &str) -> String {
+        let path = text(&self.path);
+        format!(
+            "mount --bind \"$WARREN_ROOT\" {path} && exec 9<{path} || exit 2\n\
+             KERNEL_FD=9 {command}\n\
+             code=$?\n\
+             exec 9<&-\n\
+             umount {path} || exit 3\n\
+             exit $code"
+        )
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It is still mounted if the shell was killed.
+        let _gone = process::quietly("umount", &["--lazy", &text(&self.path)]);
+    }
+}
+
 /// One run of a probe in a mount of its own, by `warren run`.
 struct Run<'a> {
     program: &'a str,
@@ -149,19 +185,28 @@ impl Run<'_> {
         warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?.expect_success("mkfs")?;
         let (written, mounted) = (text(&report), text(&mounted));
         process::quietly("chmod", &["666", &written])?;
-        let script = format!(
-            "{executable} prepare \"$WARREN_ROOT\" && \
-             CASE_SEED={} exec {} {executable} compare \"$WARREN_ROOT\" {}",
+        let beside = Beside::prepare(ground, program)?;
+        let compare = format!(
+            "CASE_SEED={} {} {executable} compare \"$WARREN_ROOT\" {}",
             ground.seed,
             user.join(" "),
             seed.map(|seed| seed.to_string()).unwrap_or_default()
         );
+        let around = beside.around(&compare);
+        let script = format!("{executable} prepare \"$WARREN_ROOT\" || exit 2\n{around}");
         let count = cells.to_string();
         let mut words = vec!["run", "--pool", &pool, "--cells", &count, "--clients", "all"];
         words.extend(["--mount", &mounted, "--report", &written]);
         words.extend(options);
         words.extend(["--", "bash", "-c", &script]);
-        let outcome = warren(ground, &words)?;
+        let mut command = Command::new(&ground.warren);
+        command.args(words);
+        let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
+        ensure!(
+            !outcome.timed_out,
+            "{user:?} {options:?}: not finished: {}",
+            tail(&outcome.stdout)
+        );
         ensure!(outcome.code() == 0, "{user:?} {options:?}: {}", tail(&outcome.stdout));
         ensure!(outcome.stderr.is_empty(), "{user:?} {options:?}: {}", tail(&outcome.stderr));
         fs::read_to_string(&report).context("no report")
