@@ -43,6 +43,9 @@ impl Guard {
         }
     }
 
+    /// One that never holds: there is no such word.
+    pub const NEVER: Self = Self { cell: CellId(0), word: u32::MAX, stamp: u64::MAX };
+
     /// Of two words into which [`Self::store`] has put it.
     pub fn load(words: &[AtomicU64]) -> Self {
         let place = words[0].load(Relaxed);
@@ -312,6 +315,26 @@ mod tests {
 
     fn lease(stamp: u64) -> Lease {
         Lease { word: 0, stamp }
+    }
+
+    /// Words that are all the same; there are 100.
+    struct Same(u64);
+
+    impl Words for Same {
+        fn load(&self, _: CellId, word: u32) -> u64 {
+            if word < 100 { self.0 } else { 0 }
+        }
+    }
+
+    #[test]
+    fn a_guard_is_stored_in_two_words() {
+        let words = [const { AtomicU64::new(0) }; 2];
+        let guard = Guard::new(CELL, Lease { word: 7, stamp: 9 }).expect("a word lease");
+        guard.store(&words);
+        assert_eq!(Guard::load(&words), guard);
+        assert!(guard.holds(&Same(9)) && !guard.holds(&Same(8)));
+        Guard::NEVER.store(&words);
+        assert!(!Guard::load(&words).holds(&Same(u64::MAX)));
     }
 
     #[test]

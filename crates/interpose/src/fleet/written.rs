@@ -26,23 +26,13 @@ pub(crate) fn is_ours(guard: Guard) -> bool {
     hot().is_some_and(|hot| guard.holds(&hot.connection))
 }
 
-/// A file that was opened, and its attributes. `Kernel` if a front has it open for writing: its
-/// kernel would not know where the file ends.
-fn opened(
-    hot: &Hot,
-    slow: &mut Slow,
-    node: InodeRef,
-    opened: &Opened,
-) -> Found<(WrittenFile, Attr)> {
-    let Opened { handle, attr, direct, kept, .. } = *opened;
-    let cell = slow.slot.last_cell();
-    let guard = kept.zip(cell).and_then(|(lease, cell)| Guard::new(cell, lease));
-    let Some(guard) = guard.filter(|_| !direct) else {
-        slow.close(handle);
-        return Found::Kernel;
-    };
-    let client = hot.connection.client().0;
-    Found::Is((WrittenFile { handle, node, client, guard }, attr))
+/// A file that was opened. Its guard never holds if a front has it open for writing, whose kernel
+/// would not know where the file ends, or if there is no lease: its first call hands it over.
+fn opened(hot: &Hot, slow: &Slow, node: InodeRef, opened: &Opened) -> WrittenFile {
+    let Opened { handle, direct, kept, .. } = *opened;
+    let lease = kept.filter(|_| !direct).zip(slow.slot.last_cell());
+    let guard = lease.and_then(|(lease, cell)| Guard::new(cell, lease)).unwrap_or(Guard::NEVER);
+    WrittenFile { handle, node, client: hot.connection.client().0, guard }
 }
 
 /// What a write has done.
@@ -54,12 +44,12 @@ pub(crate) enum Wrote {
     Lost,
 }
 
-/// Opens an inode. With its attributes.
-pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<(WrittenFile, Attr)> {
+/// Opens an inode.
+pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<WrittenFile> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
     let access = access | AccessMode::SOLE;
     match slow.ask(node, Request::Open { ino: node.ino, access }).answer {
-        Ok(Reply::Opened(it)) => opened(hot, slow, node, &it),
+        Ok(Reply::Opened(it)) => Found::Is(opened(hot, slow, node, &it)),
         _ => Found::Kernel,
     }
 }
@@ -69,7 +59,7 @@ pub(crate) fn create(
     place: Place<'_>,
     follow_last: bool,
     (new, flags, access): (NewInode, CreateFlags, AccessMode),
-) -> Found<(WrittenFile, Attr)> {
+) -> Found<WrittenFile> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
     let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
     let access = access | AccessMode::SOLE;
@@ -79,7 +69,7 @@ pub(crate) fn create(
     match answer {
         Ok(Reply::Created { opened: Some(it), .. }) => {
             let node = InodeRef { ino: it.handle.ino, capability: granted };
-            opened(hot, slow, node, &it)
+            Found::Is(opened(hot, slow, node, &it))
         }
         Ok(_) => Found::Kernel,
         Err(errno) => failed(errno, call.is_sent()),

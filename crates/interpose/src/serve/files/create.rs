@@ -128,11 +128,7 @@ fn find_or_make(
     if opening.flags & O_TRUNC != 0 {
         memory::note_truncated();
     }
-    Ok(match found {
-        Found::Is((file, _)) => Found::Is(file),
-        Found::Fails(errno) => Found::Fails(errno),
-        Found::Kernel => Found::Kernel,
-    })
+    Ok(found)
 }
 
 /// A new file. None if its mode does not let its owner open it again, as the kernel may have to.
