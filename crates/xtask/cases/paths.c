@@ -209,8 +209,7 @@ static void call(struct result *it, enum kind kind, int fd, const char *path, in
                 x->stx_mnt_id = served_ids[at];
 }
 
-/* The kernel counts the links of a walk twice if it has to begin again, so it may answer ELOOP for a
- * chain that is nearly too long. A difference counts if it stays. */
+/* Where `compare` begins, and whether its directory was removed. */
 static int first_form, is_removed;
 
 /* A directory that was removed and is open by O_PATH alone, of which a front knows nothing. */
@@ -219,6 +218,8 @@ static int may_be_stale(long kernels)
     return is_removed && kernels == -ESTALE;
 }
 
+/* The kernel counts the links of a walk twice if it has to begin again, so it may answer ELOOP for a
+ * chain that is nearly too long. A difference counts if it stays. */
 static void compare(const struct place *place, enum kind kind, unsigned a, unsigned b)
 {
     static struct result ours, theirs;

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use warren_base::CellId;
 use warren_proto::Lease;
 
 use super::*;
