@@ -494,6 +494,14 @@ static void many(void)
         snprintf(name, sizeof name, "sticky/many-%d", at);
         must(close(fd[at]) == 0 && unlinkat(kernel_fd, name, AT_REMOVEDIR) == 0, "rmdir");
     }
+    /* A directory that is known is so in one mount only. */
+    for (int turn = 0; turn < 100; turn++) {
+        struct statx in[2];
+        expect(number(syscall(SYS_statx, root_fd, "dir", 0, STATX_MNT_ID, &in[0])), 0, "statx");
+        expect(number(syscall(SYS_statx, kernel_fd, "dir", 0, STATX_MNT_ID, &in[1])), 0, "statx");
+        expect(in[0].stx_mnt_id, served_ids[0], "the mount of a directory");
+        expect(in[1].stx_mnt_id, kernel_ids[0], "the other mount of a directory");
+    }
     must(mkdirat(kernel_fd, "sticky/gone", 0755) == 0, "mkdir");
     int gone = opened("sticky/gone", O_RDONLY | O_DIRECTORY);
     must(unlinkat(kernel_fd, "sticky/gone", AT_REMOVEDIR) == 0, "rmdir");
