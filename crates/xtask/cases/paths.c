@@ -209,8 +209,7 @@ static void call(struct result *it, enum kind kind, int fd, const char *path, in
                 x->stx_mnt_id = served_ids[at];
 }
 
-/* The kernel counts the links of a walk twice if it has to begin again, so it may answer ELOOP for a
- * chain that is nearly too long. A difference counts if it stays. */
+/* Where `compare` begins, and whether its directory was removed. */
 static int first_form, is_removed;
 
 /* A directory that was removed and is open by O_PATH alone, of which a front knows nothing. */
@@ -219,6 +218,8 @@ static int may_be_stale(long kernels)
     return is_removed && kernels == -ESTALE;
 }
 
+/* The kernel counts the links of a walk twice if it has to begin again, so it may answer ELOOP for a
+ * chain that is nearly too long. A difference counts if it stays. */
 static void compare(const struct place *place, enum kind kind, unsigned a, unsigned b)
 {
     static struct result ours, theirs;
@@ -492,6 +493,14 @@ static void many(void)
     for (int at = 0; at < MANY; at++) {
         snprintf(name, sizeof name, "sticky/many-%d", at);
         must(close(fd[at]) == 0 && unlinkat(kernel_fd, name, AT_REMOVEDIR) == 0, "rmdir");
+    }
+    /* A directory that is known is so in one mount only. */
+    for (int turn = 0; turn < 100; turn++) {
+        struct statx in[2];
+        expect(number(syscall(SYS_statx, root_fd, "dir", 0, STATX_MNT_ID, &in[0])), 0, "statx");
+        expect(number(syscall(SYS_statx, kernel_fd, "dir", 0, STATX_MNT_ID, &in[1])), 0, "statx");
+        expect(in[0].stx_mnt_id, served_ids[0], "the mount of a directory");
+        expect(in[1].stx_mnt_id, kernel_ids[0], "the other mount of a directory");
     }
     must(mkdirat(kernel_fd, "sticky/gone", 0755) == 0, "mkdir");
     int gone = opened("sticky/gone", O_RDONLY | O_DIRECTORY);
