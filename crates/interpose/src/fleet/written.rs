@@ -88,9 +88,16 @@ pub(crate) fn write(
     length: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Wrote {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Wrote::Lost };
-    let Some(lane) = slow.slot.payload_out().get_mut(..length) else { return Wrote::Lost };
+    let lane = slow().and_then(|slow| slow.slot.payload_out().get_mut(..length));
+    let Some(lane) = lane else { return Wrote::Lost };
     fill(lane);
+    write_filled(handle, position, length)
+}
+
+/// Writes what is in the lane. Calls of the kernel stay in here: see `checks.rs` of the tests.
+#[inline(never)]
+fn write_filled(handle: Handle, position: Position, length: usize) -> Wrote {
+    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Wrote::Lost };
     let request = Request::Write {
         handle,
         position,
@@ -118,7 +125,7 @@ pub(crate) fn copy(
     let lane = slow()?.slot.payload_out();
     match read((lane.as_mut_ptr() as usize, lane.len().min(length)))? {
         0 => Some(Wrote::Bytes(0, 0)),
-        count => Some(write(handle, Position::At(to), count, |_| {})),
+        count => Some(write_filled(handle, Position::At(to), count)),
     }
 }
 
