@@ -22,6 +22,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
+use crate::abi::AT_FDCWD;
 use crate::fleet::{self, Admitted, Found};
 use crate::state::FILTERED;
 use crate::stub;
@@ -31,7 +32,7 @@ use super::files::{placeholder, takeover};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
-use super::name::{PREFIX, Prefix};
+use super::name::{Name, PREFIX, Prefix};
 use super::request::Named;
 use super::why::{self, Refusal, Why};
 use super::{clock, cwd, descriptors, proc};
@@ -53,6 +54,8 @@ const FAILURES_MAX: u32 = 4;
 const COMPARISONS: usize = 4;
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;
+/// The longest path whose directory is looked at.
+const NAME_MAX: usize = 512;
 /// How often `end` tries to take the lock: longer than a walk of the fleet takes.
 const END_TRIES: usize = 1000;
 
@@ -115,10 +118,25 @@ pub(crate) fn count_young() -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn examine(Named { path, descriptor }: Named) {
-    // It asks the file system for nothing.
-    if Statx::of_path(descriptor, path, 0).is_some_and(|found| found.device().0 == 0) {
+    // It asks the file system for nothing. What is to be made is not there, but its directory is.
+    let found = Statx::of_path(descriptor, path, 0).or_else(|| directory_of(path, descriptor));
+    if found.is_some_and(|found| found.device().0 == 0) {
         exclusive(survey);
     }
+}
+
+/// The directory of a path.
+fn directory_of(path: usize, descriptor: Option<usize>) -> Option<Statx> {
+    let mut name = Name::new();
+    name.copy(path).ok()?;
+    let bytes = name.bytes();
+    let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else {
+        return Statx::of_descriptor(descriptor.unwrap_or(AT_FDCWD), 0);
+    };
+    let mut directory = [0; NAME_MAX + 1];
+    let length = slash.max(1);
+    directory.get_mut(..length)?.copy_from_slice(&bytes[..length]);
+    Statx::of_path(descriptor, directory.as_ptr() as usize, 0)
 }
 
 /// Where the cost of calls by this path is counted, while mounts are looked after. `None` for a
