@@ -144,11 +144,11 @@ static const char *place(const struct target *it, enum side side, int *fd)
     }
 }
 
-static const char *const tops[] = { "work", "sticky", "shared", "others", "closed", "grouped", "readable" };
+static const char *const tops[] = { "busy", "sticky", "shared", "others", "closed", "grouped", "readable" };
 static const char *const names[] = { "d0", "d1", "f0", "f1", "l0", "x", "g0" };
 static const char *const endings[] = { "/", "/.", "/..", "//", "/../x", "/./d0" };
 /* Nothing here may lead out of the mount, because the test may run as root. */
-static const char *const odd[] = { "", ".", "..", "./d0", "../work/x", "d0/../x", "d0//x" };
+static const char *const odd[] = { "", ".", "..", "./d0", "../busy/x", "d0/../x", "d0//x" };
 static char name_255[256], name_256[257], path_600[700], path_5000[5001], *hole;
 
 static void choose(struct target *it)
@@ -168,7 +168,7 @@ static void choose(struct target *it)
     char *end = it->rest;
     *end = 0;
     if (it->start == ABSOLUTE || below(8) == 0)
-        end += sprintf(end, "%s%s", it->start == ABSOLUTE ? "" : "../", below(3) ? "work" : PICK(tops));
+        end += sprintf(end, "%s%s", it->start == ABSOLUTE ? "" : "../", below(3) ? "busy" : PICK(tops));
     if (kind < 4) {
         sprintf(end, "%s%s", end > it->rest ? "/" : "", PICK(special));
         return;
@@ -195,7 +195,7 @@ static void choose_operation(void)
     static const unsigned rename_flags[] = { 0, 0, 0, 0, 1, 2, 2, 3, 4, 8 };
     static const unsigned link_flags[] = { 0, 0, 0, AT_SYMLINK_FOLLOW, AT_SYMLINK_FOLLOW, AT_EMPTY_PATH, 0x100 };
     static const unsigned no_follow[] = { 0, 0, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, 0x200 };
-    static const char *const targets[] = { "d0", "../work", "f0", ".", "l0", "x/", "d0/x", "", "../work/d1", "..", "f0/" };
+    static const char *const targets[] = { "d0", "../busy", "f0", ".", "l0", "x/", "d0/x", "", "../busy/d1", "..", "f0/" };
     static const unsigned char often[] = { MKDIR, MKDIR, MKDIR, UNLINK, RENAME, RENAME, RENAME, LINK, SYMLINK, CREATE, CREATE, CHMOD, UTIMENS };
     op.what = below(2) ? PICK(often) : below(OPERATIONS);
     choose(&op.from);
@@ -653,8 +653,8 @@ static void plain(void)
     for (int at = 0; at < PLAIN; at++) {
         char first[2600], second[2600];
         struct stat found;
-        snprintf(first, sizeof first, "%s/work/plain-%d", prefixes[A][0], at);
-        snprintf(second, sizeof second, "%s/work/other-%d", prefixes[A][0], at);
+        snprintf(first, sizeof first, "%s/busy/plain-%d", prefixes[A][0], at);
+        snprintf(second, sizeof second, "%s/busy/other-%d", prefixes[A][0], at);
         same("mkdir", number(syscall(SYS_mkdir, first, 0777)), 0);
         same("mkdir of what is there", number(syscall(SYS_mkdir, first, 0777)), -EEXIST);
         same("lstat", lstat(first, &found), 0);
@@ -685,8 +685,8 @@ static void *changer(void *argument)
     char first[2][2600], second[2][2600];
     struct stat found;
     for (int kernel = 0; kernel < 2; kernel++) {
-        snprintf(first[kernel], 2600, "%s/work/of-%ld", prefixes[A][kernel], self);
-        snprintf(second[kernel], 2600, "%s/work/moved-%ld", prefixes[A][kernel], self);
+        snprintf(first[kernel], 2600, "%s/busy/of-%ld", prefixes[A][kernel], self);
+        snprintf(second[kernel], 2600, "%s/busy/moved-%ld", prefixes[A][kernel], self);
     }
     pthread_barrier_wait(&barrier);
     for (int round = 0; round < ROUNDS; round++) {
@@ -715,7 +715,7 @@ static void *observer(void *argument)
     pthread_barrier_wait(&barrier);
     for (long round = 0; !threads_end; round++) {
         int kernel = round >> 1 & 1;
-        snprintf(path, sizeof path, "%s/work/%s-%ld", prefixes[A][kernel], round & 4 ? "of" : "moved", round % THREADS);
+        snprintf(path, sizeof path, "%s/busy/%s-%ld", prefixes[A][kernel], round & 4 ? "of" : "moved", round % THREADS);
         int result = stat(path, &found);
         wrong += result != 0 && errno != ENOENT;
         wrong += result == 0 && !S_ISDIR(found.st_mode);
@@ -728,8 +728,8 @@ static void *observer(void *argument)
 static void threads(void)
 {
     /* Root may have removed it. */
-    mkdirat(AT_FDCWD, path_of(A, 0, "work"), 0777);
-    must(getuid() != 0 || chmod(path_of(A, 0, "work"), 0777) == 0, "open the directory to all");
+    mkdirat(AT_FDCWD, path_of(A, 0, "busy"), 0777);
+    must(getuid() != 0 || chmod(path_of(A, 0, "busy"), 0777) == 0, "open the directory to all");
     pthread_t changers[THREADS], observers[2];
     void *wrong;
     umask(022);
@@ -762,7 +762,7 @@ static void masks(void)
 {
     static const long all[] = { 0, 022, 027, 077, 0777, 0111 };
     struct stat found;
-    const char *path = path_of(A, 0, "work/masked");
+    const char *path = path_of(A, 0, "busy/masked");
     for (int at = 0; at < 60; at++) {
         long mask = all[at % 6];
         pthread_t thread;
@@ -792,8 +792,8 @@ static void vfork_children(void)
 {
     struct stat found;
     static char first[2600], second[2600];
-    snprintf(first, sizeof first, "%s/work/of-child", prefixes[A][0]);
-    snprintf(second, sizeof second, "%s/work/of-child-moved", prefixes[A][0]);
+    snprintf(first, sizeof first, "%s/busy/of-child", prefixes[A][0]);
+    snprintf(second, sizeof second, "%s/busy/of-child-moved", prefixes[A][0]);
     for (int at = 0; at < 30; at++) {
         same("stat", stat(first, &found) == -1 && errno == ENOENT, 1);
         pid_t child = vfork();
@@ -814,7 +814,7 @@ static void vfork_children(void)
 /* Both paths of a call have an error: that of the first counts. */
 static void first_error(void)
 {
-    const char *closed = path_of(A, 0, "closed/x"), *missing = path_of(A, 0, "work/missing/x");
+    const char *closed = path_of(A, 0, "closed/x"), *missing = path_of(A, 0, "busy/missing/x");
     long wanted = getuid() == 0 ? -ENOENT : -EACCES;
     for (int at = 0; at < 4; at++) {
         same("rename out of a closed directory", number(renameat(AT_FDCWD, closed, AT_FDCWD, missing)), wanted);
@@ -828,25 +828,25 @@ static void moved_under_foot(void)
 {
     char wanted[2600], found[2600];
     for (int round = 0; round < 12; round++) {
-        const char *top = path_of(A, 0, "work/top"), *moved = path_of(A, 0, "work/moved-top");
+        const char *top = path_of(A, 0, "busy/top"), *moved = path_of(A, 0, "busy/moved-top");
         same("mkdir", mkdir(top, 0755), 0);
-        same("mkdir", mkdir(path_of(A, 0, "work/top/here"), 0755), 0);
-        same("chdir", chdir(path_of(A, round & 1, "work/top/here")), 0);
+        same("mkdir", mkdir(path_of(A, 0, "busy/top/here"), 0755), 0);
+        same("chdir", chdir(path_of(A, round & 1, "busy/top/here")), 0);
         same("rename", rename(top, moved), 0);
-        snprintf(wanted, sizeof wanted, "%s/work/moved-top/here", prefixes[A][0]);
+        snprintf(wanted, sizeof wanted, "%s/busy/moved-top/here", prefixes[A][0]);
         same("getcwd", getcwd(found, sizeof found) && !strcmp(found, wanted), 1);
         same("rename of the cwd", rename("../here", "../there"), 0);
-        snprintf(wanted, sizeof wanted, "%s/work/moved-top/there", prefixes[A][0]);
+        snprintf(wanted, sizeof wanted, "%s/busy/moved-top/there", prefixes[A][0]);
         same("getcwd", getcwd(found, sizeof found) && !strcmp(found, wanted), 1);
         same("mkdir here", mkdir("x", 0755) == 0 && rmdir("x") == 0, 1);
-        same("rmdir of the cwd", rmdir(path_of(A, 0, "work/moved-top/there")), 0);
+        same("rmdir of the cwd", rmdir(path_of(A, 0, "busy/moved-top/there")), 0);
         same("getcwd", number(syscall(SYS_getcwd, found, sizeof found)), -ENOENT);
         same("mkdir nowhere", mkdir("x", 0755) == -1 && (errno == ENOENT || errno == ESTALE), 1);
-        same("mkdir again", mkdir(path_of(A, 0, "work/moved-top/there"), 0755), 0);
+        same("mkdir again", mkdir(path_of(A, 0, "busy/moved-top/there"), 0755), 0);
         same("getcwd", number(syscall(SYS_getcwd, found, sizeof found)), -ENOENT);
         same("mkdir nowhere", mkdir("x", 0755) == -1 && (errno == ENOENT || errno == ESTALE), 1);
-        same("rmdir", rmdir(path_of(A, 0, "work/moved-top/there")), 0);
-        must(chdir(path_of(A, 0, "work")) == 0, "leave");
+        same("rmdir", rmdir(path_of(A, 0, "busy/moved-top/there")), 0);
+        must(chdir(path_of(A, 0, "busy")) == 0, "leave");
         same("rmdir", rmdir(moved), 0);
     }
 }
@@ -857,7 +857,7 @@ static void shown_by_the_kernel(void)
     char link[64], found[700];
     struct stat before, now;
     for (int round = 0; round < 8; round++) {
-        const char *first = path_of(A, 0, "work/shown"), *second = path_of(A, 0, "work/shown-moved");
+        const char *first = path_of(A, 0, "busy/shown"), *second = path_of(A, 0, "busy/shown-moved");
         int fd = open(first, O_CREAT | O_RDWR, 0644);
         must(fd >= 0 && write(fd, "text", 4) == 4 && fstat(fd, &before) == 0, "create");
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -882,7 +882,7 @@ static void shown_by_the_kernel(void)
 static void set_ids(void)
 {
     struct stat found;
-    const char *path = path_of(A, 0, "work/powers");
+    const char *path = path_of(A, 0, "busy/powers");
     for (int round = 0; round < 8; round++) {
         int fd = open(path, O_CREAT | O_RDWR, 0777);
         must(fd >= 0 && write(fd, "text", 4) == 4, "create");
@@ -912,15 +912,15 @@ static void directory_signals(void)
     if (child == 0) {
         struct stat found;
         for (int at = 0; at < WARM; at++)
-            must(stat(path_of(A, 0, "work"), &found) == 0, "stat");
-        must(mkdir(path_of(A, 0, "work/watched"), 0755) == 0, "mkdir");
-        int fd = open(path_of(A, 0, "work/watched"), O_RDONLY | O_DIRECTORY);
+            must(stat(path_of(A, 0, "busy"), &found) == 0, "stat");
+        must(mkdir(path_of(A, 0, "busy/watched"), 0755) == 0, "mkdir");
+        int fd = open(path_of(A, 0, "busy/watched"), O_RDONLY | O_DIRECTORY);
         signal(SIGUSR1, count_signal);
         must(fd >= 0 && fcntl(fd, F_SETSIG, SIGUSR1) == 0, "fcntl");
         must(fcntl(fd, F_NOTIFY, DN_CREATE | DN_DELETE | DN_MULTISHOT) == 0, "watch");
-        int wrong = mkdir(path_of(A, 0, "work/watched/x"), 0755) != 0 || signals != 1;
-        wrong |= rmdir(path_of(A, 0, "work/watched/x")) != 0 || signals != 2;
-        wrong |= close(fd) != 0 || rmdir(path_of(A, 0, "work/watched")) != 0;
+        int wrong = mkdir(path_of(A, 0, "busy/watched/x"), 0755) != 0 || signals != 1;
+        wrong |= rmdir(path_of(A, 0, "busy/watched/x")) != 0 || signals != 2;
+        wrong |= close(fd) != 0 || rmdir(path_of(A, 0, "busy/watched")) != 0;
         _exit(wrong);
     }
     must(waitpid(child, &status, 0) == child, "wait");
@@ -930,15 +930,15 @@ static void directory_signals(void)
 /* Who watches sees changes of its own. The last part, because nothing is served any more then. */
 static void watchers(void)
 {
-    const char *watched = path_of(A, 0, "work/watched");
+    const char *watched = path_of(A, 0, "busy/watched");
     char events[4096];
     must(mkdir(watched, 0755) == 0, "mkdir");
     int watcher = inotify_init1(IN_NONBLOCK);
     must(watcher >= 0 && inotify_add_watch(watcher, watched, IN_ALL_EVENTS) >= 0, "watch");
-    same("mkdir", mkdir(path_of(A, 0, "work/watched/x"), 0755), 0);
-    same("rename", rename(path_of(A, 0, "work/watched/x"), path_of(A, 0, "work/watched/y")), 0);
-    same("chmod", chmod(path_of(A, 0, "work/watched/y"), 0700), 0);
-    same("rmdir", rmdir(path_of(A, 0, "work/watched/y")), 0);
+    same("mkdir", mkdir(path_of(A, 0, "busy/watched/x"), 0755), 0);
+    same("rename", rename(path_of(A, 0, "busy/watched/x"), path_of(A, 0, "busy/watched/y")), 0);
+    same("chmod", chmod(path_of(A, 0, "busy/watched/y"), 0700), 0);
+    same("rmdir", rmdir(path_of(A, 0, "busy/watched/y")), 0);
     unsigned seen = 0;
     long length;
     while ((length = read(watcher, events, sizeof events)) > 0)
@@ -949,7 +949,7 @@ static void watchers(void)
         }
     same("events", seen & 0xfff, IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_DELETE);
     close(watcher);
-    must(rmdir(path_of(A, 0, "work/watched")) == 0, "rmdir");
+    must(rmdir(path_of(A, 0, "busy/watched")) == 0, "rmdir");
 }
 
 static void file(const char *path, mode_t mode, uid_t uid, gid_t gid)
@@ -972,7 +972,7 @@ static void prepare(void)
         uid_t uid;
         gid_t gid;
     } all[] = {
-        { "work", 0777, 0, 0 }, { "sticky", 01777, 0, 0 }, { "shared", 02777, 0, 54330 }, { "others", 0755, 54322, 54321 },
+        { "busy", 0777, 0, 0 }, { "sticky", 01777, 0, 0 }, { "shared", 02777, 0, 54330 }, { "others", 0755, 54322, 54321 },
         { "closed", 0700, 0, 0 }, { "grouped", 03770, 0, 54330 }, { "readable", 0555, 54321, 54321 },
     };
     must(chmod(root, 0755) == 0, "chmod");
@@ -1015,10 +1015,10 @@ static void begin(unsigned long seed)
     struct stat found;
     /* Until this process is admitted and has its paths. */
     for (int at = 0; at < WARM; at++)
-        must(stat(path_of(A, 0, "work"), &found) == 0, "stat");
-    must(chdir(path_of(B, 1, "work")) == 0, "enter the tree");
+        must(stat(path_of(A, 0, "busy"), &found) == 0, "stat");
+    must(chdir(path_of(B, 1, "busy")) == 0, "enter the tree");
     cwd_b = open(".", O_PATH | O_DIRECTORY);
-    must(cwd_b >= 0 && chdir(path_of(A, 0, "work")) == 0, "enter the tree");
+    must(cwd_b >= 0 && chdir(path_of(A, 0, "busy")) == 0, "enter the tree");
     for (int at = 0; at < PAIRS; at++) {
         directories[at][A] = open(path_of(A, 0, tops[at]), O_RDONLY | O_DIRECTORY);
         directories[at][B] = open(path_of(B, 1, tops[at]), O_RDONLY | O_DIRECTORY);

@@ -23,7 +23,6 @@ use crate::fleet::{self, Found};
 use crate::state::is_child;
 
 use super::facts::{self, Admission};
-use super::kernel::{BASIC_STATS, Statx};
 use super::lock::Room;
 use super::lookup::{self, not_admitted};
 use super::mountinfo::ReadOnly;
@@ -66,21 +65,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
             }
         }
     }
-    if let Some(failed) = files::before_kernel(call) {
-        return failed;
-    }
-    if let Ok(Request { named, want: Want::Rename { to, .. } }) = Request::decode(call) {
-        look_up(named);
-        look_up(to);
-    }
-    unserved
-}
-
-/// Lets the kernel look a path up. A directory that was moved here has its old place in the
-/// kernel's cache. The next look-up corrects that, but not within a rename, which fails with ESTALE
-/// then (`__d_unalias` in Linux's `fs/dcache.c`).
-fn look_up(Named { path, descriptor }: Named) {
-    let _found = Statx::of_path(descriptor, path, BASIC_STATS);
+    files::before_kernel(call).unwrap_or(unserved)
 }
 
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
@@ -145,11 +130,6 @@ fn two(
 /// must make the change. It knows the path of the working directory, and a directory without a name
 /// cannot be handed over.
 fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
-    match fleet::known(place.path, place.start, false) {
-        Some(Ok(attr)) if attr.kind != FileKind::Directory => return Ok(()),
-        Some(Err(Errno::ENOENT)) => return Ok(()),
-        _ => {}
-    }
     if cwd::path(room).is_none_or(|path| contains(path, last(place.path))) {
         return Err(Why::Directory);
     }

@@ -45,7 +45,7 @@ reasons! {
         NoGain: "files-handed-over",
         Watched: "watches-files",
         Open: "open-directory",
-        Directory: "may-move-the-working-directory",
+        Directory: "may-remove-the-working-directory",
     }
 }
 
