@@ -4,20 +4,16 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod common;
+
 use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
-use rustix::process::{Signal, getpid, kill_process};
 use warren_bench::apps::{AppsOptions, AppsReport, Workload, run};
 use warren_bench::{BenchError, ContenderName};
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let role_ended = warren_runtime::dispatch(&arguments)
-        .or_else(|| warren_fuse::dispatch(&arguments))
-        .or_else(|| warren_bench::dispatch(&arguments));
-    if let Some(code) = role_ended {
+    if let Some(code) = common::role_ended() {
         return code;
     }
     let directory = std::env::temp_dir().join(format!("warren-apps-test-{}", std::process::id()));
@@ -53,7 +49,7 @@ fn every_workload_has_its_result(options: &AppsOptions) {
         assert_eq!(times.ratios.to_tmpfs, (!measured.syncs).then_some(1.0));
         assert_eq!(times.ratios.to_ext4, None);
     }
-    assert_left_nothing(&options.directory);
+    common::assert_left_nothing(&options.directory);
 }
 
 fn warren_is_compared(options: &AppsOptions) {
@@ -72,7 +68,7 @@ fn warren_is_compared(options: &AppsOptions) {
         assert!(report.means[0].ratios.to_ext4.is_some());
         assert!(report.html().contains("<h2>Times the time of ext4</h2>"));
     }
-    assert_left_nothing(&options.directory);
+    common::assert_left_nothing(&options.directory);
 }
 
 /// The signal comes while a program makes calls on Warren's mount.
@@ -84,31 +80,6 @@ fn a_signal_ends_it_and_nothing_is_left(options: &AppsOptions) {
         ..options.clone()
     };
     let running = std::thread::spawn(move || run(&endless));
-    while processes("__bench-mix\0webserver\0run").is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        assert!(!running.is_finished(), "{:?}", running.join());
-    }
-    kill_process(getpid(), Signal::TERM).expect("signal");
-    let ended = running.join().expect("join");
-    assert!(matches!(ended, Err(BenchError::Interrupted)), "{ended:?}");
-    assert_left_nothing(&options.directory);
-}
-
-fn assert_left_nothing(directory: &Path) {
-    let files: Vec<_> = fs::read_dir(directory).expect("a directory").collect();
-    assert!(files.is_empty(), "{files:?}");
-    let left = processes("__bench-");
-    assert!(left.is_empty(), "{left:?}");
-}
-
-/// Children of this process whose role begins so.
-fn processes(role: &str) -> Vec<String> {
-    let own = format!("PPid:\t{}\n", std::process::id());
-    let entries = fs::read_dir("/proc").expect("processes").flatten();
-    let lines = entries.filter_map(|entry| {
-        let status = fs::read_to_string(entry.path().join("status")).ok()?;
-        let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
-        (status.contains(&own) && line.contains(role)).then_some(line)
-    });
-    lines.collect()
+    common::interrupt(running, ("__bench-mix\0webserver\0run", 1));
+    common::assert_left_nothing(&options.directory);
 }

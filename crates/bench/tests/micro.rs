@@ -3,20 +3,16 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod common;
+
 use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
-use rustix::process::{Signal, getpid, kill_process};
 use warren_bench::micro::{MicroOptions, MicroReport, Operation, run};
 use warren_bench::{BenchError, ContenderName};
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let role_ended = warren_runtime::dispatch(&arguments)
-        .or_else(|| warren_fuse::dispatch(&arguments))
-        .or_else(|| warren_bench::dispatch(&arguments));
-    if let Some(code) = role_ended {
+    if let Some(code) = common::role_ended() {
         return code;
     }
     let directory = std::env::temp_dir().join(format!("warren-micro-test-{}", std::process::id()));
@@ -74,7 +70,7 @@ fn everything_is_measured(options: &MicroOptions) {
     let json = serde_json::to_string(&report).expect("JSON");
     let back: MicroReport = serde_json::from_str(&json).expect("the same JSON");
     assert_eq!(back.idle.operations.len(), Operation::ALL.len());
-    assert_left_nothing(&options.directory);
+    common::assert_left_nothing(&options.directory);
 }
 
 /// The signal comes while programs make calls on Warren's mount.
@@ -83,40 +79,6 @@ fn a_signal_ends_it_and_nothing_is_left(options: &MicroOptions) {
     let endless = MicroOptions { rounds: u32::MAX - 2, contenders, ..options.clone() };
     let running = std::thread::spawn(move || run(&endless));
     // The second program of a contender is there, so both have been started.
-    while processes("__bench-program").len() < 4 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        assert!(!running.is_finished(), "{:?}", running.join());
-    }
-    kill_process(getpid(), Signal::TERM).expect("signal");
-    let ended = running.join().expect("join");
-    assert!(matches!(ended, Err(BenchError::Interrupted)), "{ended:?}");
-    assert_left_nothing(&options.directory);
-}
-
-fn assert_left_nothing(directory: &Path) {
-    let files: Vec<_> = fs::read_dir(directory).expect("a directory").collect();
-    assert!(files.is_empty(), "{files:?}");
-    let here = directory.as_os_str().as_encoded_bytes();
-    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let devices: Vec<_> = blocks
-        .filter(|block| {
-            let backing = fs::read(block.path().join("loop/backing_file")).unwrap_or_default();
-            backing.starts_with(here)
-        })
-        .collect();
-    assert!(devices.is_empty(), "{devices:?}");
-    let left = processes("__bench-");
-    assert!(left.is_empty(), "{left:?}");
-}
-
-/// Children of this process whose role begins so.
-fn processes(role: &str) -> Vec<String> {
-    let own = format!("PPid:\t{}\n", std::process::id());
-    let entries = fs::read_dir("/proc").expect("processes").flatten();
-    let lines = entries.filter_map(|entry| {
-        let status = fs::read_to_string(entry.path().join("status")).ok()?;
-        let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
-        (status.contains(&own) && line.contains(role)).then_some(line)
-    });
-    lines.collect()
+    common::interrupt(running, ("__bench-program", 4));
+    common::assert_left_nothing(&options.directory);
 }

@@ -1,0 +1,64 @@
+//! What tests of benchmarks share that run in several processes: each has a `main`, because it is
+//! also the program that all these processes run.
+
+use std::fmt::Debug;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use warren_bench::BenchError;
+
+/// The end of this process, if it was started in a role.
+pub(crate) fn role_ended() -> Option<ExitCode> {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    warren_runtime::dispatch(&arguments)
+        .or_else(|| warren_fuse::dispatch(&arguments))
+        .or_else(|| warren_bench::dispatch(&arguments))
+}
+
+/// Ends a benchmark by a signal once so many processes of a role run, which it says itself.
+pub(crate) fn interrupt<T: Debug>(
+    running: JoinHandle<Result<T, BenchError>>,
+    (role, count): (&str, usize),
+) {
+    while processes(role).len() < count {
+        // No one tells when a process of another process's child has begun.
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!running.is_finished(), "{:?}", running.join());
+    }
+    kill_process(getpid(), Signal::TERM).expect("signal");
+    let ended = running.join().expect("join");
+    assert!(matches!(ended, Err(BenchError::Interrupted)), "{ended:?}");
+}
+
+/// No file, loop device or process of a benchmark in this directory is left.
+pub(crate) fn assert_left_nothing(directory: &Path) {
+    let files: Vec<_> = fs::read_dir(directory).expect("a directory").collect();
+    assert!(files.is_empty(), "{files:?}");
+    let here = directory.as_os_str().as_encoded_bytes();
+    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let devices: Vec<_> = blocks
+        .filter(|block| {
+            let backing = fs::read(block.path().join("loop/backing_file")).unwrap_or_default();
+            backing.starts_with(here)
+        })
+        .collect();
+    assert!(devices.is_empty(), "{devices:?}");
+    let left = processes("__bench-");
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Children of this process whose role begins so.
+fn processes(role: &str) -> Vec<String> {
+    let own = format!("PPid:\t{}\n", std::process::id());
+    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    let lines = entries.filter_map(|entry| {
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        (status.contains(&own) && line.contains(role)).then_some(line)
+    });
+    lines.collect()
+}
