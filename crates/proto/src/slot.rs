@@ -250,7 +250,8 @@ pub mod request {
     pub const MAP_VERSION: usize = 20;
     pub const INLINE: usize = 24;
     pub const INLINE_MAX: usize = 36;
-    pub const PARKED: usize = 60;
+    /// Where the slot's thread is, and whether it sleeps.
+    pub const THREAD: usize = 60;
 }
 
 /// Offsets within a reply line.
@@ -286,7 +287,7 @@ const _: () = {
     assert!(DOORBELLS + CELLS_MAX * LINE <= LINES);
     assert!(LINES + SLOTS_MAX * LINE <= IDLE && LINES + SLOTS_MAX * LINE <= WORDS);
     assert!(WATCHED >= LINE && WATCHED + LINE <= LINES);
-    assert!(request::INLINE + request::INLINE_MAX == request::PARKED);
+    assert!(request::INLINE + request::INLINE_MAX == request::THREAD);
     assert!(reply::INLINE + reply::INLINE_MAX == LINE);
     assert!(BODY_MAX <= u16::MAX as usize);
     let mut at = 0;

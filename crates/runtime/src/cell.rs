@@ -6,9 +6,11 @@
 //! all sources once more, and waits in one place for its bell, the device and the timer.
 
 mod disk;
+mod idling;
 mod intake;
 mod lost_flushes;
 mod memory;
+mod moves;
 mod parking;
 mod peers;
 mod reply;
@@ -41,12 +43,12 @@ use crate::link::{Link, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, path_of};
 use crate::{process, slice};
 use disk::{Disk, Finished};
+use idling::Idling;
 use intake::{ClientWork, Completion, Intake, Work};
 use lost_flushes::LostFlushes;
 use memory::SharedMemory;
 use peers::PeerLinks;
 use reply::encode;
-use spin::Spin;
 use start::{adopt_frames, config, receive_start};
 use supervisor_link::{Message, SupervisorLink, malformed};
 
@@ -84,7 +86,7 @@ struct CellLoop {
     peers: PeerLinks,
     intake: Intake,
     supervisor: SupervisorLink,
-    spin: Spin,
+    idling: Idling,
     vitals: VitalsWriter,
     /// A request that must not be executed again.
     culprit: Option<Culprit>,
@@ -171,7 +173,7 @@ impl CellLoop {
             intake: Intake::new(),
             disk,
             supervisor,
-            spin: Spin::new(cores),
+            idling: Idling::new(cores),
             vitals,
             lost_flushes: LostFlushes::new(map),
             effects: Vec::new(),
@@ -215,11 +217,12 @@ impl CellLoop {
             clock = self.clocks.look();
             let now = clock.monotonic;
             if worked {
+                self.show_processor();
                 idle_since = None;
                 continue;
             }
             let since = *idle_since.get_or_insert(now);
-            if !self.is_spun(now - since) {
+            if !self.is_spun(now, now - since) {
                 self.watch_doorbells();
                 continue;
             }
@@ -228,7 +231,7 @@ impl CellLoop {
             clock = self.clocks.look();
             self.busy_since = clock.monotonic;
             let slept = clock.monotonic - now;
-            self.spin.slept(slept);
+            self.idling.spin.slept(slept);
             self.vitals.add(Counter::ParkedNs, slept.as_nanos() as u64);
             idle_since = None;
         }

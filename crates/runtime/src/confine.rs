@@ -75,6 +75,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_restart_syscall,
     libc::SYS_sched_yield,
+    libc::SYS_getcpu,
     // Its end, also by a panic.
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -188,6 +189,10 @@ fn filter(pid: Pid) -> Result<BpfProgram, seccompiler::BackendError> {
     let executable = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![rule(2, executable.clone(), 0)?]);
+    }
+    // Its processor: zero is the thread itself.
+    for call in [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity] {
+        rules.insert(call, vec![rule(0, SeccompCmpOp::Eq, 0)?]);
     }
     // An abort is a signal to the process itself.
     let itself = u64::from(pid.as_raw_pid().unsigned_abs());

@@ -17,13 +17,14 @@ use core::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 use warren_base::limits::{BODY_MAX, CELLS_MAX};
 use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
-    GID, INLINE, INLINE_MAX, MAP_VERSION, PARKED, PAYLOAD_LEN, POSTED, UID,
+    GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, THREAD, UID,
 };
 use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LINE, LINES, Posted, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, Region, WriteMap};
 use crate::memory::{Load, Store};
+use crate::processor::Presence;
 use crate::segment::{SegmentError, SegmentKind, check, stamp};
 
 /// Bytes of a payload that are prefetched: about as many lines as a core can have in flight.
@@ -138,6 +139,7 @@ impl<W: Store> ClientWriter<W> {
         memory.store32(line + UID, header.uid, Relaxed);
         memory.store32(line + GID, header.gid, Relaxed);
         memory.store32(line + PAYLOAD_LEN, header.payload_len, Relaxed);
+        memory.store32(line + THREAD, Presence::of_this(false).pack(), Relaxed);
         let posted = Posted { seq: header.seq, cell: cell.0, body_len: body.len() as u16 };
         memory.store64(line + POSTED, posted.pack(), Release);
     }
@@ -149,8 +151,10 @@ impl<W: Store> ClientWriter<W> {
         self.memory.xor64(doorbell(cell), 1 << slot.0, Release);
     }
 
+    /// Announces that the slot's thread sleeps, or no longer.
     pub(crate) fn set_parked(&self, slot: SlotNo, parked: bool) {
-        self.memory.store32(line(slot, self.shape) + PARKED, u32::from(parked), Relaxed);
+        let word = Presence::of_this(parked).pack();
+        self.memory.store32(line(slot, self.shape) + THREAD, word, Relaxed);
     }
 }
 
@@ -278,8 +282,9 @@ impl<R: Load> ClientReader<R> {
         self.memory.copy_out(payload(slot, self.shape, offset, into.len()), into);
     }
 
-    pub(crate) fn parked(&self, slot: SlotNo) -> bool {
-        self.memory.load32(line(slot, self.shape) + PARKED, Relaxed) != 0
+    /// Where the slot's thread is, and whether it sleeps.
+    pub(crate) fn thread(&self, slot: SlotNo) -> Presence {
+        Presence::unpack(self.memory.load32(line(slot, self.shape) + THREAD, Relaxed))
     }
 }
 

@@ -16,7 +16,8 @@
 //! segment   Segment: a sealed memfd
 //! client    ClientWriter, ClientReader: requests     reply  ReplyWriter, ReplyReader: answers
 //! ring      PeerLink: messages between two cells     frames Frames: the buffer cache
-//! vitals    heartbeat, load, parked flag             wake   WakeFd: wakes a parked cell
+//! vitals    heartbeat, load, where it is parked      wake   WakeFd: wakes a parked cell
+//! processor where a sleeper was
 //! shard_map the owner of every shard, versioned
 //! ```
 
@@ -31,6 +32,7 @@ mod copy;
 mod frames;
 mod map;
 mod memory;
+mod processor;
 mod reply;
 #[cfg(feature = "cells")]
 mod ring;
@@ -48,6 +50,7 @@ pub use clock::now;
 pub use frames::Frames;
 pub use map::{ReadMap, Region, WriteMap};
 pub use memory::{Load, Store, Waited};
+pub use processor::{Presence, Processor};
 pub use reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
 #[cfg(feature = "cells")]
 pub use ring::{BadMessage, Envelope, Lane, PEER_SEGMENT_LEN, PeerLink, SendError};

@@ -248,7 +248,7 @@ fn cell_parks<const F: bool>() {
     let client_bell = bell.clone();
     let sender = thread::spawn(move || {
         writer.ring(CELL, SLOT);
-        if seen_by_client.must_wake() {
+        if seen_by_client.thread().sleeps {
             *client_bell.rung.lock().unwrap() = true;
             client_bell.changed.notify_all();
         }

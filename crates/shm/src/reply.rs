@@ -21,6 +21,7 @@ use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
 use crate::clock::now;
 use crate::map::{ReadMap, Region, WriteMap};
 use crate::memory::{Load, Store, Waited};
+use crate::processor::Processor;
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
 
 /// Polls of the word between two reads of the clock.
@@ -95,7 +96,8 @@ impl<W: Store> ReplyWriter<W> {
         self.memory.zero(payload(slot, self.shape, offset, len), len);
     }
 
-    /// Answers request `seq` of the slot, and wakes the client if it sleeps.
+    /// Answers request `seq` of the slot, and wakes the client if it sleeps. Returns where the
+    /// client's thread was when it sent the request or fell asleep.
     pub fn reply<R: Load>(
         &self,
         client: &ClientReader<R>,
@@ -103,12 +105,14 @@ impl<W: Store> ReplyWriter<W> {
         seq: u32,
         header: ReplyHeader,
         body: &[u8],
-    ) {
+    ) -> Processor {
         self.publish(slot, seq, header, body);
         W::fence();
-        if client.parked(slot) {
+        let thread = client.thread(slot);
+        if thread.sleeps {
             self.memory.wake32(line(slot, self.shape) + SEQ);
         }
+        thread.at
     }
 
     fn publish(&self, slot: SlotNo, seq: u32, header: ReplyHeader, body: &[u8]) {
@@ -132,7 +136,7 @@ impl<W: Store> ReplyWriter<W> {
     /// Wakes clients that sleep though their answer is there: the predecessor died before it could.
     pub fn wake_parked<R: Load>(&self, client: &ClientReader<R>) {
         for slot in (0..self.shape.slots() as u16).map(SlotNo) {
-            if client.parked(slot) {
+            if client.thread(slot).sleeps {
                 self.memory.wake32(line(slot, self.shape) + SEQ);
             }
         }
@@ -397,7 +401,7 @@ mod tests {
         let outcome = p.reader.wait(&p.requests, SLOT, 1, Duration::ZERO, deadline);
         assert_eq!(outcome, WaitOutcome::TimedOut);
         assert!(Some(now()) >= deadline);
-        assert!(!p.client.parked(SLOT));
+        assert!(!p.client.thread(SLOT).sleeps);
     }
 
     /// A sleeping and a spinning client, many times: no round trip is lost.

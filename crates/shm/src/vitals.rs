@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0        header          magic, version, cell, epoch
-//! 4096     u32 parked      the cell sleeps, or is about to: ring its WakeFd
+//! 4096     u32 thread      whether the cell sleeps, or is about to (ring its WakeFd), and where
 //! 4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
 //! 4224     u32 spinners    threads of the cell that are awake: each takes a core
 //! 4288     u64 counters    one for each [`Counter`]
@@ -13,8 +13,8 @@
 //! half of the second word: how many in a row died with it
 //! ```
 //!
-//! Order of parking: `parked` = 1, full fence, look once more at every bell and ring, sleep,
-//! `parked` = 0. Order of waking: bell or tail, full fence, load `parked`, write the [`WakeFd`] if
+//! Order of parking: asleep, full fence, look once more at every bell and ring, sleep,
+//! awake. Order of waking: bell or tail, full fence, load `thread`, write the [`WakeFd`] if
 //! it is set. So either the cell sees the bell or the waker sees the flag.
 //!
 //! The counters are hints for the balancer: nothing that must be right depends on them. On `lost`
@@ -33,10 +33,11 @@ use warren_proto::slot::LINE;
 
 use crate::map::{ReadMap, WriteMap};
 use crate::memory::{Load, Store};
+use crate::processor::{Presence, Processor};
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
 
-const PARKED: usize = 4096;
-const HEARTBEAT: usize = PARKED + LINE;
+const THREAD: usize = 4096;
+const HEARTBEAT: usize = THREAD + LINE;
 const SPINNERS: usize = HEARTBEAT + LINE;
 const COUNTERS: usize = SPINNERS + LINE;
 const LOST_FLUSHES: usize = COUNTERS + 4 * LINE;
@@ -147,7 +148,7 @@ impl<W: Store> VitalsWriter<W> {
             let needed = VITALS_LEN;
             return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
         }
-        memory.store32(PARKED, 0, Relaxed);
+        memory.store32(THREAD, 0, Relaxed);
         memory.store32(SPINNERS, 0, Relaxed);
         if count_of(memory.load64(LOST_FLUSHES, Relaxed)).is_none() {
             memory.store64(LOST_FLUSHES, checked(0), Relaxed);
@@ -170,13 +171,22 @@ impl<W: Store> VitalsWriter<W> {
 
     /// Announces sleep. Every bell and ring must be checked once more after this.
     pub fn park(&self) {
-        self.memory.store32(PARKED, 1, Release);
+        self.memory.store32(THREAD, Presence::of_this(true).pack(), Release);
         W::fence();
     }
 
-    /// The cell is awake again.
+    /// The cell is awake again, or still, on this processor.
     pub fn unpark(&self) {
-        self.memory.store32(PARKED, 0, Release);
+        self.memory.store32(THREAD, Presence::of_this(false).pack(), Release);
+    }
+
+    /// The cell is about to go to another processor.
+    pub fn depart(&self) {
+        self.memory.store32(
+            THREAD,
+            Presence { at: Processor::NONE, sleeps: false }.pack(),
+            Release,
+        );
     }
 
     pub fn set_spinners(&self, spinners: u32) {
@@ -278,10 +288,11 @@ impl<R: Load> VitalsReader<R> {
         count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
-    /// Whether the cell must be woken to see what was just submitted (bell or tail).
-    pub fn must_wake(&self) -> bool {
+    /// Where the cell is, and whether it must be woken to see what was just submitted (bell or
+    /// tail).
+    pub fn thread(&self) -> Presence {
         R::fence();
-        self.memory.load32(PARKED, Relaxed) != 0
+        Presence::unpack(self.memory.load32(THREAD, Relaxed))
     }
 }
 
@@ -363,8 +374,8 @@ mod tests {
         let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
         let first = VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(1)).unwrap();
         first.park();
-        assert!(reader.must_wake());
+        assert!(reader.thread().sleeps);
         VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(2)).unwrap();
-        assert!(!reader.must_wake());
+        assert!(!reader.thread().sleeps);
     }
 }

@@ -24,6 +24,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec, read, write};
 use warren_base::ClientId;
 
 use crate::memory::Load;
+use crate::processor::Presence;
 use crate::reply::ReplyReader;
 use crate::segment::SegmentError;
 use crate::vitals::VitalsReader;
@@ -101,25 +102,26 @@ impl WakeFd {
     }
 
     /// A client's ring, after that of its doorbell: wakes the cell if it sleeps, and names the
-    /// client if the cell does not look at its doorbell. Returns whether the cell slept.
+    /// client if the cell does not look at its doorbell. Returns where the cell is, and
+    /// whether it slept.
     pub fn call_if_unseen<R: Load>(
         &self,
         client: ClientId,
         vitals: &VitalsReader<R>,
         replies: &ReplyReader<R>,
-    ) -> bool {
+    ) -> Presence {
         // The fence for both words is in here.
-        let parked = vitals.must_wake();
-        if parked || !replies.is_watched() {
+        let cell = vitals.thread();
+        if cell.sleeps || !replies.is_watched() {
             self.call(client);
         }
-        parked
+        cell
     }
 
     /// Wakes the cell if it sleeps, and returns whether it did. Must follow the store of the bell
     /// or tail.
     pub fn wake_if_parked<R: Load>(&self, vitals: &VitalsReader<R>) -> bool {
-        let parked = vitals.must_wake();
+        let parked = vitals.thread().sleeps;
         if parked {
             self.wake();
         }
@@ -169,7 +171,7 @@ mod tests {
         let replies = ReplyWriter::new(back.map().clone(), shape, CellId(0), Epoch(1)).unwrap();
         let reader = ReplyReader::new(map_read_only(back.fd()).unwrap(), shape).unwrap();
         let bell = WakeFd::new().unwrap();
-        let call = || (bell.call_if_unseen(ClientId(3), &vitals, &reader), bell.drain());
+        let call = || (bell.call_if_unseen(ClientId(3), &vitals, &reader).sleeps, bell.drain());
         assert_eq!(call(), (false, true), "it is not watched yet");
         replies.watch();
         assert_eq!(call(), (false, false));

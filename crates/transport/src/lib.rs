@@ -22,6 +22,7 @@ pub mod packet;
 pub mod place;
 mod segments;
 mod slot;
+mod spin;
 
 pub use admission::{Admission, ConnectOptions};
 pub use connection::Connection;

@@ -16,8 +16,8 @@ use warren_base::limits::LEASE_WORDS;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_client::{ShardMap, Words};
 use warren_shm::{
-    ClientWriter, Load, ReplyReader, ShardMapError, ShardMapReader, Store, VitalsReader, WakeFd,
-    WriteMap, map_read_only, map_writable, now,
+    ClientWriter, Load, Presence, ReplyReader, ShardMapError, ShardMapReader, Store, VitalsReader,
+    WakeFd, WriteMap, map_read_only, map_writable, now,
 };
 
 use crate::admission::Admission;
@@ -33,8 +33,9 @@ pub(crate) struct CellSegments {
 
 impl CellSegments {
     /// After a ring of the doorbell: wakes the cell if it sleeps, and rings its bell if it does not
-    /// look at this client's doorbell. Returns whether it slept.
-    pub(crate) fn wake(&self, client: ClientId) -> bool {
+    /// look at this client's doorbell. Returns where it is, and
+    /// whether it slept.
+    pub(crate) fn wake(&self, client: ClientId) -> Presence {
         self.bell.call_if_unseen(client, &self.vitals, &self.replies)
     }
 }

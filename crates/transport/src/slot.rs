@@ -2,8 +2,8 @@
 //!
 //! Order of a call: the request goes to the owner of its shard by the newest shard map. `Moved`
 //! means that nothing was executed, so the request is sent again when the map has changed. The
-//! caller spins shortly, then sleeps; while it sleeps it checks now and then whether the fleet
-//! still exists.
+//! caller spins shortly ([`Spins`]), then sleeps; while it sleeps it checks now and then whether
+//! the fleet still exists.
 
 #![allow(unsafe_code)]
 
@@ -19,19 +19,10 @@ use warren_proto::{
     Answer, Answered, Attr, Capabilities, Capability, Lease, LeasedAttrs, Reply, Request,
     RequestHeader,
 };
-use warren_shm::{WaitOutcome, now};
+use warren_shm::{Presence, Processor, WaitOutcome, now};
 
 use crate::segments::{InFlight, Segments};
-
-/// The longest spin: what a loaded cell needs for a few requests. A longer spin would take the core
-/// from other threads.
-const SPIN_MAX: Duration = Duration::from_micros(20);
-
-/// The shortest spin: a little more than a round trip to a cell that spins on another core.
-const SPIN_MIN: Duration = Duration::from_micros(1);
-
-/// Calls between two attempts to spin for the longest time again.
-const TRY_LONG_SPIN_EVERY: u32 = 32;
+use crate::spin::Spins;
 
 /// When a sleeping call first checks whether the fleet still exists. The pause doubles each time,
 /// so that a call that waits for hours costs almost nothing.
@@ -89,34 +80,35 @@ pub struct Slot {
     last_cell: Option<CellId>,
     /// The cell for the next request that any cell can serve.
     any_cell: u16,
-    /// How long to spin; zero on a single core.
-    spin: Duration,
-    /// Calls since the longest spin was last tried.
-    calls: u32,
+    spins: Spins,
     body: Vec<u8>,
     /// Bytes of the last reply's payload.
     payload_len: usize,
     /// The capability that came with the last reply.
     granted: Capability,
     changed: LeasedAttrs,
-    /// A request whose answer has not been waited for: see [`Slot::submit`].
-    submitted: Option<(InFlight, Request)>,
+    submitted: Option<Submitted>,
+}
+
+/// A request whose answer has not been waited for: see [`Slot::submit`].
+struct Submitted {
+    call: InFlight,
+    request: Request,
+    woken: Presence,
 }
 
 impl Slot {
     pub(crate) fn new(shared: Arc<Segments>, number: SlotNo) -> Self {
         let seq = shared.requests.last_seq(number);
-        let one_core = shared.is_single_core;
         Self {
             any_cell: number.0 % shared.cells.len() as u16,
+            spins: Spins::new(shared.is_single_core),
             shared,
             number,
             seq,
             inherited: seq != 0,
             map: ShardMap::default(),
             last_cell: None,
-            calls: 0,
-            spin: if one_core { Duration::ZERO } else { SPIN_MAX },
             body: Vec::new(),
             payload_len: 0,
             granted: Capability::NONE,
@@ -249,15 +241,15 @@ impl Slot {
         self.shared.set_flight(self.number, call, true);
         self.shared.requests.submit(cell, self.number, &header, &self.body);
         self.shared.requests.ring(cell, self.number);
-        self.shared.cells[usize::from(cell.0)].wake(self.shared.client);
-        self.submitted = Some((call, request));
+        let woken = self.shared.cells[usize::from(cell.0)].wake(self.shared.client);
+        self.submitted = Some(Submitted { call, request, woken });
     }
 
     /// Waits for the answer to a request that was submitted. If the cell has passed its shard on,
     /// the request is made again.
     fn settle(&mut self) {
-        let Some((call, request)) = self.submitted.take() else { return };
-        let answer = self.wait(call.cell, call.seq, false).and_then(|_| self.take(call));
+        let Some(Submitted { call, request, woken }) = self.submitted.take() else { return };
+        let answer = self.wait(call.cell, call.seq, woken).and_then(|()| self.take(call));
         self.shared.set_flight(self.number, call, false);
         if let Ok(Reply::Moved(_)) = answer {
             let _cleaned_up = self.call(Capabilities::default(), &request, 0);
@@ -311,9 +303,9 @@ impl Slot {
         let of_cell = &self.shared.cells[usize::from(submitted.cell.0)];
         // The predecessor may have been killed before it rang.
         self.shared.requests.ring(submitted.cell, self.number);
-        let slept = of_cell.wake(self.shared.client);
-        let waited = self.wait(submitted.cell, submitted.seq, slept);
-        let answer = waited.and_then(|_| self.take(submitted));
+        let woken = of_cell.wake(self.shared.client);
+        let waited = self.wait(submitted.cell, submitted.seq, woken);
+        let answer = waited.and_then(|()| self.take(submitted));
         self.shared.set_flight(self.number, submitted, false);
         Some(answer)
     }
@@ -323,11 +315,8 @@ impl Slot {
         let of_cell = &shared.cells[usize::from(cell.0)];
         shared.requests.submit(cell, self.number, header, &self.body);
         shared.requests.ring(cell, self.number);
-        let slept = of_cell.wake(shared.client);
-        let answered_in_spin = self.wait(cell, header.seq, slept)?;
-        if !slept {
-            self.adapt(answered_in_spin);
-        }
+        let woken = of_cell.wake(shared.client);
+        self.wait(cell, header.seq, woken)?;
         self.take(InFlight { cell, seq: header.seq })
     }
 
@@ -347,13 +336,16 @@ impl Slot {
             .map_err(|_| Errno::EPROTO)
     }
 
-    /// Waits for the answer. Returns whether the spin saw it. If the cell slept there is no spin,
-    /// because waking takes longer than any useful spin.
-    fn wait(&self, cell: CellId, seq: u32, cell_slept: bool) -> Result<bool, Errno> {
+    /// Waits for the answer of a cell that has been rung, and was as `woken` says.
+    fn wait(&mut self, cell: CellId, seq: u32, woken: Presence) -> Result<(), Errno> {
         let shared = &*self.shared;
         let replies = &shared.cells[usize::from(cell.0)].replies;
-        if !cell_slept && replies.spin(self.number, seq, self.spin) {
-            return Ok(true);
+        if let Some(spin) = self.spins.of(woken, Processor::current()) {
+            let is_answered = replies.spin(self.number, seq, spin.limit());
+            spin.adapt(is_answered);
+            if is_answered {
+                return Ok(());
+            }
         }
         let mut pause = if self.inherited { RING_AGAIN } else { LOOK_AT_FLEET };
         loop {
@@ -361,7 +353,7 @@ impl Slot {
             let outcome =
                 replies.wait(&shared.requests, self.number, seq, Duration::ZERO, deadline);
             if outcome == WaitOutcome::Answered {
-                return Ok(false);
+                return Ok(());
             }
             // A cell may have answered just before the fleet ended.
             if !shared.is_alive() && !replies.answered(self.number, seq) {
@@ -374,16 +366,6 @@ impl Slot {
             }
             pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
         }
-    }
-
-    /// Spins longer if that was useful recently, and tries now and then whether it is useful again.
-    fn adapt(&mut self, worth_it: bool) {
-        if self.spin.is_zero() {
-            return;
-        }
-        self.calls = self.calls.wrapping_add(1);
-        let longer = worth_it || self.calls.is_multiple_of(TRY_LONG_SPIN_EVERY);
-        self.spin = if longer { SPIN_MAX } else { (self.spin / 2).max(SPIN_MIN) };
     }
 
     fn cancel(&mut self, authority: Authority, slot: SlotNo, seq: u32) -> Answer {

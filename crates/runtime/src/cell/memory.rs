@@ -27,7 +27,8 @@ use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
 use warren_proto::slot::Shape;
 use warren_shm::{
-    ClientReader, Frames, ReplyHeader, ReplyWriter, VitalsWriter, map_read_only, map_writable,
+    ClientReader, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter, map_read_only,
+    map_writable,
 };
 
 use super::watch::{Place, Watch};
@@ -143,13 +144,25 @@ pub(super) struct SharedMemory {
     eased: u64,
     /// Where the cell publishes the request that it executes.
     vitals: Option<VitalsWriter>,
+    /// Where the last client was that got an answer.
+    last_client_at: Option<Processor>,
 }
 
 impl SharedMemory {
     pub(super) fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
         let (clients, places, watch) = (Vec::new(), HashMap::default(), Watch::new());
-        let in_progress = BTreeMap::new();
-        Self { cell, epoch, frames, clients, places, watch, in_progress, eased: 0, vitals: None }
+        Self {
+            cell,
+            epoch,
+            frames,
+            clients,
+            places,
+            watch,
+            in_progress: BTreeMap::new(),
+            eased: 0,
+            vitals: None,
+            last_client_at: None,
+        }
     }
 
     pub(super) fn with_vitals(self, vitals: VitalsWriter) -> Self {
@@ -423,12 +436,19 @@ impl SharedMemory {
         let bit = 1 << to.slot.0;
         memory.in_progress &= !bit;
         memory.awaits_lock &= !bit;
-        memory.replies.reply(&memory.requests, to.slot, seq, header, body);
+        let at = memory.replies.reply(&memory.requests, to.slot, seq, header, body);
         // A slot that rang early can be offered now, which each turn does for active clients alone.
         if !memory.is_active && memory.to_offer() != 0 {
             self.activate(place, Instant(0));
         }
+        self.last_client_at = Some(at);
         self.discount(to);
+    }
+
+    /// Whether the last client that got an answer is on this processor, so that it cannot run
+    /// before this thread sleeps.
+    pub(super) fn is_beside_client(&self) -> bool {
+        self.last_client_at == Some(Processor::current())
     }
 
     /// Answers a malformed request.

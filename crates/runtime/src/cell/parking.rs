@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use warren_base::Instant;
+use warren_shm::Processor;
 
 use super::{CellLoop, NextLook, ORDERS_EVERY, spin};
 use crate::bell::Rings;
@@ -41,12 +42,37 @@ impl CellLoop {
     }
 
     /// Whether the loop has spun long enough and must sleep.
-    pub(super) fn is_spun(&self, spun: Duration) -> bool {
+    pub(super) fn is_spun(&mut self, now: Instant, spun: Duration) -> bool {
+        if self.memory.is_beside_client() && !self.leave(now) {
+            return true;
+        }
         if spun < spin::SHORT {
             return false;
         }
         let cells = 1 + self.peers.spinners() as usize;
-        spun >= self.spin.limit(cells + self.memory.busy_clients())
+        spun >= self.idling.spin.limit(cells + self.memory.busy_clients())
+    }
+
+    /// Goes to another processor. The client is told before, so that it does not go to sleep for
+    /// the answer and is then woken beside the cell again.
+    fn leave(&mut self, now: Instant) -> bool {
+        if !self.idling.moves.are_due(now) {
+            return false;
+        }
+        self.vitals.depart();
+        let has_left = self.idling.moves.leave(now);
+        self.idling.shown_at = None;
+        self.show_processor();
+        has_left
+    }
+
+    /// Keeps it true in the vitals where the cell runs, which clients take into account.
+    pub(super) fn show_processor(&mut self) {
+        let at = Processor::current();
+        if self.idling.shown_at != Some(at) {
+            self.idling.shown_at = Some(at);
+            self.vitals.unpark();
+        }
     }
 
     /// Reads the bell, if there are clients that must ring it, and looks at doorbells of clients
@@ -76,7 +102,8 @@ impl CellLoop {
             outcome => outcome.map(drop),
         };
         self.vitals.set_spinners(1);
-        self.vitals.unpark();
+        self.idling.shown_at = None;
+        self.show_processor();
         self.next_look = NextLook::AT_ONCE;
         outcome
     }

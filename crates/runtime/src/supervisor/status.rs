@@ -71,7 +71,7 @@ fn cell_status(it: &SupervisorLoop<'_>, cell: &warren_supervisor::CellStatus) ->
         restarts: process.pauses.restarts,
         last_pause_ms: process.pauses.last.map(|pause| pause.as_millis() as u64),
         heartbeat: memory.vitals.heartbeat(),
-        parked: memory.vitals.must_wake(),
+        parked: memory.vitals.thread().sleeps,
         spinners: memory.vitals.spinners(),
         requests: memory.counter(Counter::Requests),
         peer_messages: memory.counter(Counter::PeerMessages),

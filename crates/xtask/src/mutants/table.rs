@@ -87,9 +87,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: "crates/shm/src/reply.rs",
-        what: "no fence between a reply and the look at the client's parked word",
-        find: "        W::fence();\n        if client.parked(slot) {",
-        replace: "        if client.parked(slot) {",
+        what: "no fence between a reply and the look at whether the client sleeps",
+        find: "        W::fence();\n        let thread = client.thread(slot);\n",
+        replace: "        let thread = client.thread(slot);\n",
         found_by: SHM,
         is_proven: true,
     },

@@ -67,7 +67,7 @@ impl Segments {
     }
 
     pub(super) fn look(&self) {
-        std::hint::black_box(self.vitals.must_wake());
+        std::hint::black_box(self.vitals.thread());
     }
 
     pub(super) fn look_at_bell(&mut self) {

@@ -1,0 +1,131 @@
+//! The processor of a cell that a client shares.
+//!
+//! A client and its cell wake each other, and Linux wakes a thread on the processor of the waker if
+//! it does not look for an idle one, which it leaves out where few processors share a cache and
+//! these were busy (`SIS_UTIL` in Linux's `kernel/sched/fair.c`). Because both sleep after each
+//! call, its load balancer does not part them either. On one processor a spin only keeps the other
+//! from running, and a call takes two context switches, ten times as long as between two
+//! processors. So the cell moves to another one, if no more threads can run than there are
+//! processors: otherwise the scheduler has its reasons.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use rustix::io::Errno as OsError;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use warren_base::Instant;
+use warren_shm::Processor;
+
+/// After a move, which takes some 30 µs, and after a look that led to none.
+const PAUSE: Duration = Duration::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
+
+/// More than the kernel writes to its file of loads.
+const LOADS_MAX: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct Moves {
+    stays_until: Instant,
+    cores: usize,
+    /// The kernel's file of loads. Without one the cell does not move.
+    loads: Option<File>,
+}
+
+impl Moves {
+    /// Must precede the confinement, in which nothing can be opened.
+    pub(super) fn new(cores: usize) -> Self {
+        let loads = File::open("/proc/loadavg").ok();
+        Self { stays_until: Instant(0), cores, loads }
+    }
+
+    /// Whether the thread has not moved lately, and there is an idle processor.
+    pub(super) fn are_due(&mut self, now: Instant) -> bool {
+        if now < self.stays_until {
+            return false;
+        }
+        self.stays_until = now + LOOK_AGAIN;
+        self.runnable().is_some_and(|threads| threads <= self.cores)
+    }
+
+    /// Moves the thread to another processor, if it may use one.
+    pub(super) fn leave(&mut self, now: Instant) -> bool {
+        self.stays_until = now + PAUSE;
+        move_away().is_ok_and(|moved| moved)
+    }
+
+    /// Threads on the machine that run or could.
+    fn runnable(&self) -> Option<usize> {
+        let mut text = [0; LOADS_MAX];
+        let length = self.loads.as_ref()?.read_at(&mut text, 0).ok()?;
+        running(std::str::from_utf8(&text[..length]).ok()?)
+    }
+}
+
+/// `0.47 0.75 1.14 1/81 32457`: one of 81 threads can run.
+fn running(loads: &str) -> Option<usize> {
+    loads.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
+}
+
+/// Forbids this processor for a moment. A change of the allowed ones by another process in that
+/// moment is lost.
+fn move_away() -> Result<bool, OsError> {
+    let allowed = sched_getaffinity(None)?;
+    let mut others = allowed;
+    let here = Processor::current().number();
+    if here >= CpuSet::MAX_CPU {
+        return Ok(false);
+    }
+    others.unset(here);
+    if others.count() == 0 {
+        return Ok(false);
+    }
+    sched_setaffinity(None, &others)?;
+    sched_setaffinity(None, &allowed)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_does_not_move_twice_in_a_moment() {
+        let mut moves = Moves::new(usize::MAX);
+        let now = Instant(0) + PAUSE;
+        assert!(moves.are_due(now));
+        assert!(!moves.are_due(now + LOOK_AGAIN / 2), "it has looked");
+        assert!(moves.are_due(now + LOOK_AGAIN));
+        moves.leave(now);
+        assert!(!moves.are_due(now + PAUSE / 2) && moves.are_due(now + PAUSE));
+    }
+
+    #[test]
+    fn a_cell_stays_while_more_threads_can_run_than_there_are_processors() {
+        assert_eq!(running("0.47 0.75 1.14 3/81 32457\n"), Some(3));
+        assert_eq!((running(""), running("1 2 3 4")), (None, None));
+        assert!(!Moves::new(0).are_due(Instant(0) + PAUSE), "this thread runs");
+    }
+
+    #[test]
+    fn a_thread_leaves_its_processor_and_may_come_back() {
+        let allowed = sched_getaffinity(None).expect("processors");
+        let before = Processor::current();
+        let moved = move_away().expect("a move");
+        assert_eq!(moved, allowed.count() > 1);
+        assert!(!moved || Processor::current() != before);
+        assert_eq!(sched_getaffinity(None).expect("processors"), allowed);
+    }
+
+    #[test]
+    fn a_thread_with_one_processor_stays() {
+        let mut one = CpuSet::new();
+        one.set(Processor::current().number());
+        std::thread::spawn(move || {
+            sched_setaffinity(None, &one).expect("one processor");
+            assert_eq!(move_away(), Ok(false));
+        })
+        .join()
+        .expect("a thread");
+    }
+}
