@@ -47,6 +47,9 @@ pub const SLOTS_MAX: usize = 64;
 /// Bytes of file data of one request, each way: the largest write that FUSE sends.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 
+/// Bytes of the longest file whose data come with the reply to an open.
+pub const OPEN_DATA_MAX: u64 = 16 << 10;
+
 /// Bytes of a request's or reply's encoded body: two names and a symlink target fit.
 pub const BODY_MAX: usize = 8192;
 

@@ -10,7 +10,7 @@ pub(crate) mod xattr;
 
 use warren_proto::{Credentials, Reply, Request};
 
-use crate::data::read::read;
+use crate::data::read::{data_at_hand, read};
 use crate::data::write::{WriteMode, write};
 use crate::event::SlotRef;
 use crate::permission;
@@ -45,7 +45,11 @@ pub(crate) fn execute(
             attributes::set_attr(shard, ino, set, writable, who, state, turn)
         }
         Request::ReadLink { ino } => attributes::read_link(shard, ino),
-        Request::Open { ino, access } => open::open_file(shard, ino, access, who, state, turn),
+        Request::Open { ino, access } => {
+            let opened = open::open_file(shard, ino, access, who, state, turn)?;
+            let data = data_at_hand(shard, from, &opened, access, turn);
+            Ok(Some((Ok(Reply::Opened(opened)), data)))
+        }
         Request::Close { handle } => open::close(shard, handle, client, turn),
         Request::Read { handle, position, len, direct } => {
             let (len, is_kept) = read(shard, from, handle, position, (len, direct), turn)?;

@@ -14,7 +14,7 @@ mod rename;
 pub(crate) mod view;
 
 use warren_base::Errno;
-use warren_proto::{Handover, Request};
+use warren_proto::{CreateFlags, Handover, Request};
 
 use crate::op::plan::Plan;
 use crate::op::view::View;
@@ -27,6 +27,11 @@ pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop>
     }
     match request {
         Request::Lookup { dir, name } => lookup::lookup(view, *dir, name),
+        Request::Create { dir, name, flags, access, .. }
+            if flags.contains(CreateFlags::EXISTING) =>
+        {
+            lookup::open(view, *dir, name, *access)
+        }
         Request::Create { dir, name, new, flags, access } => {
             create::create(view, *dir, name, new, *flags, *access)
         }

@@ -42,6 +42,8 @@ pub enum Plant {
     ClaimWithoutCapability,
     /// A front takes over a file that the client has not open.
     ClaimUnopened,
+    /// The data of an opened file come with it although some are not at hand.
+    OpenDataMissing,
     /// A new name leaves other clients' leases on the names of the directory.
     KeepListings,
     /// A new mode or owner of a directory leaves the leases on its names.

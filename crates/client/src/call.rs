@@ -213,6 +213,7 @@ impl Call {
             answers: &self.answers,
             credentials: &self.caller.credentials,
             used: Vec::with_capacity(4),
+            needs_last: false,
         };
         let end = self.op.goal(&mut walker);
         Plan { used: walker.used, end }
@@ -371,6 +372,15 @@ impl Call {
                 let parent = InodeRef { ino: parent, capability: granted };
                 self.listing(map, (dir, cookie), parent, entries, end)
             }
+            (Request::Create { dir, name, flags, .. }, answer)
+                if flags.contains(CreateFlags::EXISTING) =>
+            {
+                self.looked_up((dir, name), answer, granted)
+            }
+            (Request::Open { .. }, Ok(Reply::Opened(opened))) if self.op.opens_file() => {
+                let answer = Ok(Reply::Opened(opened));
+                Step::Done(Answered { answer, granted: capabilities.inode, changed })
+            }
             (
                 Request::Create { dir, name, access, flags, .. },
                 Ok(Reply::Entry(entry) | Reply::Created { entry, opened: None }),
@@ -389,6 +399,30 @@ impl Call {
             (Request::Open { .. }, answer) if self.found.is_some() => self.opened(answer),
             (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
             (_, answer) => done(Answered { answer, granted, changed }),
+        }
+    }
+
+    /// Handles an open by name. Where nothing was opened the walk goes on, as after a look-up.
+    fn looked_up(
+        &mut self,
+        (dir, name): (Ino, FileName),
+        answer: Answer,
+        granted: Capability,
+    ) -> Step {
+        match answer {
+            Ok(Reply::Created { entry, opened: Some(opened) }) => {
+                let leased = entry.attr.and_then(|(attr, lease)| Some((attr, lease?)));
+                let changed = leased.into_iter().collect();
+                Step::Done(Answered { answer: Ok(Reply::Opened(*opened)), granted, changed })
+            }
+            Err(errno) if errno != Errno::ENOENT => match errno {
+                Errno::ESTALE => self.vanished(errno),
+                errno => fail(errno),
+            },
+            answer => self.on_the_way(
+                Request::Lookup { dir, name },
+                Answered { answer, granted, changed: Vec::new() },
+            ),
         }
     }
 
@@ -495,7 +529,10 @@ fn keep(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered)
             keep_attr(cache, cell, entry);
         }
         (Request::Link { .. }, Ok(Reply::Entry(entry))) => keep_attr(cache, cell, entry),
-        (Request::Lookup { dir, name }, Ok(Reply::Absent(lease))) => {
+        (
+            Request::Lookup { dir, name } | Request::Create { dir, name, .. },
+            Ok(Reply::Absent(lease)),
+        ) => {
             cache.put_name(cell, *dir, name, None, *lease);
         }
         (_, Ok(Reply::Attr { attr, lease: Some(lease) })) => cache.put_attr(cell, attr, *lease),

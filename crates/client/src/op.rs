@@ -37,6 +37,9 @@ pub enum Op {
 pub enum PathOp {
     Stat,
     Open(AccessMode),
+    /// Opens a regular file, whose name is looked up by the same request where that can be. Answers
+    /// `Opened` with a capability, or for all other inodes as `Stat`.
+    OpenFile(AccessMode),
     ReadLink,
     List,
     SetAttr(SetAttr),
@@ -106,6 +109,10 @@ impl Op {
                 errno.raw() == Errno::ESTALE.raw() || errno.raw() == Errno::ENOENT.raw()
             }
         }
+    }
+
+    pub(crate) const fn opens_file(&self) -> bool {
+        matches!(self, Self::At(_, PathOp::OpenFile(_)))
     }
 
     /// Whether it is an `open` with `O_CREAT`.
@@ -229,13 +236,19 @@ impl PathOp {
     }
 
     fn goal_of_node(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
-        let (node, kind) = walker.node(path)?;
+        let (node, kind) = match (walker.node(path), self) {
+            (Err(Stop::Need(ask)), Self::OpenFile(access)) if walker.needs_last => {
+                return Ok(open_by_name(ask, *access));
+            }
+            (found, _) => found?,
+        };
         let ino = node.ino;
         let request = match self {
             Self::Stat => return stat(walker, node),
+            Self::OpenFile(_) if kind != FileKind::Regular => return stat(walker, node),
             Self::List => return Ok(Goal::List(node)),
             Self::Open(_) if kind == FileKind::Symlink => return Err(Stop::Fail(Errno::ELOOP)),
-            Self::Open(access) => Request::Open { ino, access: *access },
+            Self::Open(access) | Self::OpenFile(access) => Request::Open { ino, access: *access },
             Self::ReadLink if kind != FileKind::Symlink => return Err(Stop::Fail(Errno::EINVAL)),
             Self::ReadLink => {
                 let target = walker.target(node)?;
@@ -252,6 +265,19 @@ impl PathOp {
         };
         Ok(Goal::Ask(Ask::about(node, request)))
     }
+}
+
+/// In place of the look-up of a path's last name.
+fn open_by_name(ask: Ask, access: AccessMode) -> Goal {
+    let Ask { request, capabilities } = ask;
+    let request = match request {
+        Request::Lookup { dir, name } => {
+            let (new, flags) = (NewInode::regular(0), CreateFlags::OPEN | CreateFlags::EXISTING);
+            Request::Create { dir, name, new, flags, access }
+        }
+        other => other,
+    };
+    Goal::Ask(Ask { request, capabilities })
 }
 
 /// `unlink("x/")` always fails; this finds the error.

@@ -153,6 +153,8 @@ pub(crate) struct Walker<'a> {
     pub answers: &'a Answers,
     pub credentials: &'a Credentials,
     pub used: Vec<CopyRef>,
+    /// The walk needs the last name of its path, which no slash follows.
+    pub needs_last: bool,
 }
 
 impl Walker<'_> {
@@ -191,7 +193,9 @@ impl Walker<'_> {
             if last && want == Want::Parent && !self.answers.probe_last {
                 return entry();
             }
+            self.needs_last = last && !slash;
             let named = self.named(here, name)?;
+            self.needs_last = false;
             let follow = !last || slash || path.follow_last || self.answers.probe_last;
             match named {
                 Some((link, FileKind::Symlink)) if follow => {
@@ -395,7 +399,13 @@ mod tests {
         let walk = |links: u64| {
             let answers = chain(links);
             let (cache, used) = (None, Vec::new());
-            let mut walker = Walker { cache, answers: &answers, credentials: &credentials, used };
+            let mut walker = Walker {
+                cache,
+                answers: &answers,
+                credentials: &credentials,
+                used,
+                needs_last: false,
+            };
             walker.node(&Path::new(b"0"))
         };
         assert_eq!(walk(SYMLINKS_MAX.into()), Ok((Ino(99).into(), FileKind::Regular)));

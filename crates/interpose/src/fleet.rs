@@ -20,9 +20,9 @@ use core::time::Duration;
 use rustix::fd::{AsRawFd, OwnedFd};
 use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, Errno};
-use warren_client::{Cache, Caller, ENTRY_WORDS, PathCache, PathOp};
+use warren_client::{Cache, Call, Caller, ENTRY_WORDS, PathCache, PathOp};
 use warren_proto::slot::LaneSize;
-use warren_proto::{Attr, Credentials, FileKind, InodeRef, Reply};
+use warren_proto::{Answered, Attr, Credentials, FileKind, InodeRef, Reply};
 use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions};
@@ -243,6 +243,27 @@ pub(crate) fn stat(
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return (Found::Kernel, false) };
     let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
     let answered = slow.slot.perform(&mut call, &mut slow.cache);
+    found(hot, (path, start, follow_last), &call, answered)
+}
+
+/// The same, if the copies answer it.
+pub(crate) fn stat_over_copies(
+    path: &[u8],
+    start: InodeRef,
+    follow_last: bool,
+) -> Option<Found<(InodeRef, Attr)>> {
+    let (hot, slow) = (hot()?, slow()?);
+    let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
+    let answered = slow.slot.perform_over_copies(&mut call, &mut slow.cache)?;
+    Some(found(hot, (path, start, follow_last), &call, answered).0)
+}
+
+fn found(
+    hot: &Hot,
+    (path, start, follow_last): (&[u8], InodeRef, bool),
+    call: &Call,
+    answered: Answered,
+) -> (Found<(InodeRef, Attr)>, bool) {
     let found = match answered.answer {
         Ok(Reply::Attr { attr, .. }) => {
             Ok((InodeRef { ino: attr.ino, capability: answered.granted }, attr))

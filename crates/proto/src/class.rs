@@ -47,6 +47,7 @@ impl Request {
     /// The name that the request creates, unless it exists already.
     pub const fn created_name(&self) -> Option<(Ino, &FileName)> {
         match self {
+            Self::Create { flags, .. } if flags.contains(CreateFlags::EXISTING) => None,
             Self::Create { dir, name, .. }
             | Self::Link { dir, name, .. }
             | Self::Rename { dir, name, .. } => Some((*dir, name)),
@@ -118,8 +119,8 @@ impl Request {
             Self::Create { flags, access, .. } => {
                 let may_only_open = flags.contains(CreateFlags::OPEN)
                     && !flags.contains(CreateFlags::EXCLUSIVE)
-                    && !access.is_change();
-                !may_only_open
+                    || flags.contains(CreateFlags::EXISTING);
+                !may_only_open || access.is_change()
             }
             Self::Null
             | Self::Lookup { .. }

@@ -72,6 +72,12 @@ bitflags! {
         /// [`Opened::kept`](crate::Opened) tells it when one begins. The handle is closed as any
         /// other. It is no right.
         const SOLE = 32;
+        /// The data of the file come with the reply, as its payload, if they are at hand, at most
+        /// [`OPEN_DATA_MAX`] bytes, and may be kept, and if a read would not change the access
+        /// time. It is no right.
+        ///
+        /// [`OPEN_DATA_MAX`]: warren_base::limits::OPEN_DATA_MAX
+        const DATA = 64;
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,6 +90,9 @@ bitflags! {
         /// for such an open: the file may be running as a program, or it is another user's in a
         /// sticky directory (`fs.protected_regular`).
         const PLAIN = 4;
+        /// Make nothing: look the name up and, if it leads to a regular file of this cell, open it.
+        /// The reply is as that of `Lookup` for all other names.
+        const EXISTING = 8;
     }
 
     /// As `renameat2`, and one of our own.

@@ -199,6 +199,11 @@ fn a_file_taken_over_that_is_not_open_is_found() {
 }
 
 #[test]
+fn data_that_come_with_an_open_file_and_are_not_there_are_found() {
+    is_found(Plant::OpenDataMissing);
+}
+
+#[test]
 fn a_new_name_that_leaves_others_listings_valid_is_found() {
     is_found(Plant::KeepListings);
 }

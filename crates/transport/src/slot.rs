@@ -185,6 +185,18 @@ impl Slot {
         }
     }
 
+    /// Makes a call that needs no request. `None` if it needs one.
+    pub fn perform_over_copies(&mut self, call: &mut Call, cache: &mut Cache) -> Option<Answered> {
+        self.refresh_map().ok()?;
+        loop {
+            match call.step(cache, &self.map, &*self.shared, None) {
+                Step::Yield => {}
+                Step::Done(answered) => return Some(answered),
+                Step::Send(_) | Step::AwaitMap(_) => return None,
+            }
+        }
+    }
+
     fn steps(&mut self, call: &mut Call, cache: &mut Cache) -> Result<Answered, Errno> {
         self.refresh_map()?;
         let mut input = None;

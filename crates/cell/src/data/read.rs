@@ -1,14 +1,15 @@
 //! Reading files, and reading ahead of a sequential reader.
 
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, FileKind, Handle, LeaseKey, Position, Step};
+use warren_base::limits::{BLOCK_SIZE, OPEN_DATA_MAX};
+use warren_base::{Errno, Ino, Timestamp};
+use warren_proto::{AccessMode, Attr, FileKind, Handle, LeaseKey, Opened, Position, Step};
 
 use crate::apply::step;
 use crate::data::write::move_to;
 use crate::event::SlotRef;
-use crate::frames::pages::{bring_pages, pages_of, part_of};
+use crate::frames::pages::{are_at_hand, bring_pages, pages_of, part_of};
 use crate::frames::transfer::load_pages;
+use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
@@ -65,6 +66,30 @@ pub(crate) fn read(
     Ok((len as u32, is_kept))
 }
 
+/// Copies the data of a file that was just opened into the payload of `to`, as
+/// [`AccessMode::DATA`] says. Returns how many bytes.
+pub(crate) fn data_at_hand(
+    shard: &Shard,
+    to: SlotRef,
+    opened: &Opened,
+    access: AccessMode,
+    turn: &mut Turn<'_>,
+) -> u32 {
+    let Attr { ino, kind, size, atime, mtime, ctime, .. } = opened.attr;
+    let lane = turn.clients.payload_max(to.client) as u64;
+    let is_wanted = access.contains(AccessMode::DATA | AccessMode::READ) && opened.kept.is_some();
+    if !is_wanted || kind != FileKind::Regular || !(1..=OPEN_DATA_MAX.min(lane)).contains(&size) {
+        return 0;
+    }
+    if is_atime_due(atime, [mtime, ctime], turn.now.wall)
+        || !are_at_hand(shard, ino, pages_of(0, size), turn) && !turn.plants(Plant::OpenDataMissing)
+    {
+        return 0;
+    }
+    copy_out(shard, to, ino, 0, size, turn);
+    size as u32
+}
+
 fn copy_out(shard: &Shard, to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {
     let mut at = 0;
     for page in pages_of(offset, len) {
@@ -115,14 +140,19 @@ fn read_ahead(
     load_pages(shard, &wanted, frames, turn);
 }
 
-/// Updates the access time as relatime does: if it is older than the last change, or a day old.
+/// Whether a read changes the access time, as relatime does: if it is older than the last change,
+/// or a day old.
+fn is_atime_due(atime: Timestamp, changed: [Timestamp; 2], now: Timestamp) -> bool {
+    changed.iter().any(|time| atime <= *time) || now.0.saturating_sub(atime.0) >= DAY
+}
+
 fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let now = turn.now.wall;
     let Ok(Some(inode)) = shard.inode(ino) else { return };
-    let due = inode.atime <= inode.mtime
-        || inode.atime <= inode.ctime
-        || now.0.saturating_sub(inode.atime.0) >= DAY;
-    if !due || inode.atime == now || turn.log.commits.is_last() {
+    if !is_atime_due(inode.atime, [inode.mtime, inode.ctime], now)
+        || inode.atime == now
+        || turn.log.commits.is_last()
+    {
         return;
     }
     let budget = shard.budget();

@@ -41,6 +41,23 @@ pub(crate) struct PageWrite {
     pub(crate) hole: bool,
 }
 
+/// Whether every page that is not in a hole is in the cache.
+pub(crate) fn are_at_hand(
+    shard: &Shard,
+    ino: Ino,
+    mut pages: std::ops::RangeInclusive<u64>,
+    turn: &mut Turn<'_>,
+) -> bool {
+    pages.all(|page| matches!(is_missing(shard, ino, page, turn), Ok(false)))
+}
+
+fn is_missing(shard: &Shard, ino: Ino, page: u64, turn: &mut Turn<'_>) -> Result<bool, Stop> {
+    Ok(match shard.pages.page((ino, page), turn.frames) {
+        Some(found) => matches!(found.state, PageState::Loading(_)),
+        None => shard.placed(ino, page)?.is_some(),
+    })
+}
+
 /// Waits until every page that is not in a hole is in the cache.
 pub(crate) fn bring_pages(
     shard: &mut Shard,
@@ -49,11 +66,7 @@ pub(crate) fn bring_pages(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     for page in pages.clone() {
-        let missing = match shard.pages.page((ino, page), turn.frames) {
-            Some(found) => matches!(found.state, PageState::Loading(_)),
-            None => shard.placed(ino, page)?.is_some(),
-        };
-        if missing {
+        if is_missing(shard, ino, page, turn)? {
             return Err(wait_for_these(shard, ino, pages, |_| true, turn));
         }
     }

@@ -31,12 +31,12 @@ pub(crate) fn open_file(
     who: &Credentials,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
-) -> Result<Finished, Stop> {
+) -> Result<Opened, Stop> {
     permission::check_open(who, &shard.living(ino)?.attr, access)?;
     let client = state.client.expect("a request");
     check_opens(who.uid, turn)?;
     let room = ready_to_open(shard, ino, access, state, turn)?;
-    done(Reply::Opened(open_now(shard, ino, access, room, (client, who), turn)))
+    Ok(open_now(shard, ino, access, room, (client, who), turn))
 }
 
 /// Whether the user may have another file open, or another lock held or waited for. Those of all
@@ -104,7 +104,7 @@ pub(crate) fn open_now(
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
     let keeps = attr.nlink > 0 && !is_mapped && may_keep(turn);
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
-    let access = access - AccessMode::SOLE;
+    let access = access - AccessMode::SOLE - AccessMode::DATA;
     let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);

@@ -10,6 +10,7 @@ use warren_proto::{
 use crate::budget::Reservation;
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
+use crate::data::read::data_at_hand;
 use crate::inode::answer::Finished;
 use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
@@ -190,7 +191,19 @@ fn carry_out(
         unreachable!("only requests are on names")
     };
     let answer = answer(shards, request, &mut plan.reply, opening, (client, who), turn);
-    Ok(Some((answer, 0)))
+    let data = data_of(shards, task, &answer, turn);
+    Ok(Some((answer, data)))
+}
+
+/// The data that come with the reply to a request that has opened a file: how many bytes.
+fn data_of(shards: &Shards, task: &Task, answer: &Answer, turn: &mut Turn<'_>) -> u32 {
+    let Work::Request { from, request: Request::Create { access, .. }, .. } = task.work else {
+        return 0;
+    };
+    let opened = answer.as_ref().ok().and_then(Reply::opened);
+    let shard = opened.and_then(|opened| shards.get(&opened.handle.ino.shard()));
+    let found = opened.zip(shard);
+    found.map_or(0, |(opened, shard)| data_at_hand(shard, from, opened, access, turn))
 }
 
 fn answer(

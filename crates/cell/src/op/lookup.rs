@@ -1,7 +1,7 @@
-//! Lookup of one name.
+//! Lookup of one name, and opening what it leads to.
 
-use warren_base::Ino;
-use warren_proto::{FileName, LockMode};
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, FileKind, FileName, LockMode};
 
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
@@ -18,4 +18,21 @@ pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<P
     // cell.
     let attr = view.attr_at_hand(ino)?;
     Ok(Plan::reply(PlannedReply::Entry { ino, kind, attr }))
+}
+
+/// Looks a name up, and opens the regular file of this cell that it leads to. A client does the
+/// rest for all others, as after a lookup.
+pub(super) fn open(
+    view: &mut View<'_>,
+    dir: Ino,
+    name: &FileName,
+    access: AccessMode,
+) -> Result<Plan, Stop> {
+    let found = lookup(view, dir, name)?;
+    let PlannedReply::Entry { ino, kind: FileKind::Regular, attr: Some(_) } = found.reply else {
+        return Ok(found);
+    };
+    let attr = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?.attr;
+    permission::check_open(view.who, &attr, access)?;
+    Ok(Plan::reply(PlannedReply::Created { attr, found: true, open: Some(access) }))
 }

@@ -213,6 +213,9 @@ impl Tree {
                     kept: None,
                 }))
             }
+            Request::Create { dir, name, flags, .. } if flags.contains(CreateFlags::EXISTING) => {
+                self.open_name(cell, *dir, name)
+            }
             Request::Create { dir, name, flags, .. } => self.create(*dir, name, *flags),
             Request::ReadDir { dir, cookie, .. } => self.list(*dir, *cookie),
             Request::Unlink { dir, name } => {
@@ -220,6 +223,17 @@ impl Tree {
                 Ok(Reply::Done)
             }
             _ => Ok(Reply::Done),
+        }
+    }
+
+    fn open_name(&mut self, cell: CellId, dir: Ino, name: &FileName) -> Answer {
+        match self.lookup(cell, dir, name)? {
+            Reply::Entry(entry @ Entry { kind: FileKind::Regular, attr: Some((attr, _)), .. }) => {
+                let handle = Handle { ino: entry.ino, open: 3 };
+                let opened = Opened { handle, attr, keep_pages: false, direct: false, kept: None };
+                Ok(Reply::Created { entry, opened: Some(Box::new(opened)) })
+            }
+            other => Ok(other),
         }
     }
 
@@ -464,6 +478,45 @@ fn a_create_that_finds_a_file_of_another_cell_opens_it_there() {
     let answer = client.quiet(&mut tree, Op::At(Path::new(b"far"), op));
     let Ok(Reply::Created { entry, opened: Some(opened) }) = answer else { panic!("{answer:?}") };
     assert_eq!((entry.ino, opened.handle.ino), (ino(1, 6), ino(1, 6)));
+}
+
+#[test]
+fn a_file_is_opened_by_its_name_in_one_message() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.add(ino(1, 5), "g", ino(1, 7), FileKind::Regular);
+    tree.add(Ino::ROOT, "far", ino(1, 9), FileKind::Regular);
+    tree.symlink(Ino::ROOT, "link", ino(0, 11), "d/f");
+    let open = |path: &str| Op::At(Path::new(path.as_bytes()), PathOp::OpenFile(AccessMode::READ));
+    assert_eq!(client.stat(&mut tree, "/d"), Ok(ino(1, 5)));
+    for (path, expected, messages) in [
+        ("/d/f", Ok(ino(1, 6)), 1),
+        // The name is known now.
+        ("/d/f", Ok(ino(1, 6)), 1),
+        ("/d/g", Ok(ino(1, 7)), 1),
+        ("/far", Ok(ino(1, 9)), 2),
+        ("/link", Ok(ino(1, 6)), 3),
+        ("/d/none", Err(Errno::ENOENT), 1),
+        ("/d/none", Err(Errno::ENOENT), 0),
+        ("/d/f/", Err(Errno::ENOTDIR), 0),
+    ] {
+        tree.messages = 0;
+        let answer = client.quiet(&mut tree, open(path));
+        let opened = answer.map(|reply| reply.opened().expect("opened").handle.ino);
+        assert_eq!((opened, tree.messages), (expected, messages), "{path}");
+    }
+    assert_eq!(client.stat(&mut tree, "/d/g"), Ok(ino(1, 7)));
+    assert_eq!(tree.messages, 0, "its attributes have come with it");
+}
+
+#[test]
+fn an_open_of_what_is_no_file_is_a_look_at_it() {
+    let (mut tree, mut client) = (two_levels(), Client::new());
+    tree.symlink(Ino::ROOT, "link", ino(0, 11), "d/f");
+    let open = |path| Op::At(path, PathOp::OpenFile(AccessMode::READ));
+    for (path, expected) in [(Path::new(b"/d"), ino(1, 5)), (Path::no_follow(b"/link"), ino(0, 11))]
+    {
+        assert_eq!(client.quiet(&mut tree, open(path)).map(ino_of), Ok(expected));
+    }
 }
 
 #[test]

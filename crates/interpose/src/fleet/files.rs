@@ -10,8 +10,10 @@
 use core::arch::asm;
 
 use warren_base::Ino;
-use warren_client::{Guard, Held, Room};
-use warren_proto::{AccessMode, Attr, Handle, InodeRef, Opened, Reply, Request};
+use warren_client::{Guard, Held, PathOp, Room};
+use warren_proto::{
+    AccessMode, Answered, Attr, Capability, Handle, InodeRef, Lease, Opened, Reply,
+};
 
 use super::client::{COPY_TRIES, Found, Hot, Slow, hot, settled, slow};
 use super::held::{COPIED_MAX, part};
@@ -96,38 +98,76 @@ unsafe fn copy_bytes(from: usize, to: usize, count: usize) {
     }
 }
 
-/// Opens the inode for reading. `Kernel` if the file must be left to the kernel: because a front
-/// has it open for writing, or there is no room. Slow, under the lock.
-pub(crate) fn open(node: InodeRef) -> Found<OpenFile> {
+/// What is at a path that was to be opened.
+pub(crate) enum Reached {
+    /// The regular file, open for reading, and its attributes.
+    File(OpenFile, Attr),
+    Other(InodeRef, Attr),
+}
+
+/// Opens the regular file at a path for reading. `Kernel` if it must be left to the kernel: because
+/// a front has it open for writing, or there is no room. Slow, under the lock.
+pub(crate) fn open(path: &[u8], start: InodeRef, follow_last: bool) -> Found<Reached> {
     let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
-    let held = &hot.files.held;
-    if let Some(held) = held.acquire(node.ino, &hot.connection, &hot.connection) {
-        return Found::Is(open_file(hot, held));
+    let access = AccessMode::READ | AccessMode::KEEP | AccessMode::DATA;
+    let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::OpenFile(access));
+    let Answered { answer, granted, changed } = slow.slot.perform(&mut call, &mut slow.cache);
+    match answer {
+        Ok(Reply::Opened(opened)) => match hold(hot, slow, (&opened, granted), changed.first()) {
+            Some(file) => Found::Is(Reached::File(file, opened.attr)),
+            None => {
+                slow.close(opened.handle);
+                Found::Kernel
+            }
+        },
+        Ok(Reply::Attr { attr, .. }) => {
+            Found::Is(Reached::Other(InodeRef { ino: attr.ino, capability: granted }, attr))
+        }
+        Ok(_) => Found::Kernel,
+        Err(errno) => settled(Err(errno)),
     }
-    match held.make_room(node.ino, &hot.connection) {
+}
+
+/// Holds a file that was just opened, with the attributes and the data that have come with it.
+/// `None` if its new handle is to be closed and the file left to the kernel.
+fn hold(
+    hot: &Hot,
+    slow: &mut Slow,
+    (opened, capability): (&Opened, Capability),
+    leased: Option<&(Attr, Lease)>,
+) -> Option<OpenFile> {
+    let Opened { handle, direct, kept, .. } = *opened;
+    let (held, connection) = (&hot.files.held, &hot.connection);
+    if let Some(file) = held.acquire(handle.ino, connection, connection) {
+        // It has another name, or this one was not known any more.
+        slow.close(handle);
+        return Some(open_file(hot, file));
+    }
+    match held.make_room(handle.ino, connection) {
         Room::Free => {}
         Room::Close(unused) => slow.close_unused(hot, unused),
-        Room::Taken => return Found::Kernel,
+        Room::Taken => return None,
     }
-    let access = AccessMode::READ | AccessMode::KEEP;
-    let opened = match slow.ask(node, Request::Open { ino: node.ino, access }).answer {
-        Ok(Reply::Opened(opened)) => opened,
-        Ok(_) => return Found::Kernel,
-        Err(errno) => return settled(Err(errno)),
-    };
-    let Opened { handle, direct, kept, .. } = opened;
-    let guard = kept.zip(slow.slot.last_cell()).and_then(|(lease, cell)| Guard::new(cell, lease));
-    let inserted = guard
-        .filter(|_| !direct)
-        .and_then(|guard| held.insert(handle, node.capability, guard, &hot.connection));
-    let Some(file) = inserted else {
-        slow.close(handle);
-        return Found::Kernel;
-    };
-    if let Some((attr, guard)) = slow.attr(node) {
-        held.copy(file, &attr, guard, None::<fn()>);
+    let cell = slow.slot.last_cell()?;
+    let guard = kept.filter(|_| !direct).and_then(|lease| Guard::new(cell, lease))?;
+    // If the inode was marked as idle until now, the cell may have closed this handle, too. Then it
+    // has revoked the lease before.
+    if !guard.holds(connection) {
+        return None;
     }
-    Found::Is(open_file(hot, file))
+    let file = held.insert(handle, capability, guard, connection)?;
+    let leased = leased.and_then(|(attr, lease)| Some((attr, Guard::new(cell, *lease)?)));
+    if let Some((attr, guard)) = leased {
+        let data = slow.slot.payload_in();
+        let fill = || {
+            // SAFETY: the room of an entry has the length of the longest copy.
+            unsafe { copy_bytes(data.as_ptr() as usize, hot.files.data_of(file), data.len()) }
+        };
+        let is_whole =
+            !data.is_empty() && data.len() as u64 == attr.size && attr.size <= COPIED_MAX;
+        held.copy(file, attr, guard, is_whole.then_some(fill));
+    }
+    Some(open_file(hot, file))
 }
 
 /// Closes the handle of a file that is not open any more. Slow, under the lock.

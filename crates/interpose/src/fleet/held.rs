@@ -2,6 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 
+use warren_base::limits::OPEN_DATA_MAX;
 use warren_client::{HELD_WORDS, Held, HeldFiles};
 use warren_transport::Connection;
 
@@ -9,7 +10,7 @@ use crate::arena;
 
 /// Files of up to so many bytes are copied. Each entry of the table has room for such a copy of its
 /// own, of which only what is used is allocated.
-pub(super) const COPIED_MAX: u64 = 16 << 10;
+pub(super) const COPIED_MAX: u64 = OPEN_DATA_MAX;
 
 /// The files that a client holds, and their data.
 pub(super) struct Files {

@@ -233,7 +233,8 @@ impl<H> Fleet<H> {
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
         self.trace.note(self.now, &(id, &effect));
         match effect {
-            Effect::Reply { to, seq, answer, payload_len: _, granted, changed } => {
+            Effect::Reply { to, seq, answer, payload_len, granted, changed } => {
+                self.lanes.note_reply(id, to, seq, payload_len);
                 let slots = &mut self.host(id).slots;
                 slots.answered.insert(to, seq);
                 let known = slots.executed.remove(&(to, seq));

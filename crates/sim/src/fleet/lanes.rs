@@ -14,6 +14,8 @@ pub(crate) struct ClientMemory {
     words: HashMap<(CellId, ClientId, u32), u64, Fixed>,
     requests: HashMap<SlotRef, Vec<u8>, Fixed>,
     replies: HashMap<(CellId, SlotRef), Vec<u8>, Fixed>,
+    /// The number of the last reply of a slot, and the bytes of its payload.
+    reply_lens: HashMap<(CellId, SlotRef), (u32, u32), Fixed>,
     /// The inodes that clients have marked as idle.
     idle: HashSet<(ClientId, Ino), Fixed>,
     /// The cells that have released a client.
@@ -88,6 +90,18 @@ impl ClientMemory {
             lane.resize(offset + len, STALE);
         }
         &mut lane[offset..offset + len]
+    }
+
+    pub(crate) fn note_reply(&mut self, cell: CellId, to: SlotRef, seq: u32, payload_len: u32) {
+        self.reply_lens.insert((cell, to), (seq, payload_len));
+    }
+
+    /// The payload of the slot's reply `seq`.
+    pub(crate) fn payload(&self, cell: CellId, to: SlotRef, seq: u32) -> Vec<u8> {
+        match self.reply_lens.get(&(cell, to)) {
+            Some((last, len)) if *last == seq => self.reply(cell, to, *len as usize),
+            _ => Vec::new(),
+        }
     }
 
     pub(crate) fn reply(&self, cell: CellId, to: SlotRef, len: usize) -> Vec<u8> {

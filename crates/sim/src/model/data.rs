@@ -71,6 +71,7 @@ impl State {
         if before.is_some() {
             return Err(Refusal::Differs("a handle that was assigned already"));
         }
+        observe_data(self, step, ino, access)?;
         self.observe_attr(step, ino, &opened.attr)
     }
 
@@ -270,6 +271,23 @@ impl State {
                 inode.mode = without_privileges(step.credentials, inode);
             }
         });
+    }
+}
+
+/// Checks the data that have come with an open file: all of them, or none.
+fn observe_data(state: &State, step: &Step<'_>, ino: Ino, access: AccessMode) -> Legal {
+    let bytes = &step.outcome.payload;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let Body::File(content) = &state.inode(ino).body else {
+        return Err(Refusal::Differs("data of an inode that is no file"));
+    };
+    let is_wanted = access.contains(AccessMode::DATA | AccessMode::READ);
+    if is_wanted && content.reads_as(0, bytes.len() as u64 + 1, bytes) {
+        Ok(())
+    } else {
+        Err(Refusal::Differs("the data that came with an open file"))
     }
 }
 

@@ -50,6 +50,9 @@ impl State {
 
     pub(super) fn create(&mut self, step: &Step<'_>, request: &Request) -> Legal {
         let Request::Create { dir, name, new, flags, access } = request else { unreachable!() };
+        if flags.contains(CreateFlags::EXISTING) {
+            return open_name(self, step, *dir, name.as_bytes(), *access);
+        }
         let must = self.find(step, *dir, name.as_bytes());
         if let Ok(Some(ino)) = must {
             return self.create_found(step, ino, new.kind, *flags, *access);
@@ -333,5 +336,33 @@ impl State {
             return Err(Refusal::Differs("a name that is not listed"));
         }
         Ok(())
+    }
+}
+
+/// A look-up that opens a regular file, unless that is on another cell.
+fn open_name(
+    state: &mut State,
+    step: &Step<'_>,
+    dir: Ino,
+    name: &[u8],
+    access: AccessMode,
+) -> Legal {
+    let ino = match (state.find(step, dir, name), &step.outcome.answer) {
+        (_, Ok(Reply::Entry(_))) => return state.lookup(step, dir, name),
+        (Ok(Some(ino)), _) if state.inode(ino).kind == FileKind::Regular => ino,
+        _ => return state.lookup(step, dir, name),
+    };
+    match step.settle(state.may_open(step, ino, access))? {
+        Some((_, Reply::Created { entry, opened })) => {
+            if entry.ino != ino {
+                return Err(Refusal::Differs("the name leads elsewhere"));
+            }
+            if access.contains(AccessMode::TRUNCATE) {
+                state.cut(step, ino);
+            }
+            state.observe_created(step, entry, opened.as_deref(), true, access)
+        }
+        Some(_) => Err(UNEXPECTED_REPLY),
+        None => Ok(()),
     }
 }

@@ -13,12 +13,12 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, Credentials, InodeRef, LockType, Position, Reply,
-    Request,
+    Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, InodeRef, LockType,
+    Position, Reply, Request,
 };
 
 use super::claims::forge;
-use super::copies::{begin_with_kept, claim_another, keep_changed};
+use super::copies::{begin_with_kept, claim_another, keep_changed, payload_of};
 use super::front::{Front, action_of};
 use super::kept::{KeptHandles, request_keeping};
 use super::paths::{PathAnswers, Stepped};
@@ -532,10 +532,7 @@ impl World {
         let Asked { request, mut operation, is_cancelled, mut again, .. } = asked;
         again.take_if(|_| self.clients[client].is_gone);
         self.last_return = self.fleet.now;
-        let payload = match &answer {
-            Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
-            _ => Vec::new(),
-        };
+        let payload = payload_of(&mut self.fleet, from, (to, seq), &answer);
         if again.is_none() {
             keep_changed(self, client, &mut changed, from);
             self.note_answered(at, &request, &answer, &payload);
@@ -664,11 +661,10 @@ impl World {
         hint: u64,
         answer: Answer,
     ) {
-        let payload = match &answer {
-            Ok(Reply::Moved(_)) => return,
-            Ok(Reply::Read { len }) => self.fleet.lanes.reply(from, to, *len as usize),
-            _ => Vec::new(),
-        };
+        if matches!(answer, Ok(Reply::Moved(_))) {
+            return;
+        }
+        let payload = payload_of(&mut self.fleet, from, (to, seq), &answer);
         let Some(client) = self.clients.iter_mut().find(|client| client.id == to.client) else {
             return;
         };
@@ -774,6 +770,9 @@ impl World {
             }
             Request::Link { ino, dir, .. } if owner(*ino) != owner(*dir) => {
                 self.fleet.count("link over two cells");
+            }
+            Request::Create { flags, .. } if flags.contains(CreateFlags::EXISTING) => {
+                self.fleet.count("a name looked up to open it");
             }
             Request::Rename { .. } => self.fleet.count("rename in one cell"),
             Request::Rmdir { .. } => self.fleet.count("rmdir"),

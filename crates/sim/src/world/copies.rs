@@ -5,6 +5,7 @@
 //! [`FrontNames`]: super::names::FrontNames
 
 use warren_base::{CellId, Errno, Ino};
+use warren_cell::SlotRef;
 use warren_client::Op;
 use warren_proto::{AccessMode, Answer, Capabilities, Handle, Lease, LeasedAttrs, Reply, Request};
 
@@ -12,6 +13,7 @@ use super::World;
 use super::claims::claim;
 use super::clients::{At, Client, Slot, Whole};
 use super::kept::{keeps, shared};
+use crate::fleet::Fleet;
 use crate::history::{Action, Outcome};
 
 /// Bytes of a page of names: so few that many directories take several.
@@ -79,6 +81,26 @@ fn answer_from_changed(world: &mut World, at: At, whole: &Whole) -> bool {
     world.fleet.count("a front answered from what a change had left");
     world.think(at);
     true
+}
+
+/// The data that a cell's answer brings.
+pub(super) fn payload_of<H>(
+    fleet: &mut Fleet<H>,
+    from: CellId,
+    (to, seq): (SlotRef, u32),
+    answer: &Answer,
+) -> Vec<u8> {
+    match answer {
+        Ok(Reply::Read { len }) => fleet.lanes.reply(from, to, *len as usize),
+        Ok(reply) if reply.opened().is_some() => {
+            let data = fleet.lanes.payload(from, to, seq);
+            if !data.is_empty() {
+                fleet.count("data came with an open file");
+            }
+            data
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Opens or closes a file without a request to its cell, if that is possible.

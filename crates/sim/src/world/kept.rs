@@ -36,7 +36,8 @@ pub(super) struct KeptHandles {
 
 /// An open for this access may use a handle for that one.
 pub(super) fn shared(access: AccessMode) -> u8 {
-    (access - AccessMode::KEEP - AccessMode::TRUNCATE - AccessMode::EXECUTE).bits()
+    let is_no_right = AccessMode::KEEP | AccessMode::DATA;
+    (access - is_no_right - AccessMode::TRUNCATE - AccessMode::EXECUTE).bits()
 }
 
 /// Whether clients keep anything. In the other worlds each open, close and look at a directory is a
@@ -49,7 +50,7 @@ pub(super) fn keeps(swarm: &Swarm) -> bool {
 pub(super) fn request_keeping(request: &mut Request, swarm: &Swarm) {
     match request {
         _ if !keeps(swarm) => {}
-        Request::Open { access, .. } => access.insert(AccessMode::KEEP),
+        Request::Open { access, .. } => access.insert(AccessMode::KEEP | AccessMode::DATA),
         Request::Create { flags, access, .. } => {
             let made = CreateFlags::OPEN | CreateFlags::EXCLUSIVE;
             access.set(AccessMode::KEEP, flags.contains(made));

@@ -362,7 +362,8 @@ impl Draw<'_> {
         let path = self.path();
         let op = match kind {
             Kind::StatPath => PathOp::Stat,
-            Kind::OpenPath if self.rng.chance(1, 2) => PathOp::Open(self.access()),
+            Kind::OpenPath if self.rng.chance(1, 4) => PathOp::Open(self.access()),
+            Kind::OpenPath if self.rng.chance(1, 2) => PathOp::OpenFile(self.access()),
             Kind::OpenPath => PathOp::Create {
                 new: NewInode::regular(0o644),
                 flags: CreateFlags::OPEN,

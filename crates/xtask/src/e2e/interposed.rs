@@ -4,8 +4,9 @@
 //!
 //! `paths.c` and `files.c` make each call twice. One goes through the mount, where it may be
 //! served, the other from a descriptor of the same tree in a bind mount beside it ([`Beside`]),
-//! which only the kernel answers. They run with the library and without. `changes.c` and
-//! `written.c` make the same calls by chance on twins, of which one is the kernel's.
+//! which only the kernel answers. They run with the library and without. `opened.c` opens what the
+//! kernel has made there. `changes.c` and `written.c` make the same calls by chance on twins, of
+//! which one is the kernel's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use crate::cargo::interposer;
 const CASES: &[(&str, Case)] = &[
     ("paths_served", served),
     ("files_served", files_served),
+    ("files_opened", files_opened),
     ("changes_served", changes_served),
     ("files_written", files_written),
     ("mounts_changed", mounts_changed),
@@ -43,6 +45,8 @@ const CHANGES_SERVED_MIN: u64 = 50_000;
 const CHANGES_PASSED_MAX: u64 = 1_000;
 /// `rename`, `mkdir`, `rmdir`, `link`, `unlink`, `symlink`, `chmod`, `chown`, `lchown`.
 const CHANGES: [u64; 9] = [82, 83, 84, 86, 87, 88, 90, 92, 94];
+/// Of the calls of `opened.c`: those that make it known to the fleet, and some on files.
+const OPENED_SERVED_MIN: u64 = 36_000;
 /// Of those of `written.c`.
 const WRITTEN_SERVED_MIN: u64 = 120_000;
 
@@ -232,6 +236,16 @@ fn files_served(ground: &Ground, cells: u16) -> Result<()> {
         let run = Run { program: "files", user, options: &[], cells, seed: None };
         let report = run.compare(ground)?;
         ensure_served(&report, FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Files that are opened by names that were not known before.
+fn files_opened(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "opened", user, options: &[], cells, seed: Some(ground.seed) };
+        let report = run.compare(ground)?;
+        ensure_served(&report, OPENED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use warren_base::{Errno, FileKind};
 use warren_proto::{Attr, InodeRef};
 
-use crate::fleet::files::{self as fleet, OpenFile};
+use crate::fleet::files::{self as fleet, OpenFile, Reached};
 use crate::fleet::{self as client, Found};
 use crate::stub;
 
@@ -99,6 +99,7 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
         Some(Err(errno)) => return missing(errno, admission),
         Some(Ok(attr)) => {
             check(&attr, opening.flags, admission)?;
+            score::pays().then_some(()).ok_or(Why::NoGain)?;
             if attr.kind == FileKind::Regular { fleet::acquire(attr.ino) } else { None }
         }
         None => None,
@@ -150,9 +151,6 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
     if attr.kind == FileKind::Regular && attr.size > SERVED_MAX {
         return Err(Why::Large);
     }
-    if !score::pays() {
-        return Err(Why::NoGain);
-    }
     answer::access(attr, READ, admission.facts).map_err(|_| Why::Kernel)
 }
 
@@ -160,26 +158,59 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
 #[cold]
 fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
     admission::under_lock(admission, |room| {
-        let node = || client::stat(opening.walked, opening.start, opening.follow_last);
         if choice::OPENS.is_kernels(opening.walked) {
             return Err(Why::FirstUse);
         }
         placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
-        let asked = || match node().0 {
-            Found::Is((node, attr)) => {
-                check(&attr, opening.flags, admission)?;
-                if attr.kind == FileKind::Directory {
-                    return directory(node, opening, room, admission).map(Asked::Number);
-                }
-                match fleet::open(node) {
-                    Found::Is(file) => Ok(Asked::File(file)),
-                    Found::Fails(_) | Found::Kernel => Err(Why::Kernel),
-                }
+        if !score::pays() {
+            return Err(Why::NoGain);
+        }
+        let asked = || match reach(opening) {
+            Found::Is(Reached::File(file, attr)) => {
+                check(&attr, opening.flags, admission).inspect_err(|_| drop_file(&file))?;
+                Ok(Asked::File(file))
             }
-            Found::Fails(_) | Found::Kernel => Err(Why::Kernel),
+            Found::Is(Reached::Other(node, attr)) => {
+                check(&attr, opening.flags, admission)?;
+                if attr.kind == FileKind::Regular {
+                    return Err(Why::NoFile);
+                }
+                directory(node, opening, room, admission).map(Asked::Number)
+            }
+            Found::Fails(errno) => missing(errno, admission).map(Asked::Number),
+            Found::Kernel => Err(Why::Kernel),
         };
         choice::OPENS.through_fleet(asked, |_| true)
     })
+}
+
+/// Opens a file. What is no file, or must be a directory, is only looked at.
+fn reach(opening: &Opening<'_>) -> Found<Reached> {
+    let (path, start, follows) = (opening.walked, opening.start, opening.follow_last);
+    let known = match client::stat_over_copies(path, start, follows) {
+        None if opening.flags & O_DIRECTORY != 0 => Some(client::stat(path, start, follows).0),
+        known => known,
+    };
+    match known {
+        None => fleet::open(path, start, follows),
+        Some(Found::Is((node, attr)))
+            if attr.kind == FileKind::Regular && attr.size <= SERVED_MAX =>
+        {
+            match fleet::acquire(node.ino) {
+                Some(file) => Found::Is(Reached::File(file, attr)),
+                None => fleet::open(path, start, follows),
+            }
+        }
+        Some(Found::Is((node, attr))) => Found::Is(Reached::Other(node, attr)),
+        Some(Found::Fails(errno)) => Found::Fails(errno),
+        Some(Found::Kernel) => Found::Kernel,
+    }
+}
+
+fn drop_file(file: &OpenFile) {
+    if !fleet::release(file.held) {
+        fleet::drop_held(file.held);
+    }
 }
 
 /// Gives a directory a number. It has no handle, so that only its path leads to it later: an
