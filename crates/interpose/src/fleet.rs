@@ -36,6 +36,7 @@ pub(crate) mod files;
 mod held;
 mod listings;
 pub(crate) mod names;
+pub(crate) mod syncs;
 pub(crate) mod written;
 pub(crate) mod xattrs;
 
@@ -54,7 +55,11 @@ const COPIES: usize = 1 << 14;
 /// Answers by path that it keeps: 5 MB, of which only what is used is allocated.
 const ANSWERS: usize = 1 << 14;
 
-const OPTIONS: ConnectOptions = ConnectOptions { front: false, slots: 2, lanes: LaneSize::Medium };
+/// Files that become durable at once.
+const SYNCS: u16 = 6;
+
+const OPTIONS: ConnectOptions =
+    ConnectOptions { front: false, slots: 2 + SYNCS, lanes: LaneSize::Medium };
 
 const SOL_SOCKET: usize = 1;
 const SO_PEERCRED: usize = 17;
@@ -103,6 +108,7 @@ pub(crate) fn admit(
     let mut slow = Slow {
         slot: connection.slot().ok_or("no slot")?,
         closing: connection.slot().ok_or("no slot")?,
+        syncing: (0..SYNCS).filter_map(|_| connection.slot()).collect(),
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
         listings: Listings::default(),

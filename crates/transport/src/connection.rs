@@ -69,6 +69,12 @@ impl Connection {
         self.shared.in_flight(slot)
     }
 
+    /// Sleeps until a request that a slot has submitted is answered, or the fleet is gone. It
+    /// neither allocates nor uses the slot, so that its owner may lock it meanwhile.
+    pub fn await_answer(&self, slot: SlotNo, call: InFlight) {
+        self.shared.await_answer(slot, call);
+    }
+
     pub fn client(&self) -> ClientId {
         self.shared.client
     }

@@ -17,12 +17,19 @@ use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_client::{ShardMap, Words};
 use warren_shm::{
     ClientWriter, Load, Presence, ReplyReader, ShardMapError, ShardMapReader, Store, VitalsReader,
-    WakeFd, WriteMap, map_read_only, map_writable, now,
+    WaitOutcome, WakeFd, WriteMap, map_read_only, map_writable, now,
 };
 
 use crate::admission::Admission;
 use crate::control::FLIGHTS_LEN;
 use crate::error::TransportError;
+
+/// When a sleeping call first checks whether the fleet still exists. The pause doubles each time,
+/// so that a call that waits for hours costs almost nothing.
+pub(crate) const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
+
+/// The longest time until a sleeping call notices that the fleet is gone.
+pub(crate) const LOOK_AT_FLEET_MAX: Duration = Duration::from_millis(1600);
 
 /// A client's mappings and bell of one cell.
 pub(crate) struct CellSegments {
@@ -185,6 +192,22 @@ impl Segments {
     pub(crate) fn set_flight(&self, slot: SlotNo, call: InFlight, waits: bool) {
         let at = self.flight(slot).expect("a slot of ours");
         self.flights.store64(at, call.pack(waits), Release);
+    }
+
+    /// Sleeps until the request is answered, or the fleet is gone.
+    pub(crate) fn await_answer(&self, slot: SlotNo, InFlight { cell, seq }: InFlight) {
+        let Some(CellSegments { replies, .. }) = self.cells.get(usize::from(cell.0)) else {
+            return;
+        };
+        let mut pause = LOOK_AT_FLEET;
+        loop {
+            let deadline = Some(now() + pause);
+            let outcome = replies.wait(&self.requests, slot, seq, Duration::ZERO, deadline);
+            if outcome == WaitOutcome::Answered || !self.is_alive() {
+                return;
+            }
+            pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
+        }
     }
 
     fn flight(&self, slot: SlotNo) -> Option<usize> {

@@ -21,15 +21,8 @@ use warren_proto::{
 };
 use warren_shm::{Presence, Processor, WaitOutcome, now};
 
-use crate::segments::{InFlight, Segments};
+use crate::segments::{InFlight, LOOK_AT_FLEET, LOOK_AT_FLEET_MAX, Segments};
 use crate::spin::Spins;
-
-/// When a sleeping call first checks whether the fleet still exists. The pause doubles each time,
-/// so that a call that waits for hours costs almost nothing.
-const LOOK_AT_FLEET: Duration = Duration::from_millis(100);
-
-/// The longest time until a sleeping call notices that the fleet is gone.
-const LOOK_AT_FLEET_MAX: Duration = Duration::from_millis(1600);
 
 /// When the bell of an inherited slot is rung again without an answer: see [`Slot::inherited`]. The
 /// pause doubles each time, beyond the second after which a cell looks anyway.
@@ -93,6 +86,7 @@ pub struct Slot {
 /// A request whose answer has not been waited for: see [`Slot::submit`].
 struct Submitted {
     call: InFlight,
+    authority: Authority,
     request: Request,
     woken: Presence,
 }
@@ -236,11 +230,12 @@ impl Slot {
         answer
     }
 
-    /// Sends a request on an inode without waiting for the answer, which must bring no data and is
-    /// not shown to the caller: it is for requests that clean up. The slot's next request first
-    /// waits for the answer to this one.
+    /// Sends a request on an inode without waiting for the answer, which must bring no data. The
+    /// caller may wait for it ([`crate::Connection::await_answer`]) and take it ([`Self::settle`]).
+    /// Otherwise the slot's next request first waits for it.
     pub fn submit(&mut self, authority: impl Into<Authority>, request: Request) {
         self.settle();
+        let authority = authority.into();
         let owner = match Route::of(&request) {
             Route::Shard(shard) => self.refresh_map().ok().and_then(|()| self.map.owner(shard)),
             _ => None,
@@ -248,23 +243,30 @@ impl Slot {
         let Some(cell) = owner.filter(|cell| usize::from(cell.0) < self.shared.cells.len()) else {
             return;
         };
-        let header = self.prepare(cell, authority.into(), &request, 0);
+        let header = self.prepare(cell, authority, &request, 0);
         let call = InFlight { cell, seq: self.seq };
         self.shared.set_flight(self.number, call, true);
         self.shared.requests.submit(cell, self.number, &header, &self.body);
         self.shared.requests.ring(cell, self.number);
         let woken = self.shared.cells[usize::from(cell.0)].wake(self.shared.client);
-        self.submitted = Some(Submitted { call, request, woken });
+        self.submitted = Some(Submitted { call, authority, request, woken });
     }
 
-    /// Waits for the answer to a request that was submitted. If the cell has passed its shard on,
-    /// the request is made again.
-    fn settle(&mut self) {
-        let Some(Submitted { call, request, woken }) = self.submitted.take() else { return };
+    /// The request that was submitted, until its answer is taken. `None` also if no cell owns its
+    /// shard now, so that it was not sent.
+    pub fn submitted(&self) -> Option<InFlight> {
+        self.submitted.as_ref().map(|submitted| submitted.call)
+    }
+
+    /// Waits for the answer to the request that was submitted, and takes it. If the cell has passed
+    /// its shard on, the request is made again.
+    pub fn settle(&mut self) -> Option<Answer> {
+        let Submitted { call, authority, request, woken } = self.submitted.take()?;
         let answer = self.wait(call.cell, call.seq, woken).and_then(|()| self.take(call));
         self.shared.set_flight(self.number, call, false);
-        if let Ok(Reply::Moved(_)) = answer {
-            let _cleaned_up = self.call(Capabilities::default(), &request, 0);
+        match answer {
+            Ok(Reply::Moved(_)) => Some(self.call(authority, &request, 0)),
+            answer => Some(answer),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The client itself: what its two halves hold, and the requests that they make.
 
+use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Acquire;
@@ -38,6 +39,8 @@ pub(super) struct Slow {
     pub slot: Slot,
     /// For handles that are closed while the program goes on.
     pub closing: Slot,
+    /// For files that become durable while other threads go on.
+    pub syncing: Vec<Slot>,
     pub cache: Cache,
     pub caller: Caller,
     pub listings: Listings,

@@ -154,13 +154,7 @@ pub(crate) fn set(node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
     done(slow.ask(node, request))
 }
 
-/// Makes a file durable.
-pub(crate) fn sync(node: InodeRef, handle: Handle, data_only: bool) -> Found<()> {
-    let Some(slow) = slow() else { return Found::Kernel };
-    done(slow.ask(node, Request::Fsync { ino: node.ino, handle: Some(handle), data_only }))
-}
-
-/// Both can be made again by the kernel.
+/// It can be made again by the kernel.
 fn done(answered: Answered) -> Found<()> {
     if answered.answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }

@@ -24,6 +24,7 @@ pub(super) mod placeholder;
 mod places;
 mod read;
 mod score;
+mod sync;
 mod table;
 pub(super) mod takeover;
 mod written;
@@ -218,6 +219,8 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::LSEEK => read::seek(file, second.cast_signed(), third),
         nr::GETDENTS64 => directory::list(file, second, third),
         nr::DUP => directory::duplicate(file, None, false),
+        nr::FSYNC => sync::sync(file, false),
+        nr::FDATASYNC => sync::sync(file, true),
         _ => None,
     }
 }

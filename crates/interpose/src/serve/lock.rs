@@ -90,19 +90,27 @@ unsafe extern "C" {
 
 /// Runs `work` if the lock is free.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    undisturbed(|| {
+        take().then(|| {
+            let result = on_stack(work);
+            TAKEN.store(false, Release);
+            result
+        })
+    })?
+}
+
+/// Runs `work` with all signals blocked, on the program's stack. None under a filter that forbids
+/// that.
+pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> Option<R> {
     if FILTERED.get() {
         return None;
     }
     let all = u64::MAX;
     let mut before = 0_u64;
     set_mask(&raw const all as usize, &raw mut before as usize);
-    let result = take().then(|| {
-        let result = on_stack(work);
-        TAKEN.store(false, Release);
-        result
-    });
+    let result = work();
     set_mask(&raw const before as usize, 0);
-    result
+    Some(result)
 }
 
 fn set_mask(new: usize, old: usize) {

@@ -9,12 +9,12 @@ use crate::abi::nr;
 use crate::call::SystemCall;
 use crate::fleet::Found;
 use crate::fleet::written::{self as fleet, Wrote};
-use crate::state::THREADS;
 
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
 use super::read::{READ_MAX, target};
+use super::sync;
 use super::table::{OFFSET_END, Served};
 
 const EBADF: isize = Errno::EBADF.raw() as isize;
@@ -41,8 +41,8 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::WRITEV => write(file, &Data::of_pieces(second, third)?, None),
         nr::LSEEK => seek(file, second.cast_signed(), third),
         nr::FTRUNCATE => truncate(file, second.cast_signed()),
-        nr::FSYNC => sync(file, false),
-        nr::FDATASYNC => sync(file, true),
+        nr::FSYNC => sync::sync(file, false),
+        nr::FDATASYNC => sync::sync(file, true),
         nr::FCHMOD => set_mode(file, second & PERMISSIONS),
         nr::FCHOWN => set_owner(file, second, third),
         nr::UTIMENSAT if fourth as u32 == 0 => set(file, setting::times(third)?),
@@ -220,15 +220,6 @@ fn truncate(file: &Served, length: isize) -> Option<isize> {
     let result = set(file, SetAttr { size: Some(size), ..SetAttr::default() });
     memory::note_truncated();
     result
-}
-
-/// The kernel can make several files durable at once.
-fn sync(file: &Served, data_only: bool) -> Option<isize> {
-    if THREADS.get() {
-        return None;
-    }
-    let (handle, node) = (file.handle()?, file.node());
-    done(admission::waiting(|_| fleet::sync(node, handle, data_only))?)
 }
 
 /// A user who takes the rights from himself could not open the file again, as the kernel may have

@@ -1,0 +1,43 @@
+//! `fsync` and `fdatasync` of files that are written, and of directories.
+//!
+//! A device takes as long as a thousand requests. So in a process with threads the lock is not held
+//! meanwhile: the other threads go on, and their files become durable at the same time.
+
+use crate::fleet::Found;
+use crate::fleet::syncs::{self as fleet, Begun, File};
+use crate::state::THREADS;
+
+use super::super::{admission, lock};
+use super::table::Served;
+
+/// None if the kernel is to do it. It can make several files durable at once, too.
+pub(super) fn sync(file: &Served, data_only: bool) -> Option<isize> {
+    let handle = file.handle();
+    if handle.is_none() && !file.is_directory() {
+        return None;
+    }
+    let file = File { node: file.node(), handle, data_only };
+    let found = if THREADS.get() {
+        lock::undisturbed(|| beside_others(file))??
+    } else {
+        admission::waiting(|_| fleet::sync(file))?
+    };
+    match found {
+        Found::Is(()) => Some(0),
+        Found::Fails(_) | Found::Kernel => None,
+    }
+}
+
+fn beside_others(file: File) -> Option<Found<()>> {
+    for turn in 0.. {
+        match admission::waiting(|_| fleet::begin(file))? {
+            Begun::Sent(sent) => {
+                fleet::wait(&sent);
+                return admission::waiting(|_| fleet::end(&sent));
+            }
+            Begun::Full => lock::relax(turn),
+            Begun::Kernel => break,
+        }
+    }
+    None
+}
