@@ -90,6 +90,7 @@ pub(crate) mod nr {
     pub(crate) const RT_SIGPENDING: usize = 127;
     pub(crate) const RT_SIGTIMEDWAIT: usize = 128;
     pub(crate) const RT_SIGSUSPEND: usize = 130;
+    pub(crate) const FSTATFS: usize = 138;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
     pub(crate) const SETRLIMIT: usize = 160;
@@ -135,9 +136,11 @@ pub(crate) mod nr {
     pub(crate) const UNSHARE: usize = 272;
     pub(crate) const SPLICE: usize = 275;
     pub(crate) const TEE: usize = 276;
+    pub(crate) const SYNC_FILE_RANGE: usize = 277;
     pub(crate) const VMSPLICE: usize = 278;
     pub(crate) const UTIMENSAT: usize = 280;
     pub(crate) const EPOLL_PWAIT: usize = 281;
+    pub(crate) const FALLOCATE: usize = 285;
     pub(crate) const ACCEPT4: usize = 288;
     pub(crate) const SIGNALFD4: usize = 289;
     pub(crate) const DUP3: usize = 292;

@@ -18,11 +18,13 @@ mod copy;
 mod create;
 mod directory;
 mod handover;
+mod hints;
 mod open;
 mod parked;
 pub(super) mod placeholder;
 mod places;
 mod read;
+mod record_locks;
 mod score;
 mod sync;
 mod table;
@@ -31,7 +33,7 @@ mod written;
 mod xattr;
 
 pub(super) use create::before_limits;
-pub(super) use handover::{before_chdir, stop};
+pub(super) use handover::{before_chdir, before_record_lock, stop};
 pub(super) use open::Opening;
 
 use warren_base::{Errno, Ino};
@@ -54,6 +56,7 @@ const F_DUPFD: usize = 0;
 const F_GETFL: usize = 3;
 const F_GETFD: usize = 1;
 const F_SETFD: usize = 2;
+const F_SET_RW_HINT: usize = 1036;
 const FD_CLOEXEC: usize = 1;
 const TCGETS: usize = 0x5401;
 /// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
@@ -100,6 +103,9 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         | nr::FCNTL
         | nr::IOCTL
         | nr::FADVISE64
+        | nr::SYNC_FILE_RANGE
+        | nr::FALLOCATE
+        | nr::FSTATFS
         | nr::FSYNC
         | nr::FDATASYNC
         | nr::FTRUNCATE
@@ -193,7 +199,7 @@ fn shares_files(call: &SystemCall) -> bool {
 
 /// A call that names one descriptor. None if the kernel is to make it.
 fn one(call: &SystemCall, file: &Served) -> Option<isize> {
-    let [_, second, third, ..] = call.args;
+    let [_, second, third, fourth, ..] = call.args;
     match call.number {
         nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
         nr::CLOSE => close(file),
@@ -204,17 +210,20 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
             F_SETFD => Some(set_flags(call, file)),
             F_DUPFD => directory::duplicate(file, Some(third), false),
             F_DUPFD_CLOEXEC => directory::duplicate(file, Some(third), true),
+            F_SET_RW_HINT => hints::set_lifetime(file, third),
             _ => None,
         },
         // Programs ask so whether it is a terminal.
         nr::IOCTL if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
-        nr::FADVISE64 => read::advise(call.args[2].cast_signed(), call.args[3]),
+        nr::FADVISE64 => hints::advise(third.cast_signed(), fourth),
+        nr::SYNC_FILE_RANGE => hints::sync_range(second, third, fourth),
+        nr::FSTATFS => hints::stat_mount(second),
         nr::FGETXATTR | nr::FSETXATTR | nr::FLISTXATTR if !file.is_directory() => {
             xattr::one(call, file)
         }
         _ if file.is_written() => written::one(call, file),
         nr::READ => read::read(file, second, third),
-        nr::PREAD64 => read::pread(file, second, third, call.args[3]),
+        nr::PREAD64 => read::pread(file, second, third, fourth),
         nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
         nr::LSEEK => read::seek(file, second.cast_signed(), third),
         nr::GETDENTS64 => directory::list(file, second, third),

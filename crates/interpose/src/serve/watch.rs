@@ -264,7 +264,9 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::CloseRange => return close_range(call),
         Class::Fcntl => {
             match call.args[1] as u32 as usize {
-                operation if RECORD_LOCKS.contains(&operation) => files::stop(),
+                operation if RECORD_LOCKS.contains(&operation) => {
+                    files::before_record_lock(call.args[0] as u32 as usize);
+                }
                 F_NOTIFY => changes::stop(),
                 _ => {}
             }

@@ -43,6 +43,7 @@ reasons! {
         NoFile: "no-regular-file",
         Large: "large-file",
         NoGain: "files-handed-over",
+        Locked: "record-locks",
         Watched: "watches-files",
         Open: "open-directory",
         Directory: "may-remove-the-working-directory",

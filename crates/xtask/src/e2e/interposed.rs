@@ -6,7 +6,8 @@
 //! served, the other from a descriptor of the same tree in a bind mount beside it ([`Beside`]),
 //! which only the kernel answers. They run with the library and without. `opened.c` opens what the
 //! kernel has made there. `changes.c` and `written.c` make the same calls by chance on twins, of
-//! which one is the kernel's.
+//! which one is the kernel's. `databases.c` does the same with calls of databases, and
+//! asks another process which files are locked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ const CASES: &[(&str, Case)] = &[
     ("files_opened", files_opened),
     ("changes_served", changes_served),
     ("files_written", files_written),
+    ("databases_served", databases_served),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -49,6 +51,8 @@ const CHANGES: [u64; 9] = [82, 83, 84, 86, 87, 88, 90, 92, 94];
 const OPENED_SERVED_MIN: u64 = 36_000;
 /// Of those of `written.c`.
 const WRITTEN_SERVED_MIN: u64 = 120_000;
+/// Of those of `databases.c`, of which most are made after the first lock.
+const DATABASES_SERVED_MIN: u64 = 50_000;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -267,6 +271,16 @@ fn files_written(ground: &Ground, cells: u16) -> Result<()> {
             Run { program: "written", user, options: &["--suid"], cells, seed: Some(ground.seed) };
         let report = run.compare(ground)?;
         ensure_served(&report, WRITTEN_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Files of a program that locks some of them and has threads that sync.
+fn databases_served(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "databases", user, options: &[], cells, seed: None };
+        let report = run.compare(ground)?;
+        ensure_served(&report, DATABASES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use super::super::why::Why;
 use super::super::{admission, descriptors, memory, umask};
 use super::open::{HARMLESS, O_ACCMODE, O_APPEND, Opening, SERVED_MAX};
 use super::table::{Object, PATH_MAX};
-use super::{handover, parked, placeholder, score, table};
+use super::{handover, parked, placeholder, record_locks, score, table};
 
 const O_EXCL: u32 = 0o200;
 const ALLOWED: u32 = HARMLESS | O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND;
@@ -127,6 +127,14 @@ fn find_or_make(
     };
     if opening.flags & O_TRUNC != 0 {
         memory::note_truncated();
+    }
+    // A file that must not have been there has no locks.
+    if let Found::Is(file) = &found
+        && opening.flags & O_EXCL == 0
+        && record_locks::has(file.node.ino)
+    {
+        fleet::close(file.handle);
+        return Err(Why::Locked);
     }
     Ok(found)
 }

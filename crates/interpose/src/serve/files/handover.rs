@@ -1,14 +1,15 @@
 //! When the kernel takes over a file: before a call that is not served for it, and before children
 //! and other programs get it.
 
-use warren_base::Errno;
+use warren_base::{Errno, Ino};
 
 use crate::call::{SystemCall, Verdict};
 
+use super::super::kernel::Statx;
 use super::super::{admission, cwd};
 use super::table::{self, Served};
 use super::takeover::{each, hand_over};
-use super::{arguments, score};
+use super::{arguments, record_locks, score};
 
 const EIO: isize = Errno::EIO.raw() as isize;
 
@@ -45,10 +46,23 @@ pub(super) fn those(is_wanted: impl Fn(&Served) -> bool) {
     admission::waiting(|room| each(room, &is_wanted));
 }
 
-/// The process serves no files any more. A record lock ends when the process closes any descriptor
-/// of its file, what watches a file sees who opens and reads it, and a ring of io_uring names
-/// descriptors without a call: the kernel must know of all these. A program that handles its page
-/// faults may wait for itself here.
+/// The program takes a record lock on the file behind a descriptor of the kernel, which has the
+/// other descriptors of the file from now on. A file of a disk is none of ours.
+pub(in super::super) fn before_record_lock(descriptor: usize) {
+    if let Some(found) = Statx::of_descriptor(descriptor, 0)
+        && found.device().0 == 0
+    {
+        let ino = Ino(found.ino());
+        record_locks::note(ino);
+        if table::are_any() {
+            those(|file| file.node().ino == ino);
+        }
+    }
+}
+
+/// The process serves no files any more. What watches a file sees who opens and reads it, and a
+/// ring of io_uring names descriptors without a call: the kernel must know of all these. A program
+/// that handles its page faults may wait for itself here.
 pub(in super::super) fn stop() {
     if !score::stop() {
         those(|_| true);

@@ -15,7 +15,7 @@ use super::super::request::{O_CREAT, O_NOFOLLOW, O_TRUNC};
 use super::super::why::Why;
 use super::super::{admission, answer, clock, cwd, proc};
 use super::table::{Object, PATH_MAX};
-use super::{parked, placeholder, places, score, table};
+use super::{parked, placeholder, places, record_locks, score, table};
 
 /// Larger files have their data in the kernel's cache, where they need no second copy.
 pub(super) const SERVED_MAX: u64 = 128 << 10;
@@ -151,6 +151,9 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
     if attr.kind == FileKind::Regular && attr.size > SERVED_MAX {
         return Err(Why::Large);
     }
+    if record_locks::has(attr.ino) {
+        return Err(Why::Locked);
+    }
     answer::access(attr, READ, admission.facts).map_err(|_| Why::Kernel)
 }
 
@@ -272,15 +275,17 @@ fn give_number(
         stub::close(number);
         return Err(Why::Kernel);
     }
-    if admission.is_current() {
+    // Another thread may have locked the file before it was in the table.
+    let is_locked = record_locks::has(object.ino());
+    if admission.is_current() && !is_locked {
         return Ok(number as isize);
     }
-    // The client may have ended before the file was in the table.
+    // The client may have ended before.
     if let Some(file) = table::find(number)
         && file.take()
     {
         stub::close(number);
-        return Err(Why::Lost);
+        return Err(if is_locked { Why::Locked } else { Why::Lost });
     }
     // It has been handed over.
     Ok(number as isize)

@@ -12,8 +12,6 @@ pub(super) const READ_MAX: usize = 0x7fff_f000;
 const SEEK_SET: usize = 0;
 const SEEK_CUR: usize = 1;
 const SEEK_END: usize = 2;
-/// The last advice that the kernel knows.
-const FADV_NOREUSE: usize = 5;
 const EINVAL: isize = Errno::EINVAL.raw() as isize;
 
 /// Reads at the offset and moves it. None if the kernel is to do it.
@@ -107,10 +105,4 @@ fn size(file: &Served) -> Option<u64> {
     let attr = fleet::attr(held);
     let attr = attr.or_else(|| admission::waiting(|_| fleet::refresh(held))?);
     attr.map(|attr| attr.size)
-}
-
-/// There is nothing to be prepared.
-pub(super) fn advise(length: isize, advice: usize) -> Option<isize> {
-    let is_good = length >= 0 && advice as u32 as usize <= FADV_NOREUSE;
-    Some(if is_good { 0 } else { -EINVAL })
 }

@@ -123,6 +123,14 @@ pub(crate) enum Object {
 }
 
 impl Object {
+    pub(crate) fn ino(&self) -> Ino {
+        match self {
+            Self::File(OpenFile { node, .. })
+            | Self::Written(WrittenFile { node, .. })
+            | Self::Directory(node, _) => node.ino,
+        }
+    }
+
     /// It did not get into the table.
     pub(crate) fn forget(&self) {
         if let Self::Directory(_, place) = self {

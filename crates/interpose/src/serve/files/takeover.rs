@@ -16,7 +16,7 @@ use crate::stub;
 use super::super::cwd::{self, Directory};
 use super::super::lock::{self, PATH, Room};
 use super::table::{self, Served};
-use super::{parked, placeholder, score};
+use super::{parked, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
@@ -39,6 +39,7 @@ pub(in super::super) fn in_child() {
     }
     placeholder::forget();
     score::forget();
+    record_locks::forget();
 }
 
 /// Those that are wanted. What fails stays as it is.

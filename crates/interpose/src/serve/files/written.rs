@@ -12,6 +12,7 @@ use crate::fleet::written::{self as fleet, Wrote};
 
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
+use super::hints;
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
 use super::read::{READ_MAX, target};
 use super::sync;
@@ -43,6 +44,7 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::FTRUNCATE => truncate(file, second.cast_signed()),
         nr::FSYNC => sync::sync(file, false),
         nr::FDATASYNC => sync::sync(file, true),
+        nr::FALLOCATE => hints::allocate(third, fourth),
         nr::FCHMOD => set_mode(file, second & PERMISSIONS),
         nr::FCHOWN => set_owner(file, second, third),
         nr::UTIMENSAT if fourth as u32 == 0 => set(file, setting::times(third)?),

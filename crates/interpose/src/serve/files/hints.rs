@@ -1,0 +1,94 @@
+//! Calls on descriptors that only advise the kernel, or that the mount does not have. For a file
+//! that is served there is nothing to be done: what is written is at the cell at once.
+
+use warren_base::Errno;
+
+use crate::fleet::directories as fleet;
+use crate::stub;
+
+use super::super::{admission, memory};
+use super::placeholder;
+use super::read::READ_MAX;
+use super::table::{OFFSET_END, Served};
+use crate::abi::nr;
+
+const EINVAL: isize = Errno::EINVAL.raw() as isize;
+const EOPNOTSUPP: isize = 95;
+/// The last advice that the kernel knows.
+const FADV_NOREUSE: usize = 5;
+/// All flags of `sync_file_range`.
+const SYNC_FLAGS: u32 = 7;
+/// The last lifetime of `F_SET_RW_HINT`.
+const LIFE_EXTREME: u64 = 5;
+
+/// `posix_fadvise`.
+pub(super) fn advise(length: isize, advice: usize) -> Option<isize> {
+    let is_good = length >= 0 && advice as u32 as usize <= FADV_NOREUSE;
+    Some(if is_good { 0 } else { -EINVAL })
+}
+
+/// `sync_file_range`, which promises nothing after a crash.
+pub(super) fn sync_range(offset: usize, length: usize, flags: usize) -> Option<isize> {
+    let [offset, length] = [offset, length].map(|it| it.cast_signed());
+    let is_good = offset >= 0 && offset.checked_add(length).is_some_and(|end| end >= offset);
+    let is_known = flags as u32 & !SYNC_FLAGS == 0;
+    Some(if is_good && is_known { 0 } else { -EINVAL })
+}
+
+/// `fallocate`, which fronts do not have. None for a range that may be too long.
+pub(super) fn allocate(offset: usize, length: usize) -> Option<isize> {
+    let [offset, length] = [offset, length].map(|it| it.cast_signed() as i64);
+    if offset < 0 || length <= 0 {
+        return Some(-EINVAL);
+    }
+    let end = offset.checked_add(length)?.cast_unsigned();
+    (end < OFFSET_END - READ_MAX as u64).then_some(-EOPNOTSUPP)
+}
+
+/// `F_SET_RW_HINT`: how long what is written will last. Only owners may say so.
+pub(super) fn set_lifetime(file: &Served, address: usize) -> Option<isize> {
+    let [lifetime] = memory::words(address)?;
+    let uid = admission::current()?.facts.identity.uid;
+    let owner = || admission::waiting(|_| fleet::attr(file.node()))?.map(|attr| attr.uid);
+    if uid != 0 && owner()? != uid {
+        return None;
+    }
+    Some(if lifetime.cast_unsigned() <= LIFE_EXTREME { 0 } else { -EINVAL })
+}
+
+/// `fstatfs`, which is the same for all files of the mount.
+pub(super) fn stat_mount(buffer: usize) -> Option<isize> {
+    admission::waiting(|_| {
+        let pin = placeholder::pin()?;
+        // SAFETY: the program makes this call, on another descriptor of the same mount.
+        Some(unsafe { stub::call(nr::FSTATFS, [pin, buffer]) })
+    })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked_as_by_the_kernel() {
+        let end = isize::MAX as usize;
+        assert_eq!(sync_range(0, 0, 0), Some(0));
+        assert_eq!(sync_range(5, end - 5, 7), Some(0));
+        for (offset, length, flags) in
+            [(0, 0, 8), (end, 1, 0), (usize::MAX, 0, 0), (5, usize::MAX, 0)]
+        {
+            assert_eq!(sync_range(offset, length, flags), Some(-EINVAL));
+        }
+        assert_eq!(allocate(0, 4 << 20), Some(-EOPNOTSUPP));
+        assert_eq!((allocate(0, 0), allocate(usize::MAX, 1)), (Some(-EINVAL), Some(-EINVAL)));
+        assert_eq!((allocate(0, end), allocate(end, 1)), (None, None));
+    }
+
+    #[test]
+    fn advice_is_checked() {
+        assert_eq!(
+            (advise(0, 4), advise(-1, 0), advise(0, 6)),
+            (Some(0), Some(-EINVAL), Some(-EINVAL))
+        );
+    }
+}
