@@ -56,6 +56,9 @@ const COMPARISONS: usize = 4;
 const CANDIDATES: usize = 8;
 /// The longest path whose directory is looked at.
 const NAME_MAX: usize = 512;
+/// How often a call by path tries to take the lock: 64 times it yields in between, and 16 times it
+/// sleeps, for a millisecond in all. A file that is left to the kernel costs several calls.
+const TURNS: usize = 80;
 /// How often `end` tries to take the lock: longer than a walk of the fleet takes.
 const END_TRIES: usize = 1000;
 
@@ -204,13 +207,27 @@ pub(crate) fn waiting<R>(mut work: impl FnMut(&mut Room) -> R) -> Option<R> {
     None
 }
 
-/// Runs `work` under the lock, with a mount that is as the facts say.
+/// Runs `work` under the lock, with a mount that is as the facts say. The call is left to the
+/// kernel if the lock is not free after a while.
 pub(crate) fn under_lock<R>(
     admission: &Admission,
     work: impl FnOnce(&mut Room) -> Result<R, Why>,
 ) -> Result<R, Why> {
-    let done = exclusive(|room| if renew(room, admission) { work(room) } else { Err(Why::Lost) });
-    done.unwrap_or(Err(Why::Busy))
+    let mut work = Some(work);
+    for turn in 0..TURNS {
+        let done = exclusive(|room| match work.take() {
+            Some(work) if renew(room, admission) => work(room),
+            _ => Err(Why::Lost),
+        });
+        if let Some(done) = done {
+            return done;
+        }
+        if FILTERED.get() {
+            break;
+        }
+        lock::relax(turn);
+    }
+    Err(Why::Busy)
 }
 
 /// The admission, if its fleet lives. Otherwise another fleet may serve the pool, and change files.

@@ -1,6 +1,6 @@
 //! The lock of everything that is slow: looks at the mount, admissions, walks by the fleet.
 //!
-//! There is one. A call by path waits for it no longer than a moment, because the kernel can answer
+//! There is one. A call by path waits for it a millisecond at most, because the kernel can answer
 //! as well; a call on a file that is served waits until it is free. It is taken with all signals
 //! blocked, and released before they are restored. So no handler runs inside, and nothing is jumped
 //! out of or cancelled. SIGSYS is blocked too: our own calls need no dispatch, and no code of the
