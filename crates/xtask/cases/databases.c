@@ -1,5 +1,5 @@
-/* What databases do with their files: record locks, syncs of several threads and of directories, and
- * advice to the kernel. a/NAME is opened by its path and may be served by the interposer; its twin
+/* What databases and servers do with their files: record locks, syncs of several threads and of
+ * directories, advice to the kernel, and calls that name descriptors in memory. a/NAME is opened by its path and may be served by the interposer; its twin
  * b/NAME is opened relative to a descriptor that only the kernel has. Both must answer alike, and
  * locks must be there for other processes as POSIX says.
  *   databases prepare DIR     makes the directories
@@ -7,12 +7,16 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -341,14 +345,104 @@ static void syncs(void)
     check(alarms > 0, "alarms", alarms);
 }
 
+static long polled(int fd, int other, int events)
+{
+    struct pollfd fds[3] = {{other, POLLIN, 7}, {fd, events, 7}, {-1, POLLIN, 7}};
+    long ready = poll(fds, 3, 0);
+    return ready * 10000 + fds[0].revents * 100 + fds[1].revents;
+}
+
+static long selected(int fd, int end)
+{
+    fd_set readers, writers;
+    struct timeval now = {0, 0};
+    FD_ZERO(&readers);
+    FD_ZERO(&writers);
+    FD_SET(fd, &readers);
+    FD_SET(fd, &writers);
+    return select(end, &readers, &writers, 0, &now);
+}
+
+/* Sends a descriptor, or none, and returns the one that arrives. */
+static int sent(const int *sockets, int fd)
+{
+    char byte = 's', room[CMSG_SPACE(sizeof fd)] __attribute__((aligned(8))) = {0};
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = room;
+        message.msg_controllen = sizeof room;
+        struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+        *control = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(control), &fd, sizeof fd);
+    }
+    must(sendmsg(sockets[0], &message, 0) == 1, "sendmsg");
+    message.msg_control = room;
+    message.msg_controllen = sizeof room;
+    must(recvmsg(sockets[1], &message, 0) == 1, "recvmsg");
+    if (message.msg_controllen == 0)
+        return -1;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+/* Calls that name descriptors in memory. Only the files that they name become the kernel's. */
+static void named_in_memory(int rounds)
+{
+    int fds[2], pipes[2], sockets[2];
+    struct msghdr nothing = {0};
+    must(pipe(pipes) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "pipe");
+    for (int way = 0; way < 8; way++) {
+        open_both(fds, "polled", O_CREAT | O_RDWR);
+        BOTH(fds, write(fd, "0123456789", 10));
+        switch (way) {
+        case 0: BOTH(fds, polled(fd, pipes[0], POLLIN)); break;
+        case 1: BOTH(fds, polled(fd, pipes[0], POLLOUT | POLLPRI)); break;
+        case 2: BOTH(fds, selected(fd, fd + 1)); break;
+        case 3: BOTH(fds, selected(fd, fd)); break;
+        case 4: BOTH(fds, (long)ppoll(&(struct pollfd){fd, POLLIN, 0}, 1, &(struct timespec){0, 0}, 0)); break;
+        case 5: BOTH(fds, sendmsg(fd, &nothing, 0)); break;
+        case 6: BOTH(fds, syscall(SYS_poll, fd < 0 ? 0L : 8L, 1, 0)); break;
+        default:
+            for (int at = 0; at < 2; at++) {
+                int other = sent(sockets, fds[at]);
+                check(other >= 0 && write(other, "abc", 3) == 3 && close(other) == 0, "a descriptor sent", at);
+            }
+        }
+        BOTH(fds, write(fd, "xyz", 3));
+        BOTH(fds, lseek(fd, 0, SEEK_CUR));
+        close_both(fds);
+        warm(0);
+    }
+    int fd = open(PATH("polled"), O_RDWR);
+    for (long at = 0; at < rounds; at++) {
+        if (at % 100 == 0) {
+            close(fd);
+            fd = open(PATH("polled"), O_RDWR);
+        }
+        check(polled(-1, pipes[0], 0) == 0, "poll", at);
+        check(selected(pipes[1], fd) == 1, "select", at);
+        check(sent(sockets, -1) == -1, "send", at);
+        check(pwrite(fd, &at, sizeof at, at % 100 * sizeof at) == sizeof at, "write", at);
+    }
+    close(fd);
+    for (int at = 0; at < 2; at++) {
+        close(pipes[at]);
+        close(sockets[at]);
+    }
+    must(unlink(PATH("polled")) == 0 && unlinkat(b_fd, "polled", 0) == 0, "unlink");
+}
+
 /* A process that locks files, and has threads, still serves the others. */
 static void writes(void)
 {
-    int fd = open(PATH("written"), O_CREAT | O_RDWR | O_TRUNC, 0644);
-    for (long at = 0; at < 20000; at++)
+    for (long at = 0, fd = -1; at < 20000; at++) {
+        if (at % 100 == 0) /* The inode may have been that of a locked file. */
+            fd = open(PATH("written"), O_CREAT | O_EXCL | O_RDWR, 0644);
         check(pwrite(fd, &at, sizeof at, at % 100 * sizeof at) == sizeof at, "write", at);
-    close(fd);
-    must(unlink(PATH("written")) == 0, "unlink");
+        if (at % 100 == 99)
+            must(close(fd) == 0 && unlink(PATH("written")) == 0, "unlink");
+    }
 }
 
 static void prepare(void)
@@ -386,6 +480,7 @@ int main(int count, char **words)
     umask(0);
     warm(20000);
     hints();
+    named_in_memory(20000);
     record_locks(60);
     syncs();
     locks_beside_threads();

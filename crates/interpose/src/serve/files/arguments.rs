@@ -7,12 +7,17 @@ use crate::call::SystemCall;
 use super::super::memory;
 
 /// Calls that name descriptors in memory, give them to others, or make a child with a copy of the
-/// table: all files go to the kernel first. So they do before a call that is not known here.
+/// table: all files that they may name go to the kernel first. So do all before a call that is not
+/// known here.
 pub(super) const ALL: u8 = 0x80;
 /// Through these, paths lead to descriptors; those in `/proc` if they contain [`OF_DESCRIPTORS`].
 const TO_DESCRIPTORS: [&[u8]; 2] = [b"/dev/fd", b"/dev/std"];
 const PROC: &[u8] = b"/proc/";
 const OF_DESCRIPTORS: &[u8] = b"/fd";
+/// Longer arrays of `poll` are not looked at.
+const POLLED_MAX: usize = 256;
+/// The word of a `struct msghdr`.
+const CONTROL_LENGTH: usize = 5;
 /// Numbers from here on are not known.
 const NUMBERS: usize = 472;
 
@@ -77,6 +82,41 @@ const fn set(table: &mut [u8; NUMBERS], bits: u8, numbers: &[usize]) {
     }
 }
 
+/// Whether a call that names descriptors in memory may name this one. The kernel reads the memory
+/// again, but a program that changes it meanwhile cannot know what the kernel sees.
+pub(super) fn may_name(call: &SystemCall, number: usize) -> bool {
+    let [first, second, third, fourth, ..] = call.args;
+    match call.number {
+        nr::POLL | nr::PPOLL => is_polled(first, second as u32 as usize, number),
+        nr::SELECT | nr::PSELECT6 => {
+            let is_in = |set: usize| set != 0 && is_selected(set, number);
+            (number as u64) < (first as u32).into()
+                && [second, third, fourth].into_iter().any(is_in)
+        }
+        // The socket, and descriptors among the control data.
+        nr::SENDMSG => {
+            let sends = |message: [i64; 7]| message[CONTROL_LENGTH] != 0;
+            first as u32 as usize == number || memory::words(second).is_none_or(sends)
+        }
+        _ => true,
+    }
+}
+
+/// In an array of `struct pollfd`.
+fn is_polled(array: usize, count: usize, number: usize) -> bool {
+    const POLLED: usize = 8;
+    let is_at = |at| {
+        memory::words::<1>(array + at * POLLED).is_none_or(|[it]| it as u32 as usize == number)
+    };
+    count > POLLED_MAX || !memory::is_range(array, count * POLLED) || (0..count).any(is_at)
+}
+
+/// In an `fd_set`.
+fn is_selected(set: usize, number: usize) -> bool {
+    let word = memory::words::<1>(set.wrapping_add(number / 64 * 8));
+    word.is_none_or(|[bits]| bits >> (number % 64) & 1 != 0)
+}
+
 /// A bit for each argument that is a descriptor, or [`ALL`].
 pub(super) fn descriptors(number: usize) -> u8 {
     DESCRIPTORS.get(number).copied().unwrap_or(ALL)
@@ -138,6 +178,35 @@ mod tests {
         assert_eq!(descriptors(nr::SENDMSG), ALL);
         assert_eq!((descriptors(NUMBERS), descriptors(usize::MAX)), (ALL, ALL));
         assert_eq!((path(nr::OPENAT), path(nr::READ)), (Some(1), None));
+    }
+
+    #[test]
+    fn memory_names_descriptors() {
+        let call = |number, args: [usize; 4]| {
+            let [a, b, c, d] = args;
+            SystemCall { number, args: [a, b, c, d, 0, 0], return_address: 0 }
+        };
+        let polled = [5_u64 | 1 << 32, u64::from(u32::MAX), 70];
+        let array = polled.as_ptr() as usize;
+        for number in [5, 70, 0, 71] {
+            let is_named = number == 5 || number == 70;
+            assert_eq!(may_name(&call(nr::POLL, [array, 3, 0, 0]), number), is_named);
+        }
+        assert!(!may_name(&call(nr::PPOLL, [array, 0, 0, 0]), 5));
+        assert!(may_name(&call(nr::POLL, [8, 1, 0, 0]), 5), "it cannot be read");
+        assert!(may_name(&call(nr::POLL, [array, 1 << 20, 0, 0]), 1), "too many");
+        let set = [1_u64 << 5, 1 << 6];
+        let set = set.as_ptr() as usize;
+        let select = |end, number| may_name(&call(nr::SELECT, [end, 0, set, 0]), number);
+        assert!(select(71, 5) && select(71, 70) && !select(70, 70) && !select(71, 6));
+        let mut message = [0_u64; 7];
+        let send = |message: &[u64; 7]| {
+            may_name(&call(nr::SENDMSG, [3, message.as_ptr() as usize, 0, 0]), 5)
+        };
+        assert!(!send(&message) && may_name(&call(nr::SENDMSG, [5, 0, 0, 0]), 5));
+        message[CONTROL_LENGTH] = 16;
+        assert!(send(&message));
+        assert!(may_name(&call(nr::FORK, [0; 4]), 5));
     }
 
     #[test]
