@@ -12,13 +12,15 @@
 //! dispatched 22
 //! sites-patched 20
 //! sites-left 2
+//! image 1
 //! kernel never-admitted 31
 //! serves-nothing no Warren mount
 //! call 0 4
 //! ```
 //!
-//! `kernel` counts calls by path that the kernel has made, by the reason. `call` counts all calls
-//! that it has made, by their number.
+//! `image` is 1 if the C library's sites are patched in an image (`image.rs`). `kernel` counts
+//! calls by path that the kernel has made, by the reason. `call` counts all calls that it has made,
+//! by their number.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -26,7 +28,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
 use crate::serve::why::{self, Refusal, Why};
 use crate::state::{COUNTED, FILTERED, SERVED, THREADS, process};
-use crate::{dispatch, hook, patch, stub};
+use crate::{dispatch, hook, image, patch, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
@@ -189,6 +191,7 @@ fn fill(text: &mut Text, state: &str) {
     let (patched, left) = patch::counts();
     text.line("sites-patched", patched);
     text.line("sites-left", left);
+    text.line("image", image::is_mapped().into());
     for reason in Why::ALL.iter().filter(|reason| why::passed(**reason) > 0) {
         text.add("kernel ");
         text.line(reason.text(), why::passed(*reason));
