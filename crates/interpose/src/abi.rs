@@ -79,6 +79,7 @@ pub(crate) mod nr {
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETUID: usize = 105;
     pub(crate) const SETGID: usize = 106;
+    pub(crate) const GETEUID: usize = 107;
     pub(crate) const SETREUID: usize = 113;
     pub(crate) const SETREGID: usize = 114;
     pub(crate) const SETGROUPS: usize = 116;
@@ -192,6 +193,7 @@ pub(crate) const ERRORS: isize = -4095;
 
 pub(crate) const AT_FDCWD: usize = -100isize as usize;
 pub(crate) const O_WRONLY: usize = 1;
+pub(crate) const O_RDWR: usize = 2;
 pub(crate) const O_CREAT: usize = 0o100;
 pub(crate) const O_APPEND: usize = 0o2000;
 pub(crate) const O_CLOEXEC: usize = 0o2000000;
@@ -199,6 +201,7 @@ pub(crate) const O_CLOEXEC: usize = 0o2000000;
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const PROT_EXEC: usize = 4;
+pub(crate) const MAP_SHARED: usize = 1;
 pub(crate) const MAP_PRIVATE: usize = 2;
 pub(crate) const MAP_FIXED: usize = 0x10;
 pub(crate) const MAP_ANONYMOUS: usize = 0x20;

@@ -9,7 +9,7 @@ use crate::exec;
 use crate::frame::{Frame, Next};
 use crate::hook::hook;
 use crate::serve::{clock, memory};
-use crate::{object, report, sandbox, signal, thread};
+use crate::{image, object, report, sandbox, signal, thread};
 
 /// Numbers from here on need no care.
 const NUMBERS: usize = 448;
@@ -84,12 +84,17 @@ fn care(frame: &mut Frame) -> Next {
         nr::MUNMAP if frame.is_in(frame.call.args[0], frame.call.args[1]) => return frame.done(0),
         nr::MMAP | nr::MPROTECT | nr::MUNMAP | nr::MREMAP => {
             object::forget_changed(&frame.call);
+            image::forget_changed(&frame.call);
             return change_memory(frame);
         }
         nr::BRK | nr::MADVISE | nr::PROCESS_MADVISE | nr::SHMAT | nr::SHMDT => {
             return change_memory(frame);
         }
-        nr::REMAP_FILE_PAGES | nr::PKEY_MPROTECT | nr::TRUNCATE | nr::FTRUNCATE => {
+        nr::PKEY_MPROTECT => {
+            image::forget_changed(&frame.call);
+            return change_memory(frame);
+        }
+        nr::REMAP_FILE_PAGES | nr::TRUNCATE | nr::FTRUNCATE => {
             return change_memory(frame);
         }
         nr::RT_SIGACTION => return signal::action(frame),

@@ -1,12 +1,13 @@
 //! Exec: the new program has to be interposed as well.
 //!
 //! A program may build the environment of its child from nothing. Then the variables that load this
-//! library, and that say where its report goes, are added. A static program, or one with more
-//! rights, ignores them.
+//! library, and that say where its report and its image are, are added. A static program, or one
+//! with more rights, ignores them.
 //!
 //! A seccomp filter outlives exec. The new program is told to leave dispatch alone, because the
 //! filter may kill it for the calls that dispatch needs.
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
@@ -19,10 +20,12 @@ use crate::stub;
 const ENTRY: usize = 4096;
 /// Tells the next program of this process, and its children, to leave dispatch alone.
 pub(crate) const ASIDE: &[u8] = b"WARREN_ASIDE=";
-const ASIDE_VARIABLE: &core::ffi::CStr = c"WARREN_ASIDE=1";
+const ASIDE_VARIABLE: &CStr = c"WARREN_ASIDE=1";
 /// Names of the variables that are kept.
-const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT="];
-const KEPT: usize = 3;
+const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT=", b"WARREN_TEXT="];
+const KEPT: usize = 4;
+/// The first ones are lists of libraries.
+const LISTS: usize = 2;
 /// With `WARREN_ASIDE` and the null at the end.
 const ADDED_MAX: usize = KEPT + 2;
 /// The library's file name, wherever it is.
@@ -31,40 +34,57 @@ const LIBRARY: &[u8] = b"libwarren_interpose";
 const VARIABLES_MAX: usize = 1 << 16;
 const WORD: usize = size_of::<usize>();
 
-/// The variables with which this process was started. Written once, before the program starts.
+/// The variables with which this process was started, one after the other, each with its final
+/// zero. Written once, before the program starts.
+static STORE: [AtomicUsize; KEPT * ENTRY / WORD] =
+    [const { AtomicUsize::new(0) }; KEPT * ENTRY / WORD];
+/// The words of `STORE` that are used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static ENTRIES: [Entry; KEPT] =
+    [const { Entry { start: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; KEPT];
+
+/// The first word of a variable in `STORE`, and its length in bytes. 0 for none.
 struct Entry {
-    words: [AtomicUsize; ENTRY / WORD],
+    start: AtomicUsize,
     length: AtomicUsize,
 }
-
-static ENTRIES: [Entry; KEPT] = [const {
-    Entry { words: [const { AtomicUsize::new(0) }; ENTRY / WORD], length: AtomicUsize::new(0) }
-}; KEPT];
 
 /// Keeps a variable of the environment, if it is needed.
 pub(crate) fn keep(variable: &[u8]) {
     let Some(at) = NAMES.iter().position(|name| variable.starts_with(name)) else { return };
     let loads = |variable: &[u8]| variable.windows(LIBRARY.len()).any(|it| it == LIBRARY);
-    let needed = variable.len() < ENTRY && (is_report(at) || loads(variable));
-    if needed {
-        for (word, bytes) in ENTRIES[at].words.iter().zip(variable.chunks(WORD)) {
+    let needed = variable.len() < ENTRY && (!loads_libraries(at) || loads(variable));
+    let entry = &ENTRIES[at];
+    if needed && entry.length.load(Relaxed) == 0 {
+        let start = USED.fetch_add(variable.len() / WORD + 1, Relaxed);
+        for (word, bytes) in STORE[start..].iter().zip(variable.chunks(WORD)) {
             let mut padded = [0; WORD];
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(usize::from_ne_bytes(padded), Relaxed);
         }
-        ENTRIES[at].length.store(variable.len(), Relaxed);
+        entry.start.store(start, Relaxed);
+        entry.length.store(variable.len(), Relaxed);
     }
 }
 
-fn is_report(at: usize) -> bool {
-    at == KEPT - 1
+/// Whether the variable is a list of libraries.
+fn loads_libraries(at: usize) -> bool {
+    at < LISTS
+}
+
+/// The path of the image, if the environment has one.
+pub(crate) fn text() -> Option<&'static CStr> {
+    let at = KEPT - 1;
+    let value = kept(at)? + NAMES[at].len();
+    // SAFETY: a kept variable ends with a zero.
+    Some(unsafe { CStr::from_ptr(value as *const _) })
 }
 
 /// What an environment has of the kept variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// It loads this library, or is the report's.
+    /// It loads this library, or is no list of libraries.
     Ours,
     /// It loads other libraries only. This is its place.
     Others(usize),
@@ -100,7 +120,8 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
 /// The kept variable, as a string in memory.
 fn kept(at: usize) -> Option<usize> {
     let entry = &ENTRIES[at];
-    (entry.length.load(Relaxed) > 0).then_some(entry.words.as_ptr() as usize)
+    let start = entry.start.load(Relaxed);
+    (entry.length.load(Relaxed) > 0).then(|| STORE[start..].as_ptr() as usize)
 }
 
 /// Counts the variables and looks for ours. None if they cannot be read.
@@ -120,7 +141,7 @@ fn examine(environment: usize) -> Option<(usize, [Found; KEPT])> {
         }
         for (at, name) in NAMES.iter().enumerate() {
             if starts_with(&mut strings, variable, name)? {
-                let ours = is_report(at) || contains(&mut strings, variable, LIBRARY)?;
+                let ours = !loads_libraries(at) || contains(&mut strings, variable, LIBRARY)?;
                 found[at] = if ours { Found::Ours } else { Found::Others(count) };
             }
         }

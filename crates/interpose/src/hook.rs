@@ -1,4 +1,5 @@
-//! The one function that is handed every system call. It counts them, and `serve` answers some.
+//! The one function that is handed every system call. It counts them for a report, and
+//! `serve` answers some.
 //!
 //! It runs on the stack of the program, in the middle of anything: between two instructions of the
 //! C library, in a signal handler, in a child that shares its parent's memory. So it must not
@@ -10,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::call::{SystemCall, Verdict};
 use crate::serve;
-use crate::state::SERVED;
+use crate::state::{COUNTED, SERVED};
 
 /// Numbers below are counted one by one, the others together.
 pub(crate) const NUMBERS: usize = 512;
@@ -20,11 +21,11 @@ static PASSED: [AtomicU64; NUMBERS + 1] = [const { AtomicU64::new(0) }; NUMBERS 
 /// Handed every call of the program once.
 pub(crate) fn hook(call: &SystemCall) -> Verdict {
     let verdict = serve::on_call(call);
-    let count = match verdict {
-        Verdict::Served(_) => &SERVED,
-        _ => &PASSED[call.number.min(NUMBERS)],
-    };
-    count.fetch_add(1, Relaxed);
+    if let Verdict::Served(_) = verdict {
+        SERVED.fetch_add(1, Relaxed);
+    } else if COUNTED.get() {
+        PASSED[call.number.min(NUMBERS)].fetch_add(1, Relaxed);
+    }
     verdict
 }
 
@@ -36,7 +37,9 @@ pub(crate) fn passed(number: usize) -> u64 {
 /// A child of `fork` counts its own calls.
 pub(crate) fn reset() {
     SERVED.store(0, Relaxed);
-    for count in &PASSED {
-        count.store(0, Relaxed);
+    if COUNTED.get() {
+        for count in &PASSED {
+            count.store(0, Relaxed);
+        }
     }
 }

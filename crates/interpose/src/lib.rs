@@ -39,6 +39,8 @@ mod exec;
 mod fleet;
 mod frame;
 mod hook;
+mod image;
+mod loader;
 mod maps;
 mod memory;
 mod object;

@@ -7,6 +7,7 @@
 //! The entries are a cache of `/proc/self/maps`. One is dropped when the program maps, unmaps or
 //! protects something there.
 
+use core::slice;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{MAP_FIXED, PROT_EXEC, PROT_READ, PROT_WRITE, nr};
@@ -102,7 +103,24 @@ pub(crate) fn object(mapping: &Mapping, first: First) -> Option<Object> {
     }
     let base = first.filter(|(inode, _)| *inode == mapping.inode).map(|(_, base)| base)?;
     let Mapping { start, end, protection, .. } = *mapping;
-    Some(Object { start, end, protection, table: unwind_table(base)? })
+    Object::new(base, start, end, protection)
+}
+
+/// The program headers of the ELF file that is mapped at `base`.
+///
+/// # Safety
+/// Its first page is mapped and can be read. In a linked file, the program headers follow the
+/// header, in the same page.
+pub(crate) unsafe fn headers(base: usize) -> Option<&'static [[u64; 7]]> {
+    // SAFETY: the caller's.
+    let header = unsafe { *(base as *const [u8; 64]) };
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let first = base + header[32] as usize;
+    let count = u16::from_le_bytes([header[56], header[57]]) as usize;
+    // SAFETY: they are in the first page, and aligned.
+    Some(unsafe { slice::from_raw_parts(first as *const _, count.min(PROGRAM_HEADERS_MAX)) })
 }
 
 /// The address of `.eh_frame_hdr` of the ELF file that is mapped at `base`.
@@ -110,31 +128,24 @@ fn unwind_table(base: usize) -> Option<usize> {
     const PT_LOAD: u32 = 1;
     const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
     // SAFETY: the first page of a file is mapped at `base`, and it can be read.
-    let header = unsafe { *(base as *const [u8; 64]) };
-    if !header.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let headers = base + header[32] as usize;
-    let count = u16::from_le_bytes([header[56], header[57]]) as usize;
-    let mut bias = None;
-    let mut table = None;
-    // In a linked file, the program headers follow the header, in the same page.
-    for at in 0..count.min(PROGRAM_HEADERS_MAX) {
-        // SAFETY: it is in the first page.
-        let words = unsafe { *((headers + at * 56) as *const [u64; 7]) };
-        match words[0] as u32 {
-            PT_LOAD if bias.is_none() => bias = Some(base.wrapping_sub(words[2] as usize)),
-            PT_GNU_EH_FRAME => table = Some(words[2] as usize),
-            _ => {}
-        }
-    }
-    Some(bias?.wrapping_add(table?))
+    let headers = unsafe { headers(base) }?;
+    let address_of = |kind: u32| {
+        let header = headers.iter().find(|header| header[0] as u32 == kind)?;
+        Some(header[2] as usize)
+    };
+    let bias = base.wrapping_sub(address_of(PT_LOAD)?);
+    Some(bias.wrapping_add(address_of(PT_GNU_EH_FRAME)?))
 }
 
 /// Those that fit into the first page with the header, rounded down.
 const PROGRAM_HEADERS_MAX: usize = 64;
 
 impl Object {
+    /// The text between two addresses, of the file that is mapped at `base`.
+    pub(crate) fn new(base: usize, start: usize, end: usize, protection: usize) -> Option<Self> {
+        Some(Self { start, end, protection, table: unwind_table(base)? })
+    }
+
     /// The start of the function that contains `address`, and whether the unwind information covers
     /// the address. The C library ends it before the call in `clone`, because it does not hold in
     /// the child.
@@ -177,6 +188,6 @@ impl Object {
     pub(crate) unsafe fn text(&self, start: usize, end: usize) -> &[u8] {
         assert!(self.start <= start && start <= end && end <= self.end);
         // SAFETY: it can be read, and the caller's.
-        unsafe { core::slice::from_raw_parts(start as *const u8, end - start) }
+        unsafe { slice::from_raw_parts(start as *const u8, end - start) }
     }
 }

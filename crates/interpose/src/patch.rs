@@ -22,10 +22,10 @@ use core::sync::atomic::{
 };
 
 use crate::abi::{PAGE, PROT_WRITE, nr};
-use crate::decode::LENGTH_MAX;
+use crate::image;
 use crate::maps::BUFFER;
 use crate::object::{Object, Objects};
-use crate::site::{self, JUMP, SYSCALL, Site};
+use crate::site::{self, SYSCALL, Site};
 use crate::state::THREADS;
 use crate::stub;
 use crate::trampoline::{self, Trampolines};
@@ -37,22 +37,17 @@ pub(crate) struct Workshop {
     pub trampolines: Trampolines,
 }
 
-struct Lock {
-    taken: AtomicBool,
-    workshop: UnsafeCell<Workshop>,
-}
+struct Shared(UnsafeCell<Workshop>);
 
-// SAFETY: `taken` lets one thread at a time have the workshop.
-unsafe impl Sync for Lock {}
+// SAFETY: `TAKEN` lets one thread at a time have the workshop.
+unsafe impl Sync for Shared {}
 
-static LOCK: Lock = Lock {
-    taken: AtomicBool::new(false),
-    workshop: UnsafeCell::new(Workshop {
-        buffer: [0; BUFFER],
-        objects: Objects::new(),
-        trampolines: Trampolines::new(),
-    }),
-};
+static WORKSHOP: Shared = Shared(UnsafeCell::new(Workshop {
+    buffer: [0; BUFFER],
+    objects: Objects::new(),
+    trampolines: Trampolines::new(),
+}));
+static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The pages that are writable now, and the protection to be restored.
 static OPEN_START: AtomicUsize = AtomicUsize::new(0);
@@ -69,8 +64,6 @@ const REFUSED: usize = 3;
 /// once or twice.
 const CALLS_BEFORE: usize = 2;
 
-const NOP: u8 = 0x90;
-
 static PATCHED: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
@@ -81,17 +74,23 @@ pub(crate) fn counts() -> (u64, u64) {
 
 /// Runs `work` if no other thread patches.
 pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<R> {
-    LOCK.taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
+    TAKEN.compare_exchange(false, true, Acquire, Relaxed).ok()?;
     // SAFETY: the lock was free and is taken now. `work` cannot keep the reference.
-    let result = work(unsafe { &mut *LOCK.workshop.get() });
+    let result = work(unsafe { &mut *WORKSHOP.0.get() });
     trampoline::close();
-    LOCK.taken.store(false, Release);
+    TAKEN.store(false, Release);
     Some(result)
 }
 
 /// Patches the site of the call that goes on at `behind`, if that is possible and safe.
 pub(crate) fn on_dispatch(behind: usize, number: usize) {
     let call = behind - SYSCALL.len();
+    if image::contains(call) {
+        with_workshop(|_| image::on_dispatch(number));
+        if image::contains(call) {
+            return;
+        }
+    }
     let found = &FOUND[call % FOUND_SLOTS];
     let known = found.load(Relaxed);
     let calls = if known >> 2 == call { known & 3 } else { 0 };
@@ -137,13 +136,10 @@ pub(crate) fn write(trampolines: &mut Trampolines, site: &Site, function: usize)
     let start = function + site.start;
     let place = trampolines.place(start)?;
     let trampoline = site::trampoline(site, function, place.address, place.entry)?;
-    let distance = site::distance(start + JUMP, place.address)?;
+    let jump = site::jump(start, place.address)?;
     if !trampolines.write(&place, &trampoline.bytes[..trampoline.length]) {
         return None;
     }
-    let mut jump = [NOP; LENGTH_MAX];
-    jump[0] = 0xe9;
-    jump[1..JUMP].copy_from_slice(&distance);
     let jump = &jump[..site.length()];
     if in_one_word(start, jump.len()) {
         store_word(start, jump);
@@ -204,5 +200,5 @@ pub(crate) fn after_fork() {
         close_text();
     }
     trampoline::close();
-    LOCK.taken.store(false, Relaxed);
+    TAKEN.store(false, Relaxed);
 }

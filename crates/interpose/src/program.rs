@@ -1,4 +1,4 @@
-//! What the loader tells about the program: its environment and its headers.
+//! What the loader tells about the program: its environment, its headers, and its objects.
 //!
 //! Go programs are left alone. Their system calls are made on the small stacks of goroutines, where
 //! the Go linker guarantees a few hundred bytes, less than a call needs here.
@@ -9,6 +9,9 @@ const AT_PHDR: usize = 3;
 const AT_PHNUM: usize = 5;
 const PT_PHDR: u32 = 6;
 const PT_NOTE: u32 = 4;
+const PT_DYNAMIC: u32 = 2;
+const DT_NULL: usize = 0;
+const DT_DEBUG: usize = 21;
 const HEADERS_MAX: usize = 64;
 const NOTES_MAX: usize = 4096;
 
@@ -72,11 +75,11 @@ impl Environment {
         }
     }
 
-    /// Whether the program is written in Go.
+    /// The program's own headers.
     ///
     /// # Safety
     /// As `each`.
-    pub(crate) unsafe fn is_go(self) -> bool {
+    unsafe fn headers(self) -> Option<Headers> {
         let mut at = self.0;
         // SAFETY: the list ends with a null.
         while unsafe { at.as_ref() }.is_some_and(|variable| !variable.is_null()) {
@@ -84,15 +87,76 @@ impl Environment {
             at = unsafe { at.add(1) };
         }
         if at.is_null() {
-            return false;
+            return None;
         }
         // SAFETY: the auxiliary vector follows the null and ends with a zero.
-        let [headers, count] = unsafe {
+        let [first, count] = unsafe {
             let vector = at.add(1).cast::<[usize; 2]>();
             [value(vector, AT_PHDR), value(vector, AT_PHNUM)]
         };
-        // SAFETY: the kernel says that the program's headers are there.
-        headers != 0 && unsafe { has_go_note(headers, count.min(HEADERS_MAX)) }
+        if first == 0 {
+            return None;
+        }
+        // SAFETY: the kernel says that the program's headers are there. Each has seven words.
+        let all = unsafe { slice::from_raw_parts(first as *const _, count.min(HEADERS_MAX)) };
+        Some(Headers { all })
+    }
+
+    /// Whether the program is written in Go.
+    ///
+    /// # Safety
+    /// As `each`.
+    pub(crate) unsafe fn is_go(self) -> bool {
+        // SAFETY: the caller's. The segments of notes are mapped, and nothing writes to them.
+        unsafe { self.headers().is_some_and(|headers| headers.have_go_note()) }
+    }
+
+    /// The loader's list of the objects that it has loaded (`struct link_map`).
+    ///
+    /// # Safety
+    /// As `each`.
+    pub(crate) unsafe fn objects(self) -> Option<usize> {
+        // SAFETY: the caller's.
+        let headers = unsafe { self.headers() }?;
+        let dynamic = headers.all.iter().find(|header| header[0] as u32 == PT_DYNAMIC)?;
+        let mut at = headers.bias()?.wrapping_add(dynamic[2] as usize) as *const [usize; 2];
+        loop {
+            // SAFETY: the loader has read this table, which ends with a zero.
+            match unsafe { *at } {
+                [DT_NULL, _] | [DT_DEBUG, 0] => return None,
+                // SAFETY: the loader has put the address of its `r_debug` there. The list follows
+                // the version.
+                [DT_DEBUG, debug] => return Some(unsafe { *(debug as *const usize).add(1) }),
+                // SAFETY: the table has not ended.
+                _ => at = unsafe { at.add(1) },
+            }
+        }
+    }
+}
+
+/// The headers of the program. Each has seven words.
+struct Headers {
+    all: &'static [[u64; 7]],
+}
+
+impl Headers {
+    /// What is added to addresses in the file, if a header says so.
+    fn bias(&self) -> Option<usize> {
+        let own = self.all.iter().find(|header| header[0] as u32 == PT_PHDR)?;
+        Some((self.all.as_ptr() as usize).wrapping_sub(own[2] as usize))
+    }
+
+    /// # Safety
+    /// The segments of notes are mapped, and nothing writes to them.
+    unsafe fn have_go_note(&self) -> bool {
+        let bias = self.bias().unwrap_or(0);
+        let notes = self.all.iter().filter(|header| header[0] as u32 == PT_NOTE);
+        notes.into_iter().any(|header| {
+            let (start, length) = (bias.wrapping_add(header[2] as usize), header[5] as usize);
+            let length = length.min(NOTES_MAX);
+            // SAFETY: the caller's.
+            notes_name_go(unsafe { slice::from_raw_parts(start as *const u8, length) })
+        })
     }
 }
 
@@ -108,23 +172,6 @@ unsafe fn value(mut at: *const [usize; 2], kind: usize) -> usize {
             _ => at = unsafe { at.add(1) },
         }
     }
-}
-
-/// # Safety
-/// `count` program headers of a mapped program are at `headers`.
-unsafe fn has_go_note(headers: usize, count: usize) -> bool {
-    // SAFETY: the caller's. Each has seven words.
-    let headers_list = unsafe { slice::from_raw_parts(headers as *const [u64; 7], count) };
-    let is = |kind: u32| move |header: &&[u64; 7]| header[0] as u32 == kind;
-    let bias = match headers_list.iter().find(is(PT_PHDR)) {
-        Some(own) => headers.wrapping_sub(own[2] as usize),
-        None => 0,
-    };
-    headers_list.iter().filter(is(PT_NOTE)).any(|header| {
-        let (start, length) = (bias.wrapping_add(header[2] as usize), header[5] as usize);
-        // SAFETY: the segment is mapped, and nothing writes to it.
-        notes_name_go(unsafe { slice::from_raw_parts(start as *const u8, length.min(NOTES_MAX)) })
-    })
 }
 
 /// Whether one of these notes is Go's. A note is the lengths of its name and of its contents, a

@@ -12,21 +12,23 @@
 //! dispatched 22
 //! sites-patched 20
 //! sites-left 2
+//! image 1
 //! kernel never-admitted 31
 //! serves-nothing no Warren mount
 //! call 0 4
 //! ```
 //!
-//! `kernel` counts calls by path that the kernel has made, by the reason. `call` counts all calls
-//! that it has made, by their number.
+//! `image` is 1 if the C library's sites are patched in an image (`image.rs`). `kernel` counts
+//! calls by path that the kernel has made, by the reason. `call` counts all calls that it has made,
+//! by their number.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
 use crate::serve::why::{self, Refusal, Why};
-use crate::state::{FILTERED, SERVED, THREADS, process};
-use crate::{dispatch, hook, patch, stub};
+use crate::state::{COUNTED, FILTERED, SERVED, THREADS, process};
+use crate::{dispatch, hook, image, patch, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
@@ -55,13 +57,15 @@ pub(crate) fn set_target(value: &[u8]) {
             TARGET.descriptor.store(descriptor, Relaxed);
             TARGET.file[0].store(file[0], Relaxed);
             TARGET.file[1].store(file[1], Relaxed);
+            COUNTED.set(true);
         }
-    } else if value.len() < PATH {
+    } else if !value.is_empty() && value.len() < PATH {
         for (word, bytes) in TARGET.path.iter().zip(value.chunks(8)) {
             let mut padded = [0; 8];
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(usize::from_ne_bytes(padded), Relaxed);
         }
+        COUNTED.set(true);
     }
 }
 
@@ -88,12 +92,12 @@ pub(crate) fn at_exit(call: usize) {
 
 /// Appends the block of this process.
 pub(crate) fn write(state: &str) {
-    let to_path = TARGET.path[0].load(Relaxed) != 0;
-    let descriptor = TARGET.descriptor.load(Relaxed);
     // A child of `vfork` has its parent's memory.
-    if (!to_path && descriptor == usize::MAX) || stub::process() != process() {
+    if !COUNTED.get() || stub::process() != process() {
         return;
     }
+    let to_path = TARGET.path[0].load(Relaxed) != 0;
+    let descriptor = TARGET.descriptor.load(Relaxed);
     // A thread's stack may be small. No block is lost: this is the last call of the process, or an
     // early one.
     static BUSY: AtomicBool = AtomicBool::new(false);
@@ -187,6 +191,7 @@ fn fill(text: &mut Text, state: &str) {
     let (patched, left) = patch::counts();
     text.line("sites-patched", patched);
     text.line("sites-left", left);
+    text.line("image", image::is_mapped().into());
     for reason in Why::ALL.iter().filter(|reason| why::passed(**reason) > 0) {
         text.add("kernel ");
         text.line(reason.text(), why::passed(*reason));

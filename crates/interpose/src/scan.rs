@@ -5,11 +5,8 @@
 //! are, pays for the sites that it uses. One with threads pays once for all (0.9 ms: pages of
 //! text become its own).
 
-use core::arch::x86_64::{
-    _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
-};
-
 use crate::abi::{PROT_EXEC, SET_SIZE, SIG_SETMASK, SIGSYS_BIT, nr};
+use crate::image;
 use crate::maps;
 use crate::object::{self, Object};
 use crate::patch::{self, Open, Workshop};
@@ -20,8 +17,6 @@ use crate::stub;
 /// The names of the files that are scanned start with one of these.
 const NAMES: [&[u8]; 6] = [b"libc.so", b"libc-", b"ld-linux", b"libpthread", b"ld-musl", b"ld-2"];
 const OBJECTS_MAX: usize = 4;
-/// The bytes of a vector.
-const LANES: usize = 16;
 
 /// The program is about to have a second thread.
 pub(crate) fn before_threads() {
@@ -43,6 +38,8 @@ fn set_mask(new: usize, old: usize) {
 }
 
 fn scan(workshop: &mut Workshop) {
+    // What it replaces is no file of the C library any more.
+    image::before_threads();
     let mut objects = [None; OBJECTS_MAX];
     let mut count = 0;
     let mut first = None;
@@ -80,46 +77,5 @@ fn patch_object(workshop: &mut Workshop, object: &Object) {
 fn next_call(object: &Object, at: usize) -> Option<usize> {
     // SAFETY: as above.
     let text = unsafe { object.text(at, object.end) };
-    find_call(text).map(|offset| at + offset)
-}
-
-/// The first `syscall` in `text`. It looks at sixteen places at once, because the C library has
-/// more than a million.
-fn find_call(text: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    while at + LANES < text.len() {
-        // SAFETY: SSE2 is part of x86-64, and both loads end at or before the end of the text.
-        let found = unsafe {
-            let start = text.as_ptr().add(at);
-            let first = _mm_loadu_si128(start.cast());
-            let second = _mm_loadu_si128(start.add(1).cast());
-            let first = _mm_cmpeq_epi8(first, _mm_set1_epi8(SYSCALL[0] as i8));
-            let second = _mm_cmpeq_epi8(second, _mm_set1_epi8(SYSCALL[1] as i8));
-            _mm_movemask_epi8(_mm_and_si128(first, second))
-        };
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize);
-        }
-        at += LANES;
-    }
-    let rest = text[at..].windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL)?;
-    Some(at + rest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_found_at_every_place() {
-        for length in 0..80 {
-            let mut text = vec![0x0f; length];
-            assert_eq!(find_call(&text), None);
-            for at in 0..length.saturating_sub(1) {
-                text[at + 1] = SYSCALL[1];
-                assert_eq!(find_call(&text), Some(at), "of {length}");
-                text[at + 1] = SYSCALL[0];
-            }
-        }
-    }
+    site::find_call(text).map(|offset| at + offset)
 }

@@ -84,6 +84,9 @@ pub(crate) fn after_fork() {
     memory::after_fork();
     admission::after_fork();
     cwd::after_fork();
-    choice::after_fork();
+    // Nothing was chosen before the first admission.
+    if facts::admissions() > 0 {
+        choice::after_fork();
+    }
     why::reset();
 }

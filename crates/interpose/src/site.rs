@@ -16,16 +16,24 @@
 //! of a longer instruction is filled with `nop`, so that a later decoding still finds the
 //! boundaries.
 
+use core::arch::x86_64::{
+    _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
+};
+
 use crate::decode::{Instruction, Kind, LENGTH_MAX, instruction};
 
 /// Instructions that a trampoline repeats.
 const REPEATED_MAX: usize = 6;
 /// The bytes of `jmp rel32`.
-pub(crate) const JUMP: usize = 5;
+const JUMP: usize = 5;
 /// The bytes of `syscall`.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// The bytes of a trampoline: what is repeated, `lea` and `jmp`.
 pub(crate) const CODE_MAX: usize = REPEATED_MAX * LENGTH_MAX + 13;
+
+/// The bytes of a vector.
+const LANES: usize = 16;
+const NOP: u8 = 0x90;
 
 /// What to patch: offsets into the function's code.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +144,38 @@ pub(crate) fn trampoline(
     Some(out)
 }
 
+/// The jump from the site, at address `start`, to its trampoline. What is left of the instruction
+/// that was there is filled. Only the first [`Site::length`] bytes count.
+pub(crate) fn jump(start: usize, trampoline: usize) -> Option<[u8; LENGTH_MAX]> {
+    let mut jump = [NOP; LENGTH_MAX];
+    jump[0] = 0xe9;
+    jump[1..JUMP].copy_from_slice(&distance(start + JUMP, trampoline)?);
+    Some(jump)
+}
+
+/// The first `syscall` in `text`. It looks at sixteen places at once, because the C library has
+/// more than a million.
+pub(crate) fn find_call(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while at + LANES < text.len() {
+        // SAFETY: SSE2 is part of x86-64, and both loads end at or before the end of the text.
+        let found = unsafe {
+            let start = text.as_ptr().add(at);
+            let first = _mm_loadu_si128(start.cast());
+            let second = _mm_loadu_si128(start.add(1).cast());
+            let first = _mm_cmpeq_epi8(first, _mm_set1_epi8(SYSCALL[0] as i8));
+            let second = _mm_cmpeq_epi8(second, _mm_set1_epi8(SYSCALL[1] as i8));
+            _mm_movemask_epi8(_mm_and_si128(first, second))
+        };
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+        at += LANES;
+    }
+    let rest = text[at..].windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL)?;
+    Some(at + rest)
+}
+
 /// Repeats an instruction that ends before address `end`.
 fn repeat(out: &mut Code, of: Instruction, bytes: &[u8], end: usize, to: usize) -> Option<()> {
     match of.kind {
@@ -175,7 +215,7 @@ fn near(bytes: &[u8], offset: usize) -> isize {
 }
 
 /// The displacement that leads from `from` to `to`.
-pub(crate) fn distance(from: usize, to: usize) -> Option<[u8; 4]> {
+fn distance(from: usize, to: usize) -> Option<[u8; 4]> {
     let distance = (to as isize).wrapping_sub(from as isize);
     Some(i32::try_from(distance).ok()?.to_le_bytes())
 }

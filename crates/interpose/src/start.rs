@@ -6,7 +6,7 @@
 use crate::program::Environment;
 use crate::serve::admission;
 use crate::state::{INTERPOSED, set_process};
-use crate::{dispatch, exec, report, stub};
+use crate::{dispatch, exec, image, report, stub};
 
 /// The variable that says where the report goes.
 const REPORT: &[u8] = b"WARREN_REPORT=";
@@ -55,6 +55,11 @@ extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
         });
         if environment.is_go() {
             aside = Some("aside: a Go program");
+        }
+        if exec::text().is_some()
+            && let Some(list) = environment.objects()
+        {
+            image::prepare(list);
         }
     }
     match aside.or_else(interpose) {

@@ -11,6 +11,10 @@ use crate::stub;
 pub(crate) struct Flag(AtomicBool);
 
 impl Flag {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
     pub(crate) fn get(&self) -> bool {
         self.0.load(Relaxed)
     }
@@ -21,14 +25,17 @@ impl Flag {
 }
 
 /// Dispatch is used in this process.
-pub(crate) static INTERPOSED: Flag = Flag(AtomicBool::new(false));
+pub(crate) static INTERPOSED: Flag = Flag::new();
 
 /// The program has, or has had, more than one thread.
-pub(crate) static THREADS: Flag = Flag(AtomicBool::new(false));
+pub(crate) static THREADS: Flag = Flag::new();
 
 /// The program has a seccomp filter. From then on we make no call that the program does not make,
 /// because the filter may kill the process for it.
-pub(crate) static FILTERED: Flag = Flag(AtomicBool::new(false));
+pub(crate) static FILTERED: Flag = Flag::new();
+
+/// The report is to count the calls of this process.
+pub(crate) static COUNTED: Flag = Flag::new();
 
 /// Parents that wait for a child of `vfork`, which shares their memory.
 pub(crate) static VFORKS: AtomicUsize = AtomicUsize::new(0);

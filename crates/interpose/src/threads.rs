@@ -1,15 +1,21 @@
 //! What is remembered of each thread, by its number.
 //!
 //! A bit for each possible thread, so that nothing depends on the program's thread-local storage:
-//! a thread may have none (raw `clone`). The pages of the tables are used only when a bit is set.
+//! a thread may have none (raw `clone`). The pages of the tables are used only when a bit is set,
+//! and not even read before.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::state::Flag;
 
 /// Threads are numbered below this (`PID_MAX_LIMIT`).
 const THREADS: usize = 1 << 22;
 const BITS: usize = u64::BITS as usize;
 
 pub(crate) struct Set([AtomicU64; THREADS / BITS]);
+
+/// A thread was put into one of them.
+static USED: Flag = Flag::new();
 
 /// Threads that believe that SIGSYS is blocked.
 pub(crate) static BLOCKED: Set = Set::new();
@@ -23,11 +29,17 @@ impl Set {
 
     pub(crate) fn has(&self, thread: usize) -> bool {
         let (word, bit) = self.place(thread);
-        word.load(Relaxed) & bit != 0
+        USED.get() && word.load(Relaxed) & bit != 0
     }
 
     /// Returns whether the thread was in the set.
     pub(crate) fn put(&self, thread: usize, inside: bool) -> bool {
+        if !USED.get() {
+            if !inside {
+                return false;
+            }
+            USED.set(true);
+        }
         let (word, bit) = self.place(thread);
         let old = match (inside, word.load(Relaxed) & bit != 0) {
             (true, false) => word.fetch_or(bit, Relaxed),

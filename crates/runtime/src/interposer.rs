@@ -2,8 +2,14 @@
 //! started with it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 /// The file name of the library.
 pub const NAME: &str = "libwarren_interpose.so";
@@ -14,6 +20,10 @@ pub const NAME: &str = "libwarren_interpose.so";
 const PLACES: [&str; 3] = ["../interposer", "../lib/warren", ""];
 
 const PRELOAD: &str = "LD_PRELOAD";
+/// Names the image of the C library's text, which all programs share (`interpose/src/image.rs`).
+const TEXT: &str = "WARREN_TEXT";
+/// What a new image holds. The first program fills it.
+const NEW_IMAGE: &[u8] = b"warren text new\n";
 
 /// The library, if it is where it should be.
 pub fn library() -> Option<PathBuf> {
@@ -29,9 +39,26 @@ fn find(directory: &Path) -> Option<PathBuf> {
     found.filter(|path| path.is_file()).find(is_nameable)
 }
 
-/// Has the command load the library, before what its environment loads.
+/// Has the command load the library, before what its environment loads. The image is there for as
+/// long as this process runs. Programs that find none do without.
 pub fn load(command: &mut Command, library: &Path) {
     command.env(PRELOAD, joined(library, std::env::var_os(PRELOAD).as_deref()));
+    match image() {
+        Some(image) => command.env(TEXT, image),
+        None => command.env_remove(TEXT),
+    };
+}
+
+/// The path of the image, which is made once.
+fn image() -> Option<String> {
+    static IMAGE: LazyLock<Option<OwnedFd>> = LazyLock::new(|| {
+        let made = memfd_create("warren-text", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let mut file = File::from(made.ok()?);
+        file.write_all(NEW_IMAGE).ok()?;
+        Some(file.into())
+    });
+    let image = IMAGE.as_ref()?.as_raw_fd();
+    Some(format!("/proc/{}/fd/{image}", std::process::id()))
 }
 
 fn joined(library: &Path, others: Option<&OsStr>) -> OsString {

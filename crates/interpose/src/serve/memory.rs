@@ -207,9 +207,11 @@ fn byte_writable(address: usize) -> bool {
 }
 
 /// In a child of `fork`: a thread of the parent may have been in such a call.
+///
+/// What is remembered counts no more, as after such a call. The tables stay as they are, because a
+/// store there would copy a page.
 pub(crate) fn after_fork() {
-    READABLE.clear();
-    WRITABLE.clear();
+    begin();
     ENDED.store(BEGUN.load(Relaxed), Relaxed);
 }
 

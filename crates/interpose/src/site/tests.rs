@@ -89,3 +89,16 @@ fn a_distance_has_a_limit() {
     assert_eq!(distance(0, 1 << 31), None);
     assert_eq!(distance(1 << 31, 0), Some(i32::MIN.to_le_bytes()));
 }
+
+#[test]
+fn a_call_is_found_at_every_place() {
+    for length in 0..80 {
+        let mut text = vec![0x0f; length];
+        assert_eq!(find_call(&text), None);
+        for at in 0..length.saturating_sub(1) {
+            text[at + 1] = SYSCALL[1];
+            assert_eq!(find_call(&text), Some(at), "of {length}");
+            text[at + 1] = SYSCALL[0];
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Report, exists, run};
+use crate::image::Image;
 use crate::product::{Product, WAYS};
 
 pub(crate) enum Outcome {
@@ -105,20 +106,23 @@ impl Case {
         let output = product.scratch.join("output");
         let alone = run(&mut self.command(product, program), &output);
         let mut shares = String::new();
-        for way in WAYS {
+        for (way, has_image) in [(WAYS[0], false), (WAYS[1], false), (WAYS[0], true)] {
+            let image = if has_image { Image::new() } else { Image::none() };
+            let name = if has_image { "an image" } else { way };
             let mut report = Report::default();
             for round in 0..rounds {
                 let report_path = product.scratch.join("report");
                 let _ = std::fs::remove_file(&report_path);
                 let mut command = self.command(product, program);
                 command.env(way, &product.library).env("WARREN_REPORT", &report_path);
+                image.set(&mut command);
                 let seen = run(&mut command, &output);
                 if seen != alone {
                     let lines = seen.output.lines().zip(alone.output.lines());
                     let differing: Vec<_> =
                         lines.filter(|(a, b)| a != b).take(LINES_SHOWN).collect();
                     return Err(format!(
-                        "{way}, round {round}: status {}, alone {}, {} bytes, alone {}: \
+                        "{name}, round {round}: status {}, alone {}, {} bytes, alone {}: \
                          {differing:#?}",
                         seen.status,
                         alone.status,
@@ -128,12 +132,12 @@ impl Case {
                 }
                 report = Report::read(&report_path);
                 if report.processes == 0 {
-                    return Err(format!("{way}: no process has written a report"));
+                    return Err(format!("{name}: no process has written a report"));
                 }
             }
             let share = report.dispatched * 1000 / report.passed.max(1);
             shares += &format!(
-                "({way}: {} processes, {} calls, {}.{} % by dispatch) ",
+                "({name}: {} processes, {} calls, {}.{} % by dispatch) ",
                 report.processes,
                 report.passed,
                 share / 10,

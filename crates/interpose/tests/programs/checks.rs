@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::case::{Outcome, compile};
 use crate::command::{Report, exists, run};
+use crate::image::{Image, VARIABLE};
 use crate::product::{Product, WAYS};
 
 type Check = fn(&Product) -> Outcome;
@@ -14,6 +15,7 @@ pub(crate) const CHECKS: &[(&str, Check)] = &[
     ("environments", environments),
     ("reports", reports),
     ("debuggers", debuggers),
+    ("images", images),
     ("cost", cost),
 ];
 
@@ -70,6 +72,11 @@ fn library(product: &Product) -> Outcome {
     wrong.extend(undefined.lines().filter(|line| !line.ends_with(" w environ")).map(str::to_owned));
     let exported = output_of("nm", &["-D", "--defined-only"], product);
     wrong.extend(exported.lines().filter(|line| !line.ends_with(" la_version")).map(str::to_owned));
+    // Each is a mapping in each process.
+    let segments = needs.lines().filter(|line| line.trim_start().starts_with("LOAD")).count();
+    if segments > 2 {
+        wrong.push(format!("{segments} segments"));
+    }
     passed_if(wrong.is_empty() && instructions > 0, || format!("{wrong:#?}"))
 }
 
@@ -181,6 +188,54 @@ fn debuggers(product: &Product) -> Outcome {
         return Outcome::Skipped("no gdb and no strace".to_owned());
     }
     Outcome::Passed(format!("({})", ran.join(", ")))
+}
+
+/// An image is filled once, mapped by programs that make calls, and makes dispatch rare. What is no
+/// image is left as it is, and does no harm.
+fn images(product: &Product) -> Outcome {
+    let output = product.scratch.join("output");
+    let report = product.scratch.join("report");
+    let copy = product.scratch.join("copy");
+    let file = product.scratch.join("file");
+    std::fs::write(&file, "warren text new\n").expect("written");
+    let run_with = |value: &str| {
+        let _ = std::fs::remove_file(&report);
+        let mut command = Command::new("cp");
+        command.arg(&product.library).arg(&copy).env(VARIABLE, value);
+        command.env(WAYS[0], &product.library).env("WARREN_REPORT", &report);
+        let seen = run(&mut command, &output);
+        (seen.status, Report::read(&report))
+    };
+    let image = Image::new();
+    let path = image.path().expect("a file");
+    let mut first = Vec::new();
+    for round in 0..3 {
+        let (status, report) = run_with(&path);
+        let bytes = image.bytes();
+        let filled = bytes.len() > 1 << 16 && (round == 0 || bytes == first);
+        if status != 0 || !report.text.contains("\nimage 1\n") || !filled || report.dispatched > 8 {
+            return Outcome::Failed(format!("round {round}: {status}, {}", report.text));
+        }
+        first = bytes;
+    }
+    let of_another_library = Image::holding(&[&first[..16], &[0; 48][..], &first[64..]].concat());
+    of_another_library.seal();
+    let not_sealed = Image::holding(&first);
+    let short = Image::holding(&first[..4096]);
+    short.seal();
+    let others = [of_another_library, not_sealed, short, Image::holding(b"text")];
+    let values = others.iter().map(|other| (other.path().expect("a file"), other.bytes()));
+    let strange = ["", "/nonexistent", "/dev/null", "/"].map(|path| (path.to_owned(), Vec::new()));
+    let own = file.to_str().expect("a name").to_owned();
+    let written = std::fs::read(&file).expect("read");
+    for (value, bytes) in values.chain(strange).chain([(own, written)]) {
+        let (status, report) = run_with(&value);
+        let is_same = bytes.is_empty() || std::fs::read(&value).expect("read") == bytes;
+        if status != 0 || !is_same || report.text.contains("\nimage 1\n") {
+            return Outcome::Failed(format!("{value:?}: {status}, {is_same}, {}", report.text));
+        }
+    }
+    Outcome::Passed(String::new())
 }
 
 /// Not a test of costs, which depend on the machine: prints them.

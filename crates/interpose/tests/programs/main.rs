@@ -1,9 +1,10 @@
 //! Unmodified programs do the same with the library as without it.
 //!
-//! Each case is run alone first, then with the library in `LD_PRELOAD` and in `LD_AUDIT`. Output
-//! and exit status must be equal. A case is a C program in `c/`, which makes calls that are hard to
-//! catch, or a script in `scripts/`, which runs programs of the machine. If the programs are
-//! missing, the case is skipped and counted.
+//! Each case is run alone first, then with the library in `LD_PRELOAD`, in `LD_AUDIT`, and in
+//! `LD_PRELOAD` with an image of the C library's text. Output and exit status must be equal. A case
+//! is a C program in `c/`, which makes calls that are hard to catch, or a script in `scripts/`,
+//! which runs programs of the machine. If the programs are missing, the case is skipped and
+//! counted.
 //!
 //! Arguments: the names of the cases that are run, all without any. `--full` runs each C program a
 //! hundred times. This test has its own `main`, because the cases are files.
@@ -13,6 +14,7 @@
 mod case;
 mod checks;
 mod command;
+mod image;
 mod product;
 
 use std::process::ExitCode;

@@ -1,0 +1,214 @@
+//! The image: the C library's text, patched once for all programs that `warren run` starts.
+//!
+//! Patching in each process is dear: a page fault and a copy for each page, two calls for each
+//! site, and 1.7 us for each call until the site is patched. So the text with all its sites patched
+//! lies in a memfd, and a process maps it in place of the text of its C library:
+//!
+//! ```text
+//!  memfd:    ┌────────┬───────────────────┬─────────────┐
+//!            │ header │ text, all patched │ trampolines │
+//!            └────────┴───────────────────┴─────────────┘
+//!  process:   trampolines ◀── DISTANCE ──▶ text            (private mappings)
+//! ```
+//!
+//! The launcher makes the memfd, with the mark alone in it, and keeps it while its command runs.
+//! `WARREN_TEXT` names it, as a path in `/proc`. The first process that needs the image fills it
+//! (`build.rs`) and seals it. What is not sealed is not mapped.
+//!
+//! A process begins with the dense part, which has most of the sites, because a page of text that
+//! it has used before costs a fault again. That happens with its first call by dispatch from the C
+//! library. All is mapped after a few calls from elsewhere there, or before the first thread. Until
+//! then no site there is patched. Without an image, with another C library, or if the program has
+//! changed the text itself, sites are patched one by one, as in other objects.
+//!
+//! A process that can set the variable can set `LD_PRELOAD`, and the loader loads this library into
+//! no program that gets more rights. The variable may outlive the launcher and lead to a file of
+//! another process. So a file is used only if its owner is the user of this process, and filled
+//! only if it has the mark.
+
+mod build;
+mod file;
+
+use core::ffi::CStr;
+use core::sync::atomic::{
+    AtomicPtr, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use self::build::Filling;
+use self::file::{DISTANCE, FILLED, Header, Open, SEALS, TRAMPOLINES};
+use crate::abi::{
+    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, O_RDWR, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE,
+    is_error, nr,
+};
+use crate::call::SystemCall;
+use crate::loader;
+use crate::state::THREADS;
+use crate::{exec, stub};
+
+/// Calls from elsewhere in the text before all of it is mapped.
+const CALLS_BEFORE: usize = 24;
+
+/// The text that the image may take the place of, or has taken the place of. 0 for none.
+static START: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// The path of its file.
+static FILE: AtomicPtr<core::ffi::c_char> = AtomicPtr::new(core::ptr::null_mut());
+/// Calls that were found by dispatch outside of what is mapped.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// What is mapped of the image: a [`Part`].
+static MAPPED: AtomicUsize = AtomicUsize::new(Part::None as usize);
+
+/// What is mapped of the image.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    None = 0,
+    Dense = 1,
+    All = 2,
+}
+
+/// At the start, if there is an image: looks for the text. `list` is the loader's list.
+///
+/// # Safety
+/// No code of the program has run.
+pub(crate) unsafe fn prepare(list: usize) {
+    // SAFETY: the loader has loaded all objects, and is not in the middle of a change.
+    if let Some((library, path)) = unsafe { loader::c_library(list) } {
+        BASE.store(library.base, Relaxed);
+        FILE.store(path.as_ptr().cast_mut(), Relaxed);
+        START.store(library.start, Relaxed);
+        END.store(library.end, Release);
+    }
+}
+
+/// Whether the text at this address is, or may become, the image's.
+pub(crate) fn contains(address: usize) -> bool {
+    START.load(Relaxed) <= address && address < END.load(Acquire)
+}
+
+pub(crate) fn is_mapped() -> bool {
+    mapped() != Part::None
+}
+
+fn mapped() -> Part {
+    match MAPPED.load(Relaxed) {
+        0 => Part::None,
+        1 => Part::Dense,
+        _ => Part::All,
+    }
+}
+
+/// The call with this number was found there by dispatch. Maps the image, or more of it, if that
+/// pays. Called under the lock of `patch`, with all signals blocked.
+pub(crate) fn on_dispatch(number: usize) {
+    match mapped() {
+        // A program that does nothing else, as `true`, gains nothing.
+        Part::None if number != nr::EXIT_GROUP => map(Part::Dense),
+        Part::Dense if CALLS.fetch_add(1, Relaxed) + 1 >= CALLS_BEFORE => map(Part::All),
+        _ => {}
+    }
+}
+
+/// The program changes mappings. What it has changed is not replaced.
+pub(crate) fn forget_changed(call: &SystemCall) {
+    let [start, length, _, flags, ..] = call.args;
+    if mapped() == Part::All || (call.number == nr::MMAP && flags & MAP_FIXED == 0) {
+        return;
+    }
+    if start < END.load(Relaxed) && START.load(Relaxed) < start.saturating_add(length) {
+        give_up();
+    }
+}
+
+fn give_up() {
+    END.store(0, Release);
+}
+
+/// The program is about to have a second thread. Called as `on_dispatch`.
+pub(crate) fn before_threads() {
+    map(Part::All);
+}
+
+fn map(part: Part) {
+    if mapped() >= part || END.load(Relaxed) == 0 {
+        return;
+    }
+    // Another thread may be in the text.
+    let outcome = if THREADS.get() { None } else { find_and_map(part) };
+    match outcome {
+        Some(Outcome::Mapped) => MAPPED.store(part as usize, Relaxed),
+        Some(Outcome::Busy) => {}
+        None => give_up(),
+    }
+}
+
+enum Outcome {
+    Mapped,
+    /// Another process is filling it.
+    Busy,
+}
+
+fn find_and_map(part: Part) -> Option<Outcome> {
+    let library = loader::library(BASE.load(Relaxed))?;
+    let path = exec::text()?;
+    let mut image = Open::new(path, 0)?;
+    if image.seals() == Some(0) {
+        drop(image);
+        image = Open::new(path, O_RDWR)?;
+        // SAFETY: the loader keeps the path as long as it keeps the library.
+        let file = unsafe { CStr::from_ptr(FILE.load(Relaxed)) };
+        if build::fill(&image, &library, file) == Some(Filling::Elsewhere) {
+            return Some(Outcome::Busy);
+        }
+    }
+    if image.seals() != Some(SEALS) {
+        return None;
+    }
+    let header = image.header()?;
+    let length = library.end - library.start;
+    let fits = header.mark == FILLED
+        && header.build_id == library.build_id
+        && header.text == length
+        && (PAGE..=TRAMPOLINES).contains(&header.trampolines)
+        && header.dense[0].checked_add(header.dense[1])? <= length
+        && image.own_length()? >= PAGE + length + header.trampolines;
+    if !fits {
+        return None;
+    }
+    if mapped() == Part::None {
+        map_trampolines(&image, library.start - DISTANCE, &header)?;
+    }
+    let [first, length] = if part == Part::All { [0, length] } else { header.dense };
+    let flags = MAP_PRIVATE | MAP_FIXED;
+    let place = library.start + first;
+    let args = [place, length, PROT_READ | PROT_EXEC, flags, image.0, PAGE + first];
+    // SAFETY: the same text takes its place, but for jumps to the trampolines. No thread is in it:
+    // this one is in the library's own text.
+    let mapped = unsafe { stub::call(nr::MMAP, args) };
+    (!is_error(mapped)).then_some(Outcome::Mapped)
+}
+
+/// Maps the trampolines, whose first word is the address of the entry.
+fn map_trampolines(image: &Open, place: usize, header: &Header) -> Option<()> {
+    let flags = MAP_PRIVATE | MAP_FIXED_NOREPLACE;
+    let (length, offset) = (header.trampolines, PAGE + header.text);
+    let args = [place, length, PROT_READ | PROT_WRITE, flags, image.0, offset];
+    // SAFETY: it replaces no mapping.
+    let mapped = unsafe { stub::call(nr::MMAP, args) };
+    if is_error(mapped) {
+        return None;
+    }
+    let done = mapped as usize == place && {
+        // SAFETY: it was mapped now, and nothing uses it.
+        unsafe { (place as *mut usize).write(stub::entry()) };
+        let args = [place, length, PROT_READ | PROT_EXEC];
+        // SAFETY: as above.
+        unsafe { stub::call(nr::MPROTECT, args) == 0 }
+    };
+    if !done {
+        // SAFETY: as above.
+        unsafe { stub::call(nr::MUNMAP, [mapped as usize, length]) };
+    }
+    done.then_some(())
+}

@@ -1,0 +1,98 @@
+//! The file of the image: its layout, and what is done with it.
+
+use core::ffi::CStr;
+use core::mem::size_of;
+
+use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::loader::BUILD_ID;
+use crate::stub;
+
+/// What the launcher writes.
+pub(super) const MARK: [u8; 16] = *b"warren text new\n";
+/// What a filled image begins with. Another layout has another number.
+pub(super) const FILLED: [u8; 16] = *b"warren text 001\n";
+/// From the trampolines to the text, less than a jump reaches. What is mapped at the start of a
+/// program lies near its libraries, and mostly takes less.
+pub(super) const DISTANCE: usize = 512 << 20;
+/// The bytes of the trampolines: of a thousand sites. glibc has five hundred.
+pub(super) const TRAMPOLINES: usize = 64 << 10;
+
+const F_ADD_SEALS: usize = 1033;
+const F_GET_SEALS: usize = 1034;
+/// No more seals, no other length, no writing.
+pub(super) const SEALS: usize = 0xf;
+/// `struct stat` of the kernel, in words.
+const STAT: usize = 144 / 8;
+
+/// The first bytes of the image.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Header {
+    pub mark: [u8; 16],
+    pub build_id: [u8; BUILD_ID],
+    /// Bytes of text, and of trampolines that are used, in pages.
+    pub text: usize,
+    pub trampolines: usize,
+    /// The part of the text that has most of the sites: where it begins, and its length.
+    pub dense: [usize; 2],
+}
+
+const _: () = assert!(size_of::<Header>() == 80);
+
+/// A file that is closed at the end.
+pub(super) struct Open(pub usize);
+
+impl Open {
+    pub(super) fn new(path: &CStr, flags: usize) -> Option<Self> {
+        let args = [AT_FDCWD, path.as_ptr() as usize, flags | O_CLOEXEC];
+        // SAFETY: the path is a string.
+        let opened = unsafe { stub::call(nr::OPENAT, args) };
+        usize::try_from(opened).ok().map(Self)
+    }
+
+    /// Which of [`SEALS`] the file has. None if it can have none.
+    pub(super) fn seals(&self) -> Option<usize> {
+        // SAFETY: it changes nothing.
+        let seals = unsafe { stub::call(nr::FCNTL, [self.0, F_GET_SEALS]) };
+        Some(usize::try_from(seals).ok()? & SEALS)
+    }
+
+    pub(super) fn seal(&self) {
+        // SAFETY: the file is an image.
+        unsafe { stub::call(nr::FCNTL, [self.0, F_ADD_SEALS, SEALS]) };
+    }
+
+    /// Reads all bytes of `room` from `offset` on.
+    pub(super) fn read(&self, room: &mut [u8], offset: usize) -> Option<()> {
+        let args = [self.0, room.as_mut_ptr() as usize, room.len(), offset];
+        // SAFETY: the kernel writes into `room`.
+        let read = unsafe { stub::call(nr::PREAD64, args) };
+        (read == room.len() as isize).then_some(())
+    }
+
+    /// The length of the file, if it is this user's.
+    pub(super) fn own_length(&self) -> Option<usize> {
+        let mut stat = [0_u64; STAT];
+        // SAFETY: the kernel writes into `stat`. The other call has no effect.
+        let (result, user) = unsafe {
+            let args = [self.0, stat.as_mut_ptr() as usize];
+            (stub::call(nr::FSTAT, args), stub::call(nr::GETEUID, []))
+        };
+        // The mode comes before the user.
+        (result == 0 && (stat[3] >> 32) as isize == user).then_some(stat[6] as usize)
+    }
+
+    /// The header of an image.
+    pub(super) fn header(&self) -> Option<Header> {
+        let mut bytes = [0; size_of::<Header>()];
+        self.read(&mut bytes, 0)?;
+        // SAFETY: any bytes are a header.
+        Some(unsafe { core::mem::transmute::<[u8; size_of::<Header>()], Header>(bytes) })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        stub::close(self.0);
+    }
+}

@@ -1,0 +1,140 @@
+//! The C library of the program, as the loader knows it.
+//!
+//! The loader keeps a list of the objects that it has loaded, and shows it to debuggers. The entry
+//! `DT_DEBUG` of the program leads there. Reading it takes no call, where `/proc/self/maps` takes
+//! thirty microseconds.
+
+use core::ffi::CStr;
+
+use crate::abi::PAGE;
+use crate::object;
+use crate::probe;
+
+/// The file names of C libraries start with one of these.
+const NAMES: [&[u8]; 2] = [b"libc.so.", b"libc-"];
+const OBJECTS_MAX: usize = 256;
+const NOTES_MAX: usize = 1024;
+/// The bytes of a build id that are kept.
+pub(crate) const BUILD_ID: usize = 32;
+
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+const EXECUTE: u64 = 1;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// An entry of the loader's list (`struct link_map`).
+#[repr(C)]
+struct Entry {
+    bias: usize,
+    name: *const core::ffi::c_char,
+    dynamic: usize,
+    next: *const Entry,
+}
+
+/// The C library, as it is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Library {
+    pub base: usize,
+    /// Where its text is mapped, in pages.
+    pub start: usize,
+    pub end: usize,
+    /// Where its text is in its file.
+    pub offset: usize,
+    pub build_id: [u8; BUILD_ID],
+}
+
+/// The C library in the loader's list, and the path of its file.
+///
+/// # Safety
+/// `list` is the loader's list, and the loader does not change it meanwhile.
+pub(crate) unsafe fn c_library(list: usize) -> Option<(Library, &'static CStr)> {
+    let mut at = list as *const Entry;
+    for _ in 0..OBJECTS_MAX {
+        // SAFETY: the list ends with a null.
+        let entry = unsafe { at.as_ref() }?;
+        if !entry.name.is_null() {
+            // SAFETY: the loader keeps the path of the file there.
+            let path = unsafe { CStr::from_ptr(entry.name) };
+            let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if NAMES.iter().any(|start| name.starts_with(start)) {
+                return Some((library(entry.bias)?, path));
+            }
+        }
+        at = entry.next;
+    }
+    None
+}
+
+/// The library whose first page is mapped at `base`.
+pub(crate) fn library(base: usize) -> Option<Library> {
+    if base == 0 || !base.is_multiple_of(PAGE) || !probe::readable(base, PAGE) {
+        return None;
+    }
+    // SAFETY: it can be read.
+    let headers = unsafe { object::headers(base) }?;
+    // Its addresses count from its first page.
+    let first = headers.iter().find(|header| header[0] as u32 == PT_LOAD)?;
+    if first[1] != 0 || first[2] != 0 {
+        return None;
+    }
+    let text = headers.iter().find(|it| it[0] as u32 == PT_LOAD && it[0] >> 32 & EXECUTE != 0)?;
+    let [_, offset, address, _, length, ..] = text.map(|word| word as usize);
+    let start = base + address;
+    if !address.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE) {
+        return None;
+    }
+    let notes = headers.iter().filter(|header| header[0] as u32 == PT_NOTE);
+    let build_id = notes.filter_map(|header| build_id(base, header)).next()?;
+    Some(Library { base, start, end: start + length.next_multiple_of(PAGE), offset, build_id })
+}
+
+/// The build id among the notes of a segment, if they lie in the first page.
+fn build_id(base: usize, segment: &[u64; 7]) -> Option<[u8; BUILD_ID]> {
+    let (address, length) = (segment[2] as usize, (segment[5] as usize).min(NOTES_MAX));
+    if address + length > PAGE {
+        return None;
+    }
+    // SAFETY: the first page is mapped, and nothing writes to it.
+    let mut notes = unsafe { core::slice::from_raw_parts((base + address) as *const u8, length) };
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | *byte as usize);
+    while let Some(header) = notes.get(..16) {
+        let (name, contents) = (word(&header[0..4]), word(&header[4..8]));
+        if word(&header[8..12]) == NT_GNU_BUILD_ID as usize && header[12..] == *b"GNU\0" {
+            let found = notes.get(16..16 + contents).filter(|id| id.len() <= BUILD_ID)?;
+            let mut id = [0; BUILD_ID];
+            id[..found.len()].copy_from_slice(found);
+            return Some(id);
+        }
+        let length = 12 + name.next_multiple_of(4) + contents.next_multiple_of(4);
+        notes = notes.get(length..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_library_of_this_program_is_found() {
+        let mut buffer = [0; crate::maps::BUFFER];
+        let mut base = 0;
+        let mut text = (0, 0);
+        crate::maps::each(&mut buffer, |mapping| {
+            if mapping.name.starts_with(b"libc.so.") {
+                match mapping.offset {
+                    0 => base = mapping.start,
+                    _ if mapping.protection & crate::abi::PROT_EXEC != 0 => {
+                        text = (mapping.start, mapping.end);
+                    }
+                    _ => {}
+                }
+            }
+            true
+        });
+        let found = library(base).expect("glibc has a build id");
+        assert_eq!((found.start, found.end), text);
+        assert_ne!(found.build_id, [0; BUILD_ID]);
+        assert!(library(0).is_none() && library(base + 1).is_none());
+    }
+}
