@@ -40,11 +40,12 @@ use super::{clock, cwd, descriptors, proc};
 /// Calls by path before paths are examined, and the part of them that is.
 const SURVEY_AFTER: u32 = 32;
 const EXAMINED: u32 = 16;
-/// What calls by path in a mount may cost before the fleet is asked: as much as an admission, which
-/// takes one millisecond on an idle machine and seven on a busy one. So a process never pays more
-/// than about twice what it would have paid at best, whether its calls are cheap (the kernel has
-/// the names) or dear. In cycles: two to ten milliseconds.
-const ADMIT_AFTER: u64 = 10_000_000;
+/// What calls by path in a mount may cost before the fleet is asked: about as much as an
+/// admission, which takes a millisecond on an idle machine and seven on a busy one, where the calls
+/// take longer as well. So a process pays at most about twice what it would have paid at best,
+/// whether its calls are cheap (the kernel has the names) or dear. In cycles: half a millisecond to
+/// three.
+const ADMIT_AFTER: u64 = 3_000_000;
 /// What a single call counts for at most. One that took longer has waited for something else.
 const CALL_MAX: u64 = ADMIT_AFTER / 10;
 /// After each failure this many times as many.
