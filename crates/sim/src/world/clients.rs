@@ -13,8 +13,8 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, InodeRef, LockType,
-    Position, Reply, Request,
+    Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, InodeRef, Position,
+    Reply, Request,
 };
 
 use super::claims::forge;
@@ -748,9 +748,9 @@ impl World {
             if let Request::Close { handle } = request {
                 holdings.handles.retain(|(held, _)| held != handle);
             }
-            // A handle that is not open for this gets no lock, and its existing locks stay.
+            // A handle that is not open for this changes no lock, and its existing locks stay.
             if let Request::Lock { handle, spec, .. } = request
-                && (errno == Errno::ESTALE || spec.lock == LockType::Unlock)
+                && (errno == Errno::ESTALE || holdings.would_unlock(*handle, spec.lock))
             {
                 holdings.locks.retain(|(held, _)| held.ino != handle.ino);
             }

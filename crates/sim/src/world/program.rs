@@ -139,8 +139,7 @@ impl Holdings {
         self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
     }
 
-    /// Whether the slot has locked the whole file exclusively, and has not changed that lock in
-    /// part.
+    /// Whether the slot has an exclusive lock on the whole file.
     pub(super) fn has_locked(&self, ino: Ino) -> bool {
         let records =
             |held: &&(Handle, LockSpec)| held.0.ino == ino && held.1.flavour == LockFlavour::Record;
@@ -157,6 +156,13 @@ impl Holdings {
 
     fn may(&self, handle: Handle, wanted: AccessMode) -> bool {
         self.handles.iter().any(|(held, access)| *held == handle && access.contains(wanted))
+    }
+
+    /// Whether it is an unlock, by a handle that is open for something.
+    pub(super) fn would_unlock(&self, handle: Handle, lock: LockType) -> bool {
+        let some = AccessMode::READ | AccessMode::WRITE;
+        let fits = |held: &(Handle, AccessMode)| held.0 != handle || held.1.intersects(some);
+        lock == LockType::Unlock && self.handles.iter().all(fits)
     }
 
     /// Whether locks would remain after the close.
