@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::mem::size_of;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK, nr};
 use crate::loader::BUILD_ID;
 use crate::stub;
 
@@ -44,7 +44,8 @@ pub(super) struct Open(pub usize);
 
 impl Open {
     pub(super) fn new(path: &CStr, flags: usize) -> Option<Self> {
-        let args = [AT_FDCWD, path.as_ptr() as usize, flags | O_CLOEXEC];
+        // The path may lead to another process's pipe by now, whose other end is not open.
+        let args = [AT_FDCWD, path.as_ptr() as usize, flags | O_CLOEXEC | O_NONBLOCK];
         // SAFETY: the path is a string.
         let opened = unsafe { stub::call(nr::OPENAT, args) };
         usize::try_from(opened).ok().map(Self)

@@ -225,7 +225,11 @@ fn images(product: &Product) -> Outcome {
     short.seal();
     let others = [of_another_library, not_sealed, short, Image::holding(b"text")];
     let values = others.iter().map(|other| (other.path().expect("a file"), other.bytes()));
-    let strange = ["", "/nonexistent", "/dev/null", "/"].map(|path| (path.to_owned(), Vec::new()));
+    let pipe = product.scratch.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let pipe = pipe.to_str().expect("a name");
+    let strange = ["", "/nonexistent", "/dev/null", "/", pipe];
+    let strange = strange.map(|path| (path.to_owned(), Vec::new()));
     let own = file.to_str().expect("a name").to_owned();
     let written = std::fs::read(&file).expect("read");
     for (value, bytes) in values.chain(strange).chain([(own, written)]) {
