@@ -415,10 +415,6 @@ impl Call {
                 let changed = leased.into_iter().collect();
                 Step::Done(Answered { answer: Ok(Reply::Opened(*opened)), granted, changed })
             }
-            Err(errno) if errno != Errno::ENOENT => match errno {
-                Errno::ESTALE => self.vanished(errno),
-                errno => fail(errno),
-            },
             answer => self.on_the_way(
                 Request::Lookup { dir, name },
                 Answered { answer, granted, changed: Vec::new() },

@@ -237,8 +237,15 @@ impl PathOp {
 
     fn goal_of_node(&self, path: &Path, walker: &mut Walker<'_>) -> Result<Goal, Stop> {
         let (node, kind) = match (walker.node(path), self) {
-            (Err(Stop::Need(ask)), Self::OpenFile(access)) if walker.needs_last => {
-                return Ok(open_by_name(ask, *access));
+            (
+                Err(Stop::Need(Ask { request: Request::Lookup { dir, name }, capabilities })),
+                Self::OpenFile(access),
+            ) if walker.needs_last => {
+                // The request looks the name up, too.
+                let (new, flags) =
+                    (NewInode::regular(0), CreateFlags::OPEN | CreateFlags::EXISTING);
+                let request = Request::Create { dir, name, new, flags, access: *access };
+                return Ok(Goal::Ask(Ask { request, capabilities }));
             }
             (found, _) => found?,
         };
@@ -265,19 +272,6 @@ impl PathOp {
         };
         Ok(Goal::Ask(Ask::about(node, request)))
     }
-}
-
-/// In place of the look-up of a path's last name.
-fn open_by_name(ask: Ask, access: AccessMode) -> Goal {
-    let Ask { request, capabilities } = ask;
-    let request = match request {
-        Request::Lookup { dir, name } => {
-            let (new, flags) = (NewInode::regular(0), CreateFlags::OPEN | CreateFlags::EXISTING);
-            Request::Create { dir, name, new, flags, access }
-        }
-        other => other,
-    };
-    Goal::Ask(Ask { request, capabilities })
 }
 
 /// `unlink("x/")` always fails; this finds the error.

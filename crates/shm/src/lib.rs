@@ -17,7 +17,7 @@
 //! client    ClientWriter, ClientReader: requests     reply  ReplyWriter, ReplyReader: answers
 //! ring      PeerLink: messages between two cells     frames Frames: the buffer cache
 //! vitals    heartbeat, load, where it is parked      wake   WakeFd: wakes a parked cell
-//! processor where a sleeper was
+//! processor where a thread is, and whether it sleeps
 //! shard_map the owner of every shard, versioned
 //! ```
 

@@ -146,6 +146,7 @@ fn is_atime_due(atime: Timestamp, changed: [Timestamp; 2], now: Timestamp) -> bo
     changed.iter().any(|time| atime <= *time) || now.0.saturating_sub(atime.0) >= DAY
 }
 
+/// Updates the access time, if that is due.
 fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let now = turn.now.wall;
     let Ok(Some(inode)) = shard.inode(ino) else { return };

@@ -175,9 +175,6 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
             }
             Found::Is(Reached::Other(node, attr)) => {
                 check(&attr, opening.flags, admission)?;
-                if attr.kind == FileKind::Regular {
-                    return Err(Why::NoFile);
-                }
                 directory(node, opening, room, admission).map(Asked::Number)
             }
             Found::Fails(errno) => missing(errno, admission).map(Asked::Number),
