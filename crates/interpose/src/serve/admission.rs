@@ -21,6 +21,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
+use core::time::Duration;
 
 use crate::abi::AT_FDCWD;
 use crate::fleet::{self, Admitted, Found};
@@ -57,9 +58,12 @@ const COMPARISONS: usize = 4;
 const CANDIDATES: usize = 8;
 /// The longest path whose directory is looked at.
 const NAME_MAX: usize = 512;
-/// How often a call by path tries to take the lock: 64 times it yields in between, and 16 times it
-/// sleeps, for a millisecond in all. A file that is left to the kernel costs several calls.
-const TURNS: usize = 80;
+/// How long a call by path waits for the lock at most, in parts. A file that is left to the kernel
+/// costs several calls.
+const WAIT_OF_PATHS: Duration = Duration::from_micros(250);
+const WAITS_OF_PATHS: usize = 4;
+/// A call that only the fleet can make waits as long as it takes, in parts.
+const WAIT_OF_FILES: Duration = Duration::from_millis(10);
 /// How often `end` tries to take the lock: longer than a walk of the fleet takes.
 const END_TRIES: usize = 1000;
 
@@ -185,11 +189,17 @@ fn patience(calls: u32) -> u32 {
 
 /// Runs `work` under the lock, if it is free. Afterwards the client ends, if that was wanted.
 pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
-    let result = lock::with(|room| {
+    exclusive_after(false, work)
+}
+
+/// `waited`: the thread has slept until the lock was free.
+fn exclusive_after<R>(waited: bool, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    let work = |room: &mut Room| {
         let result = work(room);
         end_if_wanted(room);
         result
-    });
+    };
+    let result = if waited { lock::with_after_wait(work) } else { lock::with(work) };
     while END_WANTED.load(SeqCst) && lock::with(end_if_wanted).is_some() {
         core::hint::spin_loop();
     }
@@ -198,14 +208,15 @@ pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
 
 /// Runs `work` under the lock, and waits for it. None under a filter that forbids that.
 pub(crate) fn waiting<R>(mut work: impl FnMut(&mut Room) -> R) -> Option<R> {
-    for turn in 0.. {
-        let done = exclusive(&mut work);
+    let mut waited = false;
+    loop {
+        let done = exclusive_after(waited, &mut work);
         if done.is_some() || FILTERED.get() {
             return done;
         }
-        lock::relax(turn);
+        lock::await_free(WAIT_OF_FILES);
+        waited = true;
     }
-    None
 }
 
 /// Runs `work` under the lock, with a mount that is as the facts say. The call is left to the
@@ -215,8 +226,8 @@ pub(crate) fn under_lock<R>(
     work: impl FnOnce(&mut Room) -> Result<R, Why>,
 ) -> Result<R, Why> {
     let mut work = Some(work);
-    for turn in 0..TURNS {
-        let done = exclusive(|room| match work.take() {
+    for turn in 0..=WAITS_OF_PATHS {
+        let done = exclusive_after(turn > 0, |room| match work.take() {
             Some(work) if renew(room, admission) => work(room),
             _ => Err(Why::Lost),
         });
@@ -226,7 +237,9 @@ pub(crate) fn under_lock<R>(
         if FILTERED.get() {
             break;
         }
-        lock::relax(turn);
+        if turn < WAITS_OF_PATHS {
+            lock::await_free(WAIT_OF_PATHS);
+        }
     }
     Err(Why::Busy)
 }

@@ -12,9 +12,10 @@
 use core::cell::UnsafeCell;
 use core::hint;
 use core::sync::atomic::{
-    AtomicBool,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
+use core::time::Duration;
 
 use crate::abi::{PAGE, SET_SIZE, SIG_SETMASK, nr};
 use crate::state::FILTERED;
@@ -26,6 +27,9 @@ const TRIES: usize = 60;
 /// How often a thread that waits yields before it sleeps, and for how long.
 const YIELDS: usize = 64;
 const PAUSE_NANOS: u64 = 50_000;
+/// `FUTEX_WAIT_PRIVATE`, `FUTEX_WAKE_PRIVATE`.
+const WAIT: usize = 128;
+const WAKE: usize = 129;
 /// The text of a file in `/proc` that is read at once, or the longest line.
 pub(crate) const TEXT: usize = 16 << 10;
 /// The longest path, with its final zero.
@@ -50,7 +54,12 @@ static PLACE: Place = Place {
     stack: UnsafeCell::new([0; STACK]),
     room: UnsafeCell::new(Room { text: [0; TEXT], path: [0; PATH] }),
 };
-static TAKEN: AtomicBool = AtomicBool::new(false);
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+/// Taken, and threads may sleep until it is free.
+const AWAITED: u32 = 2;
+static STATE: AtomicU32 = AtomicU32::new(FREE);
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
 core::arch::global_asm!(
@@ -90,13 +99,37 @@ unsafe extern "C" {
 
 /// Runs `work` if the lock is free.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    taken_as(TAKEN, work)
+}
+
+/// The same for a thread that has waited: others may wait, too.
+pub(crate) fn with_after_wait<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    taken_as(AWAITED, work)
+}
+
+fn taken_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     undisturbed(|| {
-        take().then(|| {
+        take(state).then(|| {
             let result = on_stack(work);
-            TAKEN.store(false, Release);
+            if STATE.swap(FREE, Release) == AWAITED {
+                // SAFETY: it wakes threads that sleep at this word.
+                unsafe { stub::call(nr::FUTEX, [STATE.as_ptr() as usize, WAKE, 1]) };
+            }
             result
         })
     })?
+}
+
+/// Sleeps until the lock may be free, for `at_most`. Signals are handled meanwhile.
+pub(crate) fn await_free(at_most: Duration) {
+    if STATE.compare_exchange(TAKEN, AWAITED, Relaxed, Relaxed) == Err(FREE) {
+        return;
+    }
+    // `struct timespec`
+    let limit = [at_most.as_secs(), u64::from(at_most.subsec_nanos())];
+    let args = [STATE.as_ptr() as usize, WAIT, AWAITED as usize, limit.as_ptr() as usize];
+    // SAFETY: the kernel compares the word, and reads `limit`.
+    unsafe { stub::call(nr::FUTEX, args) };
 }
 
 /// Runs `work` with all signals blocked, on the program's stack. None under a filter that forbids
@@ -118,9 +151,11 @@ fn set_mask(new: usize, old: usize) {
     unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
 }
 
-fn take() -> bool {
+fn take(state: u32) -> bool {
     for _ in 0..TRIES {
-        if !TAKEN.load(Relaxed) && !TAKEN.swap(true, Acquire) {
+        if STATE.load(Relaxed) == FREE
+            && STATE.compare_exchange(FREE, state, Acquire, Relaxed).is_ok()
+        {
             return true;
         }
         hint::spin_loop();
@@ -171,7 +206,7 @@ extern "C" fn run<R, F: FnOnce(&mut Room) -> R>(job: *mut u8) {
 
 /// In a child of `fork`. Returns whether another thread of the parent held it.
 pub(crate) fn after_fork() -> bool {
-    TAKEN.swap(false, Relaxed)
+    STATE.swap(FREE, Relaxed) != FREE
 }
 
 #[cfg(test)]
