@@ -209,4 +209,7 @@ pub trait Memory {
 
     /// Tells the client that all handles of the inode that it has kept are closed.
     fn mark_closed(&mut self, _client: ClientId, _ino: Ino) {}
+
+    /// Tells all clients that the inode is watched from now on, or not any more.
+    fn watch(&mut self, _ino: Ino, _is_watched: bool) {}
 }

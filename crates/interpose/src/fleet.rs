@@ -37,6 +37,7 @@ mod held;
 mod listings;
 pub(crate) mod names;
 pub(crate) mod syncs;
+pub(crate) mod watches;
 pub(crate) mod written;
 pub(crate) mod xattrs;
 
@@ -84,9 +85,9 @@ impl Deref for Target {
     }
 }
 
-/// Memory of the connection that the hot path uses, by start and length: of each cell, and one.
-static REGIONS: [[AtomicUsize; 2]; CELLS_MAX + 1] =
-    [const { [const { AtomicUsize::new(0) }; 2] }; CELLS_MAX + 1];
+/// Memory of the connection that the hot path uses, by start and length: two of each cell, and one.
+static REGIONS: [[AtomicUsize; 2]; 2 * CELLS_MAX + 1] =
+    [const { [const { AtomicUsize::new(0) }; 2] }; 2 * CELLS_MAX + 1];
 
 /// The first and the last of the descriptors, both 0 without any.
 static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];

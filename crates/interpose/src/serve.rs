@@ -38,6 +38,8 @@ mod request;
 mod setting;
 mod umask;
 pub(crate) mod watch;
+mod watchers;
+mod watching;
 pub(crate) mod why;
 
 use crate::call::{SystemCall, Verdict};

@@ -78,6 +78,9 @@ bitflags! {
         ///
         /// [`OPEN_DATA_MAX`]: warren_base::limits::OPEN_DATA_MAX
         const DATA = 64;
+        /// The client's program watches the inode: while the handle is open, the cell's vitals name
+        /// it among the watched ones, and programs leave its changes to kernels. It is no right.
+        const WATCH = 128;
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -58,5 +58,5 @@ pub use segment::{
     Segment, SegmentError, SegmentKind, map_read_only, map_writable, reopen_read_only,
 };
 pub use shard_map::{SHARD_MAP_LEN, ShardMap, ShardMapError, ShardMapReader, ShardMapWriter};
-pub use vitals::{Counter, Culprit, VITALS_LEN, VitalsReader, VitalsWriter};
+pub use vitals::{Counter, Culprit, VITALS_LEN, VitalsReader, VitalsWriter, WatchBit};
 pub use wake::{RingClass, WakeFd};

@@ -11,6 +11,8 @@
 //! 4616     u64 sequence    its number
 //! 4624     u64, u64        the same for the request with which the last process died; the upper
 //! half of the second word: how many in a row died with it
+//! 4672     u64 watches     watched inodes; in the upper half how often that has changed
+//! 8192     512 Ki bits     of watched inodes, each in the place of its hash
 //! ```
 //!
 //! Order of parking: asleep, full fence, look once more at every bell and ring, sleep,
@@ -24,14 +26,19 @@
 //! any other word is invalid and makes the cell suspect. Readers act only on a count that has
 //! grown, because a successor that finds no count begins at zero.
 //!
+//! An inode is watched if a program waits for the kernel to tell it of changes (inotify). Clients
+//! that make changes without a kernel leave those of watched inodes to it. Two inodes may share a
+//! bit, and a bit may stay set when a cell dies: the kernel then has more to do. A bit is set
+//! before the count grows, and both before the watching client is answered.
+//!
 //! [`WakeFd`]: crate::WakeFd
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use warren_base::{CellId, ClientId, Epoch, SlotNo};
+use warren_base::{CellId, ClientId, Epoch, Ino, SlotNo};
 use warren_proto::slot::LINE;
 
-use crate::map::{ReadMap, WriteMap};
+use crate::map::{ReadMap, Region, WriteMap};
 use crate::memory::{Load, Store};
 use crate::processor::{Presence, Processor};
 use crate::segment::{SegmentError, SegmentKind, check, header, stamp};
@@ -46,8 +53,13 @@ const DIED_WITH: usize = RUNNING + 16;
 /// Set in a word that names a request.
 const NAMES: u64 = 1 << 63;
 
+const WATCHES: usize = RUNNING + LINE;
+const WATCHED: usize = 8192;
+/// The number of bits is two to this power.
+const WATCHED_SHIFT: u32 = 19;
+
 /// Bytes of a vitals segment.
-pub const VITALS_LEN: usize = 8192;
+pub const VITALS_LEN: usize = WATCHED + (1 << WATCHED_SHIFT) / 8;
 
 /// The counters of a cell. Gauges are set, the others grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,8 +121,24 @@ impl Counter {
 
 const _: () = {
     assert!(COUNTERS + Counter::ALL.len() * 8 <= LOST_FLUSHES);
-    assert!(RUNNING + LINE <= VITALS_LEN);
+    assert!(WATCHES + LINE <= WATCHED);
 };
+
+/// The place of an inode among the bits of watched inodes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WatchBit(u32);
+
+impl WatchBit {
+    pub const fn of(ino: Ino) -> Self {
+        let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self((hash >> (u64::BITS - WATCHED_SHIFT)) as u32)
+    }
+
+    /// The offset of its word, and the bit in it.
+    const fn place(self) -> (usize, u64) {
+        (WATCHED + self.0 as usize / 64 * 8, 1 << (self.0 % 64))
+    }
+}
 
 /// The word for a count.
 const fn checked(count: u32) -> u64 {
@@ -237,6 +265,15 @@ impl<W: Store> VitalsWriter<W> {
         })
     }
 
+    /// Sets or clears a bit. `all` inodes are watched now.
+    pub fn watch(&self, bit: WatchBit, is_set: bool, all: u32) {
+        let (at, bit) = bit.place();
+        let word = self.memory.load64(at, Relaxed);
+        self.memory.store64(at, if is_set { word | bit } else { word & !bit }, Relaxed);
+        let changes = (self.memory.load64(WATCHES, Relaxed) >> 32).wrapping_add(1);
+        self.memory.store64(WATCHES, changes << 32 | u64::from(all), Release);
+    }
+
     /// Counts a failed flush. All processes see it before this cell acts on it.
     pub fn lose_flush(&self) {
         // The cell is the only writer of the word.
@@ -288,11 +325,29 @@ impl<R: Load> VitalsReader<R> {
         count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
+    /// How many inodes are watched, in the lower half, and how often that has changed.
+    #[inline]
+    pub fn watches(&self) -> u64 {
+        self.memory.load64(WATCHES, Acquire)
+    }
+
+    /// Whether the inode may be watched.
+    pub fn is_watched(&self, ino: Ino) -> bool {
+        let (at, bit) = WatchBit::of(ino).place();
+        self.memory.load64(at, Relaxed) & bit != 0
+    }
+
     /// Where the cell is, and whether it must be woken to see what was just submitted (bell or
     /// tail).
     pub fn thread(&self) -> Presence {
         R::fence();
         Presence::unpack(self.memory.load32(THREAD, Relaxed))
+    }
+}
+
+impl VitalsReader {
+    pub fn region(&self) -> Region {
+        self.memory.region()
     }
 }
 
@@ -366,6 +421,30 @@ mod tests {
         next(9).run(client, slot, 5);
         let other = next(9).take_culprit().unwrap();
         assert_eq!((other.seq, other.deaths), (5, 1));
+    }
+
+    #[test]
+    fn watched_inodes_outlive_a_process() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let reader = VitalsReader::new(map_read_only(segment.fd()).unwrap()).unwrap();
+        let first = VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(1)).unwrap();
+        assert_eq!((reader.watches(), reader.is_watched(Ino(7))), (0, false));
+        let last = WatchBit((1 << WATCHED_SHIFT) - 1);
+        first.watch(WatchBit::of(Ino(7)), true, 1);
+        first.watch(last, true, 2);
+        assert_eq!(reader.watches(), 2 << 32 | 2);
+        assert!(reader.is_watched(Ino(7)) && !reader.is_watched(Ino(8)));
+        let next = VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(2)).unwrap();
+        assert!(reader.is_watched(Ino(7)));
+        next.watch(WatchBit::of(Ino(7)), false, 0);
+        assert_eq!((reader.watches(), reader.is_watched(Ino(7))), (3 << 32, false));
+    }
+
+    #[test]
+    fn neighbours_have_bits_of_their_own() {
+        let bits: std::collections::BTreeSet<_> =
+            (1..20_000).map(|n| WatchBit::of(Ino(n))).collect();
+        assert!(bits.len() > 19_500);
     }
 
     #[test]

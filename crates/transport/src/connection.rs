@@ -54,6 +54,19 @@ impl Connection {
         self.shared.is_closed(cell, ino)
     }
 
+    /// How many inodes are watched, in the lower half, and how often that has changed. 0 if none
+    /// ever was.
+    #[inline]
+    pub fn watches(&self) -> u64 {
+        let of_cells = self.shared.cells.iter().map(|of_cell| of_cell.vitals.watches());
+        of_cells.fold(0, u64::wrapping_add)
+    }
+
+    /// Whether the inode may be watched: its changes are to be made by a kernel.
+    pub fn is_watched(&self, ino: Ino) -> bool {
+        self.shared.cells.iter().any(|of_cell| of_cell.vitals.is_watched(ino))
+    }
+
     /// See [`ClientWriter::mark_idle`](warren_shm::ClientWriter::mark_idle). One thread at a time
     /// marks inodes.
     pub fn mark_idle(&self, ino: Ino) -> Option<Ino> {
@@ -104,8 +117,9 @@ impl Connection {
     /// The memory that calls without a request use. A child of `fork` has none of it, and needs
     /// something in its place if it goes on in the middle of such a call.
     pub fn regions(&self) -> impl Iterator<Item = Region> {
-        let cells = self.shared.cells.iter().map(|of_cell| of_cell.replies.region());
-        cells.chain([self.shared.requests.region()])
+        let of_cells = self.shared.cells.iter();
+        let of_cells = of_cells.flat_map(|it| [it.replies.region(), it.vitals.region()]);
+        of_cells.chain([self.shared.requests.region()])
     }
 
     /// Whether the fleet still exists: `false` once it has closed the socket.

@@ -78,6 +78,9 @@ impl Core {
         self.run_ready(turn);
         self.forget_evicted(turn);
         finish_messages(turn);
+        for (ino, is_watched) in turn.opens.take_watch_changes() {
+            turn.memory.watch(ino, is_watched);
+        }
         let record = lent.record;
         shared.log.close_record(record);
     }

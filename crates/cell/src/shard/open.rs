@@ -27,6 +27,10 @@ pub(crate) struct OpenCounts {
     all: usize,
     by_client: HashMap<ClientId, u32, FixedState>,
     by_user: HashMap<u32, u32, FixedState>,
+    /// Handles of watched inodes ([`AccessMode::WATCH`]).
+    watches: HashMap<Ino, u32, FixedState>,
+    /// Inodes that are watched from this turn on, or not any more.
+    watch_changes: Vec<(Ino, bool)>,
     next: u64,
 }
 
@@ -50,8 +54,14 @@ fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> b
 
 impl OpenCounts {
     pub(crate) fn new(epoch: Epoch) -> Self {
-        let (by_client, by_user) = (HashMap::default(), HashMap::default());
-        Self { all: 0, by_client, by_user, next: (u64::from(epoch.0) << 40) + 1 }
+        Self {
+            all: 0,
+            by_client: HashMap::default(),
+            by_user: HashMap::default(),
+            watches: HashMap::default(),
+            watch_changes: Vec::new(),
+            next: (u64::from(epoch.0) << 40) + 1,
+        }
     }
 
     /// A handle that was never used before.
@@ -75,16 +85,32 @@ impl OpenCounts {
         self.by_client.contains_key(&client)
     }
 
-    fn add(&mut self, file: &OpenFile) {
+    /// The inodes that are watched since the last call, or not any more.
+    #[inline]
+    pub(crate) fn take_watch_changes(&mut self) -> Vec<(Ino, bool)> {
+        std::mem::take(&mut self.watch_changes)
+    }
+
+    fn add(&mut self, ino: Ino, file: &OpenFile) {
         self.all += 1;
         *self.by_client.entry(file.client).or_default() += 1;
         *self.by_user.entry(file.uid).or_default() += 1;
+        if file.access.contains(AccessMode::WATCH) {
+            let count = self.watches.entry(ino).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.watch_changes.push((ino, true));
+            }
+        }
     }
 
-    fn remove(&mut self, file: &OpenFile) {
+    fn remove(&mut self, ino: Ino, file: &OpenFile) {
         self.all -= 1;
         one_less(&mut self.by_client, file.client);
         one_less(&mut self.by_user, file.uid);
+        if file.access.contains(AccessMode::WATCH) && one_less(&mut self.watches, ino) {
+            self.watch_changes.push((ino, false));
+        }
     }
 }
 
@@ -113,7 +139,7 @@ impl Opens {
         client: ClientId,
         counts: &mut OpenCounts,
     ) -> Result<bool, Errno> {
-        counts.remove(&self.get(handle, client)?);
+        counts.remove(handle.ino, &self.get(handle, client)?);
         self.files.remove(&handle);
         let of_inode = self.by_inode.get_mut(&handle.ino).expect("an open file is listed");
         of_inode.retain(|open| *open != handle);
@@ -161,13 +187,13 @@ impl Opens {
     /// Adds an object from a log.
     pub(crate) fn restore(&mut self, handle: Handle, file: OpenFile, counts: &mut OpenCounts) {
         match self.files.insert(handle, file) {
-            Some(old) => counts.remove(&old),
+            Some(old) => counts.remove(handle.ino, &old),
             None => {
                 let of_inode = self.by_inode.entry(handle.ino);
                 of_inode.or_insert_with(|| Vec::with_capacity(1)).push(handle);
             }
         }
-        counts.add(&file);
+        counts.add(handle.ino, &file);
     }
 
     /// Closes an object of any client.

@@ -165,18 +165,34 @@ pub(crate) fn pay((path, descriptor): (&[u8], Option<usize>), purse: &AtomicU64,
         return;
     }
     purse.store(0, Relaxed);
-    exclusive(|room| {
-        let candidate = match (path, descriptor) {
-            ([b'/', ..], _) => candidate_of(path),
-            (_, Some(descriptor)) => {
-                proc::target_of(descriptor, &mut room.path).and_then(candidate_of)
-            }
-            _ => cwd::path(room).and_then(candidate_of),
-        };
-        if let Some(candidate) = candidate {
-            attempt(room, candidate);
+    exclusive(|room| attempt_at((path, descriptor), room));
+}
+
+/// The process needs the fleet for this path now, whatever its calls have cost.
+#[cold]
+#[inline(never)]
+pub(crate) fn hurry(Named { path, descriptor }: Named) {
+    let mut name = Name::new();
+    if name.copy(path).is_err() {
+        return;
+    }
+    waiting(|room| {
+        if phase() == Phase::Young {
+            survey(room);
         }
+        attempt_at((name.bytes(), descriptor), room);
     });
+}
+
+fn attempt_at((path, descriptor): (&[u8], Option<usize>), room: &mut Room) {
+    let candidate = match (path, descriptor) {
+        ([b'/', ..], _) => candidate_of(path),
+        (_, Some(descriptor)) => proc::target_of(descriptor, &mut room.path).and_then(candidate_of),
+        _ => cwd::path(room).and_then(candidate_of),
+    };
+    if let Some(candidate) = candidate {
+        attempt(room, candidate);
+    }
 }
 
 fn candidate_of(path: &[u8]) -> Option<&'static Candidate> {

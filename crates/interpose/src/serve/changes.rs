@@ -29,7 +29,7 @@ use super::mountinfo::ReadOnly;
 use super::name::{Name, ends_plainly};
 use super::request::Named;
 use super::why::{self, Why};
-use super::{admission, cwd, files, umask};
+use super::{admission, cwd, files, umask, watchers};
 use request::{Request, Want};
 
 /// The process watches files: the kernel shows changes only to who watches if it makes them.
@@ -75,6 +75,8 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let Request { named, want } = Request::decode(call)?;
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
+    let follows = matches!(want, Want::Set { follow: true, .. });
+    watchers::leave(first, follows, admission)?;
     let found = match want {
         Want::Rename { to, flags } => two(first, to, admission, |from, to| {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
@@ -123,6 +125,7 @@ fn two(
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, &mut name, admission)?;
+    watchers::leave(to, false, admission)?;
     admission::under_lock(admission, |_| Ok(change(from, to)))
 }
 

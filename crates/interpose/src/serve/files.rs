@@ -29,6 +29,7 @@ mod score;
 mod sync;
 mod table;
 pub(super) mod takeover;
+mod watchers;
 mod written;
 mod xattr;
 
@@ -41,7 +42,7 @@ use warren_proto::InodeRef;
 
 use crate::abi::{CLONE_FILES, nr};
 use crate::call::{SystemCall, Verdict};
-use crate::fleet::{self as client, files as fleet};
+use crate::fleet::{self as client, files as fleet, watches};
 use crate::state::is_child;
 use crate::stub;
 
@@ -87,7 +88,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         {
             Some(result)
         }
-        nr::COPY_FILE_RANGE => copy::copy(call),
+        nr::COPY_FILE_RANGE if watches::state() == 0 => copy::copy(call),
         nr::IOCTL if NAME_OTHERS.contains(&(call.args[1] as u32)) => {
             handover::those(|_| true);
             return before_kernel(call);
@@ -199,6 +200,9 @@ fn shares_files(call: &SystemCall) -> bool {
 
 /// A call that names one descriptor. None if the kernel is to make it.
 fn one(call: &SystemCall, file: &Served) -> Option<isize> {
+    if !watchers::may_serve(call, file) {
+        return None;
+    }
     let [_, second, third, fourth, ..] = call.args;
     match call.number {
         nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
@@ -295,7 +299,7 @@ fn release(file: &Served) {
 /// The kernel closes their numbers. With flags it does something else, or nothing.
 fn close_range(call: &SystemCall) {
     let [first, last, flags, ..] = call.args;
-    if flags != 0 {
+    if flags != 0 || watches::state() != 0 {
         handover::those(|_| true);
         return;
     }

@@ -8,6 +8,7 @@ use warren_base::Errno;
 use warren_proto::{Attr, InodeRef};
 
 use crate::call::{SystemCall, Verdict};
+use crate::fleet::names::Place;
 use crate::fleet::{self, Found};
 use crate::state::is_child;
 use crate::stub;
@@ -19,7 +20,7 @@ use super::files::{self, Opening};
 use super::name::Name;
 use super::request::{Named, Request, Want};
 use super::why::{self, Why};
-use super::{answer, choice, clock, kernel_dirs, memory};
+use super::{answer, choice, clock, kernel_dirs, memory, watchers};
 
 /// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
 /// because the kernel first looks whether its directory may be searched and still has a name.
@@ -76,6 +77,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let (path, start) = place(request.named.descriptor, name.bytes(), admission)?;
     if let Want::Open { flags, mode } = request.want {
         let (follow_last, walked) = (request.follow_last, path);
+        watchers::leave(Place { path, start }, follow_last, admission)?;
         let (descriptor, path) = (request.named.descriptor, name.bytes());
         let opening = Opening { path, walked, start, descriptor, follow_last, flags, mode };
         return files::open(&opening, admission);

@@ -8,7 +8,7 @@ use crate::stub;
 use super::admission;
 use super::descriptors;
 use super::why::{self, Refusal};
-use super::{changes, clock, cwd, files, umask};
+use super::{changes, clock, cwd, files, umask, watching};
 
 const EBADF: isize = 9;
 const EBUSY: isize = 16;
@@ -275,6 +275,9 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::Watch => {
             files::stop();
             changes::stop();
+            if let Some(failed) = watching::before_watch(call) {
+                return Verdict::Made(failed);
+            }
         }
         Class::Unseen => files::stop(),
         Class::Limits if limits_files(call) => files::before_limits(),

@@ -27,8 +27,8 @@ use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
 use warren_proto::slot::Shape;
 use warren_shm::{
-    ClientReader, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter, map_read_only,
-    map_writable,
+    ClientReader, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter, WatchBit,
+    map_read_only, map_writable,
 };
 
 use super::watch::{Place, Watch};
@@ -144,6 +144,8 @@ pub(super) struct SharedMemory {
     eased: u64,
     /// Where the cell publishes the request that it executes.
     vitals: Option<VitalsWriter>,
+    /// Inodes that are watched, by their bits in the vitals.
+    watched: BTreeMap<WatchBit, u32>,
     /// Where the last client was that got an answer.
     last_client_at: Option<Processor>,
 }
@@ -161,6 +163,7 @@ impl SharedMemory {
             in_progress: BTreeMap::new(),
             eased: 0,
             vitals: None,
+            watched: BTreeMap::new(),
             last_client_at: None,
         }
     }
@@ -518,6 +521,19 @@ impl Memory for SharedMemory {
 
     fn mark_closed(&mut self, client: ClientId, ino: Ino) {
         self.client(client).replies.mark_closed(ino);
+    }
+
+    fn watch(&mut self, ino: Ino, is_watched: bool) {
+        let bit = WatchBit::of(ino);
+        let count = self.watched.entry(bit).or_default();
+        *count = if is_watched { *count + 1 } else { count.saturating_sub(1) };
+        let is_set = *count > 0;
+        if !is_set {
+            self.watched.remove(&bit);
+        }
+        if let Some(vitals) = &self.vitals {
+            vitals.watch(bit, is_set, self.watched.len() as u32);
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 //! which only the kernel answers. They run with the library and without. `opened.c` opens what the
 //! kernel has made there. `changes.c` and `written.c` make the same calls by chance on twins, of
 //! which one is the kernel's. `databases.c` does the same with calls of databases, and
-//! asks another process which files are locked.
+//! asks another process which files are locked. `watched.c` does the same while another process
+//! watches both twins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ const CASES: &[(&str, Case)] = &[
     ("changes_served", changes_served),
     ("files_written", files_written),
     ("databases_served", databases_served),
+    ("files_watched", files_watched),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -61,6 +63,11 @@ const DATABASES_SERVED_MIN: u64 = 100_000;
 /// that are the kernel's.
 const PWRITES_PASSED_MAX: u64 = 4_000;
 const PWRITE: u64 = 18;
+/// Of those of `watched.c`.
+const WATCHED_SERVED_MIN: u64 = 120_000;
+/// Of its opens: what is watched, and what is done by the kernel's descriptor. While nothing is
+/// watched there are 2,000.
+const WATCHED_PASSED_MAX: u64 = 600;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -300,6 +307,20 @@ fn databases_served(ground: &Ground, cells: u16) -> Result<()> {
         let block = block.with_context(|| format!("{user:?}"))?;
         let passed = passed(block, &[PWRITE]);
         ensure!(passed <= PWRITES_PASSED_MAX, "{user:?}: the kernel has made {passed}:\n{block}");
+    }
+    Ok(())
+}
+
+/// What an interposed program does in a directory that another one watches, beside the same done by
+/// the kernel.
+fn files_watched(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "watched", user, options: &[], cells, seed: None };
+        let report = run.compare(ground)?;
+        let block = ensure_served(&report, WATCHED_SERVED_MIN);
+        let block = block.with_context(|| format!("{user:?}"))?;
+        let passed = passed(block, &[OPENAT]);
+        ensure!(passed <= WATCHED_PASSED_MAX, "{user:?}: the kernel has opened {passed}:\n{block}");
     }
     Ok(())
 }

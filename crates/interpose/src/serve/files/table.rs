@@ -62,6 +62,8 @@ pub(crate) struct File {
     closes_on_exec: AtomicBool,
     /// See [`super::parked`].
     epoch: AtomicU64,
+    /// What was watched when no watcher was found, see [`super::watchers`].
+    watches: AtomicU64,
     /// Where a relative path begins, or 0.
     start: AtomicU64,
     path_length: AtomicUsize,
@@ -82,6 +84,7 @@ static FILES: [File; DESCRIPTORS] = [const {
         flags: AtomicU32::new(0),
         closes_on_exec: AtomicBool::new(false),
         epoch: AtomicU64::new(0),
+        watches: AtomicU64::new(0),
         start: AtomicU64::new(0),
         path_length: AtomicUsize::new(0),
         path: [const { AtomicU64::new(0) }; PATH_WORDS],
@@ -199,6 +202,7 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
     file.flags.store(opening.flags, Relaxed);
     file.closes_on_exec.store(opening.closes_on_exec, Relaxed);
     file.epoch.store(opening.epoch, Relaxed);
+    file.watches.store(0, Relaxed);
     file.start.store(opening.start.map_or(0, |ino| ino.0), Relaxed);
     match opening.base {
         [] => file.set_path(opening.path),
@@ -335,6 +339,15 @@ impl Served {
 
     pub(crate) fn epoch(&self) -> u64 {
         self.file.epoch.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn watches(&self) -> u64 {
+        self.file.watches.load(Relaxed)
+    }
+
+    pub(crate) fn set_watches(&self, watches: u64) {
+        self.file.watches.store(watches, Relaxed);
     }
 
     pub(crate) fn start(&self) -> Option<Ino> {

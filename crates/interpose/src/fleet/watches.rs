@@ -1,0 +1,94 @@
+//! Inodes that programs watch (inotify). Their changes are left to the kernel, which alone tells
+//! who watches.
+//!
+//! A watching program opens the inode at its cell with [`AccessMode::WATCH`], and the cell names it
+//! in its vitals as long as that program is a client. What is done with a file concerns its
+//! watchers and those of the directory in which it was found.
+
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, FileKind, InodeRef, Reply, Request};
+
+use super::client::{Found, hot, slow};
+use super::names::Place;
+use super::stat;
+
+/// How many inodes are watched, and how often that has changed. 0 if none is, and without a client.
+#[inline]
+pub(crate) fn state() -> u64 {
+    let state = hot().map_or(0, |hot| hot.connection.watches());
+    if state as u32 == 0 { 0 } else { state }
+}
+
+/// Whether what is done at this place may concern watchers: of the directory with the last name, or
+/// of what the name leads to. Slow, under the lock.
+pub(crate) fn concern(place: Place<'_>, follow_last: bool) -> bool {
+    let is_watched = |node: InodeRef| hot().is_none_or(|hot| hot.connection.is_watched(node.ino));
+    if directory_of(place).is_none_or(is_watched) {
+        return true;
+    }
+    match stat(place.path, place.start, false).0 {
+        // It leads to another directory.
+        Found::Is((_, attr)) if attr.kind == FileKind::Symlink && follow_last => true,
+        Found::Is((node, _)) => is_watched(node),
+        // There is nothing yet.
+        Found::Fails(_) => false,
+        Found::Kernel => true,
+    }
+}
+
+/// The same for an inode that was found at this place. True if it is not there any more. Slow,
+/// under the lock.
+pub(crate) fn concern_inode(ino: Ino, place: Place<'_>) -> bool {
+    let found = stat(place.path, place.start, true).0;
+    !matches!(found, Found::Is((node, _)) if node.ino == ino) || concern(place, true)
+}
+
+/// Why an inode is not watched here.
+pub(crate) enum Unwatched {
+    /// There are as many open files as may be.
+    Full,
+    /// The kernel finds out what is wrong, if anything is.
+    Kernel,
+}
+
+/// From now on, as long as this client lives, programs leave to the kernel what they do with the
+/// inode at this place, and in its directory. Slow, under the lock.
+pub(crate) fn watch(place: Place<'_>, follow_last: bool) -> Result<(), Unwatched> {
+    let Found::Is((node, attr)) = stat(place.path, place.start, follow_last).0 else {
+        return Err(Unwatched::Kernel);
+    };
+    let dir = directory_of(place).ok_or(Unwatched::Kernel)?;
+    // Who may watch a file need not be allowed to read its directory.
+    open(dir, AccessMode::empty())?;
+    match attr.kind {
+        FileKind::Regular | FileKind::Directory => open(node, AccessMode::READ),
+        // The kernel makes all calls on it.
+        _ => Ok(()),
+    }
+}
+
+fn open(node: InodeRef, access: AccessMode) -> Result<(), Unwatched> {
+    let Some(slow) = slow() else { return Err(Unwatched::Kernel) };
+    let request = Request::Open { ino: node.ino, access: access | AccessMode::WATCH };
+    match slow.ask(node, request).answer {
+        Ok(Reply::Opened(_)) => Ok(()),
+        Err(Errno::ENFILE) => Err(Unwatched::Full),
+        _ => Err(Unwatched::Kernel),
+    }
+}
+
+/// The directory that has the last name of the path.
+fn directory_of(Place { path, start }: Place<'_>) -> Option<InodeRef> {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let before = path[..end].iter().rposition(|byte| *byte == b'/');
+    let directory = match before {
+        Some(0) => b"/",
+        Some(slash) => &path[..slash],
+        None if path.starts_with(b"/") => b"/",
+        None => return Some(start),
+    };
+    match stat(directory, start, true).0 {
+        Found::Is((node, _)) => Some(node),
+        Found::Fails(_) | Found::Kernel => None,
+    }
+}

@@ -1,0 +1,60 @@
+//! Open files that programs watch: the kernel has them from the first call on that a watcher sees.
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+use crate::fleet::names::Place;
+use crate::fleet::watches;
+
+use super::super::admission;
+use super::super::cwd::{self, Directory};
+use super::super::facts::Admission;
+use super::table::{PATH_MAX, Served};
+
+/// Whether the call on this file may be served: no watcher sees it, or there is none.
+#[inline]
+pub(super) fn may_serve(call: &SystemCall, file: &Served) -> bool {
+    let watched = watches::state();
+    watched == file.watches() || watched == 0 || is_unseen(call) || has_none(file, watched)
+}
+
+/// Whether watchers are told nothing of such a call.
+fn is_unseen(call: &SystemCall) -> bool {
+    matches!(
+        call.number,
+        nr::LSEEK | nr::FSTAT | nr::NEWFSTATAT | nr::STATX | nr::FCNTL | nr::IOCTL | nr::FSTATFS
+    )
+}
+
+/// Looks for watchers of the file, and keeps that there are none.
+#[cold]
+fn has_none(file: &Served, watched: u64) -> bool {
+    let Some(admission) = admission::current() else { return false };
+    let concerns = admission::waiting(|_| {
+        let mut room = [0; PATH_MAX];
+        place(file, &mut room, &admission)
+            .is_none_or(|place| watches::concern_inode(file.node().ino, place))
+    });
+    let has_none = concerns == Some(false);
+    if has_none {
+        file.set_watches(watched);
+    }
+    has_none
+}
+
+/// Where it was opened, as far as that is known.
+fn place<'a>(
+    file: &Served,
+    room: &'a mut [u8; PATH_MAX],
+    admission: &Admission,
+) -> Option<Place<'a>> {
+    let path = file.path(room);
+    match (path, file.start(), cwd::known()) {
+        ([], ..) => None,
+        ([b'/', ..], None, _) => {
+            let start = admission.facts.mount.root;
+            admission.facts.prefix.rest(path).map(|path| Place { path, start })
+        }
+        (_, Some(ino), Directory::Inside(start)) if start.ino == ino => Some(Place { path, start }),
+        _ => None,
+    }
+}

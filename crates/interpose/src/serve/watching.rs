@@ -1,0 +1,69 @@
+//! The program watches files (inotify, fanotify).
+//!
+//! It becomes a client of the fleet, as whose the file is named to all other clients ([`watches`]).
+//! They leave to the kernel what concerns it ([`super::watchers`]). What a program does that has
+//! not loaded the library goes through the kernel anyway.
+//!
+//! Not covered: watchers without the library, marks on whole mounts and file systems (fanotify),
+//! and watches that outlive the watcher's client (`exec`, other rights, another mount in the way).
+
+use warren_base::Errno;
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+use crate::fleet::names::Place;
+use crate::fleet::watches::{self, Unwatched};
+use crate::state::is_child;
+
+use super::facts::{self, Admission};
+use super::lookup;
+use super::name::Name;
+use super::request::Named;
+use super::why::Why;
+use super::{admission, memory};
+
+const IN_DONT_FOLLOW: usize = 0x0200_0000;
+const FAN_MARK_ADD: usize = 1;
+const FAN_MARK_DONT_FOLLOW: usize = 4;
+/// Of a mount or a file system.
+const FAN_MARK_WHOLE: usize = 0x10 | 0x100;
+
+/// Before the kernel begins to watch a file. Returns the call's result if that cannot be done.
+pub(super) fn before_watch(call: &SystemCall) -> Option<isize> {
+    let (named, follow_last) = named(call)?;
+    if is_child() {
+        return None;
+    }
+    if facts::current().is_none() {
+        admission::hurry(named);
+    }
+    let admission = facts::current()?;
+    match watch(named, follow_last, &admission) {
+        // As if there were too many watches.
+        Ok(Err(Unwatched::Full)) => Some(-(Errno::ENOSPC.raw() as isize)),
+        Ok(Ok(()) | Err(Unwatched::Kernel)) | Err(_) => None,
+    }
+}
+
+#[inline(never)]
+fn watch(
+    named: Named,
+    follow_last: bool,
+    admission: &Admission,
+) -> Result<Result<(), Unwatched>, Why> {
+    let mut name = Name::new();
+    name.copy(named.path)?;
+    let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
+    admission::under_lock(admission, |_| Ok(watches::watch(Place { path, start }, follow_last)))
+}
+
+/// The path that is to be watched, and whether a link at its end is followed.
+fn named(call: &SystemCall) -> Option<(Named, bool)> {
+    let [_, second, third, fourth, fifth, _] = call.args;
+    match call.number {
+        nr::INOTIFY_ADD_WATCH => Some((Named::here(second), third & IN_DONT_FOLLOW == 0)),
+        _ if second & FAN_MARK_ADD == 0 || second & FAN_MARK_WHOLE != 0 => None,
+        _ if !memory::is_readable(fifth) => None,
+        _ => Some((Named::at(fourth, fifth), second & FAN_MARK_DONT_FOLLOW == 0)),
+    }
+}
