@@ -15,12 +15,13 @@
 //! image 1
 //! kernel never-admitted 31
 //! serves-nothing no Warren mount
+//! handed-over 9 2
 //! call 0 4
 //! ```
 //!
 //! `image` is 1 if the C library's sites are patched in an image (`image.rs`). `kernel` counts
-//! calls by path that the kernel has made, by the reason. `call` counts all calls that it has made,
-//! by their number.
+//! calls by path that the kernel has made, by the reason. `handed-over` counts the files that it had
+//! to take over, by the number of the call that needed it, and `call` all calls that it has made.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -167,6 +168,12 @@ impl Text {
         self.add(core::str::from_utf8(&digits[at..]).unwrap_or_default());
     }
 
+    fn numbered(&mut self, name: &str, call: usize, count: u64) {
+        self.add(name);
+        self.add_number(call as u64);
+        self.line("", count);
+    }
+
     fn line(&mut self, name: &str, number: u64) {
         self.add(name);
         self.add(" ");
@@ -205,12 +212,13 @@ fn fill(text: &mut Text, state: &str) {
         }
         text.add("\n");
     }
+    for (number, count) in why::handovers() {
+        text.numbered("handed-over ", number, count);
+    }
     for number in numbers {
         let count = hook::passed(number);
         if count > 0 {
-            text.add("call ");
-            text.add_number(number as u64);
-            text.line("", count);
+            text.numbered("call ", number, count);
         }
     }
 }

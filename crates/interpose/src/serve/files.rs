@@ -90,7 +90,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         }
         nr::COPY_FILE_RANGE if watches::state() == 0 => copy::copy(call),
         nr::IOCTL if NAME_OTHERS.contains(&(call.args[1] as u32)) => {
-            handover::those(|_| true);
+            handover::those_before(call, |_| true);
             return before_kernel(call);
         }
         nr::READ
@@ -131,12 +131,12 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             return None;
         }
         nr::EXECVE | nr::EXECVEAT => {
-            handover::those(|file| !file.closes_on_exec());
+            handover::those_before(call, |file| !file.closes_on_exec());
             return before_kernel(call);
         }
         nr::CLONE | nr::CLONE3 => {
             if !shares_files(call) {
-                handover::those(|_| true);
+                handover::those_before(call, |_| true);
             }
             parked::before(call);
             return None;
@@ -300,7 +300,7 @@ fn release(file: &Served) {
 fn close_range(call: &SystemCall) {
     let [first, last, flags, ..] = call.args;
     if flags != 0 || watches::state() != 0 {
-        handover::those(|_| true);
+        handover::those_before(call, |_| true);
         return;
     }
     for file in table::among(first as u32 as usize, last as u32 as usize) {

@@ -1,9 +1,12 @@
-//! Why a call by path goes to the kernel, and why a process serves none: for the report.
+//! Why a call by path goes to the kernel, which calls hand files over, and why a process serves none:
+//! for the report.
 
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
+
+use crate::state::COUNTED;
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($variant:ident: $text:literal,)* }) => {
@@ -82,7 +85,12 @@ reasons! {
     }
 }
 
+/// Numbers of calls from here on are not counted.
+const NUMBERS: usize = 512;
+
 static PASSED: [AtomicU64; Why::ALL.len()] = [const { AtomicU64::new(0) }; Why::ALL.len()];
+/// Calls because of which the kernel took files over, by number.
+static HANDOVERS: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 static REFUSAL: AtomicU8 = AtomicU8::new(Refusal::None as u8);
 static FLEET_TEXT: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static FLEET_TEXT_LENGTH: AtomicUsize = AtomicUsize::new(0);
@@ -94,6 +102,19 @@ pub(crate) fn count(why: Why) {
 
 pub(crate) fn passed(why: Why) -> u64 {
     PASSED[why as usize].load(Relaxed)
+}
+
+/// The kernel takes a file over because of a call with this number.
+pub(crate) fn count_handover(number: usize) {
+    if let Some(count) = HANDOVERS.get(number).filter(|_| COUNTED.get()) {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// How many times, for each number.
+pub(crate) fn handovers() -> impl Iterator<Item = (usize, u64)> {
+    let counts = HANDOVERS.iter().map(|count| count.load(Relaxed)).enumerate();
+    counts.filter(|(_, count)| *count > 0)
 }
 
 /// The last refusal is the one that is reported.
@@ -130,5 +151,10 @@ pub(crate) fn reset() {
     set_refusal(Refusal::None);
     for count in &PASSED {
         count.store(0, Relaxed);
+    }
+    if COUNTED.get() {
+        for count in &HANDOVERS {
+            count.store(0, Relaxed);
+        }
     }
 }

@@ -6,7 +6,7 @@ use warren_base::{Errno, Ino};
 use crate::call::{SystemCall, Verdict};
 
 use super::super::kernel::Statx;
-use super::super::{admission, cwd};
+use super::super::{admission, cwd, why};
 use super::table::{self, Served};
 use super::takeover::{each, hand_over};
 use super::{arguments, record_locks, score};
@@ -17,22 +17,21 @@ const EIO: isize = Errno::EIO.raw() as isize;
 pub(super) fn before(call: &SystemCall) -> Option<Verdict> {
     let named = arguments::descriptors(call.number);
     if arguments::leads_to_descriptors(call) {
-        those(|_| true);
+        those_before(call, |_| true);
         return None;
     }
     if named == arguments::ALL {
-        let is_named = |file: &Served| arguments::may_name(call, file.number);
-        if table::among(0, usize::MAX).any(|file| is_named(&file)) {
-            those(is_named);
-        }
+        those_before(call, |file| arguments::may_name(call, file.number));
         return None;
     }
     for (at, argument) in call.args.iter().enumerate() {
         if named >> at & 1 != 0
             && let Some(file) = table::find(*argument as u32 as usize)
-            && let Err(errno) = one(&file)
         {
-            return Some(Verdict::Made(errno));
+            why::count_handover(call.number);
+            if let Err(errno) = one(&file) {
+                return Some(Verdict::Made(errno));
+            }
         }
     }
     None
@@ -46,6 +45,15 @@ fn one(file: &Served) -> Result<(), isize> {
         None => Ok(()),
     });
     done.unwrap_or(Err(-EIO))
+}
+
+/// All files that this call may concern.
+pub(super) fn those_before(call: &SystemCall, is_wanted: impl Fn(&Served) -> bool) {
+    let count = table::among(0, usize::MAX).filter(&is_wanted).count();
+    if count > 0 {
+        (0..count).for_each(|_| why::count_handover(call.number));
+        those(is_wanted);
+    }
 }
 
 /// All files that are wanted. What fails stays as it is, and its next call says so.
