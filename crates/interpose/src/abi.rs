@@ -99,6 +99,7 @@ pub(crate) mod nr {
     pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;
     pub(crate) const GETTID: usize = 186;
+    pub(crate) const READAHEAD: usize = 187;
     pub(crate) const SETXATTR: usize = 188;
     pub(crate) const LSETXATTR: usize = 189;
     pub(crate) const FSETXATTR: usize = 190;

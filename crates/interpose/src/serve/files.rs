@@ -21,6 +21,7 @@ mod handover;
 mod hints;
 mod open;
 mod parked;
+mod pieces;
 pub(super) mod placeholder;
 mod places;
 mod read;
@@ -51,6 +52,7 @@ use super::descriptors::F_DUPFD_CLOEXEC;
 use super::facts::Admission;
 use super::why::Why;
 use super::{admission, memory, request};
+use pieces::Pieces;
 use table::Served;
 
 const F_DUPFD: usize = 0;
@@ -97,7 +99,13 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         | nr::WRITE
         | nr::PREAD64
         | nr::PWRITE64
+        | nr::READV
         | nr::WRITEV
+        | nr::PREADV
+        | nr::PREADV2
+        | nr::PWRITEV
+        | nr::PWRITEV2
+        | nr::READAHEAD
         | nr::LSEEK
         | nr::FSTAT
         | nr::CLOSE
@@ -220,14 +228,22 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         // Programs ask so whether it is a terminal.
         nr::IOCTL if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
         nr::FADVISE64 => hints::advise(third.cast_signed(), fourth),
+        nr::READAHEAD => hints::read_ahead(file, third.cast_signed()),
         nr::SYNC_FILE_RANGE => hints::sync_range(second, third, fourth),
         nr::FSTATFS => hints::stat_mount(second),
         nr::FGETXATTR | nr::FSETXATTR | nr::FLISTXATTR if !file.is_directory() => {
             xattr::one(call, file)
         }
         _ if file.is_written() => written::one(call, file),
-        nr::READ => read::read(file, second, third),
-        nr::PREAD64 => read::pread(file, second, third, fourth),
+        nr::READ => read::read(file, &Pieces::One(second, third)),
+        nr::PREAD64 => read::pread(file, &Pieces::One(second, third), fourth.cast_signed()),
+        nr::READV | nr::PREADV | nr::PREADV2 => {
+            let (pieces, offset) = Pieces::of_read(call)?;
+            match offset {
+                None => read::read(file, &pieces),
+                Some(offset) => read::pread(file, &pieces, offset),
+            }
+        }
         nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
         nr::LSEEK => read::seek(file, second.cast_signed(), third),
         nr::GETDENTS64 => directory::list(file, second, third),

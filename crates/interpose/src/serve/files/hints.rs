@@ -6,7 +6,9 @@ use warren_base::Errno;
 use crate::fleet::directories as fleet;
 use crate::stub;
 
+use super::super::request::O_WRONLY;
 use super::super::{admission, memory};
+use super::open::O_ACCMODE;
 use super::placeholder;
 use super::read::READ_MAX;
 use super::table::{OFFSET_END, Served};
@@ -14,6 +16,7 @@ use crate::abi::nr;
 
 const EINVAL: isize = Errno::EINVAL.raw() as isize;
 const EOPNOTSUPP: isize = 95;
+const FADV_WILLNEED: usize = 3;
 /// The last advice that the kernel knows.
 const FADV_NOREUSE: usize = 5;
 /// All flags of `sync_file_range`.
@@ -25,6 +28,12 @@ const LIFE_EXTREME: u64 = 5;
 pub(super) fn advise(length: isize, advice: usize) -> Option<isize> {
     let is_good = length >= 0 && advice as u32 as usize <= FADV_NOREUSE;
     Some(if is_good { 0 } else { -EINVAL })
+}
+
+/// `readahead`. None for what is not open for reading, or no file.
+pub(super) fn read_ahead(file: &Served, length: isize) -> Option<isize> {
+    let is_read = !file.is_directory() && file.flags() & O_ACCMODE != O_WRONLY;
+    if is_read { advise(length, FADV_WILLNEED) } else { None }
 }
 
 /// `sync_file_range`, which promises nothing after a crash.

@@ -5,6 +5,7 @@ use warren_base::Errno;
 use crate::fleet::files as fleet;
 
 use super::super::{admission, memory};
+use super::pieces::Pieces;
 use super::table::{OFFSET_END, Served};
 
 /// The most that the kernel reads or writes at once.
@@ -15,21 +16,22 @@ const SEEK_END: usize = 2;
 const EINVAL: isize = Errno::EINVAL.raw() as isize;
 
 /// Reads at the offset and moves it. None if the kernel is to do it.
-pub(super) fn read(file: &Served, buffer: usize, length: usize) -> Option<isize> {
+#[inline]
+pub(super) fn read(file: &Served, pieces: &Pieces) -> Option<isize> {
     loop {
         let offset = file.offset()?;
-        let count = at(file, offset, buffer, length)?;
+        let count = pieces.read(offset, |at, buffer, length| self::at(file, at, buffer, length))?;
         if file.seek(offset, offset + count as u64) {
             return Some(count as isize);
         }
     }
 }
 
-pub(super) fn pread(file: &Served, buffer: usize, length: usize, offset: usize) -> Option<isize> {
-    match offset.cast_signed() {
-        ..0 => Some(-EINVAL),
-        offset => at(file, offset.cast_unsigned() as u64, buffer, length).map(|it| it as isize),
-    }
+#[inline]
+pub(super) fn pread(file: &Served, pieces: &Pieces, offset: isize) -> Option<isize> {
+    let Ok(offset) = u64::try_from(offset) else { return Some(-EINVAL) };
+    let count = pieces.read(offset, |at, buffer, length| self::at(file, at, buffer, length))?;
+    Some(count as isize)
 }
 
 /// From the copy, or through the fleet. The program's memory is touched without the lock, because

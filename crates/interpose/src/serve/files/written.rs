@@ -14,6 +14,7 @@ use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
 use super::hints;
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
+use super::pieces::{self, Pieces};
 use super::read::{READ_MAX, target};
 use super::sync;
 use super::table::{OFFSET_END, Served};
@@ -32,14 +33,26 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         return None;
     }
     match call.number {
-        nr::READ => read(file, second, third),
-        nr::PREAD64 => pread(file, (second, third), fourth.cast_signed()),
+        nr::READ | nr::READV | nr::PREAD64 | nr::PREADV | nr::PREADV2 => {
+            let (pieces, offset) = Pieces::of_read(call)?;
+            match offset {
+                None => read(file, &pieces),
+                Some(offset) => pread(file, &pieces, offset),
+            }
+        }
         nr::WRITE => write(file, &Data::of(second, third)?, None),
         nr::PWRITE64 => match u64::try_from(fourth.cast_signed()) {
             Ok(offset) => write(file, &Data::of(second, third)?, Some(offset)),
             Err(_) => Some(-EINVAL),
         },
         nr::WRITEV => write(file, &Data::of_pieces(second, third)?, None),
+        nr::PWRITEV | nr::PWRITEV2 => match pieces::position(call)? {
+            None => write(file, &Data::of_pieces(second, third)?, None),
+            Some(offset) => match u64::try_from(offset) {
+                Ok(offset) => write(file, &Data::of_pieces(second, third)?, Some(offset)),
+                Err(_) => Some(-EINVAL),
+            },
+        },
         nr::LSEEK => seek(file, second.cast_signed(), third),
         nr::FTRUNCATE => truncate(file, second.cast_signed()),
         nr::FSYNC => sync::sync(file, false),
@@ -158,30 +171,38 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
     Some((done as isize, end))
 }
 
-fn read(file: &Served, buffer: usize, length: usize) -> Option<isize> {
+fn read(file: &Served, pieces: &Pieces) -> Option<isize> {
+    if is_write_only(file) {
+        return Some(-EBADF);
+    }
     admission::waiting(|_| {
         let offset = file.offset()?;
-        let count = at(file, offset, buffer, length)?;
+        let count = pieces.read(offset, |at, buffer, length| self::at(file, at, buffer, length))?;
         if count > 0 {
             file.seek(offset, offset + count as u64);
         }
-        Some(count)
+        Some(count as isize)
     })?
 }
 
-fn pread(file: &Served, (buffer, length): (usize, usize), offset: isize) -> Option<isize> {
-    match u64::try_from(offset) {
-        Ok(offset) => admission::waiting(|_| at(file, offset, buffer, length))?,
-        Err(_) => Some(-EINVAL),
+fn pread(file: &Served, pieces: &Pieces, offset: isize) -> Option<isize> {
+    let Ok(offset) = u64::try_from(offset) else { return Some(-EINVAL) };
+    if is_write_only(file) {
+        return Some(-EBADF);
     }
+    admission::waiting(|_| {
+        let count = pieces.read(offset, |at, buffer, length| self::at(file, at, buffer, length))?;
+        Some(count as isize)
+    })?
+}
+
+fn is_write_only(file: &Served) -> bool {
+    file.flags() & O_ACCMODE == O_WRONLY
 }
 
 /// Small files are read by requests. Larger ones are the kernel's from here on, because it has
 /// their data in its cache. Called under the lock.
-fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize> {
-    if file.flags() & O_ACCMODE == O_WRONLY {
-        return Some(-EBADF);
-    }
+fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize> {
     let (handle, node) = (file.handle()?, file.node());
     if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
         return None;
@@ -204,7 +225,7 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<isize>
         }
         data.len()
     })?;
-    file.is_open().then_some(count as isize)
+    file.is_open().then_some(count)
 }
 
 fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
