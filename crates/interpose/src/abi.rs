@@ -155,6 +155,7 @@ pub(crate) mod nr {
     pub(crate) const SETNS: usize = 308;
     pub(crate) const RENAMEAT2: usize = 316;
     pub(crate) const SECCOMP: usize = 317;
+    pub(crate) const MEMFD_CREATE: usize = 319;
     pub(crate) const EXECVEAT: usize = 322;
     pub(crate) const USERFAULTFD: usize = 323;
     pub(crate) const PREADV2: usize = 327;
@@ -205,9 +206,14 @@ pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const PROT_EXEC: usize = 4;
 pub(crate) const MAP_SHARED: usize = 1;
 pub(crate) const MAP_PRIVATE: usize = 2;
+pub(crate) const MAP_TYPE: usize = 0xf;
 pub(crate) const MAP_FIXED: usize = 0x10;
 pub(crate) const MAP_ANONYMOUS: usize = 0x20;
+pub(crate) const MAP_GROWSDOWN: usize = 0x100;
+pub(crate) const MAP_DENYWRITE: usize = 0x800;
+pub(crate) const MAP_EXECUTABLE: usize = 0x1000;
 pub(crate) const MAP_NORESERVE: usize = 0x4000;
+pub(crate) const MAP_HUGETLB: usize = 0x4_0000;
 pub(crate) const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 pub(crate) const PAGE: usize = 4096;
 

@@ -86,6 +86,29 @@ pub(crate) fn read_into(held: Held, offset: u64, (to, room): (usize, usize)) -> 
     })
 }
 
+/// Passes the data of a whole open file to `take`, part by part, until that fails. None if it does,
+/// if the file is longer than `size_max`, or if the kernel must do it. Slow, under the lock.
+pub(crate) fn whole(held: Held, size_max: u64, mut take: impl FnMut(&[u8]) -> bool) -> Option<()> {
+    let hot = hot()?;
+    let copied = hot.files.held.copied(held, &hot.connection);
+    if let Some(copied) = copied.filter(|it| it.has_data) {
+        let data = hot.files.data_of(held) as *const u8;
+        // SAFETY: the copy has `size` bytes and stays mapped. Only the lock's holder changes it.
+        let data = unsafe { core::slice::from_raw_parts(data, copied.attr.size as usize) };
+        return take(data).then_some(());
+    }
+    let size = attr(held).or_else(|| refresh(held))?.size;
+    let mut at = 0;
+    while at < size && size <= size_max {
+        let part = |data: &[u8]| take(data).then_some(data.len());
+        match read(held, at, (size - at) as usize, part)?? {
+            0 => return Some(()),
+            count => at += count as u64,
+        }
+    }
+    (size <= size_max).then_some(())
+}
+
 /// Copies bytes that another thread may be changing.
 ///
 /// # Safety

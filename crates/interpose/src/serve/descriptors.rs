@@ -24,13 +24,15 @@ pub(crate) const RLIMIT_NOFILE: usize = 7;
 pub(super) const F_DUPFD_CLOEXEC: usize = 1030;
 
 /// Ranges of ours.
-const RANGES: usize = 4;
+const RANGES: usize = 5;
 const OF_MOUNTS: usize = 0;
 const OF_FLEET: usize = 1;
 pub(crate) const OF_PLACEHOLDER: usize = 2;
 pub(crate) const OF_PIN: usize = 3;
+/// Lies among the program's, for a moment.
+pub(crate) const OF_SNAPSHOT: usize = 4;
 
-/// By start and end: the open mountinfo, the fleet's, and two for files that are served.
+/// By start and end: the open mountinfo, the fleet's, and three for files that are served.
 static HIDDEN: [[AtomicUsize; 2]; RANGES] = [const { [const { AtomicUsize::new(0) }; 2] }; RANGES];
 
 /// The first number for descriptors of ours. If the process has threads, they are at the end of its
@@ -66,6 +68,13 @@ pub(crate) fn hide(own: usize, of_fleet: &Range<usize>) {
 /// The program may use the number of one that was hidden.
 pub(crate) fn show(at: usize) {
     set(at, 0..0);
+}
+
+/// The first one of a range, if there is one.
+pub(crate) fn hidden_at(at: usize) -> Option<usize> {
+    let [start, end] = &HIDDEN[at];
+    let range = start.load(Acquire)..end.load(Acquire);
+    (!range.is_empty()).then_some(range.start)
 }
 
 pub(crate) fn set(at: usize, range: Range<usize>) {
@@ -140,17 +149,17 @@ mod tests {
             parts
         };
         let end = u32::MAX as usize;
-        assert_eq!(parts(3, end, [500..501, 501..505, 0..0, 0..0]), [(3, 499), (505, end)]);
+        assert_eq!(parts(3, end, [500..501, 501..505, 0..0, 0..0, 0..0]), [(3, 499), (505, end)]);
         assert_eq!(
-            parts(3, end, [510..512, 500..501, 0..0, 0..0]),
+            parts(3, end, [510..512, 500..501, 0..0, 0..0, 0..0]),
             [(3, 499), (501, 509), (512, end)]
         );
-        assert_eq!(parts(500, 504, [500..501, 501..505, 0..0, 0..0]), []);
-        assert_eq!(parts(502, 600, [500..501, 501..505, 0..0, 0..0]), [(505, 600)]);
-        assert_eq!(parts(3, 502, [500..501, 501..505, 0..0, 0..0]), [(3, 499)]);
-        assert_eq!(parts(3, 9, [500..501, 501..505, 0..0, 0..0]), [(3, 9)]);
-        assert_eq!(parts(0, end, [0..0, 0..0, 0..0, 0..0]), [(0, end)]);
-        assert_eq!(parts(3, end, [500..501, 0..0, 0..0, 0..0]), [(3, 499), (501, end)]);
+        assert_eq!(parts(500, 504, [500..501, 501..505, 0..0, 0..0, 0..0]), []);
+        assert_eq!(parts(502, 600, [500..501, 501..505, 0..0, 0..0, 0..0]), [(505, 600)]);
+        assert_eq!(parts(3, 502, [500..501, 501..505, 0..0, 0..0, 0..0]), [(3, 499)]);
+        assert_eq!(parts(3, 9, [500..501, 501..505, 0..0, 0..0, 0..0]), [(3, 9)]);
+        assert_eq!(parts(0, end, [0..0, 0..0, 0..0, 0..0, 0..0]), [(0, end)]);
+        assert_eq!(parts(3, end, [500..501, 0..0, 0..0, 0..0, 0..0]), [(3, 499), (501, end)]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod create;
 mod directory;
 mod handover;
 mod hints;
+mod mapped;
 mod open;
 mod parked;
 mod pieces;
@@ -91,6 +92,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             Some(result)
         }
         nr::COPY_FILE_RANGE if watches::state() == 0 => copy::copy(call),
+        nr::MMAP => mapped::map(call),
         nr::IOCTL if NAME_OTHERS.contains(&(call.args[1] as u32)) => {
             handover::those_before(call, |_| true);
             return before_kernel(call);

@@ -5,7 +5,8 @@
 //! `paths.c` and `files.c` make each call twice. One goes through the mount, where it may be
 //! served, the other from a descriptor of the same tree in a bind mount beside it ([`Beside`]),
 //! which only the kernel answers. They run with the library and without. `opened.c` opens what the
-//! kernel has made there, and `vectors.c` reads and writes by vectors. `changes.c` and `written.c` make the same calls by chance on twins, of
+//! kernel has made there, `private.c` maps files, and `vectors.c` reads and writes by vectors.
+//! `changes.c` and `written.c` make the same calls by chance on twins, of
 //! which one is the kernel's. `databases.c` does the same with calls of databases, and
 //! asks another process which files are locked. `watched.c` does the same while another process
 //! watches both twins.
@@ -27,6 +28,7 @@ const CASES: &[(&str, Case)] = &[
     ("paths_served", served),
     ("files_served", files_served),
     ("files_opened", files_opened),
+    ("files_mapped", files_mapped),
     ("vectors_served", vectors_served),
     ("changes_served", changes_served),
     ("files_written", files_written),
@@ -56,6 +58,9 @@ const OPENED_SERVED_MIN: u64 = 110_000;
 /// Of its 6,500 opens of files that come and go, 3,850 are made by the kernel's descriptor.
 const OPENED_PASSED_MAX: u64 = 4_900;
 const OPENAT: u64 = 257;
+/// Of the calls of `private.c`: those that make it known to the fleet, and those on files. It counts
+/// the mappings itself.
+const MAPPED_SERVED_MIN: u64 = 70_000;
 /// Of those of `vectors.c`.
 const VECTORS_SERVED_MIN: u64 = 200_000;
 /// Of its 48,000 calls by vectors, half are made by the kernel's descriptor, and some are such that
@@ -281,6 +286,16 @@ fn files_opened(ground: &Ground, cells: u16) -> Result<()> {
             ensure_served(&report, OPENED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
         let passed = passed(block, &[OPENAT]);
         ensure!(passed <= OPENED_PASSED_MAX, "{user:?}: the kernel has opened {passed}:\n{block}");
+    }
+    Ok(())
+}
+
+/// Private mappings of files that are open without the kernel, beside mappings by the kernel.
+fn files_mapped(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "private", user, options: &[], cells, seed: Some(ground.seed) };
+        let report = run.compare(ground)?;
+        ensure_served(&report, MAPPED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(in super::super) fn before_limits() {
     }
 }
 
-fn may_write_any_length() -> bool {
+pub(super) fn may_write_any_length() -> bool {
     if ANY_LENGTH.load(Relaxed) == UNKNOWN {
         let is_free = descriptors::limit(RLIMIT_FSIZE) == Some(u64::MAX);
         let found = if is_free { YES } else { NO };
