@@ -174,6 +174,38 @@ static void access_times(void)
     }
 }
 
+/* Names at a directory that is open here, each used once. The kernel knows all of them, and is asked
+ * for none. */
+static void at_directories(void)
+{
+    for (int round = 0; round < 40; round++) {
+        char name[32];
+        struct stat ours, right;
+        round_number = 200000 + round;
+        gain();
+        must(mkdirat(kernel_fd, name_of(0), 0755) == 0, "make a directory");
+        for (int at = 0; at < 30; at++) {
+            snprintf(name, sizeof name, "%s/%d", name_of(0), at);
+            fill(name, below(5000), at);
+            make_read_before(name);
+        }
+        int directory = open(path_of(name_of(0)), O_RDONLY | O_DIRECTORY);
+        must(directory >= 0, "open a directory");
+        for (int at = 0; at < 30; at++) {
+            snprintf(name, sizeof name, "%s/%d", name_of(0), at);
+            must(fstatat(kernel_fd, name, &right, 0) == 0, "stat");
+            const char *last = strchr(name, '/') + 1;
+            check(fstatat(directory, last, &ours, 0) == 0 && ours.st_ino == right.st_ino, "stat at a directory");
+            int fd = openat(directory, last, O_RDONLY);
+            check(fd >= 0, "open at a directory");
+            same_data(fd, name);
+            close(fd);
+            must(unlinkat(kernel_fd, name, 0) == 0, "unlink");
+        }
+        must(close(directory) == 0 && unlinkat(kernel_fd, name_of(0), AT_REMOVEDIR) == 0, "remove a directory");
+    }
+}
+
 int main(int count, char **words)
 {
     setvbuf(stdout, 0, _IOLBF, 0);
@@ -194,6 +226,7 @@ int main(int count, char **words)
     for (round_number = 0; round_number < ROUNDS; round_number++)
         one_round();
     access_times();
+    at_directories();
     printf("%ld differ\n", differing);
     return differing != 0;
 }

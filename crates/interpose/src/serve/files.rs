@@ -179,6 +179,13 @@ pub(super) fn directory_of(descriptor: usize) -> Option<InodeRef> {
     table::find(descriptor).filter(Served::is_directory).map(|served| served.node())
 }
 
+/// Whether a path begins at a descriptor that is served. The kernel cannot walk it before it has
+/// taken the directory over, which costs more than the walk.
+#[cold]
+pub(super) fn begins_here(descriptor: Option<usize>, path: &[u8]) -> bool {
+    !path.starts_with(b"/") && descriptor.and_then(directory_of).is_some()
+}
+
 /// Whether directories are open here.
 pub(super) fn has_directories() -> bool {
     directories().next().is_some()

@@ -89,8 +89,14 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let known = if is_fresh { fleet::known(path, start, request.follow_last) } else { None };
     let found = match known {
         Some(found) => found,
-        None if is_fresh && choice::ATTRIBUTES.is_kernels(path) => return Err(Why::FirstUse),
-        None => walk(path, start, request.follow_last, admission, is_fresh)?,
+        None => {
+            let begins_here = files::begins_here(request.named.descriptor, path);
+            if is_fresh && !begins_here && choice::ATTRIBUTES.is_kernels(path) {
+                return Err(Why::FirstUse);
+            }
+            let is_chosen = is_fresh || begins_here;
+            walk(path, start, request.follow_last, admission, is_chosen)?
+        }
     };
     if !admission.is_current() {
         return Err(Why::Lost);

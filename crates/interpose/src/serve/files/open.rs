@@ -15,7 +15,7 @@ use super::super::request::{O_CREAT, O_NOFOLLOW, O_TRUNC};
 use super::super::why::Why;
 use super::super::{admission, answer, clock, cwd, proc};
 use super::table::{Object, PATH_MAX};
-use super::{parked, placeholder, places, record_locks, score, table};
+use super::{begins_here, parked, placeholder, places, record_locks, score, table};
 
 /// Larger files have their data in the kernel's cache, where they need no second copy.
 pub(super) const SERVED_MAX: u64 = 128 << 10;
@@ -161,7 +161,8 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
 #[cold]
 fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
     admission::under_lock(admission, |room| {
-        if choice::OPENS.is_kernels(opening.walked) {
+        let begins_here = begins_here(opening.descriptor, opening.path);
+        if !begins_here && choice::OPENS.is_kernels(opening.walked) {
             return Err(Why::FirstUse);
         }
         placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
