@@ -20,8 +20,8 @@
 //! ```
 //!
 //! `image` is 1 if the C library's sites are patched in an image (`image.rs`). `kernel` counts
-//! calls by path that the kernel has made, by the reason. `handed-over` counts the files that it had
-//! to take over, by the number of the call that needed it, and `call` all calls that it has made.
+//! calls by path that the kernel has made, by the reason. `handed-over` counts the files that it
+//! has taken over, by the number of the call that needed it, and `call` all calls that it has made.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

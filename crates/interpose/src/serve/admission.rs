@@ -474,7 +474,7 @@ pub(crate) fn after_fork() {
     }
     close_mounts();
     takeover::in_child();
-    descriptors::forget();
+    descriptors::after_fork();
     END_WANTED.store(false, Relaxed);
     FAILURES.store(0, Relaxed);
     RELATIVE_CYCLES.store(0, Relaxed);

@@ -70,13 +70,6 @@ pub(crate) fn show(at: usize) {
     set(at, 0..0);
 }
 
-/// The first one of a range, if there is one.
-pub(crate) fn hidden_at(at: usize) -> Option<usize> {
-    let [start, end] = &HIDDEN[at];
-    let range = start.load(Acquire)..end.load(Acquire);
-    (!range.is_empty()).then_some(range.start)
-}
-
 pub(crate) fn set(at: usize, range: Range<usize>) {
     let [start, end] = &HIDDEN[at];
     start.store(range.start, Relaxed);
@@ -93,6 +86,14 @@ pub(crate) fn forget() {
         end.store(0, Relaxed);
         start.store(0, Release);
     }
+}
+
+/// In a child of `fork`: another thread of the parent may have been making a snapshot.
+pub(crate) fn after_fork() {
+    for number in hidden()[OF_SNAPSHOT].clone() {
+        stub::close(number);
+    }
+    forget();
 }
 
 fn hidden() -> [Range<usize>; RANGES] {

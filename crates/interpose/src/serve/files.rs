@@ -37,7 +37,7 @@ mod xattr;
 
 pub(super) use create::before_limits;
 pub(super) use handover::{before_chdir, before_record_lock, stop};
-pub(super) use open::Opening;
+pub(super) use open::{Opening, begins_here};
 
 use warren_base::{Errno, Ino};
 use warren_proto::InodeRef;
@@ -177,13 +177,6 @@ pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
 /// The directory behind a descriptor, if it is served here.
 pub(super) fn directory_of(descriptor: usize) -> Option<InodeRef> {
     table::find(descriptor).filter(Served::is_directory).map(|served| served.node())
-}
-
-/// Whether a path begins at a descriptor that is served. The kernel cannot walk it before it has
-/// taken the directory over, which costs more than the walk.
-#[cold]
-pub(super) fn begins_here(descriptor: Option<usize>, path: &[u8]) -> bool {
-    !path.starts_with(b"/") && descriptor.and_then(directory_of).is_some()
 }
 
 /// Whether directories are open here.

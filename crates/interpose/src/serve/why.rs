@@ -1,5 +1,5 @@
-//! Why a call by path goes to the kernel, which calls hand files over, and why a process serves none:
-//! for the report.
+//! Why a call by path goes to the kernel, which calls hand files over, and why a process serves
+//! nothing: for the report.
 
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,

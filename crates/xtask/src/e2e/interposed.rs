@@ -60,8 +60,8 @@ const OPENED_PASSED_MAX: u64 = 7_300;
 const OPENAT: u64 = 257;
 /// `openat`, `newfstatat`.
 const AT_DIRECTORIES: [u64; 2] = [257, 262];
-/// Of the calls of `private.c`: those that make it known to the fleet, and those on files. It counts
-/// the mappings itself.
+/// Of the calls of `private.c`: those that make it known to the fleet, and those on files. The
+/// probe counts the mappings itself.
 const MAPPED_SERVED_MIN: u64 = 70_000;
 /// Of those of `vectors.c`.
 const VECTORS_SERVED_MIN: u64 = 200_000;

@@ -9,8 +9,8 @@ use crate::stub;
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory};
 use super::open::O_ACCMODE;
+use super::pieces::READ_MAX;
 use super::placeholder;
-use super::read::READ_MAX;
 use super::table::{OFFSET_END, Served};
 use crate::abi::nr;
 

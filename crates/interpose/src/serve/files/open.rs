@@ -15,7 +15,7 @@ use super::super::request::{O_CREAT, O_NOFOLLOW, O_TRUNC};
 use super::super::why::Why;
 use super::super::{admission, answer, clock, cwd, proc};
 use super::table::{Object, PATH_MAX};
-use super::{begins_here, parked, placeholder, places, record_locks, score, table};
+use super::{parked, placeholder, places, record_locks, score, table};
 
 /// Larger files have their data in the kernel's cache, where they need no second copy.
 pub(super) const SERVED_MAX: u64 = 128 << 10;
@@ -155,6 +155,14 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
         return Err(Why::Locked);
     }
     answer::access(attr, READ, admission.facts).map_err(|_| Why::Kernel)
+}
+
+/// Whether a path begins at a directory that is served. The kernel cannot walk it before it has
+/// taken the directory over, which costs more than the walk.
+#[cold]
+pub(in super::super) fn begins_here(descriptor: Option<usize>, path: &[u8]) -> bool {
+    let start = descriptor.filter(|_| !path.starts_with(b"/"));
+    start.and_then(table::find).is_some_and(|start| start.is_directory())
 }
 
 /// Opens it at its cell. A path that is used for the first time takes the cheaper way.

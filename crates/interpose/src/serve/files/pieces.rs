@@ -4,8 +4,9 @@ use crate::abi::nr;
 use crate::call::SystemCall;
 
 use super::super::memory;
-use super::read::READ_MAX;
 
+/// The most that the kernel reads or writes at once.
+pub(super) const READ_MAX: usize = 0x7fff_f000;
 /// Of a vector (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 const PIECE: usize = size_of::<[usize; 2]>();

@@ -5,11 +5,9 @@ use warren_base::Errno;
 use crate::fleet::files as fleet;
 
 use super::super::{admission, memory};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, READ_MAX};
 use super::table::{OFFSET_END, Served};
 
-/// The most that the kernel reads or writes at once.
-pub(super) const READ_MAX: usize = 0x7fff_f000;
 const SEEK_SET: usize = 0;
 const SEEK_CUR: usize = 1;
 const SEEK_END: usize = 2;

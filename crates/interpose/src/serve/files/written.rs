@@ -14,8 +14,8 @@ use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
 use super::hints;
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
-use super::pieces::{self, Pieces};
-use super::read::{READ_MAX, target};
+use super::pieces::{self, Pieces, READ_MAX};
+use super::read::target;
 use super::sync;
 use super::table::{OFFSET_END, Served};
 
