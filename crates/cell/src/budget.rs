@@ -77,6 +77,11 @@ pub(crate) const INLINE_MAX: u64 = INLINE_PAGES as u64 * (BLOCK_SIZE as u64 + 64
 /// Bytes of a reply for the entries of a listing.
 pub(crate) const LISTING_MAX: usize = BODY_MAX - 64;
 pub(crate) const LISTING_ENTRY: usize = 8 + 1 + 8 + 1;
+/// Bytes of a neighbour of a name, beside the name: its length, the inode and its kind, the lease
+/// on the name, attributes with a lease, the capability. Each of these but the last may be absent.
+pub(crate) const NEIGHBOUR: usize = 1 + (8 + 1) + (1 + LEASE) + (1 + ATTR + 1 + LEASE) + 8;
+const LEASE: usize = 4 + 8;
+const ATTR: usize = 75;
 /// Keys of one recall.
 pub(crate) const RECALL_KEYS: usize = 24;
 
@@ -106,6 +111,7 @@ const _: () = {
 
     assert!(RECALL_KEYS * (1 + 8 + 1 + NAME_MAX) + 64 <= BODY_MAX);
     assert!(LISTING_ENTRY + NAME_MAX <= LISTING_MAX);
+    assert!(NEIGHBOUR + NAME_MAX <= LISTING_MAX);
 };
 
 /// How a change affects the used blocks of a shard.

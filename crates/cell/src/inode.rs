@@ -91,6 +91,7 @@ pub(crate) fn execute(
         | Request::AwaitRecall { .. } => unreachable!("it concerns no inode"),
         Request::Lock { .. } => unreachable!("it may concern other shards"),
         Request::Lookup { .. }
+        | Request::Neighbours { .. }
         | Request::Create { .. }
         | Request::Link { .. }
         | Request::Unlink { .. }

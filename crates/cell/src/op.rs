@@ -8,6 +8,7 @@ mod create;
 pub(crate) mod execute;
 mod list;
 mod lookup;
+mod neighbours;
 pub(crate) mod plan;
 mod remove;
 mod rename;
@@ -27,6 +28,7 @@ pub(crate) fn plan(view: &mut View<'_>, request: &Request) -> Result<Plan, Stop>
     }
     match request {
         Request::Lookup { dir, name } => lookup::lookup(view, *dir, name),
+        Request::Neighbours { dir, name } => neighbours::neighbours(view, *dir, name),
         Request::Create { dir, name, flags, access, .. }
             if flags.contains(CreateFlags::EXISTING) =>
         {

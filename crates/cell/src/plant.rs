@@ -44,6 +44,10 @@ pub enum Plant {
     ClaimUnopened,
     /// The data of an opened file come with it although some are not at hand.
     OpenDataMissing,
+    /// The neighbours of a name come with leases on that name.
+    NeighboursOneLease,
+    /// A look-up brings other names to a client that may not read the directory.
+    NeighboursUnread,
     /// A new name leaves other clients' leases on the names of the directory.
     KeepListings,
     /// A new mode or owner of a directory leaves the leases on its names.

@@ -141,11 +141,14 @@ pub(crate) const NAME_HASH_MIN: u64 = 16;
 /// The second half of the hash's key; the first is the pool's secret.
 const NAME_HASH_KEY: u64 = u64::from_le_bytes(*b"WarrName");
 
+/// Bits of the hash of a name.
+pub const NAME_HASH_BITS: u32 = 62;
+
 /// The hash under which a name is kept. It has 62 bits, because it is also the entry's cookie in a
 /// listing and `d_off` is signed. So every user sees hashes of its own names. It is a keyed hash,
 /// so they reveal neither the secret nor another name of the same hash.
 pub fn name_hash(secret: u64, name: &[u8]) -> u64 {
-    (siphash_1_3([secret, NAME_HASH_KEY], name) >> 2).max(NAME_HASH_MIN)
+    (siphash_1_3([secret, NAME_HASH_KEY], name) >> (u64::BITS - NAME_HASH_BITS)).max(NAME_HASH_MIN)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ impl Request {
     pub const fn is_on_names(&self) -> bool {
         match self {
             Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::Create { .. }
             | Self::Link { .. }
             | Self::Unlink { .. }
@@ -87,6 +88,7 @@ impl Request {
             | Self::ReleaseLocks { .. } => true,
             Self::Null
             | Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::GetAttr { .. }
             | Self::ReadLink { .. }
             | Self::ReadDir { .. }
@@ -124,6 +126,7 @@ impl Request {
             }
             Self::Null
             | Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::GetAttr { .. }
             | Self::ReadLink { .. }
             | Self::ReadDir { .. }
@@ -164,6 +167,7 @@ impl Request {
             | Self::Lock { .. } => true,
             Self::Null
             | Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::GetAttr { .. }
             | Self::ReadLink { .. }
             | Self::ReadDir { .. }
@@ -189,6 +193,7 @@ impl Request {
             Self::ReleaseLocks { .. } | Self::Cancel { .. } | Self::AwaitRecall { .. } => true,
             Self::Null
             | Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::GetAttr { .. }
             | Self::SetAttr { .. }
             | Self::Create { .. }

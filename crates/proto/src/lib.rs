@@ -44,7 +44,7 @@ pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
 pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
 pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
-pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Opened, Reply, StatFs};
+pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Neighbour, Opened, Reply, StatFs};
 pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
     RequestHeader, XattrMode,

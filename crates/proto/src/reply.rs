@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use warren_base::{Errno, Ino, MapVersion, ShardId};
 
-use crate::{Attr, FileKind, FileName, Handle, LockSpec, Wire};
+use crate::{Attr, Capability, FileKind, FileName, Handle, LockSpec, Wire};
 
 /// The end of each request.
 pub type Answer = Result<Reply, Errno>;
@@ -55,6 +55,15 @@ pub struct Entry {
     pub kind: FileKind,
     pub lease: Option<Lease>,
     pub attr: Option<(Attr, Option<Lease>)>,
+}
+
+/// A name of a directory, with what a look-up of it brings.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Neighbour {
+    pub name: FileName,
+    pub entry: Entry,
+    /// For the inode.
+    pub capability: Capability,
 }
 
 /// An opened file.
@@ -142,6 +151,14 @@ pub enum Reply {
     Moved(MapVersion),
     /// A rename between two names of one inode: it has removed none.
     Unchanged,
+    /// The name that was looked up, and then others of the directory, each with a lease.
+    Neighbours(Vec<Neighbour>),
+}
+
+impl Entry {
+    fn without_leases(self) -> Self {
+        Self { lease: None, attr: self.attr.map(|(attr, _)| (attr, None)), ..self }
+    }
 }
 
 impl Reply {
@@ -166,9 +183,9 @@ impl Reply {
     pub fn without_leases(&self) -> Self {
         let mut reply = self.clone();
         match &mut reply {
-            Self::Entry(entry) | Self::Created { entry, .. } => {
-                entry.lease = None;
-                entry.attr = entry.attr.map(|(attr, _)| (attr, None));
+            Self::Entry(entry) | Self::Created { entry, .. } => *entry = entry.without_leases(),
+            Self::Neighbours(found) => {
+                found.iter_mut().for_each(|one| one.entry = one.entry.without_leases());
             }
             Self::Attr { lease, .. } | Self::Listing { lease, .. } => *lease = None,
             _ => {}
@@ -178,5 +195,42 @@ impl Reply {
             opened.kept = None;
         }
         reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_reply_that_is_repeated_has_no_leases() {
+        let (ino, kind, time) = (Ino::ROOT, FileKind::Regular, Timestamp(7));
+        let (mode, nlink, uid, gid, rdev, size, blocks) = (0o644, 1, 0, 0, 0, 9, 1);
+        let [atime, mtime, ctime, btime] = [time; 4];
+        let attr = Attr {
+            ino,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+        };
+        let found = |lease| {
+            let name = FileName::new(b"name").expect("a legal name");
+            let entry = Entry { ino, kind, lease, attr: Some((attr, lease)) };
+            Reply::Neighbours(alloc::vec![Neighbour { name, entry, capability: Capability(3) }])
+        };
+        let leased = found(Some(Lease { word: 1, stamp: 2 }));
+        assert_eq!(leased.without_leases(), found(None));
+        assert_eq!(Reply::from_bytes(&leased.to_bytes()), Ok(leased));
     }
 }

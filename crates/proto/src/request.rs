@@ -286,6 +286,13 @@ pub enum Request {
         ino: Ino,
         capability: Capability,
     },
+    /// As `Lookup`. To a client that may also read the directory and is not a front, the reply brings
+    /// the names that follow in the order of listings, as many as fit and are at hand, each as its
+    /// own `Lookup` would.
+    Neighbours {
+        dir: Ino,
+        name: FileName,
+    },
 }
 
 impl Request {
@@ -306,6 +313,7 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. } => return None,
             Self::Lookup { dir, .. }
+            | Self::Neighbours { dir, .. }
             | Self::Create { dir, .. }
             | Self::Link { dir, .. }
             | Self::Unlink { dir, .. }
@@ -340,6 +348,7 @@ impl Request {
             Self::Rename { from, .. } => Some(*from),
             Self::Null
             | Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::GetAttr { .. }
             | Self::SetAttr { .. }
             | Self::Create { .. }
@@ -388,6 +397,7 @@ impl Request {
             | Self::Seek { .. } => (None, None),
             Self::Null
             | Self::Lookup { .. }
+            | Self::Neighbours { .. }
             | Self::GetAttr { .. }
             | Self::SetAttr { handle: None, .. }
             | Self::Create { .. }

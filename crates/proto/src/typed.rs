@@ -172,6 +172,9 @@ typed! {
     Claim { client: ClientId, ino: Ino, capability: Capability } -> Attr {
         Reply::Attr { attr, .. } => attr
     }
+    Neighbours { dir: Ino, name: FileName } -> Reply {
+        reply @ (Reply::Neighbours(_) | Reply::Entry(_) | Reply::Absent(_)) => reply
+    }
 }
 
 #[cfg(test)]

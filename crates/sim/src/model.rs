@@ -160,6 +160,7 @@ impl State {
     fn request(&mut self, request: &Request, step: &Step<'_>) -> Legal {
         match request {
             Request::Lookup { dir, name } => self.lookup(step, *dir, name.as_bytes()),
+            Request::Neighbours { dir, name } => names::neighbours(self, step, *dir, name),
             Request::GetAttr { ino } => self.get_attr(step, *ino),
             Request::SetAttr { ino, handle, set } => self.set_attr(step, *ino, *handle, set),
             Request::Create { .. } => self.create(step, request),
@@ -436,6 +437,7 @@ pub fn is_observer(operation: &Operation) -> bool {
                 | Request::Cancel { .. }
                 | Request::AwaitRecall { .. }
                 | Request::Lookup { .. }
+                | Request::Neighbours { .. }
                 | Request::GetAttr { .. }
                 | Request::Claim { .. }
                 | Request::Fsync { .. }

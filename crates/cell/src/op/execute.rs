@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Reply, Request,
+    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Neighbour,
+    Reply, Request,
 };
 
 use crate::budget::Reservation;
@@ -15,8 +16,9 @@ use crate::inode::answer::Finished;
 use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
-use crate::op::plan::{Plan, PlannedReply};
+use crate::op::plan::{self, Plan, PlannedReply};
 use crate::op::view::{Seen, View};
+use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
@@ -29,6 +31,7 @@ use crate::txn::coordinator::Coordinator;
 fn leased_name(request: &Request) -> (Ino, &FileName) {
     match request {
         Request::Lookup { dir, name }
+        | Request::Neighbours { dir, name }
         | Request::Create { dir, name, .. }
         | Request::Link { dir, name, .. } => (*dir, name),
         _ => unreachable!("planned for these requests only"),
@@ -235,6 +238,10 @@ fn answer(
             let name = leased_name(request);
             Ok(Reply::Entry(entry(shards, name, (ino, kind), attr, client, turn)))
         }
+        PlannedReply::Neighbours(ref mut found) => {
+            let (dir, _) = leased_name(request);
+            Ok(neighbours(shards, dir, std::mem::take(found), client, turn))
+        }
         PlannedReply::Created { mut attr, found, open } => {
             // A client that has disconnected meanwhile opens nothing more.
             let open = open.filter(|_| turn.clients.is_known(client));
@@ -253,6 +260,30 @@ fn answer(
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
     }
+}
+
+/// The names, without those that may not be leased, because they may be changing.
+fn neighbours(
+    shards: &mut Shards,
+    dir: Ino,
+    found: Vec<plan::Neighbour>,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Reply {
+    let mut leased = Vec::<Neighbour>::with_capacity(found.len());
+    for plan::Neighbour { name, ino, kind, attr } in found {
+        let leased_name = match leased.first() {
+            Some(Neighbour { name, .. }) if turn.plants(Plant::NeighboursOneLease) => name,
+            _ => &name,
+        };
+        let entry = entry(shards, (dir, leased_name), (ino, kind), attr, client, turn);
+        let is_first = leased.is_empty();
+        if is_first || entry.lease.is_some() {
+            let capability = turn.capabilities.capability(client, ino);
+            leased.push(Neighbour { name, entry, capability });
+        }
+    }
+    Reply::Neighbours(leased)
 }
 
 fn lease_name(

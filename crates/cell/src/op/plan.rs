@@ -1,7 +1,7 @@
 //! The plan of an operation on names: changes, and an answer.
 
 use warren_base::Ino;
-use warren_proto::{AccessMode, Attr, Change, FileKind, Reply};
+use warren_proto::{AccessMode, Attr, Change, FileKind, FileName, Reply};
 
 /// The result of an operation on names, before it is carried out.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) enum PlannedReply {
         kind: FileKind,
         attr: Option<Attr>,
     },
+    /// The request's name, and names behind it.
+    Neighbours(Vec<Neighbour>),
     /// The request's name does not exist.
     Absent,
     /// Entries of a directory. A lease on its names is added.
@@ -36,6 +38,15 @@ pub(crate) enum PlannedReply {
         found: bool,
         open: Option<AccessMode>,
     },
+}
+
+/// A name, and the inode to which it leads, with its attributes if they are at hand.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    pub(crate) name: FileName,
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    pub(crate) attr: Option<Attr>,
 }
 
 impl Plan {

@@ -68,6 +68,7 @@ fn naming(ino: Ino) -> Vec<Request> {
     let new = NewInode::regular(0o644);
     vec![
         Request::Lookup { dir: ino, name: here.clone() },
+        Request::Neighbours { dir: ino, name: here.clone() },
         Request::GetAttr { ino },
         set(ino, SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() }),
         set(ino, SetAttr::default()),

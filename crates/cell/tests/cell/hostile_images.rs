@@ -31,6 +31,7 @@ fn workload() -> Vec<Request> {
     vec![
         Request::ReadDir { dir: root, cookie: 0, bytes_max: 4096, leased: false },
         Request::Lookup { dir: root, name: name("file") },
+        Request::Neighbours { dir: root, name: name("file") },
         Request::GetAttr { ino: FILE },
         Request::GetAttr { ino: DIR },
         Request::Open { ino: FILE, access: AccessMode::READ },

@@ -7,6 +7,7 @@
 //! | `data.rs` | pages, the cache, read-ahead, write-back |
 //! | `opens.rs` | open files, and advisory locks on files |
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
+//! | `neighbours.rs` | a look-up brings other names of the directory |
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
 //! | `log.rs` | the op log, `fsync`, group commit |
 //! | `checkpoints.rs` | the state of all cells becomes durable, and their logs become free |
@@ -38,6 +39,7 @@ mod data;
 mod kept;
 mod leases;
 mod log;
+mod neighbours;
 mod opens;
 mod power;
 mod space;

@@ -152,6 +152,7 @@ pub(crate) fn forged_requests_are_refused() {
         forged.push(Request::GetAttr { ino });
         forged.push(Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false });
         forged.push(Request::Lookup { dir: ino, name: name.clone() });
+        forged.push(Request::Neighbours { dir: ino, name: name.clone() });
         forged.push(Request::Close { handle: Handle { ino, ..handle } });
     }
     let set = warren_proto::SetAttr { size: Some(0), ..Default::default() };

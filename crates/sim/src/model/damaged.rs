@@ -25,6 +25,7 @@ pub(super) fn needs(state: &Inodes, request: &Request, damaged: &DamagedShard) -
             leads_there(*dir, name) || (is_dir && damaged.takes(*dir, name))
         }
         Request::Lookup { dir, name }
+        | Request::Neighbours { dir, name }
         | Request::Link { dir, name, .. }
         | Request::Unlink { dir, name }
         | Request::Rmdir { dir, name } => leads_there(*dir, name),

@@ -1,12 +1,13 @@
 //! Names: lookup, creation, link, unlink, rmdir, listings, symbolic links.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use warren_base::limits::LINK_MAX;
 use warren_base::{Errno, Ino};
 use warren_proto::{
-    AccessMode, CreateFlags, DirEntry, Entry, FileKind, NewInode, Opened, Reply, Request,
+    AccessMode, CreateFlags, DirEntry, Entry, FileKind, FileName, Neighbour, NewInode, Opened,
+    Reply, Request,
 };
 
 use super::access::{
@@ -365,4 +366,27 @@ fn open_name(
         Some(_) => Err(UNEXPECTED_REPLY),
         None => Ok(()),
     }
+}
+
+/// A look-up that may bring other names of the directory to a caller that may read it.
+pub(super) fn neighbours(state: &mut State, step: &Step<'_>, dir: Ino, name: &FileName) -> Legal {
+    let Ok(Reply::Neighbours(found)) = &step.outcome.answer else {
+        return state.lookup(step, dir, name.as_bytes());
+    };
+    if state.find(step, dir, name.as_bytes()).is_err()
+        || permit(step.credentials, state.inode(dir), READ).is_err()
+    {
+        return Err(Refusal::Differs("names of a directory that may not be read"));
+    }
+    let names: BTreeSet<&FileName> = found.iter().map(|one| &one.name).collect();
+    if names.len() != found.len() || found.first().is_none_or(|first| first.name != *name) {
+        return Err(Refusal::Differs("a name that was not looked up, or one twice"));
+    }
+    for Neighbour { name, entry, .. } in found {
+        match state.find(step, dir, name.as_bytes()) {
+            Ok(Some(ino)) => state.observe_entry(step, ino, entry)?,
+            _ => return Err(Refusal::Differs("a name that is not there")),
+        }
+    }
+    Ok(())
 }

@@ -13,8 +13,8 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, InodeRef, Position,
-    Reply, Request,
+    Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, InodeRef, Neighbour,
+    Position, Reply, Request,
 };
 
 use super::claims::forge;
@@ -586,6 +586,10 @@ impl World {
             Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) => {
                 granted == expected(entry.ino)
             }
+            Ok(Reply::Neighbours(found)) => {
+                let is_right = |one: &Neighbour| one.capability == expected(one.entry.ino);
+                client.front.is_none() && granted.is_none() && found.iter().all(is_right)
+            }
             Ok(Reply::Listing { parent, .. }) => granted.is_none() || granted == expected(*parent),
             _ => granted.is_none(),
         };
@@ -722,6 +726,10 @@ impl World {
                 if let Reply::Created { entry, .. } | Reply::Entry(entry) = reply {
                     self.known.learn(entry.ino, entry.kind);
                 }
+                if let Reply::Neighbours(found) = reply {
+                    self.fleet.count("a name looked up with its neighbours");
+                    found.iter().for_each(|one| self.known.learn(one.entry.ino, one.entry.kind));
+                }
                 self.count_success(request);
             }
             Err(errno) => self.see_error(at, request, *errno),
@@ -844,6 +852,7 @@ const fn changes_nothing(request: &Request) -> bool {
     matches!(
         request,
         Request::Lookup { .. }
+            | Request::Neighbours { .. }
             | Request::GetAttr { .. }
             | Request::Claim { .. }
             | Request::ReadLink { .. }
@@ -866,6 +875,7 @@ const fn subject(request: &Request) -> Option<Ino> {
         | Request::Open { ino, .. }
         | Request::ReadLink { ino } => Some(*ino),
         Request::Lookup { dir, .. }
+        | Request::Neighbours { dir, .. }
         | Request::Create { dir, .. }
         | Request::Unlink { dir, .. }
         | Request::Rmdir { dir, .. }

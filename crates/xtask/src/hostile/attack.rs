@@ -221,6 +221,7 @@ fn hoard(target: &Target, rng: &mut Rng) -> Result<Counts> {
             Request::Lock { handle, spec, wait: false },
             Request::GetAttr { ino },
             Request::Lookup { dir, name: named(&format!("absent{n}")) },
+            Request::Neighbours { dir, name: named("hoard0") },
         ] {
             client.ask(slot, &mut seq, &request);
         }
@@ -269,6 +270,7 @@ fn fill_slots(client: &RawClient, rng: &mut Rng) {
             },
             2 => Request::Fsync { ino, handle: Some(handle), data_only: false },
             3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX, leased: false },
+            4 => Request::Neighbours { dir, name: named("own") },
             _ => Request::Lock { handle, spec, wait: true },
         };
         let line = Line { seq: 1, payload_len: PAYLOAD_MAX as u32, ..Line::default() };
@@ -332,6 +334,7 @@ fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Req
         Request::SetXattr { ino, name: xattr(), value: [1].into(), mode: XattrMode::Any },
         Request::RemoveXattr { ino, name: xattr() },
         Request::Lookup { dir: ino, name: name() },
+        Request::Neighbours { dir: ino, name: name() },
         Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false },
         Request::Create {
             dir: ino,

@@ -235,6 +235,7 @@ fn naming(ino: Ino, open: Ino) -> Vec<Request> {
     let set = |set| Request::SetAttr { ino, handle: None, set };
     vec![
         Request::Lookup { dir: ino, name: prey() },
+        Request::Neighbours { dir: ino, name: prey() },
         Request::GetAttr { ino },
         set(SetAttr::default()),
         set(SetAttr { kill_privileges: true, ..SetAttr::default() }),

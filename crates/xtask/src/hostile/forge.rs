@@ -175,7 +175,8 @@ fn of_names(rng: &mut Rng, known: &Known, dir: Ino) -> Request {
             bytes_max: rng.next_u64() as u32,
             leased: rng.chance(1, 2),
         },
-        5 | 6 => Request::Lookup { dir, name },
+        5 => Request::Lookup { dir, name },
+        6 => Request::Neighbours { dir, name },
         _ => Request::Create {
             dir,
             name,
