@@ -17,8 +17,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashTable;
 use warren_base::{CellId, Ino};
-use warren_proto::{Attr, FileKind, FileName, InodeRef, Lease};
+use warren_proto::{Attr, Entry, FileKind, FileName, InodeRef, Lease, Neighbour};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::scans::Scans;
 
 /// The lease words of all cells, as the client reads them.
 pub trait Words {
@@ -151,6 +153,8 @@ struct Slot {
     copied: Copied,
     /// The copy was used since the clock's hand passed.
     used: bool,
+    /// The copy was brought with another name, and has not been used.
+    brought: bool,
 }
 
 /// The copies of a client, up to a fixed number.
@@ -162,13 +166,15 @@ pub struct Cache {
     vacant: Vec<u32>,
     hand: usize,
     limit: usize,
+    scans: Scans,
 }
 
 impl Cache {
     /// `limit` is the number of copies; not zero.
     pub fn new(limit: usize) -> Self {
         assert!(limit > 0 && u32::try_from(limit).is_ok());
-        Self { table: HashTable::new(), slots: Vec::new(), vacant: Vec::new(), hand: 0, limit }
+        let (table, slots, vacant) = (HashTable::new(), Vec::new(), Vec::new());
+        Self { table, slots, vacant, hand: 0, limit, scans: Scans::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -186,10 +192,12 @@ impl Cache {
 
     pub(crate) fn name(&mut self, dir: Ino, name: &[u8]) -> Option<(Named, CopyRef)> {
         let (place, slot) = self.find(KeyRef::Name(dir, name))?;
-        match &slot.copied {
-            Copied::Name(named, guard) => Some((*named, CopyRef { place, guard: *guard })),
-            _ => None,
+        let Copied::Name(named, guard) = slot.copied else { return None };
+        if slot.brought {
+            slot.brought = false;
+            self.scans.used(dir);
         }
+        Some((named, CopyRef { place, guard }))
     }
 
     pub(crate) fn attr(&mut self, ino: Ino) -> Option<(Attr, CopyRef)> {
@@ -221,6 +229,31 @@ impl Cache {
         }
     }
 
+    /// Whether the next look-up in the directory is to bring neighbours of the name.
+    pub(crate) fn wants_neighbours(&self, dir: Ino) -> bool {
+        self.scans.pays(dir)
+    }
+
+    /// A cell has looked up a name that exists, and brought so many others.
+    pub(crate) fn looked(&mut self, dir: Ino, brought: usize) {
+        self.scans.looked(dir, brought);
+    }
+
+    /// Keeps a name that was brought with another, and the attributes that came with it.
+    pub(crate) fn put_neighbour(&mut self, cell: CellId, dir: Ino, neighbour: &Neighbour) {
+        let Neighbour { name, entry: Entry { ino, kind, lease, attr }, capability } = neighbour;
+        if let Some(guard) = lease.and_then(|lease| Guard::new(cell, lease)) {
+            let reached = InodeRef { ino: *ino, capability: *capability };
+            let named = Copied::Name(Some((reached, *kind)), guard);
+            if let Some(slot) = self.put(Key::Name(dir, name.clone()), named) {
+                slot.brought = true;
+            }
+        }
+        if let Some((attr, Some(lease))) = attr {
+            self.put_attr(cell, attr, *lease);
+        }
+    }
+
     /// Keeps attributes, under a lease of `cell`.
     pub(crate) fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
         if let Some(guard) = Guard::new(cell, lease) {
@@ -240,27 +273,29 @@ impl Cache {
         }
     }
 
-    fn find(&mut self, key: KeyRef<'_>) -> Option<(u32, &Slot)> {
+    fn find(&mut self, key: KeyRef<'_>) -> Option<(u32, &mut Slot)> {
         let place = *self.table.find(key.hash(), |&at| matches(&self.slots, at, key))?;
         let slot = self.slots[place as usize].as_mut()?;
         slot.used = true;
         Some((place, slot))
     }
 
-    fn put(&mut self, key: Key, copied: Copied) {
+    /// Returns the slot if it is a new one.
+    fn put(&mut self, key: Key, copied: Copied) -> Option<&mut Slot> {
         let sought = key.borrow();
         let hash = sought.hash();
         if let Some(&place) = self.table.find(hash, |&at| matches(&self.slots, at, sought)) {
             if let Some(slot) = &mut self.slots[place as usize] {
                 slot.copied = copied;
             }
-            return;
+            return None;
         }
         let place = self.free_place();
-        self.slots[place as usize] = Some(Slot { hash, key, copied, used: false });
+        self.slots[place as usize] = Some(Slot { hash, key, copied, used: false, brought: false });
         let slots = &self.slots;
         let rehash = |&at: &u32| slots[at as usize].as_ref().map_or(0, |slot| slot.hash);
         self.table.insert_unique(hash, place, rehash);
+        self.slots[place as usize].as_mut()
     }
 
     /// A vacant place; evicts a copy if there is none.

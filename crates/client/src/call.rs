@@ -16,6 +16,9 @@
 //! request. If copies are stale again and again the call gives them up: after [`CACHED_TRIES`] the
 //! walk requests everything, which always ends.
 //!
+//! A look-up that is needed in a directory where many names are looked at brings the neighbours of
+//! the name: see [`crate::scans`].
+//!
 //! A walk is not one instant, as on every POSIX system: each component was valid at some time
 //! during the call. An answer from copies alone was valid at one instant.
 
@@ -185,6 +188,31 @@ impl Call {
         words: &impl Words,
         input: Option<Answered>,
     ) -> Step {
+        let mut step = self.next(cache, map, words, input);
+        if let Step::Send(send) = &mut step {
+            self.widen(cache, &mut send.request);
+        }
+        step
+    }
+
+    /// Lets a look-up bring the neighbours of its name, if that pays. A front has no use for them.
+    fn widen(&self, cache: &Cache, request: &mut Request) {
+        if let Request::Lookup { dir, name } = request
+            && self.tries < CACHED_TRIES
+            && !self.caller.credentials.checked_by_kernel
+            && cache.wants_neighbours(*dir)
+        {
+            *request = Request::Neighbours { dir: *dir, name: name.clone() };
+        }
+    }
+
+    fn next(
+        &mut self,
+        cache: &mut Cache,
+        map: &ShardMap,
+        words: &impl Words,
+        input: Option<Answered>,
+    ) -> Step {
         if let Phase::Check { .. } = self.phase {
             return self.check(cache, map, words);
         }
@@ -317,6 +345,7 @@ impl Call {
             return self.moved(map, asked, version);
         }
         let Asked { ask, purpose, cell } = asked;
+        let answered = looked_up(cache, cell, &ask.request, answered);
         keep(cache, cell, &ask.request, &answered);
         let is_all = matches!(&self.op, Op::Ino(request, _) if *request == ask.request);
         match purpose {
@@ -506,6 +535,29 @@ fn done(answered: Answered) -> Step {
 
 fn fail(errno: Errno) -> Step {
     Step::Done(Err(errno).into())
+}
+
+/// Keeps the neighbours that a look-up has brought. Returns the answer for its name.
+fn looked_up(
+    cache: &mut Cache,
+    cell: CellId,
+    request: &Request,
+    mut answered: Answered,
+) -> Answered {
+    match (request, &answered.answer) {
+        (Request::Lookup { dir, .. }, Ok(Reply::Entry(_))) => cache.looked(*dir, 0),
+        (Request::Lookup { dir, name }, Ok(Reply::Neighbours(found))) => match found.as_slice() {
+            [first, others @ ..] if first.name == *name => {
+                cache.looked(*dir, others.len());
+                others.iter().for_each(|other| cache.put_neighbour(cell, *dir, other));
+                answered = Answered::new(Ok(Reply::Entry(first.entry)), first.capability);
+            }
+            _ => answered = Err(Errno::EPROTO).into(),
+        },
+        (_, Ok(Reply::Neighbours(_))) => answered = Err(Errno::EPROTO).into(),
+        _ => {}
+    }
+    answered
 }
 
 /// Keeps the copies that came with an answer.

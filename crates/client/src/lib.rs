@@ -25,6 +25,7 @@ mod op;
 mod path;
 mod path_cache;
 mod route;
+mod scans;
 mod walk;
 
 pub use cache::{Cache, Guard, Words};

@@ -49,6 +49,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a kernel knew pages",
         "a last checkpoint failed",
         "a listing of several pages",
+        "a name looked up with its neighbours",
         "a late acknowledgement",
         "a mapped page written back",
         "a message between cells of which one is suspect",
@@ -201,6 +202,16 @@ fn a_file_taken_over_that_is_not_open_is_found() {
 #[test]
 fn data_that_come_with_an_open_file_and_are_not_there_are_found() {
     is_found(Plant::OpenDataMissing);
+}
+
+#[test]
+fn neighbours_without_leases_of_their_own_are_found() {
+    is_found(Plant::NeighboursOneLease);
+}
+
+#[test]
+fn neighbours_in_a_directory_that_may_not_be_read_are_found() {
+    is_found(Plant::NeighboursUnread);
 }
 
 #[test]

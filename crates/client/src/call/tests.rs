@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warren_base::{ClientId, Rng, ShardId, Timestamp};
 use warren_proto::{
     AccessMode, Attr, Capabilities, CapabilityKey, CreateFlags, FileName, Handle, Lease, LeaseKey,
-    NewInode, Opened, RenameFlags,
+    Neighbour, NewInode, Opened, RenameFlags,
 };
 
 use super::*;
@@ -194,6 +194,7 @@ impl Tree {
         assert!(send.request.shard().is_none_or(|shard| shard.0 == cell.0));
         match &send.request {
             Request::Lookup { dir, name } => self.lookup(cell, *dir, name),
+            Request::Neighbours { dir, name } => self.neighbours(cell, *dir, name),
             Request::GetAttr { ino } => {
                 let (attr, lease) = self.attr(cell, *ino).ok_or(Errno::ESTALE)?;
                 Ok(Reply::Attr { attr, lease })
@@ -224,6 +225,23 @@ impl Tree {
             }
             _ => Ok(Reply::Done),
         }
+    }
+
+    /// All names of the directory.
+    fn neighbours(&mut self, cell: CellId, dir: Ino, text: &FileName) -> Answer {
+        let Reply::Entry(entry) = self.lookup(cell, dir, text)? else {
+            return self.lookup(cell, dir, text);
+        };
+        let names = self.names.keys().filter(|(of, name)| *of == dir && name != text);
+        let names: Vec<_> = names.map(|(_, name)| name.clone()).collect();
+        let capability = at(entry.ino).capability;
+        let mut found = vec![Neighbour { name: text.clone(), entry, capability }];
+        for name in names {
+            if let Reply::Entry(entry) = self.lookup(cell, dir, &name)? {
+                found.push(Neighbour { name, entry, capability: at(entry.ino).capability });
+            }
+        }
+        Ok(Reply::Neighbours(found))
     }
 
     fn open_name(&mut self, cell: CellId, dir: Ino, name: &FileName) -> Answer {
@@ -355,6 +373,72 @@ fn valid_copies_need_no_message() {
     assert_eq!(client.stat(&mut tree, "/d/../d/./f"), Ok(ino(1, 6)));
     assert_eq!(client.stat(&mut tree, "/d/none"), Err(Errno::ENOENT));
     assert_eq!(tree.messages, before);
+}
+
+/// `/d` with the files `f0` to `f9`.
+fn ten_files() -> Tree {
+    let mut tree = Tree::new();
+    tree.add(Ino::ROOT, "d", ino(1, 5), FileKind::Directory);
+    (0..10).for_each(|n| tree.add(ino(1, 5), &format!("f{n}"), ino(1, 10 + n), FileKind::Regular));
+    tree
+}
+
+#[test]
+fn a_client_that_looks_at_many_names_gets_their_neighbours() {
+    let (mut tree, mut client) = (ten_files(), Client::new());
+    for n in 0..10 {
+        assert_eq!(client.stat(&mut tree, &format!("/d/f{n}")), Ok(ino(1, 10 + n)));
+    }
+    assert_eq!(tree.messages, 1 + 3 + 1, "the directory, three names, one with the others");
+    tree.change(ino(1, 17), |attr| attr.size += 1);
+    assert_eq!(client.stat(&mut tree, "/d/f7"), Ok(ino(1, 17)));
+    assert_eq!(tree.messages, 6, "its attributes");
+}
+
+#[test]
+fn a_front_gets_no_neighbours() {
+    let (mut tree, mut client) = (ten_files(), Client::new());
+    for n in 0..10 {
+        let path = format!("/d/f{n}");
+        let mut call = client.call(stat(&path));
+        let kernels = Credentials { checked_by_kernel: true, ..Credentials::default() };
+        call.caller.credentials = Arc::new(kernels);
+        let mut input = None;
+        loop {
+            match call.step(&mut client.cache, &client.map, &tree, input.take()) {
+                Step::Send(send) => {
+                    assert!(!matches!(send.request, Request::Neighbours { .. }));
+                    input = Some(tree.answer(&send));
+                }
+                Step::Done(_) => break,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn neighbours_of_another_name_are_refused() {
+    let (mut tree, mut client) = (ten_files(), Client::new());
+    for n in 0..3 {
+        client.stat(&mut tree, &format!("/d/f{n}")).expect("it is there");
+    }
+    let mut call = client.call(stat("/d/f5"));
+    let mut input = None;
+    let answer = loop {
+        match call.step(&mut client.cache, &client.map, &tree, input.take()) {
+            Step::Send(send) => {
+                let mut answered = tree.answer(&send);
+                if let Ok(Reply::Neighbours(found)) = &mut answered.answer {
+                    found.remove(0);
+                }
+                input = Some(answered);
+            }
+            Step::Done(answered) => break answered.answer,
+            _ => {}
+        }
+    };
+    assert_eq!(answer, Err(Errno::EPROTO));
 }
 
 #[test]
