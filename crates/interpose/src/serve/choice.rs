@@ -7,7 +7,8 @@
 //! that comes back to a path by the fleet, because then the path is known.
 //!
 //! So the first call by a path takes the way that has been cheaper lately, and the second asks the
-//! fleet. Now and then the other one is tried.
+//! fleet. Now and then the other one is tried. A request may bring what the next calls need, so the
+//! mean of the fleet is that of all calls which may ask it, whether they do or not.
 //!
 //! Requests for paths that come back must pay. A program that goes round more files than there are
 //! leases for always finds the copy gone that it needs, and on some machines a request wakes a cell
@@ -25,8 +26,9 @@ use super::clock;
 const COST_MAX: u64 = 1_000_000;
 /// A mean moves by this part of the difference.
 const PART: u64 = 8;
-/// Of so many paths one takes the dearer way.
+/// Of so many paths one takes the dearer way, times the ratio of the costs, which is at most this.
 const TRIED: usize = 32;
+const RATIO_MAX: u64 = 32;
 /// What the account holds at first and at most: some milliseconds.
 const BUDGET: i64 = 40_000_000;
 /// This part of what the kernel costs is put in by a call that goes to the kernel because the
@@ -92,13 +94,11 @@ impl Choice {
         asked: impl FnOnce(&R) -> bool,
     ) -> R {
         let (begun, result) = (clock::cycles(), call());
-        if asked(&result) {
-            let cycles = clock::cycles().wrapping_sub(begun);
-            self.fleet.note(cycles);
-            // If it is not known what the kernel costs, nothing is known to be lost.
-            if self.kernel.mean() > 0 {
-                self.account.take(cycles.min(COST_MAX).cast_signed() - self.kernel.mean());
-            }
+        let cycles = clock::cycles().wrapping_sub(begun);
+        self.fleet.note(cycles);
+        // If it is not known what the kernel costs, nothing is known to be lost.
+        if self.kernel.mean() > 0 && asked(&result) {
+            self.account.take(cycles.min(COST_MAX).cast_signed() - self.kernel.mean());
         }
         result
     }
@@ -119,7 +119,10 @@ impl Choice {
         match [&self.kernel, &self.fleet].map(|way| way.0.load(Relaxed)) {
             [0, _] => true,
             [_, 0] => false,
-            [kernel, fleet] => (kernel < fleet) != paths.is_multiple_of(TRIED),
+            [kernel, fleet] => {
+                let ratio = (kernel.max(fleet) / kernel.min(fleet)).min(RATIO_MAX);
+                (kernel < fleet) != paths.is_multiple_of(TRIED * ratio as usize)
+            }
         }
     }
 
