@@ -22,6 +22,8 @@ use segments::Segments;
 
 const BATCHES: u32 = 101;
 const CALLS: u32 = 1000;
+/// Names that a lookup brings.
+const NEIGHBOURS: usize = 40;
 
 /// Inodes in the tree that lookups are measured in.
 const INODES: u64 = 10_000;
@@ -170,9 +172,34 @@ fn execute(pieces: &mut Pieces<'_>) -> Result<Vec<(Operation, f64)>, BenchError>
             .try_add(&name, CALLS, |at| cell.call(request(operation, at), payload).map(drop))?;
         executed.push((operation, ns));
     }
+    neighbours(pieces, &mut cell, (&staying, &names[..NEIGHBOURS]))?;
     executed
         .extend(create_and_unlink(pieces, |operation, at| cell.call(request(operation, at), 0))?);
     Ok(executed)
+}
+
+/// A lookup in a directory of which all names come with it.
+fn neighbours(
+    pieces: &mut Pieces<'_>,
+    cell: &mut LoneCell,
+    (first, others): (&FileName, &[FileName]),
+) -> Result<(), BenchError> {
+    let dir = Ino::ROOT;
+    let failed = |errno| BenchError::call("the lone cell", "prepare", errno);
+    for name in others {
+        cell.call(create(name.clone(), CreateFlags::EXCLUSIVE), 0).map_err(failed)?;
+    }
+    let request = || Request::Neighbours { dir, name: first.clone() };
+    let count = match cell.call(request(), 0).map_err(failed)? {
+        Reply::Neighbours(found) => found.len(),
+        _ => return Err(failed(Errno::EPROTO)),
+    };
+    let name = format!("cell: execute a lookup that brings {} neighbours", count - 1);
+    pieces.try_add(&name, CALLS / 50, |_| cell.call(request(), 0).map(drop))?;
+    for name in others {
+        cell.call(Request::Unlink { dir, name: name.clone() }, 0).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn create(name: FileName, flags: CreateFlags) -> Request {
