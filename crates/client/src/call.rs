@@ -188,31 +188,6 @@ impl Call {
         words: &impl Words,
         input: Option<Answered>,
     ) -> Step {
-        let mut step = self.next(cache, map, words, input);
-        if let Step::Send(send) = &mut step {
-            self.widen(cache, &mut send.request);
-        }
-        step
-    }
-
-    /// Lets a look-up bring the neighbours of its name, if that pays. A front has no use for them.
-    fn widen(&self, cache: &Cache, request: &mut Request) {
-        if let Request::Lookup { dir, name } = request
-            && self.tries < CACHED_TRIES
-            && !self.caller.credentials.checked_by_kernel
-            && cache.wants_neighbours(*dir)
-        {
-            *request = Request::Neighbours { dir: *dir, name: name.clone() };
-        }
-    }
-
-    fn next(
-        &mut self,
-        cache: &mut Cache,
-        map: &ShardMap,
-        words: &impl Words,
-        input: Option<Answered>,
-    ) -> Step {
         if let Phase::Check { .. } = self.phase {
             return self.check(cache, map, words);
         }
@@ -220,7 +195,7 @@ impl Call {
             Phase::Plan => {
                 let plan = self.plan(cache);
                 if plan.used.is_empty() {
-                    return self.conclude(plan.end, map);
+                    return self.conclude(plan.end, cache, map);
                 }
                 self.phase = Phase::Check { plan, at: Check::First(0) };
                 Step::Yield
@@ -257,11 +232,13 @@ impl Call {
                 return self.again(cache, stale);
             }
             Check::First(next) if next < last => *at = Check::First(next + 1),
-            Check::First(_) if matches!(plan.end, Err(Stop::Need(_))) => return self.believe(map),
+            Check::First(_) if matches!(plan.end, Err(Stop::Need(_))) => {
+                return self.believe(cache, map);
+            }
             Check::First(_) => *at = Check::Take,
             Check::Take => self.take(cache),
             Check::Second(next) if next < last => *at = Check::Second(next + 1),
-            Check::Second(_) => return self.believe(map),
+            Check::Second(_) => return self.believe(cache, map),
         }
         Step::Yield
     }
@@ -281,14 +258,14 @@ impl Call {
         }
     }
 
-    fn believe(&mut self, map: &ShardMap) -> Step {
+    fn believe(&mut self, cache: &Cache, map: &ShardMap) -> Step {
         match core::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Check { plan, .. } => {
                 let is_over = matches!(plan.end, Ok(Goal::Answer(..)) | Err(Stop::Fail(_)));
                 if is_over && self.answers.is_empty() {
                     self.proof = Some(plan.used);
                 }
-                self.conclude(plan.end, map)
+                self.conclude(plan.end, cache, map)
             }
             _ => unreachable!("only what was checked is believed"),
         }
@@ -303,7 +280,7 @@ impl Call {
     }
 
     /// Acts on the result of a walk, which is valid.
-    fn conclude(&mut self, end: Result<Goal, Stop>, map: &ShardMap) -> Step {
+    fn conclude(&mut self, end: Result<Goal, Stop>, cache: &Cache, map: &ShardMap) -> Step {
         match end {
             Ok(Goal::Answer(reply, granted)) => Step::Done(Answered::new(Ok(reply), granted)),
             Ok(Goal::Ask(ask)) => self.send(ask, Purpose::Last, map),
@@ -311,8 +288,25 @@ impl Call {
                 self.listed.clear();
                 self.send(page(dir, 0), Purpose::Last, map)
             }
-            Err(Stop::Need(ask)) => self.send(ask, Purpose::Walk, map),
+            Err(Stop::Need(ask)) => {
+                let mut step = self.send(ask, Purpose::Walk, map);
+                if let Step::Send(Send { request, .. }) = &mut step {
+                    self.widen(cache, request);
+                }
+                step
+            }
             Err(Stop::Fail(errno)) => fail(errno),
+        }
+    }
+
+    /// Lets a look-up bring the neighbours of its name, if that pays. A front has no use for them.
+    fn widen(&self, cache: &Cache, request: &mut Request) {
+        if let Request::Lookup { dir, name } = request
+            && self.tries < CACHED_TRIES
+            && !self.caller.credentials.checked_by_kernel
+            && cache.wants_neighbours(*dir)
+        {
+            *request = Request::Neighbours { dir: *dir, name: name.clone() };
         }
     }
 
@@ -339,13 +333,13 @@ impl Call {
         cache: &mut Cache,
         map: &ShardMap,
         asked: Asked,
-        answered: Answered,
+        mut answered: Answered,
     ) -> Step {
         if let Ok(Reply::Moved(version)) = answered.answer {
             return self.moved(map, asked, version);
         }
         let Asked { ask, purpose, cell } = asked;
-        let answered = looked_up(cache, cell, &ask.request, answered);
+        take_neighbours(cache, cell, &ask.request, &mut answered);
         keep(cache, cell, &ask.request, &answered);
         let is_all = matches!(&self.op, Op::Ino(request, _) if *request == ask.request);
         match purpose {
@@ -537,27 +531,21 @@ fn fail(errno: Errno) -> Step {
     Step::Done(Err(errno).into())
 }
 
-/// Keeps the neighbours that a look-up has brought. Returns the answer for its name.
-fn looked_up(
-    cache: &mut Cache,
-    cell: CellId,
-    request: &Request,
-    mut answered: Answered,
-) -> Answered {
+/// Keeps the neighbours that a look-up has brought, and leaves the answer for its name.
+fn take_neighbours(cache: &mut Cache, cell: CellId, request: &Request, answered: &mut Answered) {
     match (request, &answered.answer) {
         (Request::Lookup { dir, .. }, Ok(Reply::Entry(_))) => cache.looked(*dir, 0),
         (Request::Lookup { dir, name }, Ok(Reply::Neighbours(found))) => match found.as_slice() {
             [first, others @ ..] if first.name == *name => {
                 cache.looked(*dir, others.len());
                 others.iter().for_each(|other| cache.put_neighbour(cell, *dir, other));
-                answered = Answered::new(Ok(Reply::Entry(first.entry)), first.capability);
+                *answered = Answered::new(Ok(Reply::Entry(first.entry)), first.capability);
             }
-            _ => answered = Err(Errno::EPROTO).into(),
+            _ => *answered = Err(Errno::EPROTO).into(),
         },
-        (_, Ok(Reply::Neighbours(_))) => answered = Err(Errno::EPROTO).into(),
+        (_, Ok(Reply::Neighbours(_))) => *answered = Err(Errno::EPROTO).into(),
         _ => {}
     }
-    answered
 }
 
 /// Keeps the copies that came with an answer.

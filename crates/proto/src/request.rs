@@ -286,9 +286,9 @@ pub enum Request {
         ino: Ino,
         capability: Capability,
     },
-    /// As `Lookup`. To a client that may also read the directory and is not a front, the reply brings
-    /// the names that follow in the order of listings, as many as fit and are at hand, each as its
-    /// own `Lookup` would.
+    /// As `Lookup`. To a client that may also read the directory and is not a front, the reply
+    /// brings other names of the directory, as many as fit and are at hand, each as its own
+    /// `Lookup` would.
     Neighbours {
         dir: Ino,
         name: FileName,

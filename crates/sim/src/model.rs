@@ -159,8 +159,9 @@ impl State {
 
     fn request(&mut self, request: &Request, step: &Step<'_>) -> Legal {
         match request {
-            Request::Lookup { dir, name } => self.lookup(step, *dir, name.as_bytes()),
-            Request::Neighbours { dir, name } => names::neighbours(self, step, *dir, name),
+            Request::Lookup { dir, name } | Request::Neighbours { dir, name } => {
+                self.lookup(step, *dir, name.as_bytes())
+            }
             Request::GetAttr { ino } => self.get_attr(step, *ino),
             Request::SetAttr { ino, handle, set } => self.set_attr(step, *ino, *handle, set),
             Request::Create { .. } => self.create(step, request),

@@ -44,6 +44,7 @@ impl State {
         }
         match step.settle(must.and_then(|found| found.ok_or(Errno::ENOENT)))? {
             Some((ino, Reply::Entry(entry))) => self.observe_entry(step, ino, entry),
+            Some((_, Reply::Neighbours(found))) => neighbours(self, step, dir, (name, found)),
             Some(_) => Err(UNEXPECTED_REPLY),
             None => Ok(()),
         }
@@ -368,18 +369,19 @@ fn open_name(
     }
 }
 
-/// A look-up that may bring other names of the directory to a caller that may read it.
-pub(super) fn neighbours(state: &mut State, step: &Step<'_>, dir: Ino, name: &FileName) -> Legal {
-    let Ok(Reply::Neighbours(found)) = &step.outcome.answer else {
-        return state.lookup(step, dir, name.as_bytes());
-    };
-    if state.find(step, dir, name.as_bytes()).is_err()
-        || permit(step.credentials, state.inode(dir), READ).is_err()
-    {
+/// A name that exists, with others of the directory, for a caller that may read the directory.
+fn neighbours(
+    state: &mut State,
+    step: &Step<'_>,
+    dir: Ino,
+    (name, found): (&[u8], &[Neighbour]),
+) -> Legal {
+    if permit(step.credentials, state.inode(dir), READ).is_err() {
         return Err(Refusal::Differs("names of a directory that may not be read"));
     }
     let names: BTreeSet<&FileName> = found.iter().map(|one| &one.name).collect();
-    if names.len() != found.len() || found.first().is_none_or(|first| first.name != *name) {
+    let is_first = found.first().is_some_and(|first| first.name.as_bytes() == name);
+    if names.len() != found.len() || !is_first {
         return Err(Refusal::Differs("a name that was not looked up, or one twice"));
     }
     for Neighbour { name, entry, .. } in found {

@@ -4,7 +4,7 @@
 //! [`Handover`]: warren_proto::Handover
 
 use warren_base::{ClientId, Ino, Rng};
-use warren_proto::{Capabilities, Capability, Request};
+use warren_proto::{Answer, Capabilities, Capability, Neighbour, Reply, Request};
 
 use crate::history::KEY;
 
@@ -28,6 +28,28 @@ pub(super) fn forge(
         0 => Capabilities { inode: wrong, ..right },
         1 => Capabilities { other: wrong, ..right },
         _ => Capabilities { inode: wrong, other: wrong },
+    }
+}
+
+/// Whether what came with an answer is for this client and for the inode in the answer. A front
+/// gets none.
+pub(super) fn is_rightly_granted(
+    (client, is_front): (ClientId, bool),
+    answer: &Answer,
+    granted: Capability,
+) -> bool {
+    let expected = |ino| match is_front {
+        true => Capability::NONE,
+        false => KEY.capability(client, ino),
+    };
+    match answer {
+        Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) => granted == expected(entry.ino),
+        Ok(Reply::Neighbours(found)) => {
+            let is_right = |one: &Neighbour| one.capability == expected(one.entry.ino);
+            !is_front && granted.is_none() && found.iter().all(is_right)
+        }
+        Ok(Reply::Listing { parent, .. }) => granted.is_none() || granted == expected(*parent),
+        _ => granted.is_none(),
     }
 }
 

@@ -13,11 +13,10 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, Capability, CreateFlags, Credentials, InodeRef, Neighbour,
-    Position, Reply, Request,
+    Answer, Answered, Capabilities, CreateFlags, Credentials, InodeRef, Position, Reply, Request,
 };
 
-use super::claims::forge;
+use super::claims::{forge, is_rightly_granted};
 use super::copies::{begin_with_kept, claim_another, keep_changed, payload_of};
 use super::front::{Front, action_of};
 use super::kept::{KeptHandles, request_keeping};
@@ -538,7 +537,10 @@ impl World {
             self.note_answered(at, &request, &answer, &payload);
             self.note_page(at, &request, &answer);
         }
-        self.check_granted(at, &answer, granted);
+        let receiver = &self.clients[client];
+        if !is_rightly_granted((receiver.id, receiver.front.is_some()), &answer, granted) {
+            self.fleet.fail(format!("{at:?} was granted something else with {answer:?}"));
+        }
         self.check_sync(&operation, &answer);
         if self.audit.is_some() && answer == Err(Errno::EIO) && !self.fleet.incidents.has_damage() {
             self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
@@ -573,29 +575,6 @@ impl World {
         self.fleet.count("a front's successor asked again");
         self.slot(at).asks_again = true;
         self.send(at, send);
-    }
-
-    /// The capability must be for this client and for the inode in the answer. Fronts get none.
-    fn check_granted(&mut self, at: At, answer: &Answer, granted: Capability) {
-        let client = &self.clients[at.client];
-        let expected = |ino| match client.front {
-            Some(_) => Capability::NONE,
-            None => KEY.capability(client.id, ino),
-        };
-        let is_right = match answer {
-            Ok(Reply::Entry(entry) | Reply::Created { entry, .. }) => {
-                granted == expected(entry.ino)
-            }
-            Ok(Reply::Neighbours(found)) => {
-                let is_right = |one: &Neighbour| one.capability == expected(one.entry.ino);
-                client.front.is_none() && granted.is_none() && found.iter().all(is_right)
-            }
-            Ok(Reply::Listing { parent, .. }) => granted.is_none() || granted == expected(*parent),
-            _ => granted.is_none(),
-        };
-        if !is_right {
-            self.fleet.fail(format!("{at:?} was granted something else with {answer:?}"));
-        }
     }
 
     /// Counts the entries of a page of a listing.
