@@ -7,7 +7,8 @@
 //! ```text
 //! OPEN     a kept handle:  mark the inode as used ─ look at the lease word ─ valid: add the open
 //!          else:           mark the inode as used ─ Open at the cell ─ add handle and open
-//! RELEASE  remove the open ─ last of the inode: mark it as idle ─ look at the word ─ void: Close
+//! RELEASE  remove the open ─ last of the handle: look at the word ─ void: Close
+//!                          ─ last of the inode: mark it as idle ─ look at the word ─ void: Close
 //! ```
 //!
 //! The marks are in the client's segment. A cell that removes the last name of an inode clears the
@@ -342,7 +343,9 @@ impl OpenFiles {
 
     /// An open of the inode, or one under way, has ended.
     fn end_open(&self, tables: &mut Tables, ino: Ino) {
-        tables.remove_unused(ino, |held| held.is_shared);
+        // A void handle is of no use for others. While other opens of the inode go on, the cell does
+        // not close it, and a client may wait for that (decision 47).
+        tables.remove_unused(ino, |held| held.is_shared && self.is_leased(&held.held));
         let Some(file) = tables.files.get_mut(&ino) else { return };
         file.opens -= 1;
         if file.opens > 0 {

@@ -27,6 +27,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
+use crate::serve::adoption;
 use crate::serve::why::{self, Refusal, Why};
 use crate::state::{COUNTED, FILTERED, SERVED, THREADS, process};
 use crate::{dispatch, hook, image, patch, stub};
@@ -199,6 +200,7 @@ fn fill(text: &mut Text, state: &str) {
     text.line("sites-patched", patched);
     text.line("sites-left", left);
     text.line("image", image::is_mapped().into());
+    text.line("adopted", adoption::adopted());
     for reason in Why::ALL.iter().filter(|reason| why::passed(**reason) > 0) {
         text.add("kernel ");
         text.line(reason.text(), why::passed(*reason));

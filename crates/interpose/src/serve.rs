@@ -48,10 +48,18 @@ use admission::Phase;
 use watch::Class;
 use why::Refusal;
 
+pub(crate) use files::adoption;
+
 /// Any call of the program.
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let class = watch::class(call);
+    if files::pending::are_any()
+        && !is_child()
+        && let Some(verdict) = files::adoption::on_call(call, class)
+    {
+        return verdict;
+    }
     if files::are_any()
         && !is_child()
         && let Some(verdict) = files::on_call(call, class.is_by_path())

@@ -128,6 +128,23 @@ fn a_void_handle_stays_for_the_opens_that_use_it() {
 }
 
 #[test]
+fn a_void_handle_is_closed_with_its_last_open_while_the_inode_is_open() {
+    let mut bench = Bench::new();
+    let reading = bench.open_anew(FILE, 10, 7);
+    assert_eq!(bench.files.begin(FILE, AccessMode::WRITE, 11), Ok(Begun::New));
+    let opened = bench.answer(FILE, 7);
+    let writing = bench.files.opened(&opened, AccessMode::WRITE, Some(CELL), 11).unwrap();
+    bench.files.release(writing.number);
+    assert_eq!(bench.unused(), [], "it is kept");
+    assert!(matches!(bench.files.begin(FILE, AccessMode::WRITE, 12), Ok(Begun::Open(_))));
+    bench.set_word(FILE, 0);
+    let writing = bench.files.kernel_handle(1);
+    bench.files.release(writing.number);
+    assert_eq!(bench.unused(), [writing.handle]);
+    assert_eq!(bench.files.handle(reading.number), Ok(reading.handle));
+}
+
+#[test]
 fn an_inode_whose_mark_is_displaced_is_closed() {
     let mut bench = Bench::new();
     let first = bench.open_anew(FILE, 10, 7);

@@ -29,7 +29,7 @@ use crate::state::FILTERED;
 use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
-use super::files::{placeholder, takeover};
+use super::files::{pending, placeholder, takeover};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
@@ -161,7 +161,7 @@ pub(crate) fn purse_of(path: &[u8]) -> Option<&'static AtomicU64> {
 #[cold]
 pub(crate) fn pay((path, descriptor): (&[u8], Option<usize>), purse: &AtomicU64, cycles: u64) {
     let cycles = cycles.min(CALL_MAX);
-    if purse.fetch_add(cycles, Relaxed) + cycles < ADMIT_AFTER * u64::from(patience(1)) {
+    if purse.fetch_add(cycles, Relaxed) + cycles < price() {
         return;
     }
     purse.store(0, Relaxed);
@@ -177,9 +177,7 @@ pub(crate) fn hurry(Named { path, descriptor }: Named) {
         return;
     }
     waiting(|room| {
-        if phase() == Phase::Young {
-            survey(room);
-        }
+        survey(room);
         attempt_at((name.bytes(), descriptor), room);
     });
 }
@@ -193,6 +191,21 @@ fn attempt_at((path, descriptor): (&[u8], Option<usize>), room: &mut Room) {
     if let Some(candidate) = candidate {
         attempt(room, candidate);
     }
+}
+
+/// What calls must cost before the fleet is asked, in cycles.
+pub(crate) fn price() -> u64 {
+    ADMIT_AFTER * u64::from(patience(1))
+}
+
+/// Calls on a file that the kernel has open have cost as much.
+#[cold]
+#[inline(never)]
+pub(crate) fn pay_for_file(descriptor: usize) {
+    exclusive(|room| {
+        survey(room);
+        attempt_at((&[], Some(descriptor)), room);
+    });
 }
 
 fn candidate_of(path: &[u8]) -> Option<&'static Candidate> {
@@ -293,6 +306,7 @@ fn survey(room: &mut Room) {
 fn set_never(refusal: Refusal) {
     why::set_refusal(refusal);
     PHASE.store(Phase::Never as u8, Release);
+    pending::stop();
 }
 
 fn attempt(room: &mut Room, candidate: &Candidate) {

@@ -9,10 +9,13 @@
 //!  write  table ─▶ lock ─▶ fleet::written::write
 //!  close  table ─▶ close of the placeholder ─▶ fleet::files::release
 //!  any other call that names the descriptor ─▶ handover: the kernel has the file from then on
+//!
+//!  a file that the kernel has opened for writing ─▶ pending ─▶ adoption: it is served from then on
 //! ```
 //!
-//! Decisions 40 and 41 have the reasons.
+//! Decisions 40, 41 and 47 have the reasons.
 
+pub(crate) mod adoption;
 mod arguments;
 mod copy;
 mod create;
@@ -23,6 +26,7 @@ mod mapped;
 mod open;
 mod parked;
 mod pieces;
+pub(super) mod pending;
 pub(super) mod placeholder;
 mod places;
 mod read;

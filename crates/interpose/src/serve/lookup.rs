@@ -33,7 +33,7 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
         Some(admission) => serve(call, &admission),
         None => {
             let named = || Request::decode(call).ok().map(|request| request.named);
-            return not_admitted(call, named);
+            return unserved(call, not_admitted(call, named), opens);
         }
     };
     match served {
@@ -43,7 +43,8 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
             if let Some(failed) = files::before_kernel(call) {
                 return failed;
             }
-            return Verdict::Made(choice::OPENS.through_kernel(|| make_waiting(call)));
+            let made = choice::OPENS.through_kernel(|| make_waiting(call));
+            return unserved(call, Verdict::Made(made), opens);
         }
         Err(Why::FirstUse) => {
             why::count(Why::FirstUse);
@@ -56,9 +57,14 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
     }
     match files::before_kernel(call) {
         Some(failed) => failed,
-        None if opens => Verdict::Wait,
+        None if opens => unserved(call, Verdict::Wait, opens),
         None => Verdict::Pass,
     }
+}
+
+/// A file that the kernel opens may be served later.
+fn unserved(call: &SystemCall, verdict: Verdict, opens: bool) -> Verdict {
+    if opens { files::adoption::open(call, verdict) } else { verdict }
 }
 
 /// A call that counts as one that waited, however little time it took.

@@ -6,10 +6,10 @@
 //! served, the other from a descriptor of the same tree in a bind mount beside it ([`Beside`]),
 //! which only the kernel answers. They run with the library and without. `opened.c` opens what the
 //! kernel has made there, `private.c` maps files, and `vectors.c` reads and writes by vectors.
-//! `changes.c` and `written.c` make the same calls by chance on twins, of
-//! which one is the kernel's. `databases.c` does the same with calls of databases, and
-//! asks another process which files are locked. `watched.c` does the same while another process
-//! watches both twins.
+//! `changes.c` and `written.c` make the same calls by chance on twins, of which one is the
+//! kernel's. `databases.c` does the same with calls of databases, and asks another process which
+//! files are locked. `watched.c` does the same while another process watches both twins.
+//! `adopted.c` opens files before it is known to the fleet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ const CASES: &[(&str, Case)] = &[
     ("vectors_served", vectors_served),
     ("changes_served", changes_served),
     ("files_written", files_written),
+    ("files_adopted", files_adopted),
     ("databases_served", databases_served),
     ("files_watched", files_watched),
     ("mounts_changed", mounts_changed),
@@ -72,6 +73,8 @@ const VECTORS_PASSED_MAX: u64 = 33_000;
 const VECTORS: [u64; 6] = [19, 20, 295, 296, 327, 328];
 /// Of those of `written.c`.
 const WRITTEN_SERVED_MIN: u64 = 120_000;
+/// Of the files of `adopted.c`, those that the kernel has at first.
+const ADOPTED_MIN: u64 = 24;
 /// Of those of `databases.c`.
 const DATABASES_SERVED_MIN: u64 = 100_000;
 /// Of its 40,000 calls of `pwrite` beside polls and after locks, and of 600 beside forks, those
@@ -339,6 +342,19 @@ fn files_written(ground: &Ground, cells: u16) -> Result<()> {
             Run { program: "written", user, options: &["--suid"], cells, seed: Some(ground.seed) };
         let report = run.compare(ground)?;
         ensure_served(&report, WRITTEN_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Files that programs open for writing before they are known to the fleet. The probe looks itself
+/// which of them the kernel has; the report must agree with it.
+fn files_adopted(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "adopted", user, options: &[], cells, seed: Some(ground.seed) };
+        let report = run.compare(ground)?;
+        let counts = report.lines().filter_map(|line| line.strip_prefix("adopted ")?.parse::<u64>().ok());
+        let adopted: u64 = counts.sum();
+        ensure!(adopted >= ADOPTED_MIN, "{user:?}: only {adopted} files were adopted");
     }
     Ok(())
 }

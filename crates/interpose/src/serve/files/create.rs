@@ -60,7 +60,7 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     if !ends_plainly(opening.walked) {
         return Err(Why::Flags);
     }
-    if admission.facts.mount.read_only != ReadOnly::No || !may_write_any_length() {
+    if !may_write(admission) {
         return Err(Why::Kernel);
     }
     if !score::pays() {
@@ -91,8 +91,13 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     })
 }
 
+/// Whether the process may write files of the mount, of any length.
+pub(super) fn may_write(admission: &Admission) -> bool {
+    admission.facts.mount.read_only == ReadOnly::No && may_write_any_length()
+}
+
 /// None if the kernel must open it.
-fn access(flags: u32) -> Option<AccessMode> {
+pub(super) fn access(flags: u32) -> Option<AccessMode> {
     let access = match flags & O_ACCMODE {
         O_WRONLY => AccessMode::WRITE,
         O_RDWR => AccessMode::READ | AccessMode::WRITE,
@@ -151,7 +156,7 @@ fn new(mode: u32, access: AccessMode, admission: &Admission, room: &mut Room) ->
 
 /// A file that is running as a program must not be written, which only the kernel knows. A large
 /// one that is also read has its data in the kernel's cache.
-fn check(attr: &Attr, access: AccessMode) -> Result<(), Why> {
+pub(super) fn check(attr: &Attr, access: AccessMode) -> Result<(), Why> {
     if attr.kind != FileKind::Regular {
         return Err(Why::NoFile);
     }

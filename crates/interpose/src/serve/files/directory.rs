@@ -72,7 +72,7 @@ pub(super) fn duplicate(
         let mut room = [0; PATH_MAX];
         let (base, flags) = (&[][..], file.flags());
         let path = file.path(&mut room);
-        let opening = Opening { base, path, start: None, flags, closes_on_exec, epoch };
+        let opening = Opening { base, path, start: None, flags, closes_on_exec, epoch, offset: 0 };
         let object = file.object();
         if file.is_open() && admission.is_current() && table::add(number, &object, &opening) {
             return Some(given);

@@ -9,7 +9,7 @@ use super::super::kernel::Statx;
 use super::super::{admission, cwd, why};
 use super::table::{self, Served};
 use super::takeover::{each, hand_over};
-use super::{arguments, record_locks, score};
+use super::{arguments, pending, record_locks, score};
 
 const EIO: isize = Errno::EIO.raw() as isize;
 
@@ -69,6 +69,8 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
     {
         let ino = Ino(found.ino());
         record_locks::note(ino);
+        // If one of them is being adopted, it is in the table afterwards.
+        pending::forget_all();
         if table::are_any() {
             those(|file| file.node().ino == ino);
         }
@@ -80,6 +82,7 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
 /// that handles its page faults may wait for itself here.
 pub(in super::super) fn stop() {
     if !score::stop() {
+        pending::stop();
         those(|_| true);
     }
 }

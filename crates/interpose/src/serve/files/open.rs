@@ -83,7 +83,7 @@ impl Opening<'_> {
         let kept = O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY;
         let flags = self.flags & kept | O_LARGEFILE;
         let closes_on_exec = self.closes_on_exec();
-        table::Opening { base, path: self.path, start, flags, closes_on_exec, epoch }
+        table::Opening { base, path: self.path, start, flags, closes_on_exec, epoch, offset: 0 }
     }
 }
 

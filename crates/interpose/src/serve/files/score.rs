@@ -42,6 +42,10 @@ pub(super) fn stop() -> bool {
     STOPPED.swap(true, SeqCst)
 }
 
+pub(super) fn is_stopped() -> bool {
+    STOPPED.load(SeqCst)
+}
+
 /// In a child of `fork`, which has no record locks.
 pub(super) fn forget() {
     STOPPED.store(false, Relaxed);

@@ -153,6 +153,7 @@ pub(crate) struct Opening<'a> {
     pub closes_on_exec: bool,
     /// Before it got its number.
     pub epoch: u64,
+    pub offset: u64,
 }
 
 pub(crate) fn are_any() -> bool {
@@ -208,7 +209,7 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
         [] => file.set_path(opening.path),
         base => file.set_joined(base, opening.path),
     }
-    file.offset.store(tagged(state, 0), Relaxed);
+    file.offset.store(tagged(state, opening.offset), Relaxed);
     count();
     HIGHEST.fetch_max(number, Relaxed);
     file.state.store(state, Release);

@@ -16,7 +16,7 @@ use crate::stub;
 use super::super::cwd::{self, Directory};
 use super::super::lock::{self, PATH, Room};
 use super::table::{self, Served};
-use super::{parked, placeholder, record_locks, score};
+use super::{parked, pending, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
@@ -37,6 +37,7 @@ pub(in super::super) fn in_child() {
         table::unfreeze_all();
         lock::with(all_under_lock);
     }
+    pending::in_child();
     placeholder::forget();
     score::forget();
     record_locks::forget();

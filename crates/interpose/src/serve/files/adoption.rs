@@ -1,0 +1,355 @@
+//! Files that the kernel has opened for writing and that are served later (decision 47): those
+//! that the program opened before it was admitted, and those that were left to the kernel.
+//!
+//! ```text
+//!  open   the kernel ─▶ a regular file without a disk ─▶ pending::note
+//!  call   pending::begin ─▶ the kernel ─▶ pending::end, with what it has cost
+//!                                          └─ enough ─▶ admission::pay_for_file
+//!  call, later, if it pays: the lock ─▶ freeze
+//!           ─▶ the same inode by its path ─▶ a handle for writing, without a lease
+//!           ─▶ the offset ─▶ a placeholder in place of the kernel's file
+//!           ─▶ a handle with a lease, once the mount's front has closed its own ─▶ table::add
+//! ```
+//!
+//! Up to the placeholder nothing has changed if a step fails, and the file stays the kernel's.
+//! Behind it the file is served. If the front keeps it open, because another process has it, it is
+//! handed over at once: with its number, flags and offset.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use warren_proto::{AccessMode, InodeRef};
+
+use crate::abi::{O_CLOEXEC, nr};
+use crate::call::{SystemCall, Verdict};
+use crate::fleet::written::{self as fleet, WrittenFile};
+use crate::fleet::{self as client, Found};
+use crate::state::FILTERED;
+use crate::stub;
+
+use super::super::admission::{self, Phase};
+use super::super::facts::{self, Admission};
+use super::super::kernel::{BASIC_STATS, MNT_ID, Statx};
+use super::super::lock::{self, Room};
+use super::super::request::{Request, Want};
+use super::super::watch::Class;
+use super::super::why::Why;
+use super::super::{clock, memory, proc};
+use super::pending::{self, Made};
+use super::table::{self, OFFSET_END, Object};
+use super::takeover::hand_over;
+use super::{
+    F_GETFD, F_GETFL, F_SET_RW_HINT, F_SETFD, FD_CLOEXEC, TCGETS, arguments, create, placeholder,
+    record_locks, score,
+};
+
+const F_SETFL: usize = 4;
+const SEEK_CUR: usize = 1;
+/// What the writes of a file must have cost, in cycles: about as much as an adoption.
+const ADOPT_AFTER: u64 = 500_000;
+/// What a single write counts for at most. One that took longer has waited for something else.
+const WRITE_MAX: u64 = 300_000;
+/// What a read costs more as a request than from the kernel's cache, in cycles.
+const READ_COST: u64 = 5_000;
+/// Larger writes take as long here as through the kernel.
+const LENGTH_MAX: isize = 64 << 10;
+/// How often the lease is asked for: for a millisecond on an idle machine, and for four at most.
+const TURNS: usize = 100;
+/// After so many files for which it was not granted, none is tried any more.
+const FAILURES_MAX: u64 = 4;
+const SET_IDS: u16 = 0o6000;
+
+static ADOPTED: AtomicU64 = AtomicU64::new(0);
+static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// How many files were adopted.
+pub(crate) fn adopted() -> u64 {
+    ADOPTED.load(Relaxed)
+}
+
+/// An open that was not served. What the kernel opens may be served later.
+pub(in super::super) fn open(call: &SystemCall, verdict: Verdict) -> Verdict {
+    if !is_wanted(call) {
+        return verdict;
+    }
+    let forks = pending::forks();
+    let result = match verdict {
+        Verdict::Pass => make(call),
+        Verdict::Wait => make_waiting(call),
+        Verdict::Made(result) => result,
+        Verdict::Served(_) | Verdict::Change => return verdict,
+    };
+    if let Ok(number) = usize::try_from(result)
+        && let Some(found) = Statx::of_descriptor(number, MNT_ID)
+        && may_be_ours(&found)
+    {
+        pending::note(number, forks);
+    }
+    Verdict::Made(result)
+}
+
+fn is_wanted(call: &SystemCall) -> bool {
+    let is_late = || FILTERED.get() || pending::is_stopped() || score::is_stopped();
+    let is_refused = || !facts::is_any_current() && admission::phase() == Phase::Never;
+    match Request::decode(call).map(|request| request.want) {
+        Ok(Want::Open { flags, .. }) => {
+            create::access(flags).is_some() && !is_late() && !is_refused()
+        }
+        _ => false,
+    }
+}
+
+/// Whether it is a regular file of the mount, or of what may be a mount of ours.
+fn may_be_ours(found: &Statx) -> bool {
+    let is_ours = match facts::current() {
+        Some(Admission { facts, .. }) => found.mount_id() == facts.mount.id,
+        None => found.device().0 == 0,
+    };
+    is_ours && found.is_regular()
+}
+
+fn make(call: &SystemCall) -> isize {
+    // SAFETY: the program makes this call.
+    memory::change(call).unwrap_or_else(|| unsafe { stub::call(call.number, call.args) })
+}
+
+/// As the entry does for [`Verdict::Wait`].
+fn make_waiting(call: &SystemCall) -> isize {
+    let (begun, result) = (clock::cycles(), make(call));
+    if clock::cycles().wrapping_sub(begun) >= clock::LONG_CYCLES {
+        clock::note_wait();
+    }
+    result
+}
+
+/// Any call of a program that has such files. None if it is not made here.
+#[inline(never)]
+pub(in super::super) fn on_call(call: &SystemCall, class: Class) -> Option<Verdict> {
+    let named = arguments::descriptors(call.number);
+    if named == 1 {
+        let number = call.args[0] as u32 as usize;
+        if pending::is_pending(number) {
+            if keeps(call) {
+                return on_file(call, class, number);
+            }
+            pending::forget(number);
+        }
+    } else if named != 0 || call.number == nr::CLOSE_RANGE {
+        pending::forget_those(|number| may_name(call, named, number));
+    }
+    if arguments::leads_to_descriptors(call) {
+        pending::forget_all();
+    }
+    None
+}
+
+fn may_name(call: &SystemCall, named: u8, number: usize) -> bool {
+    if named == arguments::ALL {
+        return arguments::may_name(call, number);
+    }
+    let is_it = |(at, argument): (usize, &usize)| {
+        named >> at & 1 != 0 && *argument as u32 as usize == number
+    };
+    call.number == nr::CLOSE_RANGE || call.args.iter().enumerate().any(is_it)
+}
+
+/// Whether the file can still be adopted after the call: it is the same file then, with one number
+/// in one process, and the call would be served.
+fn keeps(call: &SystemCall) -> bool {
+    let second = call.args[1] as u32 as usize;
+    match call.number {
+        nr::READ
+        | nr::WRITE
+        | nr::PREAD64
+        | nr::PWRITE64
+        | nr::WRITEV
+        | nr::LSEEK
+        | nr::FSTAT
+        | nr::NEWFSTATAT
+        | nr::STATX
+        | nr::FSTATFS
+        | nr::FSYNC
+        | nr::FDATASYNC
+        | nr::FTRUNCATE
+        | nr::FALLOCATE
+        | nr::FADVISE64
+        | nr::SYNC_FILE_RANGE => true,
+        nr::FCNTL => [F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_SET_RW_HINT].contains(&second),
+        nr::IOCTL => second == TCGETS,
+        _ => false,
+    }
+}
+
+/// A call on one of the files.
+fn on_file(call: &SystemCall, class: Class, number: usize) -> Option<Verdict> {
+    if pending::cost(number) >= ADOPT_AFTER
+        && let Some(admission) = facts::current()
+        && adopt(number, &admission)
+    {
+        return None;
+    }
+    if let Some(failed) = super::before_kernel(call) {
+        return Some(failed);
+    }
+    if !pending::begin(number) {
+        return None;
+    }
+    let begun = clock::cycles();
+    let result = make(call);
+    let cycles = clock::cycles().wrapping_sub(begun);
+    let cost = pending::end(number, made(call, result, cycles));
+    let is_admitted = facts::is_any_current();
+    if is_admitted && class != Class::Plain && cycles >= clock::LONG_CYCLES {
+        clock::note_wait();
+    }
+    if !is_admitted && cost >= admission::price() {
+        pending::clear_cost(number);
+        admission::pay_for_file(number);
+    }
+    Some(Verdict::Made(result))
+}
+
+fn made(call: &SystemCall, result: isize, cycles: u64) -> Made {
+    match call.number {
+        nr::WRITE | nr::PWRITE64 | nr::WRITEV if (0..=LENGTH_MAX).contains(&result) => {
+            Made::Write(cycles.min(WRITE_MAX))
+        }
+        nr::READ | nr::PREAD64 => Made::Read(READ_COST),
+        _ => Made::Other,
+    }
+}
+
+/// Serves the file from now on. If that is not possible, it stays the kernel's for good, unless the
+/// lock is taken or another thread is in a call on it.
+#[cold]
+#[inline(never)]
+fn adopt(number: usize, admission: &Admission) -> bool {
+    let adopted = admission::under_lock(admission, |room| {
+        let was_read = pending::freeze(number).ok_or(Why::Busy)?;
+        let adopted = exchange(number, was_read, admission, room);
+        pending::thaw(number);
+        Ok(adopted.is_some())
+    });
+    if FAILED.load(Relaxed) >= FAILURES_MAX {
+        pending::stop();
+    }
+    adopted.unwrap_or(false)
+}
+
+/// A file that can be served in place of the kernel's.
+struct Candidate {
+    node: InodeRef,
+    access: AccessMode,
+    flags: u32,
+    closes_on_exec: bool,
+    /// Of its path, which is in the room.
+    length: usize,
+}
+
+/// None if the kernel has the file still, or again.
+fn exchange(number: usize, was_read: bool, admission: &Admission, room: &mut Room) -> Option<()> {
+    // The mount stays while the file is open here. Whatever ends the serving of files from now on
+    // finds this, and waits for the lock.
+    placeholder::ready(admission.facts)?;
+    let found = examine(number, was_read, admission, room)?;
+    let (node, access) = (found.node, found.access);
+    // It keeps the inode alive. The kernel's file, which is the front's, does so only until it is
+    // closed. The lease is not granted yet, but that of the front ends, so that it will not keep
+    // its handle.
+    let Found::Is(first) = fleet::open(node, access) else { return None };
+    let Some(offset) = replace(number, found.closes_on_exec) else {
+        fleet::close(first.handle);
+        return None;
+    };
+    let file = alone(node, access, first);
+    let is_alone = fleet::is_ours(file.guard);
+    let opening = table::Opening {
+        base: &[],
+        path: &room.path[..found.length],
+        start: None,
+        flags: found.flags,
+        closes_on_exec: found.closes_on_exec,
+        // Whether the number was the lowest is not known.
+        epoch: u64::MAX,
+        offset,
+    };
+    table::add(number, &Object::Written(file), &opening);
+    if is_alone {
+        ADOPTED.fetch_add(1, Relaxed);
+        return Some(());
+    }
+    FAILED.fetch_add(1, Relaxed);
+    if let Some(file) = table::find(number) {
+        // What fails is tried again by the next call.
+        let _handed_over = hand_over(&file, room);
+    }
+    None
+}
+
+/// Looks whether the file can be served: as one that is opened for writing, and by a path that
+/// leads to it.
+fn examine(
+    number: usize,
+    was_read: bool,
+    admission: &Admission,
+    room: &mut Room,
+) -> Option<Candidate> {
+    let stat = Statx::of_descriptor(number, BASIC_STATS | MNT_ID)?;
+    let Admission { facts, .. } = admission;
+    let is_inside = stat.mount_id() == facts.mount.id && stat.device() == facts.mount.device;
+    if !is_inside || !stat.is_regular() || !create::may_write(admission) || !score::pays() {
+        return None;
+    }
+    let [flags, of_number] = [F_GETFL, F_GETFD].map(|command| control(number, command));
+    let flags = u32::try_from(flags?).ok()?;
+    let access = create::access(flags)?;
+    let path = proc::target_of(number, &mut room.path)?;
+    let length = path.len();
+    let walked = facts.prefix.rest(path)?;
+    let (node, attr) = match client::stat(walked, facts.mount.root, false).0 {
+        Found::Is(found) => found,
+        Found::Fails(_) | Found::Kernel => return None,
+    };
+    // A file that was not read so far may be long.
+    let used = if was_read { access } else { access - AccessMode::READ };
+    create::check(&attr, used).ok()?;
+    let is_it = node.ino.0 == stat.ino();
+    if !is_it || attr.mode & SET_IDS != 0 || record_locks::has(node.ino) {
+        return None;
+    }
+    let closes_on_exec = of_number? & FD_CLOEXEC != 0;
+    Some(Candidate { node, access, flags, closes_on_exec, length })
+}
+
+fn control(number: usize, command: usize) -> Option<usize> {
+    // SAFETY: it changes nothing.
+    usize::try_from(unsafe { stub::call(nr::FCNTL, [number, command]) }).ok()
+}
+
+/// Puts a placeholder in place of the kernel's file, whose offset is returned.
+fn replace(number: usize, closes_on_exec: bool) -> Option<u64> {
+    let template = placeholder::number()?;
+    // SAFETY: it changes nothing.
+    let offset = unsafe { stub::call(nr::LSEEK, [number, 0, SEEK_CUR]) };
+    let offset = u64::try_from(offset).ok().filter(|offset| *offset < OFFSET_END)?;
+    let flags = if closes_on_exec { O_CLOEXEC } else { 0 };
+    // SAFETY: it closes the file of a number that no call uses now: calls wait for what becomes of
+    // it.
+    let placed = unsafe { stub::call(nr::DUP3, [template, number, flags]) };
+    (placed >= 0).then_some(offset)
+}
+
+/// A handle with a lease, which is granted once no front has the file open for writing. Otherwise
+/// the one without.
+fn alone(node: InodeRef, access: AccessMode, first: WrittenFile) -> WrittenFile {
+    for turn in 0..TURNS {
+        if let Found::Is(file) = fleet::open(node, access) {
+            if fleet::is_ours(file.guard) {
+                fleet::close(first.handle);
+                return file;
+            }
+            fleet::close(file.handle);
+        }
+        lock::relax(turn);
+    }
+    first
+}

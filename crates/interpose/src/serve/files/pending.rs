@@ -1,0 +1,257 @@
+//! Descriptors of files that the kernel has opened for writing and that may be served later
+//! ([`super::adoption`]). Until then the kernel makes every call on them.
+//!
+//! A number is in this table while its open file description belongs to this process alone, and
+//! has no other number. Before a call that could change that, it is forgotten, for good.
+//!
+//! ```text
+//! word    bit 0 pending    bit 1 frozen    bit 2 was read
+//!         bits 3..40 what its writes have cost, in cycles    bits 40.. calls under way
+//! ```
+//!
+//! Every call on such a descriptor is counted while it is under way: it must find the kernel's file
+//! under the number. A handler that jumps out of one leaves the count up, and then the number is
+//! never frozen. The count stays when a number is forgotten, because the call is still to end.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, SeqCst},
+};
+
+use crate::state::THREADS;
+
+use super::super::lock::relax;
+use super::places::DESCRIPTORS;
+
+const PENDING: u64 = 1;
+/// Calls wait until it is decided who has the file.
+const FROZEN: u64 = 2;
+const WAS_READ: u64 = 4;
+const COST_SHIFT: u32 = 3;
+const CALLS_SHIFT: u32 = 40;
+const CALL: u64 = 1 << CALLS_SHIFT;
+const CALLS: u64 = !(CALL - 1);
+const COST: u64 = !CALLS & !7;
+const COST_MAX: u64 = COST >> COST_SHIFT;
+
+static FILES: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
+/// How many are pending, or about to be.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// No higher number was ever pending.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// No more files come in.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// How many children were made that have copies of the descriptors.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// What a call on a file was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// A write that took so many cycles.
+    Write(u64),
+    /// A read, which would have cost so many more as a request.
+    Read(u64),
+    Other,
+}
+
+#[inline]
+pub(in super::super) fn are_any() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
+#[inline]
+pub(super) fn is_pending(number: usize) -> bool {
+    FILES.get(number).is_some_and(|file| file.load(Acquire) & PENDING != 0)
+}
+
+pub(super) fn is_stopped() -> bool {
+    STOPPED.load(SeqCst)
+}
+
+/// To be compared by [`note`].
+pub(super) fn forks() -> u64 {
+    FORKS.load(SeqCst)
+}
+
+/// Adds a number that the kernel has given out since `forks` was asked for.
+pub(super) fn note(number: usize, forks: u64) {
+    let Some(file) = FILES.get(number) else { return };
+    HIGHEST.fetch_max(number, SeqCst);
+    COUNT.fetch_add(1, SeqCst);
+    if change(file, |word| word & CALLS | PENDING) & PENDING != 0 {
+        COUNT.fetch_sub(1, SeqCst);
+    }
+    // A child may have been made in between, which has the file as well.
+    if is_stopped() || self::forks() != forks {
+        forget(number);
+    }
+}
+
+/// Changes a word that is not frozen, and returns what it was.
+fn change(file: &AtomicU64, to: impl Fn(u64) -> u64) -> u64 {
+    for turn in 0.. {
+        let word = file.load(SeqCst);
+        if word & FROZEN != 0 {
+            relax(turn);
+        } else if file.compare_exchange_weak(word, to(word), SeqCst, Relaxed).is_ok() {
+            return word;
+        }
+    }
+    0
+}
+
+/// The kernel has the file for good.
+pub(super) fn forget(number: usize) {
+    if let Some(file) = FILES.get(number)
+        && change(file, |word| word & CALLS) & PENDING != 0
+    {
+        COUNT.fetch_sub(1, SeqCst);
+    }
+}
+
+/// All that are wanted. Waits for those that are frozen.
+pub(super) fn forget_those(is_wanted: impl Fn(usize) -> bool) {
+    if are_any() {
+        (0..=HIGHEST.load(SeqCst))
+            .filter(|number| is_pending(*number) && is_wanted(*number))
+            .for_each(forget);
+    }
+}
+
+pub(in super::super) fn forget_all() {
+    forget_those(|_| true);
+}
+
+/// No file is adopted any more.
+pub(in super::super) fn stop() {
+    STOPPED.store(true, SeqCst);
+    forget_all();
+}
+
+/// The process is about to make a child that has a copy of its descriptors. In a process with
+/// threads it is not known when that is over.
+pub(in super::super) fn before_child() {
+    FORKS.fetch_add(1, SeqCst);
+    if THREADS.get() { stop() } else { forget_all() }
+}
+
+/// In a child of `fork`. Its handler may return into a call that is under way.
+pub(super) fn in_child() {
+    for file in &FILES[..=HIGHEST.load(Relaxed)] {
+        file.fetch_and(CALLS, Relaxed);
+    }
+    COUNT.store(0, Relaxed);
+    STOPPED.store(false, Relaxed);
+}
+
+/// The kernel is about to make a call on the file. False if it is not pending any more.
+pub(super) fn begin(number: usize) -> bool {
+    let file = &FILES[number];
+    let begun = |word| if word & PENDING != 0 { word + CALL } else { word };
+    change(file, begun) & PENDING != 0
+}
+
+/// The call is made. Returns what the writes of the file have cost.
+pub(super) fn end(number: usize, made: Made) -> u64 {
+    let ended = |word: u64| {
+        let cost = (word & COST) >> COST_SHIFT;
+        let (cost, read) = match made {
+            Made::Write(cycles) => ((cost + cycles).min(COST_MAX), 0),
+            Made::Read(cycles) => (cost.saturating_sub(cycles), WAS_READ),
+            Made::Other => (cost, 0),
+        };
+        (word & !COST | cost << COST_SHIFT | read).wrapping_sub(CALL)
+    };
+    (ended(change(&FILES[number], ended)) & COST) >> COST_SHIFT
+}
+
+/// What the writes of the file have cost. 0 while calls on it are under way.
+pub(super) fn cost(number: usize) -> u64 {
+    let word = FILES[number].load(Acquire);
+    if word & CALLS == 0 { (word & COST) >> COST_SHIFT } else { 0 }
+}
+
+/// Its writes begin to cost anew.
+pub(super) fn clear_cost(number: usize) {
+    change(&FILES[number], |word| word & !COST);
+}
+
+/// Makes other calls wait until [`thaw`], under the lock. Returns whether the file was read. None
+/// if it is not pending, or calls are under way.
+pub(super) fn freeze(number: usize) -> Option<bool> {
+    let file = &FILES[number];
+    let word = file.load(SeqCst);
+    let is_quiet = word & (PENDING | FROZEN) == PENDING && word & CALLS == 0;
+    let is_ours = is_quiet && file.compare_exchange(word, word | FROZEN, SeqCst, Relaxed).is_ok();
+    is_ours.then_some(word & WAS_READ != 0)
+}
+
+/// It is decided. The number is not pending any more.
+pub(super) fn thaw(number: usize) {
+    FILES[number].fetch_and(CALLS, SeqCst);
+    COUNT.fetch_sub(1, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of the tests, which run at the same time.
+    const FIRST: usize = 4000;
+
+    #[test]
+    fn a_file_is_frozen_while_no_call_is_under_way() {
+        let number = FIRST;
+        note(number, forks());
+        assert!(are_any() && is_pending(number));
+        assert!(begin(number) && freeze(number).is_none());
+        assert_eq!((cost(number), end(number, Made::Write(700))), (0, 700));
+        assert!(begin(number));
+        assert_eq!(end(number, Made::Other), 700);
+        assert_eq!(freeze(number), Some(false));
+        assert!(freeze(number).is_none(), "by another thread");
+        thaw(number);
+        assert!(!is_pending(number) && !begin(number));
+    }
+
+    #[test]
+    fn reads_take_back_what_writes_have_put_in() {
+        let number = FIRST + 1;
+        note(number, forks());
+        for (made, left) in [
+            (Made::Write(100), 100),
+            (Made::Read(60), 40),
+            (Made::Read(60), 0),
+            (Made::Write(u64::from(u32::MAX) << 4), u64::from(u32::MAX) << 4),
+            (Made::Write(COST_MAX), COST_MAX),
+        ] {
+            assert!(begin(number));
+            assert_eq!(end(number, made), left);
+        }
+        assert_eq!(freeze(number), Some(true));
+        thaw(number);
+    }
+
+    #[test]
+    fn calls_that_are_under_way_outlive_what_they_were_made_for() {
+        let number = FIRST + 2;
+        note(number, forks());
+        assert!(begin(number));
+        forget(number);
+        assert!(!is_pending(number));
+        note(number, forks());
+        assert!(freeze(number).is_none(), "the call on the other file is under way");
+        end(number, Made::Write(5));
+        assert_eq!(freeze(number), Some(false));
+        thaw(number);
+    }
+
+    #[test]
+    fn what_is_opened_beside_a_fork_is_not_noted() {
+        let number = FIRST + 3;
+        note(number, forks().wrapping_sub(1));
+        assert!(!is_pending(number));
+        note(DESCRIPTORS, forks());
+        assert!(!is_pending(DESCRIPTORS));
+    }
+}
