@@ -352,7 +352,8 @@ fn files_adopted(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
         let run = Run { program: "adopted", user, options: &[], cells, seed: Some(ground.seed) };
         let report = run.compare(ground)?;
-        let counts = report.lines().filter_map(|line| line.strip_prefix("adopted ")?.parse::<u64>().ok());
+        let counts =
+            report.lines().filter_map(|line| line.strip_prefix("adopted ")?.parse::<u64>().ok());
         let adopted: u64 = counts.sum();
         ensure!(adopted >= ADOPTED_MIN, "{user:?}: only {adopted} files were adopted");
     }
