@@ -21,8 +21,9 @@ use warren_proto::{AccessMode, InodeRef};
 
 use crate::abi::{O_CLOEXEC, nr};
 use crate::call::{SystemCall, Verdict};
+use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
-use crate::fleet::{self as client, Found};
+use crate::fleet::{self as client, Found, watches};
 use crate::state::FILTERED;
 use crate::stub;
 
@@ -161,7 +162,13 @@ fn keeps(call: &SystemCall) -> bool {
         | nr::WRITE
         | nr::PREAD64
         | nr::PWRITE64
+        | nr::READV
         | nr::WRITEV
+        | nr::PREADV
+        | nr::PREADV2
+        | nr::PWRITEV
+        | nr::PWRITEV2
+        | nr::READAHEAD
         | nr::LSEEK
         | nr::FSTAT
         | nr::NEWFSTATAT
@@ -210,10 +217,12 @@ fn on_file(call: &SystemCall, class: Class, number: usize) -> Option<Verdict> {
 
 fn made(call: &SystemCall, result: isize, cycles: u64) -> Made {
     match call.number {
-        nr::WRITE | nr::PWRITE64 | nr::WRITEV if (0..=LENGTH_MAX).contains(&result) => {
+        nr::WRITE | nr::PWRITE64 | nr::WRITEV | nr::PWRITEV | nr::PWRITEV2
+            if (0..=LENGTH_MAX).contains(&result) =>
+        {
             Made::Write(cycles.min(WRITE_MAX))
         }
-        nr::READ | nr::PREAD64 => Made::Read(READ_COST),
+        nr::READ | nr::READV | nr::PREAD64 | nr::PREADV | nr::PREADV2 => Made::Read(READ_COST),
         _ => Made::Other,
     }
 }
@@ -305,6 +314,10 @@ fn examine(
     let path = proc::target_of(number, &mut room.path)?;
     let length = path.len();
     let walked = facts.prefix.rest(path)?;
+    let place = Place { path: walked, start: facts.mount.root };
+    if watches::state() != 0 && watches::concern(place, false) {
+        return None;
+    }
     let (node, attr) = match client::stat(walked, facts.mount.root, false).0 {
         Found::Is(found) => found,
         Found::Fails(_) | Found::Kernel => return None,
