@@ -343,8 +343,8 @@ impl OpenFiles {
 
     /// An open of the inode, or one under way, has ended.
     fn end_open(&self, tables: &mut Tables, ino: Ino) {
-        // A void handle is of no use for others. While other opens of the inode go on, the cell does
-        // not close it, and a client may wait for that (decision 47).
+        // A void handle is of no use for others. While other opens of the inode go on, the cell
+        // does not close it, and a client may wait for that (decision 47).
         tables.remove_unused(ino, |held| held.is_shared && self.is_leased(&held.held));
         let Some(file) = tables.files.get_mut(&ino) else { return };
         file.opens -= 1;

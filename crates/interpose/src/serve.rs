@@ -19,6 +19,7 @@ pub(crate) mod admission;
 mod answer;
 mod changes;
 mod choice;
+mod class;
 pub(crate) mod clock;
 mod cwd;
 mod descriptors;
@@ -45,7 +46,7 @@ pub(crate) mod why;
 use crate::call::{SystemCall, Verdict};
 use crate::state::is_child;
 use admission::Phase;
-use watch::Class;
+use class::Class;
 use why::Refusal;
 
 pub(crate) use files::adoption;
@@ -53,7 +54,7 @@ pub(crate) use files::adoption;
 /// Any call of the program.
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
-    let class = watch::class(call);
+    let class = Class::of(call);
     if files::pending::are_any()
         && !is_child()
         && let Some(verdict) = files::adoption::on_call(call, class)

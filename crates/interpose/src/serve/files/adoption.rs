@@ -28,11 +28,11 @@ use crate::state::FILTERED;
 use crate::stub;
 
 use super::super::admission::{self, Phase};
+use super::super::class::Class;
 use super::super::facts::{self, Admission};
 use super::super::kernel::{BASIC_STATS, MNT_ID, Statx};
 use super::super::lock::{self, Room};
 use super::super::request::{Request, Want};
-use super::super::watch::Class;
 use super::super::why::Why;
 use super::super::{clock, memory, proc};
 use super::pending::{self, Made};
