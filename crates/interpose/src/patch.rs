@@ -26,7 +26,7 @@ use crate::image;
 use crate::maps::BUFFER;
 use crate::object::{Object, Objects};
 use crate::site::{self, SYSCALL, Site};
-use crate::state::THREADS;
+use crate::state::{FILTERED, THREADS};
 use crate::stub;
 use crate::trampoline::{self, Trampolines};
 
@@ -82,8 +82,20 @@ pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<
     Some(result)
 }
 
+/// Waits until no other thread patches.
+pub(crate) fn settle() {
+    while with_workshop(|_| ()).is_none() {
+        // SAFETY: it changes nothing.
+        unsafe { stub::call(nr::SCHED_YIELD, []) };
+    }
+}
+
 /// Patches the site of the call that goes on at `behind`, if that is possible and safe.
 pub(crate) fn on_dispatch(behind: usize, number: usize) {
+    // A filter of all threads may forbid the calls below.
+    if FILTERED.get() {
+        return;
+    }
     let call = behind - SYSCALL.len();
     if image::contains(call) {
         with_workshop(|_| image::on_dispatch(number));

@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::frame::{Frame, Next};
 use crate::state::FILTERED;
-use crate::{dispatch, report, stub};
+use crate::{dispatch, patch, report, stub};
 
 /// `PR_SET_SECCOMP` takes modes, `seccomp` takes operations.
 const SECCOMP_MODE_STRICT: usize = 1;
@@ -48,6 +48,8 @@ fn filter(frame: &mut Frame) -> Next {
     }
     dispatch::disarm();
     FILTERED.set(true);
+    // Another thread may be patching, and the filter may be for all threads.
+    patch::settle();
     // SAFETY: the program makes this call.
     let result = unsafe { stub::call(frame.call.number, frame.call.args) };
     if result != 0 {

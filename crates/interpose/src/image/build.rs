@@ -17,6 +17,7 @@ use crate::stub;
 
 /// `flock`: exclusive, without waiting.
 const TRY_LOCK: usize = 2 | 4;
+const RLIMIT_FSIZE: usize = 1;
 const ALIGN: usize = 16;
 /// Bytes of text.
 const GAP: usize = 128 << 10;
@@ -44,6 +45,9 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<Filli
     }
     let file = Open::new(file, 0)?;
     let length = PAGE + (library.end - library.start) + TRAMPOLINES;
+    if !may_be_as_long(length) {
+        return None;
+    }
     // SAFETY: the file is the launcher's, and for this.
     if unsafe { stub::call(nr::FTRUNCATE, [image.0, length]) } != 0 {
         return None;
@@ -62,6 +66,15 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<Filli
     filled?;
     image.seal();
     None
+}
+
+/// Whether this process may make a file so long. If not, the kernel ends it by SIGXFSZ for trying.
+fn may_be_as_long(length: usize) -> bool {
+    let mut limits = [0_u64; 2];
+    let args = [0, RLIMIT_FSIZE, 0, limits.as_mut_ptr() as usize];
+    // SAFETY: the kernel writes the two limits.
+    let got = unsafe { stub::call(nr::PRLIMIT64, args) };
+    got == 0 && limits[0] >= length as u64
 }
 
 fn write(bytes: &mut [u8], library: &Library, file: &Open) -> Option<()> {

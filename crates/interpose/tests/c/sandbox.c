@@ -1,10 +1,12 @@
-/* seccomp: strict mode, filters that kill and filters that trap, and dispatch of the program. */
+/* seccomp: strict mode, filters that kill and filters that trap, filters of all threads, and dispatch of the program. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -115,10 +117,49 @@ static void refused(void)
     _exit(0);
 }
 
+static volatile int is_filtered;
+
+/* A call that is made nowhere before. */
+__attribute__((noinline)) static long call_here(void)
+{
+    long result;
+    __asm__ volatile("mov $110, %%eax\n\tsyscall" : "=a"(result) : : "rcx", "r11", "memory");
+    return result;
+}
+
+static void *call_on(void *unused)
+{
+    long sum = 0;
+    while (!is_filtered)
+        sched_yield();
+    for (int i = 0; i < 20; i++)
+        sum += call_here() > 0;
+    return (void *)(sum == 20 ? 0L : 1L);
+}
+
+/* The filter of one thread is that of all, and forbids to change memory. */
+static void of_all_threads(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mprotect, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { sizeof code / sizeof *code, code };
+    pthread_t thread;
+    void *wrong = NULL;
+    if (pthread_create(&thread, NULL, call_on, NULL) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
+        _exit(1);
+    is_filtered = 1;
+    pthread_join(thread, &wrong);
+    _exit(wrong ? 2 : 0);
+}
+
 int main(void)
 {
-    void (*parts[])(void) = { strict, killing, trapping, killed, refused };
-    for (int i = 0; i < 5; i++) {
+    void (*parts[])(void) = { strict, killing, trapping, killed, refused, of_all_threads };
+    for (int i = 0; i < 6; i++) {
         pid_t child = fork();
         if (child == 0)
             parts[i]();

@@ -1,6 +1,7 @@
 //! What is checked otherwise than by comparing output: the library itself, emptied environments,
 //! reports, and debuggers.
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::case::{Outcome, compile};
@@ -208,6 +209,14 @@ fn images(product: &Product) -> Outcome {
     };
     let image = Image::new();
     let path = image.path().expect("a file");
+    // A process that may not make a file so long goes without the image, and another one fills it.
+    let mut limited = Command::new("ls");
+    limited.arg("/").env(VARIABLE, &path).env(WAYS[0], &product.library);
+    limit_files(&mut limited);
+    let status = run(&mut limited, &output).status;
+    if status != 0 || image.bytes().len() > 16 {
+        return Outcome::Failed(format!("a limit of the length of files: {status}"));
+    }
     let mut first = Vec::new();
     for round in 0..3 {
         let (status, report) = run_with(&path);
@@ -240,6 +249,18 @@ fn images(product: &Product) -> Outcome {
         }
     }
     Outcome::Passed(String::new())
+}
+
+/// Files of the command become no longer than 100 kB.
+fn limit_files(command: &mut Command) {
+    let length = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
+    // SAFETY: the closure makes one call, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            let set = libc::setrlimit(libc::RLIMIT_FSIZE, &raw const length);
+            if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
 }
 
 /// Not a test of costs, which depend on the machine: prints them.
