@@ -14,11 +14,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("find", "findutils"),
     ("flock", "util-linux"),
     ("gcc", "gcc"),
+    ("gdb", "gdb"),
     ("git", "git"),
     ("make", "make"),
     ("python3", "python3"),
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
+    ("strace", "strace"),
     ("tar", "tar"),
     ("unshare", "util-linux"),
 ];

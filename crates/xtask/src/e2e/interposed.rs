@@ -9,7 +9,8 @@
 //! `changes.c` and `written.c` make the same calls by chance on twins, of which one is the
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
-//! `adopted.c` opens files before it is known to the fleet.
+//! `adopted.c` opens files before it is known to the fleet. `records.c`, `storms.c` and
+//! `unusual.c` are of what programs do to each other, to themselves, and with files of other kinds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,11 +36,16 @@ const CASES: &[(&str, Case)] = &[
     ("files_adopted", files_adopted),
     ("databases_served", databases_served),
     ("files_watched", files_watched),
+    ("records_read", records_read),
+    ("storms_survived", storms_survived),
+    ("unusual_uses", unusual_uses),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
 
 const PROBE_LIMIT: Duration = Duration::from_secs(120);
+/// How much more time a long run has.
+const FULL: u32 = 15;
 /// A group of which one of the users is a member. The tree has files of this group.
 const STAFF: u32 = 54_330;
 /// Of more than a million calls of the probe, those by paths in the mount that are not unusual.
@@ -86,6 +92,12 @@ const WATCHED_SERVED_MIN: u64 = 120_000;
 /// Of its opens: what is watched, and what is done by the kernel's descriptor. While nothing is
 /// watched there are 2,000.
 const WATCHED_PASSED_MAX: u64 = 600;
+/// Of those of `records.c` and `storms.c` by one process: more than make it known to the fleet.
+const RECORDS_SERVED_MIN: u64 = 40_000;
+const STORM_SERVED_MIN: u64 = 8_000;
+/// Rounds of each kind of storm, and for how long each of them blows.
+const STORMS: [(u32, u32); 2] = [(1, 600), (100, 400)];
+const KINDS_OF_STORM: u32 = 6;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
@@ -218,14 +230,19 @@ struct Run<'a> {
     user: &'a [&'a str],
     options: &'a [&'a str],
     cells: u16,
-    /// Of a probe that makes calls by chance.
-    seed: Option<u64>,
+    /// Of a probe that makes calls by chance: its seed, and more.
+    words: &'a str,
 }
 
 impl Run<'_> {
+    /// With `--full` some probes run a hundred times.
+    fn limit(&self, ground: &Ground) -> Duration {
+        PROBE_LIMIT * if ground.options.full { FULL } else { 1 }
+    }
+
     /// Prepares a tree and compares. Returns the report of the library.
     fn compare(&self, ground: &Ground) -> Result<String> {
-        let Self { program, user, options, cells, seed } = *self;
+        let Self { program, user, options, cells, words: arguments } = *self;
         let executable = text(&compiled(ground, program)?);
         let report = ground.path(&format!("{program}.report"));
         // The directory that `run` makes is closed to other users.
@@ -238,10 +255,10 @@ impl Run<'_> {
         process::quietly("chmod", &["666", &written])?;
         let beside = Beside::prepare(ground, program)?;
         let compare = format!(
-            "CASE_SEED={} {} {executable} compare \"$WARREN_ROOT\" {}",
+            "CASE_SEED={} OTHERS={} {} {executable} compare \"$WARREN_ROOT\" {arguments}",
             ground.seed,
+            text(&others(ground, program, user)),
             user.join(" "),
-            seed.map(|seed| seed.to_string()).unwrap_or_default()
         );
         let around = beside.around(&compare);
         let script = format!("{executable} prepare \"$WARREN_ROOT\" || exit 2\n{around}");
@@ -252,7 +269,7 @@ impl Run<'_> {
         words.extend(["--", "bash", "-c", &script]);
         let mut command = Command::new(&ground.warren);
         command.args(words);
-        let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
+        let outcome = process::run(command, &ground.path("run"), self.limit(ground))?;
         ensure!(
             !outcome.timed_out,
             "{user:?} {options:?}: not finished: {}",
@@ -268,11 +285,11 @@ impl Run<'_> {
 fn served(ground: &Ground, cells: u16) -> Result<()> {
     let program = "paths";
     for user in USERS {
-        let run = Run { program, user, options: &["--suid", "--dev"], cells, seed: None };
+        let run = Run { program, user, options: &["--suid", "--dev"], cells, words: "" };
         ensure_served(&run.compare(ground)?, SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     let options = &["--suid", "--dev", "--no-interpose"];
-    let report = Run { program, user: &[], options, cells, seed: None }.compare(ground)?;
+    let report = Run { program, user: &[], options, cells, words: "" }.compare(ground)?;
     ensure!(report.is_empty(), "a library that was not asked for: {report}");
     Ok(())
 }
@@ -280,7 +297,7 @@ fn served(ground: &Ground, cells: u16) -> Result<()> {
 /// Files that are open without the kernel, beside the same files through the kernel.
 fn files_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "files", user, options: &[], cells, seed: None };
+        let run = Run { program: "files", user, options: &[], cells, words: "" };
         let report = run.compare(ground)?;
         ensure_served(&report, FILES_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
@@ -290,7 +307,8 @@ fn files_served(ground: &Ground, cells: u16) -> Result<()> {
 /// Files that are opened by names that were not known before.
 fn files_opened(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "opened", user, options: &[], cells, seed: Some(ground.seed) };
+        let run =
+            Run { program: "opened", user, options: &[], cells, words: &ground.seed.to_string() };
         let report = run.compare(ground)?;
         let block =
             ensure_served(&report, OPENED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
@@ -305,7 +323,8 @@ fn files_opened(ground: &Ground, cells: u16) -> Result<()> {
 /// Private mappings of files that are open without the kernel, beside mappings by the kernel.
 fn files_mapped(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "private", user, options: &[], cells, seed: Some(ground.seed) };
+        let run =
+            Run { program: "private", user, options: &[], cells, words: &ground.seed.to_string() };
         let report = run.compare(ground)?;
         ensure_served(&report, MAPPED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
@@ -315,7 +334,8 @@ fn files_mapped(ground: &Ground, cells: u16) -> Result<()> {
 /// Reads and writes by vectors without the kernel, beside the same on twins by the kernel.
 fn vectors_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "vectors", user, options: &[], cells, seed: Some(ground.seed) };
+        let run =
+            Run { program: "vectors", user, options: &[], cells, words: &ground.seed.to_string() };
         let report = run.compare(ground)?;
         let block = ensure_served(&report, VECTORS_SERVED_MIN);
         let block = block.with_context(|| format!("{user:?}"))?;
@@ -329,7 +349,7 @@ fn vectors_served(ground: &Ground, cells: u16) -> Result<()> {
 fn changes_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
         let report =
-            Run { program: "changes", user, options: &[], cells, seed: None }.compare(ground)?;
+            Run { program: "changes", user, options: &[], cells, words: "" }.compare(ground)?;
         ensure_changes_served(&report).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
@@ -338,8 +358,13 @@ fn changes_served(ground: &Ground, cells: u16) -> Result<()> {
 /// Files that are made and written without the kernel, beside twins through the kernel.
 fn files_written(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run =
-            Run { program: "written", user, options: &["--suid"], cells, seed: Some(ground.seed) };
+        let run = Run {
+            program: "written",
+            user,
+            options: &["--suid"],
+            cells,
+            words: &ground.seed.to_string(),
+        };
         let report = run.compare(ground)?;
         ensure_served(&report, WRITTEN_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
@@ -350,7 +375,8 @@ fn files_written(ground: &Ground, cells: u16) -> Result<()> {
 /// which of them the kernel has; the report must agree with it.
 fn files_adopted(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "adopted", user, options: &[], cells, seed: Some(ground.seed) };
+        let run =
+            Run { program: "adopted", user, options: &[], cells, words: &ground.seed.to_string() };
         let report = run.compare(ground)?;
         let counts =
             report.lines().filter_map(|line| line.strip_prefix("adopted ")?.parse::<u64>().ok());
@@ -363,7 +389,7 @@ fn files_adopted(ground: &Ground, cells: u16) -> Result<()> {
 /// Files of a program that locks some of them and has threads that sync.
 fn databases_served(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "databases", user, options: &[], cells, seed: None };
+        let run = Run { program: "databases", user, options: &[], cells, words: "" };
         let report = run.compare(ground)?;
         let block = ensure_served(&report, DATABASES_SERVED_MIN);
         let block = block.with_context(|| format!("{user:?}"))?;
@@ -373,11 +399,69 @@ fn databases_served(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
+/// Records that are read while other processes replace, cut and rewrite them.
+fn records_read(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let words = format!("{} 3000", ground.seed);
+        let report = Run { program: "records", user, options: &[], cells, words: &words };
+        let report = report.compare(ground)?;
+        ensure_served(&report, RECORDS_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Threads under a storm of signals, jumps, cancellations and children.
+fn storms_survived(ground: &Ground, cells: u16) -> Result<()> {
+    let (rounds, milliseconds) = STORMS[usize::from(ground.options.full)];
+    let words = format!("{} {} {milliseconds}", ground.seed, rounds * KINDS_OF_STORM);
+    for user in USERS {
+        let run = Run { program: "storms", user, options: &[], cells, words: &words };
+        let report = run.compare(ground)?;
+        ensure_served(&report, STORM_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// What programs seldom do, in the mount and on the ordinary file system.
+fn unusual_uses(ground: &Ground, cells: u16) -> Result<()> {
+    let rounds = if ground.options.full { "100" } else { "2" };
+    for user in &USERS[..2] {
+        let others = others(ground, "unusual", user);
+        prepare_others(ground, &others)?;
+        let run = Run { program: "unusual", user, options: &["--suid"], cells, words: rounds };
+        let _report = run.compare(ground)?;
+        fs::remove_dir_all(&others).context("cannot remove the twin")?;
+    }
+    Ok(())
+}
+
+/// Where `unusual.c` has its twin and other programs.
+fn others(ground: &Ground, program: &str, user: &[&str]) -> PathBuf {
+    ground.path(&format!("{program}.others-{}", user.get(2).unwrap_or(&"root")))
+}
+
+/// The same source as a static program and as one of 32 bits, and a directory for all users.
+fn prepare_others(ground: &Ground, others: &Path) -> Result<()> {
+    let source = ground.root.join("crates/xtask/cases/unusual.c");
+    let twin = others.join("twin");
+    fs::create_dir_all(&twin).context("cannot make a directory")?;
+    process::quietly("chmod", &["777", &text(&twin)])?;
+    let bare = "-O1 -m32 -nostdlib -static -ffreestanding -fno-stack-protector -fno-pie -no-pie";
+    for (name, flags) in [("static", "-O1 -static -pthread"), ("x86", bare)] {
+        let mut compiler = Command::new("cc");
+        compiler.args(flags.split(' ')).arg("-o").arg(others.join(name)).arg(&source);
+        if process::run(compiler, &ground.path("run"), PROBE_LIMIT)?.code() != 0 {
+            println!("no {name} program can be made here: it is left out");
+        }
+    }
+    Ok(())
+}
+
 /// What an interposed program does in a directory that another one watches, beside the same done by
 /// the kernel.
 fn files_watched(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let run = Run { program: "watched", user, options: &[], cells, seed: None };
+        let run = Run { program: "watched", user, options: &[], cells, words: "" };
         let report = run.compare(ground)?;
         let block = ensure_served(&report, WATCHED_SERVED_MIN);
         let block = block.with_context(|| format!("{user:?}"))?;
