@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -256,14 +257,32 @@ static void clean(void *argument)
 
 static volatile long stop;
 
+/* On one processor of those that the process may use, or on any. Its cell may be there, too. */
+static void move_about(const cpu_set_t *allowed)
+{
+    cpu_set_t one;
+    int processor = below(CPU_COUNT(allowed) + 1), at = 0;
+    CPU_ZERO(&one);
+    for (int left = processor; processor < CPU_COUNT(allowed); at++)
+        if (CPU_ISSET(at, allowed) && left-- == 0) {
+            CPU_SET(at, &one);
+            break;
+        }
+    must(sched_setaffinity(0, sizeof one, CPU_COUNT(&one) ? &one : allowed) == 0, "move");
+}
+
 static void *worker(void *argument)
 {
     long self = (long)argument;
     int is_cleaned = 0;
     state = self * 7919 + round_number * 104729 + 88172645463325252UL;
     open_fd = -1;
+    cpu_set_t allowed;
+    must(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "find processors");
     pthread_cleanup_push(clean, &is_cleaned);
     while (!stop) {
+        if (below(100) == 0)
+            move_about(&allowed);
         if (storm == JUMPED) {
             if (sigsetjmp(jump, 1) != 0) {
                 __atomic_fetch_add(&shared->jumps, 1, __ATOMIC_RELAXED);
@@ -397,7 +416,7 @@ static void one_round(long milliseconds)
     limit.rlim_cur = limit.rlim_max < DESCRIPTORS ? limit.rlim_max : DESCRIPTORS;
     must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
     state = round_number + 1;
-    warm(WARM / 4);
+    warm(WARM / 8);
     blow(milliseconds);
     exit(0);
 }
