@@ -57,7 +57,7 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let class = Class::of(call);
     if files::pending::are_any()
         && !is_child()
-        && let Some(verdict) = files::adoption::on_call(call, class)
+        && let Some(verdict) = files::adoption::on_call(call, class != Class::Plain)
     {
         return verdict;
     }

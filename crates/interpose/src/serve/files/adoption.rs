@@ -122,15 +122,16 @@ fn make_waiting(call: &SystemCall) -> isize {
     result
 }
 
-/// Any call of a program that has such files. None if it is not made here.
+/// Any call of a program that has such files. None if it is not made here. `may_wait`: it is of a
+/// class of calls that may wait for another process.
 #[inline(never)]
-pub(in super::super) fn on_call(call: &SystemCall, class: Class) -> Option<Verdict> {
+pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Verdict> {
     let named = arguments::descriptors(call.number);
     if named == 1 {
         let number = call.args[0] as u32 as usize;
         if pending::is_pending(number) {
             if keeps(call) {
-                return on_file(call, class, number);
+                return on_file(call, may_wait, number);
             }
             pending::forget(number);
         }
@@ -187,7 +188,7 @@ fn keeps(call: &SystemCall) -> bool {
 }
 
 /// A call on one of the files.
-fn on_file(call: &SystemCall, class: Class, number: usize) -> Option<Verdict> {
+fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> {
     if pending::cost(number) >= ADOPT_AFTER
         && let Some(admission) = facts::current()
         && adopt(number, &admission)
@@ -205,7 +206,7 @@ fn on_file(call: &SystemCall, class: Class, number: usize) -> Option<Verdict> {
     let cycles = clock::cycles().wrapping_sub(begun);
     let cost = pending::end(number, made(call, result, cycles));
     let is_admitted = facts::is_any_current();
-    if is_admitted && class != Class::Plain && cycles >= clock::LONG_CYCLES {
+    if is_admitted && may_wait && cycles >= clock::LONG_CYCLES {
         clock::note_wait();
     }
     if !is_admitted && cost >= admission::price() {
