@@ -117,14 +117,14 @@ static void one_call(int writes, long size)
 {
     static struct iovec iovecs[2][PIECES_MAX];
     static const int numbers[2][3] = {{SYS_readv, SYS_preadv, SYS_preadv2}, {SYS_writev, SYS_pwritev, SYS_pwritev2}};
-    int is_strange = !below(30), which = below(3);
+    int is_strange = !below(30), is_closed = is_strange && !below(20), which = below(3);
     int count = pieces(iovecs[0], iovecs[1], is_strange);
     long place = which == 2 && !below(3) ? -1 : position(size);
     long flags = is_strange && !below(3) ? below(2) ? RWF_HIPRI : RWF_SYNC | 1 << 20 : 0;
     /* The upper word of the position does not count. */
     long upper = below(3) ? 0 : 7;
     for (int at = 0; at < 2; at++) {
-        struct iovec *array = is_strange && !below(200) ? (struct iovec *)closed : iovecs[at];
+        struct iovec *array = is_closed ? (struct iovec *)closed : iovecs[at];
         memset(sides[at].memory, writes ? 'a' + round_number % 26 : 0, ROOM);
         errno = 0;
         sides[at].result = syscall(numbers[writes][which], sides[at].fd, array, count, place, upper, flags);
@@ -136,10 +136,10 @@ static void one_call(int writes, long size)
         check(memcmp(sides[0].memory, sides[1].memory, ROOM) == 0, "data", which, count);
     offsets_are_same();
     if (!below(20)) {
-        long length = below(3) ? below(100000) : -1L;
+        long length = below(3) ? below(100000) : -1L, from = position(size);
         for (int at = 0; at < 2; at++) {
             errno = 0;
-            sides[at].result = readahead(sides[at].fd, position(size), length);
+            sides[at].result = readahead(sides[at].fd, from, length);
             sides[at].error = errno;
         }
         check(sides[0].result == sides[1].result && sides[0].error == sides[1].error, "readahead", sides[0].error, sides[1].error);
@@ -203,6 +203,8 @@ int main(int count, char **words)
     random_state = strtoul(words[3], 0, 10) * 2654435761UL + 88172645463325252UL;
     closed = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     must(closed != MAP_FAILED && mprotect(closed + 4096, 4096, PROT_NONE) == 0, "map");
+    /* The kernel writes the bytes before it if their page is there already, and nothing if not. */
+    memset(closed, 'c', 4096);
     closed += 4096;
     for (int at = 0; at < 2; at++)
         must((sides[at].memory = malloc(ROOM)) != 0, "get memory");
