@@ -198,6 +198,7 @@ pub(crate) const O_WRONLY: usize = 1;
 pub(crate) const O_RDWR: usize = 2;
 pub(crate) const O_CREAT: usize = 0o100;
 pub(crate) const O_APPEND: usize = 0o2000;
+pub(crate) const O_NOCTTY: usize = 0o400;
 pub(crate) const O_NONBLOCK: usize = 0o4000;
 pub(crate) const O_CLOEXEC: usize = 0o2000000;
 

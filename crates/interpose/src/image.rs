@@ -48,6 +48,9 @@ use crate::{exec, stub};
 
 /// Calls from elsewhere in the text before all of it is mapped.
 const CALLS_BEFORE: usize = 24;
+/// How often it is looked whether another process has filled the image: for a millisecond or two.
+/// Filling takes one. The other process may be stopped.
+const TRIES: usize = 256;
 
 /// The text that the image may take the place of, or has taken the place of. 0 for none.
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -57,6 +60,8 @@ static BASE: AtomicUsize = AtomicUsize::new(0);
 static FILE: AtomicPtr<core::ffi::c_char> = AtomicPtr::new(core::ptr::null_mut());
 /// Calls that were found by dispatch outside of what is mapped.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// How often another process was filling it.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
 /// What is mapped of the image: a [`Part`].
 static MAPPED: AtomicUsize = AtomicUsize::new(Part::None as usize);
 
@@ -138,8 +143,8 @@ fn map(part: Part) {
     let outcome = if THREADS.get() { None } else { find_and_map(part) };
     match outcome {
         Some(Outcome::Mapped) => MAPPED.store(part as usize, Relaxed),
-        Some(Outcome::Busy) => {}
-        None => give_up(),
+        Some(Outcome::Busy) if BUSY.fetch_add(1, Relaxed) < TRIES => {}
+        Some(Outcome::Busy) | None => give_up(),
     }
 }
 

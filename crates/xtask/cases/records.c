@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WARM 30000
+#define WARM 10000
 #define PROCESSES 3
 #define NAMES 6
 #define READERS 2

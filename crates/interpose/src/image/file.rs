@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::mem::size_of;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK, nr};
+use crate::abi::{AT_FDCWD, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr};
 use crate::loader::BUILD_ID;
 use crate::stub;
 
@@ -44,8 +44,10 @@ pub(super) struct Open(pub usize);
 
 impl Open {
     pub(super) fn new(path: &CStr, flags: usize) -> Option<Self> {
-        // The path may lead to another process's pipe by now, whose other end is not open.
-        let args = [AT_FDCWD, path.as_ptr() as usize, flags | O_CLOEXEC | O_NONBLOCK];
+        // The path may lead to another process's pipe by now, whose other end is not open, or to a
+        // terminal.
+        let flags = flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+        let args = [AT_FDCWD, path.as_ptr() as usize, flags];
         // SAFETY: the path is a string.
         let opened = unsafe { stub::call(nr::OPENAT, args) };
         usize::try_from(opened).ok().map(Self)

@@ -217,6 +217,9 @@ fn images(product: &Product) -> Outcome {
     if status != 0 || image.bytes().len() > 16 {
         return Outcome::Failed(format!("a limit of the length of files: {status}"));
     }
+    if let Some(failed) = image_taken(product).or_else(|| image_terminal(product)) {
+        return failed;
+    }
     let mut first = Vec::new();
     for round in 0..3 {
         let (status, report) = run_with(&path);
@@ -249,6 +252,51 @@ fn images(product: &Product) -> Outcome {
         }
     }
     Outcome::Passed(String::new())
+}
+
+/// Another process goes on filling the image: sites are patched one by one after a while.
+fn image_taken(product: &Product) -> Option<Outcome> {
+    const LOOPS: u64 = 2_000;
+    const DISPATCHED_MAX: u64 = 500;
+    let (output, report) = (product.scratch.join("output"), product.scratch.join("report"));
+    let image = Image::new();
+    let path = image.path().expect("a file");
+    let lock = std::fs::File::options().write(true).open(&path).expect("opened");
+    lock.lock().expect("locked");
+    let _ = std::fs::remove_file(&report);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("i=0; while [ $i -lt {LOOPS} ]; do cd /; i=$((i+1)); done")]);
+    command.env(VARIABLE, &path).env(WAYS[0], &product.library).env("WARREN_REPORT", &report);
+    let status = run(&mut command, &output).status;
+    let seen = Report::read(&report);
+    let right = status == 0 && seen.passed >= LOOPS && seen.dispatched < DISPATCHED_MAX;
+    (!right).then(|| Outcome::Failed(format!("an image that is filled: {status}, {}", seen.text)))
+}
+
+/// The path leads to a terminal: it does not become that of the session.
+fn image_terminal(product: &Product) -> Option<Outcome> {
+    let output = product.scratch.join("output");
+    let terminal = std::fs::File::options().read(true).write(true).open("/dev/ptmx");
+    let Ok(terminal) = terminal else { return None };
+    let (mut number, unlocked) = (0_u32, 0_i32);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&terminal);
+    // SAFETY: the kernel reads one integer and writes the other.
+    let made = unsafe {
+        libc::ioctl(fd, libc::TIOCSPTLCK, &raw const unlocked) == 0
+            && libc::ioctl(fd, libc::TIOCGPTN, &raw mut number) == 0
+    };
+    assert!(made, "no terminal: {}", std::io::Error::last_os_error());
+    let mut command = Command::new("sh");
+    command.args(["-c", "cd /; ls / >/dev/null; cut -d ' ' -f 7 /proc/self/stat"]);
+    command.env(VARIABLE, format!("/dev/pts/{number}")).env(WAYS[0], &product.library);
+    // SAFETY: the closure makes one call, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        })
+    };
+    let seen = run(&mut command, &output);
+    (seen.output != "0\n").then(|| Outcome::Failed(format!("a terminal: {}", seen.output)))
 }
 
 /// Files of the command become no longer than 100 kB.

@@ -28,7 +28,6 @@ use crate::state::FILTERED;
 use crate::stub;
 
 use super::super::admission::{self, Phase};
-use super::super::class::Class;
 use super::super::facts::{self, Admission};
 use super::super::kernel::{BASIC_STATS, MNT_ID, Statx};
 use super::super::lock::{self, Room};
