@@ -341,8 +341,7 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
             let open = fields.u64()?;
             fields.skip(4)?;
             let flags = fields.u32()?;
-            let owner = LockOwner(fields.u64()?);
-            let flock = (flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
+            let flock = (flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(flock_owner(open));
             Operation::Release { open, flock }
         }
         opcode::RELEASEDIR => Operation::ReleaseDir { open: fields.u64()? },
@@ -446,6 +445,13 @@ fn xattrs(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     }
 }
 
+/// The owner of a `flock` that was taken through this open. The one that the kernel names may be
+/// another's already: it is the address of its open file, which the next one gets while the
+/// `RELEASE` of this one is on its way.
+const fn flock_owner(open: u64) -> LockOwner {
+    LockOwner(open)
+}
+
 /// `fuse_lk_in`.
 fn locks(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     let (open, owner) = (fields.u64()?, LockOwner(fields.u64()?));
@@ -465,6 +471,7 @@ fn locks(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
         return Err(Errno::EINVAL);
     }
     let range = if flock { ByteRange::ALL } else { ByteRange { start, end } };
+    let owner = if flock { flock_owner(open) } else { owner };
     let spec = LockSpec { flavour, owner, lock, range, pid };
     Ok(match code {
         opcode::GETLK => Operation::TestLock { open, spec },

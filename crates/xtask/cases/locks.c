@@ -149,6 +149,34 @@ static void flocks(void) {
   close(fd);
 }
 
+/* Processes that take turns, and release the lock by closing the file. */
+static void turns(void) {
+  enum { PROCESSES = 4, TURNS = 200 };
+  pid_t children[PROCESSES];
+  int violated = 0;
+  for (int i = 0; i < PROCESSES; i++) {
+    children[i] = fork();
+    CHECK(children[i] >= 0);
+    if (children[i] != 0)
+      continue;
+    int alone = 1;
+    for (int turn = 0; turn < TURNS; turn++) {
+      int fd = open_file();
+      CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+      int inside = open("inside", O_CREAT | O_EXCL | O_WRONLY, 0600);
+      alone &= inside >= 0 && close(inside) == 0 && unlink("inside") == 0;
+      close(fd);
+    }
+    _exit(alone ? 0 : 1);
+  }
+  for (int i = 0; i < PROCESSES; i++) {
+    int status;
+    CHECK(waitpid(children[i], &status, 0) == children[i]);
+    violated += status != 0;
+  }
+  printf("processes that were not alone in their turn: %d\n", violated);
+}
+
 int main(void) {
   setvbuf(stdout, NULL, _IONBF, 0);
   records();
@@ -156,5 +184,6 @@ int main(void) {
   killed_holder();
   descriptions();
   flocks();
+  turns();
   return 0;
 }
