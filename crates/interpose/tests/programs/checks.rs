@@ -286,15 +286,10 @@ fn image_terminal(product: &Product) -> Option<Outcome> {
             && libc::ioctl(fd, libc::TIOCGPTN, &raw mut number) == 0
     };
     assert!(made, "no terminal: {}", std::io::Error::last_os_error());
-    let mut command = Command::new("sh");
-    command.args(["-c", "cd /; ls / >/dev/null; cut -d ' ' -f 7 /proc/self/stat"]);
+    let mut command = Command::new("setsid");
+    let show = "cd /; ls / >/dev/null; cut -d ' ' -f 7 /proc/self/stat";
+    command.args(["--wait", "sh", "-c", show]);
     command.env(VARIABLE, format!("/dev/pts/{number}")).env(WAYS[0], &product.library);
-    // SAFETY: the closure makes one call, and allocates nothing.
-    unsafe {
-        command.pre_exec(|| {
-            if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-        })
-    };
     let seen = run(&mut command, &output);
     (seen.output != "0\n").then(|| Outcome::Failed(format!("a terminal: {}", seen.output)))
 }

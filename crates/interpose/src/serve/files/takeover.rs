@@ -70,11 +70,13 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     // Duplicates stay duplicates.
     for other in file.duplicates() {
         if other.freeze().is_some() {
-            replace(&other, opened);
+            // What fails is still here.
+            let _replaced = replace(&other, opened);
         }
     }
-    replace(file, opened);
+    let replaced = replace(file, opened);
     stub::close(opened);
+    replaced?;
     score::handed_over();
     if let Some(held) = file.held()
         && !fleet::release(held)
@@ -87,12 +89,18 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     Ok(())
 }
 
-/// The kernel has the frozen file under its number from now on.
-fn replace(file: &Served, opened: usize) {
+/// The kernel has the frozen file under its number from now on. It fails, and the file is served
+/// still, if another thread has closed a number that is not its own: the one that was opened here.
+fn replace(file: &Served, opened: usize) -> Result<(), isize> {
     let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
     // SAFETY: it duplicates a descriptor of ours to the number of the placeholder.
-    unsafe { stub::call(nr::DUP3, [opened, file.number, flags]) };
+    let replaced = unsafe { stub::call(nr::DUP3, [opened, file.number, flags]) };
+    if replaced < 0 {
+        file.unfreeze();
+        return Err(replaced);
+    }
     file.end();
+    Ok(())
 }
 
 /// Another descriptor of the same inode.
