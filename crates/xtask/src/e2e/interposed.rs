@@ -406,7 +406,7 @@ fn databases_served(ground: &Ground, cells: u16) -> Result<()> {
 /// Records that are read while other processes replace, cut and rewrite them.
 fn records_read(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
-        let words = format!("{} 3000", ground.seed);
+        let words = format!("{} 1500", ground.seed);
         let report = Run { program: "records", user, options: &[], cells, words: &words };
         let report = report.compare(ground)?;
         ensure_served(&report, RECORDS_SERVED_MIN).with_context(|| format!("{user:?}"))?;
@@ -431,7 +431,7 @@ fn storms_survived(ground: &Ground, cells: u16) -> Result<()> {
 
 /// What programs seldom do, in the mount and on the ordinary file system.
 fn unusual_uses(ground: &Ground, cells: u16) -> Result<()> {
-    let rounds = if ground.options.full { "100" } else { "2" };
+    let rounds = if ground.options.full { "100" } else { "1" };
     for user in &USERS[..2] {
         let others = others(ground, "unusual", user);
         prepare_others(ground, &others)?;
