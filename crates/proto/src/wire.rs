@@ -331,10 +331,10 @@ mod tests {
 
     #[test]
     fn unknown_bits_of_flags_are_refused() {
-        let known = crate::AccessMode::all();
-        assert_eq!(crate::AccessMode::from_bytes(&known.to_bytes()), Ok(known));
+        let known = crate::CreateFlags::all();
+        assert_eq!(crate::CreateFlags::from_bytes(&known.to_bytes()), Ok(known));
         let unknown = !known.bits();
-        assert!(crate::AccessMode::from_bytes(&unknown.to_bytes()).is_err());
+        assert!(crate::CreateFlags::from_bytes(&unknown.to_bytes()).is_err());
     }
 
     #[test]

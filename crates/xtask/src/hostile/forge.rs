@@ -281,6 +281,6 @@ mod tests {
             }
         }
         assert!(illegal > 1_000);
-        assert_eq!(kinds.len(), 29, "every request there is");
+        assert_eq!(kinds.len(), 30, "every request there is");
     }
 }
