@@ -9,6 +9,7 @@
 //! process lives, because a thread may be in the middle of it when an admission ends.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Deref, Range};
@@ -113,6 +114,7 @@ pub(crate) fn admit(
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
         listings: Listings::default(),
+        watched: BTreeSet::new(),
     };
     let (root, attr) =
         slow.directory(root).ok_or("the directory that is mounted is out of sight")?;

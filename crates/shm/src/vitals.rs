@@ -11,7 +11,7 @@
 //! 4616     u64 sequence    its number
 //! 4624     u64, u64        the same for the request with which the last process died; the upper
 //! half of the second word: how many in a row died with it
-//! 4672     u64 watches     watched inodes; in the upper half how often that has changed
+//! 4672     u64 watches     bits that are set below; in the upper half how often one has changed
 //! 8192     512 Ki bits     of watched inodes, each in the place of its hash
 //! ```
 //!
@@ -265,7 +265,7 @@ impl<W: Store> VitalsWriter<W> {
         })
     }
 
-    /// Sets or clears a bit. `all` inodes are watched now.
+    /// Sets or clears a bit. `all` bits are set now.
     pub fn watch(&self, bit: WatchBit, is_set: bool, all: u32) {
         let (at, bit) = bit.place();
         let word = self.memory.load64(at, Relaxed);
@@ -325,7 +325,7 @@ impl<R: Load> VitalsReader<R> {
         count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
-    /// How many inodes are watched, in the lower half, and how often that has changed.
+    /// How many bits of watched inodes are set, in the lower half, and how often one has changed.
     #[inline]
     pub fn watches(&self) -> u64 {
         self.memory.load64(WATCHES, Acquire)

@@ -1,12 +1,13 @@
 //! The client itself: what its two halves hold, and the requests that they make.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Acquire;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
-use warren_base::{Errno, FileKind};
+use warren_base::{Errno, FileKind, Ino};
 use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathCache, PathOp, Unused};
 use warren_proto::{Answered, Attr, Capabilities, Handle, InodeRef, Position, Reply, Request};
 use warren_transport::{Connection, Slot};
@@ -44,6 +45,8 @@ pub(super) struct Slow {
     pub cache: Cache,
     pub caller: Caller,
     pub listings: Listings,
+    /// Inodes that the program watches, or of which it watches a name.
+    pub watched: BTreeSet<Ino>,
 }
 
 pub(super) struct Locked(pub UnsafeCell<Option<Slow>>);

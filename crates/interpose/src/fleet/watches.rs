@@ -67,11 +67,18 @@ pub(crate) fn watch(place: Place<'_>, follow_last: bool) -> Result<(), Unwatched
     }
 }
 
+/// An inode is opened once, however often it is watched.
 fn open(node: InodeRef, access: AccessMode) -> Result<(), Unwatched> {
     let Some(slow) = slow() else { return Err(Unwatched::Kernel) };
+    if slow.watched.contains(&node.ino) {
+        return Ok(());
+    }
     let request = Request::Open { ino: node.ino, access: access | AccessMode::WATCH };
     match slow.ask(node, request).answer {
-        Ok(Reply::Opened(_)) => Ok(()),
+        Ok(Reply::Opened(_)) => {
+            slow.watched.insert(node.ino);
+            Ok(())
+        }
         Err(Errno::ENFILE) => Err(Unwatched::Full),
         _ => Err(Unwatched::Kernel),
     }

@@ -75,7 +75,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let Request { named, want } = Request::decode(call)?;
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
-    let follows = matches!(want, Want::Set { follow: true, .. });
+    let follows = matches!(want, Want::Set { follow: true, .. } | Want::Link { follow: true, .. });
     watchers::leave(first, follows, admission)?;
     let found = match want {
         Want::Rename { to, flags } => two(first, to, admission, |from, to| {
