@@ -11,9 +11,10 @@ use warren_proto::{Change, LeaseKey};
 use crate::apply::{fetch_change, make_one};
 use crate::budget::{Growth, Need, Reservation};
 use crate::chunks::claim::reserve;
+use crate::lease::marks::Marked;
 use crate::plant::Plant;
 use crate::reap::unlinked;
-use crate::recall::recall;
+use crate::recall::{recall, recall_name};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -53,8 +54,15 @@ pub(crate) fn ready(
     // Without a front no client holds such a lease, and the keys need not be built.
     if turn.leases.has_acknowledged() {
         for change in changes {
+            let shard = shards.own(change.shard());
             for key in leases_of(change).iter().flatten() {
-                free &= recall(shards.own(change.shard()), key, client, turn);
+                free &= match key {
+                    // What was decided elsewhere is not refused.
+                    LeaseKey::Name(dir, name) if promised.is_none() => {
+                        recall_name(shard, (*dir, name), client, turn)?
+                    }
+                    key => recall(shard, key, client, turn),
+                };
             }
         }
     }
@@ -79,10 +87,10 @@ pub(crate) fn ready(
 }
 
 /// Makes the changes, which must be [`ready`], within their room. Counts stay within their range
-/// even if a damaged image or a peer had them wrong.
+/// even if a damaged image or a peer had them wrong. `is_whole`: the request changes nothing else.
 pub(crate) fn make(
     shards: &mut Shards,
-    changes: &[Change],
+    (changes, is_whole): (&[Change], bool),
     client: Option<ClientId>,
     mut room: Reservation,
     turn: &mut Turn<'_>,
@@ -90,7 +98,7 @@ pub(crate) fn make(
     if turn.plants(Plant::RevokeAfterCommit) {
         turn.leases.late.push((changes.to_vec(), client));
     } else {
-        revoke_all(shards, changes, client, turn);
+        revoke_all(shards, (changes, is_whole), client, turn);
     }
     for change in changes {
         // By reference: a step of its own would be a copy of the change.
@@ -115,17 +123,16 @@ pub(crate) fn revoke_late(shards: &mut Shards, turn: &mut Turn<'_>) {
 #[cold]
 fn revoke_put_off(shards: &mut Shards, turn: &mut Turn<'_>) {
     for (changes, client) in std::mem::take(&mut turn.leases.late) {
-        revoke_all(shards, &changes, client, turn);
+        revoke_all(shards, (&changes, false), client, turn);
     }
 }
 
 fn revoke_all(
     shards: &mut Shards,
-    changes: &[Change],
+    (changes, is_whole): (&[Change], bool),
     client: Option<ClientId>,
     turn: &mut Turn<'_>,
 ) {
-    let acknowledging = client.filter(|client| turn.clients.acknowledges(*client));
     for change in changes {
         // A shard that was given up meanwhile has no leases.
         let Some(Shard { leases, .. }) = shards.get_mut(&change.shard()) else { continue };
@@ -134,19 +141,63 @@ fn revoke_all(
                 leases.revoke(key, turn.leases, turn.memory);
             }
         }
-        if change.is_of_entry() && !turn.plants(Plant::KeepListings) {
+        if !change.is_of_entry() {
+            continue;
+        }
+        leases.names_changed(change.home(), client, turn.now.monotonic);
+        if !turn.plants(Plant::KeepListings) {
             leases.revoke_listings(change.home(), client, turn.leases, turn.memory);
         }
-        // The kernel behind a front changes its own copy of the name at the same time.
-        if let (Some(client), Change::RemoveEntry { dir, name, .. }) = (acknowledging, change) {
-            leases.drop_holder(&LeaseKey::Name(*dir, name.clone()), client, turn.leases);
+    }
+    let front = client.filter(|client| turn.clients.acknowledges(*client));
+    if let Some(front) = front {
+        note_own_copies(shards, (changes, is_whole), front, turn);
+    }
+}
+
+fn name_of(change: &Change) -> Option<LeaseKey> {
+    match change {
+        Change::AddEntry { dir, name, .. }
+        | Change::ReplaceEntry { dir, name, .. }
+        | Change::RemoveEntry { dir, name, .. } => Some(LeaseKey::Name(*dir, name.clone())),
+        _ => None,
+    }
+}
+
+/// The kernel behind a front changes its own copies of names at the same time.
+fn note_own_copies(
+    shards: &mut Shards,
+    (changes, is_whole): (&[Change], bool),
+    front: ClientId,
+    turn: &mut Turn<'_>,
+) {
+    let named = changes.iter().filter_map(|change| Some((change, name_of(change)?)));
+    let named: Vec<(&Change, LeaseKey)> = named.collect();
+    let now = turn.now.monotonic;
+    let may_hold = |name: &LeaseKey| {
+        let shard = shards.get(&name.shard());
+        shard.is_some_and(|shard| shard.leases.may_hold(name, front, turn.leases))
+    };
+    let is_contended = |change: &Change| {
+        let shard = shards.get(&change.shard());
+        shard.is_some_and(|shard| shard.leases.is_contended(change.home(), now))
+    };
+    let has_copy = |change: &Change, name: &LeaseKey| match change {
+        Change::RemoveEntry { .. } => false,
+        // The reply to a request that creates a name comes with no lease on it, and a rename moves
+        // the copy that the kernel has of the other name.
+        _ if is_whole && is_contended(change) => {
+            named.iter().any(|(_, other)| other != name && may_hold(other))
         }
-        if let (
-            Some(client),
-            Change::AddEntry { dir, name, .. } | Change::ReplaceEntry { dir, name, .. },
-        ) = (acknowledging, change)
-        {
-            leases.hold_again(LeaseKey::Name(*dir, name.clone()), client, turn.leases);
+        _ => true,
+    };
+    let copies: Vec<bool> = named.iter().map(|(change, name)| has_copy(change, name)).collect();
+    for ((_, name), has_copy) in named.into_iter().zip(copies) {
+        let Some(Shard { leases, .. }) = shards.get_mut(&name.shard()) else { continue };
+        if has_copy {
+            leases.hold_again(Marked::new(name, turn), front, turn.leases);
+        } else {
+            leases.drop_holder(&name, front, turn.leases);
         }
     }
 }

@@ -212,4 +212,13 @@ pub trait Memory {
 
     /// Tells all clients that the inode is watched from now on, or not any more.
     fn watch(&mut self, _ino: Ino, _is_watched: bool) {}
+
+    /// Marks the object with this hash as granted to a front. The mark outlives the process.
+    fn mark(&mut self, _hash: u64) {}
+
+    /// Whether the cell's process, or one before it, has marked the object or one that has the same
+    /// mark.
+    fn is_marked(&self, _hash: u64) -> bool {
+        true
+    }
 }

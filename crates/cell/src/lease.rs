@@ -26,6 +26,7 @@
 //! Invariant: an object that is being recalled is granted to no client.
 
 mod inherited;
+pub(crate) mod marks;
 pub(crate) mod objects;
 pub(crate) mod recalls;
 pub(crate) mod stamps;
@@ -84,23 +85,29 @@ impl ClientLeases {
         !self.objects.is_zero() || !self.inherited.is_empty()
     }
 
+    /// Whether a predecessor may have granted anything that was not recalled since.
+    pub(crate) fn has_inherited(&self) -> bool {
+        !self.inherited.is_empty()
+    }
+
     /// A predecessor may have granted this client anything.
     pub(crate) fn inherit(&mut self, client: ClientId) {
         self.inherited.insert(client);
     }
 
     /// Recalls the object from its holders, and from the clients to which a predecessor may have
-    /// granted it, except `except`. Returns whether there are none. If there are any, the recall is
-    /// under way on return (or queued: see [`Self::take_recall`]).
+    /// granted it (if `is_inherited`), except `except`. Returns whether there are none. If there
+    /// are any, the recall is under way on return (or queued: see [`Self::take_recall`]).
     pub(crate) fn recall(
         &mut self,
         key: &LeaseKey,
         holders: &[ClientId],
-        except: Option<ClientId>,
+        (except, is_inherited): (Option<ClientId>, bool),
     ) -> bool {
         let known = holders.iter().copied();
+        let inherited = self.inherited.of(key).filter(|_| is_inherited);
         let mut free = true;
-        for holder in known.chain(self.inherited.of(key)).filter(|holder| Some(*holder) != except) {
+        for holder in known.chain(inherited).filter(|holder| Some(*holder) != except) {
             free = false;
             self.recalls.begin(key, holder);
         }
@@ -126,6 +133,12 @@ impl ClientLeases {
     /// Whether the client is being asked to drop what `key` guards.
     pub(crate) fn is_recalled_from(&self, key: &LeaseKey, client: ClientId) -> bool {
         self.recalls.is_from(key, client)
+    }
+
+    /// Whether a predecessor may have granted the object to the client, or it is being recalled
+    /// from the client.
+    pub(crate) fn may_hold(&self, key: &LeaseKey, client: ClientId) -> bool {
+        self.recalls.is_from(key, client) || self.inherited.of(key).any(|holder| holder == client)
     }
 
     /// Whether a client has ever listened for recalls, or has any to receive.

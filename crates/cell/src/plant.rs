@@ -48,6 +48,8 @@ pub enum Plant {
     NeighboursOneLease,
     /// A look-up brings other names to a client that may not read the directory.
     NeighboursUnread,
+    /// Objects are granted to fronts without a mark, so that a successor does not recall them.
+    GrantUnmarked,
     /// A new name leaves other clients' leases on the names of the directory.
     KeepListings,
     /// A new mode or owner of a directory leaves the leases on its names.

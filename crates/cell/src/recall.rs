@@ -1,13 +1,16 @@
 //! Recalls: a client whose kernel has copies must drop them before the object changes.
 
-use warren_base::{ClientId, Ino};
-use warren_proto::{Capability, LeaseKey, Reply};
+use warren_base::{ClientId, Errno, Ino};
+use warren_proto::{Capability, FileName, LeaseKey, LockKey, LockMode, Reply};
 
 use crate::event::Effect;
+use crate::lease::marks::is_marked;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
+use crate::shard::lease::WaitFor;
+use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// Whether no client but `except` has to acknowledge before `key` may change. Sends the recall if
@@ -18,15 +21,70 @@ pub(crate) fn recall(
     except: Option<ClientId>,
     turn: &mut Turn<'_>,
 ) -> bool {
-    let free = shard.leases.recall(key, except, turn.leases);
+    let is_inherited = turn.leases.has_inherited() && is_marked(key, turn);
+    let free = shard.leases.recall(key, (except, is_inherited), turn.leases);
     if !free {
         // A front's own copy ends before that of its kernel, which would get it again otherwise.
         if !turn.plants(Plant::RecallKeepsCopies) {
             shard.leases.revoke(key, turn.leases, turn.memory);
         }
+        if let LeaseKey::Name(dir, _) = key {
+            shard.leases.contend(*dir, except, turn.now.monotonic);
+        }
         send_recalls(turn);
     }
     free
+}
+
+/// As [`recall`], of a name that a request is to change. EDEADLK if the request is refused, because
+/// another front and this one would wait for each other.
+pub(crate) fn recall_name(
+    shard: &mut Shard,
+    (dir, name): (Ino, &FileName),
+    client: Option<ClientId>,
+    turn: &mut Turn<'_>,
+) -> Result<bool, Errno> {
+    let key = LeaseKey::Name(dir, name.clone());
+    if recall(shard, &key, client, turn) {
+        return Ok(true);
+    }
+    // The kernel behind a front has the directory locked while the request waits.
+    let Some(front) = client.filter(|client| turn.clients.acknowledges(*client)) else {
+        return Ok(false);
+    };
+    match shard.leases.waits_for_name((dir, &key), front, turn.leases) {
+        WaitFor::Others => Ok(false),
+        WaitFor::OthersRefused => {
+            turn.waits.wake_all(WaitKey::Recall);
+            Ok(false)
+        }
+        WaitFor::Refused => Err(Errno::EDEADLK),
+    }
+}
+
+/// Before a transaction locks names to change them, waits until no kernel has copies of those of
+/// this cell. A kernel's request in the same directory may have to wait for the locks, and the
+/// kernel drops no name there meanwhile. The directories are contended from then on, so that fronts
+/// get no new copies before the names are locked.
+pub(crate) fn recall_names<'a>(
+    shards: &mut Shards,
+    keys: impl Iterator<Item = (&'a LockKey, &'a LockMode)>,
+    client: Option<ClientId>,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    if !turn.leases.has_acknowledged() {
+        return Ok(());
+    }
+    let mut free = true;
+    for (key, mode) in keys {
+        let LockKey::Name(dir, name) = key else { continue };
+        if *mode == LockMode::Write
+            && let Some(shard) = shards.get_mut(&dir.shard())
+        {
+            free &= recall_name(shard, (*dir, name), client, turn)?;
+        }
+    }
+    if free { Ok(()) } else { Err(Stop::Wait(Wait::Recall)) }
 }
 
 /// Recalls the pages that a predecessor may have granted to the fronts that `from` names. Waits
@@ -36,7 +94,8 @@ pub(crate) fn recall_inherited_pages(
     from: impl Fn(ClientId) -> bool,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    if turn.leases.recall_inherited(&LeaseKey::Pages(ino), from) {
+    let key = LeaseKey::Pages(ino);
+    if !is_marked(&key, turn) || turn.leases.recall_inherited(&key, from) {
         return Ok(());
     }
     send_recalls(turn);

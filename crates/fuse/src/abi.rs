@@ -117,6 +117,7 @@ pub(crate) const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub(crate) const LK_FLOCK: u32 = 1 << 0;
 
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// The kernel must queue again all requests that were read and have no reply.
 pub(crate) const NOTIFY_RESEND: i32 = 7;
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;

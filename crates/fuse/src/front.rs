@@ -34,6 +34,7 @@ use crate::message::{Header, Operation};
 use crate::open_files::OpenFiles;
 use crate::reply::{Body, validity};
 use crate::retries::Retries;
+use crate::sent_entries::SentEntries;
 
 pub(crate) use deferred::DeferredLock;
 
@@ -80,6 +81,7 @@ pub(crate) struct Front {
     dir_copies: DirCopies,
     absent_names: AbsentNames,
     retries: Retries,
+    sent_entries: SentEntries,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
     /// The number of requests that wait for a lock in a slot.
@@ -95,7 +97,8 @@ impl Front {
         options: FrontOptions,
         lock_waiters_max: usize,
     ) -> Self {
-        let drops_names = state.negotiated().is_some_and(|it| it.drops_names);
+        let negotiated = state.negotiated();
+        let drops_names = negotiated.is_some_and(|it| it.drops_names);
         Self {
             open_files: OpenFiles::new(Arc::clone(&fleet), Arc::clone(&state)),
             fleet,
@@ -104,6 +107,7 @@ impl Front {
             dir_copies: DirCopies::default(),
             absent_names: AbsentNames::new(),
             retries: Retries::default(),
+            sent_entries: SentEntries::new(negotiated.is_some()),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
             names_cached: AtomicBool::new(drops_names),
@@ -128,6 +132,10 @@ impl Front {
         &self.absent_names
     }
 
+    pub(crate) const fn sent_entries(&self) -> &SentEntries {
+        &self.sent_entries
+    }
+
     /// Serves one request. `body` must be empty.
     pub(crate) fn serve(
         &self,
@@ -136,7 +144,8 @@ impl Front {
         header: Header,
         operation: Operation,
     ) -> Result<Outcome, Errno> {
-        let mut call = Call { front: self, slot, body, header, steps: 0 };
+        let recalls_before = self.sent_entries.recalls();
+        let mut call = Call { front: self, slot, body, header, recalls_before, steps: 0 };
         // The data of a write is in the slot already.
         if !matches!(operation, Operation::Write(_)) {
             call.remove_pins();
@@ -158,6 +167,8 @@ struct Call<'a> {
     slot: &'a mut dyn FleetSlot,
     body: &'a mut Body,
     header: Header,
+    /// [`SentEntries::recalls`] when the request came.
+    recalls_before: u64,
     /// The cursor in the slot's record: the next step.
     steps: usize,
 }
@@ -233,13 +244,28 @@ impl Call<'_> {
         if !request.has_effect() {
             return self.slot.call(identity, request, payload_len);
         }
+        loop {
+            let answer = self.step(request, payload_len);
+            if !request.was_refused(&answer) {
+                return answer;
+            }
+            // The kernel repeats the walk, and has the directory unlocked meanwhile. The second
+            // time it would not.
+            if !self.front.retries.has(self.header.thread) {
+                return Err(Errno::ESTALE);
+            }
+        }
+    }
+
+    /// Sends a request that has an effect.
+    fn step(&mut self, request: &Request, payload_len: usize) -> Answer {
         let record = self.front.state.record(self.slot.number());
         if let Some(answer) = record.replay(self.header.unique, &mut self.steps) {
             return answer;
         }
         record.begin_step(self.header.unique, self.slot.last_seq());
         self.front.absent_names.begin(request);
-        let answer = self.slot.call(identity, request, payload_len);
+        let answer = self.slot.call(self.header.identity(), request, payload_len);
         self.front.absent_names.end(request, &answer);
         self.steps = record.end_step(&answer);
         self.front.dir_copies.keep(self.slot.changed(), self.slot.last_cell());

@@ -19,7 +19,7 @@ use warren_runtime::{Admission, slice};
 use crate::channel::{Channel, DevFuse};
 use crate::front::{FrontOptions, PageCaching};
 use crate::front_state::FrontState;
-use crate::pages::PageDropper;
+use crate::notice_threads::NoticeSender;
 use crate::signals::signal_descriptor;
 use crate::workers::Workers;
 
@@ -118,8 +118,8 @@ fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
     };
     let channel: Arc<dyn Channel> = channel.clone();
     let work = move || {
-        let mut pages = PageDropper::new(channel);
-        inodes.into_iter().for_each(|ino| pages.drop_pages(Ino(ino)));
+        let mut notices = NoticeSender::new(channel);
+        inodes.into_iter().for_each(|ino| notices.drop_pages(Ino(ino)));
         // If the keeper is gone, no reply is needed.
         let _ = link.send(WRITTEN_BACK, &[], Wait::No);
     };

@@ -4,18 +4,22 @@
 //! one for all other recalls. Dropping pages can take long and must not delay the others. A notice
 //! must not wait for a request that itself waits for this recall, or both would wait for ever:
 //!
-//! * **Name:** increment the epoch of all names. This takes no lock, whereas invalidating one entry
-//!   locks its directory.
-//! * **Attributes:** invalidate the inode at offset -1. This touches no page.
+//! * **Attributes:** invalidate the inode at offset -1. This touches no page and takes no lock.
 //! * **Pages:** invalidate all pages of the inode. This waits for requests that have pages locked.
 //!   None of these requests waits for the recall (decision 17), and no worker thread sends the
 //!   notice.
+//! * **Name:** invalidate the entry. This locks its directory, so it waits for requests that look
+//!   up, list or change names there. Few of them wait for this recall: one may wait for a
+//!   transaction that does, or for another front in the same position. If the notice takes longer
+//!   than [`LOCK_WAIT`], the epoch of all names is incremented, which takes no lock (decision 50).
+//!   The kernel then looks up every name again under another entry: working directories have no
+//!   path for a moment, and what is mounted inside the mount is detached. So this is not done for
+//!   every name.
 //!
-//! **A recall can overtake a reply that grants the same lease.** The kernel handles this: it
-//! ignores a name that was looked up before the epoch grew, and attributes that were requested
-//! before their inode was invalidated. Only an inode that the kernel does not know yet when it is
-//! invalidated (ENOENT) can still get old attributes. Then the epoch is incremented too, so that
-//! the kernel repeats every lookup.
+//! **A recall can overtake a reply that grants the same lease.** A name that is looked up has its
+//! directory locked until the kernel has processed the reply, so the notice comes after it. The
+//! kernel ignores attributes that were requested before their inode was invalidated. Only an inode
+//! that the kernel does not know yet (ENOENT) can still get old attributes: see [`SentEntries`].
 //!
 //! **Changes through this mount** are not recalled, but some need the notice about attributes.
 //! After a change whose reply carries no attributes (those of the directory of a new name, for
@@ -23,20 +27,29 @@
 //! request from before the change for current ones. After the notice it does not. So the notice
 //! goes out before the reply to the change.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::typed::{AwaitRecall, Recall, Typed};
 use warren_proto::{LeaseKey, Request};
 
-use crate::abi;
 use crate::connection::FleetSlot;
-use crate::invalidate::{Cached, invalidate};
-use crate::pages::PageDropper;
+use crate::notice::Notice;
+use crate::notice_threads::NoticeSender;
+use crate::sent_entries::SentEntries;
 
 /// Pause after an `AwaitRecall` that failed, because the cell may be restarting.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// Wait for the locks of directories. Requests that hold them take much less, unless they wait for
+/// the recall.
+const LOCK_WAIT: Duration = Duration::from_millis(100);
+
+/// How the kernel's copies are dropped.
+pub(crate) struct KernelCopies<'a> {
+    pub notices: NoticeSender,
+    pub sent: &'a SentEntries,
+}
 
 /// The recalls that one thread receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +63,7 @@ pub(crate) struct RecallStream {
 pub(crate) fn serve_recalls(
     slot: &mut dyn FleetSlot,
     RecallStream { cell, pages }: RecallStream,
-    dropper: &mut PageDropper,
+    copies: &mut KernelCopies<'_>,
     is_closed: impl Fn() -> bool,
 ) {
     let mut acknowledged = 0;
@@ -62,7 +75,7 @@ pub(crate) fn serve_recalls(
         let answer = inherited.take().unwrap_or_else(|| slot.call_cell(cell, &request));
         match AwaitRecall::reply(answer) {
             Ok(Recall { number, keys }) => {
-                drop_copies(dropper, &keys);
+                copies.drop_copies(&keys);
                 acknowledged = number;
             }
             Err(Errno::EINTR) => {}
@@ -71,61 +84,102 @@ pub(crate) fn serve_recalls(
     }
 }
 
-/// On return the kernel does not use any copy that a lease of `keys` covered.
-pub(crate) fn drop_copies(pages: &mut PageDropper, keys: &[LeaseKey]) {
-    let channel = Arc::clone(pages.channel());
-    let channel = &*channel;
-    let mut names = false;
-    let mut unknown: Vec<Ino> = Vec::new();
-    for key in keys {
-        match key {
-            LeaseKey::Name(..) => names = true,
-            LeaseKey::Attr(ino) => {
-                if invalidate(channel, *ino, Cached::Attributes) == Err(Errno::ENOENT) {
-                    unknown.push(*ino);
+impl KernelCopies<'_> {
+    /// On return the kernel does not use any copy that a lease of `keys` covered.
+    fn drop_copies(&mut self, keys: &[LeaseKey]) {
+        let mut locking: Vec<Notice> = Vec::new();
+        let mut unknown: Vec<(Ino, Vec<Ino>)> = Vec::new();
+        for key in keys {
+            match key {
+                LeaseKey::Name(dir, name) => locking.push(Notice::name(*dir, name)),
+                LeaseKey::Attr(ino) => {
+                    let sent = Notice::attributes(*ino).send(self.notices.channel());
+                    if sent == Err(Errno::ENOENT) {
+                        unknown.push((*ino, self.sent.recalled(*ino)));
+                    }
                 }
+                LeaseKey::Pages(ino) => self.notices.drop_pages(*ino),
+                // A cell recalls none, because the front checks the word.
+                LeaseKey::Opens(_) | LeaseKey::Names(_) => {}
             }
-            LeaseKey::Pages(ino) => pages.drop_pages(*ino),
-            // A cell recalls none, because the front checks the word.
-            LeaseKey::Opens(_) | LeaseKey::Names(_) => {}
+        }
+        for (ino, directories) in &unknown {
+            // After that the kernel knows the inode.
+            locking.extend(directories.iter().copied().map(Notice::barrier));
+            locking.extend((!directories.is_empty()).then(|| Notice::attributes(*ino)));
+        }
+        let drops_all = !unknown.is_empty() && self.sent.take_predecessor();
+        let is_done = locking.is_empty() || self.notices.send_within(locking, LOCK_WAIT);
+        if drops_all || !is_done {
+            self.drop_all_names(unknown.into_iter().map(|(ino, _)| ino));
         }
     }
-    if names || !unknown.is_empty() {
-        let _ = channel.notify(abi::NOTIFY_INC_EPOCH, &[]);
-    }
-    for ino in unknown {
-        let _ = invalidate(channel, ino, Cached::Attributes);
+
+    /// Has the kernel look up every name again, which also gets the attributes again of inodes that
+    /// it does not know yet.
+    fn drop_all_names(&self, unknown: impl Iterator<Item = Ino>) {
+        let channel = self.notices.channel();
+        // After an error the connection is being closed.
+        let _ = Notice::all_names().send(channel);
+        for ino in unknown {
+            let _ = Notice::attributes(ino).send(channel);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use warren_proto::FileName;
 
     use super::*;
+    use crate::abi;
     use crate::channel::Channel;
+    use crate::message::Header;
     use crate::testing::FakeChannel;
 
-    fn dropper(channel: &Arc<FakeChannel>) -> PageDropper {
-        PageDropper::new(Arc::clone(channel) as Arc<dyn Channel>)
+    /// The codes of the notices that the recall leads to. A fake channel has no device, so that
+    /// notices that wait for a lock count as late.
+    fn notices(channel: &Arc<FakeChannel>, sent: &SentEntries, keys: &[LeaseKey]) -> Vec<i32> {
+        let notices = NoticeSender::new(Arc::clone(channel) as Arc<dyn Channel>);
+        KernelCopies { notices, sent }.drop_copies(keys);
+        channel.notices().iter().map(|(code, _)| *code).collect()
     }
 
     #[test]
-    fn recalling_many_names_increments_the_epoch_once() {
+    fn late_notices_of_names_increment_the_epoch_once() {
         let channel = Arc::new(FakeChannel::default());
         let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
-        drop_copies(&mut dropper(&channel), &[name(b"a"), name(b"b"), LeaseKey::Attr(Ino(9))]);
-        let codes: Vec<i32> = channel.notices().iter().map(|(code, _)| *code).collect();
+        let keys = [name(b"a"), name(b"b"), LeaseKey::Attr(Ino(9))];
+        let codes = notices(&channel, &SentEntries::new(false), &keys);
         assert_eq!(codes, [abi::NOTIFY_INVAL_INODE, abi::NOTIFY_INC_EPOCH]);
     }
 
     #[test]
-    fn recalled_attributes_of_an_unknown_inode_increment_the_epoch() {
+    fn an_inode_that_the_kernel_does_not_know_is_recalled_once_it_does() {
         let channel = Arc::new(FakeChannel::default());
         channel.know_no_inode();
-        drop_copies(&mut dropper(&channel), &[LeaseKey::Attr(Ino(9)), LeaseKey::Pages(Ino(9))]);
-        let codes: Vec<i32> = channel.notices().iter().map(|(code, _)| *code).collect();
         let inode = abi::NOTIFY_INVAL_INODE;
-        assert_eq!(codes, [inode, inode, abi::NOTIFY_INC_EPOCH, inode]);
+        let sent = SentEntries::new(false);
+        let keys = [LeaseKey::Attr(Ino(9))];
+        assert_eq!(notices(&channel, &sent, &keys), [inode], "in no reply");
+        let header =
+            Header { len: 0, opcode: 1, unique: 1, ino: Ino::ROOT, uid: 0, gid: 0, thread: 1 };
+        assert!(sent.add(&header, Ino(9), sent.recalls()));
+        let late = [inode, inode, abi::NOTIFY_INC_EPOCH, inode];
+        assert_eq!(notices(&channel, &sent, &keys), late);
+    }
+
+    #[test]
+    fn a_predecessors_replies_increment_the_epoch_once() {
+        let channel = Arc::new(FakeChannel::default());
+        channel.know_no_inode();
+        let (inode, epoch) = (abi::NOTIFY_INVAL_INODE, abi::NOTIFY_INC_EPOCH);
+        let sent = SentEntries::new(true);
+        let keys = [LeaseKey::Attr(Ino(9)), LeaseKey::Pages(Ino(9))];
+        let all = [inode, inode, epoch, inode];
+        assert_eq!(notices(&channel, &sent, &keys), all);
+        assert_eq!(notices(&channel, &sent, &keys)[4..], [inode, inode]);
     }
 }

@@ -42,10 +42,10 @@ use crate::connection::{FleetConnection, FleetSlot};
 use crate::front::{Front, FrontOptions, Outcome};
 use crate::front_state::FrontState;
 use crate::interrupt::LockWait;
-use crate::invalidate::drop_attributes;
 use crate::message::{Header, Operation};
-use crate::pages::PageDropper;
-use crate::recall::{RecallStream, serve_recalls};
+use crate::notice::drop_attributes;
+use crate::notice_threads::NoticeSender;
+use crate::recall::{KernelCopies, RecallStream, serve_recalls};
 use crate::resend::{BufferedChannel, BufferedMessage};
 use background::{Background, Job, JobQueue};
 use inherited::{Inherited, InheritedSlot};
@@ -141,8 +141,11 @@ impl Workers {
             self.recall_slots.push(number);
             let kind = if stream.pages { "pages" } else { "recall" };
             self.start_service(format!("{kind} {}", stream.cell.0), move |shared| {
-                let mut pages = PageDropper::new(Arc::clone(&shared.channel));
-                serve_recalls(&mut *slot, stream, &mut pages, || shared.threads.is_closed());
+                let mut copies = KernelCopies {
+                    notices: NoticeSender::new(Arc::clone(&shared.channel)),
+                    sent: shared.front.sent_entries(),
+                };
+                serve_recalls(&mut *slot, stream, &mut copies, || shared.threads.is_closed());
             })?;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! One file in two mounts of one fleet: each mount reads what the other has written, with many
-//! writers at the same time, and no call waits for ever.
+//! One file, and one directory, in two mounts of one fleet: each mount reads what the other has
+//! written, with many writers at the same time, and no call waits for ever.
 //!
 //! Threads work in both mounts on the same pages. Each thread knows what every read must return:
 //! under record locks, after a message from a thread of the other mount, and through mappings. This
@@ -14,6 +14,7 @@ mod mounting;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +24,9 @@ use std::time::{Duration, Instant};
 
 use mapping::Mapping;
 use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, getcwd, kill_process};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use warren_fuse::Watchdog;
 use warren_runtime::{Lifetime, start_fleet};
 
@@ -47,6 +50,7 @@ const CASES: &[(&str, Case)] = &[
     ("mapped_and_synced", mapped_and_synced),
     ("mapped_and_truncated", mapped_and_truncated),
     ("truncated_under_a_mapping", truncated_under_a_mapping),
+    ("changed_names", changed_names),
 ];
 
 fn main() -> ExitCode {
@@ -411,4 +415,51 @@ fn truncated_under_a_mapping(run: &CaseRun) {
         assert_eq!(len.expect("stat").len(), PAGE as u64, "the file has grown again");
         run.rounds.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Both mounts change names of one directory: each change is seen in the other mount at once.
+/// Other names of the directory lead where they led: to working directories, and to a file system
+/// that is mounted there.
+fn changed_names(run: &CaseRun) {
+    const PAIRS: u64 = 3;
+    let dirs = run.mounts.each_ref().map(|mount| mount.join(&run.name));
+    let name = |side: usize, pair: u64, round: u64| dirs[side].join(format!("{pair}-{round}"));
+    let mounted = dirs[0].join("mounted");
+    for dir in [&dirs[0], &mounted, &dirs[0].join("working")] {
+        fs::create_dir(dir).expect("mkdir");
+    }
+    mount("tmpfs", &mounted, "tmpfs", MountFlags::empty(), None).expect("mount");
+    fs::write(mounted.join("file"), "kept").expect("a file of the mounted file system");
+    for pair in 0..PAIRS {
+        fs::write(name(0, pair, 0), "").expect("create");
+    }
+    let changes = (0..PAIRS).flat_map(|pair| {
+        pass(run, move |side, round| {
+            let name = |round| name(side, pair, round);
+            let exists = |path: &Path| run.timed(|| path.try_exists()).expect("stat");
+            let (before, now, next) = (name(round - 1), name(round), name(round + 1));
+            assert!(exists(&before) && !exists(&now), "name {pair} in mount {side}");
+            run.timed(|| fs::rename(&before, &now)).expect("rename");
+            assert!(exists(&now) && !exists(&before) && !exists(&next), "name {pair} in {side}");
+        })
+    });
+    let stays = |side: usize| {
+        // SAFETY: no other thread uses the working directory of this thread.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.expect("a working directory of its own");
+        let working = dirs[side].join("working");
+        std::env::set_current_dir(&working).expect("chdir");
+        while run.is_running() {
+            let path = run.timed(|| getcwd(Vec::new())).expect("getcwd");
+            assert_eq!(path.to_bytes(), working.as_os_str().as_bytes());
+            if side == 0 {
+                let kept = run.timed(|| fs::read(mounted.join("file")));
+                assert_eq!(kept.expect("a mounted file"), b"kept");
+            }
+            std::thread::yield_now();
+        }
+    };
+    let stays = &stays;
+    let looks = (0..2).map(|side| Box::new(move || stays(side)) as _);
+    run.threads(changes.chain(looks).collect());
+    unmount(&mounted, UnmountFlags::empty()).expect("unmount");
 }

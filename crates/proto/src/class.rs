@@ -3,9 +3,9 @@
 //! Cell, runtime, front and simulator use only these. Each class is one `match` over all
 //! requests, without a wildcard arm: the compiler refuses a new request until each class has it.
 
-use warren_base::Ino;
+use warren_base::{Errno, Ino};
 
-use crate::{AccessMode, CreateFlags, FileName, LockType, Position, RenameFlags, Request};
+use crate::{AccessMode, Answer, CreateFlags, FileName, LockType, Position, RenameFlags, Request};
 
 impl Request {
     /// Whether the request is an operation on names. A cell plans such a request over a view of all
@@ -183,6 +183,20 @@ impl Request {
             | Self::AwaitRecall { .. }
             | Self::Claim { .. } => false,
         }
+    }
+
+    /// Whether a front's change of names was refused, because another front, which waits for this
+    /// one's kernel to drop names of the directory, would wait for ever. Nothing was changed.
+    pub fn was_refused(&self, answer: &Answer) -> bool {
+        let changes_names = matches!(
+            self,
+            Self::Create { .. }
+                | Self::Link { .. }
+                | Self::Unlink { .. }
+                | Self::Rmdir { .. }
+                | Self::Rename { .. }
+        );
+        changes_names && *answer == Err(Errno::EDEADLK)
     }
 
     /// Whether the request occupies no task for long, but may end tasks of other requests: a cell

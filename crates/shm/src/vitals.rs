@@ -13,6 +13,7 @@
 //! half of the second word: how many in a row died with it
 //! 4672     u64 watches     bits that are set below; in the upper half how often one has changed
 //! 8192     512 Ki bits     of watched inodes, each in the place of its hash
+//! 73728    4 Mi bits       of what a front's kernel may have, each in the place of its hash
 //! ```
 //!
 //! Order of parking: asleep, full fence, look once more at every bell and ring, sleep,
@@ -30,6 +31,9 @@
 //! that make changes without a kernel leave those of watched inodes to it. Two inodes may share a
 //! bit, and a bit may stay set when a cell dies: the kernel then has more to do. A bit is set
 //! before the count grows, and both before the watching client is answered.
+//!
+//! The bit of a name, of attributes or of pages is set before a front is granted them, and stays
+//! set: from these marks a successor knows what no kernel has.
 //!
 //! [`WakeFd`]: crate::WakeFd
 
@@ -58,8 +62,11 @@ const WATCHED: usize = 8192;
 /// The number of bits is two to this power.
 const WATCHED_SHIFT: u32 = 19;
 
+const MARKS: usize = WATCHED + (1 << WATCHED_SHIFT) / 8;
+const MARKS_SHIFT: u32 = 22;
+
 /// Bytes of a vitals segment.
-pub const VITALS_LEN: usize = WATCHED + (1 << WATCHED_SHIFT) / 8;
+pub const VITALS_LEN: usize = MARKS + (1 << MARKS_SHIFT) / 8;
 
 /// The counters of a cell. Gauges are set, the others grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +145,12 @@ impl WatchBit {
     const fn place(self) -> (usize, u64) {
         (WATCHED + self.0 as usize / 64 * 8, 1 << (self.0 % 64))
     }
+}
+
+/// The offset of the word of a mark, and the bit in it.
+const fn place_of_mark(hash: u64) -> (usize, u64) {
+    let bit = hash >> (u64::BITS - MARKS_SHIFT);
+    (MARKS + bit as usize / 64 * 8, 1 << (bit % 64))
 }
 
 /// The word for a count.
@@ -272,6 +285,21 @@ impl<W: Store> VitalsWriter<W> {
         self.memory.store64(at, if is_set { word | bit } else { word & !bit }, Relaxed);
         let changes = (self.memory.load64(WATCHES, Relaxed) >> 32).wrapping_add(1);
         self.memory.store64(WATCHES, changes << 32 | u64::from(all), Release);
+    }
+
+    /// Marks an object as granted to a front, by its hash.
+    pub fn mark(&self, hash: u64) {
+        let (at, bit) = place_of_mark(hash);
+        let word = self.memory.load64(at, Relaxed);
+        if word & bit == 0 {
+            self.memory.store64(at, word | bit, Relaxed);
+        }
+    }
+
+    /// Whether this process or one before it may have marked the object.
+    pub fn is_marked(&self, hash: u64) -> bool {
+        let (at, bit) = place_of_mark(hash);
+        self.memory.load64(at, Relaxed) & bit != 0
     }
 
     /// Counts a failed flush. All processes see it before this cell acts on it.
@@ -438,6 +466,16 @@ mod tests {
         assert!(reader.is_watched(Ino(7)));
         next.watch(WatchBit::of(Ino(7)), false, 0);
         assert_eq!((reader.watches(), reader.is_watched(Ino(7))), (3 << 32, false));
+    }
+
+    #[test]
+    fn marks_outlive_a_process() {
+        let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
+        let process =
+            |epoch| VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap();
+        process(1).mark(u64::MAX);
+        let next = process(2);
+        assert!(next.is_marked(u64::MAX) && !next.is_marked(u64::MAX / 2));
     }
 
     #[test]

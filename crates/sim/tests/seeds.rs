@@ -38,6 +38,8 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a forged capability",
         "a front hung up while it was recalled",
         "a front knew that a name is absent",
+        "a kernel repeated a change that was refused",
+        "a recall of a name waits for a request in its directory",
         "a front killed while it was recalled",
         "a front killed with a request under way",
         "a front's successor asked again",
@@ -212,6 +214,11 @@ fn neighbours_without_leases_of_their_own_are_found() {
 #[test]
 fn neighbours_in_a_directory_that_may_not_be_read_are_found() {
     is_found(Plant::NeighboursUnread);
+}
+
+#[test]
+fn objects_granted_to_fronts_without_marks_are_found() {
+    is_found(Plant::GrantUnmarked);
 }
 
 #[test]

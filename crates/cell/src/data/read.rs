@@ -9,6 +9,7 @@ use crate::data::write::move_to;
 use crate::event::SlotRef;
 use crate::frames::pages::{are_at_hand, bring_pages, pages_of, part_of};
 use crate::frames::transfer::load_pages;
+use crate::lease::marks::Marked;
 use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
@@ -55,7 +56,8 @@ pub(crate) fn read(
         touch_atime(shard, ino, turn);
     }
     if !direct && turn.clients.acknowledges(to.client) {
-        shard.leases.hold_again(LeaseKey::Pages(ino), to.client, turn.leases);
+        let pages = Marked::new(LeaseKey::Pages(ino), turn);
+        shard.leases.hold_again(pages, to.client, turn.leases);
     }
     let is_kept = file.access.contains(AccessMode::KEEP) && !turn.clients.acknowledges(to.client);
     let file = shard.opens.get_mut(handle).expect("just there");

@@ -13,6 +13,7 @@ use crate::frames::pages::{
     wait_for_these,
 };
 use crate::inode::attributes::ready_to_change;
+use crate::lease::marks::Marked;
 use crate::permission;
 use crate::recall::{recall, recall_pages};
 use crate::run::state::TaskState;
@@ -85,7 +86,8 @@ pub(crate) fn write(
         move_to(shard, handle, end, turn);
     }
     if !direct && turn.clients.acknowledges(from.client) {
-        shard.leases.hold_again(LeaseKey::Pages(ino), from.client, turn.leases);
+        let pages = Marked::new(LeaseKey::Pages(ino), turn);
+        shard.leases.hold_again(pages, from.client, turn.leases);
         if !write_back && turn.clients.fronts() > 1 {
             // A page that was recalled and read again since the kernel copied this write into it
             // does not contain the write.

@@ -3,6 +3,7 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
+use crate::lease::marks::Marked;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -123,7 +124,12 @@ fn grant(
         return None;
     }
     if turn.clients.acknowledges(client) {
-        let is_held = shard.leases.hold(key, client, turn.leases);
+        if let LeaseKey::Name(dir, _) = &key
+            && shard.leases.is_contended(*dir, turn.now.monotonic)
+        {
+            return None;
+        }
+        let is_held = shard.leases.hold(Marked::new(key, turn), client, turn.leases);
         return is_held.then_some(Lease { word: 0, stamp: 0 });
     }
     Some(shard.leases.grant(key, client, turn.leases, turn.memory))

@@ -13,6 +13,7 @@ use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
 use crate::inode::answer::{Finished, done};
 use crate::inode::attributes::ready_to_change;
+use crate::lease::marks::Marked;
 use crate::permission;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
@@ -110,7 +111,7 @@ pub(crate) fn open_now(
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
-        && shard.leases.hold(LeaseKey::Pages(ino), client, turn.leases);
+        && shard.leases.hold(Marked::new(LeaseKey::Pages(ino), turn), client, turn.leases);
     let kept = (keeps && wants_lease)
         .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }

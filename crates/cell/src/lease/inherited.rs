@@ -13,30 +13,24 @@ use warren_proto::LeaseKey;
 
 use super::objects::OBJECTS_MAX;
 
-/// The leases that one client may hold.
-#[derive(Debug)]
+/// The leases that one client may hold: all but those on these objects.
+#[derive(Debug, Default)]
 struct Remainder {
-    /// Whether it may hold names. Holders drop all names at once.
-    names: bool,
-    /// It may hold every other object except these.
     dropped: HashSet<LeaseKey, FixedState>,
 }
 
 impl Remainder {
     fn has(&self, key: &LeaseKey) -> bool {
         match key {
-            LeaseKey::Name(..) => self.names,
-            LeaseKey::Attr(_) | LeaseKey::Pages(_) => !self.dropped.contains(key),
+            LeaseKey::Name(..) | LeaseKey::Attr(_) | LeaseKey::Pages(_) => {
+                !self.dropped.contains(key)
+            }
             // Only words guard these.
             LeaseKey::Opens(_) | LeaseKey::Names(_) => false,
         }
     }
 
     fn remove(&mut self, key: &LeaseKey) {
-        if matches!(key, LeaseKey::Name(..)) {
-            self.names = false;
-            return;
-        }
         // Objects that are forgotten here are recalled once more, which does no harm.
         if self.dropped.len() >= OBJECTS_MAX {
             self.dropped.clear();
@@ -57,7 +51,7 @@ impl Inherited {
 
     /// A predecessor may have granted this client anything.
     pub(super) fn insert(&mut self, client: ClientId) {
-        self.by_client.insert(client, Remainder { names: true, dropped: HashSet::default() });
+        self.by_client.insert(client, Remainder::default());
     }
 
     /// The clients that may hold the object, in order.

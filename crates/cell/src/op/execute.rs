@@ -182,7 +182,7 @@ fn carry_out(
     }
     if !plan.changes.is_empty() {
         let own = own_changes(shards, task.txn.as_deref(), &plan.changes);
-        make(shards, &own, Some(client), room, turn);
+        make(shards, (&own, task.txn.is_none()), Some(client), room, turn);
     }
     if task.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());

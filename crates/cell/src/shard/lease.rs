@@ -4,15 +4,20 @@
 //! changes that overtook recalls in [`overtaken`]. What concerns clients as a whole is shared by
 //! the shards of the cell, and asked for through [`ClientLeases`].
 
+mod contended;
 mod holders;
 mod overtaken;
 mod words;
 
-use warren_base::{ClientId, Epoch, Ino};
+use warren_base::{ClientId, Epoch, Ino, Instant};
 use warren_proto::{Lease, LeaseKey};
 
 use crate::event::Memory;
 use crate::lease::ClientLeases;
+use crate::lease::marks::Marked;
+pub(crate) use contended::WaitFor;
+
+use contended::Contended;
 use holders::Holders;
 use overtaken::Overtaken;
 use words::Words;
@@ -22,6 +27,7 @@ pub(crate) struct ShardLeases {
     words: Words,
     holders: Holders,
     overtaken: Overtaken,
+    contended: Contended,
 }
 
 impl ShardLeases {
@@ -30,6 +36,7 @@ impl ShardLeases {
             words: Words::new(epoch, secret),
             holders: Holders::new(epoch, secret),
             overtaken: Overtaken::default(),
+            contended: Contended::default(),
         }
     }
 
@@ -102,16 +109,16 @@ impl ShardLeases {
     /// are too many.
     pub(crate) fn hold(
         &mut self,
-        key: LeaseKey,
+        object: Marked,
         client: ClientId,
         clients: &mut ClientLeases,
     ) -> bool {
-        if !clients.may_grant(&key) {
+        if !clients.may_grant(object.key()) {
             return false;
         }
-        let has_room = clients.objects.has_room() || self.holders.contains(&key);
+        let has_room = clients.objects.has_room() || self.holders.contains(object.key());
         if has_room {
-            self.holders.insert(key, client, &mut clients.objects);
+            self.holders.insert(object.into_key(), client, &mut clients.objects);
         }
         has_room
     }
@@ -120,12 +127,12 @@ impl ShardLeases {
     /// recall must follow that one.
     pub(crate) fn hold_again(
         &mut self,
-        key: LeaseKey,
+        object: Marked,
         client: ClientId,
         clients: &mut ClientLeases,
     ) {
-        clients.has_read(&key, client);
-        self.holders.insert(key, client, &mut clients.objects);
+        clients.has_read(object.key(), client);
+        self.holders.insert(object.into_key(), client, &mut clients.objects);
     }
 
     /// Notes that a client's cache does not hold the object any more.
@@ -138,15 +145,53 @@ impl ShardLeases {
         self.holders.remove(key, client, &mut clients.objects);
     }
 
-    /// Whether no client but `except` holds an acknowledged lease on `key`. If any client does, the
-    /// recall is under way on return (or queued: see [`ClientLeases::take_recall`]).
+    /// Whether no client but `except` holds an acknowledged lease on `key`. `is_inherited`: those
+    /// to which a predecessor may have granted it count too. If any client does, the recall is
+    /// under way on return (or queued: see [`ClientLeases::take_recall`]).
     pub(crate) fn recall(
         &self,
         key: &LeaseKey,
-        except: Option<ClientId>,
+        (except, is_inherited): (Option<ClientId>, bool),
         clients: &mut ClientLeases,
     ) -> bool {
-        !clients.has_acknowledged() || clients.recall(key, self.holders.of(key), except)
+        let holders = self.holders.of(key);
+        !clients.has_acknowledged() || clients.recall(key, holders, (except, is_inherited))
+    }
+
+    /// Names of the directory are being recalled because of a change by `client`, so none is
+    /// granted to fronts for a while.
+    pub(crate) fn contend(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
+        self.contended.begin(dir, client, now);
+    }
+
+    /// Whether names of the directory are not granted to fronts.
+    pub(crate) fn is_contended(&self, dir: Ino, now: Instant) -> bool {
+        self.contended.has(dir, now)
+    }
+
+    /// A client changes names of the directory.
+    pub(crate) fn names_changed(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
+        self.contended.changed(dir, client, now);
+    }
+
+    /// A change of `name` by a front has to wait for a recall: see [`Contended::waits`].
+    pub(crate) fn waits_for_name(
+        &mut self,
+        (dir, name): (Ino, &LeaseKey),
+        front: ClientId,
+        clients: &ClientLeases,
+    ) -> WaitFor {
+        self.contended.waits(dir, front, clients.recalled_from(name, front))
+    }
+
+    /// Whether the client may have a copy of the object.
+    pub(crate) fn may_hold(
+        &self,
+        key: &LeaseKey,
+        client: ClientId,
+        clients: &ClientLeases,
+    ) -> bool {
+        self.holders.of(key).contains(&client) || clients.may_hold(key, client)
     }
 
     /// The client has acknowledged a recall of the object.
@@ -177,6 +222,7 @@ impl ShardLeases {
     /// The client is gone with all its caches.
     pub(crate) fn forget_client(&mut self, client: ClientId, clients: &mut ClientLeases) {
         self.overtaken.forget_client(client);
+        self.contended.forget_client(client);
         self.words.forget_client(client);
         self.holders.forget_client(client, &mut clients.objects);
     }

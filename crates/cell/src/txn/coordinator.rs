@@ -14,6 +14,7 @@ use warren_proto::{Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest,
 
 use super::{Awaits, Txn};
 use crate::plant::Plant;
+use crate::recall::recall_names;
 use crate::run::task::{Decided, Task, Tasks};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::send::{send_request, suspect};
@@ -177,6 +178,9 @@ impl Coordinator {
         if txn.held.is_empty() && turn.checkpoints.is_drained() {
             turn.waits.wait_for(WaitKey::Undrained, id);
             return Err(Stop::Wait(Wait::Registered));
+        }
+        if txn.held.is_empty() {
+            recall_names(shards, txn.wanted.iter(), task.state.client, turn)?;
         }
         turn.txn_begins(txn.id);
         if let Awaits::Lock(key) = &txn.awaits {

@@ -19,7 +19,7 @@ use crate::chunks::claim::reserve;
 use crate::data::cover::cover_replacement;
 use crate::give_up::of_served;
 use crate::plant::Plant;
-use crate::recall::recall;
+use crate::recall::{recall, recall_names};
 use crate::run::state::TaskState;
 use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
@@ -146,6 +146,10 @@ impl Participants {
         }
         // How many of this message's keys are locked (or in a queue) already.
         let done = keys.len().min(participant.keys.len() - next);
+        if participant.keys.is_empty() {
+            let keys = keys.iter().map(|(key, mode)| (key, mode));
+            recall_names(shards, keys, task.state.client, turn)?;
+        }
         if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
             && key.is_lock()
             && !shards[&key.shard()].locks.is_held(key, txn)
@@ -337,7 +341,7 @@ impl Participants {
         };
         may_make(&changes, turn)?;
         let room = ready(shards, &changes, client, &mut task.state, Some(promised), turn)?;
-        make(shards, &changes, client, room, turn);
+        make(shards, (&changes, false), client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
         send_reply(from, PeerReply::Committed { txn }, turn);
@@ -371,7 +375,7 @@ impl Participants {
                     (None, Reservation::unbounded())
                 }
             };
-            make(shards, &changes, client, room, turn);
+            make(shards, (&changes, false), client, room, turn);
             self.applied.insert(txn);
         }
         self.leave(shards, txn, turn);

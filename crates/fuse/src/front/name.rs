@@ -102,11 +102,11 @@ impl Call<'_> {
             return Err(Errno::EIO);
         }
         let name_leased = entry.lease.is_some() && self.names_cached();
-        let entry = NewEntry {
-            attr,
-            name_valid: validity(name_leased),
-            attr_valid: validity(attr_lease.is_some()),
-        };
+        let sent = &self.front.sent_entries;
+        let attr_leased =
+            sent.add(&self.header, attr.ino, self.recalls_before) && attr_lease.is_some();
+        let entry =
+            NewEntry { attr, name_valid: validity(name_leased), attr_valid: validity(attr_leased) };
         self.body.entry(&entry);
         Ok(())
     }

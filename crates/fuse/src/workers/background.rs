@@ -16,7 +16,7 @@ use crate::connection::FleetSlot;
 use crate::front::{DeferredLock, Front};
 use crate::interrupt::LockWait;
 use crate::message::HEAD;
-use crate::pages::PageDropper;
+use crate::notice_threads::NoticeSender;
 use crate::resend::BufferedMessage;
 
 /// Pause between two rounds of attempts at deferred locks.
@@ -98,7 +98,7 @@ impl<'a> Background<'a> {
 
     /// Does jobs until the queue is closed.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        let mut pages = PageDropper::new(Arc::clone(self.channel));
+        let mut notices = NoticeSender::new(Arc::clone(self.channel));
         let mut next_round = Instant::now();
         loop {
             let received = if self.locks.is_empty() {
@@ -115,7 +115,7 @@ impl<'a> Background<'a> {
                     self.locks.push(lock);
                 }
                 Ok(Job::DropPages { ino, entry }) => {
-                    pages.drop_pages(ino);
+                    notices.drop_pages(ino);
                     if let Some(entry) = entry {
                         self.front.state().remove_page_drop(entry);
                     }

@@ -523,6 +523,16 @@ impl Memory for SharedMemory {
         self.client(client).replies.mark_closed(ino);
     }
 
+    fn mark(&mut self, hash: u64) {
+        if let Some(vitals) = &self.vitals {
+            vitals.mark(hash);
+        }
+    }
+
+    fn is_marked(&self, hash: u64) -> bool {
+        self.vitals.as_ref().is_none_or(|vitals| vitals.is_marked(hash))
+    }
+
     fn watch(&mut self, ino: Ino, is_watched: bool) {
         let bit = WatchBit::of(ino);
         let count = self.watched.entry(bit).or_default();

@@ -18,6 +18,8 @@ pub(crate) struct ClientMemory {
     reply_lens: HashMap<(CellId, SlotRef), (u32, u32), Fixed>,
     /// The inodes that clients have marked as idle.
     idle: HashSet<(ClientId, Ino), Fixed>,
+    /// The objects, by their hashes, that the processes of a cell have marked.
+    marks: HashSet<(CellId, u64), Fixed>,
     /// The cells that have released a client.
     closed: HashSet<(CellId, ClientId), Fixed>,
 }
@@ -51,6 +53,14 @@ impl ClientMemory {
 
     pub(crate) fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
         self.idle.contains(&(client, ino))
+    }
+
+    pub(crate) fn mark(&mut self, cell: CellId, hash: u64) {
+        self.marks.insert((cell, hash));
+    }
+
+    pub(crate) fn is_marked(&self, cell: CellId, hash: u64) -> bool {
+        self.marks.contains(&(cell, hash))
     }
 
     pub(crate) fn store(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {

@@ -95,6 +95,16 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         self.world.store_word(self.cell, client, word, stamp);
     }
 
+    fn mark(&mut self, hash: u64) {
+        self.store_begins();
+        let cell = self.cell;
+        self.world.fleet_mut().lanes.mark(cell, hash);
+    }
+
+    fn is_marked(&self, hash: u64) -> bool {
+        self.world.fleet().lanes.is_marked(self.cell, hash)
+    }
+
     fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
         self.world.fleet().lanes.is_idle(client, ino)
     }

@@ -18,7 +18,7 @@ use warren_proto::{
 
 use super::claims::{forge, is_rightly_granted};
 use super::copies::{begin_with_kept, claim_another, keep_changed, payload_of};
-use super::front::{Front, action_of};
+use super::front::{Front, action_of, repeat_refused};
 use super::kept::{KeptHandles, request_keeping};
 use super::paths::{PathAnswers, Stepped};
 use super::program::{Draw, Drawn, Holdings};
@@ -92,7 +92,7 @@ pub(super) struct Slot {
     /// A call that waits until the stores in mappings are written back.
     pub(super) deferred: Option<Drawn>,
     /// What a front sent last, and whether it is to be sent again.
-    last_sent: Option<Send>,
+    pub(super) last_sent: Option<Send>,
     asks_again: bool,
     seq: u32,
 }
@@ -499,8 +499,7 @@ impl World {
         &mut self,
         from: CellId,
         to: SlotRef,
-        seq: u32,
-        hint: u64,
+        (seq, hint): (u32, u64),
         Answered { answer, granted, mut changed }: Answered,
     ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
@@ -528,14 +527,16 @@ impl World {
                 .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
         let asked = slot.asked.take().expect("it is asked");
-        let Asked { request, mut operation, is_cancelled, mut again, .. } = asked;
-        again.take_if(|_| self.clients[client].is_gone);
+        let Asked { request, mut operation, is_cancelled, again, .. } = asked;
+        let again = again.filter(|_| !self.clients[client].is_gone);
         self.last_return = self.fleet.now;
         let payload = payload_of(&mut self.fleet, from, (to, seq), &answer);
         if again.is_none() {
             keep_changed(self, client, &mut changed, from);
             self.note_answered(at, &request, &answer, &payload);
-            self.note_page(at, &request, &answer);
+        }
+        if request.was_refused(&answer) {
+            return repeat_refused(self, at);
         }
         let receiver = &self.clients[client];
         if !is_rightly_granted((receiver.id, receiver.front.is_some()), &answer, granted) {
@@ -565,11 +566,6 @@ impl World {
         }
     }
 
-    fn has_dead_front(&self, client: usize) -> bool {
-        let client = &self.clients[client];
-        !client.is_gone && client.front.as_ref().is_some_and(|front| front.is_dead)
-    }
-
     /// A front's successor repeats a request of its predecessor.
     fn ask_again(&mut self, at: At, send: Send) {
         self.fleet.count("a front's successor asked again");
@@ -578,7 +574,7 @@ impl World {
     }
 
     /// Counts the entries of a page of a listing.
-    fn note_page(&mut self, at: At, request: &Request, answer: &Answer) {
+    pub(super) fn note_page(&mut self, at: At, request: &Request, answer: &Answer) {
         let (Request::ReadDir { cookie, .. }, Ok(Reply::Listing { entries, end, .. })) =
             (request, answer)
         else {

@@ -1,9 +1,10 @@
 //! A front: a client whose copies are in a kernel that reads no lease words. At every cell it waits
 //! for recalls, has the kernel drop the recalled copies, late at times, and acknowledges.
 //!
-//! It waits on two lanes at each cell. On one lane it handles one recall at a time, names last.
-//! Dropping pages waits for the requests that lock them, and delays everything after them on the
-//! lane.
+//! It waits on two lanes at each cell. On one lane it handles one recall at a time. Dropping pages
+//! waits for the requests that lock them, and delays everything after them on the lane. So does
+//! dropping a name for those that lock its directory, but after [`LATE`] the kernel drops all
+//! names at once.
 //!
 //! **A killed front** has a successor (decision 7). Until then its kernel continues: it answers
 //! from its copies and keeps its new requests. Answers stay in the slots. The successor handles the
@@ -12,9 +13,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Ino, SlotNo};
+use warren_base::{CellId, Ino, Instant, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_client::{Op, Send};
 use warren_proto::{
@@ -33,6 +35,9 @@ use crate::history::{Action, Excuses, Operation, Outcome, Window};
 /// The longest time until a killed front has a successor, in nanoseconds.
 const SUCCESSOR_NANOS: u64 = 500_000;
 
+/// The longest wait for requests that lock a directory.
+const LATE: Duration = Duration::from_micros(100);
+
 /// ClientMemory of a cell: one for names and attributes, one for pages.
 const LANES: usize = 2;
 
@@ -44,10 +49,10 @@ struct Listener {
     recall: Option<(u64, BTreeSet<LeaseKey>)>,
     /// The recall as it is in the slot, for a successor.
     answer: Vec<LeaseKey>,
-    /// Dropping waits for a read or write.
+    /// Dropping waits for a request.
     blocked: bool,
-    /// Names have to be dropped at the end.
-    names: bool,
+    /// Since when it waits for requests that lock a directory.
+    names_wait: Option<Instant>,
 }
 
 pub(super) struct Front {
@@ -82,6 +87,16 @@ impl Front {
     }
 }
 
+/// A kernel walks a path again and sends a change of names once more that was refused.
+pub(super) fn repeat_refused(world: &mut World, at: At) {
+    if world.clients[at.client].is_gone {
+        return;
+    }
+    world.fleet.count("a kernel repeated a change that was refused");
+    let send = world.slot(at).last_sent.clone().expect("a front's request");
+    world.send(at, send);
+}
+
 impl World {
     fn front(&mut self, client: usize) -> &mut Front {
         self.clients[client].front.as_mut().expect("only fronts are recalled")
@@ -91,6 +106,11 @@ impl World {
     pub(super) fn wanted_again(&mut self, client: usize) -> Option<Op> {
         let wanted = self.clients[client].front.as_mut()?.wanted.take()?;
         Some(Op::Ino(wanted, Capabilities::default()))
+    }
+
+    pub(super) fn has_dead_front(&self, client: usize) -> bool {
+        let client = &self.clients[client];
+        !client.is_gone && client.front.as_ref().is_some_and(|front| front.is_dead)
     }
 
     /// Answers from the kernel's copies, if it has them.
@@ -253,7 +273,9 @@ impl World {
 
     /// Drops as much of a recall as can be dropped now. Returns its number when all is dropped.
     fn drop_keys(&mut self, client: usize, of: usize) -> Option<u64> {
-        let Front { kernel, listeners, wanted, written_back, .. } = self.front(client);
+        let now = self.fleet.now;
+        let front = self.clients[client].front.as_mut().expect("only fronts are recalled");
+        let Front { kernel, listeners, wanted, written_back, .. } = front;
         let listener = &mut listeners[of];
         let (number, keys) = listener.recall.as_mut()?;
         listener.blocked = false;
@@ -266,7 +288,22 @@ impl World {
                 LeaseKey::Pages(_) | LeaseKey::Opens(_) | LeaseKey::Names(_) => wanted.take(),
             };
             match key {
-                LeaseKey::Name(..) => listener.names = true,
+                LeaseKey::Name(dir, _) if kernel.locks_names(*dir) => {
+                    let since = *listener.names_wait.get_or_insert(now);
+                    let late = since + LATE;
+                    if now >= late {
+                        self.fleet.count("all names dropped, because one had to wait");
+                        kernel.void_names();
+                        keys.retain(|key| !matches!(key, LeaseKey::Name(..)));
+                        listener.names_wait = None;
+                        continue;
+                    }
+                    listener.blocked = true;
+                    self.fleet.count("a recall of a name waits for a request in its directory");
+                    let left = (late - now).as_nanos() as u64;
+                    self.plan(left, Own::DropCopies { client, listener: of });
+                    return None;
+                }
                 LeaseKey::Pages(ino) if kernel.locks_pages(*ino) => {
                     listener.blocked = true;
                     if kernel.has_stored(*ino) {
@@ -279,9 +316,7 @@ impl World {
             }
             keys.pop_first();
         }
-        if std::mem::take(&mut listener.names) {
-            kernel.void_names();
-        }
+        listener.names_wait = None;
         Some(*number)
     }
 
@@ -379,6 +414,7 @@ impl World {
         answer: &Answer,
         read: &[u8],
     ) {
+        self.note_page(at, request, answer);
         let client = &mut self.clients[at.client];
         if let Some(front) = &mut client.front {
             front.kernel.answered(at.slot, answer, client.slots[at.slot].payload(), read);
@@ -402,7 +438,7 @@ impl World {
         self.drop_blocked(at.client);
     }
 
-    /// Retries the drops that waited for pages to be unlocked.
+    /// Retries the drops that waited for a request to be answered.
     fn drop_blocked(&mut self, client: usize) {
         let front = self.front(client);
         let blocked: Vec<usize> =

@@ -6,6 +6,7 @@
 //!   nor a change by this kernel.
 //! * A copy that a request of its own under way may change is not used: no cell recalls it, so
 //!   other clients may see the change before its answer arrives here.
+//! * A name is dropped only when no request is under way that has its directory locked.
 //! * Pages of a file are dropped only when no cached read or write of it is under way, which locks
 //!   its pages, and no truncation, which begins after all stores are written back.
 //! * A file that was opened for direct use is read and written without the cache. Its mappings have
@@ -366,6 +367,20 @@ impl Kernel {
         {
             *direct = self.direct.contains(handle);
         }
+    }
+
+    /// Whether a request is under way that looks up, lists or changes names of the directory.
+    pub(super) fn locks_names(&self, of: Ino) -> bool {
+        self.under_way.values().any(|under_way| match &under_way.request {
+            Request::Lookup { dir, .. }
+            | Request::Create { dir, .. }
+            | Request::Link { dir, .. }
+            | Request::Unlink { dir, .. }
+            | Request::Rmdir { dir, .. }
+            | Request::ReadDir { dir, .. } => *dir == of,
+            Request::Rename { from, dir, .. } => *from == of || *dir == of,
+            _ => false,
+        })
     }
 
     /// Whether pages of the file cannot be dropped before a request under way is answered.

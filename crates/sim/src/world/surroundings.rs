@@ -48,7 +48,7 @@ impl Surroundings for World {
     }
 
     fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answered) {
-        self.client_answered(from, to, seq, hint, answer);
+        self.client_answered(from, to, (seq, hint), answer);
     }
 
     fn fleet_is_ready(&mut self) {

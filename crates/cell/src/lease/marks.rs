@@ -1,0 +1,58 @@
+//! Marks of the objects on which acknowledged leases were granted.
+//!
+//! A cell's successor does not know these leases. From the marks, which outlive the process, it
+//! knows which objects were never granted, and so need no recall: those that are new since, for
+//! example.
+
+use warren_disk::name_hash;
+use warren_proto::LeaseKey;
+
+use crate::plant::Plant;
+use crate::turn::Turn;
+
+/// An object that has a mark, so that its lease may be granted.
+#[derive(Debug)]
+pub(crate) struct Marked(LeaseKey);
+
+impl Marked {
+    pub(crate) fn new(key: LeaseKey, turn: &mut Turn<'_>) -> Self {
+        if !turn.plants(Plant::GrantUnmarked) {
+            turn.memory.mark(hash_of(&key, turn.volume.secret));
+        }
+        Self(key)
+    }
+
+    pub(crate) const fn key(&self) -> &LeaseKey {
+        &self.0
+    }
+
+    pub(crate) fn into_key(self) -> LeaseKey {
+        self.0
+    }
+}
+
+#[cfg(test)]
+impl From<LeaseKey> for Marked {
+    fn from(key: LeaseKey) -> Self {
+        Self(key)
+    }
+}
+
+/// Whether a process of this cell may have granted an acknowledged lease on the object.
+pub(crate) fn is_marked(key: &LeaseKey, turn: &Turn<'_>) -> bool {
+    turn.memory.is_marked(hash_of(key, turn.volume.secret))
+}
+
+/// Its upper bits differ most.
+fn hash_of(key: &LeaseKey, secret: u64) -> u64 {
+    const ATTR: u64 = 1 << 62;
+    const PAGES: u64 = 2 << 62;
+    let bits = match key {
+        LeaseKey::Name(dir, name) => name_hash(secret, name.as_bytes()) ^ dir.0,
+        LeaseKey::Attr(ino) => ino.0 ^ ATTR,
+        LeaseKey::Pages(ino) => ino.0 ^ PAGES,
+        // Only words guard these.
+        LeaseKey::Opens(ino) | LeaseKey::Names(ino) => ino.0,
+    };
+    bits.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
