@@ -14,7 +14,7 @@ use crate::chunks::claim::reserve;
 use crate::lease::marks::Marked;
 use crate::plant::Plant;
 use crate::reap::unlinked;
-use crate::recall::{recall, recall_name};
+use crate::recall::{recall, wait_for_names};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -54,19 +54,17 @@ pub(crate) fn ready(
     // Without a front no client holds such a lease, and the keys need not be built.
     if turn.leases.has_acknowledged() {
         for change in changes {
-            let shard = shards.own(change.shard());
             for key in leases_of(change).iter().flatten() {
-                free &= match key {
-                    // What was decided elsewhere is not refused.
-                    LeaseKey::Name(dir, name) if promised.is_none() => {
-                        recall_name(shard, (*dir, name), client, turn)?
-                    }
-                    key => recall(shard, key, client, turn),
-                };
+                free &= recall(shards.own(change.shard()), key, client, turn);
             }
         }
     }
     if !free {
+        // What was decided elsewhere is not refused.
+        let front = client.filter(|_| promised.is_none());
+        if let Some(front) = front.filter(|front| turn.clients.acknowledges(*front)) {
+            give_way(shards, changes, front, turn)?;
+        }
         return Err(Stop::Wait(Wait::Recall));
     }
     if let Some(promised) = promised {
@@ -84,6 +82,21 @@ pub(crate) fn ready(
         room = room.and(reserve(shards.own(shard), need, state, turn)?);
     }
     Ok(room)
+}
+
+/// EDEADLK if a front must not wait for the recalls that the changes need. Recalls of attributes
+/// count too, because they may be behind recalls of names.
+fn give_way(
+    shards: &mut Shards,
+    changes: &[Change],
+    front: ClientId,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    let keys: Vec<LeaseKey> = changes.iter().flat_map(leases_of).flatten().collect();
+    for change in changes.iter().filter(|change| change.is_of_entry()) {
+        wait_for_names(shards.own(change.shard()), change.home(), &keys, front, turn)?;
+    }
+    Ok(())
 }
 
 /// Makes the changes, which must be [`ready`], within their room. Counts stay within their range

@@ -1,7 +1,7 @@
 //! Recalls: a client whose kernel has copies must drop them before the object changes.
 
 use warren_base::{ClientId, Errno, Ino};
-use warren_proto::{Capability, FileName, LeaseKey, LockKey, LockMode, Reply};
+use warren_proto::{Capability, LeaseKey, LockKey, LockMode, Reply};
 
 use crate::event::Effect;
 use crate::lease::marks::is_marked;
@@ -36,30 +36,23 @@ pub(crate) fn recall(
     free
 }
 
-/// As [`recall`], of a name that a request is to change. EDEADLK if the request is refused, because
-/// another front and this one would wait for each other.
-pub(crate) fn recall_name(
+/// A front's request that changes names of `dir` waits until other clients have dropped `keys`.
+/// EDEADLK if it is refused instead, because one of them and this front would wait for each other:
+/// the kernel behind a front has the directory locked while the request waits.
+pub(crate) fn wait_for_names(
     shard: &mut Shard,
-    (dir, name): (Ino, &FileName),
-    client: Option<ClientId>,
+    dir: Ino,
+    keys: &[LeaseKey],
+    front: ClientId,
     turn: &mut Turn<'_>,
-) -> Result<bool, Errno> {
-    let key = LeaseKey::Name(dir, name.clone());
-    if recall(shard, &key, client, turn) {
-        return Ok(true);
+) -> Result<(), Errno> {
+    let others = keys.iter().flat_map(|key| turn.leases.recalled_from(key, front));
+    match shard.leases.waits_for_names(dir, front, others) {
+        WaitFor::Others => {}
+        WaitFor::OthersRefused => turn.waits.wake_all(WaitKey::Recall),
+        WaitFor::Refused => return Err(Errno::EDEADLK),
     }
-    // The kernel behind a front has the directory locked while the request waits.
-    let Some(front) = client.filter(|client| turn.clients.acknowledges(*client)) else {
-        return Ok(false);
-    };
-    match shard.leases.waits_for_name((dir, &key), front, turn.leases) {
-        WaitFor::Others => Ok(false),
-        WaitFor::OthersRefused => {
-            turn.waits.wake_all(WaitKey::Recall);
-            Ok(false)
-        }
-        WaitFor::Refused => Err(Errno::EDEADLK),
-    }
+    Ok(())
 }
 
 /// Before a transaction locks names to change them, waits until no kernel has copies of those of
@@ -78,10 +71,15 @@ pub(crate) fn recall_names<'a>(
     let mut free = true;
     for (key, mode) in keys {
         let LockKey::Name(dir, name) = key else { continue };
-        if *mode == LockMode::Write
-            && let Some(shard) = shards.get_mut(&dir.shard())
-        {
-            free &= recall_name(shard, (*dir, name), client, turn)?;
+        let shard = shards.get_mut(&dir.shard()).filter(|_| *mode == LockMode::Write);
+        let Some(shard) = shard else { continue };
+        let name = LeaseKey::Name(*dir, name.clone());
+        if recall(shard, &name, client, turn) {
+            continue;
+        }
+        free = false;
+        if let Some(front) = client.filter(|client| turn.clients.acknowledges(*client)) {
+            wait_for_names(shard, *dir, &[name], front, turn)?;
         }
     }
     if free { Ok(()) } else { Err(Stop::Wait(Wait::Recall)) }

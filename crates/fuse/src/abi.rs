@@ -118,6 +118,8 @@ pub(crate) const LK_FLOCK: u32 = 1 << 0;
 
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// A flag of that notice: the entry stays if it is found unchanged.
+pub(crate) const EXPIRE_ONLY: u32 = 1 << 0;
 /// The kernel must queue again all requests that were read and have no reply.
 pub(crate) const NOTIFY_RESEND: i32 = 7;
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;

@@ -132,6 +132,10 @@ impl Front {
         &self.absent_names
     }
 
+    pub(crate) const fn lock_owners(&self) -> &LockOwners {
+        &self.lock_owners
+    }
+
     pub(crate) const fn sent_entries(&self) -> &SentEntries {
         &self.sent_entries
     }
@@ -265,6 +269,9 @@ impl Call<'_> {
         }
         record.begin_step(self.header.unique, self.slot.last_seq());
         self.front.absent_names.begin(request);
+        if let Some((dir, name)) = request.created_name() {
+            let _ = self.front.sent_entries.will_know(dir, name);
+        }
         let answer = self.slot.call(self.header.identity(), request, payload_len);
         self.front.absent_names.end(request, &answer);
         self.steps = record.end_step(&answer);

@@ -5,11 +5,17 @@
 //! kernel does not say when that owner goes. But before the `RELEASE` of a description, every
 //! process that locked through it has sent its `FLUSH`. Owners that are left then are descriptions.
 //!
+//! **The number of such an owner is used again** when its description is closed: it is the address
+//! of the kernel's open file. The kernel queues the `RELEASE` of the old description before any
+//! request of the new one, but another worker may handle it later, and would release the new one's
+//! locks. So a worker notes a `RELEASE` while it reads it ([`LockOwners::reading`]), and an owner
+//! locks only when none is noted for it.
+//!
 //! An owner is also in the [`FrontState`] until the cell has released its locks, so that a
 //! successor finds it there.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use warren_base::{Errno, Ino};
 use warren_proto::LockOwner;
@@ -31,31 +37,88 @@ pub(crate) struct Releasing {
     index: OwnerIndex,
 }
 
+#[derive(Default)]
+struct Owners {
+    by_inode: BTreeMap<Ino, Vec<Owner>>,
+    /// Those whose open file is being released, and its number.
+    releasing: Vec<(Ino, LockOwner, u64)>,
+}
+
 pub(crate) struct LockOwners {
     state: Arc<FrontState>,
-    owners: Mutex<BTreeMap<Ino, Vec<Owner>>>,
+    owners: Mutex<Owners>,
+    released: Condvar,
+    /// Held by a worker from before it reads a message until it has noted what it read.
+    reads: RwLock<()>,
 }
 
 impl LockOwners {
     /// Starts with the owners that a predecessor left in `state`.
     pub(crate) fn new(state: Arc<FrontState>) -> Self {
-        let mut owners: BTreeMap<Ino, Vec<Owner>> = BTreeMap::new();
+        let mut owners = Owners::default();
         for (index, OwnerEntry { ino, owner, open }) in state.lock_owners() {
-            owners.entry(ino).or_default().push(Owner { owner, open, index });
+            owners.by_inode.entry(ino).or_default().push(Owner { owner, open, index });
         }
-        Self { state, owners: Mutex::new(owners) }
+        let (owners, released, reads) = (Mutex::new(owners), Condvar::new(), RwLock::new(()));
+        Self { state, owners, released, reads }
+    }
+
+    /// A worker begins to read a message. If that is a `RELEASE`, it calls [`Self::begin_release`]
+    /// before it drops this.
+    pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
+        self.reads.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A `RELEASE` of `open` was read. [`Self::release`] and [`Self::end_release`] will follow.
+    pub(crate) fn begin_release(&self, ino: Ino, open: u64) {
+        let Owners { by_inode, releasing } = &mut *self.lock();
+        let of_open = by_inode.get(&ino).into_iter().flatten().filter(|it| it.open == open);
+        releasing.extend(of_open.map(|it| (ino, it.owner, open)));
+    }
+
+    /// The cell has released the locks that were taken through `open`.
+    pub(crate) fn end_release(&self, ino: Ino, open: u64) {
+        let mut owners = self.lock();
+        if !owners.releasing.is_empty() {
+            owners.releasing.retain(|(of, _, released)| (*of, *released) != (ino, open));
+            self.released.notify_all();
+        }
     }
 
     /// Adds an owner that may hold locks on `ino`, taken through `open`. ENOLCK if there are too
     /// many owners.
     pub(crate) fn add(&self, ino: Ino, owner: LockOwner, open: u64) -> Result<(), Errno> {
-        let mut owners = self.lock();
-        let of_inode = owners.entry(ino).or_default();
+        let mut owners = self.lock_unless_released(ino, owner, open);
+        let of_inode = owners.by_inode.entry(ino).or_default();
         if !of_inode.iter().any(|it| it.owner == owner && it.open == open) {
             let index = self.state.add_lock_owner(OwnerEntry { ino, owner, open })?;
             of_inode.push(Owner { owner, open, index });
         }
         Ok(())
+    }
+
+    /// The owners, when no `RELEASE` that the kernel queued before the request of this owner will
+    /// release locks of it.
+    fn lock_unless_released(
+        &self,
+        ino: Ino,
+        owner: LockOwner,
+        open: u64,
+    ) -> MutexGuard<'_, Owners> {
+        let mut owners = self.lock();
+        let of_inode = owners.by_inode.get(&ino).into_iter().flatten();
+        let is_known = |it: &Owner| it.owner == owner && it.open != open;
+        if of_inode.clone().any(is_known) {
+            // A process that locks through two open files, or a description that is closed: then
+            // its `RELEASE` was read before.
+            drop(owners);
+            drop(self.reads.write().unwrap_or_else(PoisonError::into_inner));
+            owners = self.lock();
+        }
+        let is_released = |owners: &mut Owners| {
+            owners.releasing.iter().any(|(of, released, _)| (*of, *released) == (ino, owner))
+        };
+        self.released.wait_while(owners, is_released).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `owner` closes a descriptor. Returns and removes its entries.
@@ -75,18 +138,18 @@ impl LockOwners {
     }
 
     fn remove(&self, ino: Ino, is_gone: impl Fn(&Owner) -> bool) -> Vec<Releasing> {
-        let mut owners = self.lock();
-        let Some(of_inode) = owners.get_mut(&ino) else { return Vec::new() };
+        let by_inode = &mut self.lock().by_inode;
+        let Some(of_inode) = by_inode.get_mut(&ino) else { return Vec::new() };
         let releasing = |it: &Owner| Releasing { owner: it.owner, index: it.index };
         let removed = of_inode.iter().filter(|it| is_gone(it)).map(releasing).collect();
         of_inode.retain(|it| !is_gone(it));
         if of_inode.is_empty() {
-            owners.remove(&ino);
+            by_inode.remove(&ino);
         }
         removed
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ino, Vec<Owner>>> {
+    fn lock(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,6 +185,25 @@ mod tests {
         let left = owners.release(INO, 10);
         assert_eq!(left.iter().map(|left| left.owner).collect::<Vec<_>>(), [LockOwner(99)]);
         assert!(owners.release(INO, 10).is_empty());
+    }
+
+    #[test]
+    fn a_number_used_again_locks_after_the_release_of_its_first_description() {
+        let (_, owners) = owners();
+        owners.add(INO, LockOwner(99), 10).unwrap();
+        let reading = owners.reading();
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| owners.add(INO, LockOwner(99), 11));
+            owners.begin_release(INO, 10);
+            drop(reading);
+            let released = owners.release(INO, 10);
+            assert_eq!(released.len(), 1);
+            assert!(!again.is_finished(), "the cell has not released its locks");
+            owners.forget(&released);
+            owners.end_release(INO, 10);
+            again.join().unwrap().unwrap();
+        });
+        assert_eq!(owners.release(INO, 11).len(), 1);
     }
 
     #[test]

@@ -31,21 +31,27 @@ impl Notice {
         Self { code: abi::NOTIFY_INVAL_INODE, body }
     }
 
-    /// A name, and what is mounted under it. Waits for requests that have the directory locked.
-    pub(crate) fn name(dir: Ino, name: &FileName) -> Self {
-        Self::entry(dir, name.as_bytes())
+    /// A name is looked up again before it is used. Waits for requests that have the directory
+    /// locked.
+    pub(crate) fn expired_name(dir: Ino, name: &FileName) -> Self {
+        Self::entry(dir, name.as_bytes(), abi::EXPIRE_ONLY)
     }
 
-    /// Nothing, but waits as [`Self::name`] does: replies that add names to the directory, and were
+    /// A name is gone, and what is mounted under it. Waits in the same way.
+    pub(crate) fn name(dir: Ino, name: &FileName) -> Self {
+        Self::entry(dir, name.as_bytes(), 0)
+    }
+
+    /// Nothing, but waits in the same way: replies that add names to the directory, and were
     /// sent before, have been processed then.
     pub(crate) fn barrier(dir: Ino) -> Self {
-        Self::entry(dir, &[])
+        Self::entry(dir, &[], abi::EXPIRE_ONLY)
     }
 
     /// `fuse_notify_inval_entry_out` and the name.
-    fn entry(dir: Ino, name: &[u8]) -> Self {
-        let len = name.len() as u32;
-        let head = [&dir.0.to_ne_bytes()[..], &len.to_ne_bytes(), &[0; 4]].concat();
+    fn entry(dir: Ino, name: &[u8], flags: u32) -> Self {
+        let (len, flags) = ((name.len() as u32).to_ne_bytes(), flags.to_ne_bytes());
+        let head = [&dir.0.to_ne_bytes()[..], &len, &flags].concat();
         Self { code: abi::NOTIFY_INVAL_ENTRY, body: [&head, name, &[0]].concat() }
     }
 

@@ -8,18 +8,17 @@
 //! * **Pages:** invalidate all pages of the inode. This waits for requests that have pages locked.
 //!   None of these requests waits for the recall (decision 17), and no worker thread sends the
 //!   notice.
-//! * **Name:** invalidate the entry. This locks its directory, so it waits for requests that look
-//!   up, list or change names there. Few of them wait for this recall: one may wait for a
-//!   transaction that does, or for another front in the same position. If the notice takes longer
-//!   than [`LOCK_WAIT`], the epoch of all names is incremented, which takes no lock (decision 50).
-//!   The kernel then looks up every name again under another entry: working directories have no
-//!   path for a moment, and what is mounted inside the mount is detached. So this is not done for
-//!   every name.
+//! * **Name:** expire the entry, so that the kernel looks it up again. This locks its directory, so
+//!   it waits for requests that look up, list or change names there. Few of them wait for this
+//!   recall: one may wait for a transaction that does, or for another front in the same position.
+//!   If the notice takes longer than [`LOCK_WAIT`], the epoch of all names is incremented, which
+//!   takes no lock (decision 50). The kernel handles names of an older epoch as gone: working
+//!   directories have no path for a moment, and what is mounted inside the mount is detached. So
+//!   this is not done for every name.
 //!
-//! **A recall can overtake a reply that grants the same lease.** A name that is looked up has its
-//! directory locked until the kernel has processed the reply, so the notice comes after it. The
-//! kernel ignores attributes that were requested before their inode was invalidated. Only an inode
-//! that the kernel does not know yet (ENOENT) can still get old attributes: see [`SentEntries`].
+//! **A recall can overtake a reply that grants the same lease.** The kernel ignores attributes that
+//! were requested before their inode was invalidated, and it has a directory locked until it has
+//! processed the reply about a new name in it. Two cases are left: see [`SentEntries`].
 //!
 //! **Changes through this mount** are not recalled, but some need the notice about attributes.
 //! After a change whose reply carries no attributes (those of the directory of a new name, for
@@ -91,11 +90,15 @@ impl KernelCopies<'_> {
         let mut unknown: Vec<(Ino, Vec<Ino>)> = Vec::new();
         for key in keys {
             match key {
-                LeaseKey::Name(dir, name) => locking.push(Notice::name(*dir, name)),
+                LeaseKey::Name(dir, name) => {
+                    let is_lost = self.sent.recall_name(*dir, name);
+                    let notice = if is_lost { Notice::name } else { Notice::expired_name };
+                    locking.push(notice(*dir, name));
+                }
                 LeaseKey::Attr(ino) => {
                     let sent = Notice::attributes(*ino).send(self.notices.channel());
                     if sent == Err(Errno::ENOENT) {
-                        unknown.push((*ino, self.sent.recalled(*ino)));
+                        unknown.push((*ino, self.sent.recall_unknown(*ino)));
                     }
                 }
                 LeaseKey::Pages(ino) => self.notices.drop_pages(*ino),
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(notices(&channel, &sent, &keys), [inode], "in no reply");
         let header =
             Header { len: 0, opcode: 1, unique: 1, ino: Ino::ROOT, uid: 0, gid: 0, thread: 1 };
-        assert!(sent.add(&header, Ino(9), sent.recalls()));
+        assert!(sent.add(&header, Ino(9), None, sent.recalls()).attributes);
         let late = [inode, inode, abi::NOTIFY_INC_EPOCH, inode];
         assert_eq!(notices(&channel, &sent, &keys), late);
     }

@@ -289,11 +289,12 @@ impl Shared {
     /// The life of a worker, which may start as the reader.
     fn work(self: &Arc<Self>, mut worker: Worker, mut reads: bool) {
         worker.prepare();
+        let owners = self.front.lock_owners();
         loop {
             let arrival = if reads {
-                self.read_wait.wait(&*self.channel, || worker.read(&*self.channel))
+                self.read_wait.wait(&*self.channel, || worker.read(&*self.channel, owners))
             } else {
-                match worker.read(&*self.channel) {
+                match worker.read(&*self.channel, owners) {
                     Received::Message(len) => Arrival::AtOnce(len),
                     Received::Closed => Arrival::Closed,
                     Received::Nothing if self.threads.park(|| self.token.try_acquire()) => {

@@ -66,6 +66,8 @@ static int soon(int (*attempt)(int), int fd) {
   }
   return error;
 }
+static int take_flock(int fd) { return flock(fd, LOCK_EX); }
+static int take_ofd(int fd) { return record(fd, F_OFD_SETLKW, F_WRLCK, 0, 10); }
 static int soon_flock(int fd) { return soon(try_flock, fd); }
 static int soon_ofd(int fd) { return soon(try_ofd, fd); }
 
@@ -150,7 +152,7 @@ static void flocks(void) {
 }
 
 /* Processes that take turns, and release the lock by closing the file. */
-static void turns(void) {
+static void turns(const char *kind, int (*take)(int)) {
   enum { PROCESSES = 4, TURNS = 200 };
   pid_t children[PROCESSES];
   int violated = 0;
@@ -162,7 +164,7 @@ static void turns(void) {
     int alone = 1;
     for (int turn = 0; turn < TURNS; turn++) {
       int fd = open_file();
-      CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+      CHECK(fd >= 0 && take(fd) == 0);
       int inside = open("inside", O_CREAT | O_EXCL | O_WRONLY, 0600);
       alone &= inside >= 0 && close(inside) == 0 && unlink("inside") == 0;
       close(fd);
@@ -174,7 +176,7 @@ static void turns(void) {
     CHECK(waitpid(children[i], &status, 0) == children[i]);
     violated += status != 0;
   }
-  printf("processes that were not alone in their turn: %d\n", violated);
+  printf("%s: processes that were not alone in their turn: %d\n", kind, violated);
 }
 
 int main(void) {
@@ -184,6 +186,7 @@ int main(void) {
   killed_holder();
   descriptions();
   flocks();
-  turns();
+  turns("flock", take_flock);
+  turns("F_OFD_SETLKW", take_ofd);
   return 0;
 }

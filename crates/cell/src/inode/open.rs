@@ -94,16 +94,12 @@ pub(crate) fn open_now(
             step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
         }
     }
-    // If there is another front, no write may lock pages, or leave pages that were read during the
-    // write.
-    let direct = access.contains(AccessMode::WRITE)
-        && turn.clients.acknowledges(client)
-        && !turn.plants(Plant::CacheTwoWriters)
-        && turn.clients.fronts() > 1;
+    let direct = turn.clients.acknowledges(client) && is_direct(shard, ino, access, client, turn);
     let is_mapped = exclude_copies(shard, ino, access, client, turn);
     let uid = who.uid;
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
-    let keeps = attr.nlink > 0 && !is_mapped && may_keep(turn);
+    let reads_direct = direct && !access.contains(AccessMode::WRITE);
+    let keeps = attr.nlink > 0 && !is_mapped && !reads_direct && may_keep(turn);
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
     let access = access - AccessMode::SOLE - AccessMode::DATA;
     let access = if keeps { access } else { access - AccessMode::KEEP };
@@ -117,6 +113,30 @@ pub(crate) fn open_now(
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
 }
 
+/// Whether a front's kernel must not cache the file behind this open.
+///
+/// If there is another front, no write may lock pages, or leave pages that were read during the
+/// write. And while another client writes the file, no read may use pages: a kernel copies from a
+/// page up to the end of the file as it is known at that moment, although the page was read, and
+/// dropped, before the file grew.
+fn is_direct(
+    shard: &Shard,
+    ino: Ino,
+    access: AccessMode,
+    client: ClientId,
+    turn: &Turn<'_>,
+) -> bool {
+    if access.contains(AccessMode::WRITE) {
+        return turn.clients.fronts() > 1 && !turn.plants(Plant::CacheTwoWriters);
+    }
+    shard.opens.is_open(ino)
+        && shard.opens.clients_of(ino).into_iter().any(|other| {
+            other != client
+                && shard.opens.has_open(ino, other, AccessMode::WRITE)
+                && !turn.memory.is_idle(other, ino)
+        })
+}
+
 /// Whether there is room for another handle that a client keeps after its last close. Kept handles
 /// take at most a quarter of the room for open files. (An inode without a name must end with its
 /// last close, so no handle of it is kept.)
@@ -127,8 +147,9 @@ fn may_keep(turn: &Turn<'_>) -> bool {
 /// A front's kernel may change the pages of a file that it has open for writing without a request,
 /// because programs may have mapped them. So no other client keeps copies of the data, or a handle,
 /// meanwhile: the leases on the opens of the inode, under which both are kept, are revoked before
-/// either of the two opens is answered. Returns whether this open must not be kept, because a front
-/// writes the file.
+/// either of the two opens is answered. The same holds for a file that a front reads and the other
+/// client writes: see [`is_direct`]. Returns whether this open must not be kept, because a front
+/// has the file open.
 ///
 /// A front may also keep a handle for writing that it does not use. It needs its lease to use the
 /// handle again, so after the revocation it sends an `Open`. A cell's successor finds no lease
@@ -141,33 +162,36 @@ fn exclude_copies(
     turn: &mut Turn<'_>,
 ) -> bool {
     let leased = AccessMode::KEEP | AccessMode::SOLE;
-    if !access.intersects(AccessMode::WRITE | leased) || !shard.opens.is_open(ino) {
+    let is_front = turn.clients.acknowledges(client);
+    if !shard.opens.is_open(ino) || !(is_front || access.intersects(leased)) {
         return false;
     }
-    let is_front = turn.clients.acknowledges(client);
-    if is_front && access.contains(AccessMode::WRITE) {
+    if is_front {
         let mut others = shard.opens.clients_of(ino).into_iter();
-        if others.any(|other| !turn.clients.acknowledges(other))
-            && !turn.plants(Plant::MapBesideCopies)
-        {
+        let is_excluded =
+            |other| !turn.clients.acknowledges(other) && conflicts(shard, ino, other, access);
+        if others.any(is_excluded) && !turn.plants(Plant::MapBesideCopies) {
             shard.leases.revoke(&LeaseKey::Opens(ino), turn.leases, turn.memory);
         }
-    }
-    if is_front || !access.intersects(leased) || turn.plants(Plant::KeepBesideMapping) {
         return false;
     }
-    if !is_mapped(shard, ino, turn) {
+    if turn.plants(Plant::KeepBesideMapping) || !is_mapped(shard, ino, access, turn) {
         return false;
     }
     close_idle(shard, ino, turn);
-    is_mapped(shard, ino, turn)
+    is_mapped(shard, ino, access, turn)
 }
 
-/// Whether a front has the inode open for writing.
-fn is_mapped(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
-    let writes = |client| shard.opens.has_open(ino, client, AccessMode::WRITE);
+/// Whether the client has the inode open, and one of it and an open with this access may write.
+fn conflicts(shard: &Shard, ino: Ino, client: ClientId, access: AccessMode) -> bool {
+    shard.opens.has_open(ino, client, AccessMode::WRITE)
+        || access.contains(AccessMode::WRITE) && shard.opens.has_open(ino, client, AccessMode::READ)
+}
+
+/// Whether a front has the inode open in conflict with this access.
+fn is_mapped(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
-    clients.any(|client| turn.clients.may_map(client) && writes(client))
+    clients.any(|client| turn.clients.may_map(client) && conflicts(shard, ino, client, access))
 }
 
 /// The attributes of a regular file that `holder` has open and may name, for a front whose kernel

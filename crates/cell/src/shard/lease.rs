@@ -174,14 +174,14 @@ impl ShardLeases {
         self.contended.changed(dir, client, now);
     }
 
-    /// A change of `name` by a front has to wait for a recall: see [`Contended::waits`].
-    pub(crate) fn waits_for_name(
+    /// A change of names by a front has to wait for recalls from others: see [`Contended::waits`].
+    pub(crate) fn waits_for_names(
         &mut self,
-        (dir, name): (Ino, &LeaseKey),
+        dir: Ino,
         front: ClientId,
-        clients: &ClientLeases,
+        others: impl Iterator<Item = ClientId>,
     ) -> WaitFor {
-        self.contended.waits(dir, front, clients.recalled_from(name, front))
+        self.contended.waits(dir, front, others)
     }
 
     /// Whether the client may have a copy of the object.

@@ -36,7 +36,7 @@ impl Call<'_> {
     fn make(&mut self, name: FileName, new: NewInode) -> Served {
         let (flags, access) = (CreateFlags::EXCLUSIVE, AccessMode::empty());
         let made = self.call(typed::Create { dir: self.header.ino, name, new, flags, access })?;
-        self.put_entry(&made.entry)
+        self.put_entry(&made.entry, None)
     }
 
     /// `open` with `O_CREAT` of a name that the kernel does not know.
@@ -64,7 +64,7 @@ impl Call<'_> {
 
     fn put_created(&mut self, mut entry: Entry, opened: &Opened, shared: AccessMode) -> Served {
         entry.attr = entry.attr.or(Some((opened.attr, None)));
-        self.put_entry(&entry)?;
+        self.put_entry(&entry, None)?;
         self.front.open_files.begin_new(entry.ino);
         let opened = self.add_open(opened, shared)?;
         self.body.open_file(opened.handle, opened.keep_pages);
@@ -116,7 +116,7 @@ impl Call<'_> {
 
     pub(super) fn link(&mut self, ino: Ino, name: FileName) -> Served {
         let entry = self.call(typed::Link { ino, dir: self.header.ino, name })?;
-        self.put_entry(&entry)
+        self.put_entry(&entry, None)
     }
 }
 

@@ -204,6 +204,7 @@ impl Call<'_> {
         let ino = self.header.ino;
         let releasing = self.front.lock_owners.release(ino, open);
         let mut served = self.release_locks(&releasing);
+        self.front.lock_owners.end_release(ino, open);
         // A predecessor that has removed the handle has released the lock before.
         if let Some(owner) = flock
             && let Ok(handle) = self.handle(open)

@@ -10,6 +10,7 @@ use warren_proto::{AccessMode, Entry, FileName, Handover, SetAttr};
 use super::{Call, Served};
 use crate::abi;
 use crate::reply::{NewEntry, validity};
+use crate::sent_entries::Hash;
 
 /// How often a name is looked up. A lookup is repeated if the inode was gone when its cell was
 /// asked for the attributes: then another client has replaced the name in between.
@@ -40,7 +41,8 @@ impl Call<'_> {
             if self.repeats_walk() && !self.pin(entry.ino) {
                 continue;
             }
-            match self.put_entry(&entry) {
+            let known = self.front.sent_entries.will_know(dir, &request.name);
+            match self.put_entry(&entry, known) {
                 // Unlinked between the two calls.
                 Err(Errno::ENOENT | Errno::ESTALE) if entry.attr.is_none() => {}
                 other => return other,
@@ -93,7 +95,8 @@ impl Call<'_> {
     }
 
     /// Replies with an entry. Gets the attributes from the inode's cell if the entry has none.
-    pub(super) fn put_entry(&mut self, entry: &Entry) -> Served {
+    /// `known`: the reply is to a look-up of a name that the kernel may know.
+    pub(super) fn put_entry(&mut self, entry: &Entry, known: Option<Hash>) -> Served {
         let (attr, attr_lease) = match entry.attr {
             Some(known) => known,
             None => self.attr_of(entry.ino)?,
@@ -102,11 +105,14 @@ impl Call<'_> {
             return Err(Errno::EIO);
         }
         let name_leased = entry.lease.is_some() && self.names_cached();
+        let known = known.filter(|_| name_leased);
         let sent = &self.front.sent_entries;
-        let attr_leased =
-            sent.add(&self.header, attr.ino, self.recalls_before) && attr_lease.is_some();
-        let entry =
-            NewEntry { attr, name_valid: validity(name_leased), attr_valid: validity(attr_leased) };
+        let leasable = sent.add(&self.header, attr.ino, known, self.recalls_before);
+        let entry = NewEntry {
+            attr,
+            name_valid: validity(name_leased && leasable.name),
+            attr_valid: validity(attr_lease.is_some() && leasable.attributes),
+        };
         self.body.entry(&entry);
         Ok(())
     }

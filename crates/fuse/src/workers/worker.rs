@@ -5,6 +5,7 @@ use warren_base::Errno;
 use crate::abi::{IN_HEADER, opcode};
 use crate::channel::{Channel, Received, make_resident};
 use crate::connection::FleetSlot;
+use crate::lock_owners::LockOwners;
 use crate::message::{HEAD, Head, Header, Operation};
 use crate::reply::Body;
 use crate::resend::BufferedMessage;
@@ -27,8 +28,16 @@ impl Worker {
         make_resident(self.slot.payload_out());
     }
 
-    pub(super) fn read(&mut self, channel: &dyn Channel) -> Received {
-        channel.read(&mut self.head, self.slot.payload_out())
+    pub(super) fn read(&mut self, channel: &dyn Channel, owners: &LockOwners) -> Received {
+        let _reading = owners.reading();
+        let received = channel.read(&mut self.head, self.slot.payload_out());
+        if let Received::Message(len) = received
+            && let Some(header) = self.header(len).filter(|it| it.opcode == opcode::RELEASE)
+            && let Ok(Operation::Release { open, .. }) = self.operation(&header)
+        {
+            owners.begin_release(header.ino, open);
+        }
+        received
     }
 
     /// Takes a message that was read earlier, as if it were read now.

@@ -10,7 +10,8 @@
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
 //! `adopted.c` opens files before it is known to the fleet. `records.c`, `storms.c` and
-//! `unusual.c` are of what programs do to each other, to themselves, and with files of other kinds.
+//! `unusual.c` are of what programs do to each other, to themselves, and with files of other kinds,
+//! and `beside.c` of what they do to programs that the kernel serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ const CASES: &[(&str, Case)] = &[
     ("records_read", records_read),
     ("storms_survived", storms_survived),
     ("unusual_uses", unusual_uses),
+    ("kernel_beside", kernel_beside),
     ("mounts_changed", mounts_changed),
     ("names_of_the_handover", names_of_the_handover),
 ];
@@ -92,6 +94,8 @@ const WATCHED_SERVED_MIN: u64 = 120_000;
 /// Of its opens: what is watched, and what is done by the kernel's descriptor. While nothing is
 /// watched there are 2,000.
 const WATCHED_PASSED_MAX: u64 = 600;
+/// Of those of `beside.c`: those that make it known to the fleet, and changes of names.
+const BESIDE_SERVED_MIN: u64 = 12_000;
 /// Of those of `records.c` by one process: more than make it known to the fleet.
 const RECORDS_SERVED_MIN: u64 = 12_000;
 /// The same of a round of `storms.c`, and how many of its processes are no rounds.
@@ -474,6 +478,17 @@ fn files_watched(ground: &Ground, cells: u16) -> Result<()> {
         let block = block.with_context(|| format!("{user:?}"))?;
         let passed = passed(block, &[OPENAT]);
         ensure!(passed <= WATCHED_PASSED_MAX, "{user:?}: the kernel has opened {passed}:\n{block}");
+    }
+    Ok(())
+}
+
+/// Programs that the kernel serves keep their working directories, and read what is appended, while
+/// an interposed program changes names and files beside them.
+fn kernel_beside(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "beside", user, options: &[], cells, words: "" };
+        let report = run.compare(ground)?;
+        ensure_served(&report, BESIDE_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
     Ok(())
 }
