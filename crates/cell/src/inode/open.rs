@@ -95,10 +95,10 @@ pub(crate) fn open_now(
         }
     }
     let direct = turn.clients.acknowledges(client) && is_direct(shard, ino, access, client, turn);
-    let is_mapped = exclude_copies(shard, ino, access, client, turn);
+    let reads_direct = direct && !access.contains(AccessMode::WRITE);
+    let is_mapped = !reads_direct && exclude_copies(shard, ino, access, client, turn);
     let uid = who.uid;
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
-    let reads_direct = direct && !access.contains(AccessMode::WRITE);
     let keeps = attr.nlink > 0 && !is_mapped && !reads_direct && may_keep(turn);
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
     let access = access - AccessMode::SOLE - AccessMode::DATA;
@@ -147,9 +147,9 @@ fn may_keep(turn: &Turn<'_>) -> bool {
 /// A front's kernel may change the pages of a file that it has open for writing without a request,
 /// because programs may have mapped them. So no other client keeps copies of the data, or a handle,
 /// meanwhile: the leases on the opens of the inode, under which both are kept, are revoked before
-/// either of the two opens is answered. The same holds for a file that a front reads and the other
-/// client writes: see [`is_direct`]. Returns whether this open must not be kept, because a front
-/// has the file open.
+/// either of the two opens is answered. The same holds for a file that a front reads through its
+/// kernel's cache and the other client writes: see [`is_direct`]. Returns whether this open must
+/// not be kept, because a front has the file open.
 ///
 /// A front may also keep a handle for writing that it does not use. It needs its lease to use the
 /// handle again, so after the revocation it sends an `Open`. A cell's successor finds no lease

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use warren_base::FileKind;
+use warren_base::{Errno, FileKind};
 use warren_proto::{AccessMode, Attr, CreateFlags, NewInode};
 
 use crate::fleet::names::Place;
@@ -79,6 +79,9 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
         };
         let opened = match found {
             Ok(Found::Is(file)) => add(file, number, opening, epoch),
+            // Before it follows the last link of a file to be made, Linux looks for a slash behind
+            // its target (EISDIR).
+            Ok(Found::Fails(Errno::ELOOP)) if opening.flags & O_CREAT != 0 => Err(Why::Kernel),
             Ok(Found::Fails(errno)) => Ok(-(errno.raw() as isize)),
             Ok(Found::Kernel) => Err(Why::Kernel),
             Err(why) => Err(why),
