@@ -18,8 +18,8 @@
 #define WARM 10000
 #define NAMES 32
 #define READERS 2
-#define NAMES_MS 3000
-#define APPENDED_MS 1500
+#define NAMES_MS 1500
+#define APPENDED_MS 800
 
 static struct shared {
     volatile long ready, stop, wrong, records;
