@@ -53,8 +53,8 @@ struct Sent {
     pruned_from: usize,
     /// The objects that were recalled last.
     recalled: VecDeque<Hash>,
-    /// There may be replies of a predecessor.
-    has_predecessor: bool,
+    /// Until then there may be replies of a predecessor.
+    predecessor: Option<Instant>,
 }
 
 /// What a reply may lease.
@@ -81,7 +81,7 @@ impl SentEntries {
             by_thread: HashMap::new(),
             pruned_from: PRUNED_FROM,
             recalled: VecDeque::new(),
-            has_predecessor,
+            predecessor: has_predecessor.then(|| Instant::now() + AGE_MAX),
         };
         let word = || AtomicU64::new(if has_predecessor { u64::MAX } else { 0 });
         let known = (0..KNOWN_BITS / 64).map(|_| word()).collect();
@@ -167,7 +167,7 @@ impl SentEntries {
     /// Whether there may be replies of a predecessor, which are not known here. False from the
     /// second call on: the caller drops all names.
     pub(crate) fn take_predecessor(&self) -> bool {
-        std::mem::take(&mut self.lock().has_predecessor)
+        self.lock().predecessor.take().is_some_and(|until| Instant::now() < until)
     }
 
     fn hash_of_name(&self, dir: Ino, name: &FileName) -> Hash {

@@ -10,7 +10,7 @@ const SEEDS: u64 = 200;
 const DAMAGE_SEEDS: u64 = 200;
 
 /// A planted bug must be found within this many seeds.
-const CONTROL_SEEDS: u64 = 1000;
+const CONTROL_SEEDS: u64 = 1900;
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

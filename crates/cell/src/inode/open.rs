@@ -94,7 +94,7 @@ pub(crate) fn open_now(
             step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
         }
     }
-    let direct = turn.clients.acknowledges(client) && is_direct(shard, ino, access, client, turn);
+    let direct = turn.clients.acknowledges(client) && is_direct(shard, ino, access, turn);
     let reads_direct = direct && !access.contains(AccessMode::WRITE);
     let is_mapped = !reads_direct && exclude_copies(shard, ino, access, client, turn);
     let uid = who.uid;
@@ -116,22 +116,16 @@ pub(crate) fn open_now(
 /// Whether a front's kernel must not cache the file behind this open.
 ///
 /// If there is another front, no write may lock pages, or leave pages that were read during the
-/// write. And while another client writes the file, no read may use pages: a kernel copies from a
-/// page up to the end of the file as it is known at that moment, although the page was read, and
-/// dropped, before the file grew.
-fn is_direct(
-    shard: &Shard,
-    ino: Ino,
-    access: AccessMode,
-    client: ClientId,
-    turn: &Turn<'_>,
-) -> bool {
+/// write. And while a client without a kernel writes the file, no read may use pages: a kernel
+/// copies from a page up to the end of the file as it is known at that moment, although the page
+/// was read, and dropped, before the file grew.
+fn is_direct(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bool {
     if access.contains(AccessMode::WRITE) {
         return turn.clients.fronts() > 1 && !turn.plants(Plant::CacheTwoWriters);
     }
     shard.opens.is_open(ino)
         && shard.opens.clients_of(ino).into_iter().any(|other| {
-            other != client
+            !turn.clients.acknowledges(other)
                 && shard.opens.has_open(ino, other, AccessMode::WRITE)
                 && !turn.memory.is_idle(other, ino)
         })
