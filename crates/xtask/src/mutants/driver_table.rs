@@ -99,8 +99,8 @@ pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/fuse/src/recall.rs",
         what: "names that are recalled stay in the kernel",
-        find: "LeaseKey::Name(..) => names = true,",
-        replace: "LeaseKey::Name(..) => names = false,",
+        find: "locking.push(notice(*dir, name));",
+        replace: "let _ = notice(*dir, name);",
         found_by: FUSE,
         is_proven: true,
     },
