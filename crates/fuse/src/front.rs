@@ -106,7 +106,7 @@ impl Front {
             options,
             dir_copies: DirCopies::default(),
             absent_names: AbsentNames::new(),
-            retries: Retries::default(),
+            retries: Retries::new(negotiated.is_some()),
             sent_entries: SentEntries::new(negotiated.is_some()),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
@@ -255,7 +255,7 @@ impl Call<'_> {
             }
             // The kernel repeats the walk, and has the directory unlocked meanwhile. The second
             // time it would not.
-            if !self.front.retries.has(self.header.thread) {
+            if !self.front.retries.may_have(self.header.thread) {
                 return Err(Errno::ESTALE);
             }
         }

@@ -53,9 +53,16 @@ pub(crate) struct Retries {
     walks: Mutex<Walks>,
     /// Walks and pins that have ended. Read without the lock, because there are seldom any.
     len: AtomicUsize,
+    /// Until then there may be repeated walks that began with a reply of a predecessor.
+    predecessor: Option<Instant>,
 }
 
 impl Retries {
+    pub(crate) fn new(has_predecessor: bool) -> Self {
+        let predecessor = has_predecessor.then(|| Instant::now() + AGE_MAX);
+        Self { predecessor, ..Self::default() }
+    }
+
     /// A request of the thread is answered with ESTALE. A thread that the kernel does not name is
     /// no thread.
     pub(crate) fn begin(&self, thread: u32) {
@@ -76,6 +83,13 @@ impl Retries {
     /// Whether the thread repeats a walk.
     pub(crate) fn has(&self, thread: u32) -> bool {
         !self.is_empty() && self.lock().walks.iter().any(|walk| walk.thread == thread)
+    }
+
+    /// Whether the thread may repeat a walk, so that a program may see its next ESTALE.
+    pub(crate) fn may_have(&self, thread: u32) -> bool {
+        let is_unknown =
+            thread == 0 || self.predecessor.is_some_and(|until| Instant::now() < until);
+        is_unknown || self.has(thread)
     }
 
     /// The thread's walk has found this inode.

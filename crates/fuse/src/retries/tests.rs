@@ -55,3 +55,12 @@ fn a_walk_that_no_call_ends_grows_too_old() {
     assert_eq!(retries.take_ended(), pins([1]));
     assert!(retries.is_empty());
 }
+
+#[test]
+fn walks_that_a_predecessor_has_begun_are_not_known() {
+    let (first, successor) = (Retries::new(false), Retries::new(true));
+    assert!(!first.may_have(7) && first.may_have(0), "the kernel does not name thread 0");
+    assert!(successor.may_have(7) && !successor.has(7));
+    first.begin(7);
+    assert!(first.may_have(7));
+}
