@@ -168,15 +168,6 @@ fn revoke_all(
     }
 }
 
-fn name_of(change: &Change) -> Option<LeaseKey> {
-    match change {
-        Change::AddEntry { dir, name, .. }
-        | Change::ReplaceEntry { dir, name, .. }
-        | Change::RemoveEntry { dir, name, .. } => Some(LeaseKey::Name(*dir, name.clone())),
-        _ => None,
-    }
-}
-
 /// The kernel behind a front changes its own copies of names at the same time.
 fn note_own_copies(
     shards: &mut Shards,
@@ -184,7 +175,10 @@ fn note_own_copies(
     front: ClientId,
     turn: &mut Turn<'_>,
 ) {
-    let named = changes.iter().filter_map(|change| Some((change, name_of(change)?)));
+    let named = changes.iter().filter(|change| change.is_of_entry()).filter_map(|change| {
+        let [name, _] = leases_of(change);
+        Some((change, name?))
+    });
     let named: Vec<(&Change, LeaseKey)> = named.collect();
     let now = turn.now.monotonic;
     let may_hold = |name: &LeaseKey| {

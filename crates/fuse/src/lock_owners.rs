@@ -193,15 +193,18 @@ mod tests {
         owners.add(INO, LockOwner(99), 10).unwrap();
         let reading = owners.reading();
         std::thread::scope(|scope| {
-            let again = scope.spawn(|| owners.add(INO, LockOwner(99), 11));
+            let (added, is_added) = std::sync::mpsc::channel();
+            let owners = &owners;
+            scope.spawn(move || added.send(owners.add(INO, LockOwner(99), 11)).unwrap());
             owners.begin_release(INO, 10);
             drop(reading);
             let released = owners.release(INO, 10);
             assert_eq!(released.len(), 1);
-            assert!(!again.is_finished(), "the cell has not released its locks");
+            let early = is_added.recv_timeout(std::time::Duration::from_millis(50));
+            assert!(early.is_err(), "the cell has not released its locks");
             owners.forget(&released);
             owners.end_release(INO, 10);
-            again.join().unwrap().unwrap();
+            is_added.recv().unwrap().unwrap();
         });
         assert_eq!(owners.release(INO, 11).len(), 1);
     }

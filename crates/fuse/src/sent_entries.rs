@@ -117,7 +117,6 @@ impl SentEntries {
     ) -> Leasable {
         let thread = u64::from(header.thread);
         let key = if thread == 0 { header.unique | 1 << 63 } else { thread };
-        let inode = self.hash_of_inode(ino);
         let mut sent = self.lock();
         let since = self.recalls().saturating_sub(recalls_before) as usize;
         let is_recalled = |hash: Hash| {
@@ -125,7 +124,7 @@ impl SentEntries {
         };
         let leasable = Leasable {
             name: since == 0 || !name.is_some_and(is_recalled),
-            attributes: since == 0 || !is_recalled(inode),
+            attributes: since == 0 || !is_recalled(self.hash_of_inode(ino)),
         };
         let name = name.filter(|_| leasable.name);
         let entry = SentEntry { at: Instant::now(), ino, dir: header.ino, name };
