@@ -6,6 +6,7 @@
 //! clients  what many idle clients cost the others, in time, memory and descriptors
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
 //! micro    a program's calls by path, on Warren's mount and on other file systems
+//! scale    many programs at once, on fleets of several sizes and on other file systems
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! contender  the file systems that programs are run on, mounted where no other process sees them
@@ -39,6 +40,7 @@ pub mod micro;
 mod process;
 pub mod recovery;
 mod sample;
+pub mod scale;
 mod transfer;
 
 pub use contender::ContenderName;

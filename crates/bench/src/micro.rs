@@ -21,7 +21,7 @@ pub(crate) mod busy;
 mod costs;
 mod operation;
 mod order;
-mod program;
+pub(crate) mod program;
 mod report;
 pub(crate) mod worker;
 
@@ -46,6 +46,9 @@ const ROUNDS_BEFORE: u32 = 2;
 
 /// The part of the rounds that are repeated with all processors busy, where each takes longer.
 const BUSY_PART: u32 = 5;
+
+/// Programs of a contender: as many as execute a shared operation at once.
+const PROGRAMS: u32 = 2;
 
 /// Cells of Warren's fleets.
 const CELLS: u16 = 1;
@@ -148,7 +151,7 @@ fn measure(
     let Contenders { set_up, left_out } =
         Contenders::new(&options.contenders, scratch, CELLS, interruption)?;
     let start = |contender: Box<dyn Contender>| {
-        let programs = Programs::start(contender.as_ref(), options.calls, interruption)?;
+        let programs = Programs::start(contender.as_ref(), PROGRAMS, options.calls, interruption)?;
         Ok(Entrant { programs, contender })
     };
     let mut entrants =

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! fill:   files made, written and synced by several clients, until half of a log is used
-//! cell:   kill -9 of one cell -> its successor's first answer
+//! cell:   kill -9 of one cell -> its successor's first answer; what clients meet meanwhile
 //! fleet:  kill -9 of the keeper, and so of all -> replay in memory -> a start -> the first answer
 //! ```
 //!
@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,9 @@ const FILE_BYTES: usize = 3000;
 /// One file in so many is synced, and so its data is logged. The next sync covers the operations on
 /// all others.
 const FILES_A_SYNC: u32 = 4;
+
+/// How long clients make links after the first answer of a killed cell's successor.
+const AFTERWARDS: Duration = Duration::from_millis(200);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecoveryOptions {
@@ -83,6 +87,10 @@ pub struct CellDeath {
     pub load: Load,
     /// From the kill to the first answer.
     pub answer_ms: f64,
+    /// The longest that each of several clients waited for a link to be made, from before the kill
+    /// until after the recovery; in ascending order. Their directories are on all cells, and those
+    /// on the cells that live should not wait.
+    pub longest_ms: [f64; WRITERS],
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -125,10 +133,33 @@ fn kill_cell(options: &RecoveryOptions) -> Result<CellDeath, BenchError> {
     let connection = connect(ground.pool(), &ConnectOptions::default())?;
     let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
     let victim = status(ground.pool())?.cells.first().map_or(0, |cell| cell.pid);
-    let begun = Instant::now();
-    kill(victim)?;
-    slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map_err(failed("null"))?;
-    Ok(CellDeath { load, answer_ms: millis(begun) })
+    let (enough, ready) = (AtomicBool::new(false), Barrier::new(WRITERS + 1));
+    std::thread::scope(|scope| {
+        let (enough, ready, ground) = (&enough, &ready, &ground);
+        let client = |at: usize| {
+            scope.spawn(move || {
+                // Directories beside those of the load.
+                let filler = Filler::new(ground, WRITERS + at);
+                ready.wait();
+                filler?.longest(enough)
+            })
+        };
+        let clients: Vec<_> = (0..WRITERS).map(client).collect();
+        ready.wait();
+        let begun = Instant::now();
+        let answered = kill(victim).and_then(|()| {
+            slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map_err(failed("null"))
+        });
+        let answer_ms = millis(begun);
+        std::thread::sleep(AFTERWARDS);
+        enough.store(true, Ordering::Relaxed);
+        let mut longest_ms = [0.0; WRITERS];
+        for (longest, client) in longest_ms.iter_mut().zip(clients) {
+            *longest = client.join().expect("a client panicked")?;
+        }
+        longest_ms.sort_by(f64::total_cmp);
+        answered.map(|_| CellDeath { load, answer_ms, longest_ms })
+    })
 }
 
 fn kill_fleet(options: &RecoveryOptions) -> Result<FleetDeath, BenchError> {
@@ -266,6 +297,18 @@ impl Filler {
         }
         Ok(files)
     }
+
+    /// Makes symbolic links, and returns the longest time of one in milliseconds.
+    fn longest(mut self, enough: &AtomicBool) -> Result<f64, BenchError> {
+        let (mut files, mut longest) = (0, 0.0f64);
+        while !enough.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            self.create(&format!("link-{files}"), NewInode::symlink(b"target"))?;
+            longest = longest.max(millis(begun));
+            files += 1;
+        }
+        Ok(longest)
+    }
 }
 
 impl fmt::Display for RecoveryReport {
@@ -276,9 +319,11 @@ impl fmt::Display for RecoveryReport {
             f,
             "{processor}, {cores} cores, Linux {kernel}; {cells} cells, logs of {mib} MiB"
         )?;
-        let CellDeath { load, answer_ms } = self.cell;
+        let CellDeath { load, answer_ms, longest_ms } = self.cell;
         writeln!(f, "\none cell is killed\n  {load}")?;
         writeln!(f, "  its successor's first answer after {answer_ms:.0} ms")?;
+        let longest = longest_ms.map(|ms| format!("{ms:.1}")).join(", ");
+        writeln!(f, "  longest call of each of {WRITERS} clients meanwhile: {longest} ms")?;
         let FleetDeath { load, replay_ms, start_ms, answer_ms, clean_start_ms } = self.fleet;
         writeln!(f, "\nthe whole fleet is killed\n  {load}")?;
         writeln!(f, "  the replay by itself, in memory: {replay_ms:.0} ms")?;

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_bench::apps::Workload;
 use warren_bench::micro::Operation;
+use warren_bench::scale::PROGRAMS_MAX;
 use warren_bench::{ContenderName, LOG_BYTES_MAX, REPETITIONS_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
@@ -344,6 +345,8 @@ pub(crate) enum BenchTask {
     Micro(BenchMicro),
     /// How long clients wait after a kill of a cell and of a fleet, with full logs
     Recovery(BenchRecovery),
+    /// Many programs at once, on fleets of several sizes and on other file systems; needs root
+    Scale(BenchScale),
 }
 
 #[derive(Args)]
@@ -418,6 +421,37 @@ pub(crate) struct BenchClients {
     /// Seconds for which the idle fleet is watched
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchScale {
+    /// Directory of the mount points and of the files under loop devices [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch of a program; short operations have a multiple, long ones a part
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Measure only these operations, separated by commas
+    #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
+    pub only: Vec<Operation>,
+    /// Measure only these contenders, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub contenders: Vec<ContenderName>,
+    /// Programs at once, several numbers separated by commas [default: powers of two up to the
+    /// number of processors]
+    #[arg(long, value_delimiter = ',', value_parser = programs())]
+    pub programs: Vec<u32>,
+    /// Cells of Warren's fleets, several numbers separated by commas [default: powers of two up to
+    /// half of the processors, at most 8]
+    #[arg(long, value_delimiter = ',', value_parser = cells())]
+    pub cells: Vec<u16>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,
@@ -501,6 +535,11 @@ fn log() -> impl TypedValueParser<Value = Target> {
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=CELLS_MAX as i64)
+}
+
+/// Programs of a benchmark that work at once.
+fn programs() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(PROGRAMS_MAX))
 }
 
 /// Rounds, or calls in each, of a benchmark.

@@ -12,11 +12,12 @@ use warren_bench::clients::{self, ClientsOptions};
 use warren_bench::fsync::{self, FsyncOptions};
 use warren_bench::micro::{self, MicroOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
+use warren_bench::scale::{self, ScaleOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
     Bench, BenchApps, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn, BenchRecovery,
-    BenchTask,
+    BenchScale, BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
@@ -29,6 +30,7 @@ pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
         BenchTask::Micro(arguments) => perform_micro(arguments),
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
+        BenchTask::Scale(arguments) => perform_scale(arguments),
     }
 }
 
@@ -122,6 +124,29 @@ fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {
         log_bytes: arguments.log_mib.map_or(usual.log_bytes, |mib| mib << 20),
     };
     let report = recovery::run(&options)?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        output::print(format_args!("{report}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn perform_scale(arguments: &BenchScale) -> Result<ExitCode, Failure> {
+    fn or<T: Clone>(given: &[T], usual: Vec<T>) -> Vec<T> {
+        if given.is_empty() { usual } else { given.to_vec() }
+    }
+    let usual = ScaleOptions::default();
+    let options = ScaleOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        calls: arguments.calls.unwrap_or(usual.calls),
+        operations: or(&arguments.only, usual.operations),
+        contenders: or(&arguments.contenders, usual.contenders),
+        programs: or(&arguments.programs, usual.programs),
+        cells: or(&arguments.cells, usual.cells),
+    };
+    let report = scale::run(&options)?;
     if arguments.json {
         print_json(&report)?;
     } else {

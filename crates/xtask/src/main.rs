@@ -9,6 +9,7 @@
     reason = "output that is not read may end a task"
 )]
 
+mod beside;
 mod cargo;
 mod e2e;
 mod fuzz;
@@ -35,10 +36,12 @@ usage: cargo xtask TASK [OPTION...]
   sim [--full]                    the simulator with fresh seeds
   fuzz [--only NAME] [--seconds N] [--seed N]
                                   the fuzz targets, a minute each
-  mutants [--only NAME] [--part K/N] [--print]
+  mutants [--only NAME] [--part K/N] [--proven] [--print]
                                   faults planted in a copy of the source: do the tests find them?
+  build                           what the end-to-end tests run: the release and the library
 
   --full        the long version: more seeds, bigger trees, 1, 2, 3 and 8 cells
+  --proven      only faults that the tests are known to find
   --no-mounts   leave out what needs root and FUSE
   --keep        keep the working directory of a failed end-to-end run";
 
@@ -62,6 +65,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "test" => test::run(&root, &test::Options::parse(options)?),
         "tidy" if options == ["--report"] => tidy::report(&root),
         "tidy" => tidy::run(&root),
+        test::BUILD => test::build(&root),
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),
         "mutants" => mutants::run(&root, &mutants::Options::parse(options)?),

@@ -58,11 +58,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Part `part` of `of`, of those that the tests are known to find.
-    pub(crate) fn part(part: usize, of: usize) -> Self {
-        Self { part: Some((part, of)), only_proven: true, ..Self::default() }
-    }
-
     pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
         let mut arguments = arguments.iter();
@@ -76,6 +71,7 @@ impl Options {
                     let (part, of) = value.split_once('/').context("--part wants K/N")?;
                     options.part = Some((part.parse()?, of.parse()?));
                 }
+                "--proven" => options.only_proven = true,
                 "--print" => options.print = true,
                 other => bail!("unknown option {other:?} of mutants"),
             }

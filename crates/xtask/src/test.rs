@@ -2,12 +2,13 @@
 //! all failures, and lists the failed steps at the end.
 
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, cargo, command, release_binary};
-use crate::{e2e, fuzz, mutants, packages, tidy};
+use crate::beside::{Beside, Done, Task};
+use crate::cargo::{build_interposer, build_release, cargo, command, release_binary};
+use crate::{e2e, fuzz, packages, tidy};
 
 /// Seeds of a run on every change, and of a long one.
 const SEEDS: u64 = 2_000;
@@ -24,7 +25,10 @@ const FEATURES: &str = "warren/sim,warren/plants";
 /// The lint options of clippy.
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// Parts of the mutants. A run tries one of them.
-const MUTANT_PARTS: u64 = 12;
+const MUTANT_PARTS: u64 = 24;
+/// The step, and the task, that builds what the end-to-end tests run.
+const RELEASE: &str = "release build";
+pub(crate) const BUILD: &str = "build";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 
@@ -62,37 +66,58 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let shipped = ["clippy", "--package", "warren"];
     steps.run("clippy as shipped", || cargo(root, shipped.into_iter().chain(DENY_WARNINGS)));
     let unit_tests = ["test", "--workspace", "--features", FEATURES];
+    steps
+        .run("build of the unit tests", || cargo(root, unit_tests.into_iter().chain(["--no-run"])));
+    let build = Beside::start(root, vec![Task::new(RELEASE, &[BUILD])]);
     steps.run("unit tests", || cargo(root, unit_tests));
-    if steps.run("release build", || build_release(root)) {
-        steps.run("simulation", || simulate(root, options.full));
+    if steps.join(build) {
+        let computing = Beside::start(root, computing(options.full, turn));
         if options.no_mounts {
             println!("== end to end: left out, as asked");
         } else {
-            steps.run("real fleets without power", || ace_of_real_fleets(root, options.full));
-            let cells = CELLS_IN_TURN[(turn % CELLS_IN_TURN.len() as u64) as usize];
-            let cells = (!options.full).then_some(cells);
-            let options = e2e::Options { full: options.full, cells, ..e2e::Options::default() };
-            // A short run does it in one way, in turn.
-            let is_plain = (turn / CELLS_IN_TURN.len() as u64).is_multiple_of(2);
-            if options.full || is_plain {
-                steps.run("end to end", || e2e::run(root, &options));
-            }
-            if options.full || !is_plain {
-                let interposed = e2e::Options { interposed: true, ..options.clone() };
-                steps.run("end to end, interposed", || e2e::run(root, &interposed));
-            }
+            end_to_end(root, options.full, turn, &mut steps);
         }
-        let target = (!options.full).then(|| fuzz::turn(turn));
-        steps.run("fuzzing", || fuzz::run(root, &fuzz::Options::new(target, turn)));
-        let part = if options.full { (0, 1) } else { (turn % MUTANT_PARTS, MUTANT_PARTS) };
-        let mutants = mutants::Options::part(part.0 as usize, part.1 as usize);
-        steps.run("planted faults", || mutants::run(root, &mutants));
+        steps.join(computing);
         if options.full && !options.no_mounts {
             let kills = ["test", "-p", "warren-fuse", "--test", "front_kill", "--", "--full"];
             steps.run("killed fronts", || cargo(root, kills));
         }
     }
     Ok(steps.finish())
+}
+
+/// What needs mounts. A short run does the end-to-end cases in one way, in turn.
+fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
+    steps.run("real fleets without power", || ace_of_real_fleets(root, full));
+    let cells = CELLS_IN_TURN[(turn % CELLS_IN_TURN.len() as u64) as usize];
+    let options = e2e::Options { full, cells: (!full).then_some(cells), ..e2e::Options::default() };
+    let is_plain = (turn / CELLS_IN_TURN.len() as u64).is_multiple_of(2);
+    if full || is_plain {
+        steps.run("end to end", || e2e::run(root, &options));
+    }
+    if full || !is_plain {
+        let interposed = e2e::Options { interposed: true, ..options };
+        steps.run("end to end, interposed", || e2e::run(root, &interposed));
+    }
+}
+
+/// What needs only processors, and a short run does a part of in turn.
+fn computing(full: bool, turn: u64) -> Vec<Task> {
+    let (seed, part) = (turn.to_string(), format!("{}/{MUTANT_PARTS}", turn % MUTANT_PARTS));
+    let (simulate, fuzz, plant) = if full {
+        (vec!["sim", "--full"], vec!["fuzz", "--seed", &seed], vec!["mutants", "--proven"])
+    } else {
+        let target = fuzz::turn(turn);
+        let fuzz = vec!["fuzz", "--seed", &seed, "--only", target];
+        (vec!["sim"], fuzz, vec!["mutants", "--proven", "--part", &part])
+    };
+    let named = [("simulation", simulate), ("fuzzing", fuzz), ("planted faults", plant)];
+    named.map(|(name, arguments)| Task::new(name, &arguments)).into()
+}
+
+/// Builds what the end-to-end tests run.
+pub(crate) fn build(root: &Path) -> Result<bool> {
+    Ok(build_release(root)? && build_interposer(root)?)
 }
 
 /// Runs the simulator with seeds that no earlier run had. The first is printed, so that the run can
@@ -152,12 +177,27 @@ impl Steps {
     fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<bool>) -> bool {
         println!("== {name}");
         let start = Instant::now();
-        let passed = step().unwrap_or_else(|error| {
+        let passed = step();
+        self.note(name, passed, start.elapsed())
+    }
+
+    /// Waits for tasks, and shows what they printed. Returns whether all passed.
+    fn join(&mut self, tasks: Beside) -> bool {
+        let mut all_passed = true;
+        for Done { name, passed, output, time } in tasks.join() {
+            println!("== {name}, meanwhile\n{}", output.trim_end());
+            all_passed &= self.note(name, passed, time);
+        }
+        all_passed
+    }
+
+    fn note(&mut self, name: &'static str, passed: Result<bool>, time: Duration) -> bool {
+        let passed = passed.unwrap_or_else(|error| {
             println!("{name}: {error:#}");
             false
         });
         let verdict = if passed { "passed" } else { "FAILED" };
-        println!("== {name}: {verdict} in {:.1} s", start.elapsed().as_secs_f64());
+        println!("== {name}: {verdict} in {:.1} s", time.as_secs_f64());
         if !passed {
             self.failed.push(name);
         }

@@ -59,6 +59,11 @@ impl ContenderName {
     pub const ALL: [Self; 6] =
         [Self::Interposed, Self::Fuse, Self::PassthroughLl, Self::Tmpfs, Self::Ext4, Self::Xfs];
 
+    /// It is Warren, served by a fleet.
+    pub(crate) const fn has_cells(self) -> bool {
+        matches!(self, Self::Interposed | Self::Fuse)
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interposed => "interposed",

@@ -116,7 +116,7 @@ impl Operation {
     }
 
     /// The text of the report.
-    pub(super) const fn description(self) -> &'static str {
+    pub(crate) const fn description(self) -> &'static str {
         match self {
             Self::Stat => "stat, one file",
             Self::StatMany => "stat, 1,000 files",

@@ -16,20 +16,20 @@ use crate::error::{BenchError, system};
 use crate::ground::Interruption;
 use crate::process::Served;
 
-/// Programs of a contender: as many as execute a shared operation at once.
-pub(super) const PROGRAMS: u32 = 2;
-
 /// How often a signal is looked for while a program works.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long after the order two programs start together.
+/// How long after the order programs start together.
 const START_DELAY_NS: u64 = 1_000_000;
+
+/// How much later for each more, so that all are awake by then.
+const START_DELAY_EACH_NS: u64 = 100_000;
 
 /// Reply lines are short.
 const LINE_MAX: usize = 64;
 
 /// The programs on one contender.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     contender: ContenderName,
     programs: Vec<Program>,
 }
@@ -43,13 +43,14 @@ struct Program {
 
 impl Programs {
     /// Starts them. Each has names for batches of operations of which `calls` are asked for.
-    pub(super) fn start(
+    pub(crate) fn start(
         on: &dyn Contender,
+        count: u32,
         calls: u32,
         interruption: &Interruption,
     ) -> Result<Self, BenchError> {
         let start = |number| Program::start(on, number, calls);
-        let programs = (0..PROGRAMS).map(start).collect::<Result<_, _>>()?;
+        let programs = (0..count).map(start).collect::<Result<_, _>>()?;
         let mut started = Self { contender: on.name(), programs };
         for at in 0..started.programs.len() {
             started.receive(at, "prepare", interruption)?;
@@ -65,10 +66,29 @@ impl Programs {
         interruption: &Interruption,
     ) -> Result<f64, BenchError> {
         let calls = operation.batch(calls);
-        self.phase(Phase::Prepare, operation, calls, interruption)?;
-        let ns = self.phase(Phase::Run, operation, calls, interruption)?;
-        self.phase(Phase::Clear, operation, calls, interruption)?;
-        Ok(ns / f64::from(calls))
+        let programs = self.taking_part(operation);
+        self.phase(Phase::Prepare, operation, calls, programs, interruption)?;
+        let times = self.phase(Phase::Run, operation, calls, programs, interruption)?;
+        self.phase(Phase::Clear, operation, calls, programs, interruption)?;
+        let mean = times.iter().sum::<u64>() as f64 / times.len() as f64;
+        Ok(mean / f64::from(calls))
+    }
+
+    /// Executes a batch in each of so many programs at once. Returns the nanoseconds of the slowest
+    /// divided by the calls of all.
+    pub(crate) fn at_once(
+        &mut self,
+        operation: Operation,
+        calls: u32,
+        programs: u32,
+        interruption: &Interruption,
+    ) -> Result<f64, BenchError> {
+        let (calls, count) = (operation.batch(calls), programs as usize);
+        self.phase(Phase::Prepare, operation, calls, count, interruption)?;
+        let times = self.phase(Phase::Run, operation, calls, count, interruption)?;
+        self.phase(Phase::Clear, operation, calls, count, interruption)?;
+        let slowest = times.into_iter().max().unwrap_or(0);
+        Ok(slowest as f64 / (f64::from(calls) * f64::from(programs)))
     }
 
     /// Executes a batch, and returns what a call made the contender's processes do. `None` if that
@@ -80,45 +100,39 @@ impl Programs {
         calls: u32,
         interruption: &Interruption,
     ) -> Result<Option<TrafficPerCall>, BenchError> {
-        let calls = operation.batch(calls);
-        self.phase(Phase::Prepare, operation, calls, interruption)?;
+        let (calls, programs) = (operation.batch(calls), self.taking_part(operation));
+        self.phase(Phase::Prepare, operation, calls, programs, interruption)?;
         let before = on.traffic()?;
-        self.phase(Phase::Run, operation, calls, interruption)?;
+        self.phase(Phase::Run, operation, calls, programs, interruption)?;
         let after = on.traffic()?;
-        self.phase(Phase::Clear, operation, calls, interruption)?;
-        let calls = calls * self.taking_part(operation) as u32;
+        self.phase(Phase::Clear, operation, calls, programs, interruption)?;
+        let calls = calls * programs as u32;
         Ok(after.zip(before).map(|(after, before)| after.per_call(before, calls)))
     }
 
+    /// By so many programs. Returns the time of each.
     fn phase(
         &mut self,
         phase: Phase,
         operation: Operation,
         calls: u32,
+        programs: usize,
         interruption: &Interruption,
-    ) -> Result<f64, BenchError> {
-        let starts_together = phase == Phase::Run && operation.is_shared();
-        let start_ns = if starts_together { worker::now_ns() + START_DELAY_NS } else { 0 };
-        self.perform(Order { phase, operation, calls, start_ns }, interruption)
+    ) -> Result<Vec<u64>, BenchError> {
+        let delay = START_DELAY_NS + START_DELAY_EACH_NS * programs as u64;
+        let starts_together = phase == Phase::Run && programs > 1;
+        let start_ns = if starts_together { worker::now_ns() + delay } else { 0 };
+        let order = Order { phase, operation, calls, start_ns };
+        for program in &mut self.programs[..programs] {
+            // A program that has ended is noticed by its missing reply.
+            let _ended = writeln!(program.orders, "{order}");
+        }
+        (0..programs).map(|at| self.receive(at, operation.name(), interruption)).collect()
     }
 
     /// The number of programs that execute it at once.
     fn taking_part(&self, operation: Operation) -> usize {
         if operation.is_shared() { self.programs.len() } else { 1 }
-    }
-
-    /// Returns the mean of the times of all programs that take part.
-    fn perform(&mut self, order: Order, interruption: &Interruption) -> Result<f64, BenchError> {
-        let count = self.taking_part(order.operation);
-        for program in &mut self.programs[..count] {
-            // A program that has ended is noticed by its missing reply.
-            let _ended = writeln!(program.orders, "{order}");
-        }
-        let mut sum = 0;
-        for at in 0..count {
-            sum += self.receive(at, order.operation.name(), interruption)?;
-        }
-        Ok(sum as f64 / count as f64)
     }
 
     fn receive(

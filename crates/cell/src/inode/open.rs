@@ -176,10 +176,12 @@ fn exclude_copies(
     is_mapped(shard, ino, access, turn)
 }
 
-/// Whether the client has the inode open, and one of it and an open with this access may write.
+/// Whether the client has the inode open, and one of it and an open with this access may write. An
+/// open for execution alone counts, because it can be kept.
 fn conflicts(shard: &Shard, ino: Ino, client: ClientId, access: AccessMode) -> bool {
-    shard.opens.has_open(ino, client, AccessMode::WRITE)
-        || access.contains(AccessMode::WRITE) && shard.opens.has_open(ino, client, AccessMode::READ)
+    let has_open = |access| shard.opens.has_open(ino, client, access);
+    has_open(AccessMode::WRITE)
+        || access.contains(AccessMode::WRITE) && has_open(AccessMode::empty())
 }
 
 /// Whether a front has the inode open in conflict with this access.

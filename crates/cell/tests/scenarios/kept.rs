@@ -78,6 +78,14 @@ fn a_front_that_opens_a_file_for_writing_ends_the_leases_of_others() {
 }
 
 #[test]
+fn a_handle_that_reads_nothing_is_not_kept_beside_a_front_that_writes() {
+    let (mut pair, ino, client, front) = file();
+    let (_, lease) = kept(&mut pair, client, ino, AccessMode::KEEP);
+    open(&mut pair, front, ino, WRITE);
+    assert!(!pair.is_valid(A, client, lease));
+}
+
+#[test]
 fn a_file_that_a_front_writes_is_not_kept() {
     let (mut pair, ino, client, front) = file();
     let (writer, lease) = kept(&mut pair, front, ino, BOTH);

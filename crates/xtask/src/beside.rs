@@ -1,0 +1,86 @@
+//! Tasks of a test run that compute, beside steps that mostly wait.
+//!
+//! The tests of fleets and mounts wait for most of their time: for processes that end, for time
+//! limits, for a device. Builds, simulations and planted faults need the processors all the time.
+//! So these run at the same time, as processes of a lower priority. What they print is kept until
+//! they are joined.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::cargo::target_directory;
+
+/// How much lower the priority is.
+const NICE: &str = "10";
+
+/// One task of this program.
+pub(crate) struct Task {
+    /// The name of the step.
+    pub name: &'static str,
+    pub arguments: Vec<String>,
+}
+
+/// What came of it.
+pub(crate) struct Done {
+    pub name: &'static str,
+    pub passed: Result<bool>,
+    pub output: String,
+    pub time: Duration,
+}
+
+/// Tasks that run one after the other.
+pub(crate) struct Beside {
+    tasks: JoinHandle<Vec<Done>>,
+}
+
+impl Task {
+    pub(crate) fn new(name: &'static str, arguments: &[&str]) -> Self {
+        Self { name, arguments: arguments.iter().map(|&word| word.to_owned()).collect() }
+    }
+
+    fn run(self, directory: &Path) -> Done {
+        let start = Instant::now();
+        let mut output = String::new();
+        let passed = self.perform(directory, &mut output);
+        Done { name: self.name, passed, output, time: start.elapsed() }
+    }
+
+    fn perform(&self, directory: &Path, output: &mut String) -> Result<bool> {
+        let path = directory.join(format!("{}.output", self.name.replace(' ', "-")));
+        let file =
+            File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let own = std::env::current_exe().context("cannot name this program")?;
+        let both = file.try_clone().context("cannot duplicate a descriptor")?;
+        let status = Command::new("nice")
+            .args(["-n", NICE])
+            .arg(own)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(both)
+            .status()
+            .context("cannot run nice")?;
+        // A test may print anything.
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        *output = String::from_utf8_lossy(&bytes).into_owned();
+        Ok(status.success())
+    }
+}
+
+impl Beside {
+    pub(crate) fn start(root: &Path, tasks: Vec<Task>) -> Self {
+        let directory: PathBuf = target_directory(root);
+        let all = move || tasks.into_iter().map(|task| task.run(&directory)).collect();
+        Self { tasks: std::thread::spawn(all) }
+    }
+
+    /// Waits for all of them.
+    pub(crate) fn join(self) -> Vec<Done> {
+        self.tasks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
