@@ -103,7 +103,11 @@ pub(crate) mod nr {
     pub(crate) const SETXATTR: usize = 188;
     pub(crate) const LSETXATTR: usize = 189;
     pub(crate) const FSETXATTR: usize = 190;
+    pub(crate) const GETXATTR: usize = 191;
+    pub(crate) const LGETXATTR: usize = 192;
     pub(crate) const FGETXATTR: usize = 193;
+    pub(crate) const LISTXATTR: usize = 194;
+    pub(crate) const LLISTXATTR: usize = 195;
     pub(crate) const FLISTXATTR: usize = 196;
     pub(crate) const REMOVEXATTR: usize = 197;
     pub(crate) const LREMOVEXATTR: usize = 198;

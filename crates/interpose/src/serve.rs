@@ -1,9 +1,10 @@
 //! Calls that the process answers itself, as a client of the fleet.
 //!
-//! `stat`, `lstat`, `newfstatat`, `statx`, `access`, `faccessat`, `faccessat2`, `readlink` and
-//! `readlinkat` are served for paths in one mount of ours (decision 38), and so are files and
-//! directories that are opened there for reading ([`files`], decision 40), and changes of names and
-//! attributes by path ([`changes`], decision 41). Every other call is the kernel's.
+//! `stat`, `lstat`, `newfstatat`, `statx`, `access`, `faccessat`, `faccessat2`, `readlink`,
+//! `readlinkat` and calls on extended attributes of users are served for paths in one mount of ours
+//! (decision 38), and so are files and directories that are opened there for reading ([`files`],
+//! decision 40), and changes of names and attributes by path ([`changes`], decision 41). Every
+//! other call is the kernel's.
 //!
 //! ```text
 //!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock
@@ -42,6 +43,7 @@ pub(crate) mod watch;
 mod watchers;
 mod watching;
 pub(crate) mod why;
+mod xattrs;
 
 use crate::call::{SystemCall, Verdict};
 use crate::state::is_child;

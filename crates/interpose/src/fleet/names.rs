@@ -4,7 +4,7 @@
 
 use warren_base::Errno;
 use warren_client::{Call, Op, Path, PathOp};
-use warren_proto::InodeRef;
+use warren_proto::{InodeRef, Request, SetAttr};
 
 use super::client::{Found, Hot, hot, slow};
 
@@ -25,6 +25,15 @@ impl Place<'_> {
 /// An operation on the inode or the name at a path.
 pub(crate) fn at(place: Place<'_>, follow_last: bool, op: PathOp) -> Found<()> {
     change(|hot| Op::At(place.path(hot, follow_last), op)).0
+}
+
+/// Attributes of an inode that was found.
+pub(crate) fn set(node: InodeRef, set: SetAttr) -> Found<()> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    match slow.ask(node, Request::SetAttr { ino: node.ino, handle: None, set }).answer {
+        Ok(_) => Found::Is(()),
+        Err(errno) => failed(errno, true),
+    }
 }
 
 /// An operation on the inode or the name at one path, and the name at another. If a walk fails, the
@@ -57,6 +66,7 @@ pub(super) fn failed<T>(errno: Errno, is_sent: bool) -> Found<T> {
     let is_plain = match errno {
         Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ELOOP => true,
         Errno::EEXIST
+        | Errno::ENODATA
         | Errno::ENOTEMPTY
         | Errno::EISDIR
         | Errno::EINVAL

@@ -1,43 +1,79 @@
-//! Extended attributes of open files. All of this is slow, under the lock.
+//! Extended attributes of open files, and of files by their paths. All of this is slow, under the
+//! lock.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use warren_base::Errno;
-use warren_proto::{InodeRef, Reply, Request, XattrMode, XattrName};
+use warren_base::Ino;
+use warren_client::{Call, Op, PathOp};
+use warren_proto::{Answer, InodeRef, Reply, Request, XattrMode, XattrName};
 
-use super::client::{Found, slow};
+use super::client::{Found, hot, slow};
+use super::names::{Place, failed};
 
-/// The names, each with a zero behind it.
-pub(crate) fn list(node: InodeRef) -> Option<Vec<u8>> {
-    match slow()?.ask(node, Request::ListXattr { ino: node.ino }).answer {
-        Ok(Reply::XattrNames(names)) => {
-            Some(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
+/// The file that has the attributes.
+#[derive(Clone, Copy)]
+pub(crate) enum Bearer<'a> {
+    Open(InodeRef),
+    /// At a path; behind the link if that ends in one and this says so.
+    At(Place<'a>, bool),
+}
+
+impl Bearer<'_> {
+    /// Also returns whether the file was reached. None without a client.
+    fn ask(self, request: impl FnOnce(Ino) -> Request, op: PathOp) -> Option<(Answer, bool)> {
+        let slow = slow()?;
+        match self {
+            Self::Open(node) => Some((slow.ask(node, request(node.ino)).answer, true)),
+            Self::At(place, follow) => {
+                let op = Op::At(place.path(hot()?, follow), op);
+                let mut call = Call::new(op, slow.caller.clone());
+                let answer = slow.slot.perform(&mut call, &mut slow.cache).answer;
+                Some((answer, call.is_sent()))
+            }
         }
-        _ => None,
     }
 }
 
-pub(crate) fn get(node: InodeRef, name: &XattrName) -> Found<Box<[u8]>> {
-    let Some(slow) = slow() else { return Found::Kernel };
-    match slow.ask(node, Request::GetXattr { ino: node.ino, name: name.clone() }).answer {
-        Ok(Reply::Xattr(value)) => Found::Is(value),
-        Err(Errno::ENODATA) => Found::Fails(Errno::ENODATA),
+/// The names, each with a zero behind it.
+pub(crate) fn list(of: Bearer<'_>) -> Found<Vec<u8>> {
+    match of.ask(|ino| Request::ListXattr { ino }, PathOp::ListXattr) {
+        Some((Ok(Reply::XattrNames(names)), _)) => {
+            Found::Is(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
+        }
+        Some((Err(errno), is_sent)) => failed(errno, is_sent),
         _ => Found::Kernel,
     }
 }
 
-pub(crate) fn set(
-    node: InodeRef,
+pub(crate) fn get(of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
+    let request = |ino| Request::GetXattr { ino, name: name.clone() };
+    match of.ask(request, PathOp::GetXattr(name.clone())) {
+        Some((Ok(Reply::Xattr(value)), _)) => Found::Is(value),
+        Some((Err(errno), is_sent)) => failed(errno, is_sent),
+        _ => Found::Kernel,
+    }
+}
+
+/// None removes it.
+pub(crate) fn change(
+    of: Bearer<'_>,
     name: &XattrName,
-    value: Box<[u8]>,
-    mode: XattrMode,
+    new: Option<(Box<[u8]>, XattrMode)>,
 ) -> Found<()> {
-    let Some(slow) = slow() else { return Found::Kernel };
-    let request = Request::SetXattr { ino: node.ino, name: name.clone(), value, mode };
-    match slow.ask(node, request).answer {
-        Ok(_) => Found::Is(()),
-        Err(errno @ (Errno::EEXIST | Errno::ENODATA)) => Found::Fails(errno),
-        Err(_) => Found::Kernel,
+    let name = || name.clone();
+    let answered = match new {
+        Some((value, mode)) => {
+            let op = PathOp::SetXattr { name: name(), value: value.clone(), mode };
+            of.ask(|ino| Request::SetXattr { ino, name: name(), value, mode }, op)
+        }
+        None => {
+            of.ask(|ino| Request::RemoveXattr { ino, name: name() }, PathOp::RemoveXattr(name()))
+        }
+    };
+    match answered {
+        Some((Ok(_), _)) => Found::Is(()),
+        Some((Err(errno), is_sent)) => failed(errno, is_sent),
+        None => Found::Kernel,
     }
 }

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! Most processes are short or use no mount of ours, and pay for counting only. Of the others,
-//! every sixteenth path is examined, by a call that takes a microsecond. Mountinfo takes a hundred,
-//! and is read if such a path lies on a file system without a disk, as ours does. A failed
-//! admission is tried again a few times, after many more calls.
+//! every sixteenth path is examined, by a call that takes a microsecond. A slow call counts for
+//! several, so that a process whose calls all go through a front is noticed soon. Mountinfo takes a
+//! hundred microseconds, and is read if such a path lies on a file system without a disk, as ours
+//! does. A failed admission is tried again a few times, after many more calls.
 //!
 //! An admission ends in two steps. Its facts are withdrawn at once, by any thread, so that no call
 //! is answered any more. The client ends under the lock: at once, or when the thread that has the
@@ -41,6 +42,10 @@ use super::{clock, cwd, descriptors, proc};
 /// Calls by path before paths are examined, and the part of them that is.
 const SURVEY_AFTER: u32 = 32;
 const EXAMINED: u32 = 16;
+/// A call counts for one more for each so many cycles that it took, up to half a part. Local file
+/// systems take less, and a front more.
+const SLOW: u64 = 40_000;
+const SLOW_MAX: u64 = EXAMINED as u64 / 2;
 /// What calls by path in a mount may cost before the fleet is asked: about as much as an
 /// admission, which takes a millisecond on an idle machine and seven on a busy one, where the calls
 /// take longer as well. So a process pays at most about twice what it would have paid at best,
@@ -85,7 +90,7 @@ static PHASE: AtomicU8 = AtomicU8::new(Phase::Young as u8);
 /// Never, and children neither.
 static FOREVER: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// What calls by relative paths have cost.
+/// What calls by relative paths, and on files that may be ours, have cost.
 static RELATIVE_CYCLES: AtomicU64 = AtomicU64::new(0);
 static FAILURES: AtomicU32 = AtomicU32::new(0);
 static FOUND: [Candidate; CANDIDATES] =
@@ -115,10 +120,13 @@ pub(crate) fn phase() -> Phase {
     }
 }
 
-/// A call by path of a young process. Returns whether its path is to be examined.
-pub(crate) fn count_young() -> bool {
-    let calls = CALLS.fetch_add(1, Relaxed) + 1;
-    calls >= patience(SURVEY_AFTER) && calls.is_multiple_of(EXAMINED)
+/// A call by path of a young process, which took so many cycles. Returns whether its path is to be
+/// examined.
+pub(crate) fn count_young(cycles: u64) -> bool {
+    let weight = 1 + (cycles / SLOW).min(SLOW_MAX) as u32;
+    let before = CALLS.fetch_add(weight, Relaxed);
+    let calls = before.wrapping_add(weight);
+    calls >= patience(SURVEY_AFTER) && before / EXAMINED != calls / EXAMINED
 }
 
 /// Looks for mounts of ours if the path at this address may lie in one: the kernel gives numbers
@@ -194,14 +202,19 @@ fn attempt_at((path, descriptor): (&[u8], Option<usize>), room: &mut Room) {
 }
 
 /// What calls must cost before the fleet is asked, in cycles.
-pub(crate) fn price() -> u64 {
+fn price() -> u64 {
     ADMIT_AFTER * u64::from(patience(1))
 }
 
-/// Calls on a file that the kernel has open have cost as much.
+/// A call on a file that the kernel has open has cost so many cycles.
 #[cold]
 #[inline(never)]
-pub(crate) fn pay_for_file(descriptor: usize) {
+pub(crate) fn pay_for_file(descriptor: usize, cycles: u64) {
+    let cycles = cycles.min(CALL_MAX);
+    if RELATIVE_CYCLES.fetch_add(cycles, Relaxed) + cycles < price() {
+        return;
+    }
+    RELATIVE_CYCLES.store(0, Relaxed);
     exclusive(|room| {
         survey(room);
         attempt_at((&[], Some(descriptor)), room);

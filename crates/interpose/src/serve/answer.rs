@@ -122,7 +122,10 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
         _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
         Want::Stat => put(&stat(attr, &facts.mount), request.buffer),
         Want::Statx { mask } => put(&statx(attr, &facts.mount, mask)?.0, request.buffer),
-        Want::ReadLink { .. } | Want::Open { .. } => Err(Why::Flags),
+        Want::ReadLink { .. }
+        | Want::Open { .. }
+        | Want::GetXattr { .. }
+        | Want::ListXattr { .. } => Err(Why::Flags),
     }
 }
 

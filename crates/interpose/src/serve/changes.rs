@@ -9,6 +9,7 @@
 //! follow a change only if the kernel makes it. So it makes each change that may move or remove
 //! that directory.
 
+mod linked;
 mod request;
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,7 +30,7 @@ use super::mountinfo::ReadOnly;
 use super::name::{Name, ends_plainly};
 use super::request::Named;
 use super::why::{self, Why};
-use super::{admission, cwd, files, umask, watchers};
+use super::{admission, cwd, files, umask, watchers, xattrs};
 use request::{Request, Want};
 
 /// The process watches files: the kernel shows changes only to who watches if it makes them.
@@ -73,9 +74,19 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         return Err(Why::Kernel);
     }
     let Request { named, want } = Request::decode(call)?;
+    if let Want::Set { set, follow: true } = want
+        && let Some(descriptor) = linked::descriptor_of(named.path)
+    {
+        return linked::set(descriptor, set, admission);
+    }
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
-    let follows = matches!(want, Want::Set { follow: true, .. } | Want::Link { follow: true, .. });
+    let follows = matches!(
+        want,
+        Want::Set { follow: true, .. }
+            | Want::Link { follow: true, .. }
+            | Want::SetXattr { follow: true, .. }
+    );
     watchers::leave(first, follows, admission)?;
     let found = match want {
         Want::Rename { to, flags } => two(first, to, admission, |from, to| {
@@ -98,6 +109,9 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             Ok(names::at(first, false, PathOp::Rmdir))
         })?,
         Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
+        Want::SetXattr { name, new, follow } => {
+            xattrs::change_at(first, follow, (name, new), admission)?
+        }
     };
     match found {
         Found::Is(()) => Ok(0),

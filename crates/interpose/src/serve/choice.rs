@@ -15,6 +15,9 @@
 //! that sleeps. So an account is kept, in cycles: a request takes from it what it has cost more
 //! than the kernel, and a call that is answered without a request puts in what the kernel would
 //! have cost. While it is empty, such paths take the cheaper way as well.
+//!
+//! A file that the kernel opens is read and closed through the front as well, and one that is
+//! served is not. So an open through the kernel counts twice.
 
 use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -43,6 +46,8 @@ struct Cost(AtomicU64);
 
 /// The choice for calls of one kind.
 pub(crate) struct Choice {
+    /// How often a call through the kernel counts.
+    weight: u64,
     kernel: Cost,
     fleet: Cost,
     used: [AtomicU64; BITS / 64],
@@ -51,8 +56,8 @@ pub(crate) struct Choice {
 }
 
 /// Calls that ask for attributes, and those that open files.
-pub(crate) static ATTRIBUTES: Choice = Choice::new();
-pub(crate) static OPENS: Choice = Choice::new();
+pub(crate) static ATTRIBUTES: Choice = Choice::new(1);
+pub(crate) static OPENS: Choice = Choice::new(2);
 
 impl Cost {
     fn note(&self, cycles: u64) {
@@ -70,8 +75,9 @@ impl Cost {
 }
 
 impl Choice {
-    const fn new() -> Self {
+    const fn new(weight: u64) -> Self {
         Self {
+            weight,
             kernel: Cost(AtomicU64::new(0)),
             fleet: Cost(AtomicU64::new(0)),
             used: [const { AtomicU64::new(0) }; BITS / 64],
@@ -83,7 +89,7 @@ impl Choice {
     /// Runs a call through the kernel.
     pub(crate) fn through_kernel<R>(&self, call: impl FnOnce() -> R) -> R {
         let (begun, result) = (clock::cycles(), call());
-        self.kernel.note(clock::cycles().wrapping_sub(begun));
+        self.kernel.note(clock::cycles().wrapping_sub(begun).saturating_mul(self.weight));
         result
     }
 
@@ -201,7 +207,7 @@ mod tests {
     #[test]
     fn the_first_call_takes_the_cheaper_way_and_the_second_asks_the_fleet() {
         let path = |n: u32| n.to_le_bytes();
-        static CHOICE: Choice = Choice::new();
+        static CHOICE: Choice = Choice::new(1);
         let is_kernels = |path: &[u8]| CHOICE.is_kernels(path);
         let kernels = |from: u32| (from..from + 320).filter(|n| is_kernels(&path(*n))).count();
         assert!(is_kernels(&path(0)), "what it costs is not known");

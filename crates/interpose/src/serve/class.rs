@@ -54,7 +54,7 @@ impl Class {
 }
 
 static CLASSES: [Class; NUMBERS] = {
-    const PATHS: [usize; 9] = [
+    const PATHS: [usize; 13] = [
         nr::STAT,
         nr::LSTAT,
         nr::ACCESS,
@@ -64,6 +64,10 @@ static CLASSES: [Class; NUMBERS] = {
         nr::FACCESSAT,
         nr::STATX,
         nr::FACCESSAT2,
+        nr::GETXATTR,
+        nr::LGETXATTR,
+        nr::LISTXATTR,
+        nr::LLISTXATTR,
     ];
     const WAITS: [usize; 28] = [
         nr::PREAD64,

@@ -160,8 +160,9 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     if let Some(result) = result {
         return Some(Verdict::Served(result));
     }
-    // `lookup` may serve calls by path.
-    if is_by_path && !arguments::leads_to_descriptors(call) {
+    // `lookup` may serve calls by path, and `changes` a mode by the link of a descriptor.
+    let by_link = [nr::CHMOD, nr::FCHMODAT].contains(&call.number);
+    if is_by_path && (by_link || !arguments::leads_to_descriptors(call)) {
         return None;
     }
     before_kernel(call)
@@ -218,6 +219,9 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         return None;
     }
     let [_, second, third, fourth, ..] = call.args;
+    if file.flags() & open::O_PATH != 0 && !is_of_places(call) {
+        return None;
+    }
     match call.number {
         nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
         nr::CLOSE => close(file),
@@ -257,6 +261,18 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::FSYNC => sync::sync(file, false),
         nr::FDATASYNC => sync::sync(file, true),
         _ => None,
+    }
+}
+
+/// Whether a call works on a descriptor that is only a place in the tree (`O_PATH`).
+fn is_of_places(call: &SystemCall) -> bool {
+    match call.number {
+        nr::FSTAT | nr::FSTATFS | nr::CLOSE | nr::DUP => true,
+        nr::FCNTL => {
+            let command = call.args[1] as u32 as usize;
+            [F_GETFL, F_GETFD, F_SETFD, F_DUPFD, F_DUPFD_CLOEXEC].contains(&command)
+        }
+        _ => false,
     }
 }
 

@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
 use crate::stub;
 
-const OF_LINKS: &[u8] = b"/proc/self/fd/";
+pub(crate) const OF_LINKS: &[u8] = b"/proc/self/fd/";
 /// Of the largest number, and a zero.
 const DIGITS: usize = 21;
 

@@ -42,6 +42,14 @@ pub(crate) enum Want {
     ReadLink {
         size: usize,
     },
+    /// The address of its name, and the room for its value.
+    GetXattr {
+        name: usize,
+        size: usize,
+    },
+    ListXattr {
+        size: usize,
+    },
     /// `mode` is of use with O_CREAT.
     Open {
         flags: u32,
@@ -97,6 +105,14 @@ impl Request {
             nr::OPENAT => Ok(open(at(Want::Open { flags: c as u32, mode: d as u32 }, 0))),
             nr::CREAT => Ok(open(plain(Want::Open { flags: CREAT, mode: b as u32 }, a, 0))),
             nr::ACCESS => Ok(plain(access(b)?, a, 0)),
+            nr::GETXATTR | nr::LGETXATTR => Ok(Self {
+                follow_last: call.number == nr::GETXATTR,
+                ..plain(Want::GetXattr { name: b, size: d }, a, c)
+            }),
+            nr::LISTXATTR | nr::LLISTXATTR => Ok(Self {
+                follow_last: call.number == nr::LISTXATTR,
+                ..plain(Want::ListXattr { size: c }, a, b)
+            }),
             nr::READLINK => Ok(Self { follow_last: false, ..plain(read_link(c)?, a, b) }),
             nr::READLINKAT => Ok(Self { follow_last: false, ..at(read_link(d)?, c) }),
             nr::FACCESSAT => Ok(at(access(c)?, 0)),

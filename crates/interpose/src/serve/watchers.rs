@@ -14,6 +14,15 @@ pub(super) fn leave(place: Place<'_>, follow_last: bool, admission: &Admission) 
     if watches::state() == 0 { Ok(()) } else { look(place, follow_last, admission) }
 }
 
+pub(super) fn are_any() -> bool {
+    watches::state() != 0
+}
+
+/// The same as [`leave`] under the lock.
+pub(super) fn concern(place: Place<'_>, follow_last: bool) -> bool {
+    watches::state() != 0 && watches::concern(place, follow_last)
+}
+
 #[cold]
 fn look(place: Place<'_>, follow_last: bool, admission: &Admission) -> Result<(), Why> {
     admission::under_lock(admission, |_| {

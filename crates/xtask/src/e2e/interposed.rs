@@ -33,6 +33,7 @@ const CASES: &[(&str, Case)] = &[
     ("files_mapped", files_mapped),
     ("vectors_served", vectors_served),
     ("changes_served", changes_served),
+    ("attributes_served", attributes_served),
     ("files_written", files_written),
     ("files_adopted", files_adopted),
     ("databases_served", databases_served),
@@ -61,6 +62,13 @@ const CHANGES_SERVED_MIN: u64 = 50_000;
 const CHANGES_PASSED_MAX: u64 = 1_000;
 /// `rename`, `mkdir`, `rmdir`, `link`, `unlink`, `symlink`, `chmod`, `chown`, `lchown`.
 const CHANGES: [u64; 9] = [82, 83, 84, 86, 87, 88, 90, 92, 94];
+/// Of the calls of `attributes.c`: those that make it known to the fleet, and what is served; and
+/// of the calls by path, those that are the kernel's: the twins and what has an unusual name.
+const ATTRIBUTES_SERVED_MIN: u64 = 44_000;
+const ATTRIBUTES_PASSED_MAX: u64 = 15_500;
+/// `setxattr`, `lsetxattr`, `getxattr`, `lgetxattr`, `listxattr`, `llistxattr`, `removexattr`,
+/// `lremovexattr`.
+const ATTRIBUTES: [u64; 8] = [188, 189, 191, 192, 194, 195, 197, 198];
 /// Of the calls of `opened.c`: those that make it known to the fleet, and the opens that make up
 /// for what the kernel has to have.
 const OPENED_SERVED_MIN: u64 = 110_000;
@@ -359,6 +367,19 @@ fn changes_served(ground: &Ground, cells: u16) -> Result<()> {
         let report =
             Run { program: "changes", user, options: &[], cells, words: "" }.compare(ground)?;
         ensure_changes_served(&report).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Extended attributes without the kernel, beside the same calls by the kernel. Those of users are
+/// served; the kernel makes what is unusual.
+fn attributes_served(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let report =
+            Run { program: "attributes", user, options: &[], cells, words: "" }.compare(ground)?;
+        let block = ensure_served(&report, ATTRIBUTES_SERVED_MIN);
+        let passed = passed(block.with_context(|| format!("{user:?}"))?, &ATTRIBUTES);
+        ensure!(passed <= ATTRIBUTES_PASSED_MAX, "{user:?}: the kernel has made {passed} calls");
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::call::SystemCall;
 use super::super::request::{AT_SYMLINK_NOFOLLOW, Named};
 use super::super::setting::{owner, times};
 use super::super::why::Why;
+use super::super::xattrs::Bytes;
 
 const AT_REMOVEDIR: u32 = 0x200;
 const AT_SYMLINK_FOLLOW: u32 = 0x400;
@@ -40,6 +41,12 @@ pub(super) enum Want {
     },
     Set {
         set: SetAttr,
+        follow: bool,
+    },
+    /// The address of its name, and its value and flags. None of these removes it.
+    SetXattr {
+        name: usize,
+        new: Option<(Bytes, usize)>,
         follow: bool,
     },
 }
@@ -82,11 +89,20 @@ impl Request {
                 }
                 _ => Err(Why::Flags),
             },
-            nr::CHMOD => here(mode(b)),
-            nr::FCHMODAT => at(mode(c)),
+            nr::CHMOD => here(mode(b, true)),
+            nr::FCHMODAT => at(mode(c, true)),
+            nr::FCHMODAT2 => at(mode(c, follows(d)?)),
             nr::CHOWN => here(set_owner(b, c, true)?),
             nr::LCHOWN => here(set_owner(b, c, false)?),
             nr::FCHOWNAT => at(set_owner(c, d, follows(e)?)?),
+            nr::SETXATTR | nr::LSETXATTR => here(Want::SetXattr {
+                name: b,
+                new: Some(((c, d), e)),
+                follow: call.number == nr::SETXATTR,
+            }),
+            nr::REMOVEXATTR | nr::LREMOVEXATTR => {
+                here(Want::SetXattr { name: b, new: None, follow: call.number == nr::REMOVEXATTR })
+            }
             nr::UTIMENSAT if b != 0 => at(set_times(c, follows(d)?)?),
             _ => Err(Why::Flags),
         }
@@ -114,9 +130,9 @@ fn follows(flags: usize) -> Result<bool, Why> {
     }
 }
 
-fn mode(mode: usize) -> Want {
+fn mode(mode: usize, follow: bool) -> Want {
     let mode = Some((mode & PERMISSIONS) as u16);
-    Want::Set { set: SetAttr { mode, ..SetAttr::default() }, follow: true }
+    Want::Set { set: SetAttr { mode, ..SetAttr::default() }, follow }
 }
 
 fn set_owner(uid: usize, gid: usize, follow: bool) -> Result<Want, Why> {
@@ -151,6 +167,7 @@ mod tests {
             (nr::RENAME, [1, 2, 0, 0, 0, 0], nr::RENAMEAT2, [CWD, 1, CWD, 2, 0, 0]),
             (nr::LINK, [1, 2, 0, 0, 0, 0], nr::LINKAT, [CWD, 1, CWD, 2, 0, 0]),
             (nr::CHMOD, [1, 0o644, 0, 0, 0, 0], nr::FCHMODAT, [CWD, 1, 0o644, 0, 0, 0]),
+            (nr::CHMOD, [1, 0o644, 0, 0, 0, 0], nr::FCHMODAT2, [CWD, 1, 0o644, 0, 0, 0]),
             (nr::CHOWN, [1, 7, 8, 0, 0, 0], nr::FCHOWNAT, [CWD, 1, 7, 8, 0, 0]),
             (nr::LCHOWN, [1, 7, 8, 0, 0, 0], nr::FCHOWNAT, [CWD, 1, 7, 8, 0x100, 0]),
         ];
@@ -196,6 +213,7 @@ mod tests {
             (nr::LINKAT, [CWD, 1, CWD, 2, 0x1000, 0]),
             (nr::CHOWN, [1, usize::MAX, 0xffff_ffff, 0, 0, 0]),
             (nr::FCHOWNAT, [CWD, 1, 2, 3, 0x1000, 0]),
+            (nr::FCHMODAT2, [CWD, 1, 0o644, 0x1000, 0, 0]),
             (nr::FCHMOD, [1, 2, 0, 0, 0, 0]),
         ] {
             assert_eq!(decode(number, args), Err(Why::Flags), "{number}");

@@ -4,7 +4,7 @@
 //! ```text
 //!  open   the kernel ─▶ a regular file without a disk ─▶ pending::note
 //!  call   pending::begin ─▶ the kernel ─▶ pending::end, with what it has cost
-//!                                          └─ enough ─▶ admission::pay_for_file
+//!                                          └─ a write ─▶ admission::pay_for_file
 //!  call, later, if it pays: the lock ─▶ freeze
 //!           ─▶ the same inode by its path ─▶ a handle for writing, without a lease
 //!           ─▶ the offset ─▶ a placeholder in place of the kernel's file
@@ -203,14 +203,14 @@ fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> 
     let begun = clock::cycles();
     let result = make(call);
     let cycles = clock::cycles().wrapping_sub(begun);
-    let cost = pending::end(number, made(call, result, cycles));
+    let made = made(call, result, cycles);
+    pending::end(number, made);
     let is_admitted = facts::is_any_current();
     if is_admitted && may_wait && cycles >= clock::LONG_CYCLES {
         clock::note_wait();
     }
-    if !is_admitted && cost >= admission::price() {
-        pending::clear_cost(number);
-        admission::pay_for_file(number);
+    if !is_admitted && let Made::Write(cycles) = made {
+        admission::pay_for_file(number, cycles);
     }
     Some(Verdict::Made(result))
 }

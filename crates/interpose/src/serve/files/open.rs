@@ -27,8 +27,12 @@ const O_NOCTTY: u32 = 0o400;
 const O_LARGEFILE: u32 = 0o10_0000;
 const O_CLOEXEC: u32 = 0o200_0000;
 const O_DIRECTORY: u32 = 0o20_0000;
+/// A place in the tree, which cannot be read. Served for directories.
+pub(super) const O_PATH: u32 = 0o1000_0000;
 /// Reading is no flag.
 const ALLOWED: u32 = HARMLESS | O_DIRECTORY;
+/// The others mean nothing to the kernel beside O_PATH.
+const ALLOWED_OF_PLACES: u32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 /// They mean nothing here, or are the number's.
 pub(super) const HARMLESS: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC;
 
@@ -80,8 +84,9 @@ impl Opening<'_> {
     pub(super) fn kept<'a>(&'a self, base: &'a [u8], epoch: u64) -> table::Opening<'a> {
         let start = (self.is_relative() && base.is_empty()).then_some(self.start.ino);
         // The kernel keeps these flags, and forces one.
-        let kept = O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY;
-        let flags = self.flags & kept | O_LARGEFILE;
+        let kept = O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY | O_PATH;
+        let forced = if self.flags & O_PATH != 0 { 0 } else { O_LARGEFILE };
+        let flags = self.flags & kept | forced;
         let closes_on_exec = self.closes_on_exec();
         table::Opening { base, path: self.path, start, flags, closes_on_exec, epoch, offset: 0 }
     }
@@ -89,7 +94,8 @@ impl Opening<'_> {
 
 /// Opens a file for reading. Its answer is the program's.
 pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
-    if opening.flags & !ALLOWED != 0 {
+    let is_place = opening.flags & O_PATH != 0;
+    if opening.flags & !(if is_place { ALLOWED_OF_PLACES } else { ALLOWED }) != 0 {
         return Err(Why::Flags);
     }
     let (walked, start, follows) = (opening.walked, opening.start, opening.follow_last);
@@ -144,7 +150,9 @@ fn missing(errno: Errno, admission: &Admission) -> Result<isize, Why> {
 
 fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
     match attr.kind {
+        FileKind::Directory if flags & O_PATH != 0 => return Ok(()),
         FileKind::Directory => {}
+        _ if flags & O_PATH != 0 => return Err(Why::NoFile),
         FileKind::Regular if flags & O_DIRECTORY == 0 => {}
         _ => return Err(Why::NoFile),
     }
@@ -197,7 +205,9 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
 fn reach(opening: &Opening<'_>) -> Found<Reached> {
     let (path, start, follows) = (opening.walked, opening.start, opening.follow_last);
     let known = match client::stat_over_copies(path, start, follows) {
-        None if opening.flags & O_DIRECTORY != 0 => Some(client::stat(path, start, follows).0),
+        None if opening.flags & (O_DIRECTORY | O_PATH) != 0 => {
+            Some(client::stat(path, start, follows).0)
+        }
         known => known,
     };
     match known {

@@ -171,11 +171,6 @@ pub(super) fn cost(number: usize) -> u64 {
     if word & CALLS == 0 { (word & COST) >> COST_SHIFT } else { 0 }
 }
 
-/// Its writes begin to cost anew.
-pub(super) fn clear_cost(number: usize) {
-    change(&FILES[number], |word| word & !COST);
-}
-
 /// Makes other calls wait until [`thaw`], under the lock. Returns whether the file was read. None
 /// if it is not pending, or calls are under way.
 pub(super) fn freeze(number: usize) -> Option<bool> {

@@ -1,0 +1,65 @@
+//! Attributes of what a descriptor leads to, named by its link in `/proc`. So the C library changes
+//! the mode of a file if a link at the end of its path is not to be followed: it opens the file as
+//! a place (`O_PATH`), looks at it, and changes `/proc/self/fd/N`.
+
+use warren_base::FileKind;
+use warren_proto::SetAttr;
+
+use crate::fleet::names::{self, Place};
+use crate::fleet::{self, Found};
+
+use super::super::facts::Admission;
+use super::super::kernel::{MNT_ID, Statx};
+use super::super::name::Name;
+use super::super::why::Why;
+use super::super::{admission, files, memory, proc, watchers};
+
+/// The descriptor whose link the path at this address names.
+pub(super) fn descriptor_of(path: usize) -> Option<usize> {
+    if !memory::starts_with(path, proc::OF_LINKS) {
+        return None;
+    }
+    let mut name = Name::new();
+    name.copy(path).ok()?;
+    let number = proc::number(name.bytes().get(proc::OF_LINKS.len()..)?)?;
+    i32::try_from(number).ok().and_then(|number| usize::try_from(number).ok())
+}
+
+/// The kernel says which inode it is, and its path, by which the client finds the same one.
+pub(super) fn set(descriptor: usize, set: SetAttr, admission: &Admission) -> Result<isize, Why> {
+    if let Some(node) = files::directory_of(descriptor) {
+        let done = admission::under_lock(admission, |_| match watchers::are_any() {
+            true => Err(Why::Watched),
+            false => Ok(names::set(node, set)),
+        });
+        return result_of(done?);
+    }
+    let found = Statx::of_descriptor(descriptor, MNT_ID).ok_or(Why::Kernel)?;
+    if found.mount_id() != admission.facts.mount.id {
+        return Err(Why::Outside);
+    }
+    let start = admission.facts.mount.root;
+    result_of(admission::under_lock(admission, |room| {
+        let path = proc::target_of(descriptor, &mut room.path).ok_or(Why::Kernel)?;
+        let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
+        if watchers::concern(Place { path, start }, false) {
+            return Err(Why::Watched);
+        }
+        match fleet::stat(path, start, false).0 {
+            Found::Is((node, attr))
+                if node.ino.0 == found.ino() && attr.kind != FileKind::Symlink =>
+            {
+                Ok(names::set(node, set))
+            }
+            _ => Err(Why::Kernel),
+        }
+    })?)
+}
+
+fn result_of(done: Found<()>) -> Result<isize, Why> {
+    match done {
+        Found::Is(()) => Ok(0),
+        Found::Fails(errno) => Ok(-(errno.raw() as isize)),
+        Found::Kernel => Err(Why::Kernel),
+    }
+}

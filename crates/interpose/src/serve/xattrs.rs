@@ -1,0 +1,169 @@
+//! Extended attributes, by path and of files that are served: those of users are requests. There
+//! are no access control lists here, which many programs ask for.
+
+use warren_base::{Errno, FileKind};
+use warren_proto::{XattrMode, XattrName};
+
+use crate::fleet::Found;
+use crate::fleet::names::Place;
+use crate::fleet::stat;
+use crate::fleet::xattrs::{self as fleet, Bearer};
+
+use super::facts::Admission;
+use super::name::Name;
+use super::why::Why;
+use super::{admission, memory};
+
+const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
+const ERANGE: isize = Errno::ERANGE.raw() as isize;
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// `struct posix_acl_xattr_header`: this version. Entries follow.
+const ACL_VERSION: u32 = 2;
+const ACL_HEADER: usize = 4;
+const ACL_ENTRY: usize = 8;
+const OF_USERS: &[u8] = b"user.";
+/// Longer values are left to the kernel.
+const VALUE_MAX: usize = 2048;
+
+/// Bytes of the program: where they are, and how many.
+pub(super) type Bytes = (usize, usize);
+
+/// The name at an address.
+pub(super) enum Named {
+    Acl { is_default: bool },
+    OfUser(XattrName),
+}
+
+/// None for a name that only the kernel knows.
+pub(super) fn name(address: usize) -> Option<Named> {
+    let mut name = Name::new();
+    name.copy(address).ok()?;
+    match name.bytes() {
+        ACCESS_ACL => Some(Named::Acl { is_default: false }),
+        DEFAULT_ACL => Some(Named::Acl { is_default: true }),
+        name if name.starts_with(OF_USERS) => XattrName::new(name).ok().map(Named::OfUser),
+        _ => None,
+    }
+}
+
+/// `getxattr` and `lgetxattr`.
+pub(super) fn get_at(
+    place: Place<'_>,
+    follow: bool,
+    (address, value): (usize, Bytes),
+    admission: &Admission,
+) -> Result<isize, Why> {
+    match name(address).ok_or(Why::Flags)? {
+        Named::Acl { .. } => without_acl(place, follow, admission, |_| true),
+        Named::OfUser(name) => {
+            let of = Bearer::At(place, follow);
+            admission::under_lock(admission, |_| result_of(fleet::get(of, &name), value))
+        }
+    }
+}
+
+/// `listxattr` and `llistxattr`.
+pub(super) fn list_at(
+    place: Place<'_>,
+    follow: bool,
+    list: Bytes,
+    admission: &Admission,
+) -> Result<isize, Why> {
+    let of = Bearer::At(place, follow);
+    admission::under_lock(admission, |_| result_of(fleet::list(of), list))
+}
+
+/// `setxattr`, `removexattr` and their kin; `new` is the value and the flags.
+pub(super) fn change_at(
+    place: Place<'_>,
+    follow: bool,
+    (address, new): (usize, Option<(Bytes, usize)>),
+    admission: &Admission,
+) -> Result<Found<()>, Why> {
+    match (name(address).ok_or(Why::Flags)?, new) {
+        (Named::OfUser(name), new) => {
+            let new = new.map(|(value, flags)| read_new(value, flags).ok_or(Why::Flags));
+            let (new, of) = (new.transpose()?, Bearer::At(place, follow));
+            admission::under_lock(admission, |_| Ok(fleet::change(of, &name, new)))
+        }
+        // Linux looks at more before it refuses one of these.
+        (Named::Acl { is_default: true }, _) | (Named::Acl { .. }, None) => Err(Why::Flags),
+        (Named::Acl { .. }, Some((list, _))) => {
+            is_acl(list).then_some(()).ok_or(Why::Flags)?;
+            let uid = admission.facts.identity.uid;
+            let is_owner = |owner| uid == 0 || uid == owner;
+            without_acl(place, follow, admission, is_owner)?;
+            Ok(Found::Fails(Errno::EOPNOTSUPP))
+        }
+    }
+}
+
+/// What a call on an access control list returns, if the file is there and of a kind that could
+/// have one.
+fn without_acl(
+    place: Place<'_>,
+    follow: bool,
+    admission: &Admission,
+    is_allowed: impl FnOnce(u32) -> bool,
+) -> Result<isize, Why> {
+    admission::under_lock(admission, |_| match stat(place.path, place.start, follow).0 {
+        Found::Is((_, attr)) if attr.kind != FileKind::Symlink && is_allowed(attr.uid) => {
+            Ok(-EOPNOTSUPP)
+        }
+        _ => Err(Why::Kernel),
+    })
+}
+
+/// A list that the kernel looks at before it says that there are none.
+pub(super) fn is_acl((list, length): Bytes) -> bool {
+    length.checked_sub(ACL_HEADER).is_some_and(|entries| {
+        entries > 0
+            && entries.is_multiple_of(ACL_ENTRY)
+            && memory::starts_with(list, &ACL_VERSION.to_le_bytes())
+    })
+}
+
+/// Copies a value from the program. None for what the kernel is to refuse, or to do.
+pub(super) fn read_new(
+    (value, length): Bytes,
+    flags: usize,
+) -> Option<(alloc::boxed::Box<[u8]>, XattrMode)> {
+    let mode = match flags as u32 {
+        0 => XattrMode::Any,
+        1 => XattrMode::Create,
+        2 => XattrMode::Replace,
+        _ => return None,
+    };
+    if length > VALUE_MAX || !memory::are_readable(value, length) {
+        return None;
+    }
+    let mut copy = [0; VALUE_MAX];
+    // SAFETY: the bytes can be read, and the program has named them for this.
+    unsafe { core::ptr::copy_nonoverlapping(value as *const u8, copy.as_mut_ptr(), length) };
+    Some((copy[..length].into(), mode))
+}
+
+/// The result of a call that gives out what was found.
+pub(super) fn result_of<T: AsRef<[u8]>>(found: Found<T>, to: Bytes) -> Result<isize, Why> {
+    match found {
+        Found::Is(bytes) => give(bytes.as_ref(), to).ok_or(Why::Pointer),
+        Found::Fails(errno) => Ok(-(errno.raw() as isize)),
+        Found::Kernel => Err(Why::Kernel),
+    }
+}
+
+fn give(bytes: &[u8], (buffer, room): Bytes) -> Option<isize> {
+    match bytes.len() {
+        length if room == 0 => Some(length as isize),
+        length if length > room => Some(-ERANGE),
+        length if !memory::is_writable(buffer, length) => None,
+        length => {
+            // SAFETY: it can be written, and the program has named it for this.
+            unsafe {
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer as *mut u8, length);
+            }
+            Some(length as isize)
+        }
+    }
+}
