@@ -43,7 +43,8 @@ const FILE_BYTES: usize = 3000;
 /// all others.
 const FILES_A_SYNC: u32 = 4;
 
-/// How long clients make links after the first answer of a killed cell's successor.
+/// How long clients make links before a kill, and after the first answer of the killed cell's
+/// successor.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,11 +88,14 @@ pub struct CellDeath {
     pub load: Load,
     /// From the kill to the first answer.
     pub answer_ms: f64,
-    /// The longest that each of several clients waited for a link to be made, from before the kill
-    /// until after the recovery; in ascending order. Their directories are on all cells, and those
-    /// on the cells that live should not wait.
-    pub longest_ms: [f64; WRITERS],
+    /// The longest that each of several clients waited for a link to be made before the kill, and
+    /// from the kill until after the recovery; in ascending order. Their directories are on all
+    /// cells, and those on the cells that live should wait no longer than before.
+    pub longest_ms: [Longest; 2],
 }
+
+/// Milliseconds of several clients.
+type Longest = [f64; WRITERS];
 
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct FleetDeath {
@@ -133,32 +137,48 @@ fn kill_cell(options: &RecoveryOptions) -> Result<CellDeath, BenchError> {
     let connection = connect(ground.pool(), &ConnectOptions::default())?;
     let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
     let victim = status(ground.pool())?.cells.first().map_or(0, |cell| cell.pid);
+    let ((), before) = beside_clients(&ground, WRITERS, || {
+        std::thread::sleep(AFTERWARDS);
+        Ok(())
+    })?;
+    let (answer_ms, meanwhile) = beside_clients(&ground, 2 * WRITERS, || {
+        let begun = Instant::now();
+        kill(victim)?;
+        slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map_err(failed("null"))?;
+        let answer_ms = millis(begun);
+        std::thread::sleep(AFTERWARDS);
+        Ok(answer_ms)
+    })?;
+    Ok(CellDeath { load, answer_ms, longest_ms: [before, meanwhile] })
+}
+
+/// Does something while clients make links in directories of their own, which have numbers from
+/// `first` on. Also returns the longest that each of them waited.
+fn beside_clients<T>(
+    ground: &Ground,
+    first: usize,
+    work: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<(T, Longest), BenchError> {
     let (enough, ready) = (AtomicBool::new(false), Barrier::new(WRITERS + 1));
     std::thread::scope(|scope| {
-        let (enough, ready, ground) = (&enough, &ready, &ground);
+        let (enough, ready) = (&enough, &ready);
         let client = |at: usize| {
             scope.spawn(move || {
-                // Directories beside those of the load.
-                let filler = Filler::new(ground, WRITERS + at);
+                let filler = Filler::new(ground, first + at);
                 ready.wait();
                 filler?.longest(enough)
             })
         };
         let clients: Vec<_> = (0..WRITERS).map(client).collect();
         ready.wait();
-        let begun = Instant::now();
-        let answered = kill(victim).and_then(|()| {
-            slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map_err(failed("null"))
-        });
-        let answer_ms = millis(begun);
-        std::thread::sleep(AFTERWARDS);
+        let done = work();
         enough.store(true, Ordering::Relaxed);
-        let mut longest_ms = [0.0; WRITERS];
-        for (longest, client) in longest_ms.iter_mut().zip(clients) {
+        let mut longest = [0.0; WRITERS];
+        for (longest, client) in longest.iter_mut().zip(clients) {
             *longest = client.join().expect("a client panicked")?;
         }
-        longest_ms.sort_by(f64::total_cmp);
-        answered.map(|_| CellDeath { load, answer_ms, longest_ms })
+        longest.sort_by(f64::total_cmp);
+        Ok((done?, longest))
     })
 }
 
@@ -322,8 +342,10 @@ impl fmt::Display for RecoveryReport {
         let CellDeath { load, answer_ms, longest_ms } = self.cell;
         writeln!(f, "\none cell is killed\n  {load}")?;
         writeln!(f, "  its successor's first answer after {answer_ms:.0} ms")?;
-        let longest = longest_ms.map(|ms| format!("{ms:.1}")).join(", ");
-        writeln!(f, "  longest call of each of {WRITERS} clients meanwhile: {longest} ms")?;
+        for (when, longest) in ["before", "meanwhile"].into_iter().zip(longest_ms) {
+            let longest = longest.map(|ms| format!("{ms:.1}")).join(", ");
+            writeln!(f, "  longest call of each of {WRITERS} clients {when}: {longest} ms")?;
+        }
         let FleetDeath { load, replay_ms, start_ms, answer_ms, clean_start_ms } = self.fleet;
         writeln!(f, "\nthe whole fleet is killed\n  {load}")?;
         writeln!(f, "  the replay by itself, in memory: {replay_ms:.0} ms")?;

@@ -263,7 +263,7 @@ fn cell_parks<const F: bool>() {
         drop(rung);
         assert_eq!(reader.rung(CELL, &mut seen), 1);
     }
-    vitals.unpark();
+    vitals.unpark(false);
     sender.join().unwrap();
 }
 

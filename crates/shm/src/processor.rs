@@ -11,13 +11,13 @@ pub struct Processor(u32);
 
 impl Processor {
     /// No thread runs there.
-    pub const NONE: Self = Self(!ASLEEP);
+    pub const NONE: Self = Self(!FLAGS);
 
     /// That of the calling thread.
     #[must_use]
     #[inline]
     pub fn current() -> Self {
-        Self(sched_getcpu() as u32 & !ASLEEP)
+        Self(sched_getcpu() as u32 & !FLAGS)
     }
 
     #[must_use]
@@ -31,24 +31,30 @@ impl Processor {
 pub struct Presence {
     pub at: Processor,
     pub sleeps: bool,
+    /// Processors are idle: who waits for the thread may spin.
+    pub is_roomy: bool,
 }
 
 /// Set in the word of a thread that sleeps. Fresh memory shows one that is awake.
 const ASLEEP: u32 = 1 << 31;
+const ROOMY: u32 = 1 << 30;
+const FLAGS: u32 = ASLEEP | ROOMY;
 
 impl Presence {
     /// Of the calling thread.
     pub(crate) fn of_this(sleeps: bool) -> Self {
-        Self { at: Processor::current(), sleeps }
+        Self { at: Processor::current(), sleeps, is_roomy: false }
     }
 
     /// A word for shared memory.
     pub(crate) fn pack(self) -> u32 {
-        self.at.0 | if self.sleeps { ASLEEP } else { 0 }
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        self.at.0 | flag(self.sleeps, ASLEEP) | flag(self.is_roomy, ROOMY)
     }
 
     pub(crate) fn unpack(word: u32) -> Self {
-        Self { at: Processor(word & !ASLEEP), sleeps: word & ASLEEP != 0 }
+        let has = |flag| word & flag != 0;
+        Self { at: Processor(word & !FLAGS), sleeps: has(ASLEEP), is_roomy: has(ROOMY) }
     }
 }
 
@@ -59,8 +65,8 @@ mod tests {
     #[test]
     fn a_word_shows_where_a_thread_is_and_whether_it_sleeps() {
         for at in [Processor(0), Processor(7), Processor::current()] {
-            for sleeps in [false, true] {
-                let presence = Presence { at, sleeps };
+            for (sleeps, is_roomy) in [(false, false), (true, false), (false, true)] {
+                let presence = Presence { at, sleeps, is_roomy };
                 assert_eq!(Presence::unpack(presence.pack()), presence);
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 0        header          magic, version, cell, epoch
-//! 4096     u32 thread      whether the cell sleeps, or is about to (ring its WakeFd), and where
+//! 4096     u32 thread      whether the cell sleeps, or is about to (ring its WakeFd), and where;
+//! whether other processors are idle
 //! 4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
 //! 4224     u32 spinners    threads of the cell that are awake: each takes a core
 //! 4288     u64 counters    one for each [`Counter`]
@@ -216,18 +217,16 @@ impl<W: Store> VitalsWriter<W> {
         W::fence();
     }
 
-    /// The cell is awake again, or still, on this processor.
-    pub fn unpark(&self) {
-        self.memory.store32(THREAD, Presence::of_this(false).pack(), Release);
+    /// The cell is awake again, or still, on this processor. `is_roomy`: others are idle.
+    pub fn unpark(&self, is_roomy: bool) {
+        let presence = Presence { is_roomy, ..Presence::of_this(false) };
+        self.memory.store32(THREAD, presence.pack(), Release);
     }
 
     /// The cell is about to go to another processor.
     pub fn depart(&self) {
-        self.memory.store32(
-            THREAD,
-            Presence { at: Processor::NONE, sleeps: false }.pack(),
-            Release,
-        );
+        let presence = Presence { at: Processor::NONE, sleeps: false, is_roomy: false };
+        self.memory.store32(THREAD, presence.pack(), Release);
     }
 
     pub fn set_spinners(&self, spinners: u32) {

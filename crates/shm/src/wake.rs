@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(call(), (false, false));
         cell.park();
         assert_eq!(call(), (true, true));
-        cell.unpark();
+        cell.unpark(false);
         replies.unwatch();
         assert_eq!(call(), (false, true));
     }
@@ -193,7 +193,7 @@ mod tests {
         cell.park();
         assert!(bell.wake_if_parked(&vitals));
         assert!(bell.try_clone().unwrap().wake_if_parked(&vitals));
-        cell.unpark();
+        cell.unpark(false);
         assert!(bell.drain());
         assert!(!bell.drain());
     }

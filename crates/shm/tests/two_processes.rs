@@ -124,7 +124,7 @@ fn serve(client: &ClientReader, replies: &ReplyWriter, vitals: &VitalsWriter, be
             bell.drain();
             rung = client.rung(CELL, &mut seen);
         }
-        vitals.unpark();
+        vitals.unpark(false);
         for slot in (0..SLOTS).filter(|slot| rung >> slot & 1 == 1) {
             let number = SlotNo(slot as u16);
             let Some(header) = client.take(CELL, number, last[slot], &mut body).unwrap() else {

@@ -5,6 +5,9 @@
 //! the cell wakes up, the cell is asleep again when the client has been woken, and each request
 //! pays for two wake-ups. So a client spins through the wake-up of a cell. On one processor with
 //! the cell it sleeps at once, because the cell cannot run before.
+//!
+//! A cell that answers many clients takes longer, and each that sleeps meanwhile costs it a system
+//! call, which costs as much as a request. So a client spins longer while processors are idle.
 
 use core::time::Duration;
 
@@ -18,6 +21,8 @@ const TRY_LONGEST_EVERY: u32 = 32;
 pub(crate) struct Spins {
     /// For an answer of a cell that is awake.
     awake: Spin,
+    /// The same while processors are idle.
+    roomy: Spin,
     /// For one of a cell that was asleep, or has just gone to another processor.
     woken: Spin,
     /// The cell was on the slot's processor.
@@ -27,7 +32,8 @@ pub(crate) struct Spins {
 
 impl Spins {
     pub(crate) fn new(is_single_core: bool) -> Self {
-        Self { awake: Spin::AWAKE, woken: Spin::WOKEN, was_beside: false, is_single_core }
+        let (awake, roomy, woken) = (Spin::AWAKE, Spin::ROOMY, Spin::WOKEN);
+        Self { awake, roomy, woken, was_beside: false, is_single_core }
     }
 
     /// The spin of a thread that is `here` and has rung a cell; `None` if it must not spin.
@@ -41,7 +47,11 @@ impl Spins {
             self.woken = Spin::WOKEN;
             self.awake = Spin::AWAKE;
         }
-        Some(if cell.sleeps || was_beside { &mut self.woken } else { &mut self.awake })
+        Some(match cell.is_roomy {
+            _ if cell.sleeps || was_beside => &mut self.woken,
+            true => &mut self.roomy,
+            false => &mut self.awake,
+        })
     }
 }
 
@@ -58,6 +68,10 @@ impl Spin {
     /// For a cell that is awake: a little more than a round trip to a cell that spins on another
     /// core, up to what a loaded cell needs for a few requests.
     const AWAKE: Self = Self::between(Duration::from_micros(1), Duration::from_micros(20));
+
+    /// The same while processors are idle: up to what it needs for the requests of some tens of
+    /// clients.
+    const ROOMY: Self = Self::between(Duration::from_micros(1), Duration::from_micros(200));
 
     /// For a cell that was asleep: nothing, up to about the cost of waking a sleeper on a virtual
     /// machine, and the request.
@@ -85,7 +99,7 @@ mod tests {
 
     #[test]
     fn spins_that_see_no_answer_become_short_and_are_tried_again() {
-        for mut spin in [Spin::AWAKE, Spin::WOKEN] {
+        for mut spin in [Spin::AWAKE, Spin::ROOMY, Spin::WOKEN] {
             for _ in 1..TRY_LONGEST_EVERY {
                 assert!(spin.limit() >= spin.shortest);
                 spin.adapt(false);
@@ -99,12 +113,14 @@ mod tests {
     #[test]
     fn a_slot_spins_unless_its_cell_is_on_the_same_processor() {
         let here = Processor::current();
-        let beside = |sleeps| Presence { at: here, sleeps };
-        let apart = |sleeps| Presence { at: Processor::NONE, sleeps };
+        let beside = |sleeps| Presence { at: here, sleeps, is_roomy: false };
+        let apart = |sleeps| Presence { at: Processor::NONE, sleeps, is_roomy: false };
+        let roomy = Presence { is_roomy: true, ..apart(false) };
         let mut spins = Spins::new(false);
         let mut longest = |cell| spins.of(cell, here).map(|spin| spin.longest);
         assert_eq!(longest(apart(false)), Some(Spin::AWAKE.longest));
         assert_eq!(longest(apart(true)), Some(Spin::WOKEN.longest));
+        assert_eq!(longest(roomy), Some(Spin::ROOMY.longest));
         assert_eq!([false, true].map(|sleeps| longest(beside(sleeps))), [None; 2]);
         assert_eq!(longest(apart(false)), Some(Spin::WOKEN.longest), "it has just gone");
         assert_eq!(longest(apart(false)), Some(Spin::AWAKE.longest));

@@ -219,7 +219,7 @@ static long on_place(enum on_place what, int fd, int number)
     case STAT: return fstat(fd, &found) ? -1 : (long)found.st_mode * 1000 + (long)found.st_nlink;
     case STAT_EMPTY:
         done = fstatat(fd, "", &found, AT_EMPTY_PATH);
-        return done ? done : (long)found.st_mode * 1000 + found.st_mtime % 1000;
+        return done ? done : (long)found.st_mode * 1000 + (long)found.st_nlink;
     case STATFS: return fstatfs(fd, &mount) ? -1 : (long)mount.f_type;
     case LIST_PLACE: return syscall(SYS_getdents64, fd, room, sizeof room) < 0 ? -1 : 1;
     case SEEK: return lseek(fd, 0, SEEK_CUR);

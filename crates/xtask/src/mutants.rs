@@ -209,6 +209,8 @@ impl Tree {
             .args(arguments)
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
+            // Each fault changes little.
+            .env("CARGO_INCREMENTAL", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -26,6 +26,8 @@ const FEATURES: &str = "warren/sim,warren/plants";
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// Parts of the mutants. A run tries one of them.
 const MUTANT_PARTS: u64 = 24;
+/// Turns of the end-to-end tests after which the other of fuzzing and planted faults has its turn.
+const FUZZ_IN_TURN: u64 = 2 * CELLS_IN_TURN.len() as u64;
 /// The step, and the task, that builds what the end-to-end tests run.
 const RELEASE: &str = "release build";
 pub(crate) const BUILD: &str = "build";
@@ -101,18 +103,23 @@ fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
     }
 }
 
-/// What needs only processors, and a short run does a part of in turn.
+/// What needs only processors. A short run simulates, and in turn fuzzes one target or plants a
+/// part of the faults.
 fn computing(full: bool, turn: u64) -> Vec<Task> {
-    let (seed, part) = (turn.to_string(), format!("{}/{MUTANT_PARTS}", turn % MUTANT_PARTS));
-    let (simulate, fuzz, plant) = if full {
-        (vec!["sim", "--full"], vec!["fuzz", "--seed", &seed], vec!["mutants", "--proven"])
+    let seed = turn.to_string();
+    let fuzz = |more: &[&str]| Task::new("fuzzing", &[&["fuzz", "--seed", &seed], more].concat());
+    let plant =
+        |more: &[&str]| Task::new("planted faults", &[&["mutants", "--proven"], more].concat());
+    if full {
+        return vec![Task::new("simulation", &["sim", "--full"]), fuzz(&[]), plant(&[])];
+    }
+    let part = format!("{}/{MUTANT_PARTS}", turn % MUTANT_PARTS);
+    let in_turn = if (turn / FUZZ_IN_TURN).is_multiple_of(2) {
+        fuzz(&["--only", fuzz::turn(turn)])
     } else {
-        let target = fuzz::turn(turn);
-        let fuzz = vec!["fuzz", "--seed", &seed, "--only", target];
-        (vec!["sim"], fuzz, vec!["mutants", "--proven", "--part", &part])
+        plant(&["--part", &part])
     };
-    let named = [("simulation", simulate), ("fuzzing", fuzz), ("planted faults", plant)];
-    named.map(|(name, arguments)| Task::new(name, &arguments)).into()
+    vec![Task::new("simulation", &["sim"]), in_turn]
 }
 
 /// Builds what the end-to-end tests run.

@@ -8,13 +8,13 @@ use super::spin::Spin;
 pub(super) struct Idling {
     pub spin: Spin,
     pub moves: Moves,
-    /// The processor that the vitals show.
-    pub shown_at: Option<Processor>,
+    /// What the vitals show: the processor, and whether others are idle.
+    pub shown: Option<(Processor, bool)>,
 }
 
 impl Idling {
     /// Must precede the confinement.
     pub(super) fn new(cores: usize) -> Self {
-        Self { spin: Spin::new(cores), moves: Moves::new(cores), shown_at: None }
+        Self { spin: Spin::new(cores), moves: Moves::new(cores), shown: None }
     }
 }

@@ -17,6 +17,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use warren_base::Instant;
 use warren_shm::Processor;
 
+/// How long it is believed that processors are idle, or not.
+const ROOM_LASTS: Duration = Duration::from_millis(1);
+
 /// After a move, which takes some 30 µs, and after a look that led to none.
 const PAUSE: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -27,6 +30,9 @@ const LOADS_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) struct Moves {
     stays_until: Instant,
+    is_roomy: bool,
+    /// When to look again whether it is.
+    next_look: Instant,
     cores: usize,
     /// The kernel's file of loads. Without one the cell does not move.
     loads: Option<File>,
@@ -36,7 +42,8 @@ impl Moves {
     /// Must precede the confinement, in which nothing can be opened.
     pub(super) fn new(cores: usize) -> Self {
         let loads = File::open("/proc/loadavg").ok();
-        Self { stays_until: Instant(0), cores, loads }
+        let (stays_until, next_look) = (Instant(0), Instant(0));
+        Self { stays_until, is_roomy: false, next_look, cores, loads }
     }
 
     /// Whether the thread has not moved lately, and there is an idle processor.
@@ -46,6 +53,19 @@ impl Moves {
         }
         self.stays_until = now + LOOK_AGAIN;
         self.runnable().is_some_and(|threads| threads <= self.cores)
+    }
+
+    /// Whether there were processors without a thread, one of them to spare.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.is_roomy
+    }
+
+    /// Looks now and then whether there are.
+    pub(super) fn look_for_room(&mut self, now: Instant) {
+        if now >= self.next_look {
+            self.next_look = now + ROOM_LASTS;
+            self.is_roomy = self.runnable().is_some_and(|threads| threads < self.cores);
+        }
     }
 
     /// Moves the thread to another processor, if it may use one.

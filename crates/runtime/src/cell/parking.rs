@@ -61,17 +61,19 @@ impl CellLoop {
         }
         self.vitals.depart();
         let has_left = self.idling.moves.leave(now);
-        self.idling.shown_at = None;
+        self.idling.shown = None;
         self.show_processor();
         has_left
     }
 
-    /// Keeps it true in the vitals where the cell runs, which clients take into account.
+    /// Keeps it true in the vitals where the cell runs, and whether other processors are idle,
+    /// which clients take into account.
     pub(super) fn show_processor(&mut self) {
-        let at = Processor::current();
-        if self.idling.shown_at != Some(at) {
-            self.idling.shown_at = Some(at);
-            self.vitals.unpark();
+        let is_roomy = self.idling.moves.is_roomy();
+        let shown = Some((Processor::current(), is_roomy));
+        if self.idling.shown != shown {
+            self.idling.shown = shown;
+            self.vitals.unpark(is_roomy);
         }
     }
 
@@ -85,6 +87,7 @@ impl CellLoop {
             self.memory.call(rings);
         }
         has_rung |= self.memory.look_around(now);
+        self.idling.moves.look_for_room(now);
         self.next_look.bell = now + if has_rung { BELL_SOON } else { BELL_EVERY };
         has_rung
     }
@@ -102,7 +105,7 @@ impl CellLoop {
             outcome => outcome.map(drop),
         };
         self.vitals.set_spinners(1);
-        self.idling.shown_at = None;
+        self.idling.shown = None;
         self.show_processor();
         self.next_look = NextLook::AT_ONCE;
         outcome

@@ -2,8 +2,9 @@
 
 use crate::abi::nr;
 use crate::call::SystemCall;
-use crate::fleet::Found;
+use crate::fleet::files as held;
 use crate::fleet::xattrs::{self as fleet, Bearer};
+use crate::fleet::{Found, directories};
 
 use super::super::admission;
 use super::super::xattrs::{Named, is_acl, name, read_new, result_of};
@@ -26,7 +27,8 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         },
         nr::FSETXATTR => match name(second)? {
             Named::Acl { is_default } => {
-                (!is_default && is_acl((third, fourth))).then_some(-EOPNOTSUPP)
+                let is_plain = !is_default && is_acl((third, fourth));
+                (is_plain && is_owner(file)?).then_some(-EOPNOTSUPP)
             }
             Named::OfUser(name) => {
                 let (value, mode) = read_new((third, fourth), fifth)?;
@@ -40,4 +42,17 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         },
         _ => None,
     }
+}
+
+/// Only owners learn that there are no access control lists; others may not set one.
+fn is_owner(file: &Served) -> Option<bool> {
+    let uid = admission::current()?.facts.identity.uid;
+    if uid == 0 {
+        return Some(true);
+    }
+    let attr = match file.held().and_then(held::attr) {
+        Some(attr) => attr,
+        None => admission::waiting(|_| directories::attr(file.node()))??,
+    };
+    Some(attr.uid == uid)
 }
