@@ -20,6 +20,10 @@ use warren_shm::Processor;
 /// How long it is believed that processors are idle, or not.
 const ROOM_LASTS: Duration = Duration::from_millis(1);
 
+/// Processors that must be idle for that: a part of them, and at least so many.
+const SPARE_PART: usize = 4;
+const SPARE_MIN: usize = 2;
+
 /// After a move, which takes some 30 µs, and after a look that led to none.
 const PAUSE: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -55,7 +59,7 @@ impl Moves {
         self.runnable().is_some_and(|threads| threads <= self.cores)
     }
 
-    /// Whether there were processors without a thread, one of them to spare.
+    /// Whether processors were idle lately, enough for threads that spin.
     pub(super) fn is_roomy(&self) -> bool {
         self.is_roomy
     }
@@ -64,7 +68,10 @@ impl Moves {
     pub(super) fn look_for_room(&mut self, now: Instant) {
         if now >= self.next_look {
             self.next_look = now + ROOM_LASTS;
-            self.is_roomy = self.runnable().is_some_and(|threads| threads < self.cores);
+            // Who waits for an answer may wait for other threads, which need a processor as well:
+            // a front's for the one that recalls, for example.
+            let spare = (self.cores / SPARE_PART).max(SPARE_MIN);
+            self.is_roomy = self.runnable().is_some_and(|threads| threads + spare <= self.cores);
         }
     }
 
