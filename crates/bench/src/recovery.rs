@@ -43,9 +43,9 @@ const FILE_BYTES: usize = 3000;
 /// all others.
 const FILES_A_SYNC: u32 = 4;
 
-/// How long clients make links before a kill, and after the first answer of the killed cell's
-/// successor.
-const AFTERWARDS: Duration = Duration::from_millis(200);
+/// How long clients are observed while they make links: before the kill, and from the first answer
+/// of the killed cell's successor on.
+const OBSERVED: Duration = Duration::from_millis(200);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecoveryOptions {
@@ -138,7 +138,7 @@ fn kill_cell(options: &RecoveryOptions) -> Result<CellDeath, BenchError> {
     let mut slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
     let victim = status(ground.pool())?.cells.first().map_or(0, |cell| cell.pid);
     let ((), before) = beside_clients(&ground, WRITERS, || {
-        std::thread::sleep(AFTERWARDS);
+        std::thread::sleep(OBSERVED);
         Ok(())
     })?;
     let (answer_ms, meanwhile) = beside_clients(&ground, 2 * WRITERS, || {
@@ -146,7 +146,7 @@ fn kill_cell(options: &RecoveryOptions) -> Result<CellDeath, BenchError> {
         kill(victim)?;
         slot.call_cell(CellId(0), IDENTITY, &Request::Null, 0).map_err(failed("null"))?;
         let answer_ms = millis(begun);
-        std::thread::sleep(AFTERWARDS);
+        std::thread::sleep(OBSERVED);
         Ok(answer_ms)
     })?;
     Ok(CellDeath { load, answer_ms, longest_ms: [before, meanwhile] })

@@ -1,11 +1,13 @@
 //! `warren bench`: measurements on a pool and a fleet of their own.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::Serialize;
 use warren_bench::apps::{self, AppsOptions};
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::clients::{self, ClientsOptions};
@@ -34,6 +36,19 @@ pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     }
 }
 
+fn or<T: Clone>(given: &[T], usual: Vec<T>) -> Vec<T> {
+    if given.is_empty() { usual } else { given.to_vec() }
+}
+
+fn show(report: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Failure> {
+    if json {
+        print_json(report)?;
+    } else {
+        output::print(format_args!("{report}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// A page that cannot be written is an error before the long measurement. So is, after it, a
 /// program that failed.
 fn perform_apps(arguments: &BenchApps) -> Result<ExitCode, Failure> {
@@ -42,14 +57,8 @@ fn perform_apps(arguments: &BenchApps) -> Result<ExitCode, Failure> {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         cells: arguments.cells.unwrap_or(usual.cells),
-        workloads: match arguments.only.as_slice() {
-            [] => usual.workloads,
-            given => given.to_vec(),
-        },
-        contenders: match arguments.contenders.as_slice() {
-            [] => usual.contenders,
-            given => given.to_vec(),
-        },
+        workloads: or(&arguments.only, usual.workloads),
+        contenders: or(&arguments.contenders, usual.contenders),
     };
     let failed = |path: &Path, error| Failure::io(path, "write a page to it", &error);
     let page = |path: &PathBuf| match File::create(path) {
@@ -58,11 +67,7 @@ fn perform_apps(arguments: &BenchApps) -> Result<ExitCode, Failure> {
     };
     let page = arguments.html.as_ref().map(page).transpose()?;
     let report = apps::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
+    show(&report, arguments.json)?;
     if let Some((path, mut file)) = page {
         file.write_all(report.html().as_bytes()).map_err(|error| failed(&path, error))?;
     }
@@ -78,23 +83,12 @@ fn perform_micro(arguments: &BenchMicro) -> Result<ExitCode, Failure> {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
-        operations: match arguments.only.as_slice() {
-            [] => usual.operations,
-            given => given.to_vec(),
-        },
-        contenders: match arguments.contenders.as_slice() {
-            [] => usual.contenders,
-            given => given.to_vec(),
-        },
+        operations: or(&arguments.only, usual.operations),
+        contenders: or(&arguments.contenders, usual.contenders),
         busy: arguments.busy,
     };
     let report = micro::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
-    Ok(ExitCode::SUCCESS)
+    show(&report, arguments.json)
 }
 
 fn perform_clients(arguments: &BenchClients) -> Result<ExitCode, Failure> {
@@ -108,12 +102,7 @@ fn perform_clients(arguments: &BenchClients) -> Result<ExitCode, Failure> {
         watch: arguments.seconds.map_or(usual.watch, Duration::from_secs),
     };
     let report = clients::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
-    Ok(ExitCode::SUCCESS)
+    show(&report, arguments.json)
 }
 
 fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {
@@ -124,18 +113,10 @@ fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {
         log_bytes: arguments.log_mib.map_or(usual.log_bytes, |mib| mib << 20),
     };
     let report = recovery::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
-    Ok(ExitCode::SUCCESS)
+    show(&report, arguments.json)
 }
 
 fn perform_scale(arguments: &BenchScale) -> Result<ExitCode, Failure> {
-    fn or<T: Clone>(given: &[T], usual: Vec<T>) -> Vec<T> {
-        if given.is_empty() { usual } else { given.to_vec() }
-    }
     let usual = ScaleOptions::default();
     let options = ScaleOptions {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
@@ -147,12 +128,7 @@ fn perform_scale(arguments: &BenchScale) -> Result<ExitCode, Failure> {
         cells: or(&arguments.cells, usual.cells),
     };
     let report = scale::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
-    Ok(ExitCode::SUCCESS)
+    show(&report, arguments.json)
 }
 
 fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
@@ -169,12 +145,7 @@ fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
         alone: arguments.alone,
     };
     let report = fsync::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
-    Ok(ExitCode::SUCCESS)
+    show(&report, arguments.json)
 }
 
 fn perform_client(arguments: &BenchClient) -> Result<ExitCode, Failure> {
@@ -187,12 +158,7 @@ fn perform_client(arguments: &BenchClient) -> Result<ExitCode, Failure> {
         alone: arguments.alone,
     };
     let report = client::run(&options)?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        output::print(format_args!("{report}"));
-    }
-    Ok(ExitCode::SUCCESS)
+    show(&report, arguments.json)
 }
 
 impl From<BenchError> for Failure {

@@ -6,7 +6,7 @@
 //! they are joined.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ impl Task {
 
 impl Beside {
     pub(crate) fn start(root: &Path, tasks: Vec<Task>) -> Self {
-        let directory: PathBuf = target_directory(root);
+        let directory = target_directory(root);
         let all = move || tasks.into_iter().map(|task| task.run(&directory)).collect();
         Self { tasks: std::thread::spawn(all) }
     }

@@ -24,7 +24,7 @@ const REAL_FULL: u64 = 400;
 const FEATURES: &str = "warren/sim,warren/plants";
 /// The lint options of clippy.
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
-/// Parts of the mutants. A run tries one of them.
+/// Parts of the mutants. A short run whose turn it is tries one of them.
 const MUTANT_PARTS: u64 = 24;
 /// Turns of the end-to-end tests after which the other of fuzzing and planted faults has its turn.
 const FUZZ_IN_TURN: u64 = 2 * CELLS_IN_TURN.len() as u64;

@@ -21,12 +21,16 @@ pub(crate) enum Bearer<'a> {
 
 impl Bearer<'_> {
     /// Also returns whether the file was reached. None without a client.
-    fn ask(self, request: impl FnOnce(Ino) -> Request, op: PathOp) -> Option<(Answer, bool)> {
+    fn ask(
+        self,
+        request: impl FnOnce(Ino) -> Request,
+        op: impl FnOnce() -> PathOp,
+    ) -> Option<(Answer, bool)> {
         let slow = slow()?;
         match self {
             Self::Open(node) => Some((slow.ask(node, request(node.ino)).answer, true)),
             Self::At(place, follow) => {
-                let op = Op::At(place.path(hot()?, follow), op);
+                let op = Op::At(place.path(hot()?, follow), op());
                 let mut call = Call::new(op, slow.caller.clone());
                 let answer = slow.slot.perform(&mut call, &mut slow.cache).answer;
                 Some((answer, call.is_sent()))
@@ -37,7 +41,7 @@ impl Bearer<'_> {
 
 /// The names, each with a zero behind it.
 pub(crate) fn list(of: Bearer<'_>) -> Found<Vec<u8>> {
-    match of.ask(|ino| Request::ListXattr { ino }, PathOp::ListXattr) {
+    match of.ask(|ino| Request::ListXattr { ino }, || PathOp::ListXattr) {
         Some((Ok(Reply::XattrNames(names)), _)) => {
             Found::Is(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
         }
@@ -48,7 +52,7 @@ pub(crate) fn list(of: Bearer<'_>) -> Found<Vec<u8>> {
 
 pub(crate) fn get(of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
     let request = |ino| Request::GetXattr { ino, name: name.clone() };
-    match of.ask(request, PathOp::GetXattr(name.clone())) {
+    match of.ask(request, || PathOp::GetXattr(name.clone())) {
         Some((Ok(Reply::Xattr(value)), _)) => Found::Is(value),
         Some((Err(errno), is_sent)) => failed(errno, is_sent),
         _ => Found::Kernel,
@@ -59,16 +63,16 @@ pub(crate) fn get(of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
 pub(crate) fn change(
     of: Bearer<'_>,
     name: &XattrName,
-    new: Option<(Box<[u8]>, XattrMode)>,
+    new: Option<(&[u8], XattrMode)>,
 ) -> Found<()> {
     let name = || name.clone();
     let answered = match new {
-        Some((value, mode)) => {
-            let op = PathOp::SetXattr { name: name(), value: value.clone(), mode };
-            of.ask(|ino| Request::SetXattr { ino, name: name(), value, mode }, op)
-        }
+        Some((value, mode)) => of.ask(
+            |ino| Request::SetXattr { ino, name: name(), value: value.into(), mode },
+            || PathOp::SetXattr { name: name(), value: value.into(), mode },
+        ),
         None => {
-            of.ask(|ino| Request::RemoveXattr { ino, name: name() }, PathOp::RemoveXattr(name()))
+            of.ask(|ino| Request::RemoveXattr { ino, name: name() }, || PathOp::RemoveXattr(name()))
         }
     };
     match answered {

@@ -77,7 +77,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     if let Want::Set { set, follow: true } = want
         && let Some(descriptor) = linked::descriptor_of(named.path)
     {
-        return linked::set(descriptor, set, admission);
+        return answer(linked::set(descriptor, set, admission)?);
     }
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
@@ -113,6 +113,10 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             xattrs::change_at(first, follow, (name, new), admission)?
         }
     };
+    answer(found)
+}
+
+fn answer(found: Found<()>) -> Result<isize, Why> {
     match found {
         Found::Is(()) => Ok(0),
         Found::Fails(errno) => Ok(-(errno.raw() as isize)),

@@ -85,6 +85,7 @@ pub(super) fn change_at(
         (Named::OfUser(name), new) => {
             let new = new.map(|(value, flags)| read_new(value, flags).ok_or(Why::Flags));
             let (new, of) = (new.transpose()?, Bearer::At(place, follow));
+            let new = new.as_ref().map(|(value, mode)| (&**value, *mode));
             admission::under_lock(admission, |_| Ok(fleet::change(of, &name, new)))
         }
         // Linux looks at more before it refuses one of these.

@@ -7,6 +7,9 @@
 //! from running, and a call takes two context switches, ten times as long as between two
 //! processors. So the cell moves to another one, if no more threads can run than there are
 //! processors: otherwise the scheduler has its reasons.
+//!
+//! The same look at the machine's threads tells whether processors are idle. Then clients may spin
+//! longer for an answer.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

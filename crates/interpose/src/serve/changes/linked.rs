@@ -26,20 +26,23 @@ pub(super) fn descriptor_of(path: usize) -> Option<usize> {
 }
 
 /// The kernel says which inode it is, and its path, by which the client finds the same one.
-pub(super) fn set(descriptor: usize, set: SetAttr, admission: &Admission) -> Result<isize, Why> {
+pub(super) fn set(
+    descriptor: usize,
+    set: SetAttr,
+    admission: &Admission,
+) -> Result<Found<()>, Why> {
     if let Some(node) = files::directory_of(descriptor) {
-        let done = admission::under_lock(admission, |_| match watchers::are_any() {
+        return admission::under_lock(admission, |_| match watchers::are_any() {
             true => Err(Why::Watched),
             false => Ok(names::set(node, set)),
         });
-        return result_of(done?);
     }
     let found = Statx::of_descriptor(descriptor, MNT_ID).ok_or(Why::Kernel)?;
     if found.mount_id() != admission.facts.mount.id {
         return Err(Why::Outside);
     }
     let start = admission.facts.mount.root;
-    result_of(admission::under_lock(admission, |room| {
+    admission::under_lock(admission, |room| {
         let path = proc::target_of(descriptor, &mut room.path).ok_or(Why::Kernel)?;
         let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
         if watchers::concern(Place { path, start }, false) {
@@ -53,13 +56,5 @@ pub(super) fn set(descriptor: usize, set: SetAttr, admission: &Admission) -> Res
             }
             _ => Err(Why::Kernel),
         }
-    })?)
-}
-
-fn result_of(done: Found<()>) -> Result<isize, Why> {
-    match done {
-        Found::Is(()) => Ok(0),
-        Found::Fails(errno) => Ok(-(errno.raw() as isize)),
-        Found::Kernel => Err(Why::Kernel),
-    }
+    })
 }

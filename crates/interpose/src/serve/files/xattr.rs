@@ -1,5 +1,7 @@
 //! Calls on extended attributes by descriptors of files that are served.
 
+use warren_base::Errno;
+
 use crate::abi::nr;
 use crate::call::SystemCall;
 use crate::fleet::files as held;
@@ -9,7 +11,6 @@ use crate::fleet::{Found, directories};
 use super::super::admission;
 use super::super::xattrs::{Named, is_acl, name, read_new, result_of};
 use super::table::Served;
-use warren_base::Errno;
 
 const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 
@@ -32,8 +33,7 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
             }
             Named::OfUser(name) => {
                 let (value, mode) = read_new((third, fourth), fifth)?;
-                let new = || Some((value.clone(), mode));
-                match admission::waiting(|_| fleet::change(of, &name, new()))? {
+                match admission::waiting(|_| fleet::change(of, &name, Some((&value, mode))))? {
                     Found::Is(()) => Some(0),
                     Found::Fails(errno) => Some(-(errno.raw() as isize)),
                     Found::Kernel => None,
