@@ -239,6 +239,14 @@ impl Operation {
         matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
     }
 
+    /// Whether it takes less time than waking a thread, as a rule.
+    pub(crate) const fn is_brief(&self) -> bool {
+        matches!(
+            self,
+            Self::Forget | Self::Flush { .. } | Self::Release { .. } | Self::ReleaseDir { .. }
+        )
+    }
+
     /// Whether the kernel may send it between the beginning of a path walk and the request that the
     /// walk is for. Before it truncates a file, it gets the file's capabilities.
     pub(crate) const fn is_of_walk(&self) -> bool {

@@ -10,8 +10,8 @@
 //! **One worker at a time reads.** It holds the reader token (`reader_token.rs`). It polls for a
 //! moment, then waits in the kernel. When it has received a message, it does one of two things:
 //!
-//! * It *passes* the token to another worker, if the request may wait or if more messages are
-//!   there already.
+//! * It *passes* the token to another worker, if the request may wait, or if more messages are
+//!   there already and this one takes longer than waking a thread.
 //! * It *releases* the token and serves the request itself, which saves waking a thread. The next
 //!   worker that has finished a message takes the token, or else the monitor passes it on.
 //!
@@ -21,6 +21,7 @@
 //! the kernel and no timer.
 
 mod background;
+mod company;
 mod inherited;
 mod read_wait;
 mod reader_token;
@@ -48,8 +49,9 @@ use crate::notice_threads::NoticeSender;
 use crate::recall::{KernelCopies, RecallStream, serve_recalls};
 use crate::resend::{BufferedChannel, BufferedMessage};
 use background::{Background, Job, JobQueue};
+use company::{Company, Place};
 use inherited::{Inherited, InheritedSlot};
-use read_wait::{Arrival, ReadWait};
+use read_wait::{Arrival, Beside, ReadWait};
 use reader_token::ReaderToken;
 use threads::WorkerThreads;
 use worker::Worker;
@@ -81,6 +83,7 @@ struct Shared {
     channel: Arc<dyn Channel>,
     token: ReaderToken,
     read_wait: ReadWait,
+    company: Company,
     threads: WorkerThreads,
     jobs: JobQueue,
 }
@@ -109,7 +112,8 @@ impl Workers {
             front: Front::new(Arc::clone(&fleet), state, options, waiters_max),
             channel: Arc::new(BufferedChannel::new(channel, unchanged)),
             token: ReaderToken::held(),
-            read_wait: ReadWait::default(),
+            read_wait: ReadWait::new(),
+            company: Company::new(),
             threads: WorkerThreads::new(threads_max),
             jobs,
         });
@@ -290,9 +294,12 @@ impl Shared {
     fn work(self: &Arc<Self>, mut worker: Worker, mut reads: bool) {
         worker.prepare();
         let owners = self.front.lock_owners();
+        let (mut place, mut asked_cell) = (Place::new(), true);
         loop {
             let arrival = if reads {
-                self.read_wait.wait(&*self.channel, || worker.read(&*self.channel, owners))
+                self.company.join(&mut place);
+                let beside = self.beside(asked_cell);
+                self.read_wait.wait(&*self.channel, beside, || worker.read(&*self.channel, owners))
             } else {
                 match worker.read(&*self.channel, owners) {
                     Received::Message(len) => Arrival::AtOnce(len),
@@ -305,10 +312,26 @@ impl Shared {
                 }
             };
             let (Arrival::AtOnce(len) | Arrival::Awaited(len)) = arrival else { break };
+            let seq = worker.slot.last_seq();
             self.handle(&mut worker, len, reads, arrival);
+            asked_cell = worker.slot.last_seq() != seq;
+            if reads && let Some(header) = worker.header(len) {
+                self.company.answered(header.thread, asked_cell);
+            }
             reads = self.token.try_acquire();
         }
         self.close();
+    }
+
+    /// Who needs a processor beside the reader. For its last request it may have asked a cell.
+    fn beside(&self, asked_cell: bool) -> Beside {
+        if self.company.is_together() {
+            Beside::Program
+        } else if asked_cell || !self.company.is_steady() {
+            Beside::Others
+        } else {
+            Beside::NoOther
+        }
     }
 
     /// Serves a message. A reader first gives up the token, so that another worker can read.
@@ -323,8 +346,9 @@ impl Shared {
         let operation = worker.operation(&header);
         if reads {
             let may_wait = operation.as_ref().is_ok_and(Operation::may_wait);
-            let has_more =
-                || matches!(arrival, Arrival::AtOnce(_)) && self.channel.wait(Some(Duration::ZERO));
+            let is_brief = operation.as_ref().is_ok_and(Operation::is_brief);
+            let may_have_more = matches!(arrival, Arrival::AtOnce(_)) && !is_brief;
+            let has_more = || may_have_more && self.channel.wait(Some(Duration::ZERO));
             if may_wait || has_more() {
                 self.pass_token();
             } else {

@@ -19,6 +19,7 @@
 //! identity      the peer of a socket          silence  processes that do not run
 //! interposer    the library that answers a program's calls, and how it is loaded
 //! status        the state that a fleet reports       slice  how soon a process runs that was woken
+//! loads         whether processors are idle
 //! ```
 //!
 //! Nothing here decides anything about files. A process may do what its descriptors allow: the
@@ -39,6 +40,7 @@ mod keeper;
 mod launch;
 mod limit;
 pub mod link;
+mod loads;
 mod message;
 mod notice;
 mod pool;
@@ -56,6 +58,7 @@ pub use clients::Clients;
 pub use error::{ErrorKind, FleetError};
 pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
 pub use limit::raise as raise_descriptor_limit;
+pub use loads::Loads;
 pub use pool::blocks::Blocks;
 pub use pool::offline::{OfflinePool, Purpose};
 pub use status::{CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, SILENT};

@@ -11,14 +11,14 @@
 //! The same look at the machine's threads tells whether processors are idle. Then clients may spin
 //! longer for an answer.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::io::Errno as OsError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use warren_base::Instant;
 use warren_shm::Processor;
+
+use crate::loads::Loads;
 
 /// How long it is believed that processors are idle, or not.
 const ROOM_LASTS: Duration = Duration::from_millis(1);
@@ -31,9 +31,6 @@ const SPARE_MIN: usize = 2;
 const PAUSE: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-/// More than the kernel writes to its file of loads.
-const LOADS_MAX: usize = 128;
-
 #[derive(Debug)]
 pub(super) struct Moves {
     stays_until: Instant,
@@ -41,16 +38,15 @@ pub(super) struct Moves {
     /// When to look again whether it is.
     next_look: Instant,
     cores: usize,
-    /// The kernel's file of loads. Without one the cell does not move.
-    loads: Option<File>,
+    /// If it says nothing, the cell does not move.
+    loads: Loads,
 }
 
 impl Moves {
     /// Must precede the confinement, in which nothing can be opened.
     pub(super) fn new(cores: usize) -> Self {
-        let loads = File::open("/proc/loadavg").ok();
         let (stays_until, next_look) = (Instant(0), Instant(0));
-        Self { stays_until, is_roomy: false, next_look, cores, loads }
+        Self { stays_until, is_roomy: false, next_look, cores, loads: Loads::open() }
     }
 
     /// Whether the thread has not moved lately, and there is an idle processor.
@@ -59,7 +55,7 @@ impl Moves {
             return false;
         }
         self.stays_until = now + LOOK_AGAIN;
-        self.runnable().is_some_and(|threads| threads <= self.cores)
+        self.loads.runnable().is_some_and(|threads| threads <= self.cores)
     }
 
     /// Whether processors were idle lately, enough for threads that spin.
@@ -74,7 +70,8 @@ impl Moves {
             // Who waits for an answer may wait for other threads, which need a processor as well:
             // a front's for the one that recalls, for example.
             let spare = (self.cores / SPARE_PART).max(SPARE_MIN);
-            self.is_roomy = self.runnable().is_some_and(|threads| threads + spare <= self.cores);
+            self.is_roomy =
+                self.loads.runnable().is_some_and(|threads| threads + spare <= self.cores);
         }
     }
 
@@ -83,18 +80,6 @@ impl Moves {
         self.stays_until = now + PAUSE;
         move_away().is_ok_and(|moved| moved)
     }
-
-    /// Threads on the machine that run or could.
-    fn runnable(&self) -> Option<usize> {
-        let mut text = [0; LOADS_MAX];
-        let length = self.loads.as_ref()?.read_at(&mut text, 0).ok()?;
-        running(std::str::from_utf8(&text[..length]).ok()?)
-    }
-}
-
-/// `0.47 0.75 1.14 1/81 32457`: one of 81 threads can run.
-fn running(loads: &str) -> Option<usize> {
-    loads.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }
 
 /// Forbids this processor for a moment. A change of the allowed ones by another process in that
@@ -132,8 +117,6 @@ mod tests {
 
     #[test]
     fn a_cell_stays_while_more_threads_can_run_than_there_are_processors() {
-        assert_eq!(running("0.47 0.75 1.14 3/81 32457\n"), Some(3));
-        assert_eq!((running(""), running("1 2 3 4")), (None, None));
         assert!(!Moves::new(0).are_due(Instant(0) + PAUSE), "this thread runs");
     }
 

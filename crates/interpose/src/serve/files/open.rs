@@ -173,12 +173,15 @@ pub(in super::super) fn begins_here(descriptor: Option<usize>, path: &[u8]) -> b
     start.and_then(table::find).is_some_and(|start| start.is_directory())
 }
 
-/// Opens it at its cell. A path that is used for the first time takes the cheaper way.
+/// Opens it at its cell. A path that is used for the first time takes the cheaper way. For a
+/// directory that is to be listed that is the fleet: the kernel sends four requests for a listing,
+/// and keeps none.
 #[cold]
 fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
     admission::under_lock(admission, |room| {
-        let begins_here = begins_here(opening.descriptor, opening.path);
-        if !begins_here && choice::OPENS.is_kernels(opening.walked) {
+        let is_fleets =
+            opening.flags & O_DIRECTORY != 0 || begins_here(opening.descriptor, opening.path);
+        if !is_fleets && choice::OPENS.is_kernels(opening.walked) {
             return Err(Why::FirstUse);
         }
         placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
