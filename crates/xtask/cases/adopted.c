@@ -789,6 +789,50 @@ static void threads(void)
     settle(&late);
 }
 
+static int crowd_fds[4];
+
+static void *append_own(void *argument)
+{
+    long own = (long)argument;
+    for (long at = 0; at < 1500; at++) {
+        long value = own << 32 | at;
+        must(write(crowd_fds[own], &value, 8) == 8, "append");
+    }
+    return 0;
+}
+
+/* Threads that append to one file, each by a descriptor of its own. */
+static void crowd(void)
+{
+    static long got[8 * 1500];
+    struct file file = create("crowd", O_RDWR);
+    pthread_t started[4];
+    long next[4] = {0}, end[4] = {0};
+    for (int own = 0; own < 4; own++)
+        crowd_fds[own] = open(path_of("crowd"), O_WRONLY | O_APPEND);
+    for (long own = 0; own < 4; own++)
+        must(pthread_create(&started[own], 0, append_own, (void *)own) == 0, "a thread");
+    warm(3000);
+    for (int own = 0; own < 4; own++)
+        pthread_join(started[own], 0);
+    long count = read_whole(&file, got, sizeof got);
+    check(count == 4 * 1500 * 8, "length", count);
+    for (long at = 0; at < count / 8; at++) {
+        long own = got[at] >> 32 & 3;
+        check((got[at] & 0xffffffff) == next[own]++, "order", at);
+        end[own] = (at + 1) * 8;
+    }
+    for (int own = 0; own < 4; own++) {
+        check(lseek(crowd_fds[own], 0, SEEK_CUR) == end[own], "offset", own);
+        expect(crowd_fds[own], 1, "one of several descriptors is adopted");
+        close(crowd_fds[own]);
+    }
+    long first = -1;
+    check(read(file.fd, &first, 8) == 8 && first == got[0], "read", first);
+    check(lseek(file.fd, 0, SEEK_CUR) == 8, "offset of the reader", 8);
+    close(file.fd);
+}
+
 static volatile int handled, signal_fd;
 
 static void on_alarm(int number)
@@ -829,6 +873,7 @@ static const struct {
               {"children", children}, {"inherited", inherited}, {"names", names},
               {"appends", appends}, {"locks", locks}, {"mappings", mappings}, {"sent", sent},
               {"watched", watched}, {"killed", killed}, {"threads", threads},
+              {"crowd", crowd},
               {"handlers", handlers}};
 
 static void start(int number)

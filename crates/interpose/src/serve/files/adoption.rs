@@ -5,16 +5,19 @@
 //!  open   the kernel ─▶ a regular file without a disk ─▶ pending::note
 //!  call   pending::begin ─▶ the kernel ─▶ pending::end, with what it has cost
 //!                                          └─ a write ─▶ admission::pay_for_file
-//!  call, later, if it pays: the lock ─▶ freeze
+//!  call, later, if it pays: the lock ─▶ all pending numbers of the inode are frozen and quiet
 //!           ─▶ the same inode by its path ─▶ a handle for writing, without a lease
 //!           ─▶ the offset ─▶ a placeholder in place of the kernel's file
 //!           ─▶ a handle with a lease, once the mount's front has closed its own ─▶ table::add
 //! ```
 //!
-//! Up to the placeholder nothing has changed if a step fails, and the file stays the kernel's.
-//! Behind it the file is served. If the front keeps it open, because another process has it, it is
-//! handed over at once: with its number, flags and offset.
+//! Each step is made for all numbers of the inode before the next, because the front has the file
+//! open until the last of them is closed. Up to the placeholder nothing has changed if a step
+//! fails, and the file stays the kernel's. Behind it the file is served. If the front keeps it
+//! open, because another process has it, it is handed over at once: with its numbers, flags and
+//! offsets.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use warren_proto::{AccessMode, InodeRef};
@@ -24,7 +27,7 @@ use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
 use crate::fleet::{self as client, Found, watches};
-use crate::state::FILTERED;
+use crate::state::{FILTERED, THREADS};
 use crate::stub;
 
 use super::super::admission::{self, Phase};
@@ -52,8 +55,11 @@ const WRITE_MAX: u64 = 300_000;
 const READ_COST: u64 = 5_000;
 /// Larger writes take as long here as through the kernel.
 const LENGTH_MAX: isize = 64 << 10;
-/// How often the lease is asked for: for a millisecond on an idle machine, and for four at most.
+/// How often the lease is asked for, and how often it is looked whether calls have ended: for a
+/// millisecond on an idle machine, and for four at most.
 const TURNS: usize = 100;
+/// A file that has more numbers stays the kernel's.
+const NUMBERS_MAX: usize = 16;
 /// After so many files for which it was not granted, none is tried any more.
 const FAILURES_MAX: u64 = 4;
 const SET_IDS: u16 = 0o6000;
@@ -189,16 +195,19 @@ fn keeps(call: &SystemCall) -> bool {
 /// A call on one of the files.
 fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> {
     if pending::cost(number) >= ADOPT_AFTER
+        && (THREADS.get() || pending::is_quiet(number))
         && let Some(admission) = facts::current()
         && adopt(number, &admission)
     {
         return None;
     }
-    if let Some(failed) = super::before_kernel(call) {
-        return Some(failed);
-    }
     if !pending::begin(number) {
         return None;
+    }
+    // From here on nothing puts it into the table, where this would find it.
+    if let Some(failed) = super::before_kernel(call) {
+        pending::end(number, Made::Other);
+        return Some(failed);
     }
     let begun = clock::cycles();
     let result = make(call);
@@ -228,15 +237,15 @@ fn made(call: &SystemCall, result: isize, cycles: u64) -> Made {
 }
 
 /// Serves the file from now on. If that is not possible, it stays the kernel's for good, unless the
-/// lock is taken or another thread is in a call on it.
+/// lock is taken or calls on it do not end.
 #[cold]
 #[inline(never)]
 fn adopt(number: usize, admission: &Admission) -> bool {
     let adopted = admission::under_lock(admission, |room| {
-        let was_read = pending::freeze(number).ok_or(Why::Busy)?;
-        let adopted = exchange(number, was_read, admission, room);
-        pending::thaw(number);
-        Ok(adopted.is_some())
+        let numbers = freeze(number).ok_or(Why::Busy)?;
+        exchange(&numbers, admission, room);
+        numbers.into_iter().for_each(pending::thaw);
+        Ok(table::find(number).is_some())
     });
     if FAILED.load(Relaxed) >= FAILURES_MAX {
         pending::stop();
@@ -244,64 +253,128 @@ fn adopt(number: usize, admission: &Admission) -> bool {
     adopted.unwrap_or(false)
 }
 
-/// A file that can be served in place of the kernel's.
+/// All pending numbers of the inode to which this one leads, frozen and without a call under way.
+fn freeze(number: usize) -> Option<Vec<usize>> {
+    let inode = |number| {
+        let found = Statx::of_descriptor(number, BASIC_STATS)?;
+        Some((found.device(), found.ino()))
+    };
+    let wanted = inode(number)?;
+    let others = pending::others(number).filter(|other| inode(*other) == Some(wanted));
+    let mut numbers: Vec<usize> = core::iter::once(number).chain(others).collect();
+    if numbers.len() > NUMBERS_MAX {
+        numbers.into_iter().for_each(pending::forget);
+        return None;
+    }
+    numbers.retain(|number| pending::freeze(*number));
+    let is_quiet = |turn| {
+        let is_quiet = numbers.iter().all(|number| pending::is_quiet(*number));
+        if !is_quiet {
+            lock::relax(turn);
+        }
+        is_quiet
+    };
+    if (0..TURNS).any(is_quiet) {
+        return Some(numbers);
+    }
+    numbers.into_iter().for_each(pending::release);
+    None
+}
+
+/// A number whose file can be served in place of the kernel's.
 struct Candidate {
+    number: usize,
     node: InodeRef,
     access: AccessMode,
     flags: u32,
     closes_on_exec: bool,
-    /// Of its path, which is in the room.
-    length: usize,
 }
 
-/// None if the kernel has the file still, or again.
-fn exchange(number: usize, was_read: bool, admission: &Admission, room: &mut Room) -> Option<()> {
+/// A number that has a placeholder.
+struct Replaced {
+    candidate: Candidate,
+    first: WrittenFile,
+    offset: u64,
+}
+
+/// Leaves in the table what is served from now on.
+fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option<()> {
     // The mount stays while the file is open here. Whatever ends the serving of files from now on
     // finds this, and waits for the lock.
     placeholder::ready(admission.facts)?;
-    let found = examine(number, was_read, admission, room)?;
-    let (node, access) = (found.node, found.access);
-    // It keeps the inode alive. The kernel's file, which is the front's, does so only until it is
-    // closed. The lease is not granted yet, but that of the front ends, so that it will not keep
-    // its handle.
-    let Found::Is(first) = fleet::open(node, access) else { return None };
-    let Some(offset) = replace(number, found.closes_on_exec) else {
-        fleet::close(first.handle);
-        return None;
-    };
-    let file = alone(node, access, first);
-    let is_alone = fleet::is_ours(file.guard);
-    let opening = table::Opening {
-        base: &[],
-        path: &room.path[..found.length],
-        start: None,
-        flags: found.flags,
-        closes_on_exec: found.closes_on_exec,
+    let (candidates, path) = candidates(numbers, admission, room)?;
+    let replaced: Vec<Replaced> =
+        opened(candidates)?.into_iter().filter_map(|(it, first)| replace(it, first)).collect();
+    let mut lent = Vec::new();
+    let mut turns = TURNS;
+    for Replaced { candidate, first, offset } in replaced {
+        let Candidate { number, node, access, flags, closes_on_exec } = candidate;
+        let file = alone(node, access, first, turns);
+        if fleet::is_ours(file.guard) {
+            ADOPTED.fetch_add(1, Relaxed);
+        } else {
+            // Nor will the others be.
+            turns = 1;
+            lent.push(number);
+        }
         // Whether the number was the lowest is not known.
-        epoch: u64::MAX,
-        offset,
-    };
-    table::add(number, &Object::Written(file), &opening);
-    if is_alone {
-        ADOPTED.fetch_add(1, Relaxed);
-        return Some(());
+        let (base, start, epoch) = (&[][..], None, u64::MAX);
+        let path = &path;
+        let opening = table::Opening { base, path, start, flags, closes_on_exec, epoch, offset };
+        table::add(number, &Object::Written(file), &opening);
     }
-    FAILED.fetch_add(1, Relaxed);
-    if let Some(file) = table::find(number) {
+    FAILED.fetch_add(lent.len().min(1) as u64, Relaxed);
+    for file in lent.into_iter().filter_map(table::find) {
         // What fails is tried again by the next call.
         let _handed_over = hand_over(&file, room);
     }
-    None
+    Some(())
+}
+
+/// What the numbers lead to, and the path that all of them have.
+fn candidates(
+    numbers: &[usize],
+    admission: &Admission,
+    room: &mut Room,
+) -> Option<(Vec<Candidate>, Vec<u8>)> {
+    let mut path = Vec::new();
+    let mut candidates = Vec::new();
+    for number in numbers {
+        let (candidate, length) = examine(*number, pending::was_read(*number), admission, room)?;
+        let found = &room.path[..length];
+        if candidates.is_empty() {
+            path = found.to_vec();
+        } else if path != found {
+            return None;
+        }
+        candidates.push(candidate);
+    }
+    Some((candidates, path))
+}
+
+/// Opens them at the cell, too. Such a handle keeps the inode alive. The kernel's file, which is
+/// the front's, does so only until it is closed. The lease is not granted yet, but that of the
+/// front ends, so that it will not keep its handle.
+fn opened(candidates: Vec<Candidate>) -> Option<Vec<(Candidate, WrittenFile)>> {
+    let mut opened: Vec<(Candidate, WrittenFile)> = Vec::new();
+    for candidate in candidates {
+        let Found::Is(first) = fleet::open(candidate.node, candidate.access) else {
+            opened.into_iter().for_each(|(_, first)| fleet::close(first.handle));
+            return None;
+        };
+        opened.push((candidate, first));
+    }
+    Some(opened)
 }
 
 /// Looks whether the file can be served: as one that is opened for writing, and by a path that
-/// leads to it.
+/// leads to it. Returns the length of the path, which is in the room.
 fn examine(
     number: usize,
     was_read: bool,
     admission: &Admission,
     room: &mut Room,
-) -> Option<Candidate> {
+) -> Option<(Candidate, usize)> {
     let stat = Statx::of_descriptor(number, BASIC_STATS | MNT_ID)?;
     let Admission { facts, .. } = admission;
     let is_inside = stat.mount_id() == facts.mount.id && stat.device() == facts.mount.device;
@@ -330,7 +403,7 @@ fn examine(
         return None;
     }
     let closes_on_exec = of_number? & FD_CLOEXEC != 0;
-    Some(Candidate { node, access, flags, closes_on_exec, length })
+    Some((Candidate { number, node, access, flags, closes_on_exec }, length))
 }
 
 fn control(number: usize, command: usize) -> Option<usize> {
@@ -338,8 +411,19 @@ fn control(number: usize, command: usize) -> Option<usize> {
     usize::try_from(unsafe { stub::call(nr::FCNTL, [number, command]) }).ok()
 }
 
-/// Puts a placeholder in place of the kernel's file, whose offset is returned.
-fn replace(number: usize, closes_on_exec: bool) -> Option<u64> {
+/// Puts a placeholder in place of the kernel's file. None if the file stays there.
+fn replace(candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
+    match place(candidate.number, candidate.closes_on_exec) {
+        Some(offset) => Some(Replaced { candidate, first, offset }),
+        None => {
+            fleet::close(first.handle);
+            None
+        }
+    }
+}
+
+/// Returns the offset of the kernel's file, which it closes.
+fn place(number: usize, closes_on_exec: bool) -> Option<u64> {
     let template = placeholder::number()?;
     // SAFETY: it changes nothing.
     let offset = unsafe { stub::call(nr::LSEEK, [number, 0, SEEK_CUR]) };
@@ -353,8 +437,8 @@ fn replace(number: usize, closes_on_exec: bool) -> Option<u64> {
 
 /// A handle with a lease, which is granted once no front has the file open for writing. Otherwise
 /// the one without.
-fn alone(node: InodeRef, access: AccessMode, first: WrittenFile) -> WrittenFile {
-    for turn in 0..TURNS {
+fn alone(node: InodeRef, access: AccessMode, first: WrittenFile, turns: usize) -> WrittenFile {
+    for turn in 0..turns {
         if let Found::Is(file) = fleet::open(node, access) {
             if fleet::is_ours(file.guard) {
                 fleet::close(first.handle);

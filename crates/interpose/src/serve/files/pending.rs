@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Every call on such a descriptor is counted while it is under way: it must find the kernel's file
-//! under the number. A handler that jumps out of one leaves the count up, and then the number is
-//! never frozen. The count stays when a number is forgotten, because the call is still to end.
+//! under the number. A number is frozen first, so that no more calls begin, and is used when those
+//! under way have ended. A handler that jumps out of one leaves the count up, and then that is
+//! never so. The count stays when a number is forgotten, because the call is still to end.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
@@ -162,29 +163,49 @@ pub(super) fn end(number: usize, made: Made) -> u64 {
         };
         (word & !COST | cost << COST_SHIFT | read).wrapping_sub(CALL)
     };
-    (ended(change(&FILES[number], ended)) & COST) >> COST_SHIFT
+    // Also while it is frozen: who has frozen it may wait for this.
+    let update = FILES[number].fetch_update(SeqCst, Relaxed, |word| Some(ended(word)));
+    (update.map_or_else(|word| word, ended) & COST) >> COST_SHIFT
 }
 
-/// What the writes of the file have cost. 0 while calls on it are under way.
+/// What the writes of the file have cost.
 pub(super) fn cost(number: usize) -> u64 {
-    let word = FILES[number].load(Acquire);
-    if word & CALLS == 0 { (word & COST) >> COST_SHIFT } else { 0 }
+    (FILES[number].load(Acquire) & COST) >> COST_SHIFT
 }
 
-/// Makes other calls wait until [`thaw`], under the lock. Returns whether the file was read. None
-/// if it is not pending, or calls are under way.
-pub(super) fn freeze(number: usize) -> Option<bool> {
-    let file = &FILES[number];
-    let word = file.load(SeqCst);
-    let is_quiet = word & (PENDING | FROZEN) == PENDING && word & CALLS == 0;
-    let is_ours = is_quiet && file.compare_exchange(word, word | FROZEN, SeqCst, Relaxed).is_ok();
-    is_ours.then_some(word & WAS_READ != 0)
+/// The other numbers that are pending.
+pub(super) fn others(number: usize) -> impl Iterator<Item = usize> {
+    (0..=HIGHEST.load(SeqCst)).filter(move |other| *other != number && is_pending(*other))
+}
+
+/// Makes calls that begin wait until [`thaw`] or [`release`], under the lock. False if it is not
+/// pending.
+pub(super) fn freeze(number: usize) -> bool {
+    let word = FILES[number].fetch_or(FROZEN, SeqCst);
+    if word & PENDING == 0 {
+        FILES[number].fetch_and(!FROZEN, SeqCst);
+    }
+    word & PENDING != 0
+}
+
+/// Whether no call on the number, which is frozen, is under way.
+pub(super) fn is_quiet(number: usize) -> bool {
+    FILES[number].load(SeqCst) & CALLS == 0
+}
+
+pub(super) fn was_read(number: usize) -> bool {
+    FILES[number].load(SeqCst) & WAS_READ != 0
 }
 
 /// It is decided. The number is not pending any more.
 pub(super) fn thaw(number: usize) {
     FILES[number].fetch_and(CALLS, SeqCst);
     COUNT.fetch_sub(1, SeqCst);
+}
+
+/// It is not decided. It must cost as much again before it is tried again.
+pub(super) fn release(number: usize) {
+    FILES[number].fetch_and(!(FROZEN | COST), SeqCst);
 }
 
 #[cfg(test)]
@@ -199,14 +220,16 @@ mod tests {
         let number = FIRST;
         note(number, forks());
         assert!(are_any() && is_pending(number));
-        assert!(begin(number) && freeze(number).is_none());
-        assert_eq!((cost(number), end(number, Made::Write(700))), (0, 700));
-        assert!(begin(number));
-        assert_eq!(end(number, Made::Other), 700);
-        assert_eq!(freeze(number), Some(false));
-        assert!(freeze(number).is_none(), "by another thread");
+        assert!(begin(number) && freeze(number) && !is_quiet(number));
+        assert_eq!((end(number, Made::Write(700)), cost(number)), (700, 700));
+        assert!(is_quiet(number) && is_pending(number));
+        release(number);
+        assert_eq!((begin(number), cost(number)), (true, 0));
+        assert_eq!(end(number, Made::Write(300)), 300);
+        assert!(freeze(number) && is_quiet(number) && !was_read(number));
         thaw(number);
-        assert!(!is_pending(number) && !begin(number));
+        assert!(!is_pending(number) && !begin(number) && !freeze(number));
+        assert!(!begin(number), "it is not left frozen");
     }
 
     #[test]
@@ -223,7 +246,7 @@ mod tests {
             assert!(begin(number));
             assert_eq!(end(number, made), left);
         }
-        assert_eq!(freeze(number), Some(true));
+        assert!(freeze(number) && was_read(number));
         thaw(number);
     }
 
@@ -235,9 +258,9 @@ mod tests {
         forget(number);
         assert!(!is_pending(number));
         note(number, forks());
-        assert!(freeze(number).is_none(), "the call on the other file is under way");
+        assert!(freeze(number) && !is_quiet(number), "the call on the other file is under way");
         end(number, Made::Write(5));
-        assert_eq!(freeze(number), Some(false));
+        assert!(is_quiet(number));
         thaw(number);
     }
 

@@ -145,7 +145,8 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
 /// Writes at `from`, or at the end. Returns what `write` does, and the offset behind the data.
 fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
     // Before this thread had the lock another one may have handed it over, and closed its handle.
-    let handle = file.handle().filter(|_| file.is_open())?;
+    let is_ours = file.is_open() && fleet::is_ours(file.guard());
+    let handle = file.handle().filter(|_| is_ours)?;
     let max = fleet::write_max();
     let is_one_piece = data.length == data.pieces[0].1;
     if data.length > max && (from.is_none() || !is_one_piece) {
