@@ -39,7 +39,7 @@ use warren_proto::Request;
 
 use crate::abi::opcode;
 use crate::channel::{Channel, Received};
-use crate::connection::{FleetConnection, FleetSlot};
+use crate::connection::FleetConnection;
 use crate::front::{Front, FrontOptions, Outcome};
 use crate::front_state::FrontState;
 use crate::interrupt::LockWait;
@@ -128,7 +128,8 @@ impl Workers {
             background.run(&received);
         })?;
         workers.start_service("monitor".into(), |shared| {
-            shared.token.monitor(|| shared.threads.is_closed(), || shared.pass_token());
+            let place = shared.company.place();
+            shared.token.monitor(|| shared.threads.is_closed(), || shared.pass_token(place));
         })?;
         workers.shared.take_over(inherited.into_slots(service_slots))?;
         Ok(workers)
@@ -254,7 +255,8 @@ impl Shared {
             }
             let slot = self.front.fleet().slot_at(number).map_err(no_slot)?;
             self.threads.start(|thread| {
-                self.start_worker(thread, slot, move |shared, mut worker| {
+                let worker = Worker::new(slot, self.company.place());
+                self.start_worker(thread, worker, move |shared, mut worker| {
                     shared.recover(&mut worker, request);
                     let reads = shared.token.try_acquire();
                     shared.work(worker, reads);
@@ -264,7 +266,7 @@ impl Shared {
         for (entry, ino) in self.front.state().page_drops() {
             self.jobs.push(Job::DropPages { ino, entry: Some(entry) });
         }
-        self.pass_token();
+        self.pass_token(self.company.place());
         Ok(())
     }
 
@@ -294,10 +296,10 @@ impl Shared {
     fn work(self: &Arc<Self>, mut worker: Worker, mut reads: bool) {
         worker.prepare();
         let owners = self.front.lock_owners();
-        let (mut place, mut asked_cell) = (Place::new(), true);
+        let mut asked_cell = true;
         loop {
             let arrival = if reads {
-                self.company.join(&mut place);
+                self.company.join(&mut worker.place);
                 let beside = self.beside(asked_cell);
                 self.read_wait.wait(&*self.channel, beside, || worker.read(&*self.channel, owners))
             } else {
@@ -350,7 +352,7 @@ impl Shared {
             let may_have_more = matches!(arrival, Arrival::AtOnce(_)) && !is_brief;
             let has_more = || may_have_more && self.channel.wait(Some(Duration::ZERO));
             if may_wait || has_more() {
-                self.pass_token();
+                self.pass_token(worker.place);
             } else {
                 self.token.release();
             }
@@ -394,11 +396,13 @@ impl Shared {
         }
     }
 
-    /// Gives the token to a parked worker or a new one. Releases it if there is none.
-    fn pass_token(self: &Arc<Self>) {
+    /// Gives the token to a parked worker or a new one. Releases it if there is none. `place` is
+    /// that of the calling thread.
+    fn pass_token(self: &Arc<Self>, place: Place) {
         let passed = self.threads.wake_or_start(|thread| {
             let slot = self.front.fleet().slot().map_err(no_slot)?;
-            self.start_worker(thread, slot, |shared, worker| shared.work(worker, true))
+            let worker = Worker::new(slot, place);
+            self.start_worker(thread, worker, |shared, worker| shared.work(worker, true))
         });
         if passed.is_err() {
             self.token.release();
@@ -408,10 +412,10 @@ impl Shared {
     fn start_worker(
         self: &Arc<Self>,
         number: usize,
-        slot: Box<dyn FleetSlot>,
+        worker: Worker,
         life: impl FnOnce(&Arc<Self>, Worker) + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        let (worker, shared) = (Worker::new(slot), Arc::clone(self));
+        let shared = Arc::clone(self);
         let builder = thread::Builder::new().name(format!("fuse {number}")).stack_size(STACK);
         builder.spawn(move || life(&shared, worker))
     }

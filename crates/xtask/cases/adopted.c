@@ -912,33 +912,47 @@ static int observe(int process)
     return status;
 }
 
+/* Runs a scene in a process of its own. */
+static int run(unsigned at)
+{
+    char number[16], of_seed[32], pipes[64];
+    must(pipe(question) == 0 && pipe(answer) == 0, "pipe");
+    snprintf(number, sizeof number, "%u", at);
+    snprintf(of_seed, sizeof of_seed, "%lu", seed);
+    snprintf(pipes, sizeof pipes, "%d %d", question[1], answer[0]);
+    int process = fork();
+    if (process == 0) {
+        close(question[0]);
+        close(answer[1]);
+        execl(program, program, "scene", root, of_seed, number, pipes, (char *)0);
+        _exit(9);
+    }
+    close(question[1]);
+    close(answer[0]);
+    int status = observe(process);
+    if (status)
+        printf("%s: ended with %x\n", scenes[at].name, status);
+    close(question[0]);
+    close(answer[1]);
+    return status;
+}
+
 static int compare(void)
 {
     int failed = 0;
     for (unsigned at = 0; at < sizeof scenes / sizeof *scenes; at++) {
-        char number[16], of_seed[32], pipes[64];
         if (getenv("ONLY") && strcmp(getenv("ONLY"), scenes[at].name) != 0)
             continue;
-        must(pipe(question) == 0 && pipe(answer) == 0, "pipe");
-        snprintf(number, sizeof number, "%u", at);
-        snprintf(of_seed, sizeof of_seed, "%lu", seed);
-        snprintf(pipes, sizeof pipes, "%d %d", question[1], answer[0]);
-        int process = fork();
-        if (process == 0) {
-            close(question[0]);
-            close(answer[1]);
-            execl(program, program, "scene", root, of_seed, number, pipes, (char *)0);
-            _exit(9);
+        /* A scene must have files adopted, in one of three turns. */
+        int is_missed = 1, status = 0;
+        for (int turn = 0; turn < 3 && is_missed && status == 0; turn++) {
+            int had = missed, of = wanted;
+            status = run(at);
+            is_missed = wanted > of && missed - had == wanted - of;
         }
-        close(question[1]);
-        close(answer[0]);
-        int status = observe(process);
-        if (status) {
-            printf("%s: ended with %x\n", scenes[at].name, status);
-            failed++;
-        }
-        close(question[0]);
-        close(answer[1]);
+        if (is_missed)
+            printf("%s: no file was adopted\n", scenes[at].name);
+        failed += status != 0 || is_missed;
     }
     if (missed * 4 > wanted)
         printf("%d of %d files were not adopted\n", missed, wanted);

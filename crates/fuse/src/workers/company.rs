@@ -22,7 +22,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use warren_shm::Processor;
 
-/// A thread is looked at after so many requests, and then after each so many. A look takes 3 µs.
+/// A thread is looked at after so many requests, and then after each so many. A look takes 3 to
+/// 4 µs.
 const FIRST_LOOK: u32 = 3;
 const LOOK_EVERY: u32 = 8;
 /// After so many looks that found it together with the reader, it is looked at more seldom.
@@ -85,12 +86,14 @@ struct Watched {
 }
 
 /// What moves cost, in requests.
+#[derive(Clone, Copy)]
 struct Moves {
     price: u32,
     credit: u32,
 }
 
 /// What a worker knows of itself.
+#[derive(Clone, Copy)]
 pub(super) struct Place {
     processor: u32,
     /// Where this thread may run. `None` when another process has changed that: it decides.
@@ -107,6 +110,12 @@ impl Company {
             allowed: sched_getaffinity(None).ok().filter(|allowed| allowed.count() > 1),
             watched: Mutex::new(Watched::new()),
         }
+    }
+
+    /// Of a thread of the front that is no worker. A worker begins with the place of the thread
+    /// that starts it, as it does with that thread's processors.
+    pub(super) fn place(&self) -> Place {
+        Place { processor: ANY, mask: self.allowed }
     }
 
     /// The calling worker is the reader now.
@@ -177,7 +186,7 @@ impl Watched {
             if self.has_moved {
                 self.moves.judge(false);
             }
-            let (moves, steadiness) = (Moves { ..self.moves }, self.steadiness / 2);
+            let (moves, steadiness) = (self.moves, self.steadiness / 2);
             *self = Self { thread, moves, steadiness, ..Self::new() };
         }
         self.steadiness = STEADY_MAX.min(self.steadiness + 1);
@@ -242,11 +251,6 @@ impl Moves {
 }
 
 impl Place {
-    /// Of the calling thread.
-    pub(super) fn new() -> Self {
-        Self { processor: ANY, mask: sched_getaffinity(None).ok() }
-    }
-
     fn go(&mut self, processor: u32, allowed: &CpuSet) {
         self.processor = processor;
         if self.mask.is_none() || sched_getaffinity(None).ok() != self.mask {
@@ -350,7 +354,7 @@ mod tests {
         let allowed = sched_getaffinity(None).expect("processors");
         let one = (0..CpuSet::MAX_CPU).find(|number| allowed.is_set(*number)).expect("one");
         let mask = || sched_getaffinity(None).expect("processors");
-        let mut place = Place::new();
+        let mut place = Place { processor: ANY, mask: Some(allowed) };
         place.go(one as u32, &allowed);
         assert_eq!(mask().count(), 1);
         place.go(ANY, &allowed);
@@ -361,7 +365,10 @@ mod tests {
         single.set(one);
         sched_setaffinity(None, &single).expect("one processor");
         place.go(ANY, &allowed);
-        assert_eq!(mask(), single);
+        assert_eq!((mask(), place.mask), (single, (allowed == single).then_some(single)));
+        let mut started = place;
+        started.go(ANY, &allowed);
+        assert_eq!(mask(), single, "a worker that this one starts stays there, too");
         sched_setaffinity(None, &allowed).expect("all processors");
     }
 }

@@ -2,6 +2,7 @@
 
 use warren_base::Errno;
 
+use super::company::Place;
 use crate::abi::{IN_HEADER, opcode};
 use crate::channel::{Channel, Received, make_resident};
 use crate::connection::FleetSlot;
@@ -13,14 +14,15 @@ use crate::resend::BufferedMessage;
 pub(super) struct Worker {
     pub slot: Box<dyn FleetSlot>,
     pub body: Body,
+    pub place: Place,
     head: Head,
     /// Where the two parts of a message other than `WRITE` are joined. Its memory is reused.
     joined: Vec<u8>,
 }
 
 impl Worker {
-    pub(super) fn new(slot: Box<dyn FleetSlot>) -> Self {
-        Self { slot, body: Body::default(), head: [0; HEAD], joined: Vec::new() }
+    pub(super) fn new(slot: Box<dyn FleetSlot>, place: Place) -> Self {
+        Self { slot, body: Body::default(), place, head: [0; HEAD], joined: Vec::new() }
     }
 
     /// Must be called before the first [`Self::read`]: see [`make_resident`].
