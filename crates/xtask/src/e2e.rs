@@ -36,13 +36,13 @@ mod script;
 mod suites;
 mod tree;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_interposer, build_release, release_binary};
+use crate::cargo::{build_interposer, build_release, release_binary, target_directory};
 use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
@@ -76,6 +76,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let seed = options.seed.map_or_else(fresh_seed, Ok)?;
     println!("e2e: --seed {seed}");
     let options = Options { seed: Some(seed), ..options.clone() };
+    let failures = failures(root);
+    if failures.exists() {
+        std::fs::remove_file(&failures)
+            .with_context(|| format!("cannot remove {}", failures.display()))?;
+    }
     let mut inner = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
         .arg("--mount-proc")
@@ -89,7 +94,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let deadline = Instant::now() + options.limit();
     loop {
         if let Some(status) = inner.try_wait().context("cannot wait")? {
-            return Ok(status.success());
+            return match std::fs::read_to_string(&failures) {
+                Ok(failed) => bail!("{failed}"),
+                Err(_) => Ok(status.success()),
+            };
         }
         if Instant::now() > deadline {
             inner.kill().context("cannot stop the end-to-end run")?;
@@ -98,6 +106,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Where the inner process leaves the cases that failed, and their errors.
+fn failures(root: &Path) -> PathBuf {
+    target_directory(root).join("end-to-end.failed")
 }
 
 /// Ends this process, and with it all of its namespace, when the outer one is gone.
@@ -139,7 +152,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
         }
     }
     preloaded::check(&ground, &mut tally);
-    let passed = tally.finish();
+    let passed = tally.finish(&failures(root))?;
     if options.keep && !passed {
         println!("kept: {}", ground.place.display());
     } else {

@@ -1,5 +1,6 @@
 //! The one test command. It runs every step even if an earlier one failed, so that one run shows
-//! all failures, and lists the failed steps at the end.
+//! all failures, and lists the failed steps at the end, with their errors: of a long output often
+//! only the end is kept.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -181,6 +182,7 @@ fn fresh_seed() -> Result<u64> {
 #[derive(Default)]
 struct Steps {
     failed: Vec<&'static str>,
+    errors: Vec<String>,
 }
 
 impl Steps {
@@ -204,7 +206,9 @@ impl Steps {
 
     fn note(&mut self, name: &'static str, passed: Result<bool>, time: Duration) -> bool {
         let passed = passed.unwrap_or_else(|error| {
-            println!("{name}: {error:#}");
+            let error = format!("{name}: {error:#}");
+            println!("{error}");
+            self.errors.push(error);
             false
         });
         let verdict = if passed { "passed" } else { "FAILED" };
@@ -219,7 +223,7 @@ impl Steps {
         if self.failed.is_empty() {
             println!("== everything passed");
         } else {
-            println!("== failed: {}", self.failed.join(", "));
+            println!("{}\n== failed: {}", self.errors.join("\n"), self.failed.join(", "));
         }
         self.failed.is_empty()
     }

@@ -59,6 +59,7 @@ impl Ground {
 pub(super) struct Tally {
     passed: usize,
     skipped: usize,
+    /// A case and its error each.
     failed: Vec<String>,
 }
 
@@ -85,21 +86,23 @@ impl Tally {
             }
             Err(error) => {
                 println!("{name}: FAILED ({seconds:.1} s): {error:#}");
-                self.failed.push(name.to_owned());
+                self.failed.push(format!("{name}: {error:#}"));
             }
         }
     }
 
-    pub(super) fn finish(&self) -> bool {
-        for name in &self.failed {
-            println!("failed: {name}");
-        }
+    /// Prints the sum. What failed is left in a file for the process that started this one.
+    pub(super) fn finish(&self, failures: &Path) -> Result<bool> {
         println!(
             "end to end: {} passed, {} failed, {} skipped",
             self.passed,
             self.failed.len(),
             self.skipped
         );
-        self.failed.is_empty()
+        if !self.failed.is_empty() {
+            std::fs::write(failures, self.failed.join("\n"))
+                .with_context(|| format!("cannot write {}", failures.display()))?;
+        }
+        Ok(self.failed.is_empty())
     }
 }
