@@ -24,7 +24,7 @@
 //! The copies of an entry are read like a seqlock, and written by one thread at a time. Attributes
 //! are guarded by the lease of the attributes; data by that lease, which every change of data
 //! revokes, and by that of the handle, which a writer revokes whose kernel may change pages without
-//! a request.
+//! a request. The caller keeps data in rooms, of which there are fewer than entries.
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -50,6 +50,13 @@ const HEADER: usize = 7;
 const GUARD: usize = 8;
 const ATTR: usize = 10;
 const _: () = assert!(ATTR + ATTR_WORDS <= HELD_WORDS && HELD_WORDS.is_multiple_of(8));
+
+/// In the header: what is copied, and in which room the data are.
+const KIND: u64 = 3;
+const ATTRIBUTES: u64 = 1;
+const WITH_DATA: u64 = 2;
+const DISPLACED: u64 = 3;
+const ROOM_SHIFT: u32 = 32;
 
 const COUNT: u64 = 0xff_ffff;
 const PHASE_SHIFT: u32 = 24;
@@ -84,8 +91,17 @@ pub struct Copied {
     /// Of the attributes.
     pub guard: Guard,
     pub attr: Attr,
-    /// All of the file's data have been copied, too.
-    pub has_data: bool,
+    pub data: Data,
+}
+
+/// Whether all of a file's data have been copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data {
+    Absent,
+    /// They were, and their room was needed for another file.
+    Displaced,
+    /// They are in this room.
+    In(u32),
 }
 
 /// What stands in the way of a new handle of an inode.
@@ -251,12 +267,18 @@ impl<S: Deref<Target = [AtomicU64]>> HeldFiles<S> {
         let entry = self.entry(held);
         let version = entry[VERSION].load(Acquire);
         let header = entry[HEADER].load(Relaxed);
-        if header == 0 || !version.is_multiple_of(2) {
+        if !version.is_multiple_of(2) {
             return None;
         }
+        let data = match header & KIND {
+            0 => return None,
+            DISPLACED => Data::Displaced,
+            WITH_DATA => Data::In((header >> ROOM_SHIFT) as u32),
+            _ => Data::Absent,
+        };
         let guard = Guard::load(&entry[GUARD..]);
         let attr = load_attr(&entry[ATTR..])?;
-        let copied = Copied { version, guard, attr, has_data: header > 1 };
+        let copied = Copied { version, guard, attr, data };
         self.still_holds(held, &copied, words).then_some(copied)
     }
 
@@ -266,24 +288,41 @@ impl<S: Deref<Target = [AtomicU64]>> HeldFiles<S> {
         fence(Acquire);
         entry[VERSION].load(Relaxed) == copied.version
             && copied.guard.holds(words)
-            && (!copied.has_data || kept(entry).holds(words))
+            && (!matches!(copied.data, Data::In(_)) || kept(entry).holds(words))
     }
 
     /// Writes copies of an entry that is in use: attributes under their lease, and the file's data,
-    /// which `fill` puts where the caller keeps them. One thread at a time.
-    pub fn copy(&self, held: Held, attr: &Attr, guard: Guard, fill: Option<impl FnOnce()>) {
+    /// which `fill` puts into a room that no other entry has. One thread at a time.
+    pub fn copy(&self, held: Held, attr: &Attr, guard: Guard, data: Option<(u32, impl FnOnce())>) {
         let entry = self.entry(held);
         let version = entry[VERSION].load(Relaxed) & !1;
         entry[VERSION].store(version + 1, Relaxed);
         fence(Release);
         guard.store(&entry[GUARD..]);
         store_attr(&entry[ATTR..], attr);
-        entry[HEADER].store(if fill.is_some() { 2 } else { 1 }, Relaxed);
-        if let Some(fill) = fill {
+        let header = data.as_ref().map_or(ATTRIBUTES, |(room, _)| with_data(*room));
+        entry[HEADER].store(header, Relaxed);
+        if let Some((_, fill)) = data {
             fill();
         }
         entry[VERSION].store(version + 2, Release);
     }
+
+    /// The room is needed for another file. What the caller writes there next is seen only by those
+    /// who see this. One thread at a time.
+    pub fn displace(&self, held: Held, room: u32) {
+        let entry = self.entry(held);
+        if entry[HEADER].load(Relaxed) == with_data(room) {
+            let version = entry[VERSION].load(Relaxed) & !1;
+            entry[HEADER].store(DISPLACED, Relaxed);
+            entry[VERSION].store(version + 2, Release);
+            fence(Release);
+        }
+    }
+}
+
+fn with_data(room: u32) -> u64 {
+    WITH_DATA | u64::from(room) << ROOM_SHIFT
 }
 
 fn phase(state: u64) -> Phase {

@@ -30,7 +30,7 @@ mod walk;
 
 pub use cache::{Cache, Guard, Words};
 pub use call::{Call, Caller, Send, Step};
-pub use held::{Copied, HELD_WORDS, Held, HeldFiles, Marks, Room, Unused};
+pub use held::{Copied, Data, HELD_WORDS, Held, HeldFiles, Marks, Room, Unused};
 pub use names::{KnownNames, Page};
 pub use op::{Op, PathOp};
 pub use path::Path;

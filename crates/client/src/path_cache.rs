@@ -50,6 +50,13 @@ const _: () = assert!(GUARDS + 2 * GUARDS_MAX <= ENTRY_WORDS && ENTRY_WORDS.is_m
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathKey(u128);
 
+impl PathKey {
+    /// A part of the hash.
+    pub fn part(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 /// An answer that was found, and how far its guards are checked: see [`Probe::step`].
 #[derive(Clone, Debug)]
 pub struct Probe {

@@ -14,14 +14,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Deref, Range};
 use core::ptr::null_mut;
+use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::time::Duration;
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, Errno};
-use warren_client::{Cache, Call, Caller, ENTRY_WORDS, PathCache, PathOp};
+use warren_client::{Cache, Call, Caller, PathOp};
 use warren_proto::slot::LaneSize;
 use warren_proto::{Answered, Attr, Credentials, FileKind, InodeRef, Reply};
 use warren_shm::now;
@@ -31,6 +31,7 @@ use warren_transport::{Admission, ConnectOptions};
 use crate::abi::nr;
 use crate::{arena, stub};
 
+mod answers;
 mod client;
 pub(crate) mod directories;
 pub(crate) mod files;
@@ -44,6 +45,7 @@ pub(crate) mod xattrs;
 
 pub(crate) use client::Found;
 
+use answers::Answers;
 use client::{HOT, Hot, SLOW, Slow, hot, settled, slow};
 use held::Files;
 use listings::Listings;
@@ -53,9 +55,6 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Copies that the client keeps.
 const COPIES: usize = 1 << 14;
-
-/// Answers by path that it keeps: 5 MB, of which only what is used is allocated.
-const ANSWERS: usize = 1 << 14;
 
 /// Files that become durable at once.
 const SYNCS: u16 = 6;
@@ -118,7 +117,7 @@ pub(crate) fn admit(
     };
     let (root, attr) =
         slow.directory(root).ok_or("the directory that is mounted is out of sight")?;
-    let answers = answers().ok_or("no memory")?;
+    let answers = Answers::new().ok_or("no memory")?;
     let files = Files::new(&connection).ok_or("no memory")?;
     for (place, (start, length)) in REGIONS.iter().zip(connection.regions()) {
         place[0].store(start, Relaxed);
@@ -179,16 +178,6 @@ fn credentials() -> Credentials {
     }
 }
 
-fn answers() -> Option<PathCache<&'static [AtomicU64]>> {
-    let words = ANSWERS * ENTRY_WORDS;
-    let memory = arena::reserve(words * size_of::<u64>())?;
-    // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
-    let words = unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, words) };
-    let mut seed = [0; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).ok()?;
-    Some(PathCache::new(words, u64::from_ne_bytes(seed)))
-}
-
 /// Ends the admission. Slow, under the lock.
 pub(crate) fn end() {
     HOT.store(null_mut(), Release);
@@ -239,7 +228,7 @@ pub(crate) fn known(
 ) -> Option<Result<Attr, Errno>> {
     let Hot { connection, answers, root, .. } = hot()?;
     let key = answers.key(path, root.ino, start.ino, follow_last);
-    answers.answer(key, connection)
+    answers.get(key, connection)
 }
 
 /// The inode at a path and its attributes by a walk, and whether the fleet was asked. What the
@@ -283,7 +272,7 @@ fn found(
     let asked = call.proof().is_none();
     if let Some(proof) = call.proof() {
         let key = hot.answers.key(path, hot.root.ino, start.ino, follow_last);
-        hot.answers.put(key, proof, found.as_ref().map(|(_, attr)| attr).map_err(|errno| *errno));
+        hot.answers.note(key, proof, found.as_ref().map(|(_, attr)| attr).map_err(|errno| *errno));
     }
     (settled(found), asked)
 }

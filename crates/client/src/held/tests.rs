@@ -100,6 +100,8 @@ fn open(files: &HeldFiles<Vec<AtomicU64>>, cell: &Cell, ino: Ino, stamp: u64) ->
     files.insert(handle, Capability(7), guard, cell)
 }
 
+const NO_DATA: Option<(u32, fn())> = None;
+
 #[test]
 fn a_handle_that_is_in_use_is_open_whatever_the_cell_does() {
     let (files, cell) = (files(), Cell::default());
@@ -165,18 +167,38 @@ fn copies_are_valid_under_both_leases() {
     let lease = Lease { word: 1000, stamp: 77 };
     let guard = Guard::new(CELL, lease).expect("a word");
     cell.words.borrow_mut().insert(lease.word, lease.stamp);
-    files.copy(held, &attr(file, 5), guard, None::<fn()>);
+    files.copy(held, &attr(file, 5), guard, NO_DATA);
     let copied = files.copied(held, &cell).expect("valid");
-    assert!(copied.attr == attr(file, 5) && !copied.has_data);
+    assert_eq!((copied.attr, copied.data), (attr(file, 5), Data::Absent));
     let mut filled = false;
-    files.copy(held, &attr(file, 6), guard, Some(|| filled = true));
+    files.copy(held, &attr(file, 6), guard, Some((3, || filled = true)));
     assert!(filled && !files.still_holds(held, &copied, &cell), "another copy took its place");
     let copied = files.copied(held, &cell).expect("valid");
-    assert!(copied.has_data && files.still_holds(held, &copied, &cell));
+    assert!(copied.data == Data::In(3) && files.still_holds(held, &copied, &cell));
     cell.unlink(file);
     assert!(!files.still_holds(held, &copied, &cell), "data need the lease of the handle");
-    files.copy(held, &attr(file, 6), guard, None::<fn()>);
+    files.copy(held, &attr(file, 6), guard, NO_DATA);
     assert!(files.copied(held, &cell).is_some(), "attributes do not");
     cell.words.borrow_mut().remove(&lease.word);
     assert!(files.copied(held, &cell).is_none());
+}
+
+#[test]
+fn data_give_way_in_their_room_alone() {
+    let (files, cell) = (files(), Cell::default());
+    let file = ino(8);
+    let held = open(&files, &cell, file, 1).expect("a free entry");
+    let lease = Lease { word: 1000, stamp: 77 };
+    let guard = Guard::new(CELL, lease).expect("a word");
+    cell.words.borrow_mut().insert(lease.word, lease.stamp);
+    files.copy(held, &attr(file, 6), guard, Some((3, || ())));
+    let copied = files.copied(held, &cell).expect("valid");
+    files.displace(held, 2);
+    assert!(files.still_holds(held, &copied, &cell), "they are in another room");
+    files.displace(held, 3);
+    assert!(!files.still_holds(held, &copied, &cell));
+    let copied = files.copied(held, &cell).expect("valid");
+    assert_eq!((copied.attr, copied.data), (attr(file, 6), Data::Displaced));
+    files.displace(held, 3);
+    assert!(files.still_holds(held, &copied, &cell), "they are there no more");
 }

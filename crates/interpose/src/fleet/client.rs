@@ -4,14 +4,15 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
+use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Acquire;
-use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 use warren_base::{Errno, FileKind, Ino};
-use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathCache, PathOp, Unused};
+use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathOp, Unused};
 use warren_proto::{Answered, Attr, Capabilities, Handle, InodeRef, Position, Reply, Request};
 use warren_transport::{Connection, Slot};
 
+use super::answers::Answers;
 use super::held::Files;
 use super::listings::Listings;
 
@@ -29,7 +30,7 @@ pub(crate) enum Found<T> {
 /// What the hot path reads.
 pub(super) struct Hot {
     pub connection: Connection,
-    pub answers: PathCache<&'static [AtomicU64]>,
+    pub answers: Answers,
     /// The directory that is mounted.
     pub root: InodeRef,
     pub files: Files,
@@ -143,13 +144,19 @@ impl Slow {
         matches!(answer, Ok(Reply::Read { .. })).then_some(leased)
     }
 
+    /// The attributes of an inode and their lease, if there is a copy.
+    pub(super) fn attr_over_copies(&mut self, node: InodeRef) -> Option<(Attr, Guard)> {
+        let mut call = get_attr(node, &self.caller);
+        let answered = self.slot.perform_over_copies(&mut call, &mut self.cache)?;
+        let Ok(Reply::Attr { attr, .. }) = answered.answer else { return None };
+        Some((attr, call.proof()?.next()?))
+    }
+
     /// The attributes of an inode and their lease: from a copy, else through a request, which
     /// brings one.
     pub(super) fn attr(&mut self, node: InodeRef) -> Option<(Attr, Guard)> {
         for _ in 0..COPY_TRIES {
-            let request = Request::GetAttr { ino: node.ino };
-            let op = Op::Ino(request, Capabilities::of(node.capability));
-            let mut call = Call::new(op, self.caller.clone());
+            let mut call = get_attr(node, &self.caller);
             let Ok(Reply::Attr { attr, .. }) = self.slot.perform(&mut call, &mut self.cache).answer
             else {
                 return None;
@@ -160,4 +167,9 @@ impl Slow {
         }
         None
     }
+}
+
+fn get_attr(node: InodeRef, caller: &Caller) -> Call {
+    let request = Request::GetAttr { ino: node.ino };
+    Call::new(Op::Ino(request, Capabilities::of(node.capability)), caller.clone())
 }

@@ -10,13 +10,15 @@
 use core::arch::asm;
 
 use warren_base::Ino;
-use warren_client::{Guard, Held, PathOp, Room};
+use warren_client::{Data, Guard, Held, PathOp, Room};
 use warren_proto::{
     AccessMode, Answered, Attr, Capability, Handle, InodeRef, Lease, Opened, Reply,
 };
 
 use super::client::{COPY_TRIES, Found, Hot, Slow, hot, settled, slow};
 use super::held::{COPIED_MAX, part};
+
+const NO_DATA: Option<(u32, fn())> = None;
 
 /// An open file: its number here, its inode, and what its handle was reached by.
 pub(crate) struct OpenFile {
@@ -60,16 +62,18 @@ pub(crate) fn read_copy(
     is_writable: impl FnOnce(usize) -> bool,
 ) -> Option<usize> {
     let hot = hot()?;
-    let copied = hot.files.held.copied(held, &hot.connection).filter(|it| it.has_data)?;
+    let copied = hot.files.held.copied(held, &hot.connection)?;
+    let Data::In(place) = copied.data else { return None };
     let left = usize::try_from(copied.attr.size.saturating_sub(offset)).ok()?;
     let count = left.min(room);
     if count > 0 {
         if !is_writable(count) {
             return None;
         }
-        // SAFETY: the copy has `size` bytes and stays mapped; the program has named its memory for
-        // this, and it can be written. A copy that another thread replaces is not believed.
-        unsafe { copy_bytes(hot.files.data_of(held) + offset as usize, buffer, count) };
+        // SAFETY: a copy has at most the length of its room, which stays mapped; the program has
+        // named its memory for this, and it can be written. What another thread replaces meanwhile
+        // is not believed.
+        unsafe { copy_bytes(hot.files.data_in(place) + offset as usize, buffer, count) };
     }
     hot.files.held.still_holds(held, &copied, &hot.connection).then_some(count)
 }
@@ -91,8 +95,8 @@ pub(crate) fn read_into(held: Held, offset: u64, (to, room): (usize, usize)) -> 
 pub(crate) fn whole(held: Held, size_max: u64, mut take: impl FnMut(&[u8]) -> bool) -> Option<()> {
     let hot = hot()?;
     let copied = hot.files.held.copied(held, &hot.connection);
-    if let Some(copied) = copied.filter(|it| it.has_data) {
-        let data = hot.files.data_of(held) as *const u8;
+    if let Some((copied, Data::In(place))) = copied.map(|it| (it.clone(), it.data)) {
+        let data = hot.files.data_in(place) as *const u8;
         // SAFETY: the copy has `size` bytes and stays mapped. Only the lock's holder changes it.
         let data = unsafe { core::slice::from_raw_parts(data, copied.attr.size as usize) };
         return take(data).then_some(());
@@ -179,18 +183,26 @@ fn hold(
         return None;
     }
     let file = held.insert(handle, capability, guard, connection)?;
-    let leased = leased.and_then(|(attr, lease)| Some((attr, Guard::new(cell, *lease)?)));
-    if let Some((attr, guard)) = leased {
-        let data = slow.slot.payload_in();
-        let fill = || {
-            // SAFETY: the room of an entry has the length of the longest copy.
-            unsafe { copy_bytes(data.as_ptr() as usize, hot.files.data_of(file), data.len()) }
-        };
-        let is_whole =
-            !data.is_empty() && data.len() as u64 == attr.size && attr.size <= COPIED_MAX;
-        held.copy(file, attr, guard, is_whole.then_some(fill));
+    let leased = leased.and_then(|(attr, lease)| Some((*attr, Guard::new(cell, *lease)?)));
+    // A client that has the lease already is granted no other.
+    let node = InodeRef { ino: handle.ino, capability };
+    if let Some((attr, guard)) = leased.or_else(|| slow.attr_over_copies(node)) {
+        let length = slow.slot.payload_in().len() as u64;
+        if length > 0 && length == attr.size && length <= COPIED_MAX {
+            keep_data(hot, slow, file, (&attr, guard));
+        } else {
+            held.copy(file, &attr, guard, NO_DATA);
+        }
     }
     Some(open_file(hot, file))
+}
+
+/// Keeps the data that have come with a reply. They are a whole file of at most `COPIED_MAX` bytes.
+fn keep_data(hot: &Hot, slow: &Slow, held: Held, (attr, guard): (&Attr, Guard)) {
+    let data = slow.slot.payload_in();
+    // SAFETY: a room has the length of the longest copy.
+    let fill = |room| unsafe { copy_bytes(data.as_ptr() as usize, room, data.len()) };
+    hot.files.keep(held, attr, guard, fill);
 }
 
 /// Closes the handle of a file that is not open any more. Slow, under the lock.
@@ -210,7 +222,7 @@ pub(crate) fn refresh(held: Held) -> Option<Attr> {
 fn refreshed(hot: &Hot, slow: &mut Slow, held: Held) -> Option<(Attr, Guard)> {
     let (Handle { ino, .. }, capability) = hot.files.held.handle(held);
     let (attr, guard) = slow.attr(InodeRef { ino, capability })?;
-    hot.files.held.copy(held, &attr, guard, None::<fn()>);
+    hot.files.held.copy(held, &attr, guard, NO_DATA);
     Some((attr, guard))
 }
 
@@ -228,7 +240,10 @@ pub(crate) fn read<R>(
     }
     for _ in 0..COPY_TRIES {
         let (attr, guard) = match hot.files.held.copied(held, &hot.connection) {
-            Some(copied) => (copied.attr, copied.guard),
+            Some(copied) => {
+                hot.files.note_read(copied.data);
+                (copied.attr, copied.guard)
+            }
             None => refreshed(hot, slow, held)?,
         };
         if offset >= attr.size {
@@ -261,9 +276,6 @@ fn copy_whole(
     let Some((attr, guard)) = now.filter(|(attr, _)| attr.size == length as u64) else {
         return Some(false);
     };
-    let from = slow.slot.payload_in().as_ptr() as usize;
-    // SAFETY: the room of an entry has the length of the longest copy.
-    let fill = || unsafe { copy_bytes(from, hot.files.data_of(held), length) };
-    hot.files.held.copy(held, &attr, guard, Some(fill));
+    keep_data(hot, slow, held, (&attr, guard));
     Some(true)
 }

@@ -1,21 +1,38 @@
 //! The table of the files that a client holds, and room for copies of their data.
+//!
+//! Most programs read a file once, so a few rooms are used in turn: their memory is in the caches of
+//! the processor, and need not be allocated again and again. There are more of them once files are
+//! read again whose data have been displaced.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use warren_base::limits::OPEN_DATA_MAX;
-use warren_client::{HELD_WORDS, Held, HeldFiles};
+use warren_client::{Data, Guard, HELD_WORDS, Held, HeldFiles};
+use warren_proto::Attr;
 use warren_transport::Connection;
 
 use crate::arena;
 
-/// Files of up to so many bytes are copied. Each entry of the table has room for such a copy of its
-/// own, of which only what is used is allocated.
+/// Files of up to so many bytes are copied, each into a room of this length.
 pub(super) const COPIED_MAX: u64 = OPEN_DATA_MAX;
+
+/// Rooms at first: a mebibyte.
+const ROOMS: u32 = 64;
 
 /// The files that a client holds, and their data.
 pub(super) struct Files {
     pub held: HeldFiles<&'static [AtomicU64]>,
-    data: usize,
+    rooms: Rooms,
+}
+
+/// Changed under the lock alone.
+struct Rooms {
+    start: usize,
+    /// The entry that had each room last, and 1. 0 for none.
+    owners: &'static [AtomicU32],
+    /// Those in use.
+    count: AtomicU32,
+    next: AtomicU32,
 }
 
 impl Files {
@@ -23,14 +40,61 @@ impl Files {
         let entries = connection.idle_words();
         let words = entries * HELD_WORDS;
         let memory = arena::reserve(words * size_of::<u64>())?;
-        let data = arena::reserve(entries * COPIED_MAX as usize)?;
         // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
         let words = unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, words) };
-        Some(Self { held: HeldFiles::new(words), data })
+        Some(Self { held: HeldFiles::new(words), rooms: Rooms::new(entries)? })
     }
 
-    pub(super) fn data_of(&self, Held(at): Held) -> usize {
-        self.data + at as usize * COPIED_MAX as usize
+    /// Where the data of a room are.
+    pub(super) fn data_in(&self, room: u32) -> usize {
+        self.rooms.start + room as usize * COPIED_MAX as usize
+    }
+
+    /// Keeps the attributes of a file, under their lease, and all its data, which `fill` copies to
+    /// an address.
+    pub(super) fn keep(&self, held: Held, attr: &Attr, guard: Guard, fill: impl FnOnce(usize)) {
+        let room = self.rooms.take(held, |owner, room| self.held.displace(owner, room));
+        self.held.copy(held, attr, guard, Some((room, || fill(self.data_in(room)))));
+    }
+
+    /// The data of a file are read from its cell. If there was no room for them, more is used.
+    pub(super) fn note_read(&self, data: Data) {
+        if data == Data::Displaced {
+            self.rooms.add();
+        }
+    }
+}
+
+impl Rooms {
+    fn new(count: usize) -> Option<Self> {
+        let start = arena::reserve(count * COPIED_MAX as usize)?;
+        let owners = arena::reserve(count * size_of::<AtomicU32>())?;
+        // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
+        let owners = unsafe { core::slice::from_raw_parts(owners as *const AtomicU32, count) };
+        let used = AtomicU32::new(ROOMS.min(count as u32));
+        Some(Self { start, owners, count: used, next: AtomicU32::new(0) })
+    }
+
+    /// The next room, after `displace` for the entry that has it.
+    fn take(&self, Held(entry): Held, displace: impl FnOnce(Held, u32)) -> u32 {
+        let room = self.next.load(Relaxed);
+        self.next.store((room + 1) % self.count.load(Relaxed), Relaxed);
+        let owner = self.owners[room as usize].load(Relaxed);
+        self.owners[room as usize].store(entry + 1, Relaxed);
+        if let Some(owner) = owner.checked_sub(1) {
+            displace(Held(owner), room);
+        }
+        room
+    }
+
+    /// Twice as many, and the new ones next.
+    fn add(&self) {
+        let count = self.count.load(Relaxed);
+        let more = (2 * count).min(self.owners.len() as u32);
+        if more > count && self.owners[count as usize - 1].load(Relaxed) > 0 {
+            self.count.store(more, Relaxed);
+            self.next.store(count, Relaxed);
+        }
     }
 }
 
@@ -44,7 +108,29 @@ pub(super) fn part(data: &[u8], offset: u64, room: usize) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::part;
+    use core::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn rooms_are_used_in_turn_and_become_more() {
+        let rooms = Rooms::new(100).expect("memory");
+        let last = Cell::new(None);
+        let take = |entry| {
+            last.set(None);
+            (rooms.take(Held(entry), |owner, room| last.set(Some((owner, room)))), last.get())
+        };
+        rooms.add();
+        for entry in 0..ROOMS {
+            assert_eq!(take(entry), (entry, None), "no more rooms are used than need be");
+        }
+        assert_eq!(take(70), (0, Some((Held(0), 0))));
+        rooms.add();
+        assert!((ROOMS..100).all(|entry| take(entry) == (entry, None)));
+        assert_eq!(take(100), (0, Some((Held(70), 0))));
+        rooms.add();
+        assert_eq!(take(101), (1, Some((Held(1), 1))), "there are no more");
+    }
 
     #[test]
     fn a_part_ends_with_the_data_and_with_the_room() {
