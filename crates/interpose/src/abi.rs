@@ -186,6 +186,7 @@ pub(crate) mod nr {
     pub(crate) const FUTEX_WAITV: usize = 449;
     pub(crate) const FCHMODAT2: usize = 452;
     pub(crate) const FUTEX_WAIT: usize = 455;
+    pub(crate) const STATMOUNT: usize = 457;
     pub(crate) const SETXATTRAT: usize = 463;
     pub(crate) const REMOVEXATTRAT: usize = 466;
     pub(crate) const OPEN_TREE_ATTR: usize = 467;

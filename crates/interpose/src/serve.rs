@@ -38,6 +38,7 @@ mod name;
 mod proc;
 mod request;
 mod setting;
+mod statmount;
 mod umask;
 pub(crate) mod watch;
 mod watchers;

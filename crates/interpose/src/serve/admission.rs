@@ -10,9 +10,11 @@
 //!
 //! Most processes are short or use no mount of ours, and pay for counting only. Of the others,
 //! every sixteenth path is examined, by a call that takes a microsecond. A slow call counts for
-//! several, so that a process whose calls all go through a front is noticed soon. Mountinfo takes a
-//! hundred microseconds, and is read if such a path lies on a file system without a disk, as ours
-//! does. A failed admission is tried again a few times, after many more calls.
+//! several, so that a process whose calls all go through a front is noticed soon. If such a path
+//! lies on a file system without a disk, as ours does, the kernel is asked for the mount. Mountinfo
+//! takes a hundred microseconds, and is read if that is not known, or if the process has used some
+//! such file systems and none of them was ours. A failed admission is tried again a few times, after
+//! many more calls.
 //!
 //! An admission ends in two steps. Its facts are withdrawn at once, by any thread, so that no call
 //! is answered any more. The client ends under the lock: at once, or when the thread that has the
@@ -31,11 +33,12 @@ use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
 use super::files::{pending, placeholder, takeover};
-use super::kernel::{BASIC_STATS, BTIME, MNT_ID, Statx};
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
 use super::name::{Name, PREFIX, Prefix};
 use super::request::Named;
+use super::statmount::{self, Seen};
 use super::why::{self, Refusal, Why};
 use super::{clock, cwd, descriptors, proc};
 
@@ -61,6 +64,8 @@ const FAILURES_MAX: u32 = 4;
 const COMPARISONS: usize = 4;
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;
+/// Paths on other file systems without disks, after which all mounts are looked at.
+const OTHERS_MAX: u32 = 4;
 /// The longest path whose directory is looked at.
 const NAME_MAX: usize = 512;
 /// How long a call by path waits for the lock at most, in parts. A file that is left to the kernel
@@ -93,6 +98,9 @@ static CALLS: AtomicU32 = AtomicU32::new(0);
 /// What calls by relative paths, and on files that may be ours, have cost.
 static RELATIVE_CYCLES: AtomicU64 = AtomicU64::new(0);
 static FAILURES: AtomicU32 = AtomicU32::new(0);
+static OTHERS: AtomicU32 = AtomicU32::new(0);
+/// `FOUND` has all mounts that there were.
+static HAS_ALL: AtomicBool = AtomicBool::new(false);
 static FOUND: [Candidate; CANDIDATES] =
     [const { Candidate { prefix: Prefix::new(), cycles: AtomicU64::new(0) } }; CANDIDATES];
 /// The program's `XDG_RUNTIME_DIR`.
@@ -129,16 +137,43 @@ pub(crate) fn count_young(cycles: u64) -> bool {
     calls >= patience(SURVEY_AFTER) && before / EXAMINED != calls / EXAMINED
 }
 
-/// Looks for mounts of ours if the path at this address may lie in one: the kernel gives numbers
+/// Looks for a mount of ours if the path at this address may lie in one: the kernel gives numbers
 /// without a major part to devices that are no disks. The path is the program's.
 #[cold]
 #[inline(never)]
 pub(crate) fn examine(Named { path, descriptor }: Named) {
     // It asks the file system for nothing. What is to be made is not there, but its directory is.
-    let found = Statx::of_path(descriptor, path, 0).or_else(|| directory_of(path, descriptor));
-    if found.is_some_and(|found| found.device().0 == 0) {
-        exclusive(survey);
+    let found =
+        Statx::of_path(descriptor, path, MNT_ID_UNIQUE).or_else(|| directory_of(path, descriptor));
+    if let Some(found) = found.filter(|found| found.device().0 == 0) {
+        exclusive(|room| meet(&found, room));
     }
+}
+
+/// The process uses this file.
+fn meet(found: &Statx, room: &mut Room) {
+    match statmount::of(found, &mut room.text) {
+        Seen::Ours(at) => {
+            if phase() != Phase::Never && add(at) {
+                PHASE.store(Phase::Looking as u8, Release);
+            }
+        }
+        Seen::Other if OTHERS.fetch_add(1, Relaxed) + 1 < OTHERS_MAX => {}
+        Seen::Other | Seen::Unknown => survey(room),
+    }
+}
+
+/// Looks after the mount at this path. Returns whether there was room.
+fn add(at: &[u8]) -> bool {
+    let is_there = |candidate: &Candidate| candidate.prefix.rest(at).is_some_and(|it| it == b"/");
+    if FOUND.iter().any(is_there) {
+        return true;
+    }
+    let mut free = FOUND.iter().filter(|candidate| candidate.prefix.is_empty());
+    free.next().is_some_and(|candidate| {
+        candidate.cycles.store(0, Relaxed);
+        candidate.prefix.set(at.iter().copied())
+    })
 }
 
 /// The directory of a path.
@@ -147,12 +182,12 @@ fn directory_of(path: usize, descriptor: Option<usize>) -> Option<Statx> {
     name.copy(path).ok()?;
     let bytes = name.bytes();
     let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else {
-        return Statx::of_descriptor(descriptor.unwrap_or(AT_FDCWD), 0);
+        return Statx::of_descriptor(descriptor.unwrap_or(AT_FDCWD), MNT_ID_UNIQUE);
     };
     let mut directory = [0; NAME_MAX + 1];
     let length = slash.max(1);
     directory.get_mut(..length)?.copy_from_slice(&bytes[..length]);
-    Statx::of_path(descriptor, directory.as_ptr() as usize, 0)
+    Statx::of_path(descriptor, directory.as_ptr() as usize, MNT_ID_UNIQUE)
 }
 
 /// Where the cost of calls by this path is counted, while mounts are looked after. `None` for a
@@ -185,19 +220,30 @@ pub(crate) fn hurry(Named { path, descriptor }: Named) {
         return;
     }
     waiting(|room| {
-        survey(room);
+        survey_if_young(room);
         attempt_at((name.bytes(), descriptor), room);
     });
 }
 
-fn attempt_at((path, descriptor): (&[u8], Option<usize>), room: &mut Room) {
-    let candidate = match (path, descriptor) {
+fn attempt_at(place: (&[u8], Option<usize>), room: &mut Room) {
+    let mut candidate = candidate_at(place, room);
+    if candidate.is_none() && phase() == Phase::Looking && !HAS_ALL.load(Relaxed) {
+        survey(room);
+        candidate = candidate_at(place, room);
+    }
+    if let Some(candidate) = candidate {
+        attempt(room, candidate);
+    }
+}
+
+fn candidate_at(
+    (path, descriptor): (&[u8], Option<usize>),
+    room: &mut Room,
+) -> Option<&'static Candidate> {
+    match (path, descriptor) {
         ([b'/', ..], _) => candidate_of(path),
         (_, Some(descriptor)) => proc::target_of(descriptor, &mut room.path).and_then(candidate_of),
         _ => cwd::path(room).and_then(candidate_of),
-    };
-    if let Some(candidate) = candidate {
-        attempt(room, candidate);
     }
 }
 
@@ -216,7 +262,7 @@ pub(crate) fn pay_for_file(descriptor: usize, cycles: u64) {
     }
     RELATIVE_CYCLES.store(0, Relaxed);
     exclusive(|room| {
-        survey(room);
+        survey_if_young(room);
         attempt_at((&[], Some(descriptor)), room);
     });
 }
@@ -293,10 +339,18 @@ pub(crate) fn current() -> Option<Admission> {
     clock::is_fleet_alive(clock::now(), is_alive).then_some(admission)
 }
 
+fn survey_if_young(room: &mut Room) {
+    if phase() == Phase::Young {
+        survey(room);
+    }
+}
+
+/// Looks for all mounts of ours.
 fn survey(room: &mut Room) {
-    if phase() != Phase::Young {
+    if phase() == Phase::Never || phase() == Phase::Looking && HAS_ALL.load(Relaxed) {
         return;
     }
+    HAS_ALL.store(true, Relaxed);
     let mut count = 0;
     let read = look::at_mounts(room, |mount| {
         if let Some(candidate) = FOUND.get(count)
@@ -306,9 +360,7 @@ fn survey(room: &mut Room) {
             count += 1;
         }
     });
-    for rest in &FOUND[count..] {
-        rest.prefix.set(core::iter::empty());
-    }
+    FOUND[count..].iter().for_each(|rest| rest.prefix.clear());
     match (read, count) {
         (None, _) => set_never(Refusal::NoProc),
         (_, 0) => set_never(Refusal::NoMount),
@@ -320,6 +372,15 @@ fn set_never(refusal: Refusal) {
     why::set_refusal(refusal);
     PHASE.store(Phase::Never as u8, Release);
     pending::stop();
+}
+
+/// Mounts are looked for from the beginning.
+fn be_young() {
+    CALLS.store(0, Relaxed);
+    OTHERS.store(0, Relaxed);
+    HAS_ALL.store(false, Relaxed);
+    FOUND.iter().for_each(|candidate| candidate.prefix.clear());
+    PHASE.store(Phase::Young as u8, Release);
 }
 
 fn attempt(room: &mut Room, candidate: &Candidate) {
@@ -341,9 +402,11 @@ fn failed(refusal: Refusal) {
     let passing =
         matches!(refusal, Refusal::Fleet | Refusal::Root | Refusal::Mount | Refusal::MountInside);
     let failures = FAILURES.fetch_add(1, Relaxed) + 1;
-    CALLS.store(0, Relaxed);
-    let next = if passing && failures < FAILURES_MAX { Phase::Young } else { Phase::Never };
-    PHASE.store(next as u8, Release);
+    if passing && failures < FAILURES_MAX {
+        be_young();
+    } else {
+        PHASE.store(Phase::Never as u8, Release);
+    }
 }
 
 fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
@@ -487,8 +550,7 @@ pub(crate) fn never(refusal: Refusal, forever: bool) {
 
 /// The process has other rights now, and may be admitted with them.
 pub(crate) fn begin_again() {
-    CALLS.store(0, Relaxed);
-    PHASE.store(Phase::Young as u8, Release);
+    be_young();
 }
 
 /// In a child of `fork`.

@@ -107,6 +107,17 @@ impl Prefix {
         usable
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length.load(Relaxed) == 0
+    }
+
+    /// Nothing is written where nothing is.
+    pub(crate) fn clear(&self) {
+        if !self.is_empty() {
+            self.length.store(0, Relaxed);
+        }
+    }
+
     /// Another prefix.
     pub(crate) fn copy(&self, from: &Self) {
         let mut bytes = [0; PREFIX];
