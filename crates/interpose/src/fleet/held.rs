@@ -1,8 +1,8 @@
 //! The table of the files that a client holds, and room for copies of their data.
 //!
-//! Most programs read a file once, so a few rooms are used in turn: their memory is in the caches of
-//! the processor, and need not be allocated again and again. There are more of them once files are
-//! read again whose data have been displaced.
+//! Most programs read a file once, so a few rooms are used in turn: their memory is in the caches
+//! of the processor, and need not be allocated again and again. There are more of them once files
+//! are read again whose data have been displaced.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

@@ -13,8 +13,8 @@
 //! several, so that a process whose calls all go through a front is noticed soon. If such a path
 //! lies on a file system without a disk, as ours does, the kernel is asked for the mount. Mountinfo
 //! takes a hundred microseconds, and is read if that is not known, or if the process has used some
-//! such file systems and none of them was ours. A failed admission is tried again a few times, after
-//! many more calls.
+//! such file systems and none of them was ours. A failed admission is tried again a few times,
+//! after many more calls.
 //!
 //! An admission ends in two steps. Its facts are withdrawn at once, by any thread, so that no call
 //! is answered any more. The client ends under the lock: at once, or when the thread that has the
