@@ -9,9 +9,9 @@
 //! `changes.c` and `written.c` make the same calls by chance on twins, of which one is the
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
-//! `adopted.c` opens files before it is known to the fleet. `records.c`, `storms.c` and
-//! `unusual.c` are of what programs do to each other, to themselves, and with files of other kinds,
-//! and `beside.c` of what they do to programs that the kernel serves.
+//! `requests.c` counts. `adopted.c` opens files before it is known to the fleet. `records.c`,
+//! `storms.c` and `unusual.c` are of what programs do to each other, to themselves, and with files
+//! of other kinds, and `beside.c` of what they do to programs that the kernel serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ const CASES: &[(&str, Case)] = &[
     ("paths_served", paths_served),
     ("files_served", files_served),
     ("files_opened", files_opened),
+    ("requests_counted", requests_counted),
     ("files_mapped", files_mapped),
     ("vectors_served", vectors_served),
     ("changes_served", changes_served),
@@ -272,8 +273,9 @@ impl Run<'_> {
         process::quietly("chmod", &["666", &written])?;
         let beside = Beside::prepare(ground, program)?;
         let compare = format!(
-            "CASE_SEED={} OTHERS={} {} {executable} compare \"$WARREN_ROOT\" {arguments}",
+            "CASE_SEED={} WARREN={} OTHERS={} {} {executable} compare \"$WARREN_ROOT\" {arguments}",
             ground.seed,
+            text(&ground.warren),
             text(&others(ground, program, user)),
             user.join(" "),
         );
@@ -335,6 +337,12 @@ fn files_opened(ground: &Ground, cells: u16) -> Result<()> {
         ensure!(handed_over == 0, "{user:?}: {handed_over} directories handed over:\n{block}");
     }
     Ok(())
+}
+
+/// The requests that a program's calls take.
+fn requests_counted(ground: &Ground, cells: u16) -> Result<()> {
+    let run = Run { program: "requests", user: &[], options: &[], cells, words: "" };
+    run.compare(ground).map(drop)
 }
 
 /// Private mappings of files that are open without the kernel, beside mappings by the kernel.
