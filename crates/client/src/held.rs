@@ -24,7 +24,7 @@
 //! The copies of an entry are read like a seqlock, and written by one thread at a time. Attributes
 //! are guarded by the lease of the attributes; data by that lease, which every change of data
 //! revokes, and by that of the handle, which a writer revokes whose kernel may change pages without
-//! a request. The caller keeps data in rooms, of which there are fewer than entries.
+//! a request. The caller keeps data in rooms, of which there may be fewer than entries.
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -8,6 +8,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
+use core::sync::atomic::AtomicU64;
 
 use talc::base::Talc;
 use talc::base::binning::DefaultBinning;
@@ -51,6 +52,13 @@ pub(crate) fn reserve(length: usize) -> Option<usize> {
     // SAFETY: the mapping is ours. If it fails, children have a copy that they do not use.
     unsafe { stub::call(nr::MADVISE, [mapped, length, MADV_WIPEONFORK]) };
     Some(mapped)
+}
+
+/// The same as words.
+pub(crate) fn words(count: usize) -> Option<&'static [AtomicU64]> {
+    let memory = reserve(count * size_of::<u64>())?;
+    // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
+    Some(unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, count) })
 }
 
 /// In a child, where the parent had other memory.

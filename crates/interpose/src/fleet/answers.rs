@@ -32,8 +32,8 @@ impl Answers {
     pub(super) fn new() -> Option<Self> {
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).ok()?;
-        let cache = PathCache::new(words(ANSWERS * ENTRY_WORDS)?, u64::from_ne_bytes(seed));
-        Some(Self { cache, counts: words((COUNTS * BITS / WORD) as usize)? })
+        let cache = PathCache::new(arena::words(ANSWERS * ENTRY_WORDS)?, u64::from_ne_bytes(seed));
+        Some(Self { cache, counts: arena::words((COUNTS * BITS / WORD) as usize)? })
     }
 
     /// The key of a path that starts at `start` if it is relative. `root` is what `/` names.
@@ -75,12 +75,6 @@ impl Answers {
         let bit = key.part() % COUNTS * BITS;
         (&self.counts[(bit / WORD) as usize], bit % WORD)
     }
-}
-
-fn words(count: usize) -> Option<&'static [AtomicU64]> {
-    let memory = arena::reserve(count * size_of::<u64>())?;
-    // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
-    Some(unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, count) })
 }
 
 #[cfg(test)]

@@ -95,7 +95,9 @@ pub(crate) fn read_into(held: Held, offset: u64, (to, room): (usize, usize)) -> 
 pub(crate) fn whole(held: Held, size_max: u64, mut take: impl FnMut(&[u8]) -> bool) -> Option<()> {
     let hot = hot()?;
     let copied = hot.files.held.copied(held, &hot.connection);
-    if let Some((copied, Data::In(place))) = copied.map(|it| (it.clone(), it.data)) {
+    if let Some(copied) = copied
+        && let Data::In(place) = copied.data
+    {
         let data = hot.files.data_in(place) as *const u8;
         // SAFETY: the copy has `size` bytes and stays mapped. Only the lock's holder changes it.
         let data = unsafe { core::slice::from_raw_parts(data, copied.attr.size as usize) };

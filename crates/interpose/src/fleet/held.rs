@@ -29,7 +29,7 @@ pub(super) struct Files {
 struct Rooms {
     start: usize,
     /// The entry that had each room last, and 1. 0 for none.
-    owners: &'static [AtomicU32],
+    owners: &'static [AtomicU64],
     /// Those in use.
     count: AtomicU32,
     next: AtomicU32,
@@ -38,11 +38,8 @@ struct Rooms {
 impl Files {
     pub(super) fn new(connection: &Connection) -> Option<Self> {
         let entries = connection.idle_words();
-        let words = entries * HELD_WORDS;
-        let memory = arena::reserve(words * size_of::<u64>())?;
-        // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
-        let words = unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, words) };
-        Some(Self { held: HeldFiles::new(words), rooms: Rooms::new(entries)? })
+        let held = HeldFiles::new(arena::words(entries * HELD_WORDS)?);
+        Some(Self { held, rooms: Rooms::new(entries)? })
     }
 
     /// Where the data of a room are.
@@ -68,9 +65,7 @@ impl Files {
 impl Rooms {
     fn new(count: usize) -> Option<Self> {
         let start = arena::reserve(count * COPIED_MAX as usize)?;
-        let owners = arena::reserve(count * size_of::<AtomicU32>())?;
-        // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
-        let owners = unsafe { core::slice::from_raw_parts(owners as *const AtomicU32, count) };
+        let owners = arena::words(count)?;
         let used = AtomicU32::new(ROOMS.min(count as u32));
         Some(Self { start, owners, count: used, next: AtomicU32::new(0) })
     }
@@ -80,9 +75,9 @@ impl Rooms {
         let room = self.next.load(Relaxed);
         self.next.store((room + 1) % self.count.load(Relaxed), Relaxed);
         let owner = self.owners[room as usize].load(Relaxed);
-        self.owners[room as usize].store(entry + 1, Relaxed);
+        self.owners[room as usize].store(u64::from(entry) + 1, Relaxed);
         if let Some(owner) = owner.checked_sub(1) {
-            displace(Held(owner), room);
+            displace(Held(owner as u32), room);
         }
         room
     }

@@ -13,7 +13,7 @@ const PR_GET_SECCOMP: usize = 21;
 
 /// `STATMOUNT_MNT_ROOT`, `STATMOUNT_MNT_POINT`, `STATMOUNT_FS_TYPE` (`include/uapi/linux/mount.h`).
 const NEEDED: u64 = 0x8 | 0x10 | 0x20;
-/// `STATMOUNT_FS_SUBTYPE`. A kind without variants has none.
+/// `STATMOUNT_FS_SUBTYPE`. Kernels older than this part of the call leave it out.
 const SUBTYPE: u64 = 0x100;
 
 /// In `struct statmount`: the mask of what is there, the places of strings, and those strings.
@@ -65,9 +65,13 @@ fn parse(text: &[u8]) -> Option<Seen<'_>> {
     if mask & NEEDED != NEEDED {
         return None;
     }
-    let has_subtype = mask & SUBTYPE != 0;
-    let is_ours = has_subtype && string(FS_TYPE)? == b"fuse" && string(FS_SUBTYPE)? == b"warren";
-    if !is_ours || string(MNT_ROOT)?.ends_with(b"//deleted") {
+    if string(FS_TYPE)? != b"fuse" {
+        return Some(Seen::Other);
+    }
+    if mask & SUBTYPE == 0 {
+        return None;
+    }
+    if string(FS_SUBTYPE)? != b"warren" || string(MNT_ROOT)?.ends_with(b"//deleted") {
         return Some(Seen::Other);
     }
     string(MNT_POINT).map(Seen::Ours)
@@ -77,15 +81,19 @@ fn parse(text: &[u8]) -> Option<Seen<'_>> {
 mod tests {
     use super::*;
 
-    fn of_path(path: &core::ffi::CStr, text: &mut [u8; TEXT]) -> bool {
-        let found = Statx::of(path.as_ptr() as usize, MNT_ID_UNIQUE).expect("it is there");
-        matches!(of(&found, text), Seen::Other | Seen::Unknown)
-    }
-
     #[test]
     fn other_mounts_are_not_ours() {
         let mut text = [0; TEXT];
-        assert!(of_path(c"/proc", &mut text) && of_path(c"/", &mut text));
+        for path in [c"/proc", c"/"] {
+            let found = Statx::of(path.as_ptr() as usize, MNT_ID_UNIQUE).expect("it is there");
+            // The number and the call came with the same kernel.
+            let is_said = found.mask() & MNT_ID_UNIQUE != 0 && !is_filtered();
+            assert_eq!(
+                of(&found, &mut text),
+                if is_said { Seen::Other } else { Seen::Unknown },
+                "{path:?}"
+            );
+        }
     }
 
     #[test]
@@ -107,6 +115,9 @@ mod tests {
         assert_eq!(parse(&text("fuse", "other", "/")), Some(Seen::Other));
         assert_eq!(parse(&text("ext4", "warren", "/")), Some(Seen::Other));
         assert_eq!(parse(&text("fuse", "warren", "/a//deleted")), Some(Seen::Other));
+        let mut older = ours.clone();
+        older[MASK..MASK + 8].copy_from_slice(&NEEDED.to_ne_bytes());
+        assert_eq!(parse(&older), None, "it may be ours");
         for length in 0..ours.len() - 1 {
             assert!(!matches!(parse(&ours[..length]), Some(Seen::Other)), "cut at {length}");
         }
