@@ -43,6 +43,7 @@ pub(crate) mod nr {
     pub(crate) const RECVFROM: usize = 45;
     pub(crate) const SENDMSG: usize = 46;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const SOCKETPAIR: usize = 53;
     pub(crate) const GETSOCKOPT: usize = 55;
     pub(crate) const CLONE: usize = 56;
     pub(crate) const FORK: usize = 57;

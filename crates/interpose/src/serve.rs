@@ -58,15 +58,8 @@ pub(crate) use files::adoption;
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let class = Class::of(call);
-    if files::pending::are_any()
-        && !is_child()
-        && let Some(verdict) = files::adoption::on_call(call, class != Class::Plain)
-    {
-        return verdict;
-    }
-    if files::are_any()
-        && !is_child()
-        && let Some(verdict) = files::on_call(call, class.is_by_path())
+    if (files::pending::are_any() || files::are_any())
+        && let Some(verdict) = on_descriptors(call, class)
     {
         return verdict;
     }
@@ -83,6 +76,22 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
         Class::Wait | Class::Read => Verdict::Pass,
         class => watch::on_call(call, class),
     }
+}
+
+/// Any call of a program that has files open here, or may have them later.
+fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
+    if is_child() {
+        files::adoption::in_child(call);
+        return files::lending::in_child(call);
+    }
+    files::lending::take_back();
+    if files::pending::are_any() {
+        let verdict = files::adoption::on_call(call, class != Class::Plain);
+        if verdict.is_some() {
+            return verdict;
+        }
+    }
+    if files::are_any() { files::on_call(call, class.is_by_path()) } else { None }
 }
 
 /// A call by the numbers of another architecture. It may change anything.

@@ -32,7 +32,7 @@ use crate::state::FILTERED;
 use crate::stub;
 
 use super::facts::{self, Admission, MountFacts};
-use super::files::{pending, placeholder, takeover};
+use super::files::{passing, pending, placeholder, takeover};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
@@ -523,6 +523,7 @@ fn end_if_wanted(room: &mut Room) {
     facts::withdraw();
     if IS_CLIENT.load(Acquire) {
         takeover::all_under_lock(room);
+        passing::forget();
         placeholder::forget();
         fleet::end();
         close_mounts();

@@ -21,18 +21,23 @@ const ROOM: usize = 24;
 /// A program with a lower limit is left alone.
 const LIMIT_MIN: usize = 64;
 pub(crate) const RLIMIT_NOFILE: usize = 7;
+pub(super) const F_GETFD: usize = 1;
+pub(super) const F_SETFD: usize = 2;
 pub(super) const F_DUPFD_CLOEXEC: usize = 1030;
+pub(super) const FD_CLOEXEC: usize = 1;
 
 /// Ranges of ours.
-const RANGES: usize = 5;
+const RANGES: usize = 7;
 const OF_MOUNTS: usize = 0;
 const OF_FLEET: usize = 1;
 pub(crate) const OF_PLACEHOLDER: usize = 2;
 pub(crate) const OF_PIN: usize = 3;
 /// Lies among the program's, for a moment.
 pub(crate) const OF_SNAPSHOT: usize = 4;
+/// The sockets through which a child of `vfork` gives files to its parent.
+pub(crate) const OF_LENDING: [usize; 2] = [5, 6];
 
-/// By start and end: the open mountinfo, the fleet's, and three for files that are served.
+/// By start and end: the open mountinfo, the fleet's, and five for files that are served.
 static HIDDEN: [[AtomicUsize; 2]; RANGES] = [const { [const { AtomicUsize::new(0) }; 2] }; RANGES];
 
 /// The first number for descriptors of ours. If the process has threads, they are at the end of its
@@ -144,7 +149,9 @@ mod tests {
 
     #[test]
     fn ranges_are_split_around_ours() {
-        let parts = |first, last, hidden| {
+        let parts = |first, last, few: [Range<usize>; 5]| {
+            let mut hidden = [const { 0..0 }; RANGES];
+            hidden[..few.len()].clone_from_slice(&few);
             let mut parts = Vec::new();
             split(first, last, hidden, |first, last| parts.push((first, last)));
             parts

@@ -13,7 +13,7 @@
 //!  a file that the kernel has opened for writing ─▶ pending ─▶ adoption: it is served from then on
 //! ```
 //!
-//! Decisions 40, 41 and 47 have the reasons.
+//! Decisions 40, 41, 47 and 55 have the reasons.
 
 pub(crate) mod adoption;
 mod arguments;
@@ -22,9 +22,11 @@ mod create;
 mod directory;
 mod handover;
 mod hints;
+pub(super) mod lending;
 mod mapped;
 mod open;
 mod parked;
+pub(super) mod passing;
 pub(super) mod pending;
 mod pieces;
 pub(super) mod placeholder;
@@ -46,14 +48,14 @@ pub(super) use open::{Opening, begins_here};
 use warren_base::{Errno, Ino};
 use warren_proto::InodeRef;
 
-use crate::abi::{CLONE_FILES, nr};
+use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::{self as client, files as fleet, watches};
 use crate::state::is_child;
 use crate::stub;
 
 use super::answer::give;
-use super::descriptors::F_DUPFD_CLOEXEC;
+use super::descriptors::{F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, FD_CLOEXEC};
 use super::facts::Admission;
 use super::why::Why;
 use super::{admission, memory, request};
@@ -62,16 +64,8 @@ use table::Served;
 
 const F_DUPFD: usize = 0;
 const F_GETFL: usize = 3;
-const F_GETFD: usize = 1;
-const F_SETFD: usize = 2;
 const F_SET_RW_HINT: usize = 1036;
-const FD_CLOEXEC: usize = 1;
 const TCGETS: usize = 0x5401;
-/// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
-/// second descriptor.
-const FICLONE: u32 = 0x4004_9409;
-const NAME_OTHERS: [u32; 6] = [FICLONE, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
-
 /// Opens a file. Its answer is the program's.
 pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     if opening.writes() { create::open(opening, admission) } else { open::open(opening, admission) }
@@ -90,14 +84,14 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     let [descriptor, ..] = call.args;
     let result = match call.number {
         nr::IOCTL
-            if call.args[1] as u32 == FICLONE
+            if call.args[1] as u32 == arguments::FICLONE
                 && let Some(result) = copy::clone(call.args[2], descriptor) =>
         {
             Some(result)
         }
         nr::COPY_FILE_RANGE if watches::state() == 0 => copy::copy(call),
         nr::MMAP => mapped::map(call),
-        nr::IOCTL if NAME_OTHERS.contains(&(call.args[1] as u32)) => {
+        nr::IOCTL if arguments::NAME_OTHERS.contains(&(call.args[1] as u32)) => {
             handover::those_before(call, |_| true);
             return before_kernel(call);
         }
@@ -148,9 +142,10 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             handover::those_before(call, |file| !file.closes_on_exec());
             return before_kernel(call);
         }
-        nr::CLONE | nr::CLONE3 => {
-            if !shares_files(call) {
-                handover::those_before(call, |_| true);
+        nr::CLONE | nr::CLONE3 | nr::VFORK => {
+            let flags = clone_flags(call);
+            if flags & CLONE_FILES == 0 {
+                lending::before_child(call, flags);
             }
             parked::before(call);
             return None;
@@ -201,16 +196,15 @@ pub(super) fn hand_over_directories() {
     handover::those(Served::is_directory);
 }
 
-/// Whether the child has the same table of descriptors. A thread has.
-fn shares_files(call: &SystemCall) -> bool {
+fn clone_flags(call: &SystemCall) -> usize {
     let [first, ..] = call.args;
-    let flags = match call.number {
+    match call.number {
         nr::CLONE => first,
-        _ if !memory::is_readable(first) => return false,
+        nr::VFORK => CLONE_VM | CLONE_VFORK,
+        _ if !memory::is_readable(first) => 0,
         // SAFETY: the word can be read. The kernel reads it again, and checks it.
         _ => unsafe { (first as *const usize).read_unaligned() },
-    };
-    flags & CLONE_FILES != 0
+    }
 }
 
 /// A call that names one descriptor. None if the kernel is to make it.

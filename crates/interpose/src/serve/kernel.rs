@@ -90,9 +90,18 @@ impl Statx {
     }
 
     pub(crate) fn is_regular(&self) -> bool {
-        const KIND: u64 = 0o17_0000;
         const REGULAR: u64 = 0o10_0000;
-        self.0[word::GID_MODE] >> 32 & KIND == REGULAR
+        self.kind() == REGULAR
+    }
+
+    pub(crate) fn is_socket(&self) -> bool {
+        const SOCKET: u64 = 0o14_0000;
+        self.kind() == SOCKET
+    }
+
+    fn kind(&self) -> u64 {
+        const KIND: u64 = 0o17_0000;
+        self.0[word::GID_MODE] >> 32 & KIND
     }
 
     pub(crate) fn mount_id(&self) -> u64 {

@@ -175,7 +175,9 @@ pub(crate) fn on_clone(flags: usize) {
         // A child with the same files or directories has a copy of this memory.
         admission::never(Refusal::Shared, flags & CLONE_VM == 0);
     }
-    if flags & CLONE_FILES == 0 && !is_child() {
-        files::pending::before_child();
+    if flags & CLONE_FILES == 0 {
+        // What a child of `vfork` makes may outlive it.
+        let shares_memory = flags & CLONE_VM != 0 && !shares_memory && !is_child();
+        files::pending::before_child(shares_memory);
     }
 }

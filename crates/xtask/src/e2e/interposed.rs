@@ -9,9 +9,10 @@
 //! `changes.c` and `written.c` make the same calls by chance on twins, of which one is the
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
-//! `requests.c` counts. `adopted.c` opens files before it is known to the fleet. `records.c`,
-//! `storms.c` and `unusual.c` are of what programs do to each other, to themselves, and with files
-//! of other kinds, and `beside.c` of what they do to programs that the kernel serves.
+//! `requests.c` counts. `adopted.c` opens files before it is known to the fleet, and `vforked.c`
+//! has files open while it makes children. `records.c`, `storms.c` and `unusual.c` are of what
+//! programs do to each other, to themselves, and with files of other kinds, and `beside.c` of what
+//! they do to programs that the kernel serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ const CASES: &[(&str, Case)] = &[
     ("attributes_served", attributes_served),
     ("files_written", files_written),
     ("files_adopted", files_adopted),
+    ("files_lent", files_lent),
     ("databases_served", databases_served),
     ("files_watched", files_watched),
     ("records_read", records_read),
@@ -420,6 +422,16 @@ fn files_adopted(ground: &Ground, cells: u16) -> Result<()> {
             report.lines().filter_map(|line| line.strip_prefix("adopted ")?.parse::<u64>().ok());
         let adopted: u64 = counts.sum();
         ensure!(adopted >= ADOPTED_MIN, "{user:?}: only {adopted} files were adopted");
+    }
+    Ok(())
+}
+
+/// Files that are open while children of `vfork` run. The probe looks itself which are served.
+fn files_lent(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run =
+            Run { program: "vforked", user, options: &[], cells, words: &ground.seed.to_string() };
+        run.compare(ground)?;
     }
     Ok(())
 }

@@ -149,6 +149,19 @@ pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Ver
     None
 }
 
+/// A call of a child of `vfork`, which has the files as well until it starts a program. Whatever it
+/// does with one but closing it may make another number that stays.
+pub(in super::super) fn in_child(call: &SystemCall) {
+    let named = arguments::descriptors(call.number);
+    if [nr::CLOSE, nr::CLOSE_RANGE].contains(&call.number) {
+        return;
+    }
+    pending::forget_those(|number| named != 0 && may_name(call, named, number));
+    if arguments::leads_to_one_descriptor(call) {
+        pending::forget_all();
+    }
+}
+
 fn may_name(call: &SystemCall, named: u8, number: usize) -> bool {
     if named == arguments::ALL {
         return arguments::may_name(call, number);

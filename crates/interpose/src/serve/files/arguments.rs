@@ -14,10 +14,17 @@ pub(super) const ALL: u8 = 0x80;
 const TO_DESCRIPTORS: [&[u8]; 2] = [b"/dev/fd", b"/dev/std"];
 const PROC: &[u8] = b"/proc/";
 const OF_DESCRIPTORS: &[u8] = b"/fd";
+/// How paths of directories of descriptors end.
+const DIRECTORIES: [&[u8]; 2] = [b"/fd", b"/fd/"];
 /// Longer arrays of `poll` are not looked at.
 const POLLED_MAX: usize = 256;
 /// The word of a `struct msghdr`.
 const CONTROL_LENGTH: usize = 5;
+/// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
+/// second descriptor.
+pub(super) const FICLONE: u32 = 0x4004_9409;
+pub(super) const NAME_OTHERS: [u32; 6] =
+    [FICLONE, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
 /// Numbers from here on are not known.
 const NUMBERS: usize = 472;
 
@@ -132,6 +139,13 @@ pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
     })
 }
 
+/// The same, but not to the directory of all descriptors itself, which programs list.
+pub(super) fn leads_to_one_descriptor(call: &SystemCall) -> bool {
+    let is_directory =
+        |at: usize| DIRECTORIES.iter().any(|end| memory::ends_with(call.args[at], end));
+    leads_to_descriptors(call) && !path(call.number).is_some_and(is_directory)
+}
+
 /// The argument that is a path, if the call has one that may lead to a descriptor.
 fn path(number: usize) -> Option<usize> {
     match number {
@@ -219,6 +233,12 @@ mod tests {
             leads(c"/proc/self/fd/3") && leads(c"/proc/self/task/1/fdinfo") && leads(c"/proc/fd")
         );
         assert!(leads(c"/dev/stdin") && leads(c"/dev/fd/0"));
+        let to_one = |path: &core::ffi::CStr| {
+            let args = [path.as_ptr() as usize, 0, 0, 0, 0, 0];
+            leads_to_one_descriptor(&SystemCall { number: nr::OPEN, args, return_address: 0 })
+        };
+        assert!(to_one(c"/proc/self/fd/3") && to_one(c"/dev/fd/0") && to_one(c"/dev/stdin"));
+        assert!(!to_one(c"/proc/self/fd") && !to_one(c"/dev/fd/") && !to_one(c"/fd/3"));
         assert!(!leads(c"/proc/self/cwd") && !leads(c"/proc/mounts") && !leads(c"/fd"));
     }
 }

@@ -19,8 +19,11 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
+use crate::abi::nr;
 use crate::state::THREADS;
+use crate::stub;
 
+use super::super::descriptors::{F_GETFD, FD_CLOEXEC};
 use super::super::lock::relax;
 use super::places::DESCRIPTORS;
 
@@ -130,10 +133,21 @@ pub(in super::super) fn stop() {
 }
 
 /// The process is about to make a child that has a copy of its descriptors. In a process with
-/// threads it is not known when that is over.
-pub(in super::super) fn before_child() {
+/// threads it is not known when that is over. `shares_memory`: it is a child of `vfork`, which has
+/// left what closes on exec before this process goes on.
+pub(in super::super) fn before_child(shares_memory: bool) {
     FORKS.fetch_add(1, SeqCst);
-    if THREADS.get() { stop() } else { forget_all() }
+    match (THREADS.get(), shares_memory) {
+        (true, _) => stop(),
+        (false, true) => forget_those(|number| !closes_on_exec(number)),
+        (false, false) => forget_all(),
+    }
+}
+
+fn closes_on_exec(number: usize) -> bool {
+    // SAFETY: it changes nothing.
+    let flags = unsafe { stub::call(nr::FCNTL, [number, F_GETFD, 0]) };
+    usize::try_from(flags).is_ok_and(|flags| flags & FD_CLOEXEC != 0)
 }
 
 /// In a child of `fork`. Its handler may return into a call that is under way.

@@ -17,9 +17,11 @@ use crate::stub;
 use super::super::answer::STAT_WORDS;
 use super::super::descriptors::{self, OF_PIN, OF_PLACEHOLDER, RLIMIT_NOFILE};
 use super::super::facts::Facts;
+use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::proc;
 use super::table;
 
+const F_GETFL: usize = 3;
 const O_PATH: usize = 0o1000_0000;
 const AF_UNIX: usize = 1;
 const SOCK_STREAM: usize = 1;
@@ -62,7 +64,8 @@ pub(super) fn ready(facts: &Facts) -> Option<()> {
     Some(())
 }
 
-fn hidden(descriptor: usize, at: usize) -> Option<usize> {
+/// Moves a descriptor to where the program does not meet it. Under the lock.
+pub(super) fn hidden(descriptor: usize, at: usize) -> Option<usize> {
     let Some(first) = descriptors::behind_all() else {
         stub::close(descriptor);
         return None;
@@ -118,6 +121,15 @@ pub(super) fn device() -> u64 {
     DEVICE.load(Relaxed)
 }
 
+/// Whether the number leads to a placeholder still, also in a child, whose descriptors are others.
+pub(super) fn is_at(number: usize) -> bool {
+    // SAFETY: it changes nothing.
+    let flags = unsafe { stub::call(nr::FCNTL, [number, F_GETFL, 0]) };
+    let found = || Statx::of_descriptor(number, BASIC_STATS);
+    usize::try_from(flags).is_ok_and(|flags| flags & O_PATH != 0)
+        && found().is_some_and(|found| found.is_socket())
+}
+
 /// The device and the inode behind a descriptor.
 pub(super) fn identity(descriptor: usize) -> Option<(u64, u64)> {
     let mut stat = [0_u64; STAT_WORDS];
@@ -162,7 +174,9 @@ mod tests {
         let socket = socket().expect("a socket");
         let path = format!("/proc/self/fd/{socket}");
         let again = std::fs::File::open(path).expect_err("a socket");
+        assert!(is_at(socket) && !is_at(0));
         stub::close(socket);
+        assert!(!is_at(socket));
         assert_eq!(again.raw_os_error(), Some(6));
     }
 }

@@ -223,7 +223,23 @@ pub(crate) fn among(first: usize, last: usize) -> impl Iterator<Item = Served> {
     (first..end).filter_map(find)
 }
 
-/// In a child of `fork`: another thread of the parent may have been handing files over.
+/// The same without those that become the kernel's. Does not wait.
+pub(super) fn unfrozen() -> impl Iterator<Item = Served> {
+    FILES[..=HIGHEST.load(Relaxed)].iter().enumerate().filter_map(|(number, file)| {
+        let state = file.state.load(Acquire);
+        (state & (OPEN | FROZEN) == OPEN).then_some(Served { number, state, file })
+    })
+}
+
+/// A file that is becoming the kernel's.
+pub(super) fn frozen(number: usize) -> Option<Served> {
+    let file = FILES.get(number)?;
+    let state = file.state.load(Acquire);
+    (state & FROZEN != 0).then_some(Served { number, state: state & !FROZEN, file })
+}
+
+/// What was being handed over, and is not any more: by another thread of the parent of a child of
+/// `fork`, or by a child of `vfork`.
 pub(super) fn unfreeze_all() {
     for file in &FILES[..=HIGHEST.load(Relaxed)] {
         file.offset.fetch_and(!TAKEN, Relaxed);

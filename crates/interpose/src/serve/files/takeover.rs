@@ -11,12 +11,13 @@ use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
 use crate::fleet::{directories, files as fleet, written};
+use crate::state::is_child;
 use crate::stub;
 
 use super::super::cwd::{self, Directory};
 use super::super::lock::{self, PATH, Room};
 use super::table::{self, Served};
-use super::{parked, pending, placeholder, record_locks, score};
+use super::{parked, passing, pending, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
@@ -35,9 +36,14 @@ pub(in super::super) fn all_under_lock(room: &mut Room) {
 pub(in super::super) fn in_child() {
     if table::are_any() {
         table::unfreeze_all();
+        // What the parent, itself a child of `vfork`, has closed or taken.
+        for file in table::unfrozen().filter(|file| !placeholder::is_at(file.number)) {
+            file.take();
+        }
         lock::with(all_under_lock);
     }
     pending::in_child();
+    passing::forget();
     placeholder::forget();
     score::forget();
     record_locks::forget();
@@ -58,7 +64,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     if file.is_directory() {
         offset = file.place().load(Relaxed);
     }
-    let opened = match reopen(file, room) {
+    let opened = match reopen(file, &mut room.path) {
         Ok(opened) => opened,
         Err(errno) => {
             file.unfreeze();
@@ -74,9 +80,14 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
             let _replaced = replace(&other, opened);
         }
     }
-    let replaced = replace(file, opened);
+    let given = give(file, opened);
     stub::close(opened);
-    replaced?;
+    given
+}
+
+/// The kernel has a frozen file from now on, by a descriptor that stays open.
+pub(super) fn give(file: &Served, opened: usize) -> Result<(), isize> {
+    replace(file, opened)?;
     score::handed_over();
     if let Some(held) = file.held()
         && !fleet::release(held)
@@ -103,59 +114,62 @@ fn replace(file: &Served, opened: usize) -> Result<(), isize> {
     Ok(())
 }
 
-/// Another descriptor of the same inode.
-fn reopen(file: &Served, room: &mut Room) -> Result<usize, isize> {
-    match by_path(file, room) {
+/// Another descriptor of the same inode. Takes no lock for a file that is no directory.
+pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
+    match by_path(file, path) {
         Ok(opened) => Ok(opened),
-        Err(_) if file.is_directory() => by_search(file, room),
-        Err(_) => by_proof(file, room),
+        Err(_) if file.is_directory() => by_search(file, path),
+        Err(_) => by_proof(file, path),
     }
 }
 
 /// A directory that has been moved.
-fn by_search(file: &Served, room: &mut Room) -> Result<usize, isize> {
-    let path = directories::path_of(file.node()).ok_or(-ENOENT)?;
-    in_mount(file, if path.is_empty() { b"." } else { &path }, room)
+fn by_search(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
+    let found = directories::path_of(file.node()).ok_or(-ENOENT)?;
+    in_mount(file, if found.is_empty() { b"." } else { &found }, path)
 }
 
 /// By a path from the mount's root, whatever else is mounted there now.
-fn in_mount(file: &Served, path: &[u8], room: &mut Room) -> Result<usize, isize> {
+fn in_mount(file: &Served, name: &[u8], path: &mut [u8; PATH]) -> Result<usize, isize> {
     let root = placeholder::pin().ok_or(-EIO)?;
-    if path.len() >= PATH {
+    if name.len() >= PATH {
         return Err(-EIO);
     }
-    room.path[..path.len()].copy_from_slice(path);
-    room.path[path.len()] = 0;
-    same_inode(file, (root, room.path.as_ptr() as usize))
+    path[..name.len()].copy_from_slice(name);
+    path[name.len()] = 0;
+    same_inode(file, (root, path.as_ptr() as usize))
 }
 
-fn by_path(file: &Served, room: &mut Room) -> Result<usize, isize> {
+fn by_path(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     if let Some(start) = file.start() {
         match cwd::known() {
             Directory::Inside(here) if here.ino == start => {}
             _ => return Err(-EIO),
         }
     }
-    let length = file.path(&mut room.path[..PATH - 1]).len();
+    let length = file.path(&mut path[..PATH - 1]).len();
     if length == 0 {
         return Err(-EIO);
     }
-    room.path[length] = 0;
-    same_inode(file, (AT_FDCWD, room.path.as_ptr() as usize))
+    path[length] = 0;
+    same_inode(file, (AT_FDCWD, path.as_ptr() as usize))
 }
 
-fn by_proof(file: &Served, room: &mut Room) -> Result<usize, isize> {
+fn by_proof(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     let node = file.node();
     let (client, ino, capability) = (ClientId(file.client()), node.ino, node.capability);
     let mut name = [0; HANDOVER_NAME_MAX];
-    in_mount(file, Handover { client, ino, capability }.name(&mut name), room)
+    in_mount(file, Handover { client, ino, capability }.name(&mut name), path)
 }
 
 /// Opens what a path leads to, if that is the inode. It may be a FIFO by now, so it does not wait.
 fn same_inode(file: &Served, at: (usize, usize)) -> Result<usize, isize> {
     let flags = file.flags() as usize;
     let opened = match open(at, flags) {
-        Err(errno) if errno == -EMFILE => placeholder::with_one_more(|| open(at, flags))?,
+        // A child of `vfork` leaves its parent's placeholders alone.
+        Err(errno) if errno == -EMFILE && !is_child() => {
+            placeholder::with_one_more(|| open(at, flags))?
+        }
         opened => opened?,
     };
     if placeholder::identity(opened) != Some((placeholder::device(), file.node().ino.0)) {

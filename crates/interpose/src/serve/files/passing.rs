@@ -1,0 +1,141 @@
+//! The pair of sockets through which a child of `vfork` passes descriptors to its parent.
+
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use crate::abi::{O_CLOEXEC, nr};
+use crate::stub;
+
+use super::super::descriptors::{self, OF_LENDING};
+use super::placeholder;
+
+const AF_UNIX: usize = 1;
+const SOCK_DGRAM: usize = 2;
+const SOL_SOCKET: u64 = 1;
+const SCM_RIGHTS: u64 = 1;
+const MSG_DONTWAIT: usize = 0x40;
+const MSG_NOSIGNAL: usize = 0x4000;
+const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+const NONE: usize = usize::MAX;
+/// Of a `struct cmsghdr` with one descriptor.
+const CONTROL_LENGTH: u64 = 20;
+
+/// The parent's, and the child's.
+static SOCKETS: [AtomicUsize; 2] = [const { AtomicUsize::new(NONE) }; 2];
+
+pub(super) fn is_ready() -> bool {
+    SOCKETS[0].load(Acquire) != NONE
+}
+
+/// Makes the sockets, under the lock.
+pub(super) fn make() -> Option<()> {
+    let pair = pair()?;
+    for ((made, at), socket) in pair.into_iter().zip(OF_LENDING).zip(&SOCKETS) {
+        if let Some(moved) = placeholder::hidden(made, at) {
+            socket.store(moved, Release);
+        }
+    }
+    let is_made = SOCKETS.iter().all(|socket| socket.load(Relaxed) != NONE);
+    if !is_made {
+        forget();
+    }
+    is_made.then_some(())
+}
+
+fn pair() -> Option<[usize; 2]> {
+    let mut pair = [0_i32; 2];
+    let args = [AF_UNIX, SOCK_DGRAM | O_CLOEXEC, 0, pair.as_mut_ptr() as usize];
+    // SAFETY: the kernel writes two numbers into `pair`.
+    let made = unsafe { stub::call(nr::SOCKETPAIR, args) };
+    (made == 0).then(|| pair.map(|number| number as usize))
+}
+
+/// Closes the sockets.
+pub(in super::super) fn forget() {
+    for (socket, at) in SOCKETS.iter().zip(OF_LENDING) {
+        let number = socket.swap(NONE, AcqRel);
+        if number != NONE {
+            descriptors::show(at);
+            stub::close(number);
+        }
+    }
+}
+
+/// A `struct msghdr` and what it leads to.
+struct Message {
+    number: u64,
+    piece: [usize; 2],
+    control: [u64; 3],
+    header: [usize; 7],
+}
+
+impl Message {
+    fn new(number: usize, descriptor: usize) -> Self {
+        Self {
+            number: number as u64,
+            piece: [0, size_of::<u64>()],
+            control: [CONTROL_LENGTH, SCM_RIGHTS << 32 | SOL_SOCKET, descriptor as u64],
+            header: [0, 0, 0, 1, 0, size_of::<[u64; 3]>(), 0],
+        }
+    }
+
+    /// `recvmsg` or `sendmsg`.
+    fn transfer(&mut self, call: usize, socket: &AtomicUsize, flags: usize) -> isize {
+        self.piece[0] = &raw mut self.number as usize;
+        self.header[2] = self.piece.as_ptr() as usize;
+        self.header[4] = self.control.as_mut_ptr() as usize;
+        // SAFETY: the header leads to fields of this message only.
+        unsafe {
+            stub::call(call, [socket.load(Acquire), self.header.as_mut_ptr() as usize, flags])
+        }
+    }
+}
+
+/// A descriptor for the parent, and its number there.
+pub(super) fn send(number: usize, descriptor: usize) -> Result<(), isize> {
+    let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    let sent = Message::new(number, descriptor).transfer(nr::SENDMSG, &SOCKETS[1], flags);
+    if sent < 0 { Err(sent) } else { Ok(()) }
+}
+
+/// What a child has sent, if there is anything.
+pub(super) fn receive() -> Option<(usize, usize)> {
+    let mut message = Message::new(0, 0);
+    let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
+    let received = message.transfer(nr::RECVMSG, &SOCKETS[0], flags);
+    let came = received > 0 && message.header[5] >= CONTROL_LENGTH as usize;
+    came.then_some((message.number as usize, message.control[2] as u32 as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write, pipe};
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    #[test]
+    fn a_descriptor_is_sent_with_its_number() {
+        let pair = pair().expect("sockets");
+        for (socket, number) in SOCKETS.iter().zip(pair) {
+            socket.store(number, Release);
+        }
+        assert!(receive().is_none(), "nothing was sent");
+        let (mut reader, writer) = pipe().expect("a pipe");
+        assert_eq!(send(77, writer.as_raw_fd() as usize), Ok(()));
+        drop(writer);
+        let (number, received) = receive().expect("what was sent");
+        assert_eq!((number, receive()), (77, None));
+        // SAFETY: the call has made this descriptor.
+        let mut writer = unsafe { File::from_raw_fd(received as i32) };
+        writer.write_all(b"sent").expect("a write");
+        drop(writer);
+        let mut got = String::new();
+        reader.read_to_string(&mut got).expect("a read");
+        assert_eq!(got, "sent");
+        forget();
+        assert_eq!(SOCKETS[0].load(Relaxed), NONE);
+    }
+}
