@@ -448,13 +448,15 @@ pub(crate) fn fetch_change(
             exists(*dir)?;
             shard.check_entry(*dir, name, entry)
         }
-        Change::RemoveLink { ino, .. } => {
+        Change::RemoveLink { ino, .. } | Change::AddLink { ino, .. } => {
             shard.fetch(&Key::orphan(*ino))?;
             exists(*ino)
         }
-        Change::AddLink { ino, .. } | Change::SetParent { ino, .. } | Change::Touch { ino, .. } => {
-            exists(*ino)
+        Change::NewOrphan { ino, .. } => {
+            shard.fetch(&Key::orphan(*ino))?;
+            shard.fetch(&Key::inode(*ino))
         }
+        Change::SetParent { ino, .. } | Change::Touch { ino, .. } => exists(*ino),
     }
 }
 
@@ -498,7 +500,18 @@ pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) 
             part.subdirs = part.subdirs.saturating_sub((old == Some(FileKind::Directory)).into());
             stamp(part, *now);
         }
+        Change::NewOrphan { ino, new, uid, gid, now } => {
+            let mut inode = shard::new_inode(new, *uid, *gid, Ino(0), *now);
+            inode.nlink = 0;
+            shard.put(Key::inode(*ino), Value::Inode(Box::new(inode)));
+            shard.put(Key::orphan(*ino), Value::Orphan);
+            shard.use_sequence(*ino);
+            shard.inodes += 1;
+        }
         Change::AddLink { ino, now } => {
+            if shard.inode_mut(*ino).nlink == 0 {
+                shard.take(&Key::orphan(*ino));
+            }
             let inode = shard.inode_mut(*ino);
             inode.nlink = inode.nlink.saturating_add(1);
             inode.ctime = *now;

@@ -128,7 +128,7 @@ impl Growth {
         let (mut frees, mut records) = (false, 0);
         for change in changes {
             match change {
-                Change::NewInode { .. } => return Self::Grows,
+                Change::NewInode { .. } | Change::NewOrphan { .. } => return Self::Grows,
                 Change::AddEntry { .. } => records += 1,
                 Change::RemoveEntry { .. } => records -= 1,
                 Change::RemoveLink { .. } => frees = true,
@@ -240,12 +240,15 @@ impl Budget {
         match change {
             // Its records, including those of a long target, may fill more than one leaf.
             Change::NewInode { .. } => 2 * insertion + 2,
+            // The inode, and its orphan record.
+            Change::NewOrphan { .. } => 2 * insertion,
             // The leaf of the entry and that of the directory's part.
             Change::AddEntry { .. } => way + insertion,
             Change::RemoveEntry { .. } | Change::ReplaceEntry { .. } => 2 * way,
-            // The inode, and its orphan record.
+            // The same, of an inode that is there.
             Change::RemoveLink { .. } => way + insertion,
-            Change::AddLink { .. } | Change::SetParent { .. } | Change::Touch { .. } => way,
+            Change::AddLink { .. } => 2 * way,
+            Change::SetParent { .. } | Change::Touch { .. } => way,
         }
     }
 

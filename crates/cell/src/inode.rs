@@ -78,7 +78,7 @@ pub(crate) fn execute(
         Request::Claim { client: holder, ino, capability } => {
             open::claim(shard, ino, (holder, capability), (client, who), turn)
         }
-        Request::ListXattr { ino } => xattr::list_xattrs(shard, ino),
+        Request::ListXattr { ino } => xattr::list_xattrs(shard, ino, who),
         Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec),
         Request::ReleaseLocks { ino, owner } => {
             lock::release_file_locks(shard, ino, (client, who.uid), owner, turn);

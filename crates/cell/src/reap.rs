@@ -2,7 +2,7 @@
 
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
-use warren_proto::Step;
+use warren_proto::{LockMode, Step};
 
 use crate::apply::step;
 use crate::budget::{REAP_BATCH, Reservation};
@@ -52,6 +52,8 @@ pub(crate) fn reap(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
+    // A transaction may give it a name (`O_TMPFILE`).
+    shard.check_unlocked(ino, LockMode::Write)?;
     // It continues even without room for the nodes that it makes dirty, but only after a checkpoint
     // has made as much room as possible.
     let mut room = match shard.budget().admit(shard.room(), shard.budget().reap()) {

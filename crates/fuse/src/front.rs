@@ -208,6 +208,7 @@ impl Call<'_> {
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),
             Operation::Create(create) => self.create(create),
+            Operation::TmpFile { mode, flags } => self.create_nameless(mode, flags),
             Operation::Read { open, offset, len, direct } => {
                 return self.read(open, (offset, len), direct);
             }

@@ -147,6 +147,11 @@ pub(crate) enum Operation {
     },
     Open(OpenFlags),
     Create(Create),
+    /// Creates and opens a file without a name.
+    TmpFile {
+        mode: u32,
+        flags: OpenFlags,
+    },
     Read {
         open: u64,
         offset: u64,
@@ -215,6 +220,7 @@ impl Operation {
             }
             opcode::OPEN
             | opcode::CREATE
+            | opcode::TMPFILE
             | opcode::READ
             | opcode::WRITE
             | opcode::RELEASE
@@ -321,7 +327,7 @@ fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
                 bits = fields.u32()?;
                 fields.skip(4)?;
             }
-            // As in other file systems, unknown flags (`RENAME_WHITEOUT` too) get EINVAL.
+            // As in other file systems, unknown flags get EINVAL.
             let flags =
                 u8::try_from(bits).ok().and_then(RenameFlags::from_bits).ok_or(Errno::EINVAL)?;
             Operation::Rename { name: fields.name()?, new_dir, new_name: fields.name()?, flags }
@@ -333,11 +339,15 @@ fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
 fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Operation, Errno> {
     Ok(match code {
         opcode::OPEN => Operation::Open(open_flags(fields.u32()?, fields.u32()?)),
-        opcode::CREATE => {
+        opcode::CREATE | opcode::TMPFILE => {
             let (flags, mode) = (fields.u32()?, fields.u32()?);
             fields.skip(4)?;
             let flags = open_flags(flags, fields.u32()?);
-            Operation::Create(Create { name: fields.name()?, mode, flags })
+            match code {
+                opcode::CREATE => Operation::Create(Create { name: fields.name()?, mode, flags }),
+                // With the name `/`.
+                _ => Operation::TmpFile { mode, flags },
+            }
         }
         opcode::READ => {
             let (open, offset, len) = (fields.u64()?, fields.u64()?, fields.u32()?);

@@ -25,6 +25,8 @@ pub enum Change {
     SetParent { ino: Ino, parent: Ino, now: Timestamp },
     /// Only the change time (a rename sets it for the inode that it moves).
     Touch { ino: Ino, now: Timestamp },
+    /// A regular file is created without a link. It exists while it is open, or until it gets one.
+    NewOrphan { ino: Ino, new: NewInode, uid: u32, gid: u32, now: Timestamp },
 }
 
 impl Change {
@@ -35,6 +37,7 @@ impl Change {
             | Self::RemoveEntry { dir, .. }
             | Self::ReplaceEntry { dir, .. } => *dir,
             Self::NewInode { ino, .. }
+            | Self::NewOrphan { ino, .. }
             | Self::AddLink { ino, .. }
             | Self::RemoveLink { ino, .. }
             | Self::SetParent { ino, .. }

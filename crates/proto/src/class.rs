@@ -48,7 +48,12 @@ impl Request {
     /// The name that the request creates, unless it exists already.
     pub const fn created_name(&self) -> Option<(Ino, &FileName)> {
         match self {
-            Self::Create { flags, .. } if flags.contains(CreateFlags::EXISTING) => None,
+            Self::Create { flags, .. }
+                if flags.contains(CreateFlags::EXISTING)
+                    || flags.contains(CreateFlags::NAMELESS) =>
+            {
+                None
+            }
             Self::Create { dir, name, .. }
             | Self::Link { dir, name, .. }
             | Self::Rename { dir, name, .. } => Some((*dir, name)),
@@ -61,7 +66,8 @@ impl Request {
         match self {
             Self::Unlink { dir, name } | Self::Rmdir { dir, name } => Some((*dir, name)),
             Self::Rename { from, from_name, flags, .. } => {
-                (!flags.contains(RenameFlags::EXCHANGE)).then_some((*from, from_name))
+                let keeps = RenameFlags::EXCHANGE | RenameFlags::WHITEOUT;
+                (!flags.intersects(keeps)).then_some((*from, from_name))
             }
             _ => None,
         }
@@ -119,8 +125,8 @@ impl Request {
             | Self::RemoveXattr { .. } => true,
             Self::Open { access, .. } => access.is_change(),
             Self::Create { flags, access, .. } => {
-                let may_only_open = flags.contains(CreateFlags::OPEN)
-                    && !flags.contains(CreateFlags::EXCLUSIVE)
+                let makes = CreateFlags::EXCLUSIVE.union(CreateFlags::NAMELESS);
+                let may_only_open = flags.contains(CreateFlags::OPEN) && !flags.intersects(makes)
                     || flags.contains(CreateFlags::EXISTING);
                 !may_only_open || access.is_change()
             }

@@ -96,6 +96,9 @@ bitflags! {
         /// Make nothing: look the name up and, if it leads to a regular file of this cell, open it.
         /// The reply is as that of `Lookup` for all other names.
         const EXISTING = 8;
+        /// Make a regular file without a name, and open it (`O_TMPFILE`). Who may add names to the
+        /// directory may do so. The name of the request means nothing.
+        const NAMELESS = 16;
     }
 
     /// As `renameat2`, and one of our own.
@@ -103,6 +106,9 @@ bitflags! {
     pub struct RenameFlags: u8 {
         const NOREPLACE = 1;
         const EXCHANGE = 2;
+        /// Leave a character device without a number in the old place, which overlayfs takes for
+        /// a removed name. The reply is its [`Entry`](crate::Entry).
+        const WHITEOUT = 4;
         /// Fail with ETXTBSY if a directory would get another name: a kernel must rename it,
         /// because processes may be in it.
         const FILES = 8;

@@ -137,7 +137,7 @@ typed! {
     Rmdir { dir: Ino, name: FileName } -> () { Reply::Done => () }
     Rename {
         from: Ino, from_name: FileName, dir: Ino, name: FileName, flags: RenameFlags
-    } -> () { Reply::Done | Reply::Unchanged => () }
+    } -> () { Reply::Done | Reply::Unchanged | Reply::Entry(_) => () }
     ReadLink { ino: Ino } -> Box<[u8]> { Reply::Target(target) => target }
     ReadDir { dir: Ino, cookie: u64, bytes_max: u32, leased: bool } -> Listing {
         Reply::Listing { parent, entries, end, lease } => Listing { parent, entries, end, lease }

@@ -12,6 +12,7 @@ pub enum Kind {
     Lookup,
     GetAttr,
     CreateFile,
+    CreateNameless,
     OpenOrCreate,
     Mkdir,
     Symlink,
@@ -22,6 +23,7 @@ pub enum Kind {
     Rename,
     RenameNoReplace,
     Exchange,
+    Whiteout,
     ReadLink,
     List,
     Open,
@@ -47,10 +49,11 @@ pub enum Kind {
     RenamePath,
 }
 
-const KINDS: [(Kind, u64); 36] = [
+const KINDS: [(Kind, u64); 38] = [
     (Kind::Lookup, 12),
     (Kind::GetAttr, 12),
     (Kind::CreateFile, 8),
+    (Kind::CreateNameless, 1),
     (Kind::OpenOrCreate, 5),
     (Kind::Mkdir, 6),
     (Kind::Symlink, 2),
@@ -61,6 +64,7 @@ const KINDS: [(Kind, u64); 36] = [
     (Kind::Rename, 9),
     (Kind::RenameNoReplace, 2),
     (Kind::Exchange, 3),
+    (Kind::Whiteout, 1),
     (Kind::ReadLink, 1),
     (Kind::List, 4),
     (Kind::Open, 5),

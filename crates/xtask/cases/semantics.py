@@ -1,4 +1,5 @@
 """Single operations with the results that they must have; every result is printed."""
+import ctypes
 import errno
 import os
 import stat
@@ -272,6 +273,114 @@ def sizes():
     print(free.f_namemax, free.f_bsize >= 512, free.f_bfree <= free.f_blocks)
 
 
-for part in (renames, open_files, appends, creators, permissions, times, specials, attributes, privileges, sizes):
+def name_spaces():
+    put("n"), os.symlink("n", "n-link")
+    names = ("user.a", "trusted.a", "security.a", "system.a", "other.a", "plain")
+
+    def use(what, path, value):
+        for name in names:
+            attempt(what + " set " + name, os.setxattr, path, name, value, follow_symlinks=False)
+            attempt(what + " get " + name, os.getxattr, path, name, follow_symlinks=False)
+        print(what, sorted(os.listxattr(path, follow_symlinks=False)))
+
+    use("file", "n", b"1"), use("link", "n-link", b"2")
+    os.chmod("n", 0o666)
+    as_nobody(lambda: (use("file", "n", b"3"), use("link", "n-link", b"4")))
+    os.chmod("n", 0o600)
+    as_nobody(lambda: [attempt("get " + name, os.getxattr, "n", name) for name in names[:3]])
+    as_nobody(lambda: attempt("remove", os.removexattr, "n", "trusted.a"))
+    for name in names:
+        attempt("remove " + name, os.removexattr, "n", name)
+    print(sorted(os.listxattr("n")))
+
+
+def whiteouts():
+    libc = ctypes.CDLL(None, use_errno=True)
+    noreplace, exchange, whiteout = 1, 2, 4
+
+    def rename(old, new, flags):
+        if libc.renameat2(-100, old.encode(), -100, new.encode(), flags) != 0:
+            raise OSError(ctypes.get_errno(), "renameat2")
+
+    def show(*names):
+        for name in names:
+            found = os.lstat(name)
+            print(name, oct(found.st_mode), found.st_rdev, found.st_nlink, found.st_uid, found.st_size)
+
+    os.mkdir("white"), os.mkdir("white/below"), put("white/a", "aa"), put("white/b", "b")
+    attempt("to a new name", rename, "white/a", "white/below/c", whiteout)
+    show("white/a", "white/below/c")
+    attempt("over a file", rename, "white/below/c", "white/b", whiteout)
+    show("white/b", "white/below/c")
+    print(get("white/b"))
+    attempt("of a directory", rename, "white/below", "white/d", whiteout)
+    show("white/below"), print(sorted(os.listdir("white/d")), os.stat("white").st_nlink)
+    attempt("over a whiteout", rename, "white/b", "white/a", whiteout)
+    attempt("not over a file", rename, "white/a", "white/b", whiteout | noreplace)
+    attempt("not over nothing", rename, "white/a", "white/e", whiteout | noreplace)
+    attempt("missing", rename, "white/none", "white/f", whiteout)
+    attempt("exchange", rename, "white/a", "white/b", whiteout | exchange)
+    os.link("white/e", "white/g")
+    attempt("to itself", rename, "white/e", "white/g", whiteout)
+    attempt("unknown flag", rename, "white/e", "white/h", 8)
+    show("white/e", "white/g")
+    os.mkdir("open"), os.chmod("open", 0o777)
+
+    def by_another():
+        put("open/mine", "m")
+        attempt("by another user", rename, "open/mine", "open/yours", whiteout)
+        show("open/mine")
+        attempt("where it may not", rename, "white/e", "open/stolen", whiteout)
+
+    as_nobody(by_another)
+    print(sorted(os.listdir("white")), sorted(os.listdir("open")))
+    attempt("removed", os.unlink, "white/a")
+
+
+def nameless():
+    os.mkdir("bare"), os.mkdir("bare/group")
+    os.chown("bare/group", -1, 7), os.chmod("bare/group", 0o2777)
+
+    def make(place, flags=0, mode=0o640):
+        return os.open(place, os.O_TMPFILE | os.O_RDWR | flags, mode)
+
+    def link(fd, to):
+        os.link("/proc/self/fd/%d" % fd, to, src_dir_fd=fd, follow_symlinks=True)
+
+    fd = make("bare")
+    os.write(fd, b"nameless")
+    found = os.fstat(fd)
+    print(found.st_nlink, oct(found.st_mode), found.st_size, os.listdir("bare"))
+    attempt("link", link, fd, "bare/named")
+    attempt("again", link, fd, "bare/named-too")
+    attempt("over", link, fd, "bare/named")
+    os.write(fd, b" no more")
+    os.close(fd)
+    print(get("bare/named"), os.stat("bare/named").st_nlink, sorted(os.listdir("bare")))
+    fd = make("bare", os.O_EXCL)
+    attempt("never to be named", link, fd, "bare/never")
+    os.close(fd)
+    os.unlink("bare/named"), os.unlink("bare/named-too")
+    fd = make("bare/group", 0, 0o2755)
+    print(oct(os.fstat(fd).st_mode), os.fstat(fd).st_gid)
+    os.close(fd)
+    attempt("read only", os.open, "bare", os.O_TMPFILE | os.O_RDONLY)
+    attempt("in a file", make, "s")
+    attempt("in nothing", make, "bare/none")
+    as_nobody(lambda: (attempt("in another's", make, "bare"), attempt("in a shared one", lambda: os.close(make("bare/group")))))
+    several = [make("bare") for _ in range(20)]
+    for number, fd in enumerate(several):
+        os.write(fd, b"%d" % number)
+    for number, fd in enumerate(several[:10]):
+        link(fd, "bare/several-%d" % number)
+    for fd in several:
+        os.close(fd)
+    print([get("bare/several-%d" % number) for number in range(10)], len(os.listdir("bare")))
+
+
+for part in (
+    renames, open_files, appends, creators, permissions, times, specials, attributes, privileges, sizes,
+    name_spaces, whiteouts, nameless,
+):
     print("==", part.__name__)
     part()

@@ -1,6 +1,6 @@
 //! Faults planted in the product's source, one at a time: how many of them do the tests find?
 //!
-//! Each mutant (`mutants/table.rs`, `mutants/driver_table.rs`) is one textual change, with the
+//! Each mutant (`mutants/*table.rs`) is one textual change, with the
 //! command that must fail because of it. A copy of the tree is changed, built and tested; the
 //! product itself has no planted fault. A mutant that no longer applies, or does not compile, is an
 //! error: the table moves with the code.
@@ -19,6 +19,7 @@
 //! names and fingerprints. The product's fingerprints would then list the files of the copy, and
 //! cargo would not see an edit of the product.
 
+mod disk_table;
 mod driver_table;
 mod table;
 
@@ -32,6 +33,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::target_directory;
+use disk_table::DISK_MUTANTS;
 use driver_table::DRIVER_MUTANTS;
 use table::{MUTANTS, Mutant};
 
@@ -99,7 +101,7 @@ enum Verdict {
 
 /// All mutants, with their numbers.
 fn numbered() -> impl Iterator<Item = (usize, &'static Mutant)> {
-    (1..).zip(MUTANTS.iter().chain(DRIVER_MUTANTS))
+    (1..).zip(MUTANTS.iter().chain(DISK_MUTANTS).chain(DRIVER_MUTANTS))
 }
 
 /// Tries mutants. Returns true if enough of them are found.

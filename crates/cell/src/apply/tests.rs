@@ -20,6 +20,7 @@ const NOW: Timestamp = Timestamp(7);
 const DIR: Ino = Ino(1);
 const FILE: Ino = Ino(2);
 const OTHER: Ino = Ino(3);
+const NAMELESS: Ino = Ino(9);
 const LOG_BLOCKS: u64 = 192;
 const CHUNK: u64 = 4;
 
@@ -111,9 +112,12 @@ fn name(name: &str) -> FileName {
     FileName::new(name.as_bytes()).expect("a name")
 }
 
+fn new(kind: FileKind) -> NewInode {
+    NewInode { kind, mode: 0o644, rdev: 0, target: Box::default() }
+}
+
 fn new_inode(ino: Ino, kind: FileKind) -> Step {
-    let new = NewInode { kind, mode: 0o644, rdev: 0, target: Box::default() };
-    Step::Change(Change::NewInode { ino, new, uid: 1, gid: 2, parent: DIR, now: NOW })
+    Step::Change(Change::NewInode { ino, new: new(kind), uid: 1, gid: 2, parent: DIR, now: NOW })
 }
 
 /// Every kind of step of a shard, in an order in which they can happen.
@@ -162,6 +166,10 @@ fn history() -> Vec<Step> {
         Step::Change(Change::RemoveEntry { dir: DIR, name: name("b"), now }),
         Step::Change(Change::RemoveLink { ino, now }),
         Step::Reaped { ino },
+        Step::Change(Change::NewOrphan { ino: NAMELESS, new: new(kind), uid: 1, gid: 2, now }),
+        Step::Change(Change::AddLink { ino: NAMELESS, now }),
+        Step::Change(Change::RemoveLink { ino: NAMELESS, now }),
+        Step::Reaped { ino: NAMELESS },
     ]
 }
 

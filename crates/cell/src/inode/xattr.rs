@@ -16,6 +16,11 @@ use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
+const USER: &[u8] = b"user.";
+const TRUSTED: &[u8] = b"trusted.";
+const SECURITY: &[u8] = b"security.";
+const CAPABILITY: &[u8] = b"security.capability";
+
 pub(crate) fn get_xattr(
     shard: &Shard,
     ino: Ino,
@@ -24,11 +29,7 @@ pub(crate) fn get_xattr(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let value = shard.living(ino)?;
-    match check_xattr_name(name, &value.attr) {
-        Err(Errno::EPERM) => return Err(Errno::ENODATA.into()),
-        checked => checked?,
-    }
-    permission::check(who, &value.attr, READ)?;
+    may_get(name, &value.attr, who)?;
     let (_, bucket) = xattr_bucket(shard, ino, name, turn)?;
     let found = bucket.into_iter().find(|xattr| *xattr.name == *name.as_bytes());
     done(Reply::Xattr(found.ok_or(Errno::ENODATA)?.value))
@@ -46,11 +47,7 @@ pub(crate) fn set_xattr(
     let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
     let mut room = ready_to_change(shard, ino, shard.budget().xattr(growth), state, turn)?;
     let value = shard.living(ino)?;
-    check_xattr_name(&name, &value.attr)?;
-    if value.attr.kind == FileKind::Directory && value.attr.mode & STICKY != 0 {
-        permission::check_owner(who, &value.attr)?;
-    }
-    permission::check(who, &value.attr, WRITE)?;
+    may_set(&name, &value.attr, who)?;
     let (_, bucket) = xattr_bucket(shard, ino, &name, turn)?;
     let exists = bucket.iter().any(|xattr| *xattr.name == *name.as_bytes());
     match &new {
@@ -77,9 +74,12 @@ pub(crate) fn set_xattr(
     done(Reply::Done)
 }
 
-pub(crate) fn list_xattrs(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
+/// All names; those of the trusted ones only root sees.
+pub(crate) fn list_xattrs(shard: &Shard, ino: Ino, who: &Credentials) -> Result<Finished, Stop> {
     shard.living(ino)?;
-    let reply = Reply::XattrNames(xattr_names(shard, ino)?);
+    let mut names = xattr_names(shard, ino)?;
+    names.retain(|name| who.uid == 0 || !name.starts_with(TRUSTED));
+    let reply = Reply::XattrNames(names);
     // A damaged image may hold more than `set_xattr` admits.
     if fits_answer(&reply) { done(reply) } else { Err(Errno::E2BIG.into()) }
 }
@@ -97,13 +97,53 @@ pub(crate) fn xattr_names(shard: &Shard, ino: Ino) -> Result<Vec<Box<[u8]>>, Sto
     Ok(names)
 }
 
-/// Only `user.` attributes exist, and only on files and directories, as on Linux.
-fn check_xattr_name(name: &XattrName, attr: &Attr) -> Result<(), Errno> {
-    if !name.as_bytes().starts_with(b"user.") {
-        return Err(Errno::EOPNOTSUPP);
+/// The name spaces of Linux that have attributes here (`xattr(7)`).
+enum NameSpace {
+    /// Of users: on files and directories, by the rights on these.
+    User,
+    /// Of root: others do not see them.
+    Trusted,
+    /// Of security modules: all may read them, and root sets them.
+    Security,
+}
+
+/// EOPNOTSUPP for attributes that no file has here: access control lists, capabilities of programs,
+/// and names without a name space.
+fn name_space(name: &XattrName) -> Result<NameSpace, Errno> {
+    match name.as_bytes() {
+        CAPABILITY => Err(Errno::EOPNOTSUPP),
+        name if name.starts_with(USER) => Ok(NameSpace::User),
+        name if name.starts_with(TRUSTED) => Ok(NameSpace::Trusted),
+        name if name.starts_with(SECURITY) => Ok(NameSpace::Security),
+        _ => Err(Errno::EOPNOTSUPP),
     }
-    match attr.kind {
-        FileKind::Regular | FileKind::Directory => Ok(()),
-        _ => Err(Errno::EPERM),
+}
+
+/// As `xattr_permission`.
+fn may_get(name: &XattrName, attr: &Attr, who: &Credentials) -> Result<(), Errno> {
+    match name_space(name)? {
+        NameSpace::User if !bears_of_users(attr) => Err(Errno::ENODATA),
+        NameSpace::User => permission::check(who, attr, READ),
+        NameSpace::Trusted if permission::is_bound(who) => Err(Errno::ENODATA),
+        NameSpace::Trusted | NameSpace::Security => Ok(()),
     }
+}
+
+/// As `xattr_permission` and `cap_inode_setxattr`.
+fn may_set(name: &XattrName, attr: &Attr, who: &Credentials) -> Result<(), Errno> {
+    match name_space(name)? {
+        NameSpace::User if !bears_of_users(attr) => Err(Errno::EPERM),
+        NameSpace::User => {
+            if attr.kind == FileKind::Directory && attr.mode & STICKY != 0 {
+                permission::check_owner(who, attr)?;
+            }
+            permission::check(who, attr, WRITE)
+        }
+        NameSpace::Trusted | NameSpace::Security if permission::is_bound(who) => Err(Errno::EPERM),
+        NameSpace::Trusted | NameSpace::Security => Ok(()),
+    }
+}
+
+fn bears_of_users(attr: &Attr) -> bool {
+    matches!(attr.kind, FileKind::Regular | FileKind::Directory)
 }

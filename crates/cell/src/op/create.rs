@@ -22,6 +22,9 @@ pub(super) fn create(
     flags: CreateFlags,
     access: AccessMode,
 ) -> Result<Plan, Stop> {
+    if flags.contains(CreateFlags::NAMELESS) {
+        return nameless(view, dir, new, flags, access);
+    }
     let parent = view.directory(dir, LockMode::IntentWrite)?;
     permission::check(view.who, &parent.attr, EXECUTE)?;
     let open = flags.contains(CreateFlags::OPEN).then_some(access);
@@ -49,6 +52,30 @@ pub(super) fn create(
         Change::AddEntry { dir, name: name.clone(), ino, kind: attr.kind, now },
     ];
     Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open } })
+}
+
+/// A file that has no name yet, and is open.
+fn nameless(
+    view: &mut View<'_>,
+    dir: Ino,
+    new: &NewInode,
+    flags: CreateFlags,
+    access: AccessMode,
+) -> Result<Plan, Stop> {
+    if new.kind != FileKind::Regular || !flags.contains(CreateFlags::OPEN) {
+        return Err(Errno::EINVAL.into());
+    }
+    let parent = view.directory(dir, LockMode::Read)?;
+    permission::check(view.who, &parent.attr, EXECUTE)?;
+    view.may_add(&parent)?;
+    check_new(view.who, new)?;
+    let ino = view.new_ino(dir.shard())?;
+    let (new, gid) = inherit(view, &parent, new);
+    let (uid, now) = (view.who.uid, view.now);
+    let mut attr = shard::attr_of(ino, &shard::new_inode(&new, uid, gid, dir, now));
+    attr.nlink = 0;
+    let changes = vec![Change::NewOrphan { ino, new, uid, gid, now }];
+    Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open: Some(access) } })
 }
 
 /// The name exists. This is an error, unless the request opens it.
@@ -121,7 +148,7 @@ fn place(
 
 /// A directory with the set-gid bit passes its group on, and to directories also the bit. This is
 /// the only way in which a new directory gets a set-id bit. A symbolic link has all permissions.
-fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
+pub(super) fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
     let mut new = new.clone();
     match new.kind {
         FileKind::Directory => new.mode &= !(SET_UID | SET_GID),
@@ -155,7 +182,8 @@ pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> 
     if target.attr.kind == FileKind::Directory {
         return Err(Errno::EPERM.into());
     }
-    if target.attr.nlink == 0 {
+    // A kernel knows which of them may get a name (`O_TMPFILE`).
+    if target.attr.nlink == 0 && !view.who.checked_by_kernel {
         return Err(Errno::ENOENT.into());
     }
     if target.attr.nlink >= LINK_MAX {

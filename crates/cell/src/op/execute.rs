@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
     AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Neighbour,
-    Reply, Request,
+    Opened, Reply, Request,
 };
 
 use crate::budget::Reservation;
@@ -255,11 +255,23 @@ fn answer(
                 attr = opened.attr;
             }
             let leads = (attr.ino, attr.kind);
+            if attr.nlink == 0 && !found {
+                return Ok(nameless(leads, opened, turn));
+            }
             let name = leased_name(request);
             let entry = entry(shards, name, leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
     }
+}
+
+/// The answer for a new file without a name. It ends if it could not be opened.
+fn nameless((ino, kind): (Ino, FileKind), opened: Option<Opened>, turn: &mut Turn<'_>) -> Reply {
+    if opened.is_none() {
+        turn.waits.start(Work::Reap { ino });
+    }
+    let entry = Entry { ino, kind, lease: None, attr: None };
+    Reply::Created { entry, opened: opened.map(Box::new) }
 }
 
 /// The names, without those that may not be leased, because they may be changing.

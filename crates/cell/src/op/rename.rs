@@ -1,10 +1,13 @@
-//! Rename, with `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
+//! Rename, with `RENAME_NOREPLACE`, `RENAME_EXCHANGE` and `RENAME_WHITEOUT`.
 //!
 //! The data of a file that takes another file's name is logged first (decision 23).
 
 use warren_base::{Errno, Ino};
-use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode, RenameFlags, Reply};
+use warren_proto::{
+    Change, Entry, FileKind, FileName, InodeValue, LockMode, NewInode, RenameFlags, Reply,
+};
 
+use super::create::inherit;
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
 use crate::permission::{self, EXECUTE, WRITE};
@@ -35,7 +38,8 @@ pub(super) fn rename(
     (dir, name): (Ino, &FileName),
     flags: RenameFlags,
 ) -> Result<Plan, Stop> {
-    if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+    let one_way = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
+    if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(one_way) {
         return Err(Errno::EINVAL.into());
     }
     view.expect_name(from, from_name)?;
@@ -66,7 +70,7 @@ pub(super) fn rename(
     let Some(target) = target else {
         view.may_add(&to_parent)?;
         may_change_parent(view, &source, dir)?;
-        return Ok(moved(view, &source, dir, name, None));
+        return moved(view, &source, (dir, name), None, flags);
     };
     may_leave(view, &target)?;
     if flags.contains(RenameFlags::EXCHANGE) {
@@ -88,7 +92,7 @@ pub(super) fn rename(
     if source.is_file() {
         view.logged(source.ino)?;
     }
-    Ok(moved(view, &source, dir, name, Some(&target)))
+    moved(view, &source, (dir, name), Some(&target), flags)
 }
 
 fn searchable(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
@@ -148,12 +152,12 @@ fn may_change_parent(view: &View<'_>, end: &End<'_>, parent: Ino) -> Result<(), 
 }
 
 fn moved(
-    view: &View<'_>,
+    view: &mut View<'_>,
     source: &End<'_>,
-    dir: Ino,
-    name: &FileName,
+    (dir, name): (Ino, &FileName),
     target: Option<&End<'_>>,
-) -> Plan {
+    flags: RenameFlags,
+) -> Result<Plan, Stop> {
     let (now, ino, kind) = (view.now, source.ino, source.inode.attr.kind);
     let name = name.clone();
     let mut changes = vec![match target {
@@ -161,11 +165,31 @@ fn moved(
         None => Change::AddEntry { dir, name, ino, kind, now },
     }];
     changes.push(arrival(source, dir, now));
-    changes.push(Change::RemoveEntry { dir: source.dir, name: source.name.clone(), now });
+    let mut reply = Reply::Done;
+    if flags.contains(RenameFlags::WHITEOUT) {
+        reply = Reply::Entry(leave_whiteout(view, source, &mut changes)?);
+    } else {
+        changes.push(Change::RemoveEntry { dir: source.dir, name: source.name.clone(), now });
+    }
     if let Some(target) = target {
         changes.push(Change::RemoveLink { ino: target.ino, now });
     }
-    Plan::done(changes)
+    Ok(Plan { changes, reply: PlannedReply::Reply(reply) })
+}
+
+/// The old name leads to a new character device with the number 0.
+fn leave_whiteout(
+    view: &mut View<'_>,
+    source: &End<'_>,
+    changes: &mut Vec<Change>,
+) -> Result<Entry, Stop> {
+    let (dir, now, uid) = (source.dir, view.now, view.who.uid);
+    let ino = view.new_ino(dir.shard())?;
+    let kind = FileKind::CharDevice;
+    let (new, gid) = inherit(view, &source.parent, &NewInode { kind, ..NewInode::regular(0) });
+    changes.push(Change::NewInode { ino, new, uid, gid, parent: dir, now });
+    changes.push(Change::ReplaceEntry { dir, name: source.name.clone(), ino, kind, now });
+    Ok(Entry { ino, kind, lease: None, attr: None })
 }
 
 fn exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {

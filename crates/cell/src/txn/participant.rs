@@ -118,6 +118,7 @@ impl Participants {
             | Change::RemoveEntry { dir, name, .. }
             | Change::ReplaceEntry { dir, name, .. } => LockKey::Name(*dir, name.clone()),
             Change::NewInode { ino, .. }
+            | Change::NewOrphan { ino, .. }
             | Change::AddLink { ino, .. }
             | Change::RemoveLink { ino, .. }
             | Change::SetParent { ino, .. }

@@ -146,7 +146,7 @@ fn any_step(rng: &mut Rng) -> Step {
     let other = *rng.pick(&[FILE, DIR, ABSENT]);
     let text = *rng.pick(&["file", "dir", "lost", "x"]);
     let (name, kind) = (name(text), *rng.pick(&[FileKind::Regular, FileKind::Directory]));
-    match rng.below(17) {
+    match rng.below(19) {
         0 => Step::SetAttr { ino, attributes: attributes() },
         1 => Step::Accessed { ino, atime: NOW },
         2 => xattr(ino, rng.below(5000) as usize),
@@ -164,6 +164,11 @@ fn any_step(rng: &mut Rng) -> Step {
         13 => Step::Change(Change::RemoveEntry { dir: ino, name, now: NOW }),
         14 => Step::Change(Change::ReplaceEntry { dir: ino, name, ino: other, kind, now: NOW }),
         15 => Step::Change(Change::RemoveLink { ino, now: NOW }),
+        16 => Step::Change(Change::AddLink { ino, now: NOW }),
+        17 => {
+            let new = NewInode::regular(0o644);
+            Step::Change(Change::NewOrphan { ino, new, uid: 0, gid: 0, now: NOW })
+        }
         _ => Step::Depends { cell: CellId(rng.below(3) as u16), lsn: Lsn(number) },
     }
 }

@@ -8,7 +8,7 @@ use warren_proto::{
 };
 
 use super::{Call, Served};
-use crate::message::{Create, Mknod, permissions};
+use crate::message::{Create, Mknod, OpenFlags, permissions};
 
 impl Call<'_> {
     pub(super) fn mknod(&mut self, mknod: Mknod) -> Served {
@@ -60,6 +60,20 @@ impl Call<'_> {
             Err(errno) => return Err(errno),
         };
         self.put_created(entry, &opened, shared)
+    }
+
+    /// `O_TMPFILE`. A cell takes no notice of the name.
+    pub(super) fn create_nameless(&mut self, mode: u32, flags: OpenFlags) -> Served {
+        let access = flags.access() - AccessMode::TRUNCATE;
+        let made = self.call(typed::Create {
+            dir: self.header.ino,
+            name: FileName::new(b"#").expect("a legal name"),
+            new: NewInode::regular(permissions(mode)),
+            flags: CreateFlags::OPEN | CreateFlags::NAMELESS,
+            access,
+        })?;
+        let entry = made.entry;
+        self.put_created(entry, &made.into_opened()?, access)
     }
 
     fn put_created(&mut self, mut entry: Entry, opened: &Opened, shared: AccessMode) -> Served {

@@ -62,9 +62,7 @@ impl Call<'_> {
 fn unsupported(name: &XattrName) -> Option<Errno> {
     match name.as_bytes() {
         b"security.capability" => Some(Errno::ENODATA),
-        name if name.starts_with(b"system.") || name.starts_with(b"security.") => {
-            Some(Errno::EOPNOTSUPP)
-        }
+        name if name.starts_with(b"system.") => Some(Errno::EOPNOTSUPP),
         _ => None,
     }
 }

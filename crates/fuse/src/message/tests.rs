@@ -38,11 +38,11 @@ fn unsupported_rename_flags_are_refused() {
     let parts = |flags: u32| {
         decode(opcode::RENAME2, &[&9_u64.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4], b"a\0b\0"])
     };
-    let flags = RenameFlags::EXCHANGE;
-    let rename =
-        Operation::Rename { name: name(b"a"), new_dir: Ino(9), new_name: name(b"b"), flags };
-    assert_eq!(parts(2), Ok(rename));
-    assert_eq!(parts(4), Err(Errno::EINVAL), "RENAME_WHITEOUT");
+    for (bits, flags) in [(2, RenameFlags::EXCHANGE), (4, RenameFlags::WHITEOUT)] {
+        let rename =
+            Operation::Rename { name: name(b"a"), new_dir: Ino(9), new_name: name(b"b"), flags };
+        assert_eq!(parts(bits), Ok(rename));
+    }
     assert_eq!(parts(1 << 16), Err(Errno::EINVAL));
 }
 
@@ -108,10 +108,19 @@ fn locks_reach_to_the_end_and_flock_is_the_whole_file() {
 
 #[test]
 fn unknown_opcodes_get_enosys() {
-    for code in [7, 37, 40, 43, 46, 47, 51, 53, 4096, u32::MAX] {
+    for code in [7, 37, 40, 43, 46, 47, 53, 4096, u32::MAX] {
         let unsupported = Operation::Unsupported(Errno::ENOSYS);
         assert_eq!(decode(code, &[&[0; 64]]), Ok(unsupported), "opcode {code}");
     }
+}
+
+#[test]
+fn a_file_without_a_name_has_none_in_its_request() {
+    let body = [libc::O_RDWR as u32, 0o100_640, 0, 0].map(u32::to_ne_bytes).concat();
+    let Ok(Operation::TmpFile { mode, flags }) = decode(opcode::TMPFILE, &[&body, b"/\0"]) else {
+        panic!("another operation");
+    };
+    assert_eq!((mode, flags), (0o100_640, open_flags(libc::O_RDWR as u32, 0)));
 }
 
 proptest! {

@@ -55,6 +55,9 @@ impl State {
         if flags.contains(CreateFlags::EXISTING) {
             return open_name(self, step, *dir, name.as_bytes(), *access);
         }
+        if flags.contains(CreateFlags::NAMELESS) {
+            return create_nameless(self, step, *dir, new, *access);
+        }
         let must = self.find(step, *dir, name.as_bytes());
         if let Ok(Some(ino)) = must {
             return self.create_found(step, ino, new.kind, *flags, *access);
@@ -139,23 +142,15 @@ impl State {
         if full { Err(Errno::EMLINK) } else { Ok(()) }
     }
 
-    fn make(&mut self, step: &Step<'_>, dir: Ino, name: &[u8], new: &NewInode, ino: Ino) -> Legal {
-        if self.get(ino).is_some() {
-            return Err(Refusal::Differs("a new inode with the number of another"));
-        }
-        let who = step.credentials;
-        let directory = new.kind == FileKind::Directory;
-        let (gid, mode) = inherit(who, self.inode(dir), new);
-        let body = match new.kind {
-            FileKind::Regular => Body::File(Content::default()),
-            FileKind::Directory => Body::Directory { parent: dir, entries: BTreeMap::new() },
-            FileKind::Symlink => Body::Symlink(Rc::from(&*new.target)),
-            _ => Body::Special,
-        };
-        let time = TimeBound::within(step.window);
-        let inode = Inode::new(new.kind, mode, (who.uid, gid), time, body);
-        let nlink = if directory { 2 } else { 1 };
-        self.put(ino, Inode { nlink, rdev: new.rdev, ..inode });
+    pub(super) fn make(
+        &mut self,
+        step: &Step<'_>,
+        dir: Ino,
+        name: &[u8],
+        new: &NewInode,
+        ino: Ino,
+    ) -> Legal {
+        make_inode(self, step, dir, new, (ino, true))?;
         self.add_entry(dir, name, ino, step.window);
         Ok(())
     }
@@ -188,7 +183,8 @@ impl State {
         if inode.is_directory() {
             return Err(Errno::EPERM);
         }
-        if inode.nlink == 0 {
+        // A kernel knows which files may get a name.
+        if inode.nlink == 0 && !step.credentials.checked_by_kernel {
             return Err(Errno::ENOENT);
         }
         if inode.nlink >= LINK_MAX { Err(Errno::EMLINK) } else { Ok(()) }
@@ -339,6 +335,55 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// `do_tmpfile`.
+fn create_nameless(
+    state: &mut State,
+    step: &Step<'_>,
+    dir: Ino,
+    new: &NewInode,
+    access: AccessMode,
+) -> Legal {
+    let must = state.alive(dir).and_then(|parent| {
+        parent.entries()?;
+        permit_entry(step.credentials, parent)
+    });
+    match step.settle(must)? {
+        Some((_, Reply::Created { entry, opened })) => {
+            make_inode(state, step, dir, new, (entry.ino, false))?;
+            state.observe_created(step, entry, opened.as_deref(), true, access)
+        }
+        Some(_) => Err(UNEXPECTED_REPLY),
+        None => Ok(()),
+    }
+}
+
+/// An inode without an entry yet, or (not `named`) without a link.
+fn make_inode(
+    state: &mut State,
+    step: &Step<'_>,
+    dir: Ino,
+    new: &NewInode,
+    (ino, named): (Ino, bool),
+) -> Legal {
+    if state.get(ino).is_some() {
+        return Err(Refusal::Differs("a new inode with the number of another"));
+    }
+    let who = step.credentials;
+    let directory = new.kind == FileKind::Directory;
+    let (gid, mode) = inherit(who, state.inode(dir), new);
+    let body = match new.kind {
+        FileKind::Regular => Body::File(Content::default()),
+        FileKind::Directory => Body::Directory { parent: dir, entries: BTreeMap::new() },
+        FileKind::Symlink => Body::Symlink(Rc::from(&*new.target)),
+        _ => Body::Special,
+    };
+    let time = TimeBound::within(step.window);
+    let inode = Inode::new(new.kind, mode, (who.uid, gid), time, body);
+    let nlink = if directory { 2 } else { u32::from(named) };
+    state.put(ino, Inode { nlink, rdev: new.rdev, ..inode });
+    Ok(())
 }
 
 /// A look-up that opens a regular file, unless that is on another cell.

@@ -2,7 +2,7 @@
 
 use warren_base::limits::LINK_MAX;
 use warren_base::{Errno, Ino};
-use warren_proto::{RenameFlags, Reply, Request};
+use warren_proto::{FileKind, NewInode, RenameFlags, Reply, Request};
 
 use super::access::{WRITE, permit, permit_entry, permit_removal};
 use super::inode::Body;
@@ -35,6 +35,13 @@ impl State {
             Some(rename) if rename.flags.contains(RenameFlags::EXCHANGE) => {
                 self.exchange(step, &rename);
             }
+            Some(rename) if rename.flags.contains(RenameFlags::WHITEOUT) => {
+                let Reply::Entry(entry) = reply else { return Err(UNEXPECTED_REPLY) };
+                self.replace(step, &rename);
+                let new = NewInode { kind: FileKind::CharDevice, ..NewInode::regular(0) };
+                self.make(step, rename.from, rename.from_name, &new, entry.ino)?;
+                return self.observe_entry(step, entry.ino, entry);
+            }
             Some(rename) => self.replace(step, &rename),
             None if *reply == Reply::Unchanged => return Ok(()),
             None => return Err(UNEXPECTED_REPLY),
@@ -45,7 +52,8 @@ impl State {
     fn find_both<'a>(&self, step: &Step<'_>, request: &'a Request) -> Result<Rename<'a>, Errno> {
         let Request::Rename { from, from_name, dir, name, flags } = request else { unreachable!() };
         let (from, dir, flags) = (*from, *dir, *flags);
-        if flags.is_all() {
+        let one_way = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
+        if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(one_way) {
             return Err(Errno::EINVAL);
         }
         let (from_name, name) = (from_name.as_bytes(), name.as_bytes());

@@ -8,12 +8,13 @@ use warren_client::{Op, Path, PathOp};
 use warren_proto::{
     AccessMode, ByteRange, Capabilities, CreateFlags, FileKind, FileName, Handle, LockFlavour,
     LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr,
-    SetTime, XattrMode, XattrName,
+    SetTime,
 };
 
 use crate::swarm::{Kind, Swarm};
 
 pub(super) mod shared;
+mod xattr;
 
 /// Inodes of a kind that are remembered: few, so that calls conflict.
 const KNOWN_MAX: usize = 12;
@@ -217,7 +218,9 @@ impl Draw<'_> {
         let request = match kind {
             Kind::List => return Some((Op::List(self.dir(kind).into()), Vec::new())),
             Kind::Lookup | Kind::GetAttr | Kind::ReadLink | Kind::StatFs => self.look(kind),
+            Kind::CreateNameless if self.holdings.handles.len() >= HANDLES_MAX => return None,
             Kind::CreateFile
+            | Kind::CreateNameless
             | Kind::OpenOrCreate
             | Kind::Mkdir
             | Kind::Symlink
@@ -227,7 +230,8 @@ impl Draw<'_> {
             | Kind::Rmdir
             | Kind::Rename
             | Kind::RenameNoReplace
-            | Kind::Exchange => self.change_names(kind),
+            | Kind::Exchange
+            | Kind::Whiteout => self.change_names(kind),
             Kind::Read if self.front && self.swarm.cuts_under_locks && self.rng.chance(1, 2) => {
                 self.under_lock(kind)?
             }
@@ -235,7 +239,10 @@ impl Draw<'_> {
             Kind::Truncate if !self.may_write => return None,
             Kind::Truncate if self.cuts_others() => self.under_lock(kind)?,
             Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens => self.set_attr(kind),
-            Kind::Xattr => self.xattr(),
+            Kind::Xattr => {
+                let ino = self.any();
+                xattr::request(ino, self.rng)
+            }
             Kind::Lock | Kind::Flock | Kind::TestLock => self.lock(kind)?,
             Kind::StatPath | Kind::OpenPath | Kind::ChangePath | Kind::RenamePath => {
                 return self.on_paths(kind).map(|op| (op, Vec::new()));
@@ -304,10 +311,11 @@ impl Draw<'_> {
             Kind::Link => Request::Link { ino: self.any(), dir, name },
             Kind::Unlink => Request::Unlink { dir, name },
             Kind::Rmdir => Request::Rmdir { dir, name },
-            Kind::Rename | Kind::RenameNoReplace | Kind::Exchange => {
+            Kind::Rename | Kind::RenameNoReplace | Kind::Exchange | Kind::Whiteout => {
                 let (from, from_name) = self.source(dir);
                 let flags = match kind {
                     Kind::RenameNoReplace => RenameFlags::NOREPLACE,
+                    Kind::Whiteout => RenameFlags::WHITEOUT,
                     Kind::Exchange => RenameFlags::EXCHANGE,
                     _ => RenameFlags::empty(),
                 };
@@ -333,6 +341,9 @@ impl Draw<'_> {
             access = self.access();
             // A kernel looks the name up first and opens an existing file by its number.
             access.set(AccessMode::TRUNCATE, access.contains(AccessMode::TRUNCATE) && !self.front);
+        } else if kind == Kind::CreateNameless {
+            flags = CreateFlags::OPEN | CreateFlags::NAMELESS;
+            access = AccessMode::READ | AccessMode::WRITE;
         } else if kind == Kind::CreateFile && self.holdings.handles.len() < HANDLES_MAX {
             flags |= CreateFlags::OPEN;
             access = AccessMode::READ | AccessMode::WRITE;
@@ -544,24 +555,6 @@ impl Draw<'_> {
     /// choose at random.
     fn kills(&mut self, kernel_wants: bool) -> bool {
         if self.front { kernel_wants } else { self.rng.chance(1, 2) }
-    }
-
-    fn xattr(&mut self) -> Request {
-        let ino = self.any();
-        let name = *self.rng.pick(&[&b"user.a"[..], b"user.b", b"user.c"]);
-        let name = XattrName::new(name).expect("a legal name");
-        match self.rng.below(5) {
-            0 => Request::GetXattr { ino, name },
-            1 => Request::ListXattr { ino },
-            2 => Request::RemoveXattr { ino, name },
-            _ => {
-                let modes = [XattrMode::Any, XattrMode::Create, XattrMode::Replace];
-                let mode = *self.rng.pick(&modes);
-                let len = *self.rng.pick(&[0, 10, 1000]);
-                let value = vec![self.rng.below(256) as u8; len].into();
-                Request::SetXattr { ino, name, value, mode }
-            }
-        }
     }
 
     /// Every slot is an owner of locks. It waits only while it holds no lock on another inode,

@@ -23,7 +23,6 @@ const AFFINITY: &str = "test -p warren-affinity --lib";
 const SUPERVISOR: &str = "test -p warren-supervisor --lib";
 const CELL: &str = "test -p warren-cell --tests";
 const REPLAYED: &str = "test -p warren-cell --test cell replace";
-const DISK: &str = "test -p warren-disk --lib";
 const SEEDS: &str = "test -p warren-sim --test seeds seeds_pass";
 const CRASH: &str = "test -p warren-sim --test crash seeds_pass";
 const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
@@ -539,46 +538,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "let bit = (chunk.used | chunk.held).trailing_ones();",
         replace: "let bit = chunk.used.trailing_ones();",
         found_by: CRASH,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/disk/src/log.rs",
-        what: "a record of an earlier incarnation is replayed",
-        find: "if !fits || own != lsn.0 || of != incarnation {",
-        replace: "if !fits || own != lsn.0 {",
-        found_by: DISK,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/disk/src/log.rs",
-        what: "of two log tables the older counts",
-        find: "if a.generation < b.generation => Ok((b, 0)),",
-        replace: "if a.generation > b.generation => Ok((b, 0)),",
-        found_by: DISK,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/disk/src/root_slot.rs",
-        what: "of two root slots the older counts",
-        find: "let newer = usize::from(b.generation > a.generation);",
-        replace: "let newer = usize::from(b.generation < a.generation);",
-        found_by: DISK,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/disk/src/region.rs",
-        what: "a page newer than the superblock counts",
-        find: "[PageState::Committed(a), PageState::Committed(b)] if b > a => (1, b),",
-        replace: "[PageState::Committed(a), PageState::Committed(b)] if b < a => (1, b),",
-        found_by: DISK,
-        is_proven: true,
-    },
-    Mutant {
-        file: "crates/disk/src/tree/change.rs",
-        what: "a key below all others leaves the bounds above as they are",
-        find: "            *first = (*first).min(*key);\n",
-        replace: "            let _ = (first, key);\n",
-        found_by: DISK,
         is_proven: true,
     },
 ];

@@ -1,0 +1,73 @@
+//! Faults of names and attributes that many seeds find, and those of the disk format.
+
+use super::table::Mutant;
+
+const DISK: &str = "test -p warren-disk --lib";
+const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
+
+pub(super) const DISK_MUTANTS: &[Mutant] = &[
+    Mutant {
+        file: "crates/cell/src/op/rename.rs",
+        what: "no whiteout is left",
+        find: "changes.push(Change::ReplaceEntry { dir, name: source.name.clone(), ino, kind, now });",
+        replace: "changes.push(Change::RemoveEntry { dir, name: source.name.clone(), now });",
+        found_by: MANY_SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/inode/xattr.rs",
+        what: "all users see the names of trusted attributes",
+        find: "names.retain(|name| who.uid == 0 ||",
+        replace: "names.retain(|name| who.uid != 77 ||",
+        found_by: MANY_SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/reap.rs",
+        what: "an inode ends while a transaction gives it a name",
+        find: "    shard.check_unlocked(ino, LockMode::Write)?;\n",
+        replace: "    let _ = LockMode::Write;\n",
+        found_by: MANY_SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/disk/src/log.rs",
+        what: "a record of an earlier incarnation is replayed",
+        find: "if !fits || own != lsn.0 || of != incarnation {",
+        replace: "if !fits || own != lsn.0 {",
+        found_by: DISK,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/disk/src/log.rs",
+        what: "of two log tables the older counts",
+        find: "if a.generation < b.generation => Ok((b, 0)),",
+        replace: "if a.generation > b.generation => Ok((b, 0)),",
+        found_by: DISK,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/disk/src/root_slot.rs",
+        what: "of two root slots the older counts",
+        find: "let newer = usize::from(b.generation > a.generation);",
+        replace: "let newer = usize::from(b.generation < a.generation);",
+        found_by: DISK,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/disk/src/region.rs",
+        what: "a page newer than the superblock counts",
+        find: "[PageState::Committed(a), PageState::Committed(b)] if b > a => (1, b),",
+        replace: "[PageState::Committed(a), PageState::Committed(b)] if b < a => (1, b),",
+        found_by: DISK,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/disk/src/tree/change.rs",
+        what: "a key below all others leaves the bounds above as they are",
+        find: "            *first = (*first).min(*key);\n",
+        replace: "            let _ = (first, key);\n",
+        found_by: DISK,
+        is_proven: true,
+    },
+];
