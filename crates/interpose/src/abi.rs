@@ -236,6 +236,7 @@ pub(crate) const CLONE_FS: usize = 0x200;
 pub(crate) const CLONE_FILES: usize = 0x400;
 pub(crate) const CLONE_THREAD: usize = 0x1_0000;
 pub(crate) const CLONE_VFORK: usize = 0x4000;
+pub(crate) const CLONE_NEWPID: usize = 0x2000_0000;
 
 pub(crate) const SIGSYS: usize = 31;
 pub(crate) const SIG_MAX: usize = 64;

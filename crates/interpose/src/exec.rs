@@ -8,12 +8,15 @@
 //! filter may kill it for the calls that dispatch needs.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
 use crate::frame::{Frame, Next};
 use crate::probe::Reader;
-use crate::state::{FILTERED, INTERPOSED};
+use crate::state::{FILTERED, INTERPOSED, VFORKS, is_child};
 use crate::stub;
 
 /// `NAME=value` with its final zero.
@@ -39,6 +42,10 @@ const WORD: usize = size_of::<usize>();
 static STORE: [AtomicUsize; KEPT * ENTRY / WORD] =
     [const { AtomicUsize::new(0) }; KEPT * ENTRY / WORD];
 /// The words of `STORE` that are used.
+/// Words of what [`leave`] leaves.
+const LEFT_WORDS: usize = 2;
+/// The last environment that was left.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
 static ENTRIES: [Entry; KEPT] =
     [const { Entry { start: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; KEPT];
@@ -103,17 +110,23 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
     }
     let room = (count + ADDED_MAX) * WORD;
     let joined = found.iter().map(|it| if let Found::Others(_) = it { 2 * ENTRY } else { 0 });
-    let length = (room + joined.sum::<usize>()).next_multiple_of(PAGE);
+    let length = (room + joined.sum::<usize>() + LEFT_WORDS * WORD).next_multiple_of(PAGE);
     let Some(memory) = map(length) else { return Next::Pass };
     let Some(()) = compose(environment, count, &found, memory, room) else {
         unmap(memory, length);
         return Next::Pass;
     };
+    let is_child = !FILTERED.get() && is_child();
+    if is_child {
+        leave(memory, length);
+    }
     let mut args = frame.call.args;
     args[at] = memory;
     // SAFETY: the program makes this call. The environment is its own, with our variables.
     let result = unsafe { stub::call(frame.call.number, args) };
-    unmap(memory, length);
+    if !is_child {
+        unmap(memory, length);
+    }
     frame.done(result)
 }
 
@@ -226,6 +239,35 @@ fn contains(reader: &mut Reader, string: usize, part: &[u8]) -> Option<bool> {
         }
     }
     Some(false)
+}
+
+/// A child of `vfork` starts a program, and leaves its environment in its parent's memory. The last
+/// words are the address of the one that was left before, and its length.
+fn leave(memory: usize, length: usize) {
+    let words = (memory + length - LEFT_WORDS * WORD) as *mut [usize; LEFT_WORDS];
+    let mut before = LEFT.load(Acquire);
+    loop {
+        // SAFETY: the words are at the end of our mapping, behind the environment.
+        unsafe { words.write([before, memory]) };
+        match LEFT.compare_exchange(before, words as usize, AcqRel, Acquire) {
+            Ok(_) => return,
+            Err(now) => before = now,
+        }
+    }
+}
+
+/// Frees what children have left, if none is under way. Called before the next child is made.
+pub(crate) fn free_left() {
+    if LEFT.load(Relaxed) == 0 || VFORKS.load(Acquire) != 0 {
+        return;
+    }
+    let mut words = LEFT.swap(0, AcqRel);
+    while words != 0 {
+        // SAFETY: `leave` has written them, and no child that reads them is left.
+        let [before, memory] = unsafe { (words as *const [usize; LEFT_WORDS]).read() };
+        unmap(memory, words + LEFT_WORDS * WORD - memory);
+        words = before;
+    }
 }
 
 fn map(length: usize) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! What is true of the whole process.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed},
 };
 
@@ -24,6 +24,30 @@ impl Flag {
     }
 }
 
+/// Whether the program has a seccomp filter: itself, or a child of `vfork`, which has its memory.
+pub(crate) struct Filtered(AtomicU8);
+
+impl Filtered {
+    const PROCESS: u8 = 1;
+    const CHILD: u8 = 2;
+
+    pub(crate) fn get(&self) -> bool {
+        match self.0.load(Relaxed) {
+            0 => false,
+            Self::CHILD if VFORKS.load(Acquire) == 0 => {
+                self.0.store(0, Relaxed);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    pub(crate) fn set(&self, on: bool) {
+        let filtered = if is_child() { Self::CHILD } else { Self::PROCESS };
+        self.0.store(if on { filtered } else { 0 }, Relaxed);
+    }
+}
+
 /// Dispatch is used in this process.
 pub(crate) static INTERPOSED: Flag = Flag::new();
 
@@ -32,7 +56,7 @@ pub(crate) static THREADS: Flag = Flag::new();
 
 /// The program has a seccomp filter. From then on we make no call that the program does not make,
 /// because the filter may kill the process for it.
-pub(crate) static FILTERED: Flag = Flag::new();
+pub(crate) static FILTERED: Filtered = Filtered(AtomicU8::new(0));
 
 /// The report is to count the calls of this process.
 pub(crate) static COUNTED: Flag = Flag::new();

@@ -27,7 +27,7 @@ use crate::frame::{Frame, Next, Resume, SCRATCH, child};
 use crate::serve::{self, watch};
 use crate::state::{FILTERED, INTERPOSED, THREADS, VFORKS, set_process};
 use crate::threads::{BLOCKED, PENDING};
-use crate::{dispatch, hook, patch, probe, scan, stub};
+use crate::{dispatch, exec, hook, patch, probe, scan, stub};
 
 /// Parents that wait for a child of `vfork`, at most. Beyond, `vfork` copies the memory.
 const PARENTS: usize = 64;
@@ -70,6 +70,7 @@ pub(crate) fn create(frame: &mut Frame) -> Next {
         nr::VFORK => (CLONE_VM | CLONE_VFORK, 0),
         _ => (frame.call.args[0], frame.call.args[1]),
     };
+    exec::free_left();
     watch::on_clone(flags);
     if stack == 0 {
         return on_same_stack(frame, flags, 0);
@@ -95,6 +96,7 @@ pub(crate) fn create_by_clone3(frame: &mut Frame) -> Next {
         frame.scratch[word] = unsafe { (args as *const u64).add(word).read_unaligned() };
     }
     let flags = frame.scratch[FLAGS];
+    exec::free_left();
     watch::on_clone(flags as usize);
     let notes = if flags & CLONE_CLEAR_SIGHAND != 0 { child::NO_HANDLERS } else { 0 };
     let [stack, stack_size] = [STACK, STACK_SIZE].map(|word| frame.scratch[word] as usize);

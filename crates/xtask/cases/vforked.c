@@ -6,13 +6,20 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,6 +120,13 @@ static void holds(const char *name, const char *expected)
     if (strcmp(got, expected) != 0 && differing < 4)
         printf("%s holds \"%.200s\", not \"%.200s\"\n", name, got, expected);
     close(fd);
+}
+
+/* The same with a number that is closed first, because there is no other. */
+static void holds_full(const char *name, const char *expected, int number)
+{
+    close(number);
+    holds(name, expected);
 }
 
 static void put(int fd, const char *text)
@@ -265,30 +279,26 @@ static void beforehand(void)
     close(mapped);
 }
 
-/* By `/proc`: another open file, with an offset of its own. The list alone takes no file. */
+/* By `/proc`: another open file, with an offset of its own; also by a list of descriptors. */
 static void by_proc(void)
 {
-    int fd = make("by-proc", O_WRONLY);
-    char path[64];
-    put(fd, "0123456789");
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    pid_t child = vfork();
-    if (child == 0) {
-        int list = open("/proc/self/fd", O_RDONLY | O_DIRECTORY);
-        _exit(list < 0 || close(list));
+    for (int by_list = 0; by_list < 2; by_list++) {
+        int fd = make("by-proc", O_WRONLY);
+        char path[64];
+        put(fd, "0123456789");
+        snprintf(path, sizeof path, by_list ? "%d" : "/proc/self/fd/%d", fd);
+        pid_t child = vfork();
+        if (child == 0) {
+            int list = by_list ? open("/proc/self/fd", O_RDONLY | O_DIRECTORY) : AT_FDCWD;
+            int other = openat(list, path, O_WRONLY);
+            _exit(other < 0 || write(other, "ab", 2) != 2);
+        }
+        ended(child);
+        at_offset(fd, 10);
+        put(fd, "c");
+        holds("by-proc", "ab23456789c");
+        close(fd);
     }
-    ended(child);
-    expect(fd, 1, "a file beside a list of descriptors is served");
-    child = vfork();
-    if (child == 0) {
-        int other = open(path, O_WRONLY);
-        _exit(other < 0 || write(other, "ab", 2) != 2);
-    }
-    ended(child);
-    at_offset(fd, 10);
-    put(fd, "c");
-    holds("by-proc", "ab23456789c");
-    close(fd);
 }
 
 /* A child of the child, which has a copy of its memory, and outlives it. */
@@ -397,6 +407,217 @@ static void pending(void)
         close(fds[at]);
 }
 
+/* The file descriptor is the child's output in each of these ways, after it has given something up. */
+static void gives_up(int way, int fd)
+{
+    struct rlimit none = {fd + 1, fd + 1};
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    int pair[2];
+    switch (way) {
+    case 0:
+        close_range(fd + 1, ~0u, 0);
+        break;
+    case 1:
+        for (int other = fd + 1; other < 1100; other++)
+            close(other);
+        break;
+    case 2:
+        socketpair(AF_UNIX, SOCK_DGRAM, 0, pair);
+        for (int other = 490; other < 520; other++)
+            dup2(pair[0], other);
+        break;
+    case 3:
+        /* Of this process alone: `setuid` of the C library is for all threads. */
+        if (getuid() == 0)
+            syscall(SYS_setresuid, 65534, 65534, 65534);
+        break;
+    case 4:
+        setrlimit(RLIMIT_NOFILE, &none);
+        break;
+    case 5:
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+        break;
+    }
+}
+
+static void given_up(void)
+{
+    for (int uses = 0; uses < 2; uses++)
+        for (int way = 0; way < 6; way++) {
+            int fd = make("given-up", O_RDWR);
+            put(fd, "one\n");
+            pid_t child = vfork();
+            if (child == 0) {
+                gives_up(way, fd);
+                _exit(uses && write(fd, "child\n", 6) != 6);
+            }
+            ended(child);
+            put(fd, "two\n");
+            at_offset(fd, uses ? 14 : 8);
+            pid_t copy = fork();
+            if (copy == 0)
+                _exit(write(fd, "copy\n", 5) != 5);
+            ended(copy);
+            holds("given-up", uses ? "one\nchild\ntwo\ncopy\n" : "one\ntwo\ncopy\n");
+            close(fd);
+        }
+}
+
+/* The parent has no number left for what a child sends, and its limit is below the file's. */
+static void full(void)
+{
+    struct rlimit before, less;
+    int fd = make("full", O_WRONLY), last = -1, first = -1, other;
+    must(getrlimit(RLIMIT_NOFILE, &before) == 0, "get the limit");
+    put(fd, "one\n");
+    shell(":", -1, -1);
+    less = before;
+    less.rlim_cur = 600;
+    must(setrlimit(RLIMIT_NOFILE, &less) == 0, "set the limit");
+    while ((other = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        first = first < 0 ? other : first, last = other;
+    pid_t child = vfork();
+    if (child == 0) {
+        close(last);
+        _exit(dup2(fd, 1) != 1 || write(1, "child\n", 6) != 6);
+    }
+    ended(child);
+    put(fd, "two\n");
+    at_offset(fd, 14);
+    holds_full("full", "one\nchild\ntwo\n", last);
+    for (other = first; other <= last; other++)
+        close(other);
+    close(fd);
+    fd = make("full", O_WRONLY);
+    put(fd, "one\n");
+    less.rlim_cur = fd;
+    must(setrlimit(RLIMIT_NOFILE, &less) == 0, "set the limit below the file");
+    child = vfork();
+    if (child == 0)
+        _exit(write(fd, "child\n", 6) != 6);
+    ended(child);
+    put(fd, "two\n");
+    must(setrlimit(RLIMIT_NOFILE, &before) == 0, "set the limit again");
+    holds("full", "one\nchild\ntwo\n");
+    close(fd);
+}
+
+/* What a child has opened or put under a number is not the parent's, whose own file there may be
+ * shared with others. The parent is not known to the fleet yet. */
+static void of_child(void)
+{
+    int fd = make("shared", O_WRONLY), again = dup(fd);
+    pid_t child = vfork();
+    if (child == 0) {
+        close(fd);
+        int other = open(path_of("of-child"), O_WRONLY | O_CREAT, 0644);
+        _exit(other != fd);
+    }
+    ended(child);
+    static char expected[LENGTH_MAX];
+    long length = 0;
+    for (int at = 0; at < 900; at++) {
+        char line[32];
+        sprintf(line, "line %d\n", at);
+        put(at % 2 ? again : fd, line);
+        length += sprintf(expected + length, "%s", line);
+    }
+    holds("shared", expected);
+    close(fd);
+    close(again);
+}
+
+/* Many files, which a child takes all. */
+static void many(void)
+{
+    static int fds[300];
+    char name[32];
+    for (int at = 0; at < 300; at++) {
+        snprintf(name, sizeof name, "many-%d", at);
+        fds[at] = make(name, O_WRONLY);
+        put(fds[at], "parent\n");
+    }
+    pid_t child = vfork();
+    if (child == 0) {
+        int failed = 0;
+        for (int at = 0; at < 300; at++)
+            failed |= write(fds[at], "child\n", 6) != 6;
+        _exit(failed);
+    }
+    ended(child);
+    for (int at = 0; at < 300; at++) {
+        put(fds[at], "parent\n");
+        close(fds[at]);
+        snprintf(name, sizeof name, "many-%d", at);
+        if (at % 30 == 0)
+            holds(name, "parent\nchild\nparent\n");
+    }
+}
+
+static int handled;
+static volatile long handlers;
+
+static void on_alarm(int signal)
+{
+    char byte;
+    if (vfork() == 0) {
+        lseek(handled, 0, SEEK_CUR);
+        _exit(pread(handled, &byte, 1, 0) != 1);
+    }
+    handlers++;
+}
+
+/* A handler that makes a child which takes the file of the call that it has interrupted. */
+static void in_handler(void)
+{
+    struct itimerval often = {{0, 700}, {0, 700}}, never = {{0, 0}, {0, 0}};
+    signal(SIGCHLD, SIG_IGN);
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    for (int round = 0; round < 20; round++) {
+        handled = make("handled", O_RDWR);
+        put(handled, "0123456789");
+        must(sigaction(SIGALRM, &action, 0) == 0 && setitimer(ITIMER_REAL, &often, 0) == 0, "set");
+        for (long at = 0, until = handlers + 5; handlers < until; at++) {
+            char byte = 0;
+            check(pread(handled, &byte, 1, at % 10) == 1 && byte == '0' + at % 10, "pread", at);
+            check(lseek(handled, at % 10, SEEK_SET) == at % 10, "lseek", at);
+            check(read(handled, &byte, 1) == 1 && byte == '0' + at % 10, "read", byte);
+        }
+        must(setitimer(ITIMER_REAL, &never, 0) == 0, "stop");
+        close(handled);
+        for (int n = 0; n < 200; n++)
+            close(open(path_of("warm"), O_RDONLY | O_CLOEXEC));
+    }
+    signal(SIGCHLD, SIG_DFL);
+}
+
+/* Pages of this process that are in memory. */
+static long resident(void)
+{
+    long size, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    must(file && fscanf(file, "%ld %ld", &size, &pages) == 2, "read statm");
+    fclose(file);
+    return pages;
+}
+
+/* Children with another environment leave nothing in this process. */
+static void left(void)
+{
+    char *words[] = {"true", 0}, *environment[] = {"A=b", 0};
+    long before = 0;
+    for (int at = 0; at < 220; at++) {
+        pid_t child;
+        if (at == 20)
+            before = resident();
+        must(posix_spawn(&child, "/bin/true", 0, 0, words, environment) == 0, "spawn");
+        ended(child);
+    }
+    check(resident() < before + 100, "pages", resident() - before);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -404,7 +625,8 @@ static const struct {
 } scenes[] = {
     {"unused", unused, 0}, {"output", output, 0}, {"input", input, 0},
     {"beforehand", beforehand, 0}, {"by_proc", by_proc, 0}, {"grandchildren", grandchildren, 0},
-    {"killed", killed, 0}, {"pending", pending, 1},
+    {"killed", killed, 0}, {"pending", pending, 1}, {"given_up", given_up, 0}, {"full", full, 0},
+    {"of_child", of_child, 1}, {"many", many, 0}, {"in_handler", in_handler, 0}, {"left", left, 0},
 };
 
 static int run(unsigned at)

@@ -65,6 +65,35 @@ pub(crate) fn move_up(descriptor: usize, first: usize) -> Option<usize> {
     usize::try_from(moved).ok()
 }
 
+/// Moves a descriptor to where the program does not meet it. Under the lock.
+pub(crate) fn move_away(descriptor: usize, at: usize) -> Option<usize> {
+    let Some(first) = behind_all() else {
+        stub::close(descriptor);
+        return None;
+    };
+    let moved = move_up(descriptor, first)?;
+    set(at, moved..moved + 1);
+    Some(moved)
+}
+
+/// Runs `work` with as many descriptors as the process could have.
+pub(crate) fn with_whole_limit<R>(work: impl FnOnce() -> R) -> R {
+    let mut limits = [0_u64; 2];
+    let prlimit = |new: usize, old: usize| {
+        // SAFETY: both are 0, or the address of the two words.
+        unsafe { stub::call(nr::PRLIMIT64, [0, RLIMIT_NOFILE, new, old]) }
+    };
+    prlimit(0, limits.as_mut_ptr() as usize);
+    let [soft, hard] = limits;
+    if soft == hard {
+        return work();
+    }
+    prlimit([hard, hard].as_ptr() as usize, 0);
+    let result = work();
+    prlimit(limits.as_ptr() as usize, 0);
+    result
+}
+
 pub(crate) fn hide(own: usize, of_fleet: &Range<usize>) {
     set(OF_MOUNTS, own..own + 1);
     set(OF_FLEET, of_fleet.clone());

@@ -146,18 +146,6 @@ pub(crate) fn contains(address: usize, part: &[u8]) -> bool {
     starts.take(STRING_MAX).any(|at| starts_with(at, part))
 }
 
-/// Whether the string at `address` ends with `end`.
-pub(crate) fn ends_with(address: usize, end: &[u8]) -> bool {
-    let byte = |at: usize| {
-        // SAFETY: the byte can be read.
-        is_readable(at).then(|| unsafe { (at as *const u8).read_volatile() })
-    };
-    let length = (address..).take(STRING_MAX).position(|at| byte(at).is_none_or(|it| it == 0));
-    length
-        .and_then(|length| length.checked_sub(end.len()))
-        .is_some_and(|start| starts_with(address + start, end))
-}
-
 /// Words from the program's memory.
 pub(crate) fn words<const N: usize>(address: usize) -> Option<[i64; N]> {
     // SAFETY: the words lie in pages that can be read.

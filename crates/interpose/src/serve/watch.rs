@@ -1,6 +1,8 @@
 //! Calls of the program that change what answers rest on, and calls that may wait.
 
-use crate::abi::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
+use crate::abi::{
+    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr,
+};
 use crate::call::{SystemCall, Verdict};
 use crate::state::{THREADS, is_child};
 use crate::stub;
@@ -168,7 +170,8 @@ pub(crate) fn on_clone(flags: usize) {
     let shares_memory = flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0;
     let plain = match flags & (CLONE_FS | CLONE_FILES | CLONE_THREAD) {
         OF_THREADS => flags & CLONE_VM != 0,
-        0 => !shares_memory,
+        // Its number in its own name space may be that of this process.
+        0 => !shares_memory && (flags & CLONE_NEWPID == 0 || flags & CLONE_VM == 0),
         _ => false,
     };
     if !plain && !is_child() {

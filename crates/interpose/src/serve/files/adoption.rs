@@ -157,7 +157,7 @@ pub(in super::super) fn in_child(call: &SystemCall) {
         return;
     }
     pending::forget_those(|number| named != 0 && may_name(call, named, number));
-    if arguments::leads_to_one_descriptor(call) {
+    if arguments::leads_to_descriptors(call) {
         pending::forget_all();
     }
 }

@@ -14,8 +14,6 @@ pub(super) const ALL: u8 = 0x80;
 const TO_DESCRIPTORS: [&[u8]; 2] = [b"/dev/fd", b"/dev/std"];
 const PROC: &[u8] = b"/proc/";
 const OF_DESCRIPTORS: &[u8] = b"/fd";
-/// How paths of directories of descriptors end.
-const DIRECTORIES: [&[u8]; 2] = [b"/fd", b"/fd/"];
 /// Longer arrays of `poll` are not looked at.
 const POLLED_MAX: usize = 256;
 /// The word of a `struct msghdr`.
@@ -139,13 +137,6 @@ pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
     })
 }
 
-/// The same, but not to the directory of all descriptors itself, which programs list.
-pub(super) fn leads_to_one_descriptor(call: &SystemCall) -> bool {
-    let is_directory =
-        |at: usize| DIRECTORIES.iter().any(|end| memory::ends_with(call.args[at], end));
-    leads_to_descriptors(call) && !path(call.number).is_some_and(is_directory)
-}
-
 /// The argument that is a path, if the call has one that may lead to a descriptor.
 fn path(number: usize) -> Option<usize> {
     match number {
@@ -233,12 +224,6 @@ mod tests {
             leads(c"/proc/self/fd/3") && leads(c"/proc/self/task/1/fdinfo") && leads(c"/proc/fd")
         );
         assert!(leads(c"/dev/stdin") && leads(c"/dev/fd/0"));
-        let to_one = |path: &core::ffi::CStr| {
-            let args = [path.as_ptr() as usize, 0, 0, 0, 0, 0];
-            leads_to_one_descriptor(&SystemCall { number: nr::OPEN, args, return_address: 0 })
-        };
-        assert!(to_one(c"/proc/self/fd/3") && to_one(c"/dev/fd/0") && to_one(c"/dev/stdin"));
-        assert!(!to_one(c"/proc/self/fd") && !to_one(c"/dev/fd/") && !to_one(c"/fd/3"));
         assert!(!leads(c"/proc/self/cwd") && !leads(c"/proc/mounts") && !leads(c"/fd"));
     }
 }

@@ -9,35 +9,33 @@
 //!                   the rest stays, and there is a pair of sockets
 //! child    a call that names a file ─▶ the kernel's file with its offset, under the child's number
 //!                                      └─ the same file, sent to the parent
-//! parent   its next call ─▶ what was sent, under the parent's number
+//! parent   its next call, or look at that file ─▶ what was sent, under the parent's number
 //! ```
 //!
 //! So both have one open file with one offset, as after any `vfork`. All of this is for processes
 //! with one thread: nothing else runs in this memory beside the child. The child takes no lock,
 //! because it may be killed inside. A file that it has frozen and not sent is served again.
-
-use core::sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
-};
+//!
+//! Before a child gives up what it needs for that (rights, descriptors of ours), it takes all.
 
 use warren_base::Errno;
 
-use crate::abi::{CLONE_VFORK, CLONE_VM, O_CLOEXEC, nr};
+use crate::abi::{CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::state::THREADS;
 use crate::stub;
 
-use super::super::descriptors::{F_GETFD, F_SETFD, FD_CLOEXEC};
+use super::super::class::Class;
+use super::super::descriptors::{self, F_GETFD, F_SETFD, FD_CLOEXEC, RLIMIT_NOFILE};
 use super::super::lock::{PATH, undisturbed};
 use super::super::{admission, why};
 use super::table::{self, Served};
 use super::{arguments, handover, passing, placeholder, takeover};
 
 const EIO: isize = Errno::EIO.raw() as isize;
-
-/// A child has begun to take files.
-static IS_LENT: AtomicBool = AtomicBool::new(false);
+const EMFILE: isize = 24;
+/// More files than this do not stay: what is sent must fit the socket's buffer.
+const FILES_MAX: usize = 128;
 
 /// Before the program makes a child that has a copy of its descriptors: what the child must find,
 /// the kernel has from now on.
@@ -46,7 +44,8 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
     let may_stay = |file: &Served| file.closes_on_exec() && !file.is_directory();
     if shares && !THREADS.get() {
         handover::those_before(call, |file| !may_stay(file));
-        if table::among(0, usize::MAX).next().is_none() || ready() {
+        let left = table::among(0, usize::MAX).count();
+        if left == 0 || left <= FILES_MAX && ready() {
             return;
         }
     }
@@ -61,76 +60,109 @@ fn ready() -> bool {
 /// A call of a child of `vfork`, before the kernel makes it. Returns the call's result if the
 /// kernel cannot have a file that it names.
 pub(in super::super) fn in_child(call: &SystemCall) -> Option<Verdict> {
-    let [_, second, third, ..] = call.args;
     let named = arguments::descriptors(call.number);
-    let is_wanted = |number: usize| match call.number {
+    let gives_up = gives_up(call);
+    for file in table::unfrozen() {
+        let is_named = is_named(call, named, file.number);
+        let is_wanted = is_named || gives_up && !closes(call, file.number);
+        if !is_wanted || !placeholder::is_at(file.number) {
+            continue;
+        }
+        why::count_handover(call.number);
+        if let Err(errno) = undisturbed(|| lend(&file)).unwrap_or(Err(-EIO))
+            && is_named
+        {
+            return Some(Verdict::Made(errno));
+        }
+    }
+    None
+}
+
+/// Whether the kernel must have the file for this call.
+fn is_named(call: &SystemCall, named: u8, number: usize) -> bool {
+    let [_, second, third, ..] = call.args;
+    match call.number {
         nr::CLOSE | nr::CLOSE_RANGE => false,
         nr::FCNTL if second == F_GETFD => false,
         nr::FCNTL if second == F_SETFD && third & FD_CLOEXEC != 0 => false,
         nr::CLONE | nr::CLONE3 => true,
         nr::IOCTL if arguments::NAME_OTHERS.contains(&(second as u32)) => true,
-        _ if arguments::leads_to_one_descriptor(call) => true,
+        _ if arguments::leads_to_descriptors(call) => true,
         _ if named == arguments::ALL => arguments::may_name(call, number),
         _ => call
             .args
             .iter()
             .enumerate()
             .any(|(at, argument)| named >> at & 1 != 0 && *argument as u32 as usize == number),
-    };
-    for file in table::unfrozen() {
-        if is_wanted(file.number) && placeholder::is_at(file.number) {
-            why::count_handover(call.number);
-            if let Err(errno) = undisturbed(|| lend(&file)).unwrap_or(Err(-EIO)) {
-                return Some(Verdict::Made(errno));
-            }
-        }
     }
-    None
+}
+
+/// Whether a child may be unable to take files after this call: it has other rights, another limit
+/// of descriptors, a filter of its calls, or not the descriptors of ours.
+fn gives_up(call: &SystemCall) -> bool {
+    let [first, second, third, ..] = call.args;
+    let [number, end] = [first, second].map(|number| number as u32 as usize);
+    match call.number {
+        nr::CLOSE => descriptors::hides(number),
+        nr::CLOSE_RANGE => descriptors::hides_among(number, end),
+        nr::DUP2 | nr::DUP3 => descriptors::hides(end),
+        nr::SETRLIMIT => first == RLIMIT_NOFILE,
+        nr::PRLIMIT64 => second == RLIMIT_NOFILE && third != 0,
+        nr::SECCOMP => true,
+        nr::PRCTL => first == PR_SET_SECCOMP,
+        _ => Class::of(call) == Class::Rights,
+    }
+}
+
+/// Whether the call closes the number.
+fn closes(call: &SystemCall, number: usize) -> bool {
+    let [first, second, ..] = call.args.map(|number| number as u32 as usize);
+    match call.number {
+        nr::CLOSE => number == first,
+        nr::CLOSE_RANGE => (first..=second).contains(&number),
+        _ => false,
+    }
 }
 
 /// The kernel has the file in this child from now on, and soon in the parent.
 fn lend(file: &Served) -> Result<(), isize> {
-    IS_LENT.store(true, Release);
+    table::begin_lending();
     let Some(offset) = file.freeze() else { return Ok(()) };
-    let mut path = [0; PATH];
-    let sent = takeover::reopen(file, &mut path).and_then(|opened| {
-        // SAFETY: it moves the offset of a descriptor of ours.
-        unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
-        let sent = passing::send(file.number, opened);
+    descriptors::with_whole_limit(|| {
+        let mut path = [0; PATH];
+        let opened = match takeover::reopen(file, &mut path) {
+            Err(errno) if errno == -EMFILE => {
+                stub::close(file.number);
+                takeover::reopen(file, &mut path)
+            }
+            opened => opened,
+        };
+        let sent = opened.and_then(|opened| {
+            // SAFETY: it moves the offset of a descriptor of ours.
+            unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
+            let sent = passing::send(file.number, opened);
+            let put = if opened == file.number { 0 } else { table::put(opened, file) };
+            if opened != file.number {
+                stub::close(opened);
+            }
+            sent.and(if put < 0 { Err(put) } else { Ok(()) })
+        });
+        // If it was sent, the parent takes it.
         if sent.is_err() {
-            stub::close(opened);
-        }
-        sent.map(|()| opened)
-    });
-    match sent {
-        Ok(opened) => {
-            // SAFETY: it duplicates a descriptor of ours to the number of the placeholder.
-            let put = unsafe { stub::call(nr::DUP3, [opened, file.number, O_CLOEXEC]) };
-            stub::close(opened);
-            if put < 0 { Err(put) } else { Ok(()) }
-        }
-        Err(errno) => {
             file.unfreeze();
-            Err(errno)
         }
-    }
+        sent
+    })
 }
 
 /// What children have taken is the kernel's in this process, too. Before any other use of the
 /// table.
 #[inline]
 pub(in super::super) fn take_back() {
-    if IS_LENT.load(Acquire) {
-        admission::waiting(|_| {
-            while let Some((number, opened)) = passing::receive() {
-                if let Some(file) = table::frozen(number) {
-                    // What fails is served again.
-                    let _given = takeover::give(&file, opened);
-                }
-                stub::close(opened);
-            }
-            table::unfreeze_all();
-            IS_LENT.store(false, Release);
-        });
+    if table::is_lent() {
+        table::arrive();
+    }
+    if table::has_returned() {
+        admission::waiting(|_| table::take_returned().for_each(|file| takeover::let_go(&file)));
     }
 }

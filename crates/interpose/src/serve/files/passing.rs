@@ -9,12 +9,12 @@ use crate::abi::{O_CLOEXEC, nr};
 use crate::stub;
 
 use super::super::descriptors::{self, OF_LENDING};
-use super::placeholder;
 
 const AF_UNIX: usize = 1;
 const SOCK_DGRAM: usize = 2;
 const SOL_SOCKET: u64 = 1;
 const SCM_RIGHTS: u64 = 1;
+const MSG_PEEK: usize = 2;
 const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
@@ -33,7 +33,7 @@ pub(super) fn is_ready() -> bool {
 pub(super) fn make() -> Option<()> {
     let pair = pair()?;
     for ((made, at), socket) in pair.into_iter().zip(OF_LENDING).zip(&SOCKETS) {
-        if let Some(moved) = placeholder::hidden(made, at) {
+        if let Some(moved) = descriptors::move_away(made, at) {
             socket.store(moved, Release);
         }
     }
@@ -100,13 +100,21 @@ pub(super) fn send(number: usize, descriptor: usize) -> Result<(), isize> {
     if sent < 0 { Err(sent) } else { Ok(()) }
 }
 
-/// What a child has sent, if there is anything.
-pub(super) fn receive() -> Option<(usize, usize)> {
+/// The number of the descriptor that comes next.
+pub(super) fn next() -> Option<usize> {
+    let mut message = Message::new(0, 0);
+    message.header[5] = 0;
+    let seen = message.transfer(nr::RECVMSG, &SOCKETS[0], MSG_PEEK | MSG_DONTWAIT);
+    (seen > 0).then_some(message.number as usize)
+}
+
+/// The descriptor that comes next. None if there is none, or no room for it.
+pub(super) fn receive() -> Option<usize> {
     let mut message = Message::new(0, 0);
     let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
     let received = message.transfer(nr::RECVMSG, &SOCKETS[0], flags);
     let came = received > 0 && message.header[5] >= CONTROL_LENGTH as usize;
-    came.then_some((message.number as usize, message.control[2] as u32 as usize))
+    came.then_some(message.control[2] as u32 as usize)
 }
 
 #[cfg(test)]
@@ -122,12 +130,13 @@ mod tests {
         for (socket, number) in SOCKETS.iter().zip(pair) {
             socket.store(number, Release);
         }
-        assert!(receive().is_none(), "nothing was sent");
+        assert_eq!((next(), receive()), (None, None), "nothing was sent");
         let (mut reader, writer) = pipe().expect("a pipe");
         assert_eq!(send(77, writer.as_raw_fd() as usize), Ok(()));
         drop(writer);
-        let (number, received) = receive().expect("what was sent");
-        assert_eq!((number, receive()), (77, None));
+        assert_eq!((next(), next()), (Some(77), Some(77)));
+        let received = receive().expect("what was sent");
+        assert_eq!((next(), receive()), (None, None));
         // SAFETY: the call has made this descriptor.
         let mut writer = unsafe { File::from_raw_fd(received as i32) };
         writer.write_all(b"sent").expect("a write");

@@ -44,14 +44,14 @@ pub(super) fn is_ready() -> bool {
 /// Opens both, as far as they are not there. Called under the lock.
 pub(super) fn ready(facts: &Facts) -> Option<()> {
     if number().is_none() {
-        TEMPLATE.store(hidden(socket()?, OF_PLACEHOLDER)?, Release);
+        TEMPLATE.store(descriptors::move_away(socket()?, OF_PLACEHOLDER)?, Release);
     }
     if is_ready() {
         return Some(());
     }
     let opened = open(facts.prefix.address())?;
     let (device, ino) = identity(opened)?;
-    let pin = hidden(opened, OF_PIN)?;
+    let pin = descriptors::move_away(opened, OF_PIN)?;
     if ino != facts.mount.root.ino.0 {
         // Something else is mounted there now.
         descriptors::show(OF_PIN);
@@ -62,17 +62,6 @@ pub(super) fn ready(facts: &Facts) -> Option<()> {
     table::count();
     PIN.store(pin, Release);
     Some(())
-}
-
-/// Moves a descriptor to where the program does not meet it. Under the lock.
-pub(super) fn hidden(descriptor: usize, at: usize) -> Option<usize> {
-    let Some(first) = descriptors::behind_all() else {
-        stub::close(descriptor);
-        return None;
-    };
-    let moved = descriptors::move_up(descriptor, first)?;
-    descriptors::set(at, moved..moved + 1);
-    Some(moved)
 }
 
 fn socket() -> Option<usize> {

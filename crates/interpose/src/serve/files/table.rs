@@ -5,7 +5,7 @@
 //! cannot be read, written or opened.
 //!
 //! ```text
-//! state    bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written
+//! state    bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written    bit 4 returned
 //!          bits 8.. number of the held file    bits 32.. generation
 //! offset   bits 0..48 offset    bits 48..63 low bits of the generation    bit 63 frozen
 //! ```
@@ -23,16 +23,23 @@ use warren_base::Ino;
 use warren_client::{Guard, Held};
 use warren_proto::{Capability, Handle, InodeRef};
 
+use super::super::descriptors;
 use super::super::facts;
-use super::super::lock::relax;
+use super::super::lock::{relax, undisturbed};
+use super::passing;
 use super::places::{self, DESCRIPTORS};
+use crate::abi::{O_CLOEXEC, nr};
 use crate::fleet::files::OpenFile;
 use crate::fleet::written::WrittenFile;
+use crate::state::is_child;
+use crate::stub;
 
 const OPEN: u64 = 1;
 const FROZEN: u64 = 2;
 const DIRECTORY: u64 = 4;
 const WRITTEN: u64 = 8;
+/// A child has taken it, so the kernel has it. What it holds at its cell is not closed yet.
+const RETURNED: u64 = 16;
 const HELD_SHIFT: u32 = 8;
 const GENERATION_SHIFT: u32 = 32;
 const OFFSET_BITS: u32 = 48;
@@ -93,6 +100,10 @@ static FILES: [File; DESCRIPTORS] = [const {
 
 /// How many are open, one more if a number is parked, and one if the mount is pinned.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// A child of `vfork` has begun to take files: those that are frozen.
+static IS_LENT: AtomicBool = AtomicBool::new(false);
+/// Files have arrived.
+static HAS_RETURNED: AtomicBool = AtomicBool::new(false);
 /// No higher number was ever open.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -168,10 +179,80 @@ pub(crate) fn find(number: usize) -> Option<Served> {
         match state & (OPEN | FROZEN) {
             OPEN => return Some(Served { number, state, file }),
             0 => return None,
-            _ => relax(turn),
+            _ if !IS_LENT.load(Acquire) => relax(turn),
+            // A child's descriptors are not these.
+            _ if is_child() => return None,
+            _ => arrive(),
         }
     }
     None
+}
+
+/// From now on files that are frozen are taken by a child.
+pub(super) fn begin_lending() {
+    IS_LENT.store(true, Release);
+}
+
+pub(super) fn is_lent() -> bool {
+    IS_LENT.load(Acquire)
+}
+
+/// What children have taken is under the numbers of this process from now on. What is frozen and
+/// was not sent is served again: a child was killed. This takes no lock, because a handler may have
+/// made the child at any point of a call.
+#[cold]
+pub(super) fn arrive() {
+    undisturbed(|| {
+        descriptors::with_whole_limit(|| {
+            while let Some(number) = passing::next() {
+                let file = frozen(number);
+                if file.is_some() {
+                    // So there is room for what comes.
+                    stub::close(number);
+                }
+                let opened = passing::receive();
+                if let (Some(opened), true) = (opened, opened != Some(number)) {
+                    if let Some(file) = &file {
+                        put(opened, file);
+                    }
+                    stub::close(opened);
+                }
+                if let Some(file) = file {
+                    let state = file.state & !OPEN | RETURNED;
+                    file.file.state.store(state, Release);
+                    HAS_RETURNED.store(true, Release);
+                }
+            }
+        });
+        unfreeze_all();
+        IS_LENT.store(false, Release);
+    });
+}
+
+/// Puts a descriptor under the number of a file.
+pub(super) fn put(opened: usize, file: &Served) -> isize {
+    let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
+    // SAFETY: it duplicates a descriptor of ours to the number of the placeholder.
+    unsafe { stub::call(nr::DUP3, [opened, file.number, flags]) }
+}
+
+pub(super) fn has_returned() -> bool {
+    HAS_RETURNED.load(Acquire)
+}
+
+/// Files that have arrived, which are not in the table any more.
+pub(super) fn take_returned() -> impl Iterator<Item = Served> {
+    HAS_RETURNED.store(false, Release);
+    FILES[..=HIGHEST.load(Relaxed)].iter().enumerate().filter_map(|(number, file)| {
+        let state = file.state.load(Acquire);
+        let served = Served { number, state, file };
+        let is_returned = state & RETURNED != 0;
+        if is_returned {
+            file.state.store(state & !RETURNED, Release);
+            served.leave();
+        }
+        is_returned.then_some(served)
+    })
 }
 
 /// Whether a file can have this number.
@@ -232,7 +313,7 @@ pub(super) fn unfrozen() -> impl Iterator<Item = Served> {
 }
 
 /// A file that is becoming the kernel's.
-pub(super) fn frozen(number: usize) -> Option<Served> {
+fn frozen(number: usize) -> Option<Served> {
     let file = FILES.get(number)?;
     let state = file.state.load(Acquire);
     (state & FROZEN != 0).then_some(Served { number, state: state & !FROZEN, file })

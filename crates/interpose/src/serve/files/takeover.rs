@@ -15,6 +15,7 @@ use crate::state::is_child;
 use crate::stub;
 
 use super::super::cwd::{self, Directory};
+use super::super::descriptors;
 use super::super::lock::{self, PATH, Room};
 use super::table::{self, Served};
 use super::{parked, passing, pending, placeholder, record_locks, score};
@@ -80,14 +81,15 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
             let _replaced = replace(&other, opened);
         }
     }
-    let given = give(file, opened);
+    let replaced = replace(file, opened);
     stub::close(opened);
-    given
+    replaced?;
+    let_go(file);
+    Ok(())
 }
 
-/// The kernel has a frozen file from now on, by a descriptor that stays open.
-pub(super) fn give(file: &Served, opened: usize) -> Result<(), isize> {
-    replace(file, opened)?;
+/// The kernel has the file now: what it holds at its cell is closed. Under the lock.
+pub(super) fn let_go(file: &Served) {
     score::handed_over();
     if let Some(held) = file.held()
         && !fleet::release(held)
@@ -97,15 +99,16 @@ pub(super) fn give(file: &Served, opened: usize) -> Result<(), isize> {
     if let Some(handle) = file.handle() {
         written::close(handle);
     }
-    Ok(())
 }
 
 /// The kernel has the frozen file under its number from now on. It fails, and the file is served
 /// still, if another thread has closed a number that is not its own: the one that was opened here.
 fn replace(file: &Served, opened: usize) -> Result<(), isize> {
-    let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
-    // SAFETY: it duplicates a descriptor of ours to the number of the placeholder.
-    let replaced = unsafe { stub::call(nr::DUP3, [opened, file.number, flags]) };
+    let mut replaced = table::put(opened, file);
+    if replaced < 0 {
+        // The limit may be below the number by now.
+        replaced = descriptors::with_whole_limit(|| table::put(opened, file));
+    }
     if replaced < 0 {
         file.unfreeze();
         return Err(replaced);
