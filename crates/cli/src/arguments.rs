@@ -187,8 +187,8 @@ pub(crate) struct Run {
     pub powers: Powers,
     #[command(flatten)]
     pub interpose: Interpose,
-    /// The command and its arguments; its working directory is the mount's root
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments, also behind `--`; its working directory is the mount's root
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -556,5 +556,29 @@ fn threads(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(1) => Ok(1),
         _ => Err("a cell has one thread for now; give 1, and more --cells instead".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{Arguments, Task};
+
+    #[test]
+    fn a_command_begins_with_the_first_word_that_is_no_option() {
+        let parsed = |line: &str| {
+            let arguments = Arguments::try_parse_from(line.split(' ')).ok()?;
+            let Task::Run(run) = arguments.task else { return None };
+            Some(run.command.join(" ".as_ref()).into_string().expect("text"))
+        };
+        for line in ["warren run make -j4 --pool x", "warren run -- make -j4 --pool x"] {
+            assert_eq!(parsed(line).as_deref(), Some("make -j4 --pool x"), "{line}");
+        }
+        let behind = parsed("warren run --cells 2 --no-interpose make -- all");
+        assert_eq!(behind.as_deref(), Some("make -- all"));
+        for line in ["warren run", "warren run --", "warren run --unknown make", "warren run -j4"] {
+            assert_eq!(parsed(line), None, "{line}");
+        }
     }
 }

@@ -55,9 +55,10 @@ fn main() -> ExitCode {
 }
 
 /// Whether the output is JSON, for errors as well, also for one in the arguments. Arguments after
-/// `--` belong to another command.
+/// `--`, and most of those of `run`, belong to another command.
 fn wants_json(arguments: &[OsString]) -> bool {
-    arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json")
+    let is_run = arguments.first().is_some_and(|task| task == "run");
+    !is_run && arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
 fn perform(task: Task) -> Result<ExitCode, Failure> {
@@ -110,6 +111,7 @@ mod tests {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert!(wants_json(&words("status --json /pool")));
         assert!(!wants_json(&words("run -- status --json /pool")));
+        assert!(!wants_json(&words("run status --json /pool")));
         assert!(!wants_json(&words("status /pool")));
     }
 
