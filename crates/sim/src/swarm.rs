@@ -53,7 +53,6 @@ const KINDS: [(Kind, u64); 38] = [
     (Kind::Lookup, 12),
     (Kind::GetAttr, 12),
     (Kind::CreateFile, 8),
-    (Kind::CreateNameless, 1),
     (Kind::OpenOrCreate, 5),
     (Kind::Mkdir, 6),
     (Kind::Symlink, 2),
@@ -64,7 +63,6 @@ const KINDS: [(Kind, u64); 38] = [
     (Kind::Rename, 9),
     (Kind::RenameNoReplace, 2),
     (Kind::Exchange, 3),
-    (Kind::Whiteout, 1),
     (Kind::ReadLink, 1),
     (Kind::List, 4),
     (Kind::Open, 5),
@@ -88,6 +86,8 @@ const KINDS: [(Kind, u64); 38] = [
     (Kind::OpenPath, 2),
     (Kind::ChangePath, 4),
     (Kind::RenamePath, 3),
+    (Kind::CreateNameless, 1),
+    (Kind::Whiteout, 1),
 ];
 
 /// The mix that one seed draws.
