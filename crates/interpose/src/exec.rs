@@ -42,11 +42,11 @@ const WORD: usize = size_of::<usize>();
 static STORE: [AtomicUsize; KEPT * ENTRY / WORD] =
     [const { AtomicUsize::new(0) }; KEPT * ENTRY / WORD];
 /// The words of `STORE` that are used.
-/// Words of what [`leave`] leaves.
-const LEFT_WORDS: usize = 2;
-/// The last environment that was left.
-static LEFT: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
+/// Words at the end of an environment that [`leave`] leaves.
+const LEFT_WORDS: usize = 2;
+/// Where those of the last one are.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
 static ENTRIES: [Entry; KEPT] =
     [const { Entry { start: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; KEPT];
 
@@ -242,7 +242,7 @@ fn contains(reader: &mut Reader, string: usize, part: &[u8]) -> Option<bool> {
 }
 
 /// A child of `vfork` starts a program, and leaves its environment in its parent's memory. The last
-/// words are the address of the one that was left before, and its length.
+/// words say where those of the one before are, and where this memory begins.
 fn leave(memory: usize, length: usize) {
     let words = (memory + length - LEFT_WORDS * WORD) as *mut [usize; LEFT_WORDS];
     let mut before = LEFT.load(Acquire);

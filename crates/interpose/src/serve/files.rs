@@ -66,6 +66,7 @@ const F_DUPFD: usize = 0;
 const F_GETFL: usize = 3;
 const F_SET_RW_HINT: usize = 1036;
 const TCGETS: usize = 0x5401;
+
 /// Opens a file. Its answer is the program's.
 pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     if opening.writes() { create::open(opening, admission) } else { open::open(opening, admission) }
