@@ -4,6 +4,7 @@ use super::table::Mutant;
 
 const DISK: &str = "test -p warren-disk --lib";
 const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
+const MORE_SEEDS: &str = "run -p warren-sim --example seeds -- sim 2000";
 
 pub(super) const DISK_MUTANTS: &[Mutant] = &[
     Mutant {
@@ -27,7 +28,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         what: "an inode ends while a transaction gives it a name",
         find: "    shard.check_unlocked(ino, LockMode::Write)?;\n",
         replace: "    let _ = LockMode::Write;\n",
-        found_by: MANY_SEEDS,
+        found_by: MORE_SEEDS,
         is_proven: true,
     },
     Mutant {
