@@ -54,6 +54,9 @@ pub(crate) struct Checkpoint {
     written: Written,
     /// Where a replay of the log begins once the checkpoint is durable.
     log_start: Lsn,
+    /// The first write of a page that ended after the report, and so may not be durable with the
+    /// checkpoint.
+    next_write: Option<u64>,
     /// The shards whose trees were written, and the blocks. They are written again if the
     /// checkpoint fails.
     roots: Vec<(ShardId, Vec<BlockNo>)>,
@@ -72,6 +75,7 @@ impl Checkpoint {
             turns: 0,
             written: Written::default(),
             log_start: Lsn(0),
+            next_write: None,
             roots: Vec::new(),
             refused: 0,
             count: false,
@@ -235,6 +239,7 @@ impl Checkpoint {
         turn.checkpoints.enter(Phase::Reported);
         let written = std::mem::take(&mut self.written);
         self.log_start = written.log_start;
+        self.next_write = Some(turn.frames.next_write());
         let result = turn.io.take_write_error().map_or(Ok(written), Err);
         let (cell, number) = (turn.volume.id, turn.checkpoints.number());
         turn.effects.push(Effect::Report(Report::Written { cell, number, result }));
@@ -271,6 +276,12 @@ impl Checkpoint {
         turn.chunks.end_count();
         turn.log.commits.switched();
         shards.values_mut().for_each(|shard| shard.behind.switched());
+        if let Some(end) = self.next_write.take() {
+            for frame in turn.frames.flushed(end) {
+                turn.table.clear(frame, turn.memory);
+            }
+            turn.waits.wake_all(WaitKey::Frames);
+        }
         self.refused = 0;
         free_log(self.log_start, turn);
         end(turn);

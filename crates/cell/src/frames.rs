@@ -18,6 +18,8 @@ pub(crate) mod table;
 pub(crate) mod test_memory;
 pub(crate) mod transfer;
 
+use std::collections::VecDeque;
+
 use warren_base::{BlockNo, Ino};
 
 use crate::event::FrameNo;
@@ -32,20 +34,11 @@ pub(crate) struct Placed {
     pub(crate) checksum: u32,
 }
 
-/// Frames that only tree nodes may use, so that a successor finds some that hold no dirty page.
+/// Frames that only tree nodes may use, so that a successor finds some that it need not keep.
 pub(crate) const NODE_FRAMES_MIN: usize = 4;
 
 /// Stands for the page of a frame that holds none: there is no inode 0.
 const NO_PAGE: PageNo = (Ino(0), 0);
-
-/// Whether a flush has followed the last write from a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Flushed {
-    Yes,
-    /// The flush under way covers the write.
-    UnderWay,
-    No,
-}
 
 /// A frame, and its place in the order of eviction if it holds a page.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +49,10 @@ struct Slot {
     /// Its page must stay: it is dirty or pinned, or an I/O uses it.
     is_kept: bool,
     is_referenced: bool,
-    flushed: Flushed,
+    /// Whether the last write from it is durable.
+    is_flushed: bool,
+    /// The number of that write, as far as it fits.
+    write: u32,
 }
 
 /// A frame that holds no page.
@@ -66,7 +62,8 @@ const FREE: Slot = Slot {
     after: FrameNo(0),
     is_kept: false,
     is_referenced: false,
-    flushed: Flushed::Yes,
+    is_flushed: true,
+    write: 0,
 };
 
 /// What the pages of all shards share.
@@ -86,10 +83,12 @@ pub(crate) struct Frames {
     evicted: Vec<PageNo>,
     dirty: usize,
     pinned: u32,
-    /// Frames that were written and not flushed since, and those that the flush under way covers.
-    /// Some of them have other contents by now.
-    unflushed: Vec<FrameNo>,
-    flushing: Vec<FrameNo>,
+    /// Frames that were written and not flushed since. Their writes are numbered, in order, from
+    /// `first_unflushed` on. Some frames have other contents by now.
+    unflushed: VecDeque<FrameNo>,
+    first_unflushed: u64,
+    /// The first write that the flush under way, or the last one, does not cover.
+    flushing: u64,
 }
 
 impl Frames {
@@ -104,8 +103,9 @@ impl Frames {
             evicted: Vec::new(),
             dirty: 0,
             pinned: 0,
-            unflushed: Vec::new(),
-            flushing: Vec::new(),
+            unflushed: VecDeque::new(),
+            first_unflushed: 0,
+            flushing: 0,
         }
     }
 
@@ -182,7 +182,7 @@ impl Frames {
         for _ in 0..2 * self.in_ring {
             let frame = self.hand;
             let slot = self.slot(frame);
-            let is_settled = !slot.is_kept && slot.flushed == Flushed::Yes;
+            let is_settled = !slot.is_kept && slot.is_flushed;
             if is_settled && !slot.is_referenced {
                 let page = slot.page;
                 self.evicted.push(page);
@@ -227,7 +227,7 @@ impl Frames {
         }
         let slot = self.slot(frame);
         assert_eq!(slot.page, NO_PAGE, "a frame holds one page");
-        *slot = Slot { page, before, after, is_kept, is_referenced: true, flushed: Flushed::Yes };
+        *slot = Slot { page, before, after, is_kept, is_referenced: true, ..FREE };
         self.slot(before).after = frame;
         self.slot(after).before = frame;
     }
@@ -237,7 +237,7 @@ impl Frames {
         let slot = self.slot(frame);
         assert_eq!(slot.page, page, "a page leaves its own frame");
         slot.page = NO_PAGE;
-        slot.flushed = Flushed::Yes;
+        slot.is_flushed = true;
         (slot.before, slot.after)
     }
 
@@ -301,54 +301,70 @@ impl Frames {
 
     /// The page in the frame was written.
     pub(crate) fn written(&mut self, frame: FrameNo) {
-        self.slot(frame).flushed = Flushed::No;
-        self.unflushed.push(frame);
+        let write = self.next_write() as u32;
+        let slot = self.slot(frame);
+        (slot.is_flushed, slot.write) = (false, write);
+        self.unflushed.push_back(frame);
+    }
+
+    /// The number of the next write that ends. A flush that begins now covers the writes before it.
+    pub(crate) fn next_write(&self) -> u64 {
+        self.first_unflushed + self.unflushed.len() as u64
+    }
+
+    /// Whether the last write from the frame is durable.
+    pub(crate) fn is_flushed(&self, frame: FrameNo) -> bool {
+        self.slots.get(frame.0 as usize).is_none_or(|slot| slot.is_flushed)
+    }
+
+    /// Writes that no flush covers.
+    fn uncovered_writes(&self) -> u64 {
+        self.next_write() - self.flushing.max(self.first_unflushed)
     }
 
     /// Whether there are pages that could be evicted after a flush.
     pub(crate) fn has_unflushed(&self) -> bool {
-        !self.unflushed.is_empty()
+        self.uncovered_writes() > 0
     }
 
     /// Whether a flush is worth it: many pages could be evicted after it, or frames are wanted.
     pub(crate) fn wants_flush(&self, frames_wanted: bool) -> bool {
-        let many = if frames_wanted { 0 } else { self.count as usize / 8 };
-        self.unflushed.len() > many
+        let many = if frames_wanted { 0 } else { self.count / 8 };
+        self.uncovered_writes() > u64::from(many)
     }
 
     /// A flush begins. It covers every page that was written until now.
     pub(crate) fn begin_flush(&mut self) {
-        for frame in std::mem::take(&mut self.unflushed) {
-            let slot = self.slot(frame);
-            if slot.flushed == Flushed::No {
-                slot.flushed = Flushed::UnderWay;
-                self.flushing.push(frame);
-            }
-        }
+        self.flushing = self.next_write();
     }
 
-    /// The flush is over. Returns the pages that were written before or during it, if it failed:
-    /// they may be lost, so their shards have to write them again.
-    pub(crate) fn end_flush(&mut self, is_durable: bool) -> Vec<(PageNo, FrameNo)> {
-        let mut lost = Vec::new();
-        for frame in std::mem::take(&mut self.flushing) {
+    /// The flush under way is over. Returns the frames whose pages it has made durable.
+    pub(crate) fn end_flush(&mut self) -> Vec<FrameNo> {
+        self.flushed(self.flushing)
+    }
+
+    /// Writes with lower numbers are durable. Returns the frames whose pages became so.
+    pub(crate) fn flushed(&mut self, end: u64) -> Vec<FrameNo> {
+        let mut flushed = Vec::new();
+        while self.first_unflushed < end
+            && let Some(frame) = self.unflushed.pop_front()
+        {
+            let write = self.first_unflushed as u32;
+            self.first_unflushed += 1;
             let slot = self.slot(frame);
-            if slot.flushed == Flushed::UnderWay {
-                slot.flushed = Flushed::Yes;
-                lost.push((slot.page, frame));
+            if !slot.is_flushed && slot.write == write {
+                slot.is_flushed = true;
+                flushed.push(frame);
             }
         }
-        if is_durable {
-            return Vec::new();
-        }
-        for frame in std::mem::take(&mut self.unflushed) {
-            let slot = self.slot(frame);
-            if slot.flushed == Flushed::No {
-                slot.flushed = Flushed::Yes;
-                lost.push((slot.page, frame));
-            }
-        }
-        lost
+        flushed
+    }
+
+    /// A flush has failed. Returns the pages that were written before or during it: they may be
+    /// lost, so their shards have to write them again.
+    pub(crate) fn lose_unflushed(&mut self) -> Vec<(PageNo, FrameNo)> {
+        let lost = self.flushed(self.next_write());
+        lost.into_iter().map(|frame| (self.slot(frame).page, frame)).collect()
     }
 }
 
@@ -445,11 +461,29 @@ mod tests {
         frames.keep(FrameNo(1), (FILE, 1), false);
         frames.written(FrameNo(1));
         frames.written(FrameNo(2));
-        assert!(frames.end_flush(true).is_empty());
+        assert_eq!(frames.end_flush(), [FrameNo(0)]);
         assert_eq!(evicted(&mut frames), [0, 3]);
         frames.begin_flush();
         let lost = [((FILE, 1), FrameNo(1)), ((FILE, 2), FrameNo(2))];
-        assert_eq!(frames.end_flush(false), lost);
+        assert_eq!(frames.lose_unflushed(), lost);
         assert!(!frames.has_unflushed());
+    }
+
+    #[test]
+    fn what_is_durable_before_a_flush_ends_is_not_lost_with_it() {
+        let mut frames = with_pages(&[0, 1]);
+        frames.written(FrameNo(0));
+        let checkpoint = frames.next_write();
+        frames.written(FrameNo(1));
+        frames.begin_flush();
+        assert!(!frames.has_unflushed());
+        assert_eq!(frames.flushed(checkpoint), [FrameNo(0)]);
+        assert!(frames.is_flushed(FrameNo(0)) && !frames.is_flushed(FrameNo(1)));
+        assert_eq!(frames.lose_unflushed(), [((FILE, 1), FrameNo(1))]);
+        assert!(frames.end_flush().is_empty());
+        frames.written(FrameNo(0));
+        assert!(frames.wants_flush(true));
+        frames.begin_flush();
+        assert_eq!(frames.end_flush(), [FrameNo(0)]);
     }
 }

@@ -258,9 +258,7 @@ impl Core {
                 turn.frames.give(page.1);
                 continue;
             };
-            if shard.pages.finish_write(page, io, is_written, turn.frames) {
-                turn.table.clear(page.1, turn.memory);
-            }
+            shard.pages.finish_write(page, io, is_written, turn.frames);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The buffer cache's table: it names the dirty page of each frame, in memory that outlives the
-//! process.
+//! The buffer cache's table: it names the page of each frame that is not durable, in memory that
+//! outlives the process.
 //!
 //! ```text
 //! frames:  cache | image of the op log | table
@@ -13,8 +13,9 @@
 //!  28  4  zero
 //! ```
 //!
-//! A page has an entry from before its first acknowledged change until its bytes are on the device
-//! and a record names the place. A change is made in another frame, so that the record decides
+//! A page has an entry from before its first acknowledged change until a record names its place and
+//! its bytes there are durable: a flush that fails after the process has died may lose what the
+//! process had written. A change is made in another frame, so that the record decides
 //! between the two frames: with the record the new one counts, without it the old one.
 
 use warren_base::limits::BLOCK_SIZE;

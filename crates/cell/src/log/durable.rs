@@ -165,7 +165,9 @@ pub(crate) fn flush_done(
     if let Err(errno) = turn.log.commits.judge(result) {
         return flush_failed(errno, turn);
     }
-    turn.frames.end_flush(true);
+    for frame in turn.frames.end_flush() {
+        turn.table.clear(frame, turn.memory);
+    }
     match turn.log.commits.state {
         Commit::DataFlush { goal, io: own } if own == io => write_log(goal, turn),
         Commit::LogFlush { goal, io: own } if own == io => commit_done(goal, turn),
@@ -184,12 +186,7 @@ fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
 
 /// A flush failed, so it is unknown which of the data written so far is on the device.
 fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<(PageNo, FrameNo)> {
-    let lost = turn.frames.end_flush(false);
-    for (at, frame) in &lost {
-        // The pages were dirty before some record that is in the log.
-        let since = Lsn(turn.log.image.last().0.saturating_sub(1));
-        turn.table.set(*frame, *at, since, turn.memory);
-    }
+    let lost = turn.frames.lose_unflushed();
     turn.log.commits.flush_again();
     commit_failed(errno, turn);
     lost

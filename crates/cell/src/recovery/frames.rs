@@ -1,5 +1,5 @@
-//! Dirty pages of a predecessor whose process died: they are in its frames, and its table names
-//! them.
+//! Pages of a predecessor whose process died: those that were dirty, or written and not flushed,
+//! are in its frames, and its table names them. All of them are dirty for the successor.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl InheritedFrames {
     }
 
     /// Finds those pages that equal, byte for byte, a page that was given a place. The predecessor
-    /// had begun to write them, and it is not known whether the writes finished.
+    /// had begun to write them, and it is not known whether the writes finished and were flushed.
     fn find_places(
         &mut self,
         shards: &Shards,

@@ -177,14 +177,14 @@ impl Pages {
     }
 
     /// The write of the page from `frame` is over. A page that could not be written to `block` is
-    /// dirty again. Returns whether the frame's entry in the table is no longer needed.
+    /// dirty again.
     pub(crate) fn finish_write(
         &mut self,
         (at, frame, block): (PageNo, FrameNo, BlockNo),
         io: IoId,
         written: bool,
         frames: &mut Frames,
-    ) -> bool {
+    ) {
         match self.get_mut(at) {
             Some(page) if page.writing == Some(io) && page.frame == frame => {
                 page.writing = None;
@@ -195,12 +195,8 @@ impl Pages {
                     self.mark_dirty(at, frames);
                     self.get_mut(at).expect("just seen").failed = Some(block);
                 }
-                written
             }
-            _ => {
-                frames.give(frame);
-                false
-            }
+            _ => frames.give(frame),
         }
     }
 
@@ -246,7 +242,7 @@ impl Pages {
     }
 
     /// Drops pages of `ino`, including dirty ones. Returns those that may have an entry in the
-    /// table. The caller owns the frames that no I/O uses.
+    /// table: those that are not durable. The caller owns the frames that no I/O uses.
     pub(crate) fn drop_pages(
         &mut self,
         ino: Ino,
@@ -254,11 +250,13 @@ impl Pages {
         frames: &mut Frames,
     ) -> Vec<(u64, Page)> {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };
-        let doomed: Vec<u64> = file.range(pages).map(|(page, _)| *page).collect();
+        let doomed = file.range(pages).map(|(number, page)| (*number, page.frame));
+        let doomed: Vec<(u64, FrameNo)> = doomed.collect();
         let mut dropped = Vec::new();
-        for number in doomed {
+        for (number, frame) in doomed {
+            let is_flushed = frames.is_flushed(frame);
             let Some(page) = self.remove((ino, number), frames) else { continue };
-            if page.state == PageState::Dirty || page.writing.is_some() {
+            if page.state == PageState::Dirty || page.writing.is_some() || !is_flushed {
                 dropped.push((number, page));
             } else if !page.is_used_by_io() {
                 frames.give(page.frame);

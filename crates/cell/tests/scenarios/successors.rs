@@ -1,7 +1,7 @@
-//! **Successors.** A process that dies leaves its frames: dirty pages, the image of its log, and a
-//! table that names the page in each frame. A successor replays the whole image, takes over the
-//! dirty pages, and executes the requests that it finds in the slots. No acknowledged change is
-//! lost, and no request is executed twice.
+//! **Successors.** A process that dies leaves its frames: pages that are not durable, the image of
+//! its log, and a table that names the page in each frame. A successor replays the whole image,
+//! takes over these pages, and executes the requests that it finds in the slots. No acknowledged
+//! change is lost, and no request is executed twice.
 //!
 //! ```text
 //! other cells   Lost -> LossHandled   Joined -> Again, AllSaid -->
@@ -13,15 +13,17 @@
 //!
 //! The code: `recovery/replay.rs`, `recovery/frames.rs`, `frames/table.rs`, `core/peers.rs`.
 
-use warren_base::Errno;
+use warren_base::{ClientId, Errno};
 use warren_cell::Effect;
+use warren_proto::control::Report;
 use warren_proto::{
     AccessMode, ByteRange, CreateFlags, Handle, LockFlavour, LockOwner, LockSpec, LockType,
-    NewInode, Position, Reply, Request,
+    NewInode, Position, Reply, Request, SetAttr,
 };
 
 use crate::bytes::{PAGE, page};
 use crate::client::{Call, create, fsync, read, rename, write};
+use crate::device::Kind;
 use crate::image::name;
 use crate::pair::*;
 
@@ -59,6 +61,79 @@ fn a_successor_takes_over_dirty_pages() {
     pair.cut_power();
     let client = pair.client();
     assert_eq!(pair.content(client, IN_A, "file"), wanted, "the pages were still dirty");
+}
+
+/// A process writes these pages to the device, and dies before anything flushes them.
+fn dies_before_a_flush(pair: &mut Pair, pages: usize) -> (ClientId, Handle) {
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(5).repeat(pages));
+    pair.die_before(A, |effect| matches!(effect, Effect::Report(Report::Written { .. })));
+    pair.send(client, Request::Sync);
+    assert!(pair.is_dead(A) && !pair.trace(&["data"]).is_empty());
+    pair.supervisor.grants = false;
+    pair.lose(A);
+    (client, file)
+}
+
+#[test]
+fn a_flush_that_fails_after_the_writers_death_loses_no_page() {
+    for is_before in [true, false] {
+        let mut pair = Pair::alone();
+        let (client, file) = dies_before_a_flush(&mut pair, 20);
+        pair.device.fail(Kind::Flush, Errno::EIO);
+        if !is_before {
+            pair.start_successor(A);
+        }
+        pair.device.flush().expect_err("the flush of another process");
+        if is_before {
+            pair.start_successor(A);
+        }
+        assert_eq!(pair.read(client, file, 0, 20 * PAGE), page(5).repeat(20));
+    }
+}
+
+#[test]
+fn a_process_that_dies_after_a_failed_flush_loses_no_page() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(5).repeat(20));
+    // That of the supervisor. The cell has not flushed since.
+    pair.device.fail(Kind::Flush, Errno::EIO);
+    assert_eq!(pair.call(client, Request::Sync), Err(Errno::EIO));
+    pair.replace(A);
+    assert_eq!(pair.read(client, file, 0, 20 * PAGE), page(5).repeat(20));
+}
+
+#[test]
+fn a_successor_writes_no_page_again_that_a_checkpoint_or_a_flush_has_made_durable() {
+    for ends_with in [|pair: &mut Pair, client, _| pair.sync(client), Pair::fsync] {
+        let mut pair = Pair::alone();
+        let client = pair.client();
+        let file = pair.file(client, IN_A, "file", page(5).repeat(20));
+        ends_with(&mut pair, client, file);
+        pair.supervisor.grants = false;
+        pair.trace(&[]);
+        pair.replace(A);
+        assert!(pair.trace(&["data"]).is_empty());
+        assert_eq!(pair.read(client, file, 0, 20 * PAGE), page(5).repeat(20));
+    }
+}
+
+#[test]
+fn pages_that_were_cut_off_before_a_flush_do_not_come_back() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(5).repeat(20));
+    pair.device.hold(Kind::Flush);
+    let call = pair.send(client, fsync(file));
+    assert!(!pair.trace(&["data"]).is_empty() && !pair.is_answered(call));
+    for size in [0, 20 * PAGE as u64] {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let truncate = Request::SetAttr { ino: file.ino, handle: Some(file), set };
+        assert!(pair.call(client, truncate).is_ok());
+    }
+    pair.replace(A);
+    assert_eq!(pair.read(client, file, 0, 20 * PAGE), page(0).repeat(20));
 }
 
 #[test]

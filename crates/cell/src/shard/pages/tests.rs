@@ -35,9 +35,28 @@ fn a_page_changed_while_it_is_written_leaves_its_frame_to_the_write() {
     assert!(pages.move_page(at, new, &mut frames));
     pages.mark_dirty(at, &mut frames);
     assert_eq!(frames.take(), None);
-    assert!(!pages.finish_write((at, old, BlockNo(1)), io, true, &mut frames));
+    pages.finish_write((at, old, BlockNo(1)), io, true, &mut frames);
     assert_eq!(frames.take(), Some(old));
     assert_eq!(pages.page(at, &mut frames).unwrap().state, PageState::Dirty);
+}
+
+#[test]
+fn a_page_dropped_before_it_is_flushed_has_an_entry_in_the_table() {
+    let (mut pages, mut frames) = room_for(1);
+    let (at, io) = ((FILE, 0), IoId(1));
+    for is_flushed in [false, true] {
+        let frame = frames.take().unwrap();
+        pages.insert(at, frame, PageState::Dirty, &mut frames);
+        pages.start_write(at, io, &mut frames);
+        pages.finish_write((at, frame, BlockNo(1)), io, true, &mut frames);
+        frames.begin_flush();
+        if is_flushed {
+            assert_eq!(frames.end_flush(), [frame]);
+        }
+        let dropped = pages.drop_pages(FILE, 0..=0, &mut frames);
+        assert_eq!(dropped.is_empty(), is_flushed);
+        dropped.iter().for_each(|(_, page)| frames.give(page.frame));
+    }
 }
 
 #[test]
