@@ -423,7 +423,6 @@ impl<'a> Pool<'a> {
             let fault = &plan.fault;
             if part == 1 {
                 for (watch, _) in &at_work {
-                    watch.may_lose.store(fault.loses, Ordering::SeqCst);
                     watch.reads_may_fail.store(fault.what == What::Read, Ordering::SeqCst);
                     watch.may_fail.store(true, Ordering::SeqCst);
                 }

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::statfs;
+use rustix::io::Errno;
 
 use super::fleet::{Fleet, warren};
 use super::ground::{Ground, Tally, Verdict};
@@ -279,6 +281,20 @@ pub(super) fn nothing_left() -> Result<()> {
     let left: Vec<&str> = mounts.lines().filter(|line| line.contains("fuse.warren")).collect();
     ensure!(left.is_empty(), "mounts left behind: {}", left.join(", "));
     Ok(())
+}
+
+/// Whether the mount of this directory is dead, or soon will be because its fleet is ending. Calls
+/// that wait for a cell then fail with EIO.
+pub(super) fn dies_soon(place: &Path) -> bool {
+    const END_MAX: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + END_MAX;
+    loop {
+        match statfs(place) {
+            Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV) => return true,
+            _ if Instant::now() > deadline => return false,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
 }
 
 pub(super) fn await_no_survivors() -> Result<()> {

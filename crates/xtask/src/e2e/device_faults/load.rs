@@ -20,6 +20,7 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 use warren_base::Rng;
 
+use super::super::lifecycle::dies_soon;
 use super::states::{Figures, Outcome, PAGE, Remembered};
 use super::watch::Watch;
 
@@ -34,10 +35,10 @@ const HEADER: usize = 16;
 const MAGIC: u64 = 0x7761_7272_656e_2121;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum Kind<'a> {
     Change,
-    ReadSynced,
-    ReadUnsynced,
+    /// Of a file in this directory.
+    Read(&'a Path),
 }
 
 /// One program.
@@ -162,7 +163,7 @@ impl Program {
         &mut self,
         name: &str,
         result: io::Result<T>,
-        kind: Kind,
+        kind: Kind<'_>,
     ) -> Result<Result<T, Outcome>> {
         let error = match result {
             Ok(result) => return Ok(Ok(result)),
@@ -171,13 +172,16 @@ impl Program {
         // The fault was injected before the error came.
         let is_set = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
         ensure!(is_set(&self.watch.may_fail), "{name} without a fault: {error}");
-        let may_be_unread = is_set(&self.watch.reads_may_fail)
-            || kind == Kind::ReadUnsynced && is_set(&self.watch.may_lose);
-        match Errno::from_io_error(&error) {
-            Some(errno @ (Errno::ROFS | Errno::IO)) if kind != Kind::Change && !may_be_unread => {
+        let may_fail = is_set(&self.watch.reads_may_fail);
+        match (Errno::from_io_error(&error), kind) {
+            (Some(Errno::IO), Kind::Read(place)) if !may_fail && dies_soon(place) => {
+                self.is_alone = true;
+                Ok(Err(Outcome::Unknown))
+            }
+            (Some(errno @ (Errno::ROFS | Errno::IO)), Kind::Read(_)) if !may_fail => {
                 bail!("{name}: {errno}, though no read of the device fails")
             }
-            Some(Errno::ROFS) => {
+            (Some(Errno::ROFS), _) => {
                 self.saw_read_only = true;
                 self.figures.refused += 1;
                 // The fleet stays read-only for long, so the program need not retry as fast as it
@@ -185,17 +189,17 @@ impl Program {
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(Err(Outcome::Refused))
             }
-            Some(Errno::NOSPC) => {
+            (Some(Errno::NOSPC), _) => {
                 self.figures.refused += 1;
                 Ok(Err(Outcome::Refused))
             }
-            Some(Errno::IO) => {
+            (Some(Errno::IO), _) => {
                 self.figures.failed += 1;
                 // As rarely as while the fleet is read-only.
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(Err(Outcome::Unknown))
             }
-            Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV) => {
+            (Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV), _) => {
                 self.is_alone = true;
                 Ok(Err(Outcome::Unknown))
             }
@@ -395,9 +399,7 @@ impl Program {
         let path = self.path(place, id);
         let is_cold = self.rng.chance(1, 2);
         let result = self.timed("read", || read(&path, is_cold));
-        let is_synced = self.files[&id].contents.len() == 1;
-        let kind = if is_synced { Kind::ReadSynced } else { Kind::ReadUnsynced };
-        let Ok(found) = self.judge("read", result, kind)? else { return Ok(()) };
+        let Ok(found) = self.judge("read", result, Kind::Read(place))? else { return Ok(()) };
         self.figures.read += 1;
         let name = self.files[&id].name().cloned().expect("a known file has a name");
         let file = &self.files[&id];
@@ -423,7 +425,7 @@ impl Program {
             fadvise(&file, 0, None, Advice::DontNeed)?;
             file.read_exact_at(&mut found, at)
         });
-        if self.judge("read of what is old", result, Kind::ReadSynced)?.is_ok() {
+        if self.judge("read of what is old", result, Kind::Read(place))?.is_ok() {
             self.figures.read += 1;
             let expected = shelved(number);
             let expected = &expected[at as usize..at as usize + found.len()];

@@ -10,8 +10,6 @@ pub(super) struct Watch {
     /// Whether the device has failed since the fleet was started, or the fleet is being ended. Then
     /// changes may fail.
     pub may_fail: AtomicBool,
-    /// Whether unsynced data may be lost, and reads of it may fail.
-    pub may_lose: AtomicBool,
     /// Whether any read may fail.
     pub reads_may_fail: AtomicBool,
     under_way: Mutex<Option<String>>,
