@@ -9,6 +9,7 @@ extern crate alloc;
 
 pub mod budget;
 mod errno;
+mod flags;
 mod hash;
 mod id;
 mod kind;
@@ -19,6 +20,7 @@ mod siphash;
 mod time;
 
 pub use errno::Errno;
+pub use flags::{ACL_ACCESS, ACL_DEFAULT, CAPABILITY, InodeFlags};
 pub use hash::{FixedHasher, FixedState};
 pub use id::{BlockNo, CellId, ClientId, Epoch, Ino, Lsn, MapVersion, ShardId, SlotNo, TxnId};
 pub use kind::FileKind;

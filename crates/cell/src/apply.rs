@@ -15,10 +15,11 @@
 use std::collections::BTreeSet;
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
-use warren_base::{BlockNo, Errno, Ino, Timestamp};
-use warren_disk::{Key, Kind, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr, name_hash};
+use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
+use warren_disk::{Key, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr};
 use warren_proto::{
-    Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run, Step, XattrName,
+    ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run,
+    Step,
 };
 
 use crate::budget::Reservation;
@@ -74,7 +75,8 @@ pub(crate) fn apply(
         Step::SetAttr { ino, attributes } => make_set_attr(shard, *ino, *attributes),
         Step::Accessed { ino, atime } => shard.inode_mut(*ino).atime = *atime,
         Step::SetXattr { ino, name, value, now } => {
-            make_set_xattr(shard, *ino, name, value.as_deref(), *now, turn);
+            set_xattr(shard, *ino, name.as_bytes(), value.as_deref());
+            shard.inode_mut(*ino).ctime = *now;
         }
         Step::Reaped { ino } => make_reaped(shard, *ino, turn),
         Step::Claimed { chunk, .. } => drop(shard.space.claim(*chunk)),
@@ -138,7 +140,7 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         Step::Accessed { ino, .. } | Step::Wrote { ino, .. } => shard.fetch(&Key::inode(*ino)),
         Step::SetXattr { ino, name, .. } => {
             shard.fetch(&Key::inode(*ino))?;
-            xattr_bucket(shard, *ino, name, turn).map(|_| ())
+            shard.xattr_bucket(*ino, name.as_bytes()).map(|_| ())
         }
         Step::Truncate { ino, size, .. } => {
             shard.fetch(&Key::inode(*ino))?;
@@ -176,8 +178,8 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         }
         Step::Accessed { ino, .. } => exists(ino)?,
         Step::SetXattr { ino, name, value, .. } => {
-            let (_, bucket) = xattr_bucket(shard, *ino, name, turn)?;
-            let fits = |value: &[u8]| xattr_fits(&bucket, name, value);
+            let (_, bucket) = shard.xattr_bucket(*ino, name.as_bytes())?;
+            let fits = |value: &[u8]| xattr_fits(bucket, name.as_bytes(), value);
             exists(ino)? && value.as_deref().is_none_or(fits)
         }
         Step::Truncate { ino, size, .. } | Step::Wrote { ino, size, .. } => {
@@ -219,6 +221,7 @@ fn make_set_attr(shard: &mut Shard, ino: Ino, new: Attributes) {
     let inode = shard.inode_mut(ino);
     (inode.mode, inode.uid, inode.gid) = (new.mode, new.uid, new.gid);
     (inode.atime, inode.mtime, inode.ctime) = (new.atime, new.mtime, new.ctime);
+    inode.flags = new.flags;
     if inode.kind == FileKind::Directory {
         shard.part_mut(ino).mtime = new.mtime;
     }
@@ -230,51 +233,25 @@ fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, no
     (inode.mtime, inode.ctime) = (now, now);
 }
 
-fn make_set_xattr(
-    shard: &mut Shard,
-    ino: Ino,
-    name: &XattrName,
-    value: Option<&[u8]>,
-    now: Timestamp,
-    turn: &mut Turn<'_>,
-) {
-    let found = xattr_bucket(shard, ino, name, turn);
-    let Ok((key, mut bucket)) = found else { panic!("the bucket was read in the same go") };
-    bucket.retain(|xattr| *xattr.name != *name.as_bytes());
-    if let Some(value) = value {
-        bucket.push(Xattr { name: name.as_bytes().into(), value: value.into() });
-    }
-    shard.inode_mut(ino).ctime = now;
+/// Sets or removes an attribute, and the flag that tells of it.
+fn set_xattr(shard: &mut Shard, ino: Ino, name: &[u8], value: Option<&[u8]>) {
+    let found = shard.xattr_bucket(ino, name);
+    let Ok((key, bucket)) = found else { panic!("the bucket was read in the same go") };
+    let others = bucket.iter().filter(|xattr| *xattr.name != *name).cloned();
+    let new = value.map(|value| Xattr { name: name.into(), value: value.into() });
+    let bucket: Box<[Xattr]> = others.chain(new).collect();
     if bucket.is_empty() {
         shard.take(&key);
     } else {
-        shard.put(key, Value::Xattrs(bucket.into()));
+        shard.put(key, Value::Xattrs(bucket));
     }
-}
-
-/// The bucket that an attribute belongs to.
-pub(crate) fn xattr_bucket(
-    shard: &Shard,
-    ino: Ino,
-    name: &XattrName,
-    turn: &mut Turn<'_>,
-) -> Result<(Key, Vec<Xattr>), Stop> {
-    let key = Key::xattr(ino, name_hash(turn.volume.secret, name.as_bytes()));
-    let mut bucket = Vec::new();
-    shard.fetch(&key)?;
-    shard.records(ino, Kind::Xattr, key.sub, |found, value| {
-        if let (true, Value::Xattrs(xattrs)) = (found.sub == key.sub, value) {
-            bucket = xattrs.to_vec();
-        }
-        std::ops::ControlFlow::Break(())
-    })?;
-    Ok((key, bucket))
+    shard.inode_mut(ino).flags.set(InodeFlags::of_xattr(name), value.is_some());
 }
 
 /// Whether the bucket, with this value for the name, still fits a leaf.
-pub(crate) fn xattr_fits(bucket: &[Xattr], name: &XattrName, value: &[u8]) -> bool {
-    let others = bucket.iter().filter(|xattr| *xattr.name != *name.as_bytes()).cloned();
-    let new = Xattr { name: name.as_bytes().into(), value: value.into() };
+pub(crate) fn xattr_fits(bucket: &[Xattr], name: &[u8], value: &[u8]) -> bool {
+    let others = bucket.iter().filter(|xattr| *xattr.name != *name).cloned();
+    let new = Xattr { name: name.into(), value: value.into() };
     let record = Value::Xattrs(others.chain([new]).collect());
     record.encoded_len() <= VALUE_MAX
 }
@@ -457,25 +434,18 @@ pub(crate) fn fetch_change(
             shard.fetch(&Key::inode(*ino))
         }
         Change::SetParent { ino, .. } | Change::Touch { ino, .. } => exists(*ino),
+        Change::Inherit { ino, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            shard.xattr_bucket(*ino, ACL_ACCESS)?;
+            shard.xattr_bucket(*ino, ACL_DEFAULT).map(|_| ())
+        }
     }
 }
 
 pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) {
     let secret = turn.volume.secret;
     match change {
-        Change::NewInode { ino, new, uid, gid, parent, now } => {
-            let inode = shard::new_inode(new, *uid, *gid, *parent, *now);
-            shard.put(Key::inode(*ino), Value::Inode(Box::new(inode)));
-            if new.kind == FileKind::Directory {
-                let part = Part { entries: 0, subdirs: 0, mtime: *now, ctime: *now };
-                shard.put(Key::part(*ino, 0), Value::Part(Box::new(part)));
-            }
-            for (piece, bytes) in new.target.chunks(TARGET_PIECE).enumerate() {
-                shard.put(Key::target(*ino, piece as u64), Value::Target(bytes.into()));
-            }
-            shard.use_sequence(*ino);
-            shard.inodes += 1;
-        }
+        Change::NewInode { .. } => make_new_inode(shard, change),
         Change::AddEntry { dir, name, ino, kind, now } => {
             shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
             let part = shard.part_mut(*dir);
@@ -528,7 +498,33 @@ pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) 
             inode.ctime = *now;
         }
         Change::Touch { ino, now } => shard.inode_mut(*ino).ctime = *now,
+        Change::Inherit { ino, access, default } => inherit(shard, *ino, access, default),
     }
+}
+
+/// A damaged peer may send it without the inode.
+fn inherit(shard: &mut Shard, ino: Ino, access: &Option<Acl>, default: &Option<Acl>) {
+    let is_there = matches!(shard.inode(ino), Ok(Some(_)));
+    for (name, list) in [(ACL_ACCESS, access), (ACL_DEFAULT, default)] {
+        if let Some(list) = list.as_ref().filter(|_| is_there) {
+            set_xattr(shard, ino, name, Some(&list.to_xattr()));
+        }
+    }
+}
+
+fn make_new_inode(shard: &mut Shard, change: &Change) {
+    let Change::NewInode { ino, new, uid, gid, parent, now } = change else { unreachable!() };
+    let inode = shard::new_inode(new, *uid, *gid, *parent, *now);
+    shard.put(Key::inode(*ino), Value::Inode(Box::new(inode)));
+    if new.kind == FileKind::Directory {
+        let part = Part { entries: 0, subdirs: 0, mtime: *now, ctime: *now };
+        shard.put(Key::part(*ino, 0), Value::Part(Box::new(part)));
+    }
+    for (piece, bytes) in new.target.chunks(TARGET_PIECE).enumerate() {
+        shard.put(Key::target(*ino, piece as u64), Value::Target(bytes.into()));
+    }
+    shard.use_sequence(*ino);
+    shard.inodes += 1;
 }
 
 /// The directory changed at `now`. A transaction's change may be made here after a change that was

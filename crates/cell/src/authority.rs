@@ -3,10 +3,10 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, Capability, Credentials, Reply, Request, RequestHeader};
 
+use crate::permission;
 use crate::plant::Plant;
 use crate::shards::Shards;
 use crate::turn::Turn;
-use crate::{permission, shard};
 
 /// Whether the client has a capability for every inode that the request names. A front needs none,
 /// because its kernel has walked the path. A client without the capability gets the same answer
@@ -58,8 +58,6 @@ pub(crate) fn granted(
 
 /// The directory was read in the same run.
 fn may_search(shards: &Shards, dir: Ino, who: &Credentials) -> bool {
-    let inode = shards.get(&dir.shard()).and_then(|shard| shard.inode(dir).ok().flatten());
-    inode.is_some_and(|inode| {
-        permission::check(who, &shard::attr_of(dir, inode), permission::EXECUTE).is_ok()
-    })
+    let inode = shards.get(&dir.shard()).and_then(|shard| shard.inode_value(dir).ok().flatten());
+    inode.is_some_and(|inode| permission::check(who, &inode, permission::EXECUTE).is_ok())
 }

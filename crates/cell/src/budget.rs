@@ -81,7 +81,7 @@ pub(crate) const LISTING_ENTRY: usize = 8 + 1 + 8 + 1;
 /// on the name, attributes with a lease, the capability. Each of these but the last may be absent.
 pub(crate) const NEIGHBOUR: usize = 1 + (8 + 1) + (1 + LEASE) + (1 + ATTR + 1 + LEASE) + 8;
 const LEASE: usize = 4 + 8;
-const ATTR: usize = 75;
+const ATTR: usize = 76;
 /// Keys of one recall.
 pub(crate) const RECALL_KEYS: usize = 24;
 
@@ -115,7 +115,7 @@ const _: () = {
 };
 
 /// How a change affects the used blocks of a shard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Growth {
     Frees,
     Keeps,
@@ -128,7 +128,9 @@ impl Growth {
         let (mut frees, mut records) = (false, 0);
         for change in changes {
             match change {
-                Change::NewInode { .. } | Change::NewOrphan { .. } => return Self::Grows,
+                Change::NewInode { .. } | Change::NewOrphan { .. } | Change::Inherit { .. } => {
+                    return Self::Grows;
+                }
                 Change::AddEntry { .. } => records += 1,
                 Change::RemoveEntry { .. } => records -= 1,
                 Change::RemoveLink { .. } => frees = true,
@@ -151,6 +153,15 @@ impl Growth {
 pub(crate) struct Need {
     pub(crate) blocks: u64,
     pub(crate) growth: Growth,
+}
+
+impl Need {
+    /// The need of both changes, made as one.
+    pub(crate) fn with(self, other: Option<Self>) -> Self {
+        let Some(other) = other else { return self };
+        let blocks = self.blocks + other.blocks;
+        Self { blocks, growth: self.growth.max(other.growth) }
+    }
 }
 
 /// Blocks for a change in all its shards that it has not taken yet. Every step that is made live
@@ -248,6 +259,8 @@ impl Budget {
             // The same, of an inode that is there.
             Change::RemoveLink { .. } => way + insertion,
             Change::AddLink { .. } => 2 * way,
+            // Two attributes, either of which may split a leaf in three.
+            Change::Inherit { .. } => 2 * insertion,
             Change::SetParent { .. } | Change::Touch { .. } => way,
         }
     }
@@ -259,7 +272,8 @@ impl Budget {
             _ if mode != LockMode::Write => 0,
             LockKey::Tree | LockKey::Logged(_) => 0,
             LockKey::Inode(_) | LockKey::Name(..) => way + insertion,
-            LockKey::New(_) => 2 * insertion + 2,
+            // An inode, with the lists that it inherits.
+            LockKey::New(_) => 4 * insertion + 2,
         }
     }
 

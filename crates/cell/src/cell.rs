@@ -41,7 +41,7 @@ impl Cell {
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
         let open = served.map(|(id, root)| {
             let leases = ShardLeases::new(config.epoch, config.secret);
-            Shard::open(root, owned.remove(id).unwrap_or_default(), leases)
+            Shard::open(root, config.secret, owned.remove(id).unwrap_or_default(), leases)
         });
         let shards = Shards::new(config.map.len(), open, &config.lost);
         let core = Core {

@@ -24,7 +24,7 @@ use crate::turn::Turn;
 /// The leases whose copies the change makes wrong.
 fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
     match change {
-        Change::NewInode { .. } | Change::NewOrphan { .. } => [None, None],
+        Change::NewInode { .. } | Change::NewOrphan { .. } | Change::Inherit { .. } => [None, None],
         Change::AddEntry { dir, name, .. }
         | Change::ReplaceEntry { dir, name, .. }
         | Change::RemoveEntry { dir, name, .. } => {

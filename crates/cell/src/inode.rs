@@ -1,10 +1,14 @@
 //! Requests that concern one inode or a handle, executed in the shard of the inode.
 
+pub(crate) mod acl;
 pub(crate) mod answer;
 pub(crate) mod attributes;
+pub(crate) mod capability;
 pub(crate) mod grant;
+pub(crate) mod idle;
 pub(crate) mod lock;
 pub(crate) mod open;
+pub(crate) mod ready;
 pub(crate) mod sync;
 pub(crate) mod xattr;
 
@@ -67,8 +71,15 @@ pub(crate) fn execute(
             open::check_descriptor(shard, ino, handle, client, who)?;
             sync::fsync(shard, ino, state, turn)
         }
-        Request::GetXattr { ino, ref name } => xattr::get_xattr(shard, ino, name, who, turn),
-        Request::SetXattr { ino, ref name, ref value, mode } => {
+        Request::GetXattr { ino, ref name } => xattr::get_xattr(shard, ino, name, who),
+        Request::SetXattr { ino, ref name, ref value, kill_set_gid, .. } if name.is_acl() => {
+            let list = (Some(&**value), kill_set_gid);
+            acl::set_acl(shard, ino, name, list, who, state, turn)
+        }
+        Request::RemoveXattr { ino, ref name } if name.is_acl() => {
+            acl::set_acl(shard, ino, name, (None, false), who, state, turn)
+        }
+        Request::SetXattr { ino, ref name, ref value, mode, .. } => {
             let new = Some((value.clone(), mode));
             xattr::set_xattr(shard, ino, name.clone(), new, who, state, turn)
         }

@@ -1,42 +1,52 @@
-//! Access checks: mode bits, owner, groups, the sticky bit. Root may do everything, except that it
-//! may execute only files that have an execute bit.
+//! Access checks: mode bits, access control lists, owner, groups, the sticky bit, and flags. Root
+//! may do everything, except that it may execute only files that have an execute bit. Flags bind
+//! root too. A front's kernel knows no flags, so it has not checked them.
 
-use warren_base::Errno;
-use warren_proto::{AccessMode, Attr, Credentials, FileKind};
+use warren_base::{Errno, InodeFlags};
+use warren_proto::{AccessMode, Attr, Credentials, FileKind, InodeValue, permits};
 
 pub(crate) const READ: u16 = 4;
 pub(crate) const WRITE: u16 = 2;
 pub(crate) const EXECUTE: u16 = 1;
+/// What changing names of a directory needs. One entry of a list must give both.
+pub(crate) const CHANGE_NAMES: u16 = WRITE | EXECUTE;
 
 pub(crate) const SET_UID: u16 = 0o4000;
 pub(crate) const SET_GID: u16 = 0o2000;
 pub(crate) const STICKY: u16 = 0o1000;
 
-pub(crate) fn in_group(who: &Credentials, gid: u32) -> bool {
-    who.gid == gid || who.groups.binary_search(&gid).is_ok()
+/// EACCES unless `who` has all of the `wanted` bits on the inode. EPERM if it is immutable and
+/// shall be written.
+pub(crate) fn check(who: &Credentials, inode: &InodeValue, wanted: u16) -> Result<(), Errno> {
+    let InodeValue { attr, acl, .. } = inode;
+    if wanted & WRITE != 0 && attr.flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Errno::EPERM);
+    }
+    let has_right = who.checked_by_kernel || permits(who, attr, acl.as_deref(), wanted);
+    if has_right { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// EACCES unless `who` has all of the `wanted` bits on the inode.
-pub(crate) fn check(who: &Credentials, attr: &Attr, wanted: u16) -> Result<(), Errno> {
-    if who.checked_by_kernel {
-        return Ok(());
-    }
-    let granted = if who.uid == 0 {
-        let executable = attr.kind == FileKind::Directory || attr.mode & 0o111 != 0;
-        READ | WRITE | if executable { EXECUTE } else { 0 }
-    } else if who.uid == attr.uid {
-        attr.mode >> 6
-    } else if in_group(who, attr.gid) {
-        attr.mode >> 3
-    } else {
-        attr.mode
-    };
-    if granted & wanted == wanted { Ok(()) } else { Err(Errno::EACCES) }
+/// EPERM if a flag keeps the inode from losing its names, getting others, or changing its
+/// attributes.
+pub(crate) fn check_unflagged(attr: &Attr) -> Result<(), Errno> {
+    let is_kept = attr.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+    if is_kept { Err(Errno::EPERM) } else { Ok(()) }
+}
+
+/// EPERM if a flag keeps the directory from losing names, or the victim from losing this one.
+pub(crate) fn check_removable(dir: &Attr, victim: &Attr) -> Result<(), Errno> {
+    let keeps = dir.flags.contains(InodeFlags::APPEND);
+    if keeps { Err(Errno::EPERM) } else { check_unflagged(victim) }
 }
 
 /// Whether `who` may open the inode in this way. EISDIR and ELOOP for inodes that cannot be opened
 /// so at all. A front may open any inode for no access, to keep it while its kernel refers to it.
-pub(crate) fn check_open(who: &Credentials, attr: &Attr, access: AccessMode) -> Result<(), Errno> {
+pub(crate) fn check_open(
+    who: &Credentials,
+    inode: &InodeValue,
+    access: AccessMode,
+) -> Result<(), Errno> {
+    let attr = &inode.attr;
     if who.checked_by_kernel && access.is_empty() {
         return Ok(());
     }
@@ -54,7 +64,12 @@ pub(crate) fn check_open(who: &Credentials, attr: &Attr, access: AccessMode) -> 
         (AccessMode::EXECUTE, EXECUTE),
     ];
     let wanted = bits.iter().filter(|(mode, _)| access.contains(*mode));
-    check(who, attr, wanted.fold(0, |bits, (_, bit)| bits | bit))?;
+    check(who, inode, wanted.fold(0, |bits, (_, bit)| bits | bit))?;
+    let only_appends =
+        access.contains(AccessMode::APPEND) && !access.contains(AccessMode::TRUNCATE);
+    if writes && attr.flags.contains(InodeFlags::APPEND) && !only_appends {
+        return Err(Errno::EPERM);
+    }
     match attr.kind {
         FileKind::Regular | FileKind::Directory => Ok(()),
         // The kernel opens pipes, sockets and devices itself; a server never does.
@@ -91,16 +106,17 @@ pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, g
     if kind == FileKind::Directory {
         return mode;
     }
-    let drops_gid = mode & 0o010 != 0 || (is_bound(who) && !in_group(who, gid));
+    let drops_gid = mode & 0o010 != 0 || (is_bound(who) && !who.is_in_group(gid));
     mode & !(SET_UID | if drops_gid { SET_GID } else { 0 })
 }
 
 /// Whether `who` may make another link to a file (`protected_hardlinks`): its owner may. Other
 /// users may only if they already have all rights that the link would give.
-pub(crate) fn check_link_source(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
+pub(crate) fn check_link_source(who: &Credentials, inode: &InodeValue) -> Result<(), Errno> {
+    let attr = &inode.attr;
     let grants = attr.mode & SET_UID != 0 || attr.mode & (SET_GID | 0o010) == SET_GID | 0o010;
     let is_safe =
-        attr.kind == FileKind::Regular && !grants && check(who, attr, READ | WRITE).is_ok();
+        attr.kind == FileKind::Regular && !grants && check(who, inode, READ | WRITE).is_ok();
     if is_safe { Ok(()) } else { check_owner(who, attr) }
 }
 
@@ -109,8 +125,8 @@ mod tests {
     use super::*;
     use warren_base::{Ino, Timestamp};
 
-    fn attr(mode: u16) -> Attr {
-        Attr {
+    fn inode(mode: u16) -> InodeValue {
+        let attr = Attr {
             ino: Ino::ROOT,
             kind: FileKind::Regular,
             mode,
@@ -124,7 +140,9 @@ mod tests {
             mtime: Timestamp(0),
             ctime: Timestamp(0),
             btime: Timestamp(0),
-        }
+            flags: InodeFlags::empty(),
+        };
+        InodeValue { attr, parent: Ino(0), entries: 0, acl: None }
     }
 
     fn who(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
@@ -133,16 +151,16 @@ mod tests {
 
     #[test]
     fn the_first_class_that_fits_decides_even_if_a_later_one_grants_more() {
-        assert_eq!(check(&who(10, 20, &[]), &attr(0o077), READ), Err(Errno::EACCES));
-        assert_eq!(check(&who(11, 20, &[]), &attr(0o007), READ), Err(Errno::EACCES));
-        assert_eq!(check(&who(11, 21, &[]), &attr(0o007), READ), Ok(()));
-        assert_eq!(check(&who(11, 21, &[20]), &attr(0o040), READ), Ok(()));
+        assert_eq!(check(&who(10, 20, &[]), &inode(0o077), READ), Err(Errno::EACCES));
+        assert_eq!(check(&who(11, 20, &[]), &inode(0o007), READ), Err(Errno::EACCES));
+        assert_eq!(check(&who(11, 21, &[]), &inode(0o007), READ), Ok(()));
+        assert_eq!(check(&who(11, 21, &[20]), &inode(0o040), READ), Ok(()));
     }
 
     #[test]
     fn root_executes_only_files_with_an_execute_bit() {
-        assert_eq!(check(&who(0, 0, &[]), &attr(0), READ | WRITE), Ok(()));
-        assert_eq!(check(&who(0, 0, &[]), &attr(0), EXECUTE), Err(Errno::EACCES));
-        assert_eq!(check(&who(0, 0, &[]), &attr(0o001), EXECUTE), Ok(()));
+        assert_eq!(check(&who(0, 0, &[]), &inode(0), READ | WRITE), Ok(()));
+        assert_eq!(check(&who(0, 0, &[]), &inode(0), EXECUTE), Err(Errno::EACCES));
+        assert_eq!(check(&who(0, 0, &[]), &inode(0o001), EXECUTE), Ok(()));
     }
 }

@@ -63,6 +63,10 @@ pub enum Plant {
     /// A front's successor acknowledges what its predecessor was to drop and had not dropped (its
     /// driver does).
     ForgetRecalls,
+    /// A write leaves the capabilities of a program.
+    KeepCapability,
+    /// A new file does not inherit the list of its directory.
+    DropDefaultAcl,
     /// An expelled client's locks stay.
     KeepLocks,
     /// Tasks that wait for a checkpoint that fails go on as if it had succeeded.

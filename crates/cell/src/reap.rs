@@ -7,7 +7,7 @@ use warren_proto::{LockMode, Step};
 use crate::apply::step;
 use crate::budget::{REAP_BATCH, Reservation};
 use crate::frames::pages::forget_pages;
-use crate::inode::open::close_idle;
+use crate::inode::idle::close_idle;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;

@@ -14,12 +14,12 @@ pub(crate) mod space;
 use std::ops::ControlFlow;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Errno, Ino, ShardId, Timestamp};
+use warren_base::{Errno, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::{
     Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, VALUE_MAX,
-    Value, name_hash,
+    Value, Xattr, name_hash,
 };
-use warren_proto::{Attr, FileKind, FileName, InodeValue, LockKey, LockMode, Run};
+use warren_proto::{ACL_ACCESS, Acl, Attr, FileKind, FileName, InodeValue, LockKey, LockMode, Run};
 
 use crate::budget::{Budget, Reservation, blocks_of_pages};
 use crate::frames::Placed;
@@ -38,6 +38,8 @@ const DIRECTORY_SIZE: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) id: ShardId,
+    /// The pool's secret for hashing names.
+    secret: u64,
     pub(crate) tree: Tree,
     pub(crate) space: Space,
     pub(crate) locks: LockTable<TaskId>,
@@ -68,9 +70,15 @@ const RESIDENT: &str = "what a change touches was read in the same go";
 
 impl Shard {
     /// `owned_chunks` ascend.
-    pub(crate) fn open(slot: &RootSlot, owned_chunks: Vec<u64>, leases: ShardLeases) -> Self {
+    pub(crate) fn open(
+        slot: &RootSlot,
+        secret: u64,
+        owned_chunks: Vec<u64>,
+        leases: ShardLeases,
+    ) -> Self {
         Self {
             id: slot.shard,
+            secret,
             tree: Tree::open(slot.shard, slot.root, slot.height),
             space: Space::default(),
             locks: LockTable::new(),
@@ -195,7 +203,26 @@ impl Shard {
             attr.mtime = part.mtime;
             attr.ctime = attr.ctime.max(part.ctime);
         }
-        Ok(Some(InodeValue { attr, parent: inode.parent, entries }))
+        let acl =
+            if inode.flags.contains(InodeFlags::ACL) { self.acl(ino, ACL_ACCESS)? } else { None };
+        Ok(Some(InodeValue { attr, parent: inode.parent, entries, acl: acl.map(Box::new) }))
+    }
+
+    /// The access control list of an inode that has one, by the name of its attribute. EIO if there
+    /// is none after all, or an illegal one, in a damaged image.
+    pub(crate) fn acl(&self, ino: Ino, name: &[u8]) -> Result<Option<Acl>, Stop> {
+        let (_, bucket) = self.xattr_bucket(ino, name)?;
+        let found = bucket.iter().find(|xattr| *xattr.name == *name).ok_or(Errno::EIO)?;
+        Ok(Acl::from_xattr(&found.value).map_err(|_| Errno::EIO)?)
+    }
+
+    /// The extended attributes whose names have this name's hash, and their key.
+    pub(crate) fn xattr_bucket(&self, ino: Ino, name: &[u8]) -> Result<(Key, &[Xattr]), Stop> {
+        let key = Key::xattr(ino, name_hash(self.secret, name));
+        Ok(match self.get(&key)? {
+            Some(Value::Xattrs(bucket)) => (key, bucket),
+            _ => (key, &[]),
+        })
     }
 
     pub(crate) fn dentry(
@@ -504,6 +531,7 @@ pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
         mtime: inode.mtime,
         ctime: inode.ctime,
         btime: inode.btime,
+        flags: inode.flags,
     }
 }
 
@@ -518,7 +546,7 @@ pub(crate) fn new_inode(
     let directory = new.kind == FileKind::Directory;
     Inode {
         kind: new.kind,
-        mode: new.mode & warren_disk::MODE_MASK,
+        mode: new.mode & warren_disk::MODE_MASK & !new.umask,
         uid,
         gid,
         nlink: if directory { 2 } else { 1 },
@@ -531,6 +559,6 @@ pub(crate) fn new_inode(
         btime: now,
         generation: 0,
         parent: if directory { parent } else { Ino(0) },
-        flags: 0,
+        flags: InodeFlags::empty(),
     }
 }

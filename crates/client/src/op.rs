@@ -263,9 +263,13 @@ impl PathOp {
             }
             Self::SetAttr(set) => Request::SetAttr { ino, handle: None, set: *set },
             Self::GetXattr(name) => Request::GetXattr { ino, name: name.clone() },
-            Self::SetXattr { name, value, mode } => {
-                Request::SetXattr { ino, name: name.clone(), value: value.clone(), mode: *mode }
-            }
+            Self::SetXattr { name, value, mode } => Request::SetXattr {
+                ino,
+                name: name.clone(),
+                value: value.clone(),
+                mode: *mode,
+                kill_set_gid: false,
+            },
             Self::RemoveXattr(name) => Request::RemoveXattr { ino, name: name.clone() },
             Self::ListXattr => Request::ListXattr { ino },
             Self::Create { .. } | Self::Unlink | Self::Rmdir => unreachable!("works on a name"),

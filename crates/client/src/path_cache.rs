@@ -22,7 +22,7 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
 
-use warren_base::{Errno, FileKind, Ino, Timestamp};
+use warren_base::{Errno, FileKind, Ino, InodeFlags, Timestamp};
 use warren_proto::Attr;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
@@ -218,7 +218,7 @@ pub(crate) fn store_attr(words: &[AtomicU64], attr: &Attr) {
         attr.ino.0,
         pair(attr.kind.mode_bits() | u32::from(attr.mode), attr.nlink),
         pair(attr.uid, attr.gid),
-        attr.rdev.into(),
+        pair(attr.rdev, attr.flags.bits().into()),
         attr.size,
         attr.blocks,
         attr.atime.0.cast_unsigned(),
@@ -235,7 +235,7 @@ pub(crate) fn store_attr(words: &[AtomicU64], attr: &Attr) {
 pub(crate) fn load_attr(words: &[AtomicU64]) -> Option<Attr> {
     let word = |at: usize| words[at].load(Relaxed);
     let pair = |at: usize| (word(at) as u32, (word(at) >> 32) as u32);
-    let ((mode, nlink), (uid, gid)) = (pair(1), pair(2));
+    let ((mode, nlink), (uid, gid), (rdev, flags)) = (pair(1), pair(2), pair(3));
     let time = |at: usize| Timestamp(word(at).cast_signed());
     Some(Attr {
         ino: Ino(word(0)),
@@ -244,13 +244,14 @@ pub(crate) fn load_attr(words: &[AtomicU64]) -> Option<Attr> {
         nlink,
         uid,
         gid,
-        rdev: word(3) as u32,
+        rdev,
         size: word(4),
         blocks: word(5),
         atime: time(6),
         mtime: time(7),
         ctime: time(8),
         btime: time(9),
+        flags: InodeFlags::from_bits_truncate(flags as u8),
     })
 }
 

@@ -16,10 +16,11 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use warren_base::{Errno, Ino};
+use warren_base::{Errno, Ino, InodeFlags};
 use warren_proto::typed::{self, LookedUp, Typed};
 use warren_proto::{
     Answer, Attr, Capabilities, Capability, Credentials, FileKind, FileName, InodeRef, Request,
+    permits,
 };
 
 use crate::cache::{Cache, CopyRef, Named};
@@ -27,6 +28,11 @@ use crate::path::{Component, Components, Path};
 
 /// Symbolic links followed in one walk, as Linux's `MAXSYMLINKS`.
 const SYMLINKS_MAX: u32 = 40;
+
+/// The right to search a directory.
+const SEARCH: u16 = 1;
+/// A name, which need not exist.
+const ANY_NAME: &[u8] = b"#";
 
 /// A request, and the capabilities for the inodes that it names.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -318,7 +324,12 @@ impl Walker<'_> {
         if attr.kind != FileKind::Directory {
             return Err(Stop::Fail(Errno::ENOTDIR));
         }
-        if may_search(&attr, self.credentials) { Ok(()) } else { Err(Stop::Fail(Errno::EACCES)) }
+        if attr.flags.contains(InodeFlags::ACL) && attr.uid != self.credentials.uid {
+            // Only its cell knows the list. An answer about any name says that it permits this.
+            return self.named(dir, ANY_NAME).map(|_| ());
+        }
+        let may_search = permits(self.credentials, &attr, None, SEARCH);
+        if may_search { Ok(()) } else { Err(Stop::Fail(Errno::EACCES)) }
     }
 
     /// A request that a cell has refused during this call is not repeated.
@@ -330,52 +341,10 @@ impl Walker<'_> {
     }
 }
 
-/// Whether the mode bits let a user other than root search a directory.
-fn may_search(attr: &Attr, who: &Credentials) -> bool {
-    let execute = if attr.uid == who.uid {
-        0o100
-    } else if attr.gid == who.gid || who.groups.binary_search(&attr.gid).is_ok() {
-        0o010
-    } else {
-        0o001
-    };
-    attr.mode & execute != 0
-}
-
 #[cfg(test)]
 mod tests {
-    use warren_base::Timestamp;
 
     use super::*;
-
-    #[test]
-    fn the_first_matching_class_decides() {
-        let attr = |mode| Attr {
-            ino: Ino::ROOT,
-            kind: FileKind::Directory,
-            mode,
-            nlink: 2,
-            uid: 1,
-            gid: 2,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp(0),
-            mtime: Timestamp(0),
-            ctime: Timestamp(0),
-            btime: Timestamp(0),
-        };
-        let who = |uid, gid, groups: &[u32]| Credentials {
-            uid,
-            gid,
-            groups: groups.to_vec(),
-            checked_by_kernel: false,
-        };
-        assert!(!may_search(&attr(0o011), &who(1, 2, &[])), "the owner is not of the group");
-        assert!(may_search(&attr(0o010), &who(9, 9, &[2, 5])));
-        assert!(!may_search(&attr(0o001), &who(9, 2, &[])), "the group is not the rest");
-        assert!(may_search(&attr(0o001), &who(9, 9, &[])));
-    }
 
     /// A chain of so many symbolic links, starting at `0`, that ends at a file.
     fn chain(links: u64) -> Answers {

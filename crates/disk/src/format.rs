@@ -20,7 +20,7 @@ use crate::{BlockPtr, BlockWrite};
 use thiserror::Error;
 use warren_base::FileKind;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX, SHARDS_DEFAULT, SHARDS_MAX};
-use warren_base::{BlockNo, Ino, ShardId, Timestamp};
+use warren_base::{BlockNo, Ino, InodeFlags, ShardId, Timestamp};
 
 /// Bytes of the smallest pool: a few dozen chunks besides the metadata.
 pub const SIZE_MIN: u64 = 32 << 20;
@@ -153,7 +153,7 @@ fn root_tree(options: &FormatOptions, chunk: u64) -> (Option<BlockPtr>, u8, Vec<
         btime: now,
         generation: 0,
         parent: Ino::ROOT,
-        flags: 0,
+        flags: InodeFlags::empty(),
     };
     let part = Part { entries: 0, subdirs: 0, mtime: now, ctime: now };
     let mut tree = Tree::open(ShardId(0), None, 0);

@@ -3,7 +3,7 @@
 use crate::codec::{Put, Take};
 use crate::record::ValueError;
 use warren_base::limits::FILE_SIZE_MAX;
-use warren_base::{FileKind, Ino, Timestamp};
+use warren_base::{FileKind, Ino, InodeFlags, Timestamp};
 
 /// The permission bits of a mode: set-id, sticky, and `rwx` three times.
 pub const MODE_MASK: u16 = 0o7777;
@@ -31,8 +31,7 @@ pub struct Inode {
     pub generation: u32,
     /// The parent of a directory; `Ino(0)` for all other kinds.
     pub parent: Ino,
-    /// Zero, because no flag is defined.
-    pub flags: u32,
+    pub flags: InodeFlags,
 }
 
 impl Inode {
@@ -45,7 +44,9 @@ impl Inode {
             out.i64(time.0);
         }
         out.u64(self.parent.0);
-        for field in [self.uid, self.gid, self.nlink, self.rdev, self.generation, self.flags] {
+        for field in
+            [self.uid, self.gid, self.nlink, self.rdev, self.generation, self.flags.bits().into()]
+        {
             out.u32(field);
         }
         out.u16(self.mode);
@@ -63,6 +64,9 @@ impl Inode {
         let (mode, kind, _reserved) = (take.u16()?, take.u8()?, take.u8()?);
         let Some(kind) = FileKind::from_raw(kind) else {
             return Some(Err(ValueError("inode kind")));
+        };
+        let Some(flags) = u8::try_from(flags).ok().and_then(InodeFlags::from_bits) else {
+            return Some(Err(ValueError("inode flags")));
         };
         let inode = Self {
             kind,
@@ -92,7 +96,7 @@ impl Inode {
             Err(ValueError("inode size"))
         } else if directory != (self.parent != Ino(0)) {
             Err(ValueError("inode parent"))
-        } else if self.flags != 0 {
+        } else if !directory && self.flags.contains(InodeFlags::DEFAULT_ACL) {
             Err(ValueError("inode flags"))
         } else {
             Ok(self)

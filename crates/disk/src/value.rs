@@ -243,7 +243,7 @@ fn decode_extent(key: &Key, take: &mut Take<'_>) -> Result<Value, ValueError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::Timestamp;
+    use warren_base::{InodeFlags, Timestamp};
 
     fn inode() -> Inode {
         Inode {
@@ -261,7 +261,7 @@ mod tests {
             btime: Timestamp(10),
             generation: 11,
             parent: Ino(0),
-            flags: 0,
+            flags: InodeFlags::empty(),
         }
     }
 
@@ -309,7 +309,7 @@ mod tests {
         assert!(round_trip(Key::entry(ino, 1), twice).is_err());
         let wild = Inode { mode: 0o10000, ..inode() };
         assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(wild))).is_err());
-        let flagged = Inode { flags: 1, ..inode() };
+        let flagged = Inode { flags: InodeFlags::from_bits_retain(1 << 7), ..inode() };
         assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(flagged))).is_err());
         let lost = Inode { kind: FileKind::Directory, ..inode() };
         assert!(round_trip(Key::inode(ino), Value::Inode(Box::new(lost))).is_err());

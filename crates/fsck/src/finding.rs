@@ -89,6 +89,9 @@ pub enum Finding {
     #[error("inode {ino}: the name {:?} is kept under the hash of another", name.escape_ascii().to_string())]
     WrongHash { ino: Ino, name: Box<[u8]> },
 
+    #[error("inode {ino}: its flags do not say which attributes it has")]
+    Flags { ino: Ino },
+
     #[error("directory {ino}: its part is missing")]
     NoPart { ino: Ino },
     #[error("directory {ino}: {what} is {recorded}, {found} were found")]
@@ -162,6 +165,7 @@ impl Finding {
             | Self::Contents { ino, .. }
             | Self::UnreadableContents { ino, .. }
             | Self::WrongHash { ino, .. }
+            | Self::Flags { ino }
             | Self::NoPart { ino }
             | Self::PartCount { ino, .. }
             | Self::Dangling { dir: ino, .. }

@@ -5,7 +5,7 @@ use crate::check::names;
 use crate::{Finding, Options, ReadError, Report, check};
 use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX};
-use warren_base::{BlockNo, Errno, Ino, Lsn, Rng, ShardId, Timestamp};
+use warren_base::{BlockNo, Errno, Ino, InodeFlags, Lsn, Rng, ShardId, Timestamp};
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{
     BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RegionError,
@@ -82,7 +82,7 @@ impl ShardDraft {
             btime: time,
             generation: 0,
             parent,
-            flags: 0,
+            flags: InodeFlags::empty(),
         };
         let value = Value::Inode(Box::new(inode));
         match self.records.entry(Key::inode(ino)).or_insert(value) {
@@ -345,6 +345,10 @@ fn wrong_names_are_found() {
             draft.shards[0].records.insert(Key::entry(Ino::ROOT, 4), bucket);
         }),
         [Finding::WrongHash { ino: Ino::ROOT, name: name("link") }]
+    );
+    assert_eq!(
+        planted(|draft| draft.shards[0].change(FILE, |inode| inode.flags |= InodeFlags::ACL)),
+        [Finding::Flags { ino: FILE }]
     );
 }
 

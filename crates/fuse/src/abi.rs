@@ -70,14 +70,19 @@ pub(crate) mod init {
     pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
     pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    /// The front applies the umask, which requests then name.
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const ABORT_ERROR: u64 = 1 << 21;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// `SETXATTR` has flags of its own.
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     /// The request and the reply have `flags2`.
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     /// A file that is open with [`super::FOPEN_DIRECT_IO`] can be mapped shared.
@@ -116,6 +121,17 @@ pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub(crate) const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub(crate) const LK_FLOCK: u32 = 1 << 0;
+
+/// A flag of `SETXATTR`: an access control list clears the set-gid bit.
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
+/// Commands of `ioctl` (`linux/fs.h`).
+pub(crate) mod ioctl {
+    pub(crate) const GETFLAGS: u32 = 0x8008_6601;
+    pub(crate) const SETFLAGS: u32 = 0x4008_6602;
+    pub(crate) const FSGETXATTR: u32 = 0x801c_581f;
+    pub(crate) const FSSETXATTR: u32 = 0x401c_5820;
+}
 
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;

@@ -10,6 +10,7 @@
 mod create;
 mod deferred;
 mod file;
+mod flags;
 mod handover;
 mod init;
 mod listing;
@@ -32,6 +33,7 @@ use crate::interrupt::Interrupts;
 use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
 use crate::open_files::OpenFiles;
+use crate::plain_inodes::PlainInodes;
 use crate::reply::{Body, validity};
 use crate::retries::Retries;
 use crate::sent_entries::SentEntries;
@@ -82,6 +84,7 @@ pub(crate) struct Front {
     absent_names: AbsentNames,
     retries: Retries,
     sent_entries: SentEntries,
+    plain_inodes: PlainInodes,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
     /// The number of requests that wait for a lock in a slot.
@@ -108,6 +111,7 @@ impl Front {
             absent_names: AbsentNames::new(),
             retries: Retries::new(negotiated.is_some()),
             sent_entries: SentEntries::new(negotiated.is_some()),
+            plain_inodes: PlainInodes::new(),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
             names_cached: AtomicBool::new(drops_names),
@@ -140,6 +144,10 @@ impl Front {
         &self.sent_entries
     }
 
+    pub(crate) const fn plain_inodes(&self) -> &PlainInodes {
+        &self.plain_inodes
+    }
+
     /// Serves one request. `body` must be empty.
     pub(crate) fn serve(
         &self,
@@ -149,7 +157,9 @@ impl Front {
         operation: Operation,
     ) -> Result<Outcome, Errno> {
         let recalls_before = self.sent_entries.recalls();
-        let mut call = Call { front: self, slot, body, header, recalls_before, steps: 0 };
+        let forgotten_before = self.plain_inodes.forgotten();
+        let mut call =
+            Call { front: self, slot, body, header, recalls_before, forgotten_before, steps: 0 };
         // The data of a write is in the slot already.
         if !matches!(operation, Operation::Write(_)) {
             call.remove_pins();
@@ -173,6 +183,8 @@ struct Call<'a> {
     header: Header,
     /// [`SentEntries::recalls`] when the request came.
     recalls_before: u64,
+    /// [`PlainInodes::forgotten`] when the request came.
+    forgotten_before: u64,
     /// The cursor in the slot's record: the next step.
     steps: usize,
 }
@@ -198,7 +210,7 @@ impl Call<'_> {
             Operation::ReadLink => self.read_link(),
             Operation::Symlink { name, target } => self.symlink(name, &target),
             Operation::Mknod(mknod) => self.mknod(mknod),
-            Operation::Mkdir { name, mode } => self.mkdir(name, mode),
+            Operation::Mkdir { name, mode, umask } => self.mkdir(name, (mode, umask)),
             Operation::Unlink(name) => self.call(typed::Unlink { dir: self.header.ino, name }),
             Operation::Rmdir(name) => self.call(typed::Rmdir { dir: self.header.ino, name }),
             Operation::Rename { name, new_dir, new_name, flags } => {
@@ -208,7 +220,7 @@ impl Call<'_> {
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),
             Operation::Create(create) => self.create(create),
-            Operation::TmpFile { mode, flags } => self.create_nameless(mode, flags),
+            Operation::TmpFile { mode, umask, flags } => self.create_nameless((mode, umask), flags),
             Operation::Read { open, offset, len, direct } => {
                 return self.read(open, (offset, len), direct);
             }
@@ -222,12 +234,15 @@ impl Call<'_> {
             Operation::Sync => self.call(typed::Sync {}),
             Operation::ReadDir { offset, len } => self.read_dir(offset, len),
             Operation::GetXattr { name, len } => self.get_xattr(name, len),
-            Operation::SetXattr { name, value, mode } => self.set_xattr(name, value, mode),
+            Operation::SetXattr { name, value, mode, kill_set_gid } => {
+                self.set_xattr(name, value, (mode, kill_set_gid))
+            }
             Operation::ListXattr { len } => self.list_xattr(len),
             Operation::RemoveXattr(name) => self.remove_xattr(name),
             Operation::TestLock { open, spec } => self.test_lock(open, spec),
             Operation::Lock { open, spec, wait: true } => return self.wait_lock(open, spec),
             Operation::Lock { open, spec, wait: false } => self.try_lock(open, spec),
+            Operation::Flags(call) => self.flags(call),
             Operation::Unsupported(errno) => Err(errno),
         }?;
         Ok(Outcome::Body)
@@ -289,7 +304,11 @@ impl Call<'_> {
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
         match self.front.dir_copies.get(ino, self.front.fleet()) {
             Some((attr, lease)) => Ok((attr, Some(lease))),
-            None => self.call(typed::GetAttr { ino }),
+            None => {
+                let (attr, lease) = self.call(typed::GetAttr { ino })?;
+                self.front.plain_inodes.note_leased(&attr, lease, self.forgotten_before);
+                Ok((attr, lease))
+            }
         }
     }
 

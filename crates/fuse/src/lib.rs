@@ -28,6 +28,7 @@ pub mod mountinfo;
 mod notice;
 mod notice_threads;
 mod open_files;
+mod plain_inodes;
 mod process;
 mod recall;
 mod reply;

@@ -4,6 +4,8 @@
 //! A message is read in two parts, so that the data of a `WRITE` is not copied. The [`Head`] is as
 //! long as the headers of a `WRITE`. The rest is read straight into the slot's payload lane.
 
+mod fields;
+
 use warren_base::{Errno, Ino, Timestamp};
 use warren_proto::{
     ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RenameFlags,
@@ -11,6 +13,7 @@ use warren_proto::{
 };
 
 use crate::abi::{self, fattr, opcode};
+use fields::Fields;
 
 /// Bytes of the first part of a message.
 pub(crate) const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
@@ -57,6 +60,7 @@ impl Header {
 pub(crate) struct Mknod {
     pub name: FileName,
     pub mode: u32,
+    pub umask: u32,
     pub rdev: u32,
 }
 
@@ -79,7 +83,15 @@ pub(crate) struct Write {
 pub(crate) struct Create {
     pub name: FileName,
     pub mode: u32,
+    pub umask: u32,
     pub flags: OpenFlags,
+}
+
+/// A call on the flags of a file. `extended`: as `FS_IOC_FSGETXATTR` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FlagsCall {
+    Get { extended: bool },
+    Set { bits: u32, extended: bool },
 }
 
 /// The flags of `open`, and whether it removes set-id bits (only with `O_TRUNC`).
@@ -132,6 +144,7 @@ pub(crate) enum Operation {
     Mkdir {
         name: FileName,
         mode: u32,
+        umask: u32,
     },
     Unlink(FileName),
     Rmdir(FileName),
@@ -150,6 +163,7 @@ pub(crate) enum Operation {
     /// Creates and opens a file without a name.
     TmpFile {
         mode: u32,
+        umask: u32,
         flags: OpenFlags,
     },
     Read {
@@ -187,6 +201,7 @@ pub(crate) enum Operation {
         name: XattrName,
         value: Box<[u8]>,
         mode: XattrMode,
+        kill_set_gid: bool,
     },
     ListXattr {
         len: u32,
@@ -202,6 +217,8 @@ pub(crate) enum Operation {
         wait: bool,
     },
     Sync,
+    /// `ioctl` on the flags of a file.
+    Flags(FlagsCall),
     /// A request that is not supported, and the error to reply.
     Unsupported(Errno),
 }
@@ -235,7 +252,7 @@ impl Operation {
             opcode::OPENDIR => Ok(Self::OpenDir),
             opcode::STATX => Ok(Self::Statx),
             opcode::DESTROY => Ok(Self::Destroy),
-            opcode::IOCTL => Ok(Self::Unsupported(Errno::ENOTTY)),
+            opcode::IOCTL => ioctl(&mut fields),
             _ => Ok(Self::Unsupported(Errno::ENOSYS)),
         }
     }
@@ -274,6 +291,7 @@ impl Operation {
             | Self::Rmdir(_)
             | Self::Link { .. }
             | Self::SetXattr { .. }
+            | Self::Flags(FlagsCall::Set { .. })
             | Self::RemoveXattr(_) => [Some(ino), None],
             Self::Rename { new_dir, .. } => [Some(ino), Some(*new_dir)],
             _ => [None; 2],
@@ -309,13 +327,13 @@ fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
         }
         opcode::MKNOD => {
             let (mode, rdev) = (fields.u32()?, fields.u32()?);
-            fields.skip(8)?;
-            Operation::Mknod(Mknod { name: fields.name()?, mode, rdev })
+            let umask = fields.u32()?;
+            fields.skip(4)?;
+            Operation::Mknod(Mknod { name: fields.name()?, mode, umask, rdev })
         }
         opcode::MKDIR => {
-            let mode = fields.u32()?;
-            fields.skip(4)?;
-            Operation::Mkdir { name: fields.name()?, mode }
+            let (mode, umask) = (fields.u32()?, fields.u32()?);
+            Operation::Mkdir { name: fields.name()?, mode, umask }
         }
         opcode::UNLINK => Operation::Unlink(fields.name()?),
         opcode::RMDIR => Operation::Rmdir(fields.name()?),
@@ -340,13 +358,14 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
     Ok(match code {
         opcode::OPEN => Operation::Open(open_flags(fields.u32()?, fields.u32()?)),
         opcode::CREATE | opcode::TMPFILE => {
-            let (flags, mode) = (fields.u32()?, fields.u32()?);
-            fields.skip(4)?;
+            let (flags, mode, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
             let flags = open_flags(flags, fields.u32()?);
             match code {
-                opcode::CREATE => Operation::Create(Create { name: fields.name()?, mode, flags }),
+                opcode::CREATE => {
+                    Operation::Create(Create { name: fields.name()?, mode, umask, flags })
+                }
                 // With the name `/`.
-                _ => Operation::TmpFile { mode, flags },
+                _ => Operation::TmpFile { mode, umask, flags },
             }
         }
         opcode::READ => {
@@ -431,6 +450,7 @@ fn set_attr(fields: &mut Fields<'_>) -> Result<Operation, Errno> {
         atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_nanos),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_nanos),
         kill_privileges: has(fattr::KILL_SUIDGID),
+        flags: None,
     };
     Ok(Operation::SetAttr { open: has(fattr::FH).then_some(open), set })
 }
@@ -456,11 +476,42 @@ fn xattrs(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
                 libc::XATTR_REPLACE => XattrMode::Replace,
                 _ => return Err(Errno::EINVAL),
             };
+            // Flags of its own follow, or, from a kernel that has none, the name.
+            let mut kill_set_gid = false;
+            if fields.is_extended_set_xattr() {
+                kill_set_gid = fields.u32()? & abi::SETXATTR_ACL_KILL_SGID != 0;
+                fields.skip(4)?;
+            }
             let name = fields.xattr_name()?;
-            Ok(Operation::SetXattr { name, value: fields.take(len)?.into(), mode })
+            let value = fields.take(len)?.into();
+            Ok(Operation::SetXattr { name, value, mode, kill_set_gid })
         }
         _ => Ok(Operation::RemoveXattr(fields.xattr_name()?)),
     }
+}
+
+/// `fuse_ioctl_in`, with the argument of a call that sets something. ENOTTY for other calls.
+fn ioctl(fields: &mut Fields<'_>) -> Result<Operation, Errno> {
+    fields.skip(12)?;
+    let command = fields.u32()?;
+    fields.skip(16)?;
+    Ok(match command {
+        abi::ioctl::GETFLAGS => Operation::Flags(FlagsCall::Get { extended: false }),
+        abi::ioctl::FSGETXATTR => Operation::Flags(FlagsCall::Get { extended: true }),
+        abi::ioctl::SETFLAGS => {
+            Operation::Flags(FlagsCall::Set { bits: fields.u32()?, extended: false })
+        }
+        abi::ioctl::FSSETXATTR => {
+            let bits = fields.u32()?;
+            // Sizes of extents and project numbers mean nothing here.
+            let rest = fields.take(16)?;
+            if rest.iter().any(|byte| *byte != 0) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            Operation::Flags(FlagsCall::Set { bits, extended: true })
+        }
+        _ => Operation::Unsupported(Errno::ENOTTY),
+    })
 }
 
 /// The owner of a `flock` that was taken through this open. The one that the kernel names may be
@@ -495,57 +546,6 @@ fn locks(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
         opcode::GETLK => Operation::TestLock { open, spec },
         _ => Operation::Lock { open, spec, wait: code == opcode::SETLKW },
     })
-}
-
-/// The fields of a message that are not yet decoded. EPROTO if a field is missing.
-struct Fields<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Fields<'a> {
-    const fn new(rest: &'a [u8]) -> Self {
-        Self { rest }
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
-        let (field, rest) = self.rest.split_first_chunk().ok_or(Errno::EPROTO)?;
-        self.rest = rest;
-        Ok(*field)
-    }
-
-    fn u32(&mut self) -> Result<u32, Errno> {
-        self.array().map(u32::from_ne_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Errno> {
-        self.array().map(u64::from_ne_bytes)
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Errno> {
-        let (field, rest) = self.rest.split_at_checked(len).ok_or(Errno::EPROTO)?;
-        self.rest = rest;
-        Ok(field)
-    }
-
-    fn skip(&mut self, len: usize) -> Result<(), Errno> {
-        self.take(len).map(|_| ())
-    }
-
-    /// The bytes before the next NUL, which is skipped.
-    fn string(&mut self) -> Result<&'a [u8], Errno> {
-        let len = self.rest.iter().position(|&byte| byte == 0).ok_or(Errno::EPROTO)?;
-        let string = self.take(len)?;
-        self.skip(1)?;
-        Ok(string)
-    }
-
-    fn name(&mut self) -> Result<FileName, Errno> {
-        FileName::new(self.string()?)
-    }
-
-    fn xattr_name(&mut self) -> Result<XattrName, Errno> {
-        XattrName::new(self.string()?)
-    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use warren_proto::{LeaseKey, Request};
 use crate::connection::FleetSlot;
 use crate::notice::Notice;
 use crate::notice_threads::NoticeSender;
+use crate::plain_inodes::PlainInodes;
 use crate::sent_entries::SentEntries;
 
 /// Pause after an `AwaitRecall` that failed, because the cell may be restarting.
@@ -48,6 +49,7 @@ const LOCK_WAIT: Duration = Duration::from_millis(100);
 pub(crate) struct KernelCopies<'a> {
     pub notices: NoticeSender,
     pub sent: &'a SentEntries,
+    pub plain: &'a PlainInodes,
 }
 
 /// The recalls that one thread receives.
@@ -96,6 +98,7 @@ impl KernelCopies<'_> {
                     locking.push(notice(*dir, name));
                 }
                 LeaseKey::Attr(ino) => {
+                    self.plain.forget(*ino);
                     let sent = Notice::attributes(*ino).send(self.notices.channel());
                     if sent == Err(Errno::ENOENT) {
                         unknown.push((*ino, self.sent.recall_unknown(*ino)));
@@ -146,7 +149,7 @@ mod tests {
     /// notices that wait for a lock count as late.
     fn notices(channel: &Arc<FakeChannel>, sent: &SentEntries, keys: &[LeaseKey]) -> Vec<i32> {
         let notices = NoticeSender::new(Arc::clone(channel) as Arc<dyn Channel>);
-        KernelCopies { notices, sent }.drop_copies(keys);
+        KernelCopies { notices, sent, plain: &PlainInodes::new() }.drop_copies(keys);
         channel.notices().iter().map(|(code, _)| *code).collect()
     }
 

@@ -286,6 +286,7 @@ mod tests {
             mtime: Timestamp(0),
             ctime: Timestamp(0),
             btime: Timestamp(0),
+            flags: warren_base::InodeFlags::empty(),
         }
     }
 

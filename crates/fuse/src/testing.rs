@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warren_base::limits::PAYLOAD_MAX;
-use warren_base::{CellId, Errno, Ino, SlotNo};
+use warren_base::{CellId, Errno, FileKind, Ino, InodeFlags, SlotNo, Timestamp};
 use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
 use crate::abi;
@@ -262,5 +262,26 @@ impl FleetSlot for ScriptedSlot {
 
     fn last_answer(&mut self, _: Option<CellId>) -> Option<Answer> {
         None
+    }
+}
+
+/// The attributes of an empty file.
+pub(crate) fn attr_of(ino: Ino) -> Attr {
+    let time = Timestamp(0);
+    Attr {
+        ino,
+        kind: FileKind::Regular,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        flags: InodeFlags::empty(),
     }
 }

@@ -149,6 +149,7 @@ impl Workers {
                 let mut copies = KernelCopies {
                     notices: NoticeSender::new(Arc::clone(&shared.channel)),
                     sent: shared.front.sent_entries(),
+                    plain: shared.front.plain_inodes(),
                 };
                 serve_recalls(&mut *slot, stream, &mut copies, || shared.threads.is_closed());
             })?;

@@ -1,9 +1,14 @@
 //! Attributes of an inode, as `stat` returns and `chmod`, `chown`, `utimensat`, `truncate` set
 //! them.
 
-use warren_base::{FileKind, Ino, Timestamp};
+use alloc::vec::Vec;
+
+use warren_base::{FileKind, Ino, InodeFlags, Timestamp};
 
 use crate::Wire;
+use crate::wire::wire_flags;
+
+wire_flags!(InodeFlags);
 
 /// The result of `stat`. `mode` is the 12 permission bits; `blocks` counts 4 KiB blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
@@ -21,6 +26,7 @@ pub struct Attr {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub btime: Timestamp,
+    pub flags: InodeFlags,
 }
 
 /// A time to set.
@@ -42,4 +48,6 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Clear the set-id bits, as a write or chown by an unprivileged caller does.
     pub kill_privileges: bool,
+    /// Those of [`InodeFlags::SETTABLE`]; the others stay.
+    pub flags: Option<InodeFlags>,
 }

@@ -29,7 +29,7 @@ pub struct Answered {
 pub type LeasedAttrs = Vec<(Attr, Lease)>;
 
 /// Bytes of each of [`LeasedAttrs`].
-const LEASED_ATTR_LEN: usize = 87;
+const LEASED_ATTR_LEN: usize = 88;
 
 impl Answered {
     pub fn new(answer: Answer, granted: Capability) -> Self {
@@ -130,7 +130,7 @@ fn decode_body<T: Wire, R>(
 
 #[cfg(test)]
 mod tests {
-    use warren_base::{FileKind, ShardId, Timestamp};
+    use warren_base::{FileKind, InodeFlags, ShardId, Timestamp};
 
     use super::*;
     use crate::FileName;
@@ -172,6 +172,7 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: time,
+            flags: InodeFlags::empty(),
         };
         let dir = (attr, Lease { word: 3, stamp: 4 });
         for granted in [Capability::NONE, Capability(9)] {

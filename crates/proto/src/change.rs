@@ -4,7 +4,7 @@
 
 use warren_base::{Ino, ShardId, Timestamp};
 
-use crate::{FileKind, FileName, NewInode, Wire};
+use crate::{Acl, FileKind, FileName, NewInode, Wire};
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Change {
@@ -27,6 +27,8 @@ pub enum Change {
     Touch { ino: Ino, now: Timestamp },
     /// A regular file is created without a link. It exists while it is open, or until it gets one.
     NewOrphan { ino: Ino, new: NewInode, uid: u32, gid: u32, now: Timestamp },
+    /// A new inode gets the lists that it inherits from its directory.
+    Inherit { ino: Ino, access: Option<Acl>, default: Option<Acl> },
 }
 
 impl Change {
@@ -38,6 +40,7 @@ impl Change {
             | Self::ReplaceEntry { dir, .. } => *dir,
             Self::NewInode { ino, .. }
             | Self::NewOrphan { ino, .. }
+            | Self::Inherit { ino, .. }
             | Self::AddLink { ino, .. }
             | Self::RemoveLink { ino, .. }
             | Self::SetParent { ino, .. }

@@ -12,6 +12,7 @@ extern crate alloc;
 
 extern crate self as warren_proto;
 
+mod acl;
 mod attr;
 mod body;
 mod capability;
@@ -35,6 +36,7 @@ pub mod derive {
     pub use alloc::vec::Vec;
 }
 
+pub use acl::{Acl, permits};
 pub use attr::{Attr, SetAttr, SetTime};
 pub use body::{Answered, LeasedAttrs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
@@ -49,6 +51,6 @@ pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
     RequestHeader, XattrMode,
 };
-pub use warren_base::FileKind;
+pub use warren_base::{ACL_ACCESS, ACL_DEFAULT, CAPABILITY, FileKind};
 pub use warren_proto_derive::Wire;
 pub use wire::{Malformed, Reader, Wire};

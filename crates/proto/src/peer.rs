@@ -1,12 +1,13 @@
 //! Messages between cells: transactions over several cells, by two-phase locking and
 //! two-phase commit.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, TxnId};
 
-use crate::{Attr, Change, FileKind, FileName, Wire};
+use crate::{Acl, Attr, Change, FileKind, FileName, Wire};
 
 /// A key that a transaction locks. The order of this type is the global order in which locks are
 /// taken: inodes and names by their shards, then `Tree`, `New` and `Logged`. So one message locks
@@ -116,11 +117,13 @@ pub enum KeyValue {
     Logged,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct InodeValue {
     pub attr: Attr,
     pub parent: Ino,
     pub entries: u64,
+    /// The list that decides over access, if the inode has one.
+    pub acl: Option<Box<Acl>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]

@@ -12,7 +12,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Lsn, ShardId, SlotNo, Timestamp, TxnId};
+use warren_base::{
+    BlockNo, CellId, ClientId, Errno, Ino, InodeFlags, Lsn, ShardId, SlotNo, Timestamp, TxnId,
+};
 
 use crate::{AccessMode, Answer, Change, Handle, LockSpec, Wire, XattrName};
 
@@ -79,6 +81,7 @@ pub struct Attributes {
     pub atime: Timestamp,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
+    pub flags: InodeFlags,
 }
 
 /// One change of a cell's state.

@@ -200,7 +200,7 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
-    use warren_base::Timestamp;
+    use warren_base::{InodeFlags, Timestamp};
 
     use super::*;
 
@@ -223,6 +223,7 @@ mod tests {
             mtime,
             ctime,
             btime,
+            flags: InodeFlags::empty(),
         };
         let found = |lease| {
             let name = FileName::new(b"name").expect("a legal name");

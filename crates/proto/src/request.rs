@@ -58,7 +58,7 @@ pub enum Position {
 bitflags! {
     /// What an open-file object may be used for.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct AccessMode: u8 {
+    pub struct AccessMode: u16 {
         const READ = 1;
         const WRITE = 2;
         /// Empty the file while opening it (`O_TRUNC`).
@@ -81,6 +81,10 @@ bitflags! {
         /// The client's program watches the inode: while the handle is open, the cell's vitals name
         /// it among the watched ones, and programs leave its changes to kernels. It is no right.
         const WATCH = 128;
+        /// Writes go to the end of the file (`O_APPEND`): files with [`APPEND`] allow no others.
+        ///
+        /// [`APPEND`]: warren_base::InodeFlags::APPEND
+        const APPEND = 256;
     }
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -126,11 +130,14 @@ pub enum XattrMode {
     Replace,
 }
 
-/// The attributes of a new inode. `mode` is the permission bits, umask already applied.
+/// The attributes of a new inode.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct NewInode {
     pub kind: FileKind,
+    /// The permission bits.
     pub mode: u16,
+    /// Bits that `mode` loses, unless the directory has a default access control list.
+    pub umask: u16,
     pub rdev: u32,
     /// Of a symbolic link; else empty.
     pub target: Box<[u8]>,
@@ -242,6 +249,9 @@ pub enum Request {
         name: XattrName,
         value: Box<[u8]>,
         mode: XattrMode,
+        /// An access control list clears the set-gid bit, because the caller is not of the group.
+        /// For clients other than a front, the cell finds that out.
+        kill_set_gid: bool,
     },
     RemoveXattr {
         ino: Ino,
@@ -429,14 +439,14 @@ impl Request {
 
 impl NewInode {
     pub fn directory(mode: u16) -> Self {
-        Self { kind: FileKind::Directory, mode, rdev: 0, target: Box::default() }
+        Self { kind: FileKind::Directory, mode, umask: 0, rdev: 0, target: Box::default() }
     }
 
     pub fn regular(mode: u16) -> Self {
-        Self { kind: FileKind::Regular, mode, rdev: 0, target: Box::default() }
+        Self { kind: FileKind::Regular, mode, umask: 0, rdev: 0, target: Box::default() }
     }
 
     pub fn symlink(target: &[u8]) -> Self {
-        Self { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: target.into() }
+        Self { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0, target: target.into() }
     }
 }

@@ -155,7 +155,7 @@ typed! {
     Sync {} -> () { Reply::Done => () }
     StatFs {} -> crate::StatFs { Reply::StatFs(volume) => volume }
     GetXattr { ino: Ino, name: XattrName } -> Box<[u8]> { Reply::Xattr(value) => value }
-    SetXattr { ino: Ino, name: XattrName, value: Box<[u8]>, mode: XattrMode } -> () {
+    SetXattr { ino: Ino, name: XattrName, value: Box<[u8]>, mode: XattrMode, kill_set_gid: bool } -> () {
         Reply::Done => ()
     }
     RemoveXattr { ino: Ino, name: XattrName } -> () { Reply::Done => () }

@@ -46,6 +46,8 @@ impl Malformed {
     /// Bytes follow the message.
     pub(crate) const TRAILING: Self = Self::new("trailing bytes");
 
+    pub(crate) const ACL: Self = Self::new("illegal access control list");
+
     pub const fn new(what: &'static str) -> Self {
         Self { what, tag: None }
     }

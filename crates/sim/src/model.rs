@@ -8,11 +8,13 @@
 //! The checker copies the state at every step, so everything big in it is shared.
 
 mod access;
+mod acl;
 mod attributes;
 mod content;
 mod damaged;
 mod data;
 mod inode;
+mod list;
 mod locks;
 mod names;
 mod rename;
@@ -185,10 +187,16 @@ impl State {
             Request::Seek { handle, position } => self.seek(step, *handle, *position),
             Request::Fsync { ino, handle, .. } => step.done(self.may_sync(step, *ino, *handle)),
             Request::GetXattr { ino, name } => self.get_xattr(step, *ino, name),
-            Request::SetXattr { ino, name, value, mode } => {
-                self.set_xattr(step, *ino, name, value, *mode)
+            Request::SetXattr { ino, name, value, kill_set_gid, .. } if name.is_acl() => {
+                self.set_acl(step, *ino, name, (value, *kill_set_gid))
             }
-            Request::RemoveXattr { ino, name } => self.remove_xattr(step, *ino, name),
+            Request::RemoveXattr { ino, name } if name.is_acl() => {
+                self.set_acl(step, *ino, name, (&[], false))
+            }
+            Request::SetXattr { ino, name, value, mode, .. } => {
+                self.set_xattr(step, *ino, name, Some((value, *mode)))
+            }
+            Request::RemoveXattr { ino, name } => self.set_xattr(step, *ino, name, None),
             Request::ListXattr { ino } => self.list_xattr(step, *ino),
             Request::Lock { handle, spec, wait } => self.lock(step, *handle, *spec, *wait),
             Request::TestLock { handle, spec } => self.test_lock(step, *handle, *spec),
@@ -365,6 +373,9 @@ fn set_idle(state: &mut State, step: &Step<'_>, handle: Handle, is_idle: bool) -
     let must = state.alive(handle.ino).and_then(|inode| {
         let open = inode.opens.get(&handle.open).ok_or(Errno::EBADF)?;
         let is_right = open.client == step.client && open.is_idle != is_idle;
+        if !is_idle {
+            inode.check_open_flags(open.access)?;
+        }
         if is_right { Ok(()) } else { Err(Errno::EBADF) }
     });
     let Some((_, reply)) = step.settle(must)? else { return Ok(()) };

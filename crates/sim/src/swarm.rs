@@ -37,6 +37,8 @@ pub enum Kind {
     Chown,
     Utimens,
     Xattr,
+    Acl,
+    Chattr,
     Lock,
     Flock,
     TestLock,
@@ -49,7 +51,7 @@ pub enum Kind {
     RenamePath,
 }
 
-const KINDS: [(Kind, u64); 38] = [
+const KINDS: [(Kind, u64); 40] = [
     (Kind::Lookup, 12),
     (Kind::GetAttr, 12),
     (Kind::CreateFile, 8),
@@ -88,6 +90,8 @@ const KINDS: [(Kind, u64); 38] = [
     (Kind::RenamePath, 3),
     (Kind::CreateNameless, 1),
     (Kind::Whiteout, 1),
+    (Kind::Acl, 3),
+    (Kind::Chattr, 1),
 ];
 
 /// The mix that one seed draws.

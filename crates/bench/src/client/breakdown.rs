@@ -264,6 +264,6 @@ fn some_inode() -> Inode {
         btime: now,
         generation: 0,
         parent: Ino(0),
-        flags: 0,
+        flags: warren_base::InodeFlags::empty(),
     }
 }

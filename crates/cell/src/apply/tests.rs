@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use warren_base::{CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId};
-use warren_disk::{LogArea, RootSlot};
-use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode};
+use warren_disk::{Kind, LogArea, RootSlot};
+use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode, XattrName};
 
 use super::*;
 use crate::config::{Backing, CellConfig, LogConfig, Recovery};
@@ -63,7 +63,7 @@ impl Room {
         let shared = Shared::new(&config);
         let leases = ShardLeases::new(config.epoch, config.secret);
         let root = RootSlot::empty([0; 16], ShardId(0));
-        let shard = Shard::open(&root, Vec::new(), leases);
+        let shard = Shard::open(&root, config.secret, Vec::new(), leases);
         Self { shard, shared, memory, mode }
     }
 
@@ -113,7 +113,7 @@ fn name(name: &str) -> FileName {
 }
 
 fn new(kind: FileKind) -> NewInode {
-    NewInode { kind, mode: 0o644, rdev: 0, target: Box::default() }
+    NewInode { kind, mode: 0o644, rdev: 0, target: Box::default(), umask: 0 }
 }
 
 fn new_inode(ino: Ino, kind: FileKind) -> Step {
@@ -124,8 +124,15 @@ fn new_inode(ino: Ino, kind: FileKind) -> Step {
 fn history() -> Vec<Step> {
     let (now, ino, kind) = (NOW, FILE, FileKind::Regular);
     let cover = |size| Cover { size, mode: 0o600, mtime: now, ctime: now, complete: true };
-    let attributes =
-        Attributes { mode: 0o600, uid: 4, gid: 5, atime: now, mtime: now, ctime: Timestamp(9) };
+    let attributes = Attributes {
+        mode: 0o600,
+        uid: 4,
+        gid: 5,
+        atime: now,
+        mtime: now,
+        ctime: Timestamp(9),
+        flags: InodeFlags::empty(),
+    };
     let handle = Handle { ino, open: 1 };
     let xattr = XattrName::new(b"user.a").expect("a name");
     let run = |page, block, count| Run {

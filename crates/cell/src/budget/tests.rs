@@ -26,7 +26,7 @@ impl Bench {
     fn new(seed: u64) -> Self {
         let leases = ShardLeases::new(Epoch(1), SECRET);
         let root = RootSlot::empty([0; 16], ShardId(0));
-        let shard = Shard::open(&root, Vec::new(), leases);
+        let shard = Shard::open(&root, 3, Vec::new(), leases);
         Self { shard, rng: Rng::new(seed), next_block: 1, generation: 0 }
     }
 

@@ -1,7 +1,7 @@
 //! Reading files, and reading ahead of a sequential reader.
 
 use warren_base::limits::{BLOCK_SIZE, OPEN_DATA_MAX};
-use warren_base::{Errno, Ino, Timestamp};
+use warren_base::{Errno, Ino, InodeFlags, Timestamp};
 use warren_proto::{AccessMode, Attr, FileKind, Handle, LeaseKey, Opened, Position, Step};
 
 use crate::apply::step;
@@ -154,6 +154,7 @@ fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let Ok(Some(inode)) = shard.inode(ino) else { return };
     if !is_atime_due(inode.atime, [inode.mtime, inode.ctime], now)
         || inode.atime == now
+        || inode.flags.contains(InodeFlags::NOATIME)
         || turn.log.commits.is_last()
     {
         return;

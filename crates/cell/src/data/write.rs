@@ -1,18 +1,19 @@
 //! Writing files.
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
-use warren_base::{Errno, Ino};
+use warren_base::{Errno, Ino, InodeFlags};
 use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position, Step};
 
 use crate::apply::step;
-use crate::budget::{Reservation, blocks_of_pages};
+use crate::budget::{Need, Reservation, blocks_of_pages};
 use crate::chunks::claim::reserve;
 use crate::event::{FrameNo, SlotRef};
 use crate::frames::pages::{
     PageWrite, move_for_change, pages_of, part_of, tag, take_frames, wait_for_frames,
     wait_for_these,
 };
-use crate::inode::attributes::ready_to_change;
+use crate::inode::capability;
+use crate::inode::ready::ready_to_change;
 use crate::lease::marks::Marked;
 use crate::permission;
 use crate::recall::{recall, recall_pages};
@@ -50,7 +51,11 @@ pub(crate) fn write(
     let ino = handle.ino;
     // The room for its pages will include that for the inode.
     drop(ready_to_change(shard, ino, shard.budget().begin_write(), state, turn)?);
-    let size = shard.living_inode(ino)?.size;
+    let inode = shard.living_inode(ino)?;
+    let (size, flags) = (inode.size, inode.flags);
+    if !write_back {
+        check_flags(flags, file.access, position)?;
+    }
     if len == 0 {
         return Ok((0, size));
     }
@@ -69,7 +74,9 @@ pub(crate) fn write(
             return Ok((len as u32, size));
         }
     }
-    let (plan, mut room) = plan_write(shard, ino, offset, end, state, turn)?;
+    // Pages of a mapping are changed without privileges being looked at, as in Linux.
+    let loss = if write_back { None } else { capability::loss(shard, ino)? };
+    let (plan, mut room) = plan_write(shard, ino, (offset, end), loss, state, turn)?;
     room.spend(blocks_of_pages(plan.len() as u64));
     let new_blocks = copy_in(shard, from, ino, (offset, end), plan, turn);
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
@@ -77,10 +84,11 @@ pub(crate) fn write(
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
     let (mode, gid) = (inode.mode, inode.gid);
-    let mode = match strips {
-        Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
-        None => mode,
-    };
+    let stripped = |who| permission::without_privileges(who, FileKind::Regular, mode, gid);
+    let mode = strips.map_or(mode, stripped);
+    if loss.is_some() {
+        capability::lose(shard, ino, &mut room, turn);
+    }
     step(shard, Step::Wrote { ino, size, blocks, mode, now }, &mut room, turn);
     if position != Position::At(offset) {
         move_to(shard, handle, end, turn);
@@ -97,6 +105,15 @@ pub(crate) fn write(
     Ok((len as u32, size))
 }
 
+/// EPERM if a flag of the file forbids the write. A file that was opened before it became one to
+/// which data may only be appended can still be written, as in Linux.
+fn check_flags(flags: InodeFlags, access: AccessMode, position: Position) -> Result<(), Errno> {
+    let only_appends = flags.contains(InodeFlags::APPEND) && access.contains(AccessMode::APPEND);
+    let is_refused =
+        flags.contains(InodeFlags::IMMUTABLE) || only_appends && position != Position::End;
+    if is_refused { Err(Errno::EPERM) } else { Ok(()) }
+}
+
 /// Sets the offset at which the object behind the handle reads and writes next.
 pub(crate) fn move_to(shard: &mut Shard, handle: Handle, offset: u64, turn: &mut Turn<'_>) {
     step(shard, Step::Moved { handle, offset }, &mut Reservation::none(), turn);
@@ -106,8 +123,8 @@ pub(crate) fn move_to(shard: &mut Shard, handle: Handle, offset: u64, turn: &mut
 fn plan_write(
     shard: &mut Shard,
     ino: Ino,
-    offset: u64,
-    end: u64,
+    (offset, end): (u64, u64),
+    loss: Option<Need>,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(Vec<PageWrite>, Reservation), Stop> {
@@ -134,7 +151,7 @@ fn plan_write(
         return Err(wait_for_these(shard, ino, pages, is_partial, turn));
     }
     let count = plan.len() as u64;
-    let room = reserve(shard, shard.budget().write(count), state, turn)?;
+    let room = reserve(shard, shard.budget().write(count).with(loss), state, turn)?;
     if turn.frames.dirty_pages() as u64 + count > u64::from(turn.frames.count()) * 3 / 4 {
         return wait_for_frames(count, turn);
     }

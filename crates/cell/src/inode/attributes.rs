@@ -1,24 +1,24 @@
 //! Attributes of one inode, and the target of a symbolic link.
 
 use warren_base::limits::SYMLINK_MAX;
-use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_base::{ClientId, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    Attr, Attributes, Credentials, FileKind, LeaseKey, LockMode, Reply, SetAttr, SetTime, Step,
+    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, Reply, SetAttr, SetTime, Step,
 };
 
 use crate::apply::step;
-use crate::budget::{Need, Reservation};
-use crate::chunks::claim::reserve;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::inode::answer::{Finished, done, go_on_if};
 use crate::inode::grant::grant_attr;
+use crate::inode::idle::close_idle;
+use crate::inode::ready::ready_to_change;
+use crate::inode::{acl, capability};
 use crate::permission;
 use crate::permission::WRITE;
 use crate::plant::Plant;
-use crate::recall::recall;
 use crate::run::state::TaskState;
-use crate::run::wait::{Stop, Wait};
+use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
@@ -31,23 +31,6 @@ pub(crate) fn get_attr(
     let attr = shard.living(ino)?.attr;
     let lease = grant_attr(shard, ino, client, turn);
     done(Reply::Attr { attr, lease })
-}
-
-/// Waits until the attributes of the inode may change, and reserves room for the change.
-pub(crate) fn ready_to_change(
-    shard: &mut Shard,
-    ino: Ino,
-    need: Need,
-    state: &mut TaskState,
-    turn: &mut Turn<'_>,
-) -> Result<Reservation, Stop> {
-    shard.check_unlocked(ino, LockMode::Write)?;
-    shard.living_inode(ino)?;
-    let room = reserve(shard, need, state, turn)?;
-    if !recall(shard, &LeaseKey::Attr(ino), state.client, turn) {
-        return Err(Stop::Wait(Wait::Recall));
-    }
-    Ok(room)
 }
 
 pub(crate) fn set_attr(
@@ -64,17 +47,25 @@ pub(crate) fn set_attr(
     }
     let budget = shard.budget();
     let need = set.size.map_or(budget.attributes(), |_| budget.truncate());
-    let mut room = ready_to_change(shard, ino, need, state, turn)?;
     let value = shard.living(ino)?;
+    let follows = set.mode.map(|_| acl::need_to_follow(shard, &value)).transpose()?.flatten();
+    let owner = set.uid.is_some() || set.gid.is_some();
+    let loses = set.size.is_some() || owner || set.kill_privileges;
+    let loss = if loses { capability::loss(shard, ino)? } else { None };
+    let mut room = ready_to_change(shard, ino, need.with(follows).with(loss), state, turn)?;
     if set.size.is_some() && writable == Some(false) {
         return Err(Errno::EINVAL.into());
     }
-    check_set(&set, &value.attr, writable.is_some(), who)?;
+    check_set(&set, &value, writable.is_some(), who)?;
     if let Some(size) = set.size {
         ready_to_truncate(shard, ino, size, true, state, turn)?;
         truncate_now(shard, ino, size, &mut room, turn);
     }
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    if set.flags.is_some() {
+        // A handle that was kept may not be used for an open that is now refused.
+        close_idle(shard, ino, turn);
+    }
     let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let is_planted = turn.plants(Plant::KeepSearch);
     if access && value.attr.kind == FileKind::Directory && !is_planted {
@@ -82,6 +73,16 @@ pub(crate) fn set_attr(
     }
     let inode = shard.living_inode(ino)?;
     let attributes = attributes_after(inode, &set, &value.attr, who, turn.now.wall);
+    if set.mode.is_some() {
+        acl::follow(shard, &value, attributes.mode, &mut room, turn);
+    }
+    if loses {
+        capability::lose(shard, ino, &mut room, turn);
+    }
+    let attributes = Attributes {
+        flags: with_settable(shard.living_inode(ino)?.flags, set.flags),
+        ..attributes
+    };
     step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
     let attr = shard.living(ino)?.attr;
     let client = state.client.expect("a request");
@@ -122,7 +123,38 @@ pub(crate) fn attributes_after(
         atime: set.atime.map_or(inode.atime, time),
         mtime: set.mtime.map_or(mtime, time),
         ctime: now,
+        flags: inode.flags,
     }
+}
+
+/// The flags of an inode after `chattr`.
+fn with_settable(flags: InodeFlags, set: Option<InodeFlags>) -> InodeFlags {
+    let settable = InodeFlags::SETTABLE;
+    set.map_or(flags, |set| flags.difference(settable).union(set.intersection(settable)))
+}
+
+/// EPERM if a flag of the inode forbids the change, or `who` may not change the flags.
+fn check_flags(set: &SetAttr, attr: &Attr, who: &Credentials) -> Result<(), Errno> {
+    let is_at = |time| matches!(time, Some(SetTime::At(_)));
+    let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let strong = owner || set.size.is_some() || is_at(set.atime) || is_at(set.mtime);
+    let any = strong || set.atime.is_some() || set.mtime.is_some() || set.kill_privileges;
+    if any && attr.flags.contains(InodeFlags::IMMUTABLE)
+        || strong && attr.flags.contains(InodeFlags::APPEND)
+    {
+        return Err(Errno::EPERM);
+    }
+    let Some(wanted) = set.flags else { return Ok(()) };
+    if !matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
+        return Err(Errno::ENOTTY);
+    }
+    permission::check_owner(who, attr)?;
+    let changed = (wanted ^ attr.flags) & InodeFlags::SETTABLE;
+    let roots = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+    // As in ext4, the flags of an immutable file stay until that one goes.
+    let is_kept = (wanted & attr.flags).contains(InodeFlags::IMMUTABLE) && !changed.is_empty();
+    let is_refused = is_kept || permission::is_bound(who) && changed.intersects(roots);
+    if is_refused { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 pub(crate) fn read_link(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
@@ -146,7 +178,13 @@ pub(crate) fn read_link(shard: &Shard, ino: Ino) -> Result<Finished, Stop> {
 }
 
 /// Whether `who` may set these attributes. `writable`: through a handle opened for writing.
-fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> Result<(), Errno> {
+fn check_set(
+    set: &SetAttr,
+    inode: &InodeValue,
+    writable: bool,
+    who: &Credentials,
+) -> Result<(), Errno> {
+    let attr = &inode.attr;
     if set.size.is_some() {
         match attr.kind {
             FileKind::Regular => {}
@@ -154,9 +192,10 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
             _ => return Err(Errno::EINVAL),
         }
         if !writable {
-            permission::check(who, attr, WRITE)?;
+            permission::check(who, inode, WRITE)?;
         }
     }
+    check_flags(set, attr, who)?;
     if set.mode.is_some() && attr.kind == FileKind::Symlink && !who.checked_by_kernel {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -165,9 +204,9 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
     }
     let changes_owner =
         set.uid.is_some_and(|uid| uid != attr.uid) || (set.uid.is_some() && who.uid != attr.uid);
-    let changes_group = set.gid.is_some_and(|gid| {
-        who.uid != attr.uid || (gid != attr.gid && !permission::in_group(who, gid))
-    });
+    let changes_group = set
+        .gid
+        .is_some_and(|gid| who.uid != attr.uid || (gid != attr.gid && !who.is_in_group(gid)));
     if changes_owner || changes_group {
         return Err(Errno::EPERM);
     }
@@ -180,7 +219,7 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),
         (Some(SetTime::Now), Some(SetTime::Now)) if who.uid != attr.uid => {
-            permission::check(who, attr, WRITE)
+            permission::check(who, inode, WRITE)
         }
         _ => permission::check_owner(who, attr),
     }
@@ -188,6 +227,6 @@ fn check_set(set: &SetAttr, attr: &Attr, writable: bool, who: &Credentials) -> R
 
 /// Only members of the group may set the set-gid bit.
 fn allowed_mode(mode: u16, gid: u32, who: &Credentials) -> u16 {
-    let member = !permission::is_bound(who) || permission::in_group(who, gid);
+    let member = !permission::is_bound(who) || who.is_in_group(gid);
     if member { mode } else { mode & !permission::SET_GID }
 }

@@ -12,7 +12,9 @@ use crate::budget::Reservation;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
 use crate::inode::answer::{Finished, done};
-use crate::inode::attributes::ready_to_change;
+use crate::inode::capability;
+use crate::inode::idle::close_idle;
+use crate::inode::ready::{attributes_of, ready_to_change};
 use crate::lease::marks::Marked;
 use crate::permission;
 use crate::plant::Plant;
@@ -33,7 +35,7 @@ pub(crate) fn open_file(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Opened, Stop> {
-    permission::check_open(who, &shard.living(ino)?.attr, access)?;
+    permission::check_open(who, &shard.living(ino)?, access)?;
     let client = state.client.expect("a request");
     check_opens(who.uid, turn)?;
     let room = ready_to_open(shard, ino, access, state, turn)?;
@@ -64,7 +66,8 @@ pub(crate) fn ready_to_open(
     if !access.contains(AccessMode::TRUNCATE) {
         return Ok(Reservation::none());
     }
-    let room = ready_to_change(shard, ino, shard.budget().truncate(), state, turn)?;
+    let need = shard.budget().truncate().with(capability::loss(shard, ino)?);
+    let room = ready_to_change(shard, ino, need, state, turn)?;
     ready_to_truncate(shard, ino, 0, false, state, turn)?;
     Ok(room)
 }
@@ -80,17 +83,12 @@ pub(crate) fn open_now(
 ) -> Opened {
     if access.contains(AccessMode::TRUNCATE) {
         truncate_now(shard, ino, 0, &mut room, turn);
-        if permission::is_bound(who) {
-            let inode = shard.inode_mut(ino);
-            let (mode, gid) = (inode.mode, inode.gid);
-            let attributes = Attributes {
-                mode: permission::without_privileges(who, FileKind::Regular, mode, gid),
-                uid: inode.uid,
-                gid: inode.gid,
-                atime: inode.atime,
-                mtime: inode.mtime,
-                ctime: inode.ctime,
-            };
+        capability::lose(shard, ino, &mut room, turn);
+        if permission::is_bound(who)
+            && let Ok(old) = attributes_of(shard, ino)
+        {
+            let mode = permission::without_privileges(who, FileKind::Regular, old.mode, old.gid);
+            let attributes = Attributes { mode, ..old };
             step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
         }
     }
@@ -215,27 +213,6 @@ pub(crate) fn claim(
         return Err(Errno::ENOENT.into());
     }
     done(Reply::Attr { attr, lease: None })
-}
-
-/// Closes the kept handles of an inode that no client uses. The lease words are cleared first:
-/// after that, no client uses a handle again that it has marked as idle.
-pub(crate) fn close_idle(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
-    if !shard.opens.is_open(ino) {
-        return;
-    }
-    let key = LeaseKey::Opens(ino);
-    if !turn.plants(Plant::CloseUsed) {
-        shard.leases.revoke(&key, turn.leases, turn.memory);
-    }
-    for client in shard.opens.clients_of(ino) {
-        if !turn.clients.is_known(client) || !turn.memory.is_idle(client, ino) {
-            continue;
-        }
-        for handle in shard.opens.kept(ino, client) {
-            step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
-        }
-        turn.memory.mark_closed(client, ino);
-    }
 }
 
 pub(crate) fn close(

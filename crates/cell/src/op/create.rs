@@ -1,11 +1,11 @@
 //! New names: of new inodes, and hard links.
 
 use warren_base::limits::{LINK_MAX, SYMLINK_MAX};
-use warren_base::{Errno, Ino, ShardId};
+use warren_base::{Errno, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::name_hash;
 use warren_proto::{
-    AccessMode, Attr, Change, CreateFlags, Credentials, FileKind, FileName, InodeValue, LockMode,
-    NewInode,
+    AccessMode, Acl, Attr, Change, CreateFlags, Credentials, FileKind, FileName, InodeValue,
+    LockMode, NewInode,
 };
 
 use super::plan::{Plan, PlannedReply};
@@ -26,7 +26,7 @@ pub(super) fn create(
         return nameless(view, dir, new, flags, access);
     }
     let parent = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &parent.attr, EXECUTE)?;
+    permission::check(view.who, &parent, EXECUTE)?;
     let open = flags.contains(CreateFlags::OPEN).then_some(access);
     if open.is_some() && new.kind != FileKind::Regular {
         return Err(Errno::EINVAL.into());
@@ -44,13 +44,15 @@ pub(super) fn create(
         dir.shard()
     };
     let ino = view.new_ino(home)?;
-    let (new, gid) = inherit(view, &parent, new);
+    let heir = inherit(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
-    let attr = shard::attr_of(ino, &shard::new_inode(&new, uid, gid, dir, now));
-    let changes = vec![
+    let (attr, lists) = (heir.attr(ino, uid, dir, now), heir.lists(ino));
+    let Heir { new, gid, .. } = heir;
+    let mut changes = vec![
         Change::NewInode { ino, new, uid, gid, parent: dir, now },
         Change::AddEntry { dir, name: name.clone(), ino, kind: attr.kind, now },
     ];
+    changes.extend(lists);
     Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open } })
 }
 
@@ -66,15 +68,17 @@ fn nameless(
         return Err(Errno::EINVAL.into());
     }
     let parent = view.directory(dir, LockMode::Read)?;
-    permission::check(view.who, &parent.attr, EXECUTE)?;
+    // No path was walked through the directory before.
     view.may_add(&parent)?;
     check_new(view.who, new)?;
     let ino = view.new_ino(dir.shard())?;
-    let (new, gid) = inherit(view, &parent, new);
+    let heir = inherit(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
-    let mut attr = shard::attr_of(ino, &shard::new_inode(&new, uid, gid, dir, now));
+    let (mut attr, lists) = (heir.attr(ino, uid, dir, now), heir.lists(ino));
     attr.nlink = 0;
-    let changes = vec![Change::NewOrphan { ino, new, uid, gid, now }];
+    let Heir { new, gid, .. } = heir;
+    let mut changes = vec![Change::NewOrphan { ino, new, uid, gid, now }];
+    changes.extend(lists);
     Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open: Some(access) } })
 }
 
@@ -100,7 +104,7 @@ fn found(
     if flags.contains(CreateFlags::PLAIN) && !is_plain(&attr, parent, view.who) {
         return Err(Errno::ETXTBSY.into());
     }
-    permission::check_open(view.who, &attr, access)?;
+    permission::check_open(view.who, &value, access)?;
     Ok(Plan::reply(PlannedReply::Created { attr, found: true, open }))
 }
 
@@ -146,9 +150,34 @@ fn place(
     ids.into_iter().find(|id| may_grow(*id)).unwrap_or(ShardId(first as u16))
 }
 
+/// A new inode as its directory makes it.
+struct Heir {
+    new: NewInode,
+    gid: u32,
+    lists: Option<(Option<Acl>, Option<Acl>)>,
+}
+
+impl Heir {
+    /// The change by which it gets its lists.
+    fn lists(&self, ino: Ino) -> Option<Change> {
+        let (access, default) = self.lists.clone()?;
+        Some(Change::Inherit { ino, access, default })
+    }
+
+    /// Its attributes once all that is made.
+    fn attr(&self, ino: Ino, uid: u32, dir: Ino, now: Timestamp) -> Attr {
+        let mut attr = shard::attr_of(ino, &shard::new_inode(&self.new, uid, self.gid, dir, now));
+        if let Some((access, default)) = &self.lists {
+            attr.flags.set(InodeFlags::ACL, access.is_some());
+            attr.flags.set(InodeFlags::DEFAULT_ACL, default.is_some());
+        }
+        attr
+    }
+}
+
 /// A directory with the set-gid bit passes its group on, and to directories also the bit. This is
 /// the only way in which a new directory gets a set-id bit. A symbolic link has all permissions.
-pub(super) fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
+pub(super) fn with_group(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (NewInode, u32) {
     let mut new = new.clone();
     match new.kind {
         FileKind::Directory => new.mode &= !(SET_UID | SET_GID),
@@ -163,22 +192,41 @@ pub(super) fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> (
         new.mode |= SET_GID;
     } else if permission::is_bound(view.who)
         && new.mode & (SET_GID | 0o010) == SET_GID | 0o010
-        && !permission::in_group(view.who, gid)
+        && !view.who.is_in_group(gid)
     {
         new.mode &= !SET_GID;
     }
     (new, gid)
 }
 
+/// The same, and the default access control list of the directory, which takes the place of the
+/// umask. The directory is on this cell.
+fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> Result<Heir, Stop> {
+    let (mut new, gid) = with_group(view, parent, new);
+    let umask = std::mem::take(&mut new.umask);
+    if new.kind == FileKind::Symlink {
+        return Ok(Heir { new, gid, lists: None });
+    }
+    let Some(default) = view.default_acl(parent)? else {
+        new.mode &= !umask;
+        return Ok(Heir { new, gid, lists: None });
+    };
+    let (access, mode) = default.clone().inherited(new.mode);
+    new.mode = mode;
+    let default = (new.kind == FileKind::Directory).then_some(default);
+    Ok(Heir { new, gid, lists: Some((access.is_extended().then_some(access), default)) })
+}
+
 pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
     let parent = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &parent.attr, EXECUTE)?;
+    permission::check(view.who, &parent, EXECUTE)?;
     if view.name(dir, name, LockMode::Write)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     let target = view.inode(ino, LockMode::Write)?.ok_or(Errno::ESTALE)?;
-    permission::check_link_source(view.who, &target.attr)?;
+    permission::check_link_source(view.who, &target)?;
     view.may_add(&parent)?;
+    permission::check_unflagged(&target.attr)?;
     if target.attr.kind == FileKind::Directory {
         return Err(Errno::EPERM.into());
     }

@@ -73,6 +73,9 @@ pub(crate) fn run_on_names(
                 return Err(Errno::EROFS.into());
             }
             Ok(mut plan) => {
+                if turn.plants(Plant::DropDefaultAcl) {
+                    plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
+                }
                 let room = get_ready(shards, task, &plan.changes, turn)?;
                 return carry_out(shards, coordinator, (id, task), (&mut plan, room), turn);
             }

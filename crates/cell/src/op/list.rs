@@ -20,7 +20,7 @@ pub(super) fn list(
     leased: bool,
 ) -> Result<Plan, Stop> {
     let value = view.directory(dir, LockMode::Read)?;
-    permission::check(view.who, &value.attr, READ)?;
+    permission::check(view.who, &value, READ)?;
     let shard = &view.shards[&dir.shard()];
     let room = (bytes_max as usize).min(LISTING_MAX);
     let mut entries = Vec::new();

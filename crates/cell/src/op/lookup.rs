@@ -10,7 +10,7 @@ use crate::run::wait::Stop;
 
 pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
     let parent = view.directory(dir, LockMode::IntentRead)?;
-    permission::check(view.who, &parent.attr, EXECUTE)?;
+    permission::check(view.who, &parent, EXECUTE)?;
     let Some((ino, kind)) = view.name(dir, name, LockMode::Read)? else {
         return Ok(Plan::reply(PlannedReply::Absent));
     };
@@ -32,7 +32,8 @@ pub(super) fn open(
     let PlannedReply::Entry { ino, kind: FileKind::Regular, attr: Some(_) } = found.reply else {
         return Ok(found);
     };
-    let attr = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?.attr;
-    permission::check_open(view.who, &attr, access)?;
+    let inode = view.inode(ino, LockMode::Read)?.ok_or(Errno::ESTALE)?;
+    permission::check_open(view.who, &inode, access)?;
+    let attr = inode.attr;
     Ok(Plan::reply(PlannedReply::Created { attr, found: true, open: Some(access) }))
 }

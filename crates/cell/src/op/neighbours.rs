@@ -32,7 +32,7 @@ pub(super) fn neighbours(view: &mut View<'_>, dir: Ino, name: &FileName) -> Resu
     let PlannedReply::Entry { ino, kind, attr } = plan.reply else { return Ok(plan) };
     let parent = view.directory(dir, LockMode::IntentRead)?;
     // A front's leases are acknowledged ones, and the names are for readers of the directory.
-    let is_reader = permission::check(view.who, &parent.attr, READ).is_ok()
+    let is_reader = permission::check(view.who, &parent, READ).is_ok()
         || view.volume.plant == Some(Plant::NeighboursUnread);
     if view.who.checked_by_kernel || !is_reader {
         return Ok(plan);

@@ -8,7 +8,7 @@ use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
 
 use super::plan::Plan;
 use crate::op::view::View;
-use crate::permission::{self, EXECUTE, WRITE};
+use crate::permission::{self, CHANGE_NAMES, EXECUTE};
 use crate::run::wait::Stop;
 
 pub(super) fn unlink(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
@@ -33,11 +33,12 @@ pub(super) fn rmdir(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Pl
 /// The inode of the name, if it may be removed.
 fn victim(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<(Ino, InodeValue), Stop> {
     let parent = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &parent.attr, EXECUTE)?;
+    permission::check(view.who, &parent, EXECUTE)?;
     let (ino, _) = view.name(dir, name, LockMode::Write)?.ok_or(Errno::ENOENT)?;
-    permission::check(view.who, &parent.attr, WRITE)?;
+    permission::check(view.who, &parent, CHANGE_NAMES)?;
     let victim = view.inode(ino, LockMode::Write)?.ok_or(Errno::EIO)?;
     permission::check_sticky(view.who, &parent.attr, &victim.attr)?;
+    permission::check_removable(&parent.attr, &victim.attr)?;
     Ok((ino, victim))
 }
 

@@ -7,10 +7,10 @@ use warren_proto::{
     Change, Entry, FileKind, FileName, InodeValue, LockMode, NewInode, RenameFlags, Reply,
 };
 
-use super::create::inherit;
+use super::create::with_group;
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
-use crate::permission::{self, EXECUTE, WRITE};
+use crate::permission::{self, CHANGE_NAMES, EXECUTE, WRITE};
 use crate::run::wait::Stop;
 
 /// A name, its inode, and its directory.
@@ -47,7 +47,7 @@ pub(super) fn rename(
     let from_parent = searchable(view, from)?;
     let to_parent = searchable(view, dir)?;
     let source = end(view, from, from_parent, from_name)?.ok_or(Errno::ENOENT)?;
-    let target = end(view, dir, to_parent, name)?;
+    let target = end(view, dir, to_parent.clone(), name)?;
     if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
         return Err(Errno::EEXIST.into());
     }
@@ -97,7 +97,7 @@ pub(super) fn rename(
 
 fn searchable(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
     let value = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &value.attr, EXECUTE)?;
+    permission::check(view.who, &value, EXECUTE)?;
     Ok(value)
 }
 
@@ -139,14 +139,15 @@ fn check_shape(
 
 /// Whether `who` may remove the name from its directory.
 fn may_leave(view: &View<'_>, end: &End<'_>) -> Result<(), Errno> {
-    permission::check(view.who, &end.parent.attr, WRITE)?;
-    permission::check_sticky(view.who, &end.parent.attr, &end.inode.attr)
+    permission::check(view.who, &end.parent, CHANGE_NAMES)?;
+    permission::check_sticky(view.who, &end.parent.attr, &end.inode.attr)?;
+    permission::check_removable(&end.parent.attr, &end.inode.attr)
 }
 
 /// A directory that gets another parent is itself changed, because its `..` leads elsewhere.
 fn may_change_parent(view: &View<'_>, end: &End<'_>, parent: Ino) -> Result<(), Errno> {
     if end.is_directory() && end.dir != parent {
-        permission::check(view.who, &end.inode.attr, WRITE)?;
+        permission::check(view.who, &end.inode, WRITE)?;
     }
     Ok(())
 }
@@ -186,7 +187,8 @@ fn leave_whiteout(
     let (dir, now, uid) = (source.dir, view.now, view.who.uid);
     let ino = view.new_ino(dir.shard())?;
     let kind = FileKind::CharDevice;
-    let (new, gid) = inherit(view, &source.parent, &NewInode { kind, ..NewInode::regular(0) });
+    // It inherits no list, because it may be used for nothing.
+    let (new, gid) = with_group(view, &source.parent, &NewInode { kind, ..NewInode::regular(0) });
     changes.push(Change::NewInode { ino, new, uid, gid, parent: dir, now });
     changes.push(Change::ReplaceEntry { dir, name: source.name.clone(), ino, kind, now });
     Ok(Entry { ino, kind, lease: None, attr: None })

@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use warren_base::{Errno, Ino, ShardId, Timestamp};
+use warren_base::{Errno, Ino, InodeFlags, ShardId, Timestamp};
 use warren_proto::{
-    Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey, LockMode,
+    ACL_DEFAULT, Acl, Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey,
+    LockMode,
 };
 
 use crate::op::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
-use crate::permission::{self, WRITE};
+use crate::permission::{self, CHANGE_NAMES};
 use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
 use crate::turn::Volume;
@@ -154,7 +155,7 @@ impl<'a> View<'a> {
             return shard.linked_or_open(ino);
         }
         match self.fetched(&LockKey::Inode(ino))? {
-            KeyValue::Inode(value) => Ok(*value),
+            KeyValue::Inode(value) => Ok(value.clone()),
             _ => Err(Stop::Fail(Errno::EPROTO)),
         }
     }
@@ -175,7 +176,17 @@ impl<'a> View<'a> {
         if dir.attr.nlink == 0 {
             return Err(Errno::ENOENT);
         }
-        permission::check(self.who, &dir.attr, WRITE)
+        permission::check(self.who, dir, CHANGE_NAMES)
+    }
+
+    /// The list that new files in the directory inherit, which lies on this cell.
+    pub(crate) fn default_acl(&self, dir: &InodeValue) -> Result<Option<Acl>, Stop> {
+        let Attr { ino, flags, .. } = dir.attr;
+        if !flags.contains(InodeFlags::DEFAULT_ACL) {
+            return Ok(None);
+        }
+        let shard = self.shards.local(ino.shard())?.ok_or(Errno::ESTALE)?;
+        shard.acl(ino, ACL_DEFAULT)
     }
 
     /// The inode of a name.
@@ -267,8 +278,8 @@ impl<'a> View<'a> {
         }
         match &self.mode {
             Mode::Local => Err(Stop::Wait(Wait::Remote)),
-            Mode::Txn { txn, .. } => match txn.peeked {
-                Some((ino, value)) if ino == dir => Ok(value.map(|value| value.parent)),
+            Mode::Txn { txn, .. } => match &txn.peeked {
+                Some((ino, value)) if *ino == dir => Ok(value.as_ref().map(|value| value.parent)),
                 _ => Err(Stop::Wait(Wait::Peek(dir))),
             },
         }

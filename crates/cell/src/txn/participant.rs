@@ -119,6 +119,7 @@ impl Participants {
             | Change::ReplaceEntry { dir, name, .. } => LockKey::Name(*dir, name.clone()),
             Change::NewInode { ino, .. }
             | Change::NewOrphan { ino, .. }
+            | Change::Inherit { ino, .. }
             | Change::AddLink { ino, .. }
             | Change::RemoveLink { ino, .. }
             | Change::SetParent { ino, .. }

@@ -44,7 +44,7 @@ fn directory_there(ino: Ino, parent: Ino) -> InodeValue {
     else {
         panic!("no attributes")
     };
-    InodeValue { attr: Attr { ino, ..attr }, parent, entries: 1 }
+    InodeValue { attr: Attr { ino, ..attr }, parent, entries: 1, acl: None }
 }
 
 /// Sends a request, and answers each peek at an inode of the peer's with the parent that `parent`
@@ -63,7 +63,8 @@ fn with_peer(
                 (is_asked, peeks) = (true, peeks + 1);
                 assert!(peeks < 100_000, "asked for {ino:?} again and again");
                 let attr = Attr { ino, ..like.attr };
-                let value = parent(ino).map(|parent| InodeValue { attr, parent, entries: 1 });
+                let value =
+                    parent(ino).map(|parent| InodeValue { attr, parent, entries: 1, acl: None });
                 bench.hear(PeerBody::Reply(PeerReply::Peeked { txn, ino, value }));
             }
         }

@@ -84,7 +84,13 @@ fn naming(ino: Ino) -> Vec<Request> {
         Request::Open { ino, access },
         Request::Fsync { ino, handle, data_only: false },
         Request::GetXattr { ino, name: user.clone() },
-        Request::SetXattr { ino, name: user.clone(), value: [1].into(), mode: XattrMode::Any },
+        Request::SetXattr {
+            ino,
+            name: user.clone(),
+            value: [1].into(),
+            mode: XattrMode::Any,
+            kill_set_gid: false,
+        },
         Request::RemoveXattr { ino, name: user },
         Request::ListXattr { ino },
     ]

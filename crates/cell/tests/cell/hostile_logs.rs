@@ -31,7 +31,15 @@ fn inline(ino: Ino, page: u64) -> Step {
 }
 
 fn attributes() -> Attributes {
-    Attributes { mode: 0o600, uid: 1, gid: 1, atime: NOW, mtime: NOW, ctime: NOW }
+    Attributes {
+        mode: 0o600,
+        uid: 1,
+        gid: 1,
+        atime: NOW,
+        mtime: NOW,
+        ctime: NOW,
+        flags: warren_base::InodeFlags::empty(),
+    }
 }
 
 fn xattr(ino: Ino, len: usize) -> Step {

@@ -92,7 +92,8 @@ fn a_rename_of_files_leaves_directories_where_they_are() {
     let mut bench = Bench::new(&Image::new(), false);
     file(&mut bench, "file", 1);
     let (flags, access) = (CreateFlags::empty(), AccessMode::empty());
-    let new = NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0, target: [].into() };
+    let new =
+        NewInode { kind: FileKind::Directory, mode: 0o755, rdev: 0, target: [].into(), umask: 0 };
     let made = Request::Create { dir: Ino::ROOT, name: name("directory"), new, flags, access };
     bench.call(made).expect("it is made");
     let (files, exchange) = (RenameFlags::FILES, RenameFlags::EXCHANGE);

@@ -40,8 +40,9 @@ fn value(key: LockKey) -> (LockKey, KeyValue) {
                 mtime: time,
                 ctime: time,
                 btime: time,
+                flags: warren_base::InodeFlags::empty(),
             };
-            KeyValue::Inode(Some(InodeValue { attr, parent: Ino::ROOT, entries: 0 }))
+            KeyValue::Inode(Some(InodeValue { attr, parent: Ino::ROOT, entries: 0, acl: None }))
         }
         LockKey::Name(..) => KeyValue::Name(Some((FILE_THERE, FileKind::Regular))),
         LockKey::Logged(_) => KeyValue::Logged,

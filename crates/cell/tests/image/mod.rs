@@ -72,7 +72,7 @@ impl Image {
             btime: time,
             generation: 0,
             parent: if kind == FileKind::Directory { Ino::ROOT } else { Ino(0) },
-            flags: 0,
+            flags: warren_base::InodeFlags::empty(),
         };
         self.put(usize::from(ino.shard().0), Key::inode(ino), Value::Inode(Box::new(inode)));
     }

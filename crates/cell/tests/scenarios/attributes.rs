@@ -27,6 +27,7 @@ const NOTHING: SetAttr = SetAttr {
     atime: None,
     mtime: None,
     kill_privileges: false,
+    flags: None,
 };
 
 #[test]
@@ -82,8 +83,13 @@ fn an_extended_attribute_is_created_replaced_and_removed() {
     let client = pair.client();
     let ino = pair.create(client, IN_A, "file").ino;
     let key = || XattrName::new(b"user.colour").expect("a name");
-    let set =
-        |value: &[u8], mode| Request::SetXattr { ino, name: key(), value: value.into(), mode };
+    let set = |value: &[u8], mode| Request::SetXattr {
+        ino,
+        name: key(),
+        value: value.into(),
+        mode,
+        kill_set_gid: false,
+    };
     assert_eq!(pair.call(client, set(b"red", XattrMode::Replace)), Err(Errno::ENODATA));
     assert_eq!(pair.call(client, set(b"red", XattrMode::Create)), Ok(Reply::Done));
     assert_eq!(pair.call(client, set(b"blue", XattrMode::Create)), Err(Errno::EEXIST));
@@ -102,7 +108,13 @@ fn attributes_are_durable_after_fsync() {
     let file = pair.create(client, IN_A, "file");
     let (ino, name) = (file.ino, XattrName::new(b"user.colour").expect("a name"));
     let value = b"red"[..].into();
-    let set = Request::SetXattr { ino, name: name.clone(), value, mode: XattrMode::Any };
+    let set = Request::SetXattr {
+        ino,
+        name: name.clone(),
+        value,
+        mode: XattrMode::Any,
+        kill_set_gid: false,
+    };
     assert_eq!(pair.call(client, set), Ok(Reply::Done));
     let set = SetAttr { mode: Some(0o640), uid: Some(7), ..NOTHING };
     assert!(pair.call(client, Request::SetAttr { ino, handle: None, set }).is_ok());

@@ -79,6 +79,7 @@ impl Tree {
             mtime: zero,
             ctime: zero,
             btime: zero,
+            flags: warren_base::InodeFlags::empty(),
         };
         self.attrs.insert(ino, attr);
     }

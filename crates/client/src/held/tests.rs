@@ -83,6 +83,7 @@ fn attr(ino: Ino, size: u64) -> Attr {
         mtime: time,
         ctime: time,
         btime: time,
+        flags: warren_base::InodeFlags::empty(),
     }
 }
 

@@ -39,6 +39,7 @@ fn attr(n: u64) -> Attr {
         mtime: Timestamp(n as i64 + 8),
         ctime: Timestamp(n as i64 + 9),
         btime: Timestamp(n as i64 + 10),
+        flags: warren_base::InodeFlags::empty(),
     }
 }
 

@@ -9,7 +9,7 @@ use super::names::InodeFacts;
 use crate::finding::Finding;
 use crate::rules::{Bounds, kind_that_has};
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{FileKind, Ino, ShardId};
+use warren_base::{FileKind, Ino, InodeFlags, ShardId};
 use warren_disk::{
     BlockPtr, DecodedBody, DecodedNode, Dentry, Extent, Inode, Key, Kind, Part, RootSlot,
     TARGET_PIECE, Value, name_hash,
@@ -40,6 +40,8 @@ struct File {
     target_whole: bool,
     /// A kind of record that only one kind of file has.
     special: Option<Key>,
+    /// Which attributes it has.
+    flags: InodeFlags,
     /// Part of it was not read.
     doubtful: bool,
 }
@@ -177,6 +179,8 @@ impl Checker<'_> {
             Value::Target(piece) => file.add_piece(key, piece),
             Value::Xattrs(bucket) => {
                 let names = bucket.iter().map(|xattr| &xattr.name);
+                let flags = names.clone().map(|name| InodeFlags::of_xattr(name));
+                file.flags |= flags.fold(InodeFlags::empty(), InodeFlags::union);
                 self.check_hashes(key, names);
             }
             Value::Entries(bucket) => {
@@ -237,6 +241,9 @@ impl Checker<'_> {
             self.report.directories += 1;
         }
         if !file.doubtful {
+            if inode.flags & InodeFlags::OF_XATTRS != file.flags {
+                self.report.add(Finding::Flags { ino });
+            }
             match kind {
                 FileKind::Directory => self.finish_directory(&file),
                 FileKind::Symlink => self.finish_symlink(&file, &inode),
@@ -304,6 +311,7 @@ impl File {
             target_len: 0,
             target_whole: true,
             special: None,
+            flags: InodeFlags::empty(),
             doubtful,
         }
     }

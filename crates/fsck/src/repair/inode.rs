@@ -10,7 +10,7 @@ use super::records::{
 use super::repairer::Repairer;
 use crate::rules::kind_that_has;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{FileKind, Ino, ShardId};
+use warren_base::{FileKind, Ino, InodeFlags, ShardId};
 use warren_disk::{Dentry, Key, Kind, Part, TARGET_PIECE, Value, Xattr, name_hash};
 
 const ROOT_MODE: u16 = 0o755;
@@ -46,6 +46,7 @@ impl Repairer<'_> {
         };
         self.drop_misplaced(ino, kind, group);
         self.rehash_xattrs(ino, group);
+        self.mend_flags(ino, group);
         match kind {
             FileKind::Directory => self.mend_directory(ino, group),
             FileKind::Symlink => self.mend_symlink(ino, group),
@@ -156,6 +157,21 @@ impl Repairer<'_> {
                     Mend::RecordDropped { ino, what, why }
                 }
             });
+        }
+    }
+
+    /// The flags of an inode say which attributes it has.
+    fn mend_flags(&mut self, ino: Ino, group: &mut Records) {
+        let buckets = group.values().filter_map(|value| match value {
+            Value::Xattrs(bucket) => Some(bucket),
+            _ => None,
+        });
+        let names = buckets.flat_map(|bucket| bucket.iter().map(|xattr| &xattr.name));
+        let has = names.fold(InodeFlags::empty(), |flags, name| flags | InodeFlags::of_xattr(name));
+        let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino)) else { return };
+        if inode.flags & InodeFlags::OF_XATTRS != has {
+            inode.flags = inode.flags.difference(InodeFlags::OF_XATTRS).union(has);
+            self.mends.add(Mend::SetRight { ino, what: "the flags of its attributes" });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The records of one shard, as a repair reads and changes them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use warren_base::{BlockNo, FileKind, Ino, ShardId, Timestamp};
+use warren_base::{BlockNo, FileKind, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::{
     Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, RootSlot, VALUE_MAX, Value, Xattr, name_hash,
 };
@@ -54,7 +54,7 @@ pub(super) fn blank(kind: FileKind) -> Inode {
         btime: time,
         generation: 0,
         parent: if directory { Ino::ROOT } else { Ino(0) },
-        flags: 0,
+        flags: InodeFlags::empty(),
     }
 }
 

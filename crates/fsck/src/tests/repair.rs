@@ -268,6 +268,13 @@ fn what_is_left_of_an_inode_is_kept() {
 }
 
 #[test]
+fn flags_say_which_attributes_an_inode_has() {
+    let wrong = InodeFlags::ACL | InodeFlags::NODUMP;
+    let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.flags = wrong));
+    assert_eq!(draft.inode(FILE).unwrap().flags, InodeFlags::NODUMP);
+}
+
+#[test]
 fn extents_are_made_to_fit() {
     let (draft, _) =
         mended(|draft| draft.shards[0].change(FILE, |inode| inode.size = BLOCK_SIZE as u64));

@@ -17,12 +17,19 @@ impl Call<'_> {
             Some(kind) => kind,
         };
         let mode = permissions(mknod.mode);
-        let new = NewInode { kind, mode, rdev: mknod.rdev, target: Box::default() };
+        let new = NewInode {
+            kind,
+            mode,
+            rdev: mknod.rdev,
+            target: Box::default(),
+            umask: permissions(mknod.umask),
+        };
         self.make(mknod.name, new)
     }
 
-    pub(super) fn mkdir(&mut self, name: FileName, mode: u32) -> Served {
-        self.make(name, NewInode::directory(permissions(mode)))
+    pub(super) fn mkdir(&mut self, name: FileName, (mode, umask): (u32, u32)) -> Served {
+        let umask = permissions(umask);
+        self.make(name, NewInode { umask, ..NewInode::directory(permissions(mode)) })
     }
 
     pub(super) fn symlink(&mut self, name: FileName, target: &[u8]) -> Served {
@@ -41,7 +48,7 @@ impl Call<'_> {
 
     /// `open` with `O_CREAT` of a name that the kernel does not know.
     pub(super) fn create(&mut self, create: Create) -> Served {
-        let new = NewInode::regular(permissions(create.mode));
+        let new = new_file((create.mode, create.umask));
         let wanted = create.flags.create_flags();
         let flags = wanted | CreateFlags::EXCLUSIVE;
         let made = self.call(typed::Create {
@@ -63,12 +70,12 @@ impl Call<'_> {
     }
 
     /// `O_TMPFILE`. A cell takes no notice of the name.
-    pub(super) fn create_nameless(&mut self, mode: u32, flags: OpenFlags) -> Served {
+    pub(super) fn create_nameless(&mut self, mode: (u32, u32), flags: OpenFlags) -> Served {
         let access = flags.access() - AccessMode::TRUNCATE;
         let made = self.call(typed::Create {
             dir: self.header.ino,
             name: FileName::new(b"#").expect("a legal name"),
-            new: NewInode::regular(permissions(mode)),
+            new: new_file(mode),
             flags: CreateFlags::OPEN | CreateFlags::NAMELESS,
             access,
         })?;
@@ -132,6 +139,10 @@ impl Call<'_> {
         let entry = self.call(typed::Link { ino, dir: self.header.ino, name })?;
         self.put_entry(&entry, None)
     }
+}
+
+fn new_file((mode, umask): (u32, u32)) -> NewInode {
+    NewInode { umask: permissions(umask), ..NewInode::regular(permissions(mode)) }
 }
 
 /// ESTALE unless `uid` owns the file and the owner's mode bits grant the access.

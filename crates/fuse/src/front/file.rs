@@ -31,6 +31,10 @@ impl OpenFlags {
             _ => AccessMode::READ | AccessMode::WRITE,
         };
         access.set(AccessMode::TRUNCATE, self.has(libc::O_TRUNC));
+        access.set(
+            AccessMode::APPEND,
+            self.has(libc::O_APPEND) && access.contains(AccessMode::WRITE),
+        );
         access.set(AccessMode::EXECUTE, self.flags & abi::FMODE_EXEC != 0);
         access
     }

@@ -38,6 +38,9 @@ impl Call<'_> {
         let wanted = init::ASYNC_READ
             | init::POSIX_LOCKS
             | init::FLOCK_LOCKS
+            | init::DONT_MASK
+            | init::POSIX_ACL
+            | init::SETXATTR_EXT
             | init::ATOMIC_O_TRUNC
             | init::BIG_WRITES
             | init::PARALLEL_DIROPS

@@ -98,7 +98,10 @@ impl Call<'_> {
     /// `known`: the reply is to a look-up of a name that the kernel may know.
     pub(super) fn put_entry(&mut self, entry: &Entry, known: Option<Hash>) -> Served {
         let (attr, attr_lease) = match entry.attr {
-            Some(known) => known,
+            Some((attr, lease)) => {
+                self.front.plain_inodes.note_leased(&attr, lease, self.forgotten_before);
+                (attr, lease)
+            }
             None => self.attr_of(entry.ino)?,
         };
         if attr.ino != entry.ino {

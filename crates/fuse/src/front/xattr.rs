@@ -1,15 +1,16 @@
 //! Extended attributes.
 
-use warren_base::Errno;
 use warren_base::limits::XATTR_VALUE_MAX;
+use warren_base::{CAPABILITY, Errno};
 use warren_proto::{XattrMode, XattrName, typed};
 
 use super::{Call, Served};
 
 impl Call<'_> {
     pub(super) fn get_xattr(&mut self, name: XattrName, len: u32) -> Served {
-        if let Some(errno) = unsupported(&name) {
-            return Err(errno);
+        let is_extra = name.is_acl() || *name.as_bytes() == *CAPABILITY;
+        if is_extra && self.front.plain_inodes.is_plain(self.header.ino) {
+            return Err(Errno::ENODATA);
         }
         let value = self.call(typed::GetXattr { ino: self.header.ino, name })?;
         self.put_sized(&value, len)
@@ -37,32 +38,20 @@ impl Call<'_> {
         &mut self,
         name: XattrName,
         value: Box<[u8]>,
-        mode: XattrMode,
+        (mode, kill_set_gid): (XattrMode, bool),
     ) -> Served {
-        if unsupported(&name).is_some() {
-            return Err(Errno::EOPNOTSUPP);
-        }
         // As ext4 replies when a value exceeds its block for attributes.
         if value.len() > XATTR_VALUE_MAX {
             return Err(Errno::ENOSPC);
         }
-        self.call(typed::SetXattr { ino: self.header.ino, name, value, mode })
+        let ino = self.header.ino;
+        self.front.plain_inodes.forget(ino);
+        let set = self.call(typed::SetXattr { ino, name, value, mode, kill_set_gid });
+        self.front.plain_inodes.forget(ino);
+        set
     }
 
     pub(super) fn remove_xattr(&mut self, name: XattrName) -> Served {
-        match unsupported(&name) {
-            Some(errno) => Err(errno),
-            None => self.call(typed::RemoveXattr { ino: self.header.ino, name }),
-        }
-    }
-}
-
-/// The reply for attributes that no file has. No cell is asked, because the kernel requests file
-/// capabilities at every `execve`, and `ls` requests the access control list of every file.
-fn unsupported(name: &XattrName) -> Option<Errno> {
-    match name.as_bytes() {
-        b"security.capability" => Some(Errno::ENODATA),
-        name if name.starts_with(b"system.") => Some(Errno::EOPNOTSUPP),
-        _ => None,
+        self.call(typed::RemoveXattr { ino: self.header.ino, name })
     }
 }

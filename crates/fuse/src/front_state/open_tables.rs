@@ -130,7 +130,7 @@ impl OpenTables<'_> {
         let kept = KeptLease { cell: CellId(cell as u16), lease };
         Some(HeldHandle {
             handle: Handle { ino: Ino(word(8)), open: word(16) },
-            access: AccessMode::from_bits_truncate(access as u8),
+            access: AccessMode::from_bits_truncate(access as u16),
             direct: direct != 0,
             kept: (stamp != 0).then_some(kept),
         })

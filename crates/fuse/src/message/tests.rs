@@ -116,8 +116,10 @@ fn unknown_opcodes_get_enosys() {
 
 #[test]
 fn a_file_without_a_name_has_none_in_its_request() {
-    let body = [libc::O_RDWR as u32, 0o100_640, 0, 0].map(u32::to_ne_bytes).concat();
-    let Ok(Operation::TmpFile { mode, flags }) = decode(opcode::TMPFILE, &[&body, b"/\0"]) else {
+    let body = [libc::O_RDWR as u32, 0o100_640, 0o22, 0].map(u32::to_ne_bytes).concat();
+    let Ok(Operation::TmpFile { mode, umask: 0o22, flags }) =
+        decode(opcode::TMPFILE, &[&body, b"/\0"])
+    else {
         panic!("another operation");
     };
     assert_eq!((mode, flags), (0o100_640, open_flags(libc::O_RDWR as u32, 0)));

@@ -21,7 +21,22 @@ fn attr(ino: Ino) -> Attr {
     let (atime, mtime, ctime, btime) = (time, time, time, time);
     let kind = FileKind::Regular;
     let (mode, nlink, uid, gid, rdev, size, blocks) = (0o600, 1, 0, 0, 0, 0, 0);
-    Attr { ino, kind, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }
+    Attr {
+        ino,
+        kind,
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        blocks,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        flags: warren_base::InodeFlags::empty(),
+    }
 }
 
 impl Bench {

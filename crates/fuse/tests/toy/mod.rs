@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use locks::Locks;
 use warren_base::limits::PAYLOAD_MAX;
-use warren_base::{CellId, Errno, Ino, SlotNo, Timestamp};
+use warren_base::{CellId, Errno, Ino, InodeFlags, SlotNo, Timestamp};
 use warren_fuse::{FleetConnection, FleetSlot};
 use warren_proto::{
     AccessMode, Answer, Attr, CreateFlags, DirEntry, Entry, FileKind, FileName, Handle, Lease,
@@ -290,6 +290,7 @@ impl State {
             mtime: time,
             ctime: time,
             btime: time,
+            flags: InodeFlags::empty(),
         };
         let node = Node {
             attr,
@@ -550,7 +551,7 @@ impl State {
                 let value = self.node(*ino)?.xattrs.get(name.as_bytes()).cloned();
                 value.map(Reply::Xattr).ok_or(Errno::ENODATA)
             }
-            Request::SetXattr { ino, name, value, mode } => {
+            Request::SetXattr { ino, name, value, mode, .. } => {
                 let xattrs = &mut self.node(*ino)?.xattrs;
                 match (mode, xattrs.contains_key(name.as_bytes())) {
                     (XattrMode::Create, true) => return Err(Errno::EEXIST),

@@ -68,7 +68,13 @@ pub(crate) fn change(
     let name = || name.clone();
     let answered = match new {
         Some((value, mode)) => of.ask(
-            |ino| Request::SetXattr { ino, name: name(), value: value.into(), mode },
+            |ino| Request::SetXattr {
+                ino,
+                name: name(),
+                value: value.into(),
+                mode,
+                kill_set_gid: false,
+            },
             || PathOp::SetXattr { name: name(), value: value.into(), mode },
         ),
         None => {

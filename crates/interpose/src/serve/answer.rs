@@ -3,7 +3,7 @@
 //! The kernel's FUSE shows `rdev` for device nodes only. The attributes of the mount's root have
 //! one bit more. A file's times before 1970 are negative, as in the kernel.
 
-use warren_base::{Errno, FileKind, Timestamp};
+use warren_base::{Errno, FileKind, InodeFlags, Timestamp};
 use warren_proto::Attr;
 
 use super::facts::{Admission, Facts, MountFacts};
@@ -110,10 +110,18 @@ pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errn
     if writes && facts.mount.read_only == ReadOnly::Mount { Err(Errno::EROFS) } else { Ok(()) }
 }
 
+/// Whether more than the mode decides over the access: a list, or a flag.
+pub(crate) fn needs_kernel(attr: &Attr, wanted: u32, facts: &Facts) -> bool {
+    let uid = facts.identity.uid;
+    let by_list = attr.flags.contains(InodeFlags::ACL) && uid != 0 && uid != attr.uid;
+    by_list || wanted & WRITE != 0 && attr.flags.contains(InodeFlags::IMMUTABLE)
+}
+
 /// Gives the answer to a request.
 pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Result<isize, Why> {
     let facts = admission.facts;
     match request.want {
+        Want::Access { mode } if needs_kernel(attr, mode, facts) => Err(Why::Kernel),
         Want::Access { mode } => match access(attr, mode, facts) {
             Ok(()) => Ok(0),
             Err(errno) => Ok(-(errno.raw() as isize)),
@@ -167,6 +175,7 @@ mod tests {
             mtime: Timestamp(1_000_000_002),
             ctime: time,
             btime: Timestamp(5),
+            flags: warren_base::InodeFlags::empty(),
         }
     }
 

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use warren_base::Errno;
 use warren_client::{Op, PathOp};
-use warren_proto::{AccessMode, CreateFlags, FileKind, NewInode, RenameFlags};
+use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags};
 
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
@@ -181,14 +181,14 @@ fn symlink(place: Place<'_>, target: usize, admission: &Admission) -> Result<Fou
         return Ok(Found::Fails(Errno::ENOENT));
     }
     admission::under_lock(admission, |_| {
-        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: target.into() };
+        let new = NewInode::symlink(target);
         Ok(names::at(place, false, create(new)))
     })
 }
 
 fn directory(mode: u16, room: &mut Room) -> Option<NewInode> {
-    let mode = mode & !umask::get(room)?;
-    Some(NewInode { kind: FileKind::Directory, mode, rdev: 0, target: [].into() })
+    let umask = umask::get(room)?;
+    Some(NewInode { umask, ..NewInode::directory(mode) })
 }
 
 fn create(new: NewInode) -> PathOp {

@@ -1,8 +1,8 @@
-//! Extended attributes, by path and of files that are served: those of users are requests. There
-//! are no access control lists here, which many programs ask for.
+//! Extended attributes, by path and of files that are served: those of users are requests. Many
+//! programs ask for access control lists, which few files have. Those are left to the kernel.
 
-use warren_base::{Errno, FileKind};
-use warren_proto::{XattrMode, XattrName};
+use warren_base::{Errno, FileKind, InodeFlags};
+use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode, XattrName};
 
 use crate::fleet::Found;
 use crate::fleet::names::Place;
@@ -14,14 +14,8 @@ use super::name::Name;
 use super::why::Why;
 use super::{admission, memory};
 
-const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
+const ENODATA: isize = Errno::ENODATA.raw() as isize;
 const ERANGE: isize = Errno::ERANGE.raw() as isize;
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// `struct posix_acl_xattr_header`: this version. Entries follow.
-const ACL_VERSION: u32 = 2;
-const ACL_HEADER: usize = 4;
-const ACL_ENTRY: usize = 8;
 const OF_USERS: &[u8] = b"user.";
 /// Longer values are left to the kernel.
 const VALUE_MAX: usize = 2048;
@@ -31,7 +25,8 @@ pub(super) type Bytes = (usize, usize);
 
 /// The name at an address.
 pub(super) enum Named {
-    Acl { is_default: bool },
+    /// The flag of an inode that has this list.
+    Acl(InodeFlags),
     OfUser(XattrName),
 }
 
@@ -40,8 +35,8 @@ pub(super) fn name(address: usize) -> Option<Named> {
     let mut name = Name::new();
     name.copy(address).ok()?;
     match name.bytes() {
-        ACCESS_ACL => Some(Named::Acl { is_default: false }),
-        DEFAULT_ACL => Some(Named::Acl { is_default: true }),
+        ACL_ACCESS => Some(Named::Acl(InodeFlags::ACL)),
+        ACL_DEFAULT => Some(Named::Acl(InodeFlags::DEFAULT_ACL)),
         name if name.starts_with(OF_USERS) => XattrName::new(name).ok().map(Named::OfUser),
         _ => None,
     }
@@ -55,7 +50,7 @@ pub(super) fn get_at(
     admission: &Admission,
 ) -> Result<isize, Why> {
     match name(address).ok_or(Why::Flags)? {
-        Named::Acl { .. } => without_acl(place, follow, admission, |_| true),
+        Named::Acl(flag) => without_acl(place, follow, admission, flag),
         Named::OfUser(name) => {
             let of = Bearer::At(place, follow);
             admission::under_lock(admission, |_| result_of(fleet::get(of, &name), value))
@@ -88,41 +83,27 @@ pub(super) fn change_at(
             let new = new.as_ref().map(|(value, mode)| (&**value, *mode));
             admission::under_lock(admission, |_| Ok(fleet::change(of, &name, new)))
         }
-        // Linux looks at more before it refuses one of these.
-        (Named::Acl { is_default: true }, _) | (Named::Acl { .. }, None) => Err(Why::Flags),
-        (Named::Acl { .. }, Some((list, _))) => {
-            is_acl(list).then_some(()).ok_or(Why::Flags)?;
-            let uid = admission.facts.identity.uid;
-            let is_owner = |owner| uid == 0 || uid == owner;
-            without_acl(place, follow, admission, is_owner)?;
-            Ok(Found::Fails(Errno::EOPNOTSUPP))
-        }
+        (Named::Acl(_), _) => Err(Why::Flags),
     }
 }
 
-/// What a call on an access control list returns, if the file is there and of a kind that could
-/// have one.
+/// What a call on an access control list returns for a file that has none.
 fn without_acl(
     place: Place<'_>,
     follow: bool,
     admission: &Admission,
-    is_allowed: impl FnOnce(u32) -> bool,
+    flag: InodeFlags,
 ) -> Result<isize, Why> {
     admission::under_lock(admission, |_| match stat(place.path, place.start, follow).0 {
-        Found::Is((_, attr)) if attr.kind != FileKind::Symlink && is_allowed(attr.uid) => {
-            Ok(-EOPNOTSUPP)
-        }
+        Found::Is((_, attr)) => no_list(&attr, flag).ok_or(Why::Kernel),
         _ => Err(Why::Kernel),
     })
 }
 
-/// A list that the kernel looks at before it says that there are none.
-pub(super) fn is_acl((list, length): Bytes) -> bool {
-    length.checked_sub(ACL_HEADER).is_some_and(|entries| {
-        entries > 0
-            && entries.is_multiple_of(ACL_ENTRY)
-            && memory::starts_with(list, &ACL_VERSION.to_le_bytes())
-    })
+/// None if the file has such a list, or the kernel would say something else.
+pub(super) fn no_list(attr: &Attr, flag: InodeFlags) -> Option<isize> {
+    let has_none = attr.kind != FileKind::Symlink && !attr.flags.contains(flag);
+    has_none.then_some(-ENODATA)
 }
 
 /// Copies a value from the program. None for what the kernel is to refuse, or to do.

@@ -225,7 +225,11 @@ pub(crate) fn a_list_of_attributes_fits_its_answer() {
     };
     let set = |slot: &mut Slot, name, mode| {
         let value = Box::default();
-        slot.call(ROOT, &Request::SetXattr { ino: Ino::ROOT, name, value, mode }, 0)
+        slot.call(
+            ROOT,
+            &Request::SetXattr { ino: Ino::ROOT, name, value, mode, kill_set_gid: false },
+            0,
+        )
     };
     let set_all = (0..).find_map(|n| match set(&mut slot, name(n), XattrMode::Any) {
         Ok(Reply::Done) => None,

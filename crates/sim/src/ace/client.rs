@@ -99,7 +99,7 @@ pub trait Client {
             }
             Operation::Symlink(place) => {
                 let (kind, target) = (FileKind::Symlink, TARGET.as_bytes().into());
-                return self.make(place, NewInode { kind, mode: 0o777, rdev: 0, target });
+                return self.make(place, NewInode { kind, mode: 0o777, rdev: 0, target, umask: 0 });
             }
             Operation::Link(path, (dir, name)) => {
                 let (ino, dir) = (self.resolve(path)?, self.resolve(dir)?);
@@ -131,7 +131,7 @@ pub trait Client {
             Operation::SetXattr(path) => {
                 let name = XattrName::new(XATTR.as_bytes()).expect("a legal name");
                 let (ino, value) = (self.resolve(path)?, payload(number, 40).into());
-                Request::SetXattr { ino, name, value, mode: XattrMode::Any }
+                Request::SetXattr { ino, name, value, mode: XattrMode::Any, kill_set_gid: false }
             }
         };
         self.ask(request, &[]).map(drop)

@@ -451,8 +451,13 @@ impl Chooser<'_> {
         }
         let len = self.rng.below(1000) as usize;
         let value: Box<[u8]> = vec![self.stamp as u8; len].into();
-        let request =
-            Request::SetXattr { ino, name: has, value: value.clone(), mode: XattrMode::Any };
+        let request = Request::SetXattr {
+            ino,
+            name: has,
+            value: value.clone(),
+            mode: XattrMode::Any,
+            kill_set_gid: false,
+        };
         Some((request, Vec::new(), Effect::SetXattr { object, name, value: Some(value) }))
     }
 

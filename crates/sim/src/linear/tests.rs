@@ -67,6 +67,7 @@ impl Server {
             mtime: changed,
             ctime: Timestamp(self.ctimes[&ino][2]),
             btime: born,
+            flags: warren_base::InodeFlags::empty(),
         }
     }
 

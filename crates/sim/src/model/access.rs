@@ -4,6 +4,7 @@ use warren_base::Errno;
 use warren_proto::{Credentials, FileKind, NewInode};
 
 use super::inode::Inode;
+use super::list;
 
 pub(super) const READ: u16 = 4;
 pub(super) const WRITE: u16 = 2;
@@ -30,10 +31,15 @@ pub(super) fn owns(who: &Credentials, inode: &Inode) -> bool {
 
 /// `generic_permission`: EACCES unless all of `want` is allowed.
 pub(super) fn permit(who: &Credentials, inode: &Inode, want: u16) -> Result<(), Errno> {
+    if want & WRITE != 0 && inode.is_immutable() {
+        return Err(Errno::EPERM);
+    }
     let allowed = if who.checked_by_kernel {
         true
     } else if who.uid == 0 {
         want & SEARCH == 0 || inode.is_directory() || inode.mode & 0o111 != 0
+    } else if let Some(allowed) = list::permits(who, inode, want) {
+        allowed
     } else {
         let shift = if who.uid == inode.uid {
             6
@@ -54,7 +60,10 @@ pub(super) fn permit_removal(who: &Credentials, dir: &Inode, victim: &Inode) -> 
     if sticky && !is_privileged(who) && who.uid != victim.uid && who.uid != dir.uid {
         return Err(Errno::EPERM);
     }
-    Ok(())
+    if dir.only_grows() {
+        return Err(Errno::EPERM);
+    }
+    victim.check_unflagged()
 }
 
 /// `may_create` in a directory that may have been removed (but is still open).

@@ -1,8 +1,6 @@
 //! Attributes, plain and extended.
 
-use std::rc::Rc;
-
-use warren_base::{Errno, Ino};
+use warren_base::{CAPABILITY, Errno, Ino, InodeFlags};
 use warren_proto::{
     AccessMode, Credentials, FileKind, Handle, Reply, SetAttr, SetTime, XattrMode, XattrName,
 };
@@ -10,6 +8,7 @@ use warren_proto::{
 use super::access::{
     READ, SET_GID, STICKY, WRITE, in_group, is_privileged, owns, permit, without_privileges,
 };
+use super::acl;
 use super::inode::{Inode, TimeBound};
 use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
 use crate::history::Window;
@@ -34,6 +33,7 @@ impl State {
             if set.size.is_some() {
                 self.may_resize(step, inode, handle)?;
             }
+            check_flags(step.credentials, inode, set)?;
             if set.mode.is_some() && inode.kind == FileKind::Symlink {
                 return Err(Errno::EOPNOTSUPP);
             }
@@ -83,7 +83,8 @@ impl State {
             self.resize(step, ino, size, set.kill_privileges);
         }
         let who = step.credentials;
-        let other = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let owner = set.uid.is_some() || set.gid.is_some();
+        let other = set.mode.is_some() || owner || set.flags.is_some();
         let times = set.atime.is_some() || set.mtime.is_some();
         if *set == SetAttr::default() && !who.checked_by_kernel {
             return;
@@ -93,11 +94,18 @@ impl State {
             if strips && set.size.is_none() {
                 inode.mode = without_privileges(who, inode);
             }
+            if strips {
+                inode.lose_capability();
+            }
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             if let Some(mode) = set.mode {
                 let outsider = !is_privileged(who) && !in_group(who, inode.gid);
                 inode.mode = if outsider { mode & !SET_GID } else { mode };
+                acl::chmod(inode);
+            }
+            if let Some(flags) = set.flags {
+                inode.flags = flags & InodeFlags::SETTABLE;
             }
             set_time(&mut inode.atime, set.atime, step.window);
             set_time(&mut inode.mtime, set.mtime, step.window);
@@ -121,38 +129,28 @@ impl State {
         }
     }
 
+    /// Sets the attribute, or removes it (`None`).
     pub(super) fn set_xattr(
         &mut self,
         step: &Step<'_>,
         ino: Ino,
         name: &XattrName,
-        value: &[u8],
-        mode: XattrMode,
+        new: Option<(&[u8], XattrMode)>,
     ) -> Legal {
         let must = self.alive(ino).and_then(|inode| {
+            inode.check_unflagged()?;
             may_use_xattr(step.credentials, inode, name, WRITE)?;
-            match (mode, inode.xattrs.contains_key(name)) {
-                (XattrMode::Create, true) => Err(Errno::EEXIST),
-                (XattrMode::Replace, false) => Err(Errno::ENODATA),
+            let is_legal = |value| *name.as_bytes() != *CAPABILITY || is_capability(value);
+            match (new, inode.xattrs.contains_key(name)) {
+                (Some((value, _)), _) if !is_legal(value) => Err(Errno::EINVAL),
+                (Some((_, XattrMode::Create)), true) => Err(Errno::EEXIST),
+                (None | Some((_, XattrMode::Replace)), false) => Err(Errno::ENODATA),
                 _ => Ok(()),
             }
         });
         let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
         self.change(ino, |inode| {
-            Rc::make_mut(&mut inode.xattrs).insert(name.clone(), Rc::from(value));
-            inode.ctime.touch(step.window);
-        });
-        expect_done(reply)
-    }
-
-    pub(super) fn remove_xattr(&mut self, step: &Step<'_>, ino: Ino, name: &XattrName) -> Legal {
-        let must = self.alive(ino).and_then(|inode| {
-            may_use_xattr(step.credentials, inode, name, WRITE)?;
-            if inode.xattrs.contains_key(name) { Ok(()) } else { Err(Errno::ENODATA) }
-        });
-        let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
-        self.change(ino, |inode| {
-            Rc::make_mut(&mut inode.xattrs).remove(name);
+            inode.set_xattr(name.as_bytes(), new.map(|(value, _)| value));
             inode.ctime.touch(step.window);
         });
         expect_done(reply)
@@ -213,7 +211,11 @@ fn may_use_xattr(
     want: u16,
 ) -> Result<(), Errno> {
     let is_of = |space: &[u8]| name.as_bytes().starts_with(space);
-    let is_of_security = is_of(b"security.") && name.as_bytes() != b"security.capability";
+    let is_of_security = is_of(b"security.");
+    if name.is_acl() {
+        let has_lists = inode.kind != FileKind::Symlink;
+        return if has_lists { Ok(()) } else { Err(Errno::EOPNOTSUPP) };
+    }
     if is_of(b"trusted.") || is_of_security {
         return match want {
             _ if is_privileged(who) => Ok(()),
@@ -235,4 +237,34 @@ fn may_use_xattr(
         _ => return Err(Errno::ENODATA),
     }
     permit(who, inode, want)
+}
+
+/// What `may_setattr`, ext4's own checks and `fileattr_set_prepare` refuse.
+fn check_flags(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
+    let is_set = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+    let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let by_value = is_set(set.atime) || is_set(set.mtime);
+    if inode.only_grows() && (of_owner || by_value || set.size.is_some()) {
+        return Err(Errno::EPERM);
+    }
+    if inode.is_immutable() && (SetAttr { flags: None, ..*set }) != SetAttr::default() {
+        return Err(Errno::EPERM);
+    }
+    let Some(flags) = set.flags else { return Ok(()) };
+    if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
+        return Err(Errno::ENOTTY);
+    }
+    let changed = flags & InodeFlags::SETTABLE ^ inode.flags;
+    let is_roots = changed.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+    let is_kept =
+        inode.is_immutable() && flags.contains(InodeFlags::IMMUTABLE) && !changed.is_empty();
+    if !owns(who, inode) || is_kept || (is_roots && !is_privileged(who)) {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// A value of the second or the third version.
+fn is_capability(value: &[u8]) -> bool {
+    matches!((value.get(3), value.len()), (None, 0) | (Some(2), 20) | (Some(3), 24))
 }

@@ -38,6 +38,7 @@ impl State {
         ];
         let want = wants.iter().filter(|(wanted, _)| *wanted).map(|(_, bit)| bit).sum();
         permit(step.credentials, inode, want)?;
+        inode.check_open_flags(access)?;
         let openable = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
         if openable { Ok(()) } else { Err(Errno::ENXIO) }
     }
@@ -95,6 +96,7 @@ impl State {
                 inode.ctime.touch(window);
             }
             inode.content_mut().truncate(size);
+            inode.lose_capability();
             if kill || !is_privileged(step.credentials) {
                 inode.mode = without_privileges(step.credentials, inode);
             }
@@ -208,6 +210,10 @@ impl State {
             if !open.access.contains(AccessMode::WRITE) {
                 return Err(Errno::EBADF);
             }
+            let only_appends = inode.only_grows() && open.access.contains(AccessMode::APPEND);
+            if inode.is_immutable() || only_appends && position != Position::End {
+                return Err(Errno::EPERM);
+            }
             let start = start_of(position, open, content);
             let end = start.checked_add(step.payload.len() as u64);
             if end.is_none_or(|end| end > FILE_SIZE_MAX) { Err(Errno::EFBIG) } else { Ok(start) }
@@ -223,6 +229,7 @@ impl State {
         // A write of zero bytes does nothing: not even the offset of an append moves.
         if len > 0 {
             self.write_bytes(step, handle.ino, start, len, kill);
+            self.change(handle.ino, Inode::lose_capability);
             if position != Position::At(start) {
                 self.set_offset(handle, start + len as u64);
             }

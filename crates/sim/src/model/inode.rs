@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-use warren_base::{ClientId, Errno, Ino, Timestamp};
+use warren_base::{ClientId, Errno, Ino, InodeFlags, Timestamp};
 use warren_proto::{
-    AccessMode, Attr, ByteRange, FileKind, LockFlavour, LockOwner, LockType, XattrName,
+    AccessMode, Attr, ByteRange, CAPABILITY, FileKind, LockFlavour, LockOwner, LockType, XattrName,
 };
 
 use super::content::Content;
@@ -117,6 +117,8 @@ pub struct Inode {
     pub btime: TimeBound,
     pub body: Body,
     pub xattrs: Rc<BTreeMap<XattrName, Rc<[u8]>>>,
+    /// Those that `chattr` sets.
+    pub flags: InodeFlags,
     pub opens: BTreeMap<u64, Open>,
     /// Sorted by holder and start. Ranges of one holder do not overlap, and ranges of one type do
     /// not touch.
@@ -147,6 +149,7 @@ impl Inode {
             btime: time,
             body,
             xattrs: Rc::default(),
+            flags: InodeFlags::empty(),
             opens: BTreeMap::new(),
             locks: Vec::new(),
             fingerprint: 0,
@@ -165,9 +168,51 @@ impl Inode {
             ("st_gid", attr.gid == self.gid),
             ("st_rdev", attr.rdev == self.rdev),
             ("st_size", self.is_directory() || attr.size == self.size()),
+            ("the flags", attr.flags == self.all_flags()),
             ("st_blocks", self.blocks().is_none_or(|blocks| attr.blocks == blocks)),
         ];
         checks.into_iter().find(|(_, right)| !right).map(|(what, _)| what)
+    }
+
+    fn all_flags(&self) -> InodeFlags {
+        let names = self.xattrs.keys().map(XattrName::as_bytes);
+        names.fold(self.flags, |flags, name| flags | InodeFlags::of_xattr(name))
+    }
+
+    /// Sets or removes an attribute.
+    pub fn set_xattr(&mut self, name: &[u8], value: Option<&[u8]>) {
+        let name = XattrName::new(name).expect("a legal name");
+        let xattrs = Rc::make_mut(&mut self.xattrs);
+        match value {
+            Some(value) => drop(xattrs.insert(name, Rc::from(value))),
+            None => drop(xattrs.remove(&name)),
+        }
+    }
+
+    /// A change of the data or the owner.
+    pub fn lose_capability(&mut self) {
+        self.set_xattr(CAPABILITY, None);
+    }
+
+    pub fn is_immutable(&self) -> bool {
+        self.flags.contains(InodeFlags::IMMUTABLE)
+    }
+
+    pub fn only_grows(&self) -> bool {
+        self.flags.contains(InodeFlags::APPEND)
+    }
+
+    /// `IS_APPEND` or `IS_IMMUTABLE`.
+    pub fn check_unflagged(&self) -> Result<(), Errno> {
+        if self.is_immutable() || self.only_grows() { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// What `may_open` checks about flags.
+    pub fn check_open_flags(&self, access: AccessMode) -> Result<(), Errno> {
+        let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
+        let appends = access.contains(AccessMode::APPEND) && !access.contains(AccessMode::TRUNCATE);
+        let is_refused = self.is_immutable() || self.only_grows() && !appends;
+        if writes && is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Which of the times is wrong, if any. `old_atime`: the access time may be an earlier one.
@@ -249,7 +294,7 @@ impl Inode {
             Body::Symlink(target) => target.hash(&mut mix),
             Body::Special => {}
         }
-        self.xattrs.hash(&mut mix);
+        (&self.xattrs, self.flags).hash(&mut mix);
         for (number, open) in &self.opens {
             (number, open.client, open.uid, open.access.bits()).hash(&mut mix);
             (open.offset, open.is_idle).hash(&mut mix);

@@ -13,6 +13,7 @@ use warren_proto::{
 use super::access::{
     READ, SEARCH, inherit, permit, permit_entry, permit_link_source, permit_node, permit_removal,
 };
+use super::acl;
 use super::content::Content;
 use super::inode::{Body, Inode, Name, TimeBound};
 use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
@@ -180,6 +181,7 @@ impl State {
         let inode = self.alive(ino)?;
         permit_link_source(step.credentials, inode)?;
         permit_entry(step.credentials, self.inode(dir))?;
+        inode.check_unflagged()?;
         if inode.is_directory() {
             return Err(Errno::EPERM);
         }
@@ -359,6 +361,11 @@ fn create_nameless(
     }
 }
 
+/// `ext4_whiteout_for_rename`, except that it inherits no list.
+fn is_whiteout(new: &NewInode) -> bool {
+    new.kind == FileKind::CharDevice && new.rdev == 0 && new.mode == 0
+}
+
 /// An inode without an entry yet, or (not `named`) without a link.
 fn make_inode(
     state: &mut State,
@@ -380,7 +387,10 @@ fn make_inode(
         _ => Body::Special,
     };
     let time = TimeBound::within(step.window);
-    let inode = Inode::new(new.kind, mode, (who.uid, gid), time, body);
+    let mut inode = Inode::new(new.kind, mode, (who.uid, gid), time, body);
+    if !is_whiteout(new) {
+        acl::inherit(&mut inode, state.inode(dir), new.umask);
+    }
     let nlink = if directory { 2 } else { u32::from(named) };
     state.put(ino, Inode { nlink, rdev: new.rdev, ..inode });
     Ok(())

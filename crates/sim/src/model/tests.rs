@@ -130,6 +130,7 @@ impl Script {
             mtime: inode.mtime.earliest(),
             ctime: inode.ctime.earliest(),
             btime: inode.btime.earliest(),
+            flags: warren_base::InodeFlags::empty(),
         }
     }
 
@@ -433,7 +434,13 @@ fn extended_attributes_have_their_errors() {
     let file = script.file(ROOT, "f", 0o644);
     let key = XattrName::new(b"user.k").unwrap();
     let link = script.make(ROOT, "s", NewInode::symlink(b"f"));
-    let set = |ino, mode| Request::SetXattr { ino, name: key.clone(), value: [1].into(), mode };
+    let set = |ino, mode| Request::SetXattr {
+        ino,
+        name: key.clone(),
+        value: [1].into(),
+        mode,
+        kill_set_gid: false,
+    };
     let get = Request::GetXattr { ino: file, name: key.clone() };
     script.fails(get.clone(), Errno::ENODATA);
     script.fails(set(file, XattrMode::Replace), Errno::ENODATA);

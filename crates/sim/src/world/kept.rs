@@ -26,7 +26,7 @@ pub(super) struct Leased {
 pub(super) struct KeptHandles {
     pub leased: BTreeMap<Handle, Leased>,
     /// Handles that no program uses, by inode and access.
-    pub unused: BTreeMap<(Ino, u8), Handle>,
+    pub unused: BTreeMap<(Ino, u16), Handle>,
     /// A handle of each inode that is being opened, and the slots that open it.
     pub pinned: BTreeMap<Ino, (Handle, BTreeSet<usize>)>,
     /// Directories that the front has changed.
@@ -35,7 +35,7 @@ pub(super) struct KeptHandles {
 }
 
 /// An open for this access may use a handle for that one.
-pub(super) fn shared(access: AccessMode) -> u8 {
+pub(super) fn shared(access: AccessMode) -> u16 {
     let is_no_right = AccessMode::KEEP | AccessMode::DATA;
     (access - is_no_right - AccessMode::TRUNCATE - AccessMode::EXECUTE).bits()
 }
@@ -61,7 +61,7 @@ pub(super) fn request_keeping(request: &mut Request, swarm: &Swarm) {
 
 impl KeptHandles {
     pub(super) fn first_unused(&self, ino: Ino) -> Option<Handle> {
-        self.unused.range((ino, 0)..=(ino, u8::MAX)).next().map(|(_, handle)| *handle)
+        self.unused.range((ino, 0)..=(ino, u16::MAX)).next().map(|(_, handle)| *handle)
     }
 
     pub(super) fn is_leased(&self, handle: Handle, words: &impl Words) -> bool {

@@ -8,13 +8,12 @@ use warren_client::{Op, Path, PathOp};
 use warren_proto::{
     AccessMode, ByteRange, Capabilities, CreateFlags, FileKind, FileName, Handle, LockFlavour,
     LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr,
-    SetTime,
 };
 
 use crate::swarm::{Kind, Swarm};
 
+mod attributes;
 pub(super) mod shared;
-mod xattr;
 
 /// Inodes of a kind that are remembered: few, so that calls conflict.
 const KNOWN_MAX: usize = 12;
@@ -238,11 +237,11 @@ impl Draw<'_> {
             Kind::Open | Kind::Close | Kind::Read | Kind::Seek => self.use_file(kind)?,
             Kind::Truncate if !self.may_write => return None,
             Kind::Truncate if self.cuts_others() => self.under_lock(kind)?,
-            Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens => self.set_attr(kind),
-            Kind::Xattr => {
-                let ino = self.any();
-                xattr::request(ino, self.rng)
+            Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens | Kind::Chattr => {
+                self.set_attr(kind)
             }
+            Kind::Xattr => self.xattr(),
+            Kind::Acl => self.acl(),
             Kind::Lock | Kind::Flock | Kind::TestLock => self.lock(kind)?,
             Kind::StatPath | Kind::OpenPath | Kind::ChangePath | Kind::RenamePath => {
                 return self.on_paths(kind).map(|op| (op, Vec::new()));
@@ -336,6 +335,7 @@ impl Draw<'_> {
             Kind::Fifo => self.special(),
             _ => NewInode::regular(*self.rng.pick(&[0o644, 0o666, 0o600, 0o6755, 0o711, 0])),
         };
+        let new = NewInode { umask: *self.rng.pick(&[0, 0o22, 0o77]), ..new };
         if kind == Kind::OpenOrCreate {
             flags = CreateFlags::OPEN;
             access = self.access();
@@ -366,7 +366,8 @@ impl Draw<'_> {
         }
         let (read, write) = (AccessMode::READ, AccessMode::WRITE);
         let all = [read, write, read | write, write | AccessMode::TRUNCATE, read | write];
-        let access = *self.rng.pick(&all);
+        let mut access = *self.rng.pick(&all);
+        access.set(AccessMode::APPEND, access.contains(write) && self.rng.chance(1, 8));
         if self.may_write { access } else { access - AccessMode::TRUNCATE }
     }
 
@@ -475,41 +476,6 @@ impl Draw<'_> {
         (Op::Ino(write, Capabilities::default()), bytes)
     }
 
-    fn set_attr(&mut self, kind: Kind) -> Request {
-        let mut set = SetAttr::default();
-        let mut handle = None;
-        let mut ino = self.any();
-        match kind {
-            Kind::Truncate => {
-                set.size = Some(self.rng.below(self.swarm.reach));
-                set.kill_privileges = self.kills(self.uid != 0);
-                if let Some(held) = self.handle().filter(|_| self.rng.chance(1, 2)) {
-                    (ino, handle) = (held.ino, Some(held));
-                }
-            }
-            Kind::Chmod => {
-                while self.known.links.contains(&ino) {
-                    ino = self.known.dir(self.rng);
-                }
-                let modes =
-                    [0o755, 0o777, 0o700, 0o1777, 0o2777, 0o644, 0o4755, 0o311, 0o2666, 0o711];
-                set.mode = Some(*self.rng.pick(&modes));
-            }
-            Kind::Chown => {
-                ino = self.known.file(self.rng, self.swarm.hot_files).unwrap_or(Ino::ROOT);
-                let ids = [None, Some(0), Some(1000), Some(1001)];
-                (set.uid, set.gid) = (*self.rng.pick(&ids), *self.rng.pick(&ids));
-                set.kill_privileges = self.kills(true);
-            }
-            _ => {
-                set.kill_privileges = self.kills(false);
-                let times = [None, Some(SetTime::Now), Some(SetTime::At(self.now))];
-                (set.atime, set.mtime) = (*self.rng.pick(&times), *self.rng.pick(&times));
-            }
-        }
-        Request::SetAttr { ino, handle, set }
-    }
-
     /// Whether a kernel shrinks files that other kernels change.
     fn cuts_others(&self) -> bool {
         self.front && self.swarm.fronts > 1 && !self.swarm.one_writer && !self.swarm.cuts_freely
@@ -549,12 +515,6 @@ impl Draw<'_> {
         let (flavour, range, lock) = (LockFlavour::Record, ByteRange::ALL, LockType::Exclusive);
         let (owner, pid) = (LockOwner(u64::from(self.slot.0) + 1), 100 + u32::from(self.slot.0));
         LockSpec { flavour, owner, lock, range, pid }
-    }
-
-    /// Whether a request clears the set-id bits: a front does what its kernel requires, others
-    /// choose at random.
-    fn kills(&mut self, kernel_wants: bool) -> bool {
-        if self.front { kernel_wants } else { self.rng.chance(1, 2) }
     }
 
     /// Every slot is an owner of locks. It waits only while it holds no lock on another inode,

@@ -261,7 +261,13 @@ fn naming(ino: Ino, open: Ino) -> Vec<Request> {
         Request::Open { ino, access: AccessMode::empty() },
         Request::Fsync { ino, handle: None, data_only: false },
         Request::GetXattr { ino, name: xattr() },
-        Request::SetXattr { ino, name: xattr(), value: [1].into(), mode: XattrMode::Any },
+        Request::SetXattr {
+            ino,
+            name: xattr(),
+            value: [1].into(),
+            mode: XattrMode::Any,
+            kill_set_gid: false,
+        },
         Request::RemoveXattr { ino, name: xattr() },
         Request::ListXattr { ino },
     ]

@@ -95,7 +95,7 @@ fn position(rng: &mut Rng) -> Position {
 }
 
 fn access(rng: &mut Rng) -> AccessMode {
-    AccessMode::from_bits_truncate(rng.next_u64() as u8)
+    AccessMode::from_bits_truncate(rng.next_u64() as u16)
 }
 
 fn new_inode(rng: &mut Rng) -> NewInode {
@@ -114,6 +114,7 @@ fn new_inode(rng: &mut Rng) -> NewInode {
         mode: rng.next_u64() as u16,
         rdev: rng.next_u64() as u32,
         target: target.into(),
+        umask: 0,
     }
 }
 
@@ -128,6 +129,7 @@ fn set_attr(rng: &mut Rng) -> SetAttr {
         atime: rng.chance(1, 4).then_some(time),
         mtime: rng.chance(1, 4).then_some(time),
         kill_privileges: rng.chance(1, 2),
+        flags: None,
     }
 }
 
@@ -197,6 +199,7 @@ fn of_inodes(rng: &mut Rng, known: &Known, ino: Ino) -> Request {
             name: xattr_name(rng),
             value: vec![7; rng.below(4000) as usize].into(),
             mode: *rng.pick(&[XattrMode::Any, XattrMode::Create, XattrMode::Replace]),
+            kill_set_gid: false,
         },
         4 => Request::RemoveXattr { ino, name: xattr_name(rng) },
         5 => Request::ListXattr { ino },

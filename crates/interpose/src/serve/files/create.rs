@@ -107,7 +107,8 @@ pub(super) fn access(flags: u32) -> Option<AccessMode> {
         _ => return None,
     };
     let truncate = if flags & O_TRUNC != 0 { AccessMode::TRUNCATE } else { AccessMode::empty() };
-    (flags & !ALLOWED == 0).then_some(access | truncate)
+    let append = if flags & O_APPEND != 0 { AccessMode::APPEND } else { AccessMode::empty() };
+    (flags & !ALLOWED == 0).then_some(access | truncate | append)
 }
 
 fn find_or_make(
@@ -149,12 +150,11 @@ fn find_or_make(
 
 /// A new file. None if its mode does not let its owner open it again, as the kernel may have to.
 fn new(mode: u32, access: AccessMode, admission: &Admission, room: &mut Room) -> Option<NewInode> {
-    let mode = (mode & PERMISSIONS) as u16 & !umask::get(room)?;
+    let (mode, umask) = ((mode & PERMISSIONS) as u16, umask::get(room)?);
     let is_root = admission.facts.identity.uid == 0;
-    let may = |wanted: AccessMode, bit| !access.contains(wanted) || mode & bit != 0;
+    let may = |wanted: AccessMode, bit| !access.contains(wanted) || mode & !umask & bit != 0;
     let reopens = is_root || may(AccessMode::READ, 0o400) && may(AccessMode::WRITE, 0o200);
-    let kind = FileKind::Regular;
-    reopens.then(|| NewInode { kind, mode, rdev: 0, target: [].into() })
+    reopens.then(|| NewInode { umask, ..NewInode::regular(mode) })
 }
 
 /// A file that is running as a program must not be written, which only the kernel knows. A large

@@ -162,6 +162,9 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
     if record_locks::has(attr.ino) {
         return Err(Why::Locked);
     }
+    if answer::needs_kernel(attr, READ, admission.facts) {
+        return Err(Why::Kernel);
+    }
     answer::access(attr, READ, admission.facts).map_err(|_| Why::Kernel)
 }
 

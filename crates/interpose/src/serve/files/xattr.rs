@@ -1,6 +1,6 @@
 //! Calls on extended attributes by descriptors of files that are served.
 
-use warren_base::Errno;
+use warren_proto::Attr;
 
 use crate::abi::nr;
 use crate::call::SystemCall;
@@ -9,10 +9,8 @@ use crate::fleet::xattrs::{self as fleet, Bearer};
 use crate::fleet::{Found, directories};
 
 use super::super::admission;
-use super::super::xattrs::{Named, is_acl, name, read_new, result_of};
+use super::super::xattrs::{Named, name, no_list, read_new, result_of};
 use super::table::Served;
-
-const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 
 /// `fgetxattr`, `fsetxattr` and `flistxattr`. None if the kernel is to make the call.
 pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
@@ -21,16 +19,13 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     match call.number {
         nr::FLISTXATTR => result_of(admission::waiting(|_| fleet::list(of))?, (second, third)).ok(),
         nr::FGETXATTR => match name(second)? {
-            Named::Acl { .. } => Some(-EOPNOTSUPP),
+            Named::Acl(flag) => no_list(&attr(file)?, flag),
             Named::OfUser(name) => {
                 result_of(admission::waiting(|_| fleet::get(of, &name))?, (third, fourth)).ok()
             }
         },
         nr::FSETXATTR => match name(second)? {
-            Named::Acl { is_default } => {
-                let is_plain = !is_default && is_acl((third, fourth));
-                (is_plain && is_owner(file)?).then_some(-EOPNOTSUPP)
-            }
+            Named::Acl(_) => None,
             Named::OfUser(name) => {
                 let (value, mode) = read_new((third, fourth), fifth)?;
                 match admission::waiting(|_| fleet::change(of, &name, Some((&value, mode))))? {
@@ -44,15 +39,9 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     }
 }
 
-/// Only owners learn that there are no access control lists; others may not set one.
-fn is_owner(file: &Served) -> Option<bool> {
-    let uid = admission::current()?.facts.identity.uid;
-    if uid == 0 {
-        return Some(true);
+fn attr(file: &Served) -> Option<Attr> {
+    match file.held().and_then(held::attr) {
+        Some(attr) => Some(attr),
+        None => admission::waiting(|_| directories::attr(file.node()))?,
     }
-    let attr = match file.held().and_then(held::attr) {
-        Some(attr) => attr,
-        None => admission::waiting(|_| directories::attr(file.node()))??,
-    };
-    Some(attr.uid == uid)
 }

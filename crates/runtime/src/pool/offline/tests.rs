@@ -372,7 +372,7 @@ fn kind(ino: Ino) -> FileKind {
 }
 
 fn made(ino: Ino) -> Step {
-    let new = NewInode { kind: kind(ino), mode: 0o755, rdev: 0, target: Box::default() };
+    let new = NewInode { kind: kind(ino), ..NewInode::regular(0o755) };
     let parent = if ino == DIR { Ino::ROOT } else { Ino(0) };
     Step::Change(Change::NewInode { ino, new, uid: 0, gid: 0, parent, now: NOW })
 }
