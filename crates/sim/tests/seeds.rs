@@ -262,6 +262,16 @@ fn a_successor_of_a_front_that_forgets_recalls_is_found() {
 }
 
 #[test]
+fn a_capability_that_a_write_leaves_is_found() {
+    is_found(Plant::KeepCapability);
+}
+
+#[test]
+fn a_default_list_that_is_not_inherited_is_found() {
+    is_found(Plant::DropDefaultAcl);
+}
+
+#[test]
 fn locks_of_the_dead_are_found() {
     is_found(Plant::KeepLocks);
 }
