@@ -5,7 +5,7 @@ use warren_cell::Plant;
 use warren_sim::{Failure, Options, Summary, run, run_many};
 
 /// Few enough for every build; `warren sim` runs any number.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 400;
 /// In which a shard is damaged.
 const DAMAGE_SEEDS: u64 = 200;
 
