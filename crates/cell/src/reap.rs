@@ -63,7 +63,12 @@ pub(crate) fn reap(
     };
     shard.fetch(&Key::orphan(ino))?;
     let doomed = shard.inode(ino)?.is_some_and(|inode| inode.nlink == 0);
-    if !doomed || shard.opens.is_open(ino) {
+    if !doomed {
+        return Ok(());
+    }
+    // A predecessor may have died before it closed these.
+    close_idle(shard, ino, turn);
+    if shard.opens.is_open(ino) {
         return Ok(());
     }
     let belongings = shard.belongings(ino, REAP_BATCH)?;

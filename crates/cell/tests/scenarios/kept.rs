@@ -136,6 +136,19 @@ fn a_successor_knows_what_fronts_have_open() {
 }
 
 #[test]
+fn a_successor_ends_a_file_without_a_name_that_is_only_kept() {
+    let (mut pair, ino, client, front) = file();
+    let (handle, _) = kept(&mut pair, front, ino, READ);
+    pair.unlink(client, IN_A, "file");
+    assert!(!is_closed(&mut pair, front, handle), "it is in use");
+    // The predecessor dies before it sees this.
+    mark(&mut pair, front, ino, true);
+    pair.replace(A);
+    assert!(pair.member(A).machine.closed.contains(&(front, ino)));
+    assert!(is_closed(&mut pair, front, handle));
+}
+
+#[test]
 fn a_file_created_by_a_front_is_open_for_writing() {
     let (mut pair, _, client, front) = file();
     let handle = pair.create(front, IN_A, "another");
