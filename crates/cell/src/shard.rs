@@ -546,7 +546,7 @@ pub(crate) fn new_inode(
     let directory = new.kind == FileKind::Directory;
     Inode {
         kind: new.kind,
-        mode: new.mode & warren_disk::MODE_MASK & !new.umask,
+        mode: new.mode & warren_disk::MODE_MASK,
         uid,
         gid,
         nlink: if directory { 2 } else { 1 },

@@ -139,7 +139,7 @@ fn may_get(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<()
     }
 }
 
-/// As `xattr_permission` and `cap_inode_setxattr`.
+/// As `xattr_permission` and `cap_inode_setxattr`. Lists are set by `acl.rs`.
 fn may_set(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<(), Errno> {
     let attr = &inode.attr;
     match name_space(name)? {
@@ -150,8 +150,7 @@ fn may_set(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<()
             }
             permission::check(who, inode, WRITE)
         }
-        NameSpace::Acl if attr.kind == FileKind::Symlink => Err(Errno::EOPNOTSUPP),
-        NameSpace::Acl => permission::check_owner(who, attr),
+        NameSpace::Acl => Err(Errno::EOPNOTSUPP),
         NameSpace::Trusted | NameSpace::Security if permission::is_bound(who) => Err(Errno::EPERM),
         NameSpace::Trusted | NameSpace::Security => Ok(()),
     }
