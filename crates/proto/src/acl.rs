@@ -221,3 +221,114 @@ impl XattrName {
         matches!(self.as_bytes(), ACL_ACCESS | ACL_DEFAULT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use warren_base::{Ino, InodeFlags, Timestamp};
+
+    use super::*;
+    use Tag::{Group, Mask, Other, Owner, OwningGroup, User};
+
+    fn list(entries: &[(Tag, u16, u32)]) -> Acl {
+        let entry =
+            |(tag, rights, id): &(Tag, u16, u32)| Entry { tag: *tag, rights: *rights, id: *id };
+        Acl { entries: entries.iter().map(entry).collect() }
+    }
+
+    /// Of a file of user 1 and group 2.
+    fn attr(mode: u16) -> Attr {
+        let time = Timestamp(0);
+        Attr {
+            ino: Ino::ROOT,
+            kind: FileKind::Regular,
+            mode,
+            nlink: 1,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            flags: InodeFlags::empty(),
+        }
+    }
+
+    fn who(uid: u32, groups: &[u32]) -> Credentials {
+        Credentials { uid, gid: 90, groups: groups.into(), checked_by_kernel: false }
+    }
+
+    #[test]
+    fn the_first_class_of_a_mode_that_fits_decides() {
+        let may = |uid, groups: &[u32], mode| permits(&who(uid, groups), &attr(mode), None, 1);
+        assert!(!may(1, &[], 0o011), "the owner is not of the group");
+        assert!(may(9, &[2, 5], 0o010) && may(9, &[], 0o001));
+        assert!(!may(9, &[2], 0o001), "the group is not the rest");
+        assert!(may(0, &[], 0o100) && !may(0, &[], 0o600), "root executes what can be executed");
+    }
+
+    #[test]
+    fn a_list_gives_rights_by_user_then_by_group_within_the_mask() {
+        let acl = list(&[
+            (Owner, 6, NO_ID),
+            (User, 7, 10),
+            (OwningGroup, 2, NO_ID),
+            (Group, 4, 20),
+            (Mask, 6, NO_ID),
+            (Other, 1, NO_ID),
+        ]);
+        let may = |uid, groups: &[u32], wanted| {
+            permits(&who(uid, groups), &attr(0o661), Some(&acl), wanted)
+        };
+        assert!(may(10, &[20], 6) && !may(10, &[], 1), "the mask takes execution");
+        assert!(may(9, &[2, 20], 2) && may(9, &[2, 20], 4));
+        assert!(!may(9, &[2, 20], 6), "one entry must give both");
+        assert!(!may(9, &[20], 1) && may(9, &[], 1), "a group that fits excludes the rest");
+        assert!(
+            permits(&who(9, &[20]), &attr(0o601), Some(&acl), 1),
+            "with no mask the mode decides"
+        );
+    }
+
+    #[test]
+    fn illegal_lists_are_refused() {
+        let minimal = [(Owner, 7, NO_ID), (OwningGroup, 5, NO_ID), (Other, 0, NO_ID)];
+        let legal = list(&minimal);
+        assert_eq!(Acl::from_xattr(&legal.to_xattr()), Ok(Some(legal.clone())));
+        assert!(!legal.is_extended());
+        let refused = |entries: &[(Tag, u16, u32)]| {
+            assert_eq!(Acl::from_xattr(&list(entries).to_xattr()), Err(Errno::EINVAL));
+        };
+        let [owner, group, other] = minimal;
+        refused(&[owner, other]);
+        refused(&[group, owner, other]);
+        refused(&[owner, owner, group, other]);
+        refused(&[owner, (User, 7, 4), group, other]);
+        refused(&[owner, (User, 7, NO_ID), group, (Mask, 7, NO_ID), other]);
+        refused(&[owner, group, (Other, 8, NO_ID)]);
+        for short in [&b"\x02"[..], b"\x02\0\0\0\x01", b"\x02\0\0\0\xff\xff\0\0\0\0\0\0"] {
+            assert_eq!(Acl::from_xattr(short), Err(Errno::EINVAL));
+        }
+        assert_eq!(Acl::from_xattr(b"\x03\0\0\0"), Err(Errno::EOPNOTSUPP));
+        assert_eq!(Acl::from_xattr(b"\x02\0\0\0"), Ok(None));
+    }
+
+    #[test]
+    fn the_group_bits_of_a_mode_are_the_mask() {
+        let default = list(&[
+            (Owner, 7, NO_ID),
+            (User, 7, 10),
+            (OwningGroup, 5, NO_ID),
+            (Mask, 7, NO_ID),
+            (Other, 5, NO_ID),
+        ]);
+        let (access, mode) = default.clone().inherited(0o1640);
+        assert_eq!(mode, 0o1640);
+        let rights = |tag| access.rights(tag);
+        assert_eq!([rights(Owner), rights(Mask), rights(Other)], [Some(6), Some(4), Some(0)]);
+        assert_eq!([rights(User), rights(OwningGroup)], [Some(7), Some(5)], "these stay");
+        assert_eq!(default.with_mode(0o421).apply_to(0o4000), 0o4421);
+    }
+}

@@ -125,6 +125,46 @@ fn a_file_without_a_name_has_none_in_its_request() {
     assert_eq!((mode, flags), (0o100_640, open_flags(libc::O_RDWR as u32, 0)));
 }
 
+/// A kernel that negotiated flags of the request itself sends them before the name.
+#[test]
+fn an_attribute_is_set_with_and_without_flags_of_the_request() {
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+    let value = b"value";
+    for (head, kills) in [
+        (words(&[5, 0]), false),
+        (words(&[5, 0, 0, 0]), false),
+        (words(&[5, 0, abi::SETXATTR_ACL_KILL_SGID, 0]), true),
+    ] {
+        let decoded = decode(opcode::SETXATTR, &[&head, b"user.name\0", value]);
+        let Ok(Operation::SetXattr { name, value: found, kill_set_gid, .. }) = decoded else {
+            panic!("another operation");
+        };
+        assert_eq!(
+            (name.as_bytes(), &*found, kill_set_gid),
+            (&b"user.name"[..], &value[..], kills)
+        );
+    }
+}
+
+#[test]
+fn calls_on_flags_are_decoded_and_other_ioctls_refused() {
+    let call = |command: u32, argument: &[u8]| {
+        let head = [&[0; 12][..], &command.to_ne_bytes(), &[0; 16]].concat();
+        decode(opcode::IOCTL, &[&head, argument])
+    };
+    let flags = |call| Ok(Operation::Flags(call));
+    assert_eq!(call(abi::ioctl::GETFLAGS, b""), flags(FlagsCall::Get { extended: false }));
+    assert_eq!(call(abi::ioctl::FSGETXATTR, b""), flags(FlagsCall::Get { extended: true }));
+    let bits = 0x10_u32.to_ne_bytes();
+    let set = |extended| flags(FlagsCall::Set { bits: 0x10, extended });
+    assert_eq!(call(abi::ioctl::SETFLAGS, &bits), set(false));
+    assert_eq!(call(abi::ioctl::FSSETXATTR, &[&bits[..], &[0; 24]].concat()), set(true));
+    let project = [&bits[..], &[1; 24]].concat();
+    assert_eq!(call(abi::ioctl::FSSETXATTR, &project), Err(Errno::EOPNOTSUPP));
+    assert_eq!(call(0x5401, b""), Ok(Operation::Unsupported(Errno::ENOTTY)));
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_decoding_panic(
