@@ -124,6 +124,7 @@ impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
             Self::SuperblockBehind { .. }
+            | Self::RegionPage { .. }
             | Self::LogTableCopy { .. }
             | Self::Kept { .. }
             | Self::Orphan { .. } => Severity::Note,
@@ -136,7 +137,6 @@ impl Finding {
     pub fn is_harmless(&self) -> bool {
         match self {
             Self::SuperblockCopy { .. }
-            | Self::RegionPage { .. }
             | Self::RootCount { .. }
             | Self::Leaked { .. }
             | Self::PartCount { .. }

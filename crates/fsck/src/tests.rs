@@ -2,7 +2,7 @@
 //! nothing else is reported.
 
 use crate::check::names;
-use crate::{Finding, Options, ReadError, Report, check};
+use crate::{Finding, Options, ReadError, Report, Severity, check};
 use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX};
 use warren_base::{BlockNo, Errno, Ino, InodeFlags, Lsn, Rng, ShardId, Timestamp};
@@ -605,6 +605,7 @@ fn rot_of_what_may_be_the_newer_copy_is_distinguished_from_rot_of_the_older() {
         draft.blocks.get_mut(&at).unwrap()[2000] ^= 1;
     });
     assert_eq!(found, [Finding::RegionPage { block: at }]);
+    assert_eq!(found[0].severity(), Severity::Note, "a write that failed leaves such a page");
 }
 
 #[test]
