@@ -25,6 +25,7 @@ mod peer;
 mod record;
 mod reply;
 mod request;
+mod rules;
 pub mod slot;
 pub mod typed;
 mod wire;
@@ -49,6 +50,7 @@ pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
     RequestHeader, XattrMode,
 };
+pub use rules::Rules;
 pub use warren_base::FileKind;
 pub use warren_proto_derive::Wire;
 pub use wire::{Malformed, Reader, Wire};

@@ -22,6 +22,7 @@ use super::{parked, passing, pending, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
+const EROFS: isize = Errno::EROFS.raw() as isize;
 const EIO: isize = Errno::EIO.raw() as isize;
 const EMFILE: isize = 24;
 const ENOENT: isize = Errno::ENOENT.raw() as isize;
@@ -121,6 +122,8 @@ fn replace(file: &Served, opened: usize) -> Result<(), isize> {
 pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     match by_path(file, path) {
         Ok(opened) => Ok(opened),
+        // The mount is read-only by now. No other way leads to the file, either.
+        Err(errno) if errno == -EROFS => Err(errno),
         Err(_) if file.is_directory() => by_search(file, path),
         Err(_) => by_proof(file, path),
     }
