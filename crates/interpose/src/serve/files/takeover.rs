@@ -30,8 +30,19 @@ const ENOENT: isize = Errno::ENOENT.raw() as isize;
 /// Before the client ends. Called under the lock.
 pub(in super::super) fn all_under_lock(room: &mut Room) {
     each(room, |_| true);
+    keep_whole_paths(room);
     parked::flush();
     placeholder::unpin();
+}
+
+/// What could not be handed over is tried again with its next call. Then it is not known any more
+/// which directory relative paths begin at.
+fn keep_whole_paths(room: &mut Room) {
+    let Directory::Inside(here) = cwd::known() else { return };
+    let Some(base) = cwd::path(room) else { return };
+    for file in table::among(0, usize::MAX).filter(|file| file.start() == Some(here.ino)) {
+        file.set_base(base);
+    }
 }
 
 /// In a child of `fork`: what another thread of the parent has opened meanwhile.
