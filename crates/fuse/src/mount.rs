@@ -49,16 +49,17 @@ impl MountOptions {
 }
 
 /// The flags that `fusermount3` can set, and their names there.
-const OF_FUSERMOUNT: [(MountFlags, &str); 6] = [
+const OF_FUSERMOUNT: [(MountFlags, &str); 5] = [
     (MountFlags::RDONLY, "ro"),
     (MountFlags::NOEXEC, "noexec"),
     (MountFlags::SYNCHRONOUS, "sync"),
     (MountFlags::DIRSYNC, "dirsync"),
     (MountFlags::NOATIME, "noatime"),
-    (MountFlags::NODIRATIME, "nodiratime"),
 ];
-/// Flags that it sets always, or that are the default.
-const ALWAYS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::RELATIME);
+/// Flags that it sets always.
+const ALWAYS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+/// Flags that it cannot set, and that say what is so without them.
+const NEEDLESS: MountFlags = MountFlags::RELATIME.union(MountFlags::NODIRATIME);
 
 /// Why a mount failed, in one line that names a remedy.
 #[derive(Debug, thiserror::Error)]
@@ -280,8 +281,8 @@ fn mount_directly(device: &OwnedFd, dir: &Path, options: &MountOptions) -> Resul
 
 fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::Mount(dir.into(), error);
-    let settable = OF_FUSERMOUNT.iter().fold(ALWAYS, |all, (flag, _)| all | *flag);
-    if !settable.contains(options.flags) || !options.flags.contains(ALWAYS - MountFlags::RELATIME) {
+    let settable = OF_FUSERMOUNT.iter().fold(ALWAYS | NEEDLESS, |all, (flag, _)| all | *flag);
+    if !settable.contains(options.flags) || !options.flags.contains(ALWAYS) {
         return Err(MountError::NeedsRoot(dir.into()));
     }
     // `theirs` is not close-on-exec, because fusermount3 inherits it.
