@@ -15,7 +15,7 @@ use warren_cell::{
 use warren_disk::{Layout, LogArea, ROOT_SLOT_SIZE, RootSlot};
 use warren_proto::control::{Order, Report};
 use warren_proto::slot::Shape;
-use warren_proto::{Answer, CapabilityKey, Credentials, Request, RequestHeader};
+use warren_proto::{Answer, CapabilityKey, Credentials, Request, RequestHeader, Rules};
 
 use crate::ground::{POOL_BYTES, SHARDS, blocks, format_options};
 
@@ -112,7 +112,8 @@ impl LoneCell {
         lone.carry_out();
         lone.apply(Event::Tick);
         let shape = Shape::large(1);
-        let admit = Order::Admit { client: CLIENT, credentials, acknowledged_leases: false, shape };
+        let (client, rules) = (CLIENT, Rules::empty());
+        let admit = Order::Admit { client, credentials, acknowledged_leases: false, shape, rules };
         lone.apply(Event::Order(admit));
         lone
     }

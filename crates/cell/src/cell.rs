@@ -113,6 +113,11 @@ impl Cell {
         self.core.tasks.lock_waiters()
     }
 
+    /// Files that clients other than fronts have open for writing.
+    pub fn files_written(&self) -> u64 {
+        self.shared.opens.written(|client| !self.shared.clients.acknowledges(client))
+    }
+
     /// Requests that were executed and wait for other cells before they are answered.
     pub fn decided(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
         self.core.coordinator.unanswered().filter_map(|id| self.core.tasks.decided(id))

@@ -7,9 +7,9 @@
 use std::fmt;
 
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_base::{CellId, Epoch, Errno, MapVersion, ShardId, TxnId};
+use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Change, Step};
+use warren_proto::{Cause, Change, Rules, Step};
 
 use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
@@ -300,6 +300,12 @@ impl Turn<'_> {
     /// Notes a change that was made, which is a step.
     pub(crate) fn note_change(&mut self, change: &Change) {
         self.record.note_change(change);
+    }
+
+    /// Whether changes are refused: all, or those that this client has asked for.
+    pub(crate) fn is_read_only(&self, client: Option<ClientId>) -> bool {
+        let rules = client.map_or(Rules::empty(), |client| self.clients.rules(client));
+        self.log.commits.is_last() || rules.contains(Rules::READ_ONLY)
     }
 
     /// Whether the log has room for records that can wait.

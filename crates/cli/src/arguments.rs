@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -99,6 +100,9 @@ pub(crate) struct Mkfs {
     pub pool: PathBuf,
 }
 
+/// How many cells a fleet may have.
+pub(crate) const CELLS: RangeInclusive<u16> = 1..=CELLS_MAX as u16;
+
 /// The options of a fleet's start.
 #[derive(Args, Clone)]
 pub(crate) struct FleetSize {
@@ -146,6 +150,9 @@ pub(crate) struct Interpose {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub fleet: FleetSize,
+    /// Let the users of --clients change nothing; they may use its mounts as these allow
+    #[arg(long)]
+    pub read_only_clients: bool,
     /// The pool
     #[arg(long)]
     pub pool: PathBuf,
@@ -160,6 +167,11 @@ pub(crate) struct Mount {
     pub foreground: bool,
     #[command(flatten)]
     pub powers: Powers,
+    /// Options as of mount(8), separated by commas: ro, noexec, noatime, strictatime, nodiratime,
+    /// sync, dirsync, nosymfollow and their opposites, suid, dev, allow_other, remount; and of the
+    /// fleet: cells=N, cache=SIZE, clients=WHO, log=WHERE
+    #[arg(short, value_name = "OPTIONS")]
+    pub options: Vec<String>,
     pub pool: PathBuf,
     /// An existing directory
     pub directory: PathBuf,
@@ -534,7 +546,7 @@ fn log() -> impl TypedValueParser<Value = Target> {
 }
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=CELLS_MAX as i64)
+    clap::value_parser!(u16).range(i64::from(*CELLS.start())..=i64::from(*CELLS.end()))
 }
 
 /// Programs of a benchmark that work at once.

@@ -1,10 +1,12 @@
 //! Exit codes and the one line that goes with each.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use serde::Serialize;
 use warren_device::DeviceError;
 use warren_runtime::FleetError;
@@ -20,6 +22,8 @@ pub(crate) const CODE_PERMISSION: u8 = 5;
 pub(crate) const CODE_NO_FUSE: u8 = 6;
 /// A named file or fleet does not exist.
 pub(crate) const CODE_NOT_FOUND: u8 = 7;
+/// No fleet serves the pool, or it is ending.
+pub(crate) const CODE_NO_FLEET: u8 = 8;
 /// The codes of a shell for a command that cannot be executed, and one that does not exist.
 pub(crate) const CODE_CANNOT_EXECUTE: u8 = 126;
 pub(crate) const CODE_NO_COMMAND: u8 = 127;
@@ -88,6 +92,22 @@ impl Failure {
         }
         ExitCode::from(self.code)
     }
+}
+
+/// Joins clap's error of several lines into one.
+pub(crate) fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let line = match error.kind() {
+        // In this case clap's text is the help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no subcommand given".to_owned(),
+        _ => lines.join(" "),
+    };
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
+    let code = if is_fsck { CODE_FSCK_USAGE } else { CODE_USAGE };
+    Failure::new(code, format!("{line}; see `warren --help`"))
 }
 
 /// The output of `--json` instead of a result.

@@ -12,17 +12,22 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal};
-use warren_fuse::{FrontOptions, MountConfig, MountError, MountOptions, STARTER_DIED};
+use warren_base::Errno;
+use warren_fuse::{Effects, FrontOptions, MountConfig, MountError, MountOptions, STARTER_DIED};
 use warren_log::Target;
-use warren_runtime::{Admission, ConnectOptions};
+use warren_runtime::{Admission, ConnectOptions, FleetError};
 
 use crate::arguments::Powers;
-use crate::failure::{CODE_FAILURE, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
+use crate::failure::{
+    CODE_FAILURE, CODE_NO_FLEET, CODE_NO_FUSE, CODE_NOT_FOUND, CODE_PERMISSION, Failure,
+};
+use crate::mount_options::{MountWords, Unknown};
 
 const ROLE: &str = "__mount";
 const READY: &str = "\n";
 const TIED: &str = "tied";
 const FREE: &str = "free";
+const OPTIONS: &str = "options=";
 
 /// Whether a mount ends with the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,12 +42,12 @@ pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     if let Some(code) = warren_fuse::dispatch(arguments) {
         return Some(code);
     }
-    let [role, tie, powers, log, pool, directory] = arguments else { return None };
+    let [role, tie, words, log, pool, directory] = arguments else { return None };
     if role != ROLE {
         return None;
     }
     warren_runtime::process::close_inherited();
-    let powers = powers_of(powers.to_str()?);
+    let words = words_of(words.to_str()?)?;
     let log = Target::parse(log).ok()?;
     let prepared = if tie == TIED {
         rustix::process::set_parent_process_death_signal(Signal::from_named_raw(STARTER_DIED))
@@ -53,7 +58,7 @@ pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let _named = rustix::thread::set_name(c"warren-mount");
     let ready = std::io::stdout().as_fd().try_clone_to_owned().ok();
     let served = match prepared {
-        Ok(()) => serve(Path::new(pool), Path::new(directory), powers, &log, ready),
+        Ok(()) => serve(Path::new(pool), Path::new(directory), &words, &log, ready),
         Err(os) => Err(Failure::io(Path::new(directory), "start its process", &os.into())),
     };
     Some(match served {
@@ -71,22 +76,34 @@ pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
 pub(crate) fn serve(
     pool: &Path,
     directory: &Path,
-    powers: Powers,
+    words: &MountWords,
     log: &Target,
     ready: Option<OwnedFd>,
 ) -> Result<(), Failure> {
     warren_runtime::raise_descriptor_limit();
-    let admission = ConnectOptions { front: true, ..ConnectOptions::default() };
-    let admission = Admission::ask_mounted(pool, &admission, directory)?;
-    check_powers(powers, rustix::process::geteuid().is_root(), admission.is_roots(), pool)?;
-    let mount = MountOptions {
-        no_suid: !powers.suid,
-        no_dev: !powers.dev,
-        ..MountOptions::new(&pool.to_string_lossy())
-    };
+    let rules = Effects::of_flags(words.flags).rules();
+    let admission = ConnectOptions { front: true, rules, ..ConnectOptions::default() };
+    let admission = Admission::ask_mounted(pool, &admission, directory).map_err(not_admitted)?;
+    let by_root = rustix::process::geteuid().is_root();
+    check_powers(words.powers(), by_root, admission.is_roots(), pool)?;
+    let usual = MountOptions::new(&pool.to_string_lossy());
+    let allow_other = words.allow_other.unwrap_or(usual.allow_other);
+    let mount = MountOptions { flags: words.flags, allow_other, ..usual };
     let config = MountConfig { mount, front: FrontOptions::default(), log: log.clone() };
     warren_fuse::keep_mount(admission, directory, &config, ready)
         .map_err(|error| mount_failure(&error))
+}
+
+/// A fleet that ends admits no mount. The caller may start another one.
+fn not_admitted(error: FleetError) -> Failure {
+    let is_ending = matches!(
+        error,
+        FleetError::Refused(Errno::EAGAIN | Errno::EIO)
+            | FleetError::Died(_)
+            | FleetError::NoFleet(_)
+    );
+    let failure = Failure::from(error);
+    if is_ending { failure.with_code(CODE_NO_FLEET) } else { failure }
 }
 
 /// A user who serves a pool, or who can write to it beside the fleet, can create set-id programs of
@@ -99,9 +116,9 @@ fn check_powers(
 ) -> Result<(), Failure> {
     let asked = match powers {
         Powers { suid: false, dev: false } => return Ok(()),
-        Powers { suid: true, dev: false } => "--suid",
-        Powers { suid: false, dev: true } => "--dev",
-        Powers { suid: true, dev: true } => "--suid --dev",
+        Powers { suid: true, dev: false } => "--suid (or allow_suid)",
+        Powers { suid: false, dev: true } => "--dev (or allow_dev)",
+        Powers { suid: true, dev: true } => "--suid --dev (or allow_suid,allow_dev)",
     };
     let pool = pool.display();
     let line = match (by_root, of_root_alone) {
@@ -114,22 +131,21 @@ fn check_powers(
     Err(Failure::new(CODE_PERMISSION, line))
 }
 
-/// The powers as an argument of the mount's process.
-fn word_of(powers: Powers) -> String {
-    let words = [(powers.suid, "suid"), (powers.dev, "dev")];
-    let words = words.iter().filter(|(given, _)| *given).map(|&(_, word)| word);
-    format!("powers={}", words.collect::<Vec<_>>().join(","))
+/// The options as an argument of the mount's process.
+fn word_of(words: &MountWords) -> String {
+    format!("{OPTIONS}{}", words.list())
 }
 
-fn powers_of(word: &str) -> Powers {
-    let has = |wanted| word.trim_start_matches("powers=").split(',').any(|word| word == wanted);
-    Powers { suid: has("suid"), dev: has("dev") }
+fn words_of(word: &str) -> Option<MountWords> {
+    MountWords::parse(word.strip_prefix(OPTIONS)?, Unknown::Refused).ok()
 }
 
 pub(crate) fn mount_failure(error: &MountError) -> Failure {
     let code = match error {
         MountError::NoDevice | MountError::Device(_) => CODE_NO_FUSE,
-        MountError::DeviceDenied | MountError::Denied(_) => CODE_PERMISSION,
+        MountError::DeviceDenied | MountError::Denied(_) | MountError::NeedsRoot(_) => {
+            CODE_PERMISSION
+        }
         MountError::MountPoint(_, os) if os.kind() == std::io::ErrorKind::NotFound => {
             CODE_NOT_FOUND
         }
@@ -150,7 +166,7 @@ pub(crate) struct MountProcess {
 pub(crate) fn start(
     pool: &Path,
     directory: &Path,
-    powers: Powers,
+    words: &MountWords,
     log: &Target,
     tie: Tie,
 ) -> Result<MountProcess, Failure> {
@@ -160,7 +176,7 @@ pub(crate) fn start(
         .arg0("warren")
         .arg(ROLE)
         .arg(if tie == Tie::Tied { TIED } else { FREE })
-        .arg(word_of(powers))
+        .arg(word_of(words))
         .arg(log.word())
         .args([pool, directory])
         .current_dir("/")
@@ -228,8 +244,8 @@ mod tests {
                     asked.then_some(CODE_PERMISSION)
                 );
             }
-            let parsed = powers_of(&word_of(powers));
-            assert_eq!((parsed.suid, parsed.dev), (powers.suid, powers.dev));
+            let words = MountWords::new().with_powers(powers);
+            assert_eq!(words_of(&word_of(&words)).map(|it| it.flags), Some(words.flags));
         }
     }
 

@@ -15,16 +15,20 @@ mod debug;
 mod failure;
 mod front;
 mod fsck;
+mod helper;
 mod interposer;
 mod mkfs;
 mod mount;
+mod mount_options;
 mod output;
+mod remount;
 mod run;
 mod serve;
 #[cfg(feature = "sim")]
 mod sim;
 mod size;
 mod status;
+mod unmount;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,8 +36,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Task};
-use clap::error::ErrorKind;
-use failure::{CODE_FSCK_USAGE, CODE_USAGE, Failure};
+use failure::{Failure, usage_failure};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -41,6 +44,9 @@ fn main() -> ExitCode {
     let role_ended = warren_runtime::dispatch(roles).or_else(|| front::dispatch(roles));
     let role_ended = role_ended.or_else(|| warren_bench::dispatch(roles));
     if let Some(code) = role_ended.or_else(|| run::dispatch(roles)) {
+        return code;
+    }
+    if let Some(code) = helper::dispatch(&arguments) {
         return code;
     }
     let json = wants_json(roles);
@@ -66,7 +72,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Mkfs(arguments) => mkfs::perform(&arguments),
         Task::Serve(arguments) => serve::perform(&arguments),
         Task::Mount(arguments) => mount::perform(&arguments),
-        Task::Umount(arguments) => mount::perform_umount(&arguments),
+        Task::Umount(arguments) => unmount::perform(&arguments),
         Task::Run(_) => run::perform(),
         Task::Status(arguments) => status::perform(&arguments),
         Task::Stop(arguments) => status::perform_stop(&arguments),
@@ -78,22 +84,6 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Sim(arguments) => sim::perform(&arguments),
         Task::Bench(arguments) => bench::perform(&arguments),
     }
-}
-
-/// Joins clap's error of several lines into one.
-fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Failure {
-    let text = error.to_string();
-    let lines: Vec<&str> =
-        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let line = match error.kind() {
-        // In this case clap's text is the help.
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no subcommand given".to_owned(),
-        _ => lines.join(" "),
-    };
-    let line = line.strip_prefix("error: ").unwrap_or(&line);
-    let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
-    let code = if is_fsck { CODE_FSCK_USAGE } else { CODE_USAGE };
-    Failure::new(code, format!("{line}; see `warren --help`"))
 }
 
 #[cfg(test)]

@@ -1,48 +1,98 @@
-//! `warren mount` and `warren umount`.
+//! `warren mount`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
-use warren_fuse::Uses;
-use warren_fuse::mountinfo::{self, MountEntry};
-use warren_runtime::{ErrorKind, Fleet, FleetError, Lifetime};
+use warren_runtime::{ErrorKind, Fleet, FleetError, Lifetime, ServeOptions};
 
-use crate::arguments::{FleetSize, Mount, Umount};
-use crate::failure::{CODE_FAILURE, CODE_PERMISSION, Failure};
+use crate::arguments::{FleetSize, Mount};
+use crate::failure::{CODE_FAILURE, CODE_NO_FLEET, Failure};
 use crate::front::{self, Tie};
-use crate::serve;
+use crate::mount_options::{FleetWords, MountWords, Unknown};
+use crate::{remount, serve};
 
 /// How long to wait for a fleet that another process is starting or stopping.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(10);
 const OTHERS_POLL: Duration = Duration::from_millis(20);
 
 pub(crate) fn perform(arguments: &Mount) -> Result<ExitCode, Failure> {
-    let directory = &arguments.directory;
+    let words = MountWords::parse(&arguments.options.join(","), Unknown::Refused)?;
+    let words = words.with_powers(arguments.powers);
+    let (pool, directory) = (&arguments.pool, &arguments.directory);
+    if words.remount {
+        remount::perform(Some(pool), directory, &words)?;
+    } else {
+        let fleet = arguments.fleet.clone();
+        let foreground = arguments.foreground;
+        mount(&Wish { pool, directory, words, fleet, foreground, ends_with_mounts: false })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A mount that is to be made.
+pub(crate) struct Wish<'a> {
+    pub pool: &'a Path,
+    pub directory: &'a Path,
+    pub words: MountWords,
+    pub fleet: FleetSize,
+    pub foreground: bool,
+    /// If a fleet is started, it ends with its last mount.
+    pub ends_with_mounts: bool,
+}
+
+/// What [`mount`] checks before it starts anything.
+pub(crate) fn check(pool: &Path, directory: &Path, is_remount: bool) -> Result<(), Failure> {
+    if is_remount {
+        return crate::unmount::mounted_at(directory).map(drop);
+    }
+    check_mount_point(directory)?;
+    absolute(pool).map(drop)
+}
+
+/// Starts a fleet if none serves the pool, and mounts.
+pub(crate) fn mount(wish: &Wish<'_>) -> Result<(), Failure> {
+    let directory = wish.directory;
     check_mount_point(directory)?;
     // The front works in a directory of its own.
     let directory =
         &directory.canonicalize().map_err(|e| Failure::io(directory, "mount it", &e))?;
-    let pool = absolute(&arguments.pool)?;
-    let started = ensure_fleet(&pool, &arguments.fleet)?;
-    let (powers, log) = (arguments.powers, &arguments.fleet.log);
-    let mounted = if arguments.foreground {
-        front::serve(&pool, directory, powers, log, None)
-    } else {
-        front::start(&pool, directory, powers, log, Tie::Free).map(drop)
-    };
-    match (mounted, started) {
-        (Ok(()), started) => {
+    let pool = absolute(wish.pool)?;
+    let words = &wish.words;
+    let size = sized(wish.fleet.clone(), &words.fleet);
+    let (read_only, ends_with_mounts) = (words.is_read_only(), wish.ends_with_mounts);
+    let options = ServeOptions { read_only, ends_with_mounts, ..serve::options(&pool, &size)? };
+    let deadline = Instant::now() + OTHERS_TIMEOUT;
+    loop {
+        let started = ensure_fleet(&options, &size)?;
+        let mounted = if wish.foreground {
+            front::serve(&pool, directory, words, &size.log, None)
+        } else {
+            front::start(&pool, directory, words, &size.log, Tie::Free).map(drop)
+        };
+        let Err(failure) = mounted else {
             started.into_iter().for_each(Fleet::detach);
-            Ok(ExitCode::SUCCESS)
+            return Ok(());
+        };
+        let is_ending = started.is_none() && failure.code() == CODE_NO_FLEET;
+        // The first failure is reported.
+        let _stopped = started.map(Fleet::stop);
+        if !is_ending || Instant::now() > deadline {
+            return Err(failure);
         }
-        (Err(failure), started) => {
-            // The first failure is reported.
-            let _stopped = started.map(Fleet::stop);
-            Err(failure)
-        }
+        // The fleet that served the pool is ending. Another one takes its place.
+        std::thread::sleep(OTHERS_POLL);
+    }
+}
+
+/// The options of the fleet, with those that `-o` has given.
+fn sized(size: FleetSize, words: &FleetWords) -> FleetSize {
+    FleetSize {
+        cells: words.cells.or(size.cells),
+        cache: words.cache.unwrap_or(size.cache),
+        clients: words.clients.or(size.clients),
+        log: words.log.clone().unwrap_or(size.log),
+        ..size
     }
 }
 
@@ -59,8 +109,11 @@ pub(crate) fn absolute(pool: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Starts a fleet unless one serves the pool already. Two processes that try at once share one.
-pub(crate) fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet>, Failure> {
-    let options = serve::options(pool, size)?;
+pub(crate) fn ensure_fleet(
+    options: &ServeOptions,
+    size: &FleetSize,
+) -> Result<Option<Fleet>, Failure> {
+    let pool = &options.pool;
     let deadline = Instant::now() + OTHERS_TIMEOUT;
     loop {
         let refused = match warren_runtime::is_served(pool) {
@@ -71,7 +124,7 @@ pub(crate) fn ensure_fleet(pool: &Path, size: &FleetSize) -> Result<Option<Fleet
             Err(error @ FleetError::NotAdmitted(_)) => Some(error),
             Err(error) => return Err(error.into()),
         };
-        match (warren_runtime::start_fleet(&options, Lifetime::Stays), refused) {
+        match (warren_runtime::start_fleet(options, Lifetime::Stays), refused) {
             (Ok(fleet), _) => return Ok(Some(fleet)),
             (Err(error), refused) if error.kind() == ErrorKind::PoolInUse => match refused {
                 Some(refused) => return Err(refused.into()),
@@ -89,73 +142,4 @@ fn clients_are_set(pool: &Path) -> Failure {
     let line =
         format!("{pool}: --clients: a fleet serves it already; stop it first, or leave this out");
     Failure::new(CODE_FAILURE, line)
-}
-
-pub(crate) fn perform_umount(arguments: &Umount) -> Result<ExitCode, Failure> {
-    let directory = &arguments.directory;
-    let mount = mounted_at(directory)?;
-    let mut flags = UnmountFlags::NOFOLLOW;
-    flags.set(UnmountFlags::DETACH, arguments.lazy);
-    match unmount(&mount.at, flags) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Errno::PERM) => by_fusermount(&mount.at, arguments.lazy),
-        Err(Errno::BUSY) => {
-            let (directory, uses) = (directory.display(), Uses::of(mount.device));
-            let line = format!("{directory}: in use by {uses}; end these or unmount with --lazy");
-            Err(Failure::new(CODE_FAILURE, line))
-        }
-        Err(os) => Err(Failure::io(directory, "unmount it", &os.into())),
-    }
-}
-
-/// The Warren mount on the directory. A dead mount fails every call, so the path is resolved only
-/// if that works.
-fn mounted_at(directory: &Path) -> Result<MountEntry, Failure> {
-    let resolved = match directory.canonicalize() {
-        Ok(resolved) => resolved,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Failure::io(directory, "unmount it", &error));
-        }
-        Err(_) => std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf()),
-    };
-    let list = Path::new("/proc/self/mountinfo");
-    let mounts = mountinfo::read().map_err(|e| Failure::io(list, "read it", &e))?;
-    let found = mountinfo::mount_at(&mounts, &resolved).filter(|mount| mount.is_ours);
-    found.cloned().ok_or_else(|| {
-        let line = format!("{}: not a mount of Warren's; see `warren status`", directory.display());
-        Failure::new(CODE_FAILURE, line)
-    })
-}
-
-fn by_fusermount(mounted: &Path, lazy: bool) -> Result<ExitCode, Failure> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mounted);
-    match command.status() {
-        Ok(status) if status.success() => Ok(ExitCode::SUCCESS),
-        Ok(_) => {
-            let line = format!(
-                "{}: fusermount3 failed to unmount it; see its message above",
-                mounted.display()
-            );
-            Err(Failure::new(CODE_FAILURE, line))
-        }
-        Err(_) => {
-            let line = format!(
-                "{}: permission denied to unmount it; run as root or install fusermount3",
-                mounted.display()
-            );
-            Err(Failure::new(CODE_PERMISSION, line))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_that_is_no_mount_is_refused() {
-        let refused = mounted_at(Path::new("/proc/self")).expect_err("no mount");
-        assert_eq!(refused.code(), CODE_FAILURE);
-    }
 }

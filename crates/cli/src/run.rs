@@ -42,6 +42,8 @@ use crate::front::{self, MountProcess, Tie};
 use crate::interposer::Variables;
 use crate::mkfs::{self, Wish};
 use crate::mount;
+use crate::mount_options::MountWords;
+use crate::serve;
 
 /// Size of the default pool. The file is sparse and grows as it is used.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
@@ -107,7 +109,8 @@ fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
         Some(pool) => mount::absolute(pool)?,
         None => default_pool()?,
     };
-    let fleet = mount::ensure_fleet(&pool, &arguments.fleet)?;
+    let options = serve::options(&pool, &arguments.fleet)?;
+    let fleet = mount::ensure_fleet(&options, &arguments.fleet)?;
     let keeper = fleet.as_ref().map(Fleet::keeper_pid);
     let mut own_front = None;
     let guarded = Guarded { starter, signals, own: Vec::from_iter(keeper) };
@@ -158,7 +161,8 @@ fn run_mounted(
 ) -> Result<ExitCode, Failure> {
     let variables = Variables::prepare(&arguments.interpose)?;
     let place = MountPlace::choose(arguments.mount.as_deref())?;
-    let front = front::start(pool, &place.path, arguments.powers, &arguments.fleet.log, Tie::Tied)?;
+    let words = MountWords::new().with_powers(arguments.powers);
+    let front = front::start(pool, &place.path, &words, &arguments.fleet.log, Tie::Tied)?;
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
     let ran = run_command(arguments, &place.path, &variables, guarded);

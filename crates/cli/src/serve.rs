@@ -17,7 +17,9 @@ const CACHE_MIN: u64 = 4 << 20;
 
 pub(crate) fn perform(arguments: &Serve) -> Result<ExitCode, Failure> {
     let pool = &arguments.pool;
-    warren_runtime::serve(&options(pool, &arguments.fleet)?, |cells| {
+    let read_only = arguments.read_only_clients;
+    let options = ServeOptions { read_only, ..options(pool, &arguments.fleet)? };
+    warren_runtime::serve(&options, |cells| {
         // The fleet serves even if standard output is closed.
         let _unread = writeln!(io::stdout(), "{}: served by {cells} cells", pool.display());
     })?;

@@ -28,7 +28,8 @@ pub(crate) fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
-    let options = StopOptions { force: arguments.force, discard: arguments.discard };
+    let (force, discard) = (arguments.force, arguments.discard);
+    let options = StopOptions { force, discard, if_unused: false };
     warren_runtime::control::stop(&arguments.pool, options)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -54,14 +55,15 @@ fn describe(fleet: &FleetStatus) -> String {
     );
     text += &warnings(fleet);
     // Writing to a string cannot fail.
-    if !fleet.log.is_empty() {
-        let trouble = fleet.log_trouble.iter().map(|why| {
+    if !fleet.log.log.is_empty() {
+        let trouble = fleet.log.log_trouble.iter().map(|why| {
             format!(
                 ": NOTHING CAN BE RECORDED ({}); make room or repair it, and logging resumes",
                 printable(why)
             )
         });
-        let _ = writeln!(text, "  log {}{}", printable(&fleet.log), trouble.collect::<String>());
+        let _ =
+            writeln!(text, "  log {}{}", printable(&fleet.log.log), trouble.collect::<String>());
     }
     for cell in &fleet.cells {
         let _ = writeln!(
@@ -78,7 +80,10 @@ fn describe(fleet: &FleetStatus) -> String {
     for client in &fleet.clients {
         let kind = if client.front { "mount" } else { "client" };
         let at = client.mounted.iter().map(|at| format!(", on {}", at.escape_debug()));
-        let at: String = at.collect();
+        let mut at: String = at.collect();
+        if !client.options.is_empty() {
+            let _ = write!(at, " ({})", printable(&client.options.join(",")));
+        }
         let (number, pid, uid) = (client.client, client.pid, client.uid);
         let _ = writeln!(text, "  {kind} {number}: pid {pid}, uid {uid}{at}");
     }

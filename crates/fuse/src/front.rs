@@ -19,7 +19,7 @@ mod name;
 mod xattr;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Typed};
@@ -28,6 +28,7 @@ use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 use crate::absent_names::AbsentNames;
 use crate::connection::{FleetConnection, FleetSlot};
 use crate::dir_copies::DirCopies;
+use crate::effects::Effects;
 use crate::front_state::FrontState;
 use crate::interrupt::Interrupts;
 use crate::lock_owners::LockOwners;
@@ -54,6 +55,7 @@ pub enum PageCaching {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrontOptions {
     pub page_caching: PageCaching,
+    pub effects: Effects,
 }
 
 /// How the front replies to a request that did not fail.
@@ -72,6 +74,20 @@ pub(crate) enum Outcome {
     Deferred(DeferredLock),
 }
 
+/// Makes durable what a request has changed, on a mount with `sync` or `dirsync`. Repeating it has
+/// no effect, so it needs no record.
+fn make_durable(
+    slot: &mut dyn FleetSlot,
+    header: &Header,
+    changed: [Option<Ino>; 2],
+) -> Result<(), Errno> {
+    for ino in changed.into_iter().flatten() {
+        let sync = typed::Fsync { ino, handle: None, data_only: false };
+        typed::Fsync::reply(slot.call(header.identity(), &sync.into_request(), 0))?;
+    }
+    Ok(())
+}
+
 /// What all threads that serve one mount share.
 pub(crate) struct Front {
     fleet: Arc<dyn FleetConnection>,
@@ -87,6 +103,8 @@ pub(crate) struct Front {
     plain_inodes: PlainInodes,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
+    /// Of the mount's options: [`Effects`] as they are now.
+    effects: AtomicU8,
     /// The number of requests that wait for a lock in a slot.
     lock_waiters: AtomicUsize,
     lock_waiters_max: usize,
@@ -106,6 +124,7 @@ impl Front {
             open_files: OpenFiles::new(Arc::clone(&fleet), Arc::clone(&state)),
             fleet,
             interrupts: Interrupts::default(),
+            effects: AtomicU8::new(options.effects.bits()),
             options,
             dir_copies: DirCopies::default(),
             absent_names: AbsentNames::new(),
@@ -148,6 +167,15 @@ impl Front {
         &self.plain_inodes
     }
 
+    pub(crate) fn effects(&self) -> Effects {
+        Effects::from_bits_truncate(self.effects.load(Ordering::Relaxed))
+    }
+
+    /// The options of the mount have changed.
+    pub(crate) fn set_effects(&self, effects: Effects) {
+        self.effects.store(effects.bits(), Ordering::Relaxed);
+    }
+
     /// Serves one request. `body` must be empty.
     pub(crate) fn serve(
         &self,
@@ -158,6 +186,8 @@ impl Front {
     ) -> Result<Outcome, Errno> {
         let recalls_before = self.sent_entries.recalls();
         let forgotten_before = self.plain_inodes.forgotten();
+        let changed = self.effects().durable(&operation, header.ino);
+        let slot = &mut *slot;
         let mut call =
             Call { front: self, slot, body, header, recalls_before, forgotten_before, steps: 0 };
         // The data of a write is in the slot already.
@@ -166,6 +196,8 @@ impl Front {
         }
         let is_of_walk = operation.is_of_walk();
         let served = call.serve(operation);
+        let served =
+            served.and_then(|outcome| make_durable(slot, &header, changed).map(|()| outcome));
         match served {
             Err(Errno::ESTALE) => self.retries.begin(header.thread),
             _ if is_of_walk => {}

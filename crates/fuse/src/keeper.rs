@@ -14,6 +14,7 @@
 
 mod front_process;
 mod fronts;
+mod options_watch;
 mod poll;
 mod teardown;
 
@@ -29,6 +30,7 @@ use tracing::{error, info, warn};
 use warren_log::{LIFE, Recorder, Target, record_here};
 use warren_runtime::{Admission, Leave};
 
+use crate::front::FrontOptions;
 use crate::front_state::FrontState;
 use crate::mount::{Mount, MountError};
 use crate::serve::MountConfig;
@@ -36,6 +38,7 @@ use crate::signals::{STARTER_DIED, signal_descriptor, take_signal};
 use crate::users::Uses;
 use front_process::{FrontMessage, FrontProcess, MountResources};
 use fronts::Fronts;
+use options_watch::OptionsWatch;
 use poll::poll_for;
 use teardown::{End, Progress, Reason, Subject, Teardown};
 
@@ -78,12 +81,26 @@ fn keep_recorded(
     let (mount, device) = Mount::new(dir, &config.mount)?;
     let mount = Arc::new(mount);
     info!(target: LIFE, dir = %mount.dir().display(), pid = std::process::id(), "mounted");
-    let resources = MountResources { device, state, admission, options: config.front, recorder };
+    let options = FrontOptions { effects: mount.effects(), ..config.front };
+    let resources = MountResources { device, state, admission, options, recorder };
+    let watch = OptionsWatch::open();
     let kept = match FrontProcess::start(&resources, mount.dir()) {
         Ok(front) => {
             let fronts = Fronts::new(front);
             let (teardown, fleet_is_gone) = (None, false);
-            MountKeeper { resources, fronts, signals, ready, mount, teardown, fleet_is_gone }.run()
+            let mut keeper = MountKeeper {
+                resources,
+                fronts,
+                signals,
+                watch,
+                ready,
+                mount,
+                teardown,
+                fleet_is_gone,
+            };
+            // Before the mount was made, the fleet was told what was wanted.
+            keeper.look_at_options();
+            keeper.run()
         }
         Err(error) => {
             drop(resources);
@@ -101,6 +118,7 @@ struct MountKeeper<'a> {
     fronts: Fronts,
     teardown: Option<Teardown>,
     signals: OwnedFd,
+    watch: OptionsWatch,
     /// The pipe to the starter. `None` after the report that the mount is served.
     ready: Option<OwnedFd>,
     fleet_is_gone: bool,
@@ -114,6 +132,7 @@ struct Events {
     signal: bool,
     fleet_message: bool,
     fleet_hung_up: bool,
+    mounts_changed: bool,
 }
 
 impl MountKeeper<'_> {
@@ -128,6 +147,9 @@ impl MountKeeper<'_> {
                     Some(_) => self.tear_down(Reason::Forced(None)),
                     None => {}
                 }
+            }
+            if events.mounts_changed {
+                self.look_at_options();
             }
             if events.fleet_message {
                 self.receive_from_fleet();
@@ -157,8 +179,13 @@ impl MountKeeper<'_> {
             if self.fleet_is_gone { PollFlags::empty() } else { PollFlags::IN | PollFlags::RDHUP };
         let socket = if self.fleet_is_gone { signals } else { self.resources.admission.socket() };
         let attempt = self.teardown.as_ref().and_then(Teardown::attempt_fd).unwrap_or(signals);
-        let mut fds =
-            vec![(signals, PollFlags::IN), (socket, fleet), (attempt, PollFlags::empty())];
+        let (mounts, of_mounts) = self.watch.polled().unwrap_or((signals, PollFlags::empty()));
+        let mut fds = vec![
+            (signals, PollFlags::IN),
+            (socket, fleet),
+            (attempt, PollFlags::empty()),
+            (mounts, of_mounts),
+        ];
         if let Some(of_front) = self.fronts.fds() {
             fds.extend(of_front.map(|fd| (fd, PollFlags::IN)));
         }
@@ -169,8 +196,9 @@ impl MountKeeper<'_> {
             signal: any(0, PollFlags::IN),
             fleet_message: any(1, PollFlags::IN),
             fleet_hung_up: any(1, PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
-            front_message: any(3, PollFlags::all()),
-            front_ended: any(4, PollFlags::all()),
+            mounts_changed: any(3, of_mounts),
+            front_message: any(4, PollFlags::all()),
+            front_ended: any(5, PollFlags::all()),
         }
     }
 
@@ -210,6 +238,21 @@ impl MountKeeper<'_> {
             Some((number, Leave::IfIdle)) => self.tear_down(Reason::Requested(number)),
             Some((number, Leave::Force)) => self.tear_down(Reason::Forced(Some(number))),
             None => {}
+        }
+    }
+
+    /// Another process may have mounted this mount again with other options.
+    fn look_at_options(&mut self) {
+        let Some(effects) = self.mount.effects_now() else { return };
+        let rules = effects.rules();
+        if self.watch.sent != Some(rules) && self.resources.admission.send_rules(rules) {
+            self.watch.sent = Some(rules);
+        }
+        if self.resources.options.effects != effects {
+            self.resources.options.effects = effects;
+            if let Some(front) = self.fronts.serving() {
+                front.set_effects(effects);
+            }
         }
     }
 

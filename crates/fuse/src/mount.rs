@@ -19,6 +19,7 @@ use rustix::net::{
 };
 use warren_base::limits::PAYLOAD_MAX;
 
+use crate::effects::Effects;
 use crate::mountinfo::{self, Device, KIND};
 
 const DEVICE: &str = "/dev/fuse";
@@ -33,11 +34,8 @@ pub struct MountOptions {
     /// Users other than the one that mounts may use it. Without root this needs `user_allow_other`
     /// in `/etc/fuse.conf`.
     pub allow_other: bool,
-    pub read_only: bool,
-    /// Without root, `fusermount3` always sets this and `no_dev`.
-    pub no_suid: bool,
-    pub no_dev: bool,
-    pub no_exec: bool,
+    /// Without root, `fusermount3` always sets NOSUID and NODEV.
+    pub flags: MountFlags,
 }
 
 impl MountOptions {
@@ -45,22 +43,23 @@ impl MountOptions {
         Self {
             source: source.into(),
             allow_other: rustix::process::geteuid().is_root(),
-            read_only: false,
-            no_suid: true,
-            no_dev: true,
-            no_exec: false,
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
         }
     }
-
-    fn flags(&self) -> MountFlags {
-        let mut flags = MountFlags::empty();
-        flags.set(MountFlags::RDONLY, self.read_only);
-        flags.set(MountFlags::NOSUID, self.no_suid);
-        flags.set(MountFlags::NODEV, self.no_dev);
-        flags.set(MountFlags::NOEXEC, self.no_exec);
-        flags
-    }
 }
+
+/// The flags that `fusermount3` can set, and their names there.
+const OF_FUSERMOUNT: [(MountFlags, &str); 5] = [
+    (MountFlags::RDONLY, "ro"),
+    (MountFlags::NOEXEC, "noexec"),
+    (MountFlags::SYNCHRONOUS, "sync"),
+    (MountFlags::DIRSYNC, "dirsync"),
+    (MountFlags::NOATIME, "noatime"),
+];
+/// Flags that it sets always.
+const ALWAYS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+/// Flags that it cannot set, and that say what is so without them.
+const NEEDLESS: MountFlags = MountFlags::RELATIME.union(MountFlags::NODIRATIME);
 
 /// Why a mount failed, in one line that names a remedy.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +89,11 @@ pub enum MountError {
     Denied(PathBuf),
     #[error("mounting on {0}: {1}")]
     Mount(PathBuf, io::Error),
+    #[error(
+        "{0}: {FUSERMOUNT} cannot set suid, dev, strictatime or nosymfollow; mount as root or \
+         leave it out"
+    )]
+    NeedsRoot(PathBuf),
     #[error("{FUSERMOUNT} could not mount on {0}: it says why above")]
     Fusermount(PathBuf),
     #[error("serving {0}: {1}")]
@@ -101,6 +105,7 @@ pub enum MountError {
 pub(crate) struct Mount {
     dir: PathBuf,
     device: Device,
+    effects: Effects,
     by_fusermount: bool,
 }
 
@@ -127,8 +132,9 @@ impl Mount {
         let found = mountinfo::read().map_err(|error| MountError::Mount(dir.clone(), error))?;
         let entry = mountinfo::mount_at(&found, &dir).filter(|entry| entry.is_ours);
         let vanished = || MountError::Mount(dir.clone(), io::Error::other("it is gone at once"));
-        let number = entry.ok_or_else(vanished)?.device;
-        Ok((Self { dir, device: number, by_fusermount }, device))
+        let entry = entry.ok_or_else(vanished)?;
+        let (number, effects) = (entry.device, entry.effects);
+        Ok((Self { dir, device: number, effects, by_fusermount }, device))
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -138,6 +144,18 @@ impl Mount {
     /// Major and minor number of the file system.
     pub(crate) fn device(&self) -> Device {
         self.device
+    }
+
+    /// The effects of its options when it was made.
+    pub(crate) fn effects(&self) -> Effects {
+        self.effects
+    }
+
+    /// The same as they are now, after a remount perhaps. `None` if it is not mounted here.
+    pub(crate) fn effects_now(&self) -> Option<Effects> {
+        let mounts = mountinfo::read().ok()?;
+        let entry = mountinfo::mount_at(&mounts, &self.dir)?;
+        (entry.device == self.device).then_some(entry.effects)
     }
 
     /// Unmounts it unless it is in use. Returns whether it is no longer mounted here.
@@ -258,11 +276,15 @@ fn mount_directly(device: &OwnedFd, dir: &Path, options: &MountOptions) -> Resul
     let mount_data = CString::new(mount_data).map_err(|_| Os::INVAL)?;
     let source = CString::new(options.source.as_str()).map_err(|_| Os::INVAL)?;
     let kind = CString::new(KIND).map_err(|_| Os::INVAL)?;
-    rustix::mount::mount(&source, dir, &kind, options.flags(), Some(mount_data.as_c_str()))
+    rustix::mount::mount(&source, dir, &kind, options.flags, Some(mount_data.as_c_str()))
 }
 
 fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::Mount(dir.into(), error);
+    let settable = OF_FUSERMOUNT.iter().fold(ALWAYS | NEEDLESS, |all, (flag, _)| all | *flag);
+    if !settable.contains(options.flags) || !options.flags.contains(ALWAYS) {
+        return Err(MountError::NeedsRoot(dir.into()));
+    }
     // `theirs` is not close-on-exec, because fusermount3 inherits it.
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -294,13 +316,12 @@ fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mo
 /// The options in one argument. In a value, commas and backslashes are escaped.
 fn fusermount_options(options: &MountOptions) -> Vec<u8> {
     let mut all = format!("default_permissions,max_read={PAYLOAD_MAX},subtype=warren").into_bytes();
-    let flags = [
-        (options.allow_other, ",allow_other"),
-        (options.read_only, ",ro"),
-        (options.no_exec, ",noexec"),
-    ];
-    for (_, flag) in flags.iter().filter(|(set, _)| *set) {
-        all.extend_from_slice(flag.as_bytes());
+    if options.allow_other {
+        all.extend_from_slice(b",allow_other");
+    }
+    for (_, name) in OF_FUSERMOUNT.iter().filter(|(flag, _)| options.flags.contains(*flag)) {
+        all.push(b',');
+        all.extend_from_slice(name.as_bytes());
     }
     all.extend_from_slice(b",fsname=");
     for byte in options.source.bytes() {
@@ -343,9 +364,15 @@ mod tests {
     #[test]
     fn a_mount_has_neither_set_id_programs_nor_devices_by_default() {
         let options = MountOptions::new("pool");
-        assert!(options.flags().contains(MountFlags::NOSUID | MountFlags::NODEV));
-        let options = MountOptions { no_suid: false, no_dev: false, ..options };
-        assert!(!options.flags().intersects(MountFlags::NOSUID | MountFlags::NODEV));
+        assert!(options.flags.contains(MountFlags::NOSUID | MountFlags::NODEV));
+    }
+
+    #[test]
+    fn flags_are_options_of_fusermount() {
+        let flags = MountFlags::RDONLY | MountFlags::NOATIME | MountFlags::NOSUID;
+        let options = MountOptions { flags, allow_other: true, ..MountOptions::new("a") };
+        let text = String::from_utf8(fusermount_options(&options)).expect("text");
+        assert!(text.ends_with(",allow_other,ro,noatime,fsname=a"), "{text}");
     }
 
     #[test]

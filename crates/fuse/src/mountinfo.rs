@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::effects::Effects;
+
 /// The file-system type of Warren's mounts.
 pub const KIND: &str = "fuse.warren";
 
@@ -28,6 +30,9 @@ pub struct MountEntry {
     pub at: PathBuf,
     pub is_ours: bool,
     pub source: PathBuf,
+    /// Those of the mount, and those of its file system, as the kernel writes them.
+    pub options: [OsString; 2],
+    pub effects: Effects,
 }
 
 /// All mounts. Of several mounts on one directory, the last is on top.
@@ -69,6 +74,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
     let dash = fields.iter().position(|field| *field == b"-")?;
     let device = fields.get(2)?;
+    let options = [*fields.get(5)?, fields.get(dash + 3).copied().unwrap_or_default()];
     let colon = device.iter().position(|&byte| byte == b':')?;
     Some(MountEntry {
         id: number(fields[0])?,
@@ -78,6 +84,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         at: unescape(fields.get(4)?),
         is_ours: *fields.get(dash + 1)? == KIND.as_bytes(),
         source: unescape(fields.get(dash + 2)?),
+        options: options.map(|list| OsString::from_vec(list.to_vec())),
+        effects: Effects::of_lists(options[0], options[1]),
     })
 }
 
@@ -125,6 +133,7 @@ nonsense
             (Path::new("/srv/a b"), Path::new("/pool"))
         );
         assert!(ours.is_ours && !mounts[4].is_ours);
+        assert_eq!(ours.options, ["rw,nosuid", "rw,user_id=0"].map(OsString::from));
         assert_eq!(unescape(b"a\\134040\\9"), Path::new("a\\040\\9"));
     }
 

@@ -17,6 +17,7 @@ use warren_runtime::process::{begin, has_link};
 use warren_runtime::{Admission, slice};
 
 use crate::channel::{Channel, DevFuse};
+use crate::effects::Effects;
 use crate::front::{FrontOptions, PageCaching};
 use crate::front_state::FrontState;
 use crate::notice_threads::NoticeSender;
@@ -29,7 +30,7 @@ pub(crate) const ROLE_FRONT: &str = "front";
 /// The message of a front that it serves.
 pub(crate) const READY: &[u8] = b"ready";
 
-/// The reply of a front to a [`WriteBack`].
+/// The reply of a front to a [`FrontOrder::WriteBack`].
 pub(crate) const WRITTEN_BACK: &[u8] = b"written back";
 
 /// The first message to a front. Its descriptors are the device, the segment of the
@@ -37,20 +38,26 @@ pub(crate) const WRITTEN_BACK: &[u8] = b"written back";
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(crate) struct FrontStart {
     pub pages_revalidated: bool,
+    /// [`Effects`] as bits.
+    pub effects: u8,
     pub admission: Box<[u8]>,
 }
 
-/// From the mount keeper, before users of the mount are cut off: the front must have the kernel
-/// write back and drop the pages of these inodes.
+/// From the mount keeper to a front that serves.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub(crate) struct WriteBack {
-    pub inodes: Vec<u64>,
+pub(crate) enum FrontOrder {
+    /// Before users of the mount are cut off: have the kernel write back and drop the pages of
+    /// these inodes.
+    WriteBack { inodes: Vec<u64> },
+    /// The options of the mount have changed: [`Effects`] as bits.
+    Effects { effects: u8 },
 }
 
 impl FrontStart {
     pub(crate) fn new(options: FrontOptions, admission: Vec<u8>) -> Self {
         Self {
             pages_revalidated: options.page_caching == PageCaching::Revalidated,
+            effects: options.effects.bits(),
             admission: admission.into(),
         }
     }
@@ -58,7 +65,7 @@ impl FrontStart {
     fn options(&self) -> FrontOptions {
         let page_caching =
             if self.pages_revalidated { PageCaching::Revalidated } else { PageCaching::Leased };
-        FrontOptions { page_caching }
+        FrontOptions { page_caching, effects: Effects::from_bits_truncate(self.effects) }
     }
 }
 
@@ -99,7 +106,13 @@ fn serve() -> io::Result<()> {
         loop {
             wait_any(&[signals.as_fd(), closed.as_fd(), link.as_fd()]);
             match link.receive(Wait::No) {
-                Ok(Received::Packet(packet)) => write_back(&channel, &link, &packet.bytes),
+                Ok(Received::Packet(packet)) => match FrontOrder::from_bytes(&packet.bytes) {
+                    Ok(FrontOrder::WriteBack { inodes }) => write_back(&channel, &link, inodes),
+                    Ok(FrontOrder::Effects { effects }) => {
+                        workers.set_effects(Effects::from_bits_truncate(effects));
+                    }
+                    Err(_) => {}
+                },
                 _ => break,
             }
         }
@@ -112,10 +125,8 @@ fn serve() -> io::Result<()> {
 }
 
 /// Runs in a thread of its own, because it waits for requests that this process serves.
-fn write_back(channel: &Arc<DevFuse>, link: &Link, packet: &[u8]) {
-    let (Ok(WriteBack { inodes }), Ok(link)) = (WriteBack::from_bytes(packet), link.share()) else {
-        return;
-    };
+fn write_back(channel: &Arc<DevFuse>, link: &Link, inodes: Vec<u64>) {
+    let Ok(link) = link.share() else { return };
     let channel: Arc<dyn Channel> = channel.clone();
     let work = move || {
         let mut notices = NoticeSender::new(channel);

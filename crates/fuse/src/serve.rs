@@ -42,7 +42,8 @@ pub fn mount(
     let (mount, device) = Mount::new(dir, &config.mount)?;
     let started = FrontState::create().map_err(io::Error::other).and_then(|state| {
         let channel = DevFuse::new(device)?;
-        Workers::start(fleet, Arc::new(channel), Arc::new(state), config.front)
+        let options = FrontOptions { effects: mount.effects(), ..config.front };
+        Workers::start(fleet, Arc::new(channel), Arc::new(state), options)
     });
     match started {
         Ok(workers) => Ok(MountedFront { mount, workers }),

@@ -40,6 +40,7 @@ use warren_proto::Request;
 use crate::abi::opcode;
 use crate::channel::{Channel, Received};
 use crate::connection::FleetConnection;
+use crate::effects::Effects;
 use crate::front::{Front, FrontOptions, Outcome};
 use crate::front_state::FrontState;
 use crate::interrupt::LockWait;
@@ -89,6 +90,11 @@ struct Shared {
 }
 
 impl Workers {
+    /// The options of the mount have changed.
+    pub(crate) fn set_effects(&self, effects: Effects) {
+        self.shared.front.set_effects(effects);
+    }
+
     /// Starts to serve. If a predecessor had the same state and connection, continues where it
     /// died. Takes one or two slots for each cell and one for the background, and needs at least
     /// two more.

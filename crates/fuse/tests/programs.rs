@@ -144,7 +144,7 @@ fn names_longer_than_the_limit_are_refused() {
 }
 
 fn data_in(page_caching: PageCaching, name: &str) {
-    on_mount(name, FrontOptions { page_caching }, 64, |m| {
+    on_mount(name, FrontOptions { page_caching, ..Default::default() }, 64, |m| {
         let mut file = File::create_new(m.path("big")).unwrap();
         let block: Vec<u8> = (0..3_000_001_u32).map(|i| (i % 251) as u8).collect();
         file.write_all(&block).unwrap();
@@ -308,70 +308,80 @@ fn record_locks_of_processes_and_of_open_files_end_with_their_owner() {
 #[test]
 fn the_kernel_caches_what_is_leased_until_it_is_recalled() {
     let name = "the_kernel_caches_what_is_leased_until_it_is_recalled";
-    on_mount(name, FrontOptions { page_caching: PageCaching::Leased }, 64, |m| {
-        let path = m.path("f");
-        fs::write(&path, b"before").unwrap();
-        let ino = Ino(fs::metadata(&path).unwrap().ino());
-        assert!(fs::metadata(m.path("g")).is_err());
-        let requests = m.toy.0.requests.load(Ordering::Relaxed);
-        for _ in 0..10 {
-            fs::metadata(&path).unwrap();
+    on_mount(
+        name,
+        FrontOptions { page_caching: PageCaching::Leased, ..Default::default() },
+        64,
+        |m| {
+            let path = m.path("f");
+            fs::write(&path, b"before").unwrap();
+            let ino = Ino(fs::metadata(&path).unwrap().ino());
             assert!(fs::metadata(m.path("g")).is_err());
-        }
-        assert_eq!(
-            m.toy.0.requests.load(Ordering::Relaxed),
-            requests,
-            "the kernel replied from its caches"
-        );
+            let requests = m.toy.0.requests.load(Ordering::Relaxed);
+            for _ in 0..10 {
+                fs::metadata(&path).unwrap();
+                assert!(fs::metadata(m.path("g")).is_err());
+            }
+            assert_eq!(
+                m.toy.0.requests.load(Ordering::Relaxed),
+                requests,
+                "the kernel replied from its caches"
+            );
 
-        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        let chmod = Request::SetAttr { ino, handle: None, set };
-        m.toy.change_from_outside(&chmod, &[], vec![LeaseKey::Attr(ino)]).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+            let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            let chmod = Request::SetAttr { ino, handle: None, set };
+            m.toy.change_from_outside(&chmod, &[], vec![LeaseKey::Attr(ino)]).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
 
-        let (f, g) = (FileName::new(b"f").unwrap(), FileName::new(b"g").unwrap());
-        let names = vec![
-            LeaseKey::Name(Ino::ROOT, f.clone()),
-            LeaseKey::Name(Ino::ROOT, g.clone()),
-            LeaseKey::Attr(Ino::ROOT),
-        ];
-        let flags = Default::default();
-        let rename =
-            Request::Rename { from: Ino::ROOT, from_name: f, dir: Ino::ROOT, name: g, flags };
-        m.toy.change_from_outside(&rename, &[], names).unwrap();
-        assert!(fs::metadata(&path).is_err());
-        assert_eq!(fs::read(m.path("g")).unwrap(), b"before");
-    });
+            let (f, g) = (FileName::new(b"f").unwrap(), FileName::new(b"g").unwrap());
+            let names = vec![
+                LeaseKey::Name(Ino::ROOT, f.clone()),
+                LeaseKey::Name(Ino::ROOT, g.clone()),
+                LeaseKey::Attr(Ino::ROOT),
+            ];
+            let flags = Default::default();
+            let rename =
+                Request::Rename { from: Ino::ROOT, from_name: f, dir: Ino::ROOT, name: g, flags };
+            m.toy.change_from_outside(&rename, &[], names).unwrap();
+            assert!(fs::metadata(&path).is_err());
+            assert_eq!(fs::read(m.path("g")).unwrap(), b"before");
+        },
+    );
 }
 
 #[test]
 fn pages_are_recalled_under_an_open_file() {
     let name = "pages_are_recalled_under_an_open_file";
-    on_mount(name, FrontOptions { page_caching: PageCaching::Leased }, 64, |m| {
-        fs::write(m.path("f"), b"before").unwrap();
-        let mut file = File::open(m.path("f")).unwrap();
-        let mut text = String::new();
-        file.read_to_string(&mut text).unwrap();
-        let ino = Ino(file.metadata().unwrap().ino());
-        let keys = || vec![LeaseKey::Pages(ino), LeaseKey::Attr(ino)];
-        let open = Request::Open { ino, access: warren_proto::AccessMode::WRITE };
-        let Ok(Reply::Opened(opened)) = m.toy.change_from_outside(&open, &[], vec![]) else {
-            panic!()
-        };
-        let position = Position::At(0);
-        let write = Request::Write {
-            handle: opened.handle,
-            position,
-            kill_privileges: false,
-            write_back: false,
-            direct: false,
-        };
-        m.toy.change_from_outside(&write, b"AFTER!", keys()).unwrap();
-        text.clear();
-        file.seek(SeekFrom::Start(0)).unwrap();
-        file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "AFTER!");
-    });
+    on_mount(
+        name,
+        FrontOptions { page_caching: PageCaching::Leased, ..Default::default() },
+        64,
+        |m| {
+            fs::write(m.path("f"), b"before").unwrap();
+            let mut file = File::open(m.path("f")).unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            let ino = Ino(file.metadata().unwrap().ino());
+            let keys = || vec![LeaseKey::Pages(ino), LeaseKey::Attr(ino)];
+            let open = Request::Open { ino, access: warren_proto::AccessMode::WRITE };
+            let Ok(Reply::Opened(opened)) = m.toy.change_from_outside(&open, &[], vec![]) else {
+                panic!()
+            };
+            let position = Position::At(0);
+            let write = Request::Write {
+                handle: opened.handle,
+                position,
+                kill_privileges: false,
+                write_back: false,
+                direct: false,
+            };
+            m.toy.change_from_outside(&write, b"AFTER!", keys()).unwrap();
+            text.clear();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "AFTER!");
+        },
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, Errno};
 use warren_client::{Cache, Call, Caller, PathOp};
 use warren_proto::slot::LaneSize;
-use warren_proto::{Answered, Attr, Credentials, FileKind, InodeRef, Reply};
+use warren_proto::{Answered, Attr, Credentials, FileKind, InodeRef, Reply, Rules};
 use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions};
@@ -59,9 +59,6 @@ const COPIES: usize = 1 << 14;
 /// Files that become durable at once.
 const SYNCS: u16 = 6;
 
-const OPTIONS: ConnectOptions =
-    ConnectOptions { front: false, slots: 2 + SYNCS, lanes: LaneSize::Medium };
-
 const SOL_SOCKET: usize = 1;
 const SO_PEERCRED: usize = 17;
 
@@ -72,6 +69,8 @@ pub(crate) struct Admitted {
     /// The directory that is mounted, and its attributes.
     pub root: InodeRef,
     pub attr: Attr,
+    /// What holds for its requests.
+    pub rules: Rules,
 }
 
 /// The target of a symbolic link.
@@ -95,13 +94,14 @@ static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Becomes a client of the fleet that serves `pool`, for paths from its directory `root` on. Slow,
 /// under the lock. Descriptors that stay open are moved to numbers from `first_descriptor` on.
 pub(crate) fn admit(
-    pool: &[u8],
+    (pool, rules): (&[u8], Rules),
     root: &[u8],
     runtime_dir: Option<&[u8]>,
     first_descriptor: usize,
 ) -> Result<Admitted, &'static str> {
     arena::begin().ok_or("no memory")?;
-    let mut admission = ask(pool, runtime_dir)?;
+    let mut admission = ask(pool, rules, runtime_dir)?;
+    let rules = admission.rules();
     let first = i32::try_from(first_descriptor).map_err(|_| "no descriptors")?;
     let numbers = admission.move_descriptors(first).map_err(|_| "no descriptors")?;
     let descriptors = consecutive(&numbers).ok_or("other descriptors between ours")?;
@@ -129,15 +129,16 @@ pub(crate) fn admit(
     // SAFETY: the caller holds the lock.
     unsafe { *SLOW.0.get() = Some(slow) };
     HOT.store(Box::into_raw(Box::new(hot)), Release);
-    Ok(Admitted { descriptors, root, attr })
+    Ok(Admitted { descriptors, root, attr, rules })
 }
 
-fn ask(pool: &[u8], runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
+fn ask(pool: &[u8], rules: Rules, runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
+    let options = ConnectOptions { front: false, slots: 2 + SYNCS, lanes: LaneSize::Medium, rules };
     let id = PoolId::of(pool).map_err(|_| "the pool is out of sight")?;
     let seeker = Seeker { uid: rustix::process::geteuid().as_raw(), runtime_dir };
     let until = now() + PATIENCE;
     let socket = id.places(seeker).iter().find_map(connect).ok_or("no fleet is found")?;
-    Admission::ask(pool, &OPTIONS, socket, until).map_err(|_| "not admitted")
+    Admission::ask(pool, &options, socket, until).map_err(|_| "not admitted")
 }
 
 /// A connection to the fleet at this place, if it is the expected user's.

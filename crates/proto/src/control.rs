@@ -9,14 +9,22 @@ use core::fmt;
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Lsn, MapVersion, ShardId};
 
 use crate::slot::Shape;
-use crate::{Credentials, Wire};
+use crate::{Credentials, Rules, Wire};
 
 /// From the supervisor to a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Order {
     /// A client with segments of this shape may send requests from now on. `acknowledged_leases` is
     /// for a front (design 13.1).
-    Admit { client: ClientId, credentials: Credentials, acknowledged_leases: bool, shape: Shape },
+    Admit {
+        client: ClientId,
+        credentials: Credentials,
+        acknowledged_leases: bool,
+        shape: Shape,
+        rules: Rules,
+    },
+    /// From now on these rules hold for the client's requests, instead of those before.
+    Rule { client: ClientId, rules: Rules },
     /// The client is gone: release all its handles, locks and leases.
     Expel { client: ClientId },
     /// Checkpoint `number`: start no new transaction, and report when none is left.

@@ -26,6 +26,7 @@ mod peer;
 mod record;
 mod reply;
 mod request;
+mod rules;
 pub mod slot;
 pub mod typed;
 mod wire;
@@ -51,6 +52,7 @@ pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
     RequestHeader, XattrMode,
 };
+pub use rules::Rules;
 pub use warren_base::{ACL_ACCESS, ACL_DEFAULT, CAPABILITY, FileKind};
 pub use warren_proto_derive::Wire;
 pub use wire::{Malformed, Reader, Wire};

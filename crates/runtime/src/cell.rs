@@ -401,6 +401,7 @@ impl CellLoop {
             (Counter::Ios, self.disk.in_flight() as u64),
             (Counter::Refused, dropped.refused),
             (Counter::Stale, dropped.stale),
+            (Counter::Written, self.core.files_written()),
         ];
         for (counter, value) in gauges {
             self.vitals.set(counter, value);

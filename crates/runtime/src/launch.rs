@@ -40,6 +40,10 @@ pub struct ServeOptions {
     pub cache_bytes: u64,
     /// The users that it admits besides root and the user who starts it.
     pub clients: Clients,
+    /// These users may change nothing.
+    pub read_only: bool,
+    /// The fleet ends with its last mount.
+    pub ends_with_mounts: bool,
     /// Where its log goes.
     pub log: Target,
 }
@@ -48,7 +52,16 @@ impl ServeOptions {
     pub fn new(pool: impl Into<PathBuf>, cells: u16) -> Self {
         let (cache_bytes, clients) = (CACHE_BYTES_DEFAULT, Clients::default());
         let log = Target::default();
-        Self { pool: pool.into(), cells, threads: 1, cache_bytes, clients, log }
+        Self {
+            pool: pool.into(),
+            cells,
+            threads: 1,
+            cache_bytes,
+            clients,
+            read_only: false,
+            ends_with_mounts: false,
+            log,
+        }
     }
 
     fn plan(&self) -> Result<FleetPlan, FleetError> {
@@ -68,6 +81,8 @@ impl ServeOptions {
             threads: self.threads,
             cache_bytes: self.cache_bytes,
             clients: self.clients,
+            read_only: self.read_only,
+            ends_with_mounts: self.ends_with_mounts,
             log: self.log.word().into_vec().into(),
         })
     }

@@ -61,6 +61,9 @@ pub use limit::raise as raise_descriptor_limit;
 pub use loads::Loads;
 pub use pool::blocks::Blocks;
 pub use pool::offline::{OfflinePool, Purpose};
-pub use status::{CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, SILENT};
+pub use status::{
+    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, LogStatus, SILENT,
+    UseStatus, names_of_rules,
+};
 pub use warren_transport::control::Leave;
 pub use warren_transport::{Authority, ConnectOptions, Connection, InFlight, Slot};

@@ -36,6 +36,10 @@ pub(crate) struct FleetPlan {
     pub cache_bytes: u64,
     /// Which clients it admits besides root and its own user.
     pub clients: Clients,
+    /// Clients that are no fronts, and neither root's nor the fleet's user's, may change nothing.
+    pub read_only: bool,
+    /// The fleet ends with its last mount.
+    pub ends_with_mounts: bool,
     /// Where its log goes, in the form of `warren_log::Target::word`.
     pub log: OsBytes,
 }

@@ -1,6 +1,7 @@
 //! The status of a fleet. The JSON of `warren status --json` is exactly this.
 
 use serde::{Deserialize, Serialize};
+use warren_proto::Rules;
 
 /// The state of a fleet that did not answer: little is known of it.
 pub const SILENT: &str = "silent";
@@ -13,12 +14,10 @@ pub struct FleetStatus {
     /// `deleted`, `cut short`.
     #[serde(default)]
     pub pool_harm: Option<String>,
-    /// Where its log goes: `stderr`, `journal` or a path. `log_trouble` says why it cannot be
-    /// written now, and since when.
-    #[serde(default)]
-    pub log: String,
-    #[serde(default)]
-    pub log_trouble: Option<String>,
+    #[serde(flatten)]
+    pub log: LogStatus,
+    #[serde(flatten)]
+    pub uses: UseStatus,
     /// The user that runs it, from the kernel of the querying process.
     #[serde(default)]
     pub uid: u32,
@@ -47,6 +46,28 @@ pub struct FleetStatus {
     pub reports_refused: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
+}
+
+/// The log of a fleet.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// Where it goes: `stderr`, `journal` or a path.
+    #[serde(default)]
+    pub log: String,
+    /// Why it cannot be written now, and since when.
+    #[serde(default)]
+    pub log_trouble: Option<String>,
+}
+
+/// What a fleet's end and a remount depend on.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct UseStatus {
+    /// It ends with its last mount.
+    #[serde(default)]
+    pub ends_with_mounts: bool,
+    /// Files that clients other than mounts have open for writing.
+    #[serde(default)]
+    pub files_written: u64,
 }
 
 /// A shard that is not served.
@@ -127,4 +148,18 @@ pub struct ClientStatus {
     pub front: bool,
     /// Where a front is mounted, as it reported.
     pub mounted: Option<String>,
+    /// Options of its mount that hold for its requests: `ro`, `noatime`, `strictatime`.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+/// [`ClientStatus::options`] of these rules.
+pub fn names_of_rules(rules: Rules) -> Vec<String> {
+    const NAMES: [(Rules, &str); 3] = [
+        (Rules::READ_ONLY, "ro"),
+        (Rules::NO_ATIME, "noatime"),
+        (Rules::STRICT_ATIME, "strictatime"),
+    ];
+    let held = NAMES.iter().filter(|(rule, _)| rules.contains(*rule));
+    held.map(|&(_, name)| name.to_owned()).collect()
 }

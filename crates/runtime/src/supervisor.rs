@@ -346,15 +346,24 @@ impl SupervisorLoop<'_> {
                 self.send_status(connection);
                 Ok(())
             }
-            Some(ConnectionEvent::Stop { force, discard }) => {
+            Some(ConnectionEvent::Stop { force, discard, if_unused }) => {
                 let connections = vec![connection];
-                self.begin_stop(StopRequest { connections, by_keeper: false, force, discard })
+                let asked = StopRequest::of_client(connections, force, discard);
+                self.begin_stop(StopRequest { if_unused, ..asked })
             }
             Some(ConnectionEvent::InUse { client, number, by }) => {
                 if self.in_use(client, number, &by) {
                     return Ok(());
                 }
                 // An answer to a question that was not asked.
+                self.connections.close(connection);
+                self.client_hung_up(client)
+            }
+            Some(ConnectionEvent::Rule { client, rules }) => {
+                if self.core.applicant(client).is_some_and(|it| it.front) {
+                    return self.apply(Event::Rule { client, rules });
+                }
+                // Another client has no mount.
                 self.connections.close(connection);
                 self.client_hung_up(client)
             }

@@ -100,10 +100,12 @@ pub enum Counter {
     /// epoch.
     Refused,
     Stale,
+    /// Files that clients other than fronts have open for writing now (gauge).
+    Written,
 }
 
 impl Counter {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
@@ -120,6 +122,7 @@ impl Counter {
         Self::FramesDirty,
         Self::Refused,
         Self::Stale,
+        Self::Written,
     ];
 
     fn at(self) -> usize {

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 
 use warren_base::limits::{GROUPS_MAX, PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, ClientId, Errno};
-use warren_proto::Wire;
 use warren_proto::control::Order;
 use warren_proto::slot::Shape;
+use warren_proto::{Rules, Wire};
 
 use crate::event::{Applicant, ConnectionNo, Effect, send};
 use crate::set::CellSet;
@@ -142,6 +142,21 @@ impl Admissions {
         }
     }
 
+    /// Other rules hold for the client from now on.
+    pub(crate) fn rule(
+        &mut self,
+        living: CellSet,
+        client: ClientId,
+        rules: Rules,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        if known.state != ClientState::Expelling && known.applicant.rules != rules {
+            known.applicant.rules = rules;
+            send(living, &Order::Rule { client, rules }, effects);
+        }
+    }
+
     pub(crate) fn expelled(&mut self, from: CellId, client: ClientId, effects: &mut Vec<Effect>) {
         if self.acknowledged(from, client, ClientState::Expelling) {
             self.clients.remove(&client);
@@ -207,5 +222,6 @@ fn admit(client: ClientId, applicant: &Applicant) -> Order {
         credentials: applicant.credentials.clone(),
         acknowledged_leases: applicant.front,
         shape: applicant.shape,
+        rules: applicant.rules,
     }
 }

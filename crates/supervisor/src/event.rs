@@ -8,7 +8,7 @@ use std::fmt;
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant};
 use warren_proto::control::{Order, Report, Suspicion};
 use warren_proto::slot::Shape;
-use warren_proto::{Credentials, Wire};
+use warren_proto::{Credentials, Rules, Wire};
 
 use crate::set::CellSet;
 
@@ -32,6 +32,8 @@ pub struct Applicant {
     pub privileged: bool,
     /// Of its segments: the requests that it can have in flight, and the size of its lanes.
     pub shape: Shape,
+    /// What holds for its requests.
+    pub rules: Rules,
     /// Of a front: the mount point that it sent. It is only displayed.
     pub mounted: Box<[u8]>,
 }
@@ -59,6 +61,11 @@ pub enum Event {
     /// The connection of the client is closed. Repeated events have no effect.
     Hangup {
         client: ClientId,
+    },
+    /// The options of a front's mount have changed.
+    Rule {
+        client: ClientId,
+        rules: Rules,
     },
     /// Take a checkpoint while the fleet serves, to find out whether a stop would lose data:
     /// [`Effect::MayStop`], or [`Effect::StopRefused`].

@@ -1,8 +1,8 @@
 //! The state of the fleet as `warren status` shows it.
 
 use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, Timestamp};
-use warren_proto::Wire;
 use warren_proto::slot::Shape;
+use warren_proto::{Rules, Wire};
 
 use crate::admission::ClientState;
 use crate::fleet::CellState;
@@ -52,5 +52,6 @@ pub struct ClientStatus {
     pub front: bool,
     pub shape: Shape,
     pub mounted: Box<[u8]>,
+    pub rules: Rules,
     pub state: ClientState,
 }

@@ -110,6 +110,11 @@ impl Stop {
         }
     }
 
+    /// Whether the fleet ends if the checkpoint under way succeeds.
+    pub(crate) const fn is_ending(&self) -> bool {
+        matches!(self.trial, Trial::Wanted { ends: true } | Trial::UnderWay { ends: true, .. })
+    }
+
     /// Whether a stop was requested while the pool was being opened. True once.
     pub(crate) const fn take_early(&mut self) -> bool {
         std::mem::replace(&mut self.is_early, false)

@@ -152,6 +152,9 @@ impl Supervisor {
             }
             Event::Connect { connection, applicant } => self.connect(connection, applicant, turn),
             Event::Hangup { client } => self.hangup(client, turn),
+            Event::Rule { client, rules } => {
+                self.admission.rule(self.fleet.living(), client, rules, turn.effects);
+            }
             Event::TryCheckpoint => {
                 let broken = self.committer.broken();
                 self.stop.request_trial(self.stage, broken, turn.effects);
@@ -252,6 +255,8 @@ impl Supervisor {
     fn connect(&mut self, connection: ConnectionNo, applicant: Applicant, turn: &mut Turn<'_>) {
         let result = match self.stage {
             Stage::Starting | Stage::Opening => Err(Errno::EAGAIN),
+            // It would be a dead mount soon.
+            Stage::Serving if applicant.front && self.stop.is_ending() => Err(Errno::EAGAIN),
             Stage::Serving => {
                 let cells = (self.fleet.all(), self.fleet.living());
                 self.admission.connect(cells, connection, applicant, turn.effects)

@@ -16,8 +16,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::Timespec;
 use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
 use warren_base::{ClientId, Errno, Instant};
-use warren_proto::Wire;
 use warren_proto::slot::{LaneSize, Shape};
+use warren_proto::{Rules, Wire};
 use warren_shm::{Segment, now};
 
 use crate::control::{
@@ -45,11 +45,14 @@ pub struct ConnectOptions {
     pub slots: u16,
     /// How much data a request can carry, and how many leases the client can hold.
     pub lanes: LaneSize,
+    /// The options of the mount that it serves or uses.
+    pub rules: Rules,
 }
 
 impl ConnectOptions {
     /// For a program that makes small calls, in a few threads at a time.
-    pub const SMALL: Self = Self { front: false, slots: 4, lanes: LaneSize::Small };
+    pub const SMALL: Self =
+        Self { front: false, slots: 4, lanes: LaneSize::Small, rules: Rules::empty() };
 
     /// The request for admission. `mounted` is the path of a front's mount.
     pub fn request(&self, mounted: &[u8]) -> ControlRequest {
@@ -58,6 +61,7 @@ impl ConnectOptions {
             front: self.front,
             slots: self.slots,
             payload: self.lanes.payload() as u32,
+            rules: self.rules,
             mounted: mounted.into(),
         }
     }
@@ -65,7 +69,8 @@ impl ConnectOptions {
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { front: false, slots: SLOTS_MAX as u16, lanes: LaneSize::Large }
+        let (slots, rules) = (SLOTS_MAX as u16, Rules::empty());
+        Self { front: false, slots, lanes: LaneSize::Large, rules }
     }
 }
 
@@ -75,6 +80,7 @@ pub(crate) struct Terms {
     pub pool: OsBytes,
     pub client: ClientId,
     pub shape: Shape,
+    pub rules: Rules,
     pub cells: u16,
     pub shards: u16,
 }
@@ -124,9 +130,10 @@ impl Admission {
         socket: OwnedFd,
         segments: Vec<OwnedFd>,
     ) -> Result<Self, TransportError> {
-        let (client, shape, cells, shards) = match reply {
-            ControlReply::Welcome { client, shape, cells, shards } => {
-                (client, shape, cells, shards)
+        let pool = pool.into();
+        let terms = match reply {
+            ControlReply::Welcome { client, shape, rules, cells, shards } => {
+                Terms { pool, client, shape, rules, cells, shards }
             }
             ControlReply::Refused { errno, .. } => {
                 let errno = Errno::from_raw(errno).unwrap_or(Errno::EPROTO);
@@ -135,13 +142,17 @@ impl Admission {
             _ => return Err(TransportError::Malformed),
         };
         let (flights, _) = Segment::create("warren-flights", FLIGHTS_LEN)?.into_parts();
-        let terms = Terms { pool: pool.into(), client, shape, cells, shards };
         Self { terms, socket, flights, segments }.checked()
     }
 
     /// The path of the pool, as the process that was admitted has named it.
     pub fn pool(&self) -> &[u8] {
         &self.terms.pool
+    }
+
+    /// What holds for the client's requests: the rules that it has asked for, and perhaps more.
+    pub const fn rules(&self) -> Rules {
+        self.terms.rules
     }
 
     /// The socket hangs up when the fleet is gone.

@@ -8,14 +8,14 @@ use alloc::boxed::Box;
 
 use warren_base::ClientId;
 use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
-use warren_proto::Wire;
 use warren_proto::slot::Shape;
+use warren_proto::{Rules, Wire};
 
 use crate::packet::{DESCRIPTORS_MAX, INLINE_MAX};
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub const CONTROL_VERSION: u32 = 10;
+pub const CONTROL_VERSION: u32 = 11;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -46,6 +46,7 @@ pub enum ControlRequest {
         front: bool,
         slots: u16,
         payload: u32,
+        rules: Rules,
         mounted: OsBytes,
     },
     Status {
@@ -53,11 +54,12 @@ pub enum ControlRequest {
     },
     /// Unmount, checkpoint, end everything, then close the connection. Refused while a mount is in
     /// use, unless `force` is set, and if the checkpoint fails, unless `discard` gives up what it
-    /// lacks.
+    /// lacks. `if_unused`: refused if there is any mount, and none is unmounted.
     Stop {
         version: u32,
         force: bool,
         discard: bool,
+        if_unused: bool,
     },
     /// The answer of a mount's process to the `Leave` of this number: what uses the mount, or used
     /// it when it was cut off, as text. Empty if the mount is idle. A process that has left closes
@@ -66,6 +68,11 @@ pub enum ControlRequest {
         version: u32,
         number: u32,
         by: Box<[u8]>,
+    },
+    /// From a mount's process: the options of its mount have changed.
+    Rule {
+        version: u32,
+        rules: Rules,
     },
 }
 
@@ -98,6 +105,8 @@ pub enum ControlReply {
     Welcome {
         client: ClientId,
         shape: Shape,
+        /// Those that the client has asked for, and perhaps more.
+        rules: Rules,
         cells: u16,
         shards: u16,
     },

@@ -26,6 +26,7 @@ mod kills;
 mod large;
 mod lifecycle;
 mod log;
+mod mount_options;
 mod mounts;
 mod options;
 mod preloaded;
@@ -136,6 +137,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);
             mounts::run(&ground, cells, &mut tally);
+            mount_options::run(&ground, cells, &mut tally);
             log::run(&ground, cells, &mut tally);
             access::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);

@@ -145,14 +145,14 @@ impl Core {
 
     pub(super) fn order(&mut self, order: Order, turn: &mut Turn<'_>) {
         match order {
-            Order::Admit { client, credentials, acknowledged_leases, shape } => {
+            Order::Admit { client, credentials, acknowledged_leases, shape, rules } => {
                 // The client may have been the predecessor's. If it was not, it only receives
                 // needless recalls.
                 if acknowledged_leases && self.replay.is_of_process() {
                     turn.leases.inherit(client);
                 }
                 turn.leases.stamps.admit(client, shape.lanes().words());
-                turn.clients.admit(client, credentials, acknowledged_leases, shape);
+                turn.clients.admit(client, credentials, acknowledged_leases, (shape, rules));
                 if acknowledged_leases && turn.clients.fronts() > 1 {
                     // From now on, files are opened for writing without the kernels' caches.
                     self.shards.values_mut().for_each(|shard| {
@@ -161,6 +161,7 @@ impl Core {
                 }
                 turn.effects.push(Effect::Report(Report::Admitted { client }));
             }
+            Order::Rule { client, rules } => turn.clients.rule(client, rules),
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
             Order::Expel { client } => self.expel(client, turn),

@@ -202,7 +202,7 @@ impl Core {
         {
             return Ok(Some((answer, 0)));
         }
-        if turn.log.commits.is_last() {
+        if turn.is_read_only(task.state.client) {
             match &task.work {
                 Work::Request { request, .. } if request.is_change() => {
                     return Err(Errno::EROFS.into());

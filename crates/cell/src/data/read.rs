@@ -2,7 +2,7 @@
 
 use warren_base::limits::{BLOCK_SIZE, OPEN_DATA_MAX};
 use warren_base::{Errno, Ino, InodeFlags, Timestamp};
-use warren_proto::{AccessMode, Attr, FileKind, Handle, LeaseKey, Opened, Position, Step};
+use warren_proto::{AccessMode, Attr, FileKind, Handle, LeaseKey, Opened, Position, Rules, Step};
 
 use crate::apply::step;
 use crate::data::write::move_to;
@@ -53,7 +53,7 @@ pub(crate) fn read(
         bring_pages(shard, ino, pages_of(offset, len), turn)?;
         copy_out(shard, to, ino, offset, len, turn);
         read_ahead(shard, handle, offset, len, size, turn);
-        touch_atime(shard, ino, turn);
+        touch_atime(shard, ino, turn.clients.rules(to.client), turn);
     }
     if !direct && turn.clients.acknowledges(to.client) {
         let pages = Marked::new(LeaseKey::Pages(ino), turn);
@@ -83,7 +83,8 @@ pub(crate) fn data_at_hand(
     if !is_wanted || kind != FileKind::Regular || !(1..=OPEN_DATA_MAX.min(lane)).contains(&size) {
         return 0;
     }
-    if is_atime_due(atime, [mtime, ctime], turn.now.wall)
+    let rules = turn.clients.rules(to.client);
+    if is_atime_due(rules, atime, [mtime, ctime], turn.now.wall)
         || !are_at_hand(shard, ino, pages_of(0, size), turn) && !turn.plants(Plant::OpenDataMissing)
     {
         return 0;
@@ -142,17 +143,22 @@ fn read_ahead(
     load_pages(shard, &wanted, frames, turn);
 }
 
-/// Whether a read changes the access time, as relatime does: if it is older than the last change,
-/// or a day old.
-fn is_atime_due(atime: Timestamp, changed: [Timestamp; 2], now: Timestamp) -> bool {
-    changed.iter().any(|time| atime <= *time) || now.0.saturating_sub(atime.0) >= DAY
+/// Whether a read changes the access time. Without rules it does as relatime: if the time is older
+/// than the last change, or a day old.
+fn is_atime_due(rules: Rules, atime: Timestamp, changed: [Timestamp; 2], now: Timestamp) -> bool {
+    if rules.intersects(Rules::NO_ATIME | Rules::READ_ONLY) {
+        return false;
+    }
+    rules.contains(Rules::STRICT_ATIME)
+        || changed.iter().any(|time| atime <= *time)
+        || now.0.saturating_sub(atime.0) >= DAY
 }
 
 /// Updates the access time, if that is due.
-fn touch_atime(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
+fn touch_atime(shard: &mut Shard, ino: Ino, rules: Rules, turn: &mut Turn<'_>) {
     let now = turn.now.wall;
     let Ok(Some(inode)) = shard.inode(ino) else { return };
-    if !is_atime_due(inode.atime, [inode.mtime, inode.ctime], now)
+    if !is_atime_due(rules, inode.atime, [inode.mtime, inode.ctime], now)
         || inode.atime == now
         || inode.flags.contains(InodeFlags::NOATIME)
         || turn.log.commits.is_last()

@@ -69,7 +69,7 @@ pub(crate) fn run_on_names(
             continue;
         }
         match planned {
-            Ok(ref plan) if turn.log.commits.is_last() && !plan.changes.is_empty() => {
+            Ok(ref plan) if turn.is_read_only(task.state.client) && !plan.changes.is_empty() => {
                 return Err(Errno::EROFS.into());
             }
             Ok(mut plan) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warren_base::{ClientId, Errno};
 use warren_proto::slot::Shape;
-use warren_proto::{Credentials, RequestHeader};
+use warren_proto::{Credentials, RequestHeader, Rules};
 
 use crate::event::SlotRef;
 use crate::lease::recalls::RecallClass;
@@ -18,6 +18,7 @@ struct Client {
     credentials: Arc<Credentials>,
     acknowledges: bool,
     shape: Shape,
+    rules: Rules,
     /// The slot that waits for recalls of each class.
     listeners: [Option<Listener>; RecallClass::ALL.len()],
     state: State,
@@ -46,6 +47,8 @@ pub(crate) struct Clients {
     fronts: usize,
     /// The number of leaving clients.
     leaving: usize,
+    /// Whether some client has had rules.
+    has_rules: bool,
 }
 
 impl Clients {
@@ -54,12 +57,13 @@ impl Clients {
         id: ClientId,
         credentials: Credentials,
         acknowledges: bool,
-        shape: Shape,
+        (shape, rules): (Shape, Rules),
     ) {
         let (listeners, state) = ([None; RecallClass::ALL.len()], State::Admitted);
         let credentials = Arc::new(credentials);
         self.fronts += usize::from(acknowledges);
-        let client = Client { credentials, acknowledges, shape, listeners, state };
+        self.has_rules |= !rules.is_empty();
+        let client = Client { credentials, acknowledges, shape, rules, listeners, state };
         let old = self.known.insert(id, client);
         self.leaving -= usize::from(old.is_some_and(|client| client.is_leaving()));
     }
@@ -99,6 +103,23 @@ impl Clients {
     /// Bytes of the client's payload lanes; 0 if it is not known.
     pub(crate) fn payload_max(&self, id: ClientId) -> usize {
         self.known.get(&id).map_or(0, |client| client.shape.payload())
+    }
+
+    /// Other rules hold for the client's requests from now on.
+    pub(crate) fn rule(&mut self, id: ClientId, rules: Rules) {
+        if let Some(client) = self.known.get_mut(&id) {
+            client.rules = rules;
+            self.has_rules = true;
+        }
+    }
+
+    /// What holds for the client's requests; nothing if it is not known.
+    #[inline]
+    pub(crate) fn rules(&self, id: ClientId) -> Rules {
+        if !self.has_rules {
+            return Rules::empty();
+        }
+        self.known.get(&id).map_or(Rules::empty(), |client| client.rules)
     }
 
     /// How many clients acknowledge recalls.

@@ -27,6 +27,8 @@ pub(crate) struct OpenCounts {
     all: usize,
     by_client: HashMap<ClientId, u32, FixedState>,
     by_user: HashMap<u32, u32, FixedState>,
+    /// Those for writing, for each client.
+    written: HashMap<ClientId, u32, FixedState>,
     /// Handles of watched inodes ([`AccessMode::WATCH`]).
     watches: HashMap<Ino, u32, FixedState>,
     /// Inodes that are watched from this turn on, or not any more.
@@ -58,6 +60,7 @@ impl OpenCounts {
             all: 0,
             by_client: HashMap::default(),
             by_user: HashMap::default(),
+            written: HashMap::default(),
             watches: HashMap::default(),
             watch_changes: Vec::new(),
             next: (u64::from(epoch.0) << 40) + 1,
@@ -80,6 +83,12 @@ impl OpenCounts {
         self.by_user.get(&uid).map_or(0, |count| *count as usize)
     }
 
+    /// How many are open for writing by clients of this kind.
+    pub(crate) fn written(&self, is_counted: impl Fn(ClientId) -> bool) -> u64 {
+        let counted = self.written.iter().filter(|(client, _)| is_counted(**client));
+        counted.map(|(_, count)| u64::from(*count)).sum()
+    }
+
     /// Whether the client has any.
     pub(crate) fn has_any(&self, client: ClientId) -> bool {
         self.by_client.contains_key(&client)
@@ -95,6 +104,9 @@ impl OpenCounts {
         self.all += 1;
         *self.by_client.entry(file.client).or_default() += 1;
         *self.by_user.entry(file.uid).or_default() += 1;
+        if file.access.contains(AccessMode::WRITE) {
+            *self.written.entry(file.client).or_default() += 1;
+        }
         if file.access.contains(AccessMode::WATCH) {
             let count = self.watches.entry(ino).or_default();
             *count += 1;
@@ -108,6 +120,9 @@ impl OpenCounts {
         self.all -= 1;
         one_less(&mut self.by_client, file.client);
         one_less(&mut self.by_user, file.uid);
+        if file.access.contains(AccessMode::WRITE) {
+            one_less(&mut self.written, file.client);
+        }
         if file.access.contains(AccessMode::WATCH) && one_less(&mut self.watches, ino) {
             self.watch_changes.push((ino, false));
         }

@@ -21,7 +21,7 @@ use warren_proto::control::{Order, Report, ShardRoot, Written};
 use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, Capability, CapabilityKey, Cause, CreateFlags, Credentials, FileKind,
-    NewInode, Request, RequestHeader, Step, Wire,
+    NewInode, Request, RequestHeader, Rules, Step, Wire,
 };
 
 pub(crate) use crate::image::{FIRST_CHUNK, Image, RESERVED, SECRET, entry_key, name};
@@ -319,15 +319,21 @@ impl Bench {
 
     pub(crate) fn admit_with(&mut self, client: ClientId, credentials: Credentials) {
         let shape = Shape::UNBOUNDED;
-        let admit = Order::Admit { client, credentials, acknowledged_leases: false, shape };
+        let rules = Rules::empty();
+        let admit = Order::Admit { client, credentials, acknowledged_leases: false, shape, rules };
         self.apply(Event::Order(admit));
+    }
+
+    pub(crate) fn files_written(&self) -> u64 {
+        self.cell.files_written()
     }
 
     /// A front, whose kernel caches and acknowledges recalls.
     pub(crate) fn admit_front(&mut self, client: ClientId) {
         let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
         let (acknowledged_leases, shape) = (true, Shape::UNBOUNDED);
-        let admit = Order::Admit { client, credentials, acknowledged_leases, shape };
+        let rules = Rules::empty();
+        let admit = Order::Admit { client, credentials, acknowledged_leases, shape, rules };
         self.apply(Event::Order(admit));
     }
 

@@ -2,14 +2,15 @@
 //! continues.
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{Errno, Ino};
+use warren_base::{Errno, Ino, Timestamp};
 use warren_cell::Event;
 use warren_proto::control::Order;
 use warren_proto::{
-    AccessMode, CreateFlags, FileKind, Handle, NewInode, Position, Reply, Request, SetAttr,
+    AccessMode, CreateFlags, FileKind, Handle, NewInode, Position, Reply, Request, Rules, SetAttr,
+    SetTime,
 };
 
-use crate::bench::{Bench, FILE, Image, create, name};
+use crate::bench::{Bench, CLIENT, FILE, Image, create, name};
 
 fn open(bench: &mut Bench, access: AccessMode) -> Result<Handle, Errno> {
     match bench.call(Request::Open { ino: FILE, access })? {
@@ -41,6 +42,74 @@ fn changes(handle: Handle) -> Vec<Request> {
 fn breaks(bench: &mut Bench) {
     bench.broken_device = true;
     bench.apply(Event::Order(Order::ReadOnly { errno: Errno::EIO }));
+}
+
+/// The rules of the client that the bench asks as.
+fn rule(bench: &mut Bench, rules: Rules) {
+    bench.apply(Event::Order(Order::Rule { client: CLIENT, rules }));
+}
+
+#[test]
+fn a_client_without_the_right_changes_nothing() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let handle = open(&mut bench, AccessMode::READ | AccessMode::WRITE).expect("opened");
+    rule(&mut bench, Rules::READ_ONLY);
+    let (flags, access) = (CreateFlags::OPEN, AccessMode::READ);
+    let new = NewInode::regular(0o600);
+    let may_open = Request::Create { dir: Ino::ROOT, name: name("new"), new, flags, access };
+    for request in changes(handle).into_iter().chain([may_open.clone()]) {
+        let asked = format!("{request:?}");
+        assert_eq!(bench.call(request), Err(Errno::EROFS), "{asked}");
+    }
+    assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
+    open(&mut bench, AccessMode::READ).expect("it reads");
+    rule(&mut bench, Rules::empty());
+    assert!(bench.call(may_open).is_ok() && bench.call(write(handle, 0)).is_ok());
+}
+
+/// The access time after a read by a client with these rules, if it was this before. The bench's
+/// clock stands at 1, and so does the time of the last change.
+fn read_at(bench: &mut Bench, handle: Handle, rules: Rules, atime: i64) -> i64 {
+    rule(bench, Rules::empty());
+    let atime = Some(SetTime::At(Timestamp(atime)));
+    let set = SetAttr { atime, ..SetAttr::default() };
+    bench.call(Request::SetAttr { ino: FILE, handle: None, set }).expect("set");
+    rule(bench, rules);
+    let position = Position::At(0);
+    bench.call(Request::Read { handle, position, len: 9, direct: false }).expect("read");
+    match bench.call(Request::GetAttr { ino: FILE }) {
+        Ok(Reply::Attr { attr, .. }) => attr.atime.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn reads_set_access_times_by_the_rules_of_their_client() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let handle = open(&mut bench, AccessMode::READ | AccessMode::WRITE).expect("opened");
+    bench.call(write(handle, 0)).expect("written");
+    for (rules, of_old, of_new) in [
+        (Rules::empty(), 1, 100),
+        (Rules::STRICT_ATIME, 1, 1),
+        (Rules::NO_ATIME, -5, 100),
+        (Rules::READ_ONLY, -5, 100),
+    ] {
+        assert_eq!(read_at(&mut bench, handle, rules, -5), of_old, "{rules:?}");
+        assert_eq!(read_at(&mut bench, handle, rules, 100), of_new, "{rules:?}");
+    }
+}
+
+#[test]
+fn files_that_are_open_for_writing_are_counted() {
+    let mut bench = Bench::new(&Image::new(), false);
+    let read = open(&mut bench, AccessMode::READ).expect("opened");
+    assert_eq!(bench.files_written(), 0);
+    let written = open(&mut bench, AccessMode::WRITE).expect("opened");
+    assert_eq!(bench.files_written(), 1);
+    for handle in [read, written] {
+        bench.call(Request::Close { handle }).expect("closed");
+    }
+    assert_eq!(bench.files_written(), 0);
 }
 
 #[test]

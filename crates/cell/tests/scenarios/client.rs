@@ -8,7 +8,7 @@ use warren_proto::control::Order;
 use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, LeasedAttrs,
-    NewInode, Position, RenameFlags, Reply, Request, RequestHeader,
+    NewInode, Position, RenameFlags, Reply, Request, RequestHeader, Rules,
 };
 
 use crate::bytes::Bytes;
@@ -58,7 +58,8 @@ impl Pair {
     pub(crate) fn admit_at(&mut self, cell: CellId, client: ClientId, admitted_as: AdmittedAs) {
         let (credentials, acknowledged_leases) = admitted_as;
         let shape = Shape::UNBOUNDED;
-        self.order(cell, Order::Admit { client, credentials, acknowledged_leases, shape });
+        let rules = Rules::empty();
+        self.order(cell, Order::Admit { client, credentials, acknowledged_leases, shape, rules });
     }
 
     /// The client disconnects, and its slots are gone.

@@ -10,6 +10,7 @@ use warren_proto::{
 
 use super::{Call, Outcome, PageCaching, Served};
 use crate::abi;
+use crate::effects::Effects;
 use crate::lock_owners::Releasing;
 use crate::message::{OpenFlags, Write};
 use crate::open_files::Begun;
@@ -49,8 +50,16 @@ impl Call<'_> {
             // The kernel has checked the right to execute the file.
             self.open_shared(access - AccessMode::EXECUTE)?
         };
-        self.body.open_file(opened.handle, opened.keep_pages);
+        self.put_open(opened);
         Ok(())
+    }
+
+    /// Each read of a mount with `strictatime` must reach the cell.
+    pub(super) fn put_open(&mut self, OpenedFile { mut handle, keep_pages }: OpenedFile) {
+        if self.front.effects().contains(Effects::STRICT_ATIME) {
+            (handle.direct, handle.number) = (true, handle.number | DIRECT_HANDLE);
+        }
+        self.body.open_file(handle, keep_pages && !handle.direct);
     }
 
     /// Opens the inode, through a handle that was kept if there is one.
@@ -176,7 +185,8 @@ impl Call<'_> {
         if len as usize > write.len {
             return Err(Errno::EPROTO);
         }
-        if write.sync && write.open & DIRECT_HANDLE != 0 {
+        let sync = write.sync || self.front.effects().contains(Effects::SYNC);
+        if sync && write.open & DIRECT_HANDLE != 0 {
             // For writes through its cache, the kernel sends an `FSYNC`.
             let (ino, handle) = (handle.ino, Some(handle));
             self.call(typed::Fsync { ino, handle, data_only: false })?;

@@ -248,7 +248,7 @@ fn a_changed_directory_is_answered_from_the_reply_to_the_change() {
 
 #[test]
 fn an_append_at_another_offset_drops_leased_pages() {
-    let options = FrontOptions { page_caching: PageCaching::Leased };
+    let options = FrontOptions { page_caching: PageCaching::Leased, ..Default::default() };
     let mut test = FrontTest::new(options, |_| Ok(Reply::Written { len: 3, size: 103 }));
     let open = test.add_open();
     let write = |offset| {

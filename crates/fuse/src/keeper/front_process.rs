@@ -24,9 +24,10 @@ use warren_runtime::link::{Link, Received, Wait};
 use warren_runtime::process::{Tie, role_args, spawn};
 
 use super::poll::poll_for;
+use crate::effects::Effects;
 use crate::front::FrontOptions;
 use crate::front_state::FrontState;
-use crate::process::{FrontStart, ROLE_FRONT, WRITTEN_BACK, WriteBack};
+use crate::process::{FrontOrder, FrontStart, ROLE_FRONT, WRITTEN_BACK};
 
 /// How long a process may take to end after its link was closed. After that, the kernel holds one
 /// of its threads.
@@ -53,7 +54,7 @@ pub(super) struct FrontProcess {
 pub(super) enum FrontMessage {
     /// It serves the mount.
     Ready,
-    /// The pages of a [`WriteBack`] are written back.
+    /// The pages of a [`FrontOrder::WriteBack`] are written back.
     WrittenBack,
     /// The link is closed: the front does not serve any more.
     Closed,
@@ -112,7 +113,15 @@ impl FrontProcess {
     /// Has the front write back and drop the pages of these inodes.
     pub(super) fn write_back(&self, inodes: &[u64]) {
         // If the front has ended, its pidfd shows that, and the next front gets the same message.
-        let _ = self.link.send(&WriteBack { inodes: inodes.into() }.to_bytes(), &[], Wait::No);
+        let order = FrontOrder::WriteBack { inodes: inodes.into() };
+        let _ = self.link.send(&order.to_bytes(), &[], Wait::No);
+    }
+
+    /// The options of the mount have changed.
+    pub(super) fn set_effects(&self, effects: Effects) {
+        // The next front starts with them.
+        let order = FrontOrder::Effects { effects: effects.bits() };
+        let _ = self.link.send(&order.to_bytes(), &[], Wait::No);
     }
 
     pub(super) fn terminate(&self) {

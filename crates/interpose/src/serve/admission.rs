@@ -36,6 +36,7 @@ use super::files::{passing, pending, placeholder, takeover};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
+use super::mountinfo::Options;
 use super::name::{Name, PREFIX, Prefix};
 use super::request::Named;
 use super::statmount::{self, Seen};
@@ -332,6 +333,18 @@ pub(crate) fn under_lock<R>(
     Err(Why::Busy)
 }
 
+/// Whether changes are still the fleet's: the mount is as the facts say. If another process has
+/// made it read-only, for example, the admission ends.
+pub(crate) fn lets_change() -> bool {
+    let Some(admission) = facts::current() else { return true };
+    let is_same = if clock::is_fresh() {
+        admission.is_current()
+    } else {
+        waiting(|room| renew(room, &admission)).unwrap_or(false)
+    };
+    is_same && admission.facts.mount.options.lets_change()
+}
+
 /// The admission, if its fleet lives. Otherwise another fleet may serve the pool, and change files.
 pub(crate) fn current() -> Option<Admission> {
     let admission = facts::current()?;
@@ -425,10 +438,11 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     let directory = (!directory.is_empty()).then_some(directory);
     let (source, rest) = room.path.split_at(looked.source_length);
     let root = &rest[..looked.root_length];
-    let admitted = fleet::admit(source, root, directory, mounts + 1).map_err(|text| {
-        why::set_fleet_text(text);
-        Refusal::Fleet
-    })?;
+    let admitted = fleet::admit((source, looked.options.rules), root, directory, mounts + 1)
+        .map_err(|text| {
+            why::set_fleet_text(text);
+            Refusal::Fleet
+        })?;
     IS_CLIENT.store(true, Release);
     clock::forget_fleet();
     descriptors::hide(mounts, &admitted.descriptors);
@@ -444,16 +458,19 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
 /// process may be changing it, so it is compared again.
 fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<MountFacts, Refusal> {
     let mut attr = admitted.attr;
+    // The fleet may have added some.
+    let options = Options { rules: admitted.rules, ..looked.options };
     for _ in 0..COMPARISONS {
         let mask = BASIC_STATS | BTIME | MNT_ID;
         let root = Statx::of(prefix.address(), mask).ok_or(Refusal::Mount)?;
         if (root.mount_id(), root.device()) != (looked.id, looked.device) {
             return Err(Refusal::Mount);
         }
-        let mount = MountFacts::learn(prefix.address(), &root, looked.read_only, looked.no_exec);
+        let mount = MountFacts::learn(prefix.address(), &root, options);
         let mount = mount.ok_or(Refusal::Mount)?;
         if mount.agrees(&root, &attr) {
-            return Ok(MountFacts { root: admitted.root, ..mount });
+            let asked = looked.options;
+            return Ok(MountFacts { root: admitted.root, asked, ..mount });
         }
         match fleet::stat(b"/", admitted.root, true).0 {
             Found::Is((_, now)) => attr = now,
@@ -489,8 +506,7 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
         let looked = look::at_mount(mounts, room, &facts.prefix, &facts.identity);
         let same = looked.is_ok_and(|looked| {
             (looked.id, looked.device) == (facts.mount.id, facts.mount.device)
-                && looked.read_only == facts.mount.read_only
-                && looked.no_exec == facts.mount.no_exec
+                && looked.options == facts.mount.asked
         });
         if !same {
             return false;

@@ -95,11 +95,11 @@ fn encode(major: u32, minor: u32) -> u32 {
 pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errno> {
     let is_dir = attr.kind == FileKind::Directory;
     let is_special = !is_dir && !matches!(attr.kind, FileKind::Regular | FileKind::Symlink);
-    if wanted & EXECUTE != 0 && attr.kind == FileKind::Regular && facts.mount.no_exec {
+    if wanted & EXECUTE != 0 && attr.kind == FileKind::Regular && facts.mount.options.no_exec {
         return Err(Errno::EACCES);
     }
     let writes = wanted & WRITE != 0 && !is_special;
-    if writes && facts.mount.read_only == ReadOnly::FileSystem {
+    if writes && facts.mount.options.read_only == ReadOnly::FileSystem {
         return Err(Errno::EROFS);
     }
     let mode = u32::from(attr.mode);
@@ -107,7 +107,11 @@ pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errn
         return Err(Errno::EACCES);
     }
     // The kernel looks at the mount after the rights.
-    if writes && facts.mount.read_only == ReadOnly::Mount { Err(Errno::EROFS) } else { Ok(()) }
+    if writes && facts.mount.options.read_only == ReadOnly::Mount {
+        Err(Errno::EROFS)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether more than the mode decides over the access: a list, or a flag.
@@ -157,6 +161,7 @@ mod tests {
 
     use super::*;
     use crate::serve::identity::Identity;
+    use crate::serve::mountinfo::Options;
     use crate::serve::name::Prefix;
 
     fn attr(kind: FileKind, mode: u16) -> Attr {
@@ -187,8 +192,8 @@ mod tests {
             has_btime: true,
             attributes_mask: 0x20_2000,
             block_size: 4096,
-            read_only,
-            no_exec,
+            options: Options { read_only, no_exec, ..Options::NONE },
+            asked: Options::NONE,
             root: InodeRef::ROOT,
         };
         Facts { prefix: Prefix::new(), identity: Identity::NONE, mount }

@@ -26,7 +26,6 @@ use crate::state::is_child;
 use super::facts::{self, Admission};
 use super::lock::Room;
 use super::lookup::{self, not_admitted};
-use super::mountinfo::ReadOnly;
 use super::name::{Name, ends_plainly};
 use super::request::Named;
 use super::why::{self, Why};
@@ -70,7 +69,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
 }
 
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
-    if admission.facts.mount.read_only != ReadOnly::No {
+    if !admission.facts.mount.options.lets_change() {
         return Err(Why::Kernel);
     }
     let Request { named, want } = Request::decode(call)?;

@@ -15,7 +15,7 @@ use warren_proto::{Attr, InodeRef};
 
 use super::identity::Identity;
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, word};
-use super::mountinfo::ReadOnly;
+use super::mountinfo::Options;
 use super::name::Prefix;
 
 const SLOTS: usize = 8;
@@ -39,20 +39,16 @@ pub(crate) struct MountFacts {
     pub has_btime: bool,
     pub attributes_mask: u64,
     pub block_size: u32,
-    pub read_only: ReadOnly,
-    pub no_exec: bool,
+    pub options: Options,
+    /// The same without rules that the fleet has added.
+    pub asked: Options,
     /// The directory that is mounted.
     pub root: InodeRef,
 }
 
 impl MountFacts {
     /// Asks the kernel for the root of the mount, whose path is a string at `path`.
-    pub(crate) fn learn(
-        path: usize,
-        root: &Statx,
-        read_only: ReadOnly,
-        no_exec: bool,
-    ) -> Option<Self> {
+    pub(crate) fn learn(path: usize, root: &Statx, options: Options) -> Option<Self> {
         let unique = Statx::of(path, BASIC_STATS | BTIME | MNT_ID_UNIQUE)?;
         // Other attributes, or other facts, are none of FUSE.
         let attributes = root.0[word::ATTRIBUTES];
@@ -66,8 +62,8 @@ impl MountFacts {
             has_btime: root.mask() & BTIME != 0,
             attributes_mask: root.0[word::ATTRIBUTES_MASK],
             block_size: root.block_size(),
-            read_only,
-            no_exec,
+            options,
+            asked: options,
             root: InodeRef::ROOT,
         })
     }
@@ -109,8 +105,8 @@ static PLACES: Slots = Slots(
                 has_btime: false,
                 attributes_mask: 0,
                 block_size: 0,
-                read_only: ReadOnly::No,
-                no_exec: false,
+                options: Options::NONE,
+                asked: Options::NONE,
                 root: InodeRef::ROOT,
             },
         })

@@ -217,6 +217,9 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     if file.flags() & open::O_PATH != 0 && !is_of_places(call) {
         return None;
     }
+    if changes(call) && !admission::lets_change() {
+        return None;
+    }
     match call.number {
         nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
         nr::CLOSE => close(file),
@@ -257,6 +260,24 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::FDATASYNC => sync::sync(file, true),
         _ => None,
     }
+}
+
+/// Whether a call changes the file behind its descriptor.
+fn changes(call: &SystemCall) -> bool {
+    matches!(
+        call.number,
+        nr::WRITE
+            | nr::WRITEV
+            | nr::PWRITE64
+            | nr::PWRITEV
+            | nr::PWRITEV2
+            | nr::FALLOCATE
+            | nr::FTRUNCATE
+            | nr::FCHMOD
+            | nr::FCHOWN
+            | nr::FSETXATTR
+            | nr::UTIMENSAT
+    )
 }
 
 /// Whether a call works on a descriptor that is only a place in the tree (`O_PATH`).

@@ -6,7 +6,7 @@ use crate::stub;
 use super::descriptors;
 use super::identity::{Identity, maps_all_ids};
 use super::lock::Room;
-use super::mountinfo::{Mount, ReadOnly, unescaped};
+use super::mountinfo::{Mount, Options, unescaped};
 use super::name::{PREFIX, Prefix};
 use super::proc;
 use super::why::Refusal;
@@ -25,8 +25,7 @@ const POLLERR: u64 = 8;
 pub(crate) struct Looked {
     pub id: u64,
     pub device: (u32, u32),
-    pub read_only: ReadOnly,
-    pub no_exec: bool,
+    pub options: Options,
     /// In `room.path`: the source, and behind it the directory that is mounted.
     pub source_length: usize,
     pub root_length: usize,
@@ -143,8 +142,7 @@ fn looked(mount: &Mount<'_>, identity: &Identity, paths: &mut [u8]) -> Result<Lo
     Ok(Looked {
         id: mount.id,
         device: mount.device,
-        read_only: mount.read_only(),
-        no_exec: mount.is_no_exec(),
+        options: Options::of(mount),
         source_length,
         root_length,
     })

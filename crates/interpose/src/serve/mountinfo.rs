@@ -5,6 +5,8 @@
 //! id parent device root at options optional   - kind        source options of the file system
 //! ```
 
+use warren_proto::Rules;
+
 use super::proc::number;
 
 const KIND: &[u8] = b"fuse.warren";
@@ -17,6 +19,35 @@ pub(crate) enum ReadOnly {
     Mount,
     /// On the whole file system.
     FileSystem,
+}
+
+/// The options of a mount on which answers rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub read_only: ReadOnly,
+    pub no_exec: bool,
+    /// Changes must be durable before their calls return: the mount's front does that.
+    pub sync: bool,
+    pub rules: Rules,
+}
+
+impl Options {
+    pub(crate) const NONE: Self =
+        Self { read_only: ReadOnly::No, no_exec: false, sync: false, rules: Rules::empty() };
+
+    pub(crate) fn of(mount: &Mount<'_>) -> Self {
+        Self {
+            read_only: mount.read_only(),
+            no_exec: mount.is_no_exec(),
+            sync: mount.is_sync(),
+            rules: mount.rules(),
+        }
+    }
+
+    /// Whether the fleet may be asked for changes. Others are the kernel's.
+    pub(crate) fn lets_change(&self) -> bool {
+        !self.sync && !self.rules.contains(Rules::READ_ONLY)
+    }
 }
 
 /// A mount. The fields with paths are as the kernel writes them: see [`unescaped`].
@@ -72,6 +103,21 @@ impl<'a> Mount<'a> {
         } else {
             ReadOnly::No
         }
+    }
+
+    /// What must hold for requests of programs on this mount.
+    pub(crate) fn rules(&self) -> Rules {
+        let mut rules = Rules::empty();
+        let no_atime = has(self.options, b"noatime");
+        rules.set(Rules::READ_ONLY, self.read_only() != ReadOnly::No);
+        rules.set(Rules::NO_ATIME, no_atime);
+        rules.set(Rules::STRICT_ATIME, !no_atime && !has(self.options, b"relatime"));
+        rules
+    }
+
+    /// Whether changes must be durable before their calls return (`sync`, `dirsync`).
+    pub(crate) fn is_sync(&self) -> bool {
+        has(self.super_options, b"sync") || has(self.super_options, b"dirsync")
     }
 
     pub(crate) fn is_no_exec(&self) -> bool {
@@ -139,7 +185,7 @@ mod tests {
             mount.is_inside(b"/srv") && !mount.is_inside(b"/srv/a") && !mount.is_inside(b"/sr")
         );
         assert!(!mount.is_inside(b"/srv/a b"));
-        assert!(mount.read_only() == ReadOnly::No && !mount.is_no_exec());
+        assert!(mount.read_only() == ReadOnly::No && !mount.is_no_exec() && !mount.is_sync());
         for nonsense in
             [&b""[..], b"1 2 3", b"50 30 0:45 / /srv rw", b"x 30 0:45 / /srv rw - a b c"]
         {
@@ -149,6 +195,12 @@ mod tests {
         assert!(!short.is_ours() && short.is_no_exec());
         assert_eq!(short.read_only(), ReadOnly::Mount);
         assert_eq!(Mount { super_options: b"ro", ..short }.read_only(), ReadOnly::FileSystem);
+        assert_eq!(short.rules(), Rules::READ_ONLY | Rules::STRICT_ATIME);
+        let line = b"1 0 0:1 / /m rw,noatime - fuse.warren /pool rw,dirsync";
+        let quiet = Mount::parse(line).expect("a mount");
+        assert_eq!((quiet.rules(), quiet.is_sync()), (Rules::NO_ATIME, true));
+        let line = b"1 0 0:1 / /m rw,relatime - fuse.warren /pool rw";
+        assert_eq!(Mount::parse(line).expect("a mount").rules(), Rules::empty());
         assert!(short.follows_links() && mount.follows_links());
         let line = b"1 0 0:1 / /m rw,nosymfollow - fuse.warren /pool rw";
         assert!(!Mount::parse(line).expect("a mount").follows_links());

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use warren_proto::Wire;
+use warren_proto::{Rules, Wire};
 use warren_transport::control::{CONTROL_VERSION, ControlReply, ControlRequest, IN_USE_MAX, Leave};
 use warren_transport::{ConnectOptions, Connection};
 
@@ -74,6 +74,14 @@ impl Admission {
         let Ok(socket) = self.socket().try_clone_to_owned() else { return };
         // A fleet that does not take it in time treats the mount as one that does not answer.
         let _ = Link::new(socket, Trust::Host).send(&answer.to_bytes(), &[], Wait::No);
+    }
+
+    /// Sends the fleet the rules of a front's mount, which have changed. False if they cannot be
+    /// sent now.
+    pub fn send_rules(&self, rules: Rules) -> bool {
+        let rule = ControlRequest::Rule { version: CONTROL_VERSION, rules };
+        let Ok(socket) = self.socket().try_clone_to_owned() else { return false };
+        Link::new(socket, Trust::Host).send(&rule.to_bytes(), &[], Wait::No).is_ok()
     }
 
     /// Whether root alone controls the contents of the pool: root runs the fleet, and no other user

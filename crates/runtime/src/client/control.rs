@@ -272,6 +272,8 @@ pub struct StopOptions {
     pub force: bool,
     /// If the last checkpoint fails, discards the changes it lacks.
     pub discard: bool,
+    /// The stop is refused if there is any mount, and none is unmounted.
+    pub if_unused: bool,
 }
 
 /// Stops the pool's fleet after a last checkpoint, and waits until it is gone. First another
@@ -279,8 +281,9 @@ pub struct StopOptions {
 /// the stop is refused, and all mounts stay. If a checkpoint fails the fleet continues to serve
 /// ([`FleetError::StopRefused`]), unless `discard` is set.
 pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
-    let StopOptions { force, discard } = options;
-    let request = ControlRequest::Stop { version: CONTROL_VERSION, force, discard };
+    let StopOptions { force, discard, if_unused } = options;
+    let version = CONTROL_VERSION;
+    let request = ControlRequest::Stop { version, force, discard, if_unused };
     let (mut link, keeper) =
         exchange(pool, reply_deadline(), |call| match begin_stop(call, &request)? {
             ControlReply::Stopping { keeper } => {

@@ -9,6 +9,7 @@
 use std::os::fd::OwnedFd;
 
 use warren_base::{CellId, ClientId, Errno};
+use warren_proto::Rules;
 use warren_proto::slot::Shape;
 use warren_supervisor::{Applicant, ConnectionNo, Event};
 use warren_transport::control::{ControlReply, welcome_descriptors};
@@ -49,13 +50,14 @@ impl SupervisorLoop<'_> {
     }
 
     pub(super) fn welcome(&mut self, client: ClientId) {
-        let Some(PendingWelcome { connection, shape, fds }) = self.clients.take_welcome(client)
+        let Some(PendingWelcome { connection, shape, rules, fds }) =
+            self.clients.take_welcome(client)
         else {
             return;
         };
         let layout = self.core.ledger().superblock().layout;
         let (cells, shards) = (self.plan.cells, layout.shards());
-        let welcome = ControlReply::Welcome { client, shape, cells, shards };
+        let welcome = ControlReply::Welcome { client, shape, rules, cells, shards };
         self.connections.welcome(connection, &welcome, fds);
         self.clients.close_segments(client);
         logged::front(&self.core, client, "is admitted");
@@ -76,12 +78,17 @@ impl SupervisorLoop<'_> {
             }
         };
         applicant.shape = shape;
+        // A front's kernel refuses what its mount does not allow.
+        if self.plan.read_only && !applicant.front && !applicant.privileged {
+            applicant.rules |= Rules::READ_ONLY;
+        }
         let Some((socket, new_memory)) = self.new_memory(connection, shape) else {
             self.connections.refuse(connection, Errno::ENFILE);
             return Ok(());
         };
         self.keep_client(connection, socket, &new_memory.kept)?;
-        let welcome = PendingWelcome { connection, shape, fds: new_memory.client };
+        let rules = applicant.rules;
+        let welcome = PendingWelcome { connection, shape, rules, fds: new_memory.client };
         self.clients.apply(welcome, new_memory.kept);
         self.apply(Event::Connect { connection, applicant })
     }

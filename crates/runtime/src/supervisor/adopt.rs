@@ -23,8 +23,8 @@ use std::os::unix::ffi::OsStrExt;
 use tracing::warn;
 use warren_base::{CellId, ClientId, Epoch};
 use warren_log::LIFE;
-use warren_proto::Wire;
 use warren_proto::slot::Shape;
+use warren_proto::{Rules, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{
     CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Event, Predecessor,
@@ -254,12 +254,12 @@ impl SupervisorLoop<'_> {
                 self.keeper.forget_client(number)?;
                 continue;
             };
-            let (client, shape) = (status.client, status.shape);
+            let (client, terms) = (status.client, (status.shape, status.rules));
             if !self.connections.adopt_connection(connection, socket, Some(client)) {
                 self.pending.push_back(Event::Hangup { client });
             }
             if newcomers.contains_key(&number) {
-                let (welcome, memory) = self.pending_welcome(connection, shape)?;
+                let (welcome, memory) = self.pending_welcome(connection, terms)?;
                 self.clients.apply(welcome, memory);
                 continue;
             }
@@ -267,7 +267,7 @@ impl SupervisorLoop<'_> {
             let is_pending =
                 status.state == ClientState::Admitting || notes.effects.contains(&admits);
             if is_pending {
-                let (welcome, memory) = self.pending_welcome(connection, shape)?;
+                let (welcome, memory) = self.pending_welcome(connection, terms)?;
                 self.clients.adopt(client, memory, Some(welcome));
             } else {
                 self.clients.adopt(client, ClientMemory::held(connection), None);
@@ -286,13 +286,13 @@ impl SupervisorLoop<'_> {
     fn pending_welcome(
         &mut self,
         connection: ConnectionNo,
-        shape: Shape,
+        (shape, rules): (Shape, Rules),
     ) -> Result<(PendingWelcome, ClientMemory), FleetError> {
         let segments = (0..=self.plan.cells).collect();
         let kept = self.keeper.borrow(connection.0, segments)?;
         let memory = ClientMemory::adopt(connection, kept)?;
         let fds = self.memory.welcome(&memory)?;
-        Ok((PendingWelcome { connection, shape, fds }, memory))
+        Ok((PendingWelcome { connection, shape, rules, fds }, memory))
     }
 
     /// Carries out the dead supervisor's noted effects, and those of the core.

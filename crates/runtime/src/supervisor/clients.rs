@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use warren_base::ClientId;
+use warren_proto::Rules;
 use warren_proto::slot::Shape;
 use warren_supervisor::ConnectionNo;
 
@@ -19,6 +20,7 @@ use super::memory::ClientMemory;
 pub(super) struct PendingWelcome {
     pub connection: ConnectionNo,
     pub shape: Shape,
+    pub rules: Rules,
     /// The descriptors with its `Welcome`.
     pub fds: Vec<OwnedFd>,
 }

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use warren_base::Instant;
 use warren_base::{ClientId, Errno};
 use warren_proto::slot::{LaneSize, Shape};
-use warren_proto::{Credentials, Wire};
+use warren_proto::{Credentials, Rules, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
 use warren_transport::control::{
     CONTROL_VERSION, ControlReply, ControlRequest, MOUNTED_MAX, OsBytes,
@@ -80,12 +80,18 @@ pub(super) enum ConnectionEvent {
     Stop {
         force: bool,
         discard: bool,
+        if_unused: bool,
     },
     /// A client's answer what uses its mount.
     InUse {
         client: ClientId,
         number: u32,
         by: Box<[u8]>,
+    },
+    /// The options of a front's mount have changed.
+    Rule {
+        client: ClientId,
+        rules: Rules,
     },
     /// The client's connection is closed.
     Hangup(ClientId),
@@ -342,6 +348,9 @@ impl Connections {
             (Some(ControlRequest::InUse { number, by, .. }), State::Client(client)) => {
                 Some(ConnectionEvent::InUse { client, number, by })
             }
+            (Some(ControlRequest::Rule { rules, .. }), State::Client(client)) => {
+                Some(ConnectionEvent::Rule { client, rules })
+            }
             (Some(request), State::New) => self.answer(number, request),
             // The connection is closed, or the client sent a request out of turn.
             (_, State::Client(_)) => self.close(number),
@@ -368,6 +377,7 @@ impl Connections {
         let (ControlRequest::Enter { version, .. }
         | ControlRequest::Status { version }
         | ControlRequest::InUse { version, .. }
+        | ControlRequest::Rule { version, .. }
         | ControlRequest::Stop { version, .. }) = request;
         if version != CONTROL_VERSION {
             return self.refuse(number, Errno::EPROTO);
@@ -380,14 +390,14 @@ impl Connections {
                 connection.state = State::Answered;
                 Some(ConnectionEvent::Status)
             }
-            ControlRequest::Stop { force, discard, .. } if privileged => {
+            ControlRequest::Stop { force, discard, if_unused, .. } if privileged => {
                 connection.state = State::Stopping;
                 let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
                 let by = program(pid);
                 info!(uid, pid, by, force, discard, "the fleet is to stop");
-                Some(ConnectionEvent::Stop { force, discard })
+                Some(ConnectionEvent::Stop { force, discard, if_unused })
             }
-            ControlRequest::Enter { front, slots, payload, mounted, .. }
+            ControlRequest::Enter { front, slots, payload, rules, mounted, .. }
                 if privileged || !front =>
             {
                 let is_path = mounted.len() <= if front { MOUNTED_MAX } else { 0 };
@@ -397,7 +407,8 @@ impl Connections {
                     return self.refuse(number, Errno::EINVAL);
                 };
                 connection.state = State::Applying;
-                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, shape, mounted)))
+                let terms = (shape, rules, mounted);
+                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, terms)))
             }
             _ => self.refuse(number, Errno::EPERM),
         }
@@ -504,7 +515,11 @@ fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == socket_path::uid()
 }
 
-fn applicant(identity: &Identity, front: bool, shape: Shape, mounted: OsBytes) -> Applicant {
+fn applicant(
+    identity: &Identity,
+    front: bool,
+    (shape, rules, mounted): (Shape, Rules, OsBytes),
+) -> Applicant {
     let credentials = Credentials {
         uid: identity.uid,
         gid: identity.gid,
@@ -512,7 +527,7 @@ fn applicant(identity: &Identity, front: bool, shape: Shape, mounted: OsBytes) -
         checked_by_kernel: front,
     };
     let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
-    Applicant { credentials, pid, front, privileged, shape, mounted }
+    Applicant { credentials, pid, front, privileged, shape, rules, mounted }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, GivenUpStatus,
+    LogStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -28,8 +29,14 @@ fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
     let pids = [keeper].into_iter().chain(it.cells.iter().map(|(_, cell)| cell.pid));
     let layout = it.core.ledger().superblock().layout;
     FleetStatus {
-        log: String::from_utf8_lossy(&it.plan.log).into_owned(),
-        log_trouble: it.logged.trouble(),
+        log: LogStatus {
+            log: String::from_utf8_lossy(&it.plan.log).into_owned(),
+            log_trouble: it.logged.trouble(),
+        },
+        uses: UseStatus {
+            ends_with_mounts: it.plan.ends_with_mounts,
+            files_written: it.memory.cells.iter().map(|cell| cell.counter(Counter::Written)).sum(),
+        },
         pool: String::from_utf8_lossy(&it.plan.pool).into_owned(),
         pool_harm: it.pool.harm(layout.total_blocks()).map(str::to_owned),
         keeper_pid: keeper,
@@ -105,6 +112,7 @@ fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {
         uid: client.uid,
         front: client.front,
         mounted: mounted.map(|path| String::from_utf8_lossy(path).into_owned()),
+        options: names_of_rules(client.rules),
     }
 }
 

@@ -21,9 +21,9 @@
 
 use std::collections::BTreeSet;
 
-use tracing::warn;
+use tracing::{info, warn};
 use warren_base::{ClientId, Errno};
-use warren_supervisor::{ClientState, ClientStatus, ConnectionNo, Event, Stage};
+use warren_supervisor::{ClientState, ClientStatus, ConnectionNo, Event, Stage, Supervisor};
 use warren_transport::control::{ControlReply, IN_USE_MAX, Leave};
 
 use super::logged::front;
@@ -36,6 +36,14 @@ use crate::message::{Kept, path_of};
 impl SupervisorLoop<'_> {
     /// Handles a request to stop the fleet.
     pub(super) fn begin_stop(&mut self, request: StopRequest) -> Result<(), FleetError> {
+        if request.if_unused && !has_mounts(&self.core) {
+            // From now on the core admits no front, unless the stop is refused.
+            return self.stop_core(&request.connections, stop_event(false, request.discard));
+        } else if request.if_unused {
+            let line = format!("{}: it is mounted", path_of(&self.plan.pool).display());
+            self.refuse(&request.connections, ErrorKind::PoolInUse, line);
+            return Ok(());
+        }
         let status = self.core.status();
         // A stop that would be refused leaves the mounts.
         let is_refused = status.broken.is_some() && !request.discard && !request.by_keeper;
@@ -46,7 +54,7 @@ impl SupervisorLoop<'_> {
         let Some((request, is_tried)) = self.stop.join(request, clock::monotonic()) else {
             return Ok(());
         };
-        let StopRequest { connections, by_keeper, force, discard } = request;
+        let StopRequest { connections, by_keeper, force, discard, .. } = request;
         let how = if force || by_keeper { Leave::Force } else { Leave::Ask };
         if is_tried || by_keeper || discard || self.fronts().is_empty() {
             self.ask_fronts(how, connections, (by_keeper, discard));
@@ -102,8 +110,15 @@ impl SupervisorLoop<'_> {
 
     pub(super) fn client_hung_up(&mut self, client: ClientId) -> Result<(), FleetError> {
         front(&self.core, client, "has left");
+        let was_front = self.core.applicant(client).is_some_and(|it| it.front);
         self.stop.hung_up(client);
-        self.apply(Event::Hangup { client })
+        self.apply(Event::Hangup { client })?;
+        let is_last = was_front && self.plan.ends_with_mounts && !has_mounts(&self.core);
+        if is_last && self.core.status().stage == Stage::Serving {
+            info!("the last mount has left, so the fleet ends");
+            return self.begin_stop(StopRequest::of_unused());
+        }
+        Ok(())
     }
 
     /// Continues the attempt to stop when all fronts have answered, or the time is over.
@@ -162,12 +177,12 @@ impl SupervisorLoop<'_> {
             TRIAL_SECONDS_MAX
         );
         warn!("the stop is refused, because its checkpoint takes too long");
-        self.refuse(attempt, ErrorKind::StopRefused, line);
+        self.refuse(&attempt.connections, ErrorKind::StopRefused, line);
     }
 
-    fn refuse(&mut self, attempt: &StopAttempt, kind: ErrorKind, line: String) {
+    fn refuse(&mut self, connections: &[ConnectionNo], kind: ErrorKind, line: String) {
         let refused = ControlReply::Failed { kind, line: line.into_bytes().into() };
-        for &connection in &attempt.connections {
+        for &connection in connections {
             self.connections.send_last(connection, &refused);
         }
     }
@@ -180,7 +195,7 @@ impl SupervisorLoop<'_> {
             attempt.in_use.join("; ")
         );
         warn!("the stop is refused, because a mount is in use: {}", attempt.in_use.join("; "));
-        self.refuse(attempt, ErrorKind::PoolInUse, line);
+        self.refuse(&attempt.connections, ErrorKind::PoolInUse, line);
     }
 
     /// Stops the core. No mount blocks the stop any more.
@@ -213,6 +228,12 @@ impl SupervisorLoop<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether there is a front, or one is being admitted.
+fn has_mounts(core: &Supervisor) -> bool {
+    let clients = core.status().clients;
+    clients.iter().any(|client| client.front && client.state != ClientState::Expelling)
 }
 
 /// The event of a stop. A signal's stop ends the fleet, whatever is lost. A client's stop ends it

@@ -48,12 +48,30 @@ pub(super) struct StopRequest {
     pub force: bool,
     /// If the last checkpoint fails, the changes it lacks are discarded.
     pub discard: bool,
+    /// It is refused if there is any mount.
+    pub if_unused: bool,
 }
 
 impl StopRequest {
+    /// The request of a client that waits for its outcome.
+    pub(super) const fn of_client(
+        connections: Vec<ConnectionNo>,
+        force: bool,
+        discard: bool,
+    ) -> Self {
+        Self { connections, by_keeper: false, force, discard, if_unused: false }
+    }
+
+    /// The fleet's own request after the end of its last mount.
+    pub(super) const fn of_unused() -> Self {
+        let connections = Vec::new();
+        Self { connections, by_keeper: false, force: false, discard: false, if_unused: true }
+    }
+
     /// The request of a signal.
     pub(super) const fn of_keeper() -> Self {
-        Self { connections: Vec::new(), by_keeper: true, force: true, discard: false }
+        let connections = Vec::new();
+        Self { connections, by_keeper: true, force: true, discard: false, if_unused: false }
     }
 }
 

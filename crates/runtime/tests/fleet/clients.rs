@@ -384,7 +384,8 @@ pub(crate) fn unread_welcomes_leave_room_for_the_fleet() {
     for _ in 0..LIMIT / WELCOME + 8 {
         let socket = connect_raw(&address);
         let (slots, payload) = (1_u16.to_le_bytes(), (16_u32 << 10).to_le_bytes());
-        let enter = [&[0, 1], &version[..], &[0], &slots, &payload, &[0; 4]].concat();
+        // No rules, and no mount.
+        let enter = [&[0, 1], &version[..], &[0], &slots, &payload, &[0], &[0; 4]].concat();
         rustix::io::write(&socket, &enter).expect("send");
         silent.push(socket);
         let _settled = admitted();

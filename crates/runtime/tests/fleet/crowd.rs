@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use rustix::process::{Resource, Rlimit};
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::slot::LaneSize;
-use warren_proto::{NewInode, Reply, Request};
+use warren_proto::{NewInode, Reply, Request, Rules};
 use warren_runtime::{
     Admission, ConnectOptions, FleetStatus, Lifetime, Slot, control, start_fleet,
 };
@@ -105,6 +105,33 @@ pub(crate) fn a_thousand_small_clients_need_few_descriptors() {
     fleet.stop().expect("stop");
 }
 
+/// A client that has no mount is expelled if it changes its rules. A mount's process changes its
+/// own.
+pub(crate) fn only_mounts_change_their_rules() {
+    let scratch = Scratch::formatted("rules");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let front = ConnectOptions { front: true, ..ConnectOptions::default() };
+    let rules = Rules::READ_ONLY;
+    let program = ConnectOptions { rules, ..ConnectOptions::SMALL };
+    let [front, program] = [front, program]
+        .map(|options| Admission::ask(&scratch.pool, &options).expect("an admission"));
+    let shown = || {
+        let clients = control::status(&scratch.pool).expect("status").clients;
+        clients.into_iter().map(|client| (client.front, client.options)).collect::<Vec<_>>()
+    };
+    let words = |word: &str| vec![word.to_owned()];
+    assert_eq!(shown(), [(true, Vec::new()), (false, words("ro"))]);
+    assert!(front.send_rules(Rules::NO_ATIME) && program.send_rules(Rules::empty()));
+    let wanted = [(true, words("noatime"))];
+    let until = Instant::now() + Duration::from_secs(10);
+    while shown() != wanted {
+        assert!(Instant::now() < until, "{:?}", shown());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop((front, program));
+    fleet.stop().expect("stop");
+}
+
 /// Sizes that a client asks for are checked: EINVAL.
 pub(crate) fn only_sizes_of_the_set_are_admitted() {
     let scratch = Scratch::formatted("sizes");
@@ -116,7 +143,8 @@ pub(crate) fn only_sizes_of_the_set_are_admitted() {
     {
         let socket = connect_raw(&address);
         let (slots, payload) = (slots.to_le_bytes(), payload.to_le_bytes());
-        let enter = [&[0, 1], &version[..], &[0], &slots, &payload, &[0; 4]].concat();
+        // No rules, and no mount.
+        let enter = [&[0, 1], &version[..], &[0], &slots, &payload, &[0], &[0; 4]].concat();
         rustix::io::write(&socket, &enter).expect("send");
         let mut refused = [0; 32];
         let len = rustix::io::read(&socket, &mut refused).expect("receive");

@@ -85,6 +85,7 @@ const TESTS: &[(&str, fn())] = named![
     clients::silent_connections_leave_room_for_the_fleet,
     clients::forged_requests_are_refused,
     crowd::a_thousand_small_clients_need_few_descriptors,
+    crowd::only_mounts_change_their_rules,
     crowd::only_sizes_of_the_set_are_admitted,
     crowd::threads_share_slots,
     lifecycle::an_idle_fleet_sleeps,

@@ -59,7 +59,7 @@ fn mount_keeper(pool: &Path, used_by: &'static str) -> JoinHandle<Asked> {
 }
 
 fn stop(pool: &Path, force: bool) -> Result<(), FleetError> {
-    control::stop(pool, StopOptions { force, discard: false })
+    control::stop(pool, StopOptions { force, ..StopOptions::default() })
 }
 
 /// The supervisor's next flush, that of the trial, shows it the lost flush.

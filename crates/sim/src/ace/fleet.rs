@@ -7,7 +7,7 @@ use warren_base::{CellId, ClientId, Errno, Rng, ShardId, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_proto::control::Report;
 use warren_proto::slot::Shape;
-use warren_proto::{Answer, Answered, Credentials, Reply, Request, RequestHeader};
+use warren_proto::{Answer, Answered, Credentials, Reply, Request, RequestHeader, Rules};
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent, Failure};
 
 use super::client::Client;
@@ -153,6 +153,7 @@ impl Surroundings for Fleet {
             front: false,
             privileged: true,
             shape: Shape::large(1),
+            rules: Rules::empty(),
             mounted: Box::default(),
         };
         notify_supervisor(self, SupervisorEvent::Connect { connection, applicant });

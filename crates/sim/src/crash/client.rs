@@ -8,7 +8,7 @@ use warren_cell::{Backing, SlotRef};
 use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
-    RenameFlags, Reply, Request, RequestHeader, SetAttr, XattrMode, XattrName,
+    RenameFlags, Reply, Request, RequestHeader, Rules, SetAttr, XattrMode, XattrName,
 };
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
@@ -135,6 +135,7 @@ impl World {
             front: false,
             privileged: true,
             shape: Shape::large(1),
+            rules: Rules::empty(),
             mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use warren_base::{CellId, ClientId, ShardId};
-use warren_proto::Credentials;
 use warren_proto::slot::Shape;
+use warren_proto::{Credentials, Rules};
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
 use super::clients::{At, Client, SlotState};
@@ -64,6 +64,7 @@ impl World {
             front: client.front.is_some(),
             privileged: client.front.is_some() || client.credentials.uid == 0,
             shape: Shape::large(client.slots.len() + listeners),
+            rules: Rules::empty(),
             mounted: Box::default(),
         };
         let connection = ConnectionNo(at as u64);

@@ -23,6 +23,7 @@ impl Supervisor {
                 front: known.applicant.front,
                 shape: known.applicant.shape,
                 mounted: known.applicant.mounted.clone(),
+                rules: known.applicant.rules,
                 state: known.state,
             })
             .collect();

@@ -6,9 +6,9 @@ use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SLOTS_MAX};
 use warren_base::{BlockNo, ClientId, Rng, ShardId};
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{Owner, Superblock};
-use warren_proto::Credentials;
 use warren_proto::control::{ShardRoot, Written};
 use warren_proto::slot::{LaneSize, Shape};
+use warren_proto::{Credentials, Rules};
 
 use super::*;
 use crate::IoId;
@@ -299,6 +299,7 @@ impl World {
             Order::Lost { cell: lost, epoch } => Report::LossHandled { lost: *lost, epoch: *epoch },
             Order::Joined { .. }
             | Order::Found { .. }
+            | Order::Rule { .. }
             | Order::ReadOnly { .. }
             | Order::GivenUp { .. } => return,
             Order::Abandoned { .. } => {
@@ -477,8 +478,8 @@ impl World {
 
     fn connect_as(&mut self, front: bool, number: u64) {
         let (credentials, privileged, mounted) = (Credentials::default(), true, Box::default());
-        let applicant =
-            Applicant { credentials, pid: 9, front, privileged, shape: Shape::large(4), mounted };
+        let (shape, rules) = (Shape::large(4), Rules::empty());
+        let applicant = Applicant { credentials, pid: 9, front, privileged, shape, rules, mounted };
         self.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }
 
@@ -829,6 +830,23 @@ fn a_client_is_admitted_once_all_cells_have_admitted_it() {
 }
 
 #[test]
+fn rules_go_to_all_cells_and_to_a_successor() {
+    let mut world = World::serving(2, 1);
+    world.connect_as(true, 1);
+    world.settle();
+    let (client, rules) = (ClientId(1), Rules::NO_ATIME);
+    for _ in 0..2 {
+        world.apply(Event::Rule { client, rules });
+    }
+    world.apply(Event::Rule { client: ClientId(9), rules });
+    world.settle();
+    assert_eq!(world.orders(|order| *order == Order::Rule { client, rules }), 2, "once each");
+    assert_eq!(world.supervisor.status().clients[0].rules, rules);
+    let applicant = world.supervisor.applicant(client).expect("it is admitted");
+    assert_eq!(applicant.rules, rules, "which a successor of a cell is told");
+}
+
+#[test]
 fn a_client_that_disconnects_early_is_expelled_too() {
     let mut world = World::serving(3, 1);
     world.connect(1);
@@ -871,8 +889,9 @@ fn one_user_leaves_others_places_and_memory() {
     let mut connect = |world: &mut World, uid: u32, privileged: bool| {
         let credentials = Credentials { uid, ..Credentials::default() };
         let (pid, front, shape) = (9, false, Shape::large(SLOTS_MAX));
+        let (rules, mounted) = (Rules::empty(), Box::default());
         let mut applicant =
-            Applicant { credentials, pid, front, privileged, shape, mounted: Box::default() };
+            Applicant { credentials, pid, front, privileged, shape, rules, mounted };
         let granted = world.supervisor.shape_for(&applicant);
         applicant.shape = granted.unwrap_or(shape);
         let connection = ConnectionNo(connections.next().expect("many"));
@@ -909,7 +928,8 @@ fn small_lanes_leave_a_user_more_slots() {
         let credentials = Credentials { uid: 1000, ..Credentials::default() };
         let shape = Shape::new(4, LaneSize::Small).expect("legal");
         let (pid, front, privileged, mounted) = (9, false, false, Box::default());
-        let applicant = Applicant { credentials, pid, front, privileged, shape, mounted };
+        let rules = Rules::empty();
+        let applicant = Applicant { credentials, pid, front, privileged, shape, rules, mounted };
         assert_eq!(world.supervisor.shape_for(&applicant), Ok(shape));
         world.apply(Event::Connect { connection: ConnectionNo(number), applicant });
     }

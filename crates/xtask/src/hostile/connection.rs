@@ -119,10 +119,11 @@ impl Connection {
                 version: u32::from_le_bytes(rest[..4].try_into()?),
                 errno: i32::from_le_bytes(rest[4..].try_into()?),
             }),
-            [INLINE_PACKET, WELCOME, rest @ ..] if rest.len() == 14 => {
+            [INLINE_PACKET, WELCOME, rest @ ..] if rest.len() == 15 => {
                 let client = ClientId(u32::from_le_bytes(rest[..4].try_into()?));
                 let shape = Shape::from_bytes(&rest[4..10])?;
-                let cells = u16::from_le_bytes(rest[10..12].try_into()?);
+                // Its rules are between them.
+                let cells = u16::from_le_bytes(rest[11..13].try_into()?);
                 let client = RawClient::open(self.0, (client, shape), cells, fds)?;
                 Ok(Response::Welcome(Box::new(client)))
             }
@@ -138,14 +139,15 @@ pub(super) fn admission_request(version: u32, front: bool, slots: u16) -> Vec<u8
     packet.push(u8::from(front));
     packet.extend(slots.to_le_bytes());
     packet.extend((PAYLOAD_MAX as u32).to_le_bytes());
-    // Without a mount.
+    // Without rules and a mount.
+    packet.push(0);
     packet.extend(0_u32.to_le_bytes());
     packet
 }
 
 /// The bytes of a forced request to stop the fleet.
 pub(super) fn stop_request(version: u32) -> Vec<u8> {
-    [&[INLINE_PACKET, STOP][..], &version.to_le_bytes(), &[1]].concat()
+    [&[INLINE_PACKET, STOP][..], &version.to_le_bytes(), &[1, 0, 0]].concat()
 }
 
 /// A client's memory, to be written without restraint.

@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use warren_base::{Errno, FileKind};
-use warren_proto::{AccessMode, Attr, CreateFlags, NewInode};
+use warren_proto::{AccessMode, Attr, CreateFlags, NewInode, Rules};
 
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
@@ -15,7 +15,6 @@ use crate::stub;
 
 use super::super::facts::Admission;
 use super::super::lock::Room;
-use super::super::mountinfo::ReadOnly;
 use super::super::name::ends_plainly;
 use super::super::request::{O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 use super::super::why::Why;
@@ -94,9 +93,12 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     })
 }
 
-/// Whether the process may write files of the mount, of any length.
+/// Whether the process may write files of the mount, of any length. They may be read as well, and
+/// on a mount with `strictatime` each read must reach the cell.
 pub(super) fn may_write(admission: &Admission) -> bool {
-    admission.facts.mount.read_only == ReadOnly::No && may_write_any_length()
+    let options = admission.facts.mount.options;
+    let is_strict = options.rules.contains(Rules::STRICT_ATIME);
+    options.lets_change() && !is_strict && may_write_any_length()
 }
 
 /// None if the kernel must open it.

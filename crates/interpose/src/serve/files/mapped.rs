@@ -50,7 +50,7 @@ pub(super) fn map(call: &SystemCall) -> Option<isize> {
     let file = table::find(descriptor as u32 as usize)?;
     let (held, admission) = (file.held()?, admission::current()?);
     // Of a mount without programs no page may be made executable later, either.
-    if admission.facts.mount.no_exec || !may_write_any_length() || is_written(&file) {
+    if admission.facts.mount.options.no_exec || !may_write_any_length() || is_written(&file) {
         return None;
     }
     admission::waiting(|_| {

@@ -1,7 +1,7 @@
 //! `open` and `openat` of files that can be served.
 
 use warren_base::{Errno, FileKind};
-use warren_proto::{Attr, InodeRef};
+use warren_proto::{Attr, InodeRef, Rules};
 
 use crate::fleet::files::{self as fleet, OpenFile, Reached};
 use crate::fleet::{self as client, Found};
@@ -97,6 +97,10 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     let is_place = opening.flags & O_PATH != 0;
     if opening.flags & !(if is_place { ALLOWED_OF_PLACES } else { ALLOWED }) != 0 {
         return Err(Why::Flags);
+    }
+    // Each read must reach the cell.
+    if admission.facts.mount.options.rules.contains(Rules::STRICT_ATIME) && !is_place {
+        return Err(Why::Kernel);
     }
     let (walked, start, follows) = (opening.walked, opening.start, opening.follow_last);
     let is_fresh = clock::is_fresh();

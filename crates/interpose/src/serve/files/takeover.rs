@@ -22,6 +22,7 @@ use super::{parked, passing, pending, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
+const EROFS: isize = Errno::EROFS.raw() as isize;
 const EIO: isize = Errno::EIO.raw() as isize;
 const EMFILE: isize = 24;
 const ENOENT: isize = Errno::ENOENT.raw() as isize;
@@ -29,8 +30,19 @@ const ENOENT: isize = Errno::ENOENT.raw() as isize;
 /// Before the client ends. Called under the lock.
 pub(in super::super) fn all_under_lock(room: &mut Room) {
     each(room, |_| true);
+    keep_whole_paths(room);
     parked::flush();
     placeholder::unpin();
+}
+
+/// What could not be handed over is tried again with its next call. Then it is not known any more
+/// which directory relative paths begin at.
+fn keep_whole_paths(room: &mut Room) {
+    let Directory::Inside(here) = cwd::known() else { return };
+    let Some(base) = cwd::path(room) else { return };
+    for file in table::among(0, usize::MAX).filter(|file| file.start() == Some(here.ino)) {
+        file.set_base(base);
+    }
 }
 
 /// In a child of `fork`: what another thread of the parent has opened meanwhile.
@@ -121,6 +133,8 @@ fn replace(file: &Served, opened: usize) -> Result<(), isize> {
 pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     match by_path(file, path) {
         Ok(opened) => Ok(opened),
+        // The mount is read-only by now. No other way leads to the file, either.
+        Err(errno) if errno == -EROFS => Err(errno),
         Err(_) if file.is_directory() => by_search(file, path),
         Err(_) => by_proof(file, path),
     }

@@ -94,6 +94,8 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
             threads: 1,
             cache_bytes: 4 << 20,
             clients: Clients::Own,
+            read_only: false,
+            ends_with_mounts: false,
             log: (*b"stderr").into(),
         },
     )

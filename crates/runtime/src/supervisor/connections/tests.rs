@@ -137,11 +137,9 @@ fn only_a_client_may_report_what_uses_its_mount() {
 fn a_refused_connection_may_not_ask_again() {
     let mut place = Place::new("refused");
     let (mut link, number) = place.enter();
-    let (version, mounted) = (CONTROL_VERSION + 1, Box::default());
-    ask(
-        &link,
-        &ControlRequest::Enter { version, front: false, slots: 1, payload: 1 << 20, mounted },
-    );
+    let (version, rules, mounted) = (CONTROL_VERSION + 1, Rules::empty(), Box::default());
+    let (front, slots, payload) = (false, 1, 1 << 20);
+    ask(&link, &ControlRequest::Enter { version, front, slots, payload, rules, mounted });
     assert!(place.socket.receive(number).is_none());
     let Ok(Received::Packet(packet)) = link.receive(Wait::Yes) else { panic!("no answer") };
     let refused = ControlReply::Refused { version: CONTROL_VERSION, errno: Errno::EPROTO.raw() };
@@ -198,12 +196,18 @@ fn only_users_that_the_rule_admits_are_answered() {
     const STRANGER: u32 = 4_294_967_000;
     let requests = [
         ControlRequest::Status { version: CONTROL_VERSION },
-        ControlRequest::Stop { version: CONTROL_VERSION, force: false, discard: false },
+        ControlRequest::Stop {
+            version: CONTROL_VERSION,
+            force: false,
+            discard: false,
+            if_unused: false,
+        },
         ControlRequest::Enter {
             version: CONTROL_VERSION,
             front: true,
             slots: 1,
             payload: 1 << 20,
+            rules: Rules::empty(),
             mounted: Box::default(),
         },
         ControlRequest::Enter {
@@ -211,6 +215,7 @@ fn only_users_that_the_rule_admits_are_answered() {
             front: false,
             slots: 1,
             payload: 1 << 20,
+            rules: Rules::empty(),
             mounted: Box::default(),
         },
     ];

@@ -30,6 +30,23 @@ fn count(world: &World, wanted: &Effect) -> usize {
 }
 
 #[test]
+fn a_fleet_that_may_end_admits_no_front() {
+    let mut world = World::serving(1, 1);
+    world.changes = 1;
+    world.lie = Some(Err(Errno::ENOSPC));
+    world.apply(Event::TryStop);
+    world.connect_as(true, 1);
+    world.connect_as(false, 2);
+    let refused =
+        |number| Effect::RefuseClient { connection: ConnectionNo(number), errno: Errno::EAGAIN };
+    assert!(world.log.contains(&refused(1)) && !world.log.contains(&refused(2)));
+    world.settle();
+    // The stop was refused.
+    world.connect_as(true, 3);
+    assert!(!world.log.contains(&refused(3)));
+}
+
+#[test]
 fn a_trial_shows_whether_a_stop_would_fail_and_the_fleet_serves_on() {
     let mut world = World::serving(2, 1);
     world.connect(1);
