@@ -88,7 +88,7 @@ impl Call<'_> {
         self.put_entry(&entry, None)?;
         self.front.open_files.begin_new(entry.ino);
         let opened = self.add_open(opened, shared)?;
-        self.put_open(opened);
+        opened.reply(self.front.effects(), self.body);
         Ok(())
     }
 

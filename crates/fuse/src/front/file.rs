@@ -14,7 +14,7 @@ use crate::effects::Effects;
 use crate::lock_owners::Releasing;
 use crate::message::{OpenFlags, Write};
 use crate::open_files::Begun;
-use crate::reply::{DIRECT_HANDLE, KernelHandle};
+use crate::reply::{Body, DIRECT_HANDLE, KernelHandle};
 
 /// A file that the kernel has opened.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,17 @@ pub(super) struct OpenedFile {
     pub handle: KernelHandle,
     /// The kernel keeps the pages that it has cached.
     pub keep_pages: bool,
+}
+
+impl OpenedFile {
+    /// Each read of a mount with `strictatime` must reach the cell.
+    pub(super) fn reply(self, effects: Effects, body: &mut Body) {
+        let Self { mut handle, keep_pages } = self;
+        if effects.contains(Effects::STRICT_ATIME) {
+            (handle.direct, handle.number) = (true, handle.number | DIRECT_HANDLE);
+        }
+        body.open_file(handle, keep_pages && !handle.direct);
+    }
 }
 
 impl OpenFlags {
@@ -50,16 +61,8 @@ impl Call<'_> {
             // The kernel has checked the right to execute the file.
             self.open_shared(access - AccessMode::EXECUTE)?
         };
-        self.put_open(opened);
+        opened.reply(self.front.effects(), self.body);
         Ok(())
-    }
-
-    /// Each read of a mount with `strictatime` must reach the cell.
-    pub(super) fn put_open(&mut self, OpenedFile { mut handle, keep_pages }: OpenedFile) {
-        if self.front.effects().contains(Effects::STRICT_ATIME) {
-            (handle.direct, handle.number) = (true, handle.number | DIRECT_HANDLE);
-        }
-        self.body.open_file(handle, keep_pages && !handle.direct);
     }
 
     /// Opens the inode, through a handle that was kept if there is one.
