@@ -28,7 +28,8 @@ pub(crate) fn set_acl(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let budget = shard.budget();
-    let need = budget.xattr(Growth::Grows).with(Some(budget.attributes()));
+    let growth = if value.is_some() { Growth::Grows } else { Growth::Keeps };
+    let need = budget.xattr(growth).with(Some(budget.attributes()));
     let mut room = ready_to_change(shard, ino, need, state, turn)?;
     let inode = shard.living(ino)?;
     permission::check_unflagged(&inode.attr)?;
