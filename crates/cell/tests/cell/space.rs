@@ -4,8 +4,8 @@
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{Errno, Ino};
 use warren_proto::{
-    AccessMode, CreateFlags, FileKind, FileName, Handle, NewInode, Position, RenameFlags, Reply,
-    Request, SetAttr,
+    ACL_ACCESS, AccessMode, CreateFlags, FileKind, FileName, Handle, NewInode, Position,
+    RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 
 use crate::bench::{Bench, DIR, Image, create, name};
@@ -108,6 +108,33 @@ fn what_a_delete_frees_is_free_at_once_and_goes_back_to_the_host() {
     assert!(bench.host_room > 8, "{}", bench.host_room);
 }
 
+/// `user::rw-,user:7:r--,group::r--,mask::r--,other::---` as an attribute.
+const LIST: &[u8] = &[
+    2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 7, 0, 0, 0, 4, 0, 4, 0, 255, 255, 255,
+    255, 16, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+];
+
+/// Sets or removes the access list of a file.
+fn list_of(ino: Ino, list: Option<&[u8]>) -> Request {
+    let name = XattrName::new(ACL_ACCESS).expect("a legal name");
+    match list {
+        None => Request::RemoveXattr { ino, name },
+        Some(list) => {
+            let (mode, value) = (XattrMode::Any, list.into());
+            Request::SetXattr { ino, name, value, mode, kill_set_gid: false }
+        }
+    }
+}
+
+fn fill_with_attributes(bench: &mut Bench, ino: Ino) {
+    let full = (0..).find_map(|number| {
+        let name = XattrName::new(format!("user.{number}").as_bytes()).expect("a legal name");
+        let (mode, value) = (XattrMode::Any, vec![7; 1000].into());
+        bench.call(Request::SetXattr { ino, name, value, mode, kill_set_gid: false }).err()
+    });
+    assert_eq!(full, Some(Errno::ENOSPC));
+}
+
 #[test]
 fn on_a_full_pool_what_needs_no_room_succeeds() {
     for synced in [false, true] {
@@ -115,9 +142,12 @@ fn on_a_full_pool_what_needs_no_room_succeeds() {
         let dir = create(Ino::ROOT, "empty", FileKind::Directory);
         bench.call(dir).expect("room");
         let data = file(&mut bench, "data").expect("room");
+        bench.call(list_of(data.ino, Some(LIST))).expect("room for a list");
         let pages = fill(&mut bench, data);
         let names = fill_with_names(&mut bench);
         assert!(names >= 12, "{names} names");
+        fill_with_attributes(&mut bench, data.ino);
+        assert_eq!(bench.call(list_of(data.ino, None)), Ok(Reply::Done), "removal of a list");
         for round in 0..names {
             if synced {
                 bench.call(Request::Sync).expect("a checkpoint");
