@@ -26,6 +26,10 @@ pub const XATTR_NAME_MAX: usize = 255;
 /// The largest file offset, as Linux's `LLONG_MAX`.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
+/// Bytes of a write that never fails for lack of space if all its blocks are allocated (decision
+/// 58). It touches at most four blocks, wherever it begins.
+pub const PROMISED_WRITE: usize = 3 * BLOCK_SIZE;
+
 /// Hard links of an inode, as ext4's.
 pub const LINK_MAX: u32 = 65_000;
 

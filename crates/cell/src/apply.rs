@@ -10,6 +10,7 @@
 //! | `Truncate` | extents, pages | extents, blocks; file is behind | as live; delayed if behind |
 //! | `Placed` | extents | space, extents | space, extents, size and times of the cover |
 //! | `Inline` | pages are covered | none | pages, size and times of the cover |
+//! | `Fallocated` | extents, pages | extents, blocks; file is behind | as live |
 //! | `Change` | records | records, and an orphan's record | records, and an orphan's record |
 
 use std::collections::BTreeSet;
@@ -18,12 +19,13 @@ use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr};
 use warren_proto::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey, Run,
-    Step,
+    ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
+    RangeChange, RangeKind, Run, Step,
 };
 
-use crate::budget::Reservation;
+use crate::budget::{ALLOCATE_BATCH, Reservation};
 use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
+use crate::frames::range::{bring_cut_pages, change_with_pages};
 use crate::run::wait::Stop;
 use crate::shard;
 use crate::shard::Shard;
@@ -87,11 +89,17 @@ pub(crate) fn apply(
             if mode != Mode::Power {
                 make_wrote(shard, *ino, *size, *blocks, *bits, *now);
             }
-            shard.behind.insert(*ino);
+            shard.behind.wrote(*ino, *size);
         }
         Step::Placed { ino, runs, cover } => make_placed(shard, *ino, runs, cover, mode, turn)?,
         Step::Inline { ino, pages, cover } => {
             make_inline(shard, *ino, pages, cover, mode, turn)?;
+        }
+        Step::Fallocated { ino, change, size, blocks, mode: bits, now } => {
+            make_fallocated(shard, *ino, change, blocks, mode, turn)?;
+            let blocks = shard.inode_mut(*ino).blocks;
+            make_wrote(shard, *ino, *size, blocks, *bits, *now);
+            shard.behind.resized(*ino, *size);
         }
         Step::Opened { handle, client, access, offset, uid } => {
             let (client, uid, access, offset) = (*client, *uid, *access, *offset);
@@ -144,13 +152,18 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         }
         Step::Truncate { ino, size, .. } => {
             shard.fetch(&Key::inode(*ino))?;
-            shard.extents(*ino, size / PAGE, u64::MAX / PAGE, |_, _| {})
+            shard.fetch_extents(*ino, size / PAGE, u64::MAX / PAGE)
+        }
+        Step::Fallocated { ino, change, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            let (first, last) = change.blocks();
+            shard.fetch_extents(*ino, first, last)
         }
         Step::Placed { ino, runs, .. } => {
             shard.fetch(&Key::inode(*ino))?;
             let fetch = |run: &Run| {
                 let pages = run.checksums.len() as u64;
-                shard.extents(*ino, run.page, run.page.saturating_add(pages), |_, _| {})
+                shard.fetch_extents(*ino, run.page, run.page.saturating_add(pages))
             };
             runs.iter().try_for_each(fetch)
         }
@@ -192,6 +205,9 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
             let has_place = |page: &InlinePage| page.page < PAGES_MAX;
             exists(ino)? && cover.size <= FILE_SIZE_MAX && pages.iter().all(has_place)
         }
+        Step::Fallocated { ino, change, size, .. } => {
+            exists(ino)? && *size <= FILE_SIZE_MAX && may_be_fallocated(change)
+        }
         Step::Claimed { chunk, .. } => turn.chunks.is_legal(*chunk),
         _ => true,
     };
@@ -215,6 +231,13 @@ fn may_be_placed(shard: &Shard, _ino: Ino, runs: &[Run]) -> bool {
                 && run.block.0.checked_add(count).is_some()
                 && of_run.all(|block| space.is_free(block) && blocks.insert(block))
         })
+}
+
+/// Whether a cell makes such a change in one step.
+fn may_be_fallocated(change: &RangeChange) -> bool {
+    let (first, last) = change.blocks();
+    let is_short = change.kind == RangeKind::PunchHole || last - first <= ALLOCATE_BATCH;
+    change.length > 0 && is_short && change.end().is_some_and(|end| end <= FILE_SIZE_MAX)
 }
 
 fn make_set_attr(shard: &mut Shard, ino: Ino, new: Attributes) {
@@ -259,9 +282,7 @@ pub(crate) fn xattr_fits(bucket: &[Xattr], name: &[u8], value: &[u8]) -> bool {
 fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let belongings = shard.belongings(ino, usize::MAX);
     for (key, value) in belongings.unwrap_or_else(|_| panic!("read in the same go")) {
-        if let Value::Extent(extent) = &value {
-            (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
-        }
+        shard.free_record(&value);
         shard.take(&key);
     }
     shard.take(&Key::inode(ino));
@@ -296,8 +317,35 @@ fn make_truncated(
         Mode::Power => {
             cut_page(shard, ino, size, turn)?;
             truncate_with_pages(shard, ino, size, now, turn);
+            shard.behind.resized(ino, size);
         }
     }
+    Ok(())
+}
+
+/// Blocks of a range of a file are allocated or freed. Sets the `blocks` of a live step.
+fn make_fallocated(
+    shard: &mut Shard,
+    ino: Ino,
+    change: &RangeChange,
+    blocks: &mut u64,
+    mode: Mode,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    if mode == Mode::Frames {
+        let size = shard.inode_mut(ino).size;
+        shard.change_extents(ino, change, size);
+        shard.inode_mut(ino).blocks = *blocks;
+        // The change may have changed pages.
+        shard.behind.insert(ino);
+        return Ok(());
+    }
+    if mode == Mode::Power {
+        catch_up(shard, ino, turn)?;
+        bring_cut_pages(shard, ino, change, turn)?;
+    }
+    change_with_pages(shard, ino, change, turn);
+    *blocks = shard.inode_mut(ino).blocks;
     Ok(())
 }
 
@@ -347,9 +395,9 @@ fn make_inline(
         Mode::Power => {
             catch_up(shard, ino, turn)?;
             for page in pages {
-                let placed = shard.placed(ino, page.page)?.is_some();
+                let has_block = shard.is_allocated(ino, page.page)?;
                 let is_new = put_page(shard, (ino, page.page), &page.bytes, turn)?;
-                shard.inode_mut(ino).blocks += u64::from(is_new && !placed);
+                shard.inode_mut(ino).blocks += u64::from(is_new && !has_block);
             }
         }
     }
@@ -376,6 +424,9 @@ fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop
         truncate_with_pages(shard, ino, cut, mtime, turn);
         // This must happen before the step puts new bytes there.
         turn.settle();
+    } else {
+        shard.fetch_extents(ino, cut / PAGE, u64::MAX / PAGE)?;
+        shard.drop_extents_beyond(ino, cut);
     }
     shard.behind.cut_made(ino);
     Ok(())

@@ -11,13 +11,14 @@
 //! ```text
 //! 0 ...... frees ...... keeps ............................... free blocks that nothing is promised
 //!   |  unlink, rmdir   |  rename within a shard, truncate,   |  create, link, write, ...
-//!   |                  |  attributes                         |
+//!   |                  |  attributes, punch, write to blocks |
+//!   |                  |  that are allocated                 |
 //! ```
 //!
 //! The blocks that a change takes from this reserve return with a checkpoint: it writes the dirty
 //! nodes to new blocks, and then the old blocks are free.
 
-use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX};
+use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX, PROMISED_WRITE};
 use warren_disk::{
     EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
     RECORD_MAX, RECORD_OVERHEAD, TARGET_PIECE,
@@ -36,6 +37,15 @@ const NODES_PER_WAY: u64 = 8;
 /// Leaves that a node above them holds at least, since splits leave it half full: so many pages
 /// that split their leaves split such a node, too.
 const LEAVES_PER_NODE: u64 = 64;
+/// Unwritten blocks for which the shard keeps one block more: for the nodes that their extents may
+/// come to need. A write in the middle of an unwritten extent adds two records of at most 31 bytes,
+/// so that a leaf which is half full splits after 33 such writes. The split of a leaf that is full
+/// already is kept back for each unwritten extent ([`Budget::kept_from_growth`]).
+const OWED_PER_NODE: u64 = 16;
+/// Pages of the longest write that never fails for lack of space if all its blocks are allocated.
+pub(crate) const REWRITE_PAGES: u64 = (PROMISED_WRITE / BLOCK_SIZE) as u64 + 1;
+/// Blocks of a file that are allocated in one run.
+pub(crate) const ALLOCATE_BATCH: u64 = 1 << 16;
 /// Chunks whose records one leaf holds at least, because splits leave leaves half full.
 const CHUNKS_PER_LEAF: u64 = 64;
 /// Blocks that a shard must have left for an update of an access time. Nothing waits for this
@@ -212,11 +222,14 @@ impl Reservation {
 pub(crate) struct Budget {
     /// Nodes from the root to a leaf.
     way: u64,
+    /// Unwritten extents of the shard.
+    unwritten: u64,
 }
 
 impl Budget {
-    pub(crate) fn of_height(height: u8) -> Self {
-        Self { way: u64::from(height).max(1) }
+    /// For a tree of this height, and so many unwritten extents.
+    pub(crate) fn of(height: u8, unwritten: u64) -> Self {
+        Self { way: u64::from(height).max(1), unwritten }
     }
 
     /// Reserves blocks for the change, if the shard has enough unpromised free blocks (`room`).
@@ -227,12 +240,22 @@ impl Budget {
 
     /// Blocks that this change leaves to changes that free more.
     fn kept_back(self, growth: Growth) -> u64 {
-        let rename = 5 * self.way + self.insertion();
         match growth {
             Growth::Frees => 0,
             Growth::Keeps => self.unlink(),
-            Growth::Grows => self.unlink() + rename.max(self.truncation()),
+            Growth::Grows => self.kept_from_growth(),
         }
+    }
+
+    /// Blocks that a change leaves which takes blocks for good. The promise of `fallocate` needs
+    /// them: see [`OWED_PER_NODE`] and [`REWRITE_PAGES`]. Writes to allocated blocks may make the
+    /// tree higher: by two levels if many extents are unwritten, because each may become 64.
+    pub(crate) fn kept_from_growth(self) -> u64 {
+        let levels = 1 + u64::from(self.unwritten > EXTENT_BLOCKS_MAX as u64);
+        let later = Self { way: self.way + levels, ..self };
+        let rename = 5 * later.way + later.insertion();
+        let keeps = [later.truncation(), later.punch().blocks, later.rewrite(REWRITE_PAGES).blocks];
+        later.unlink() + keeps.into_iter().fold(rename, u64::max) + self.unwritten
     }
 
     /// Nodes that a new record may make dirty: its path, a split of each node on it, and a new
@@ -285,7 +308,7 @@ impl Budget {
     /// The size and times of a file, before a write. Nothing more is needed until the pages are
     /// known.
     pub(crate) fn begin_write(self) -> Need {
-        Need { blocks: self.way, growth: Growth::Grows }
+        Need { blocks: self.way, growth: Growth::Keeps }
     }
 
     /// An update of an access time.
@@ -314,6 +337,26 @@ impl Budget {
         Need { blocks, growth: Growth::Grows }
     }
 
+    /// A write to pages that have blocks. The old blocks become free with a checkpoint.
+    pub(crate) fn rewrite(self, pages: u64) -> Need {
+        Need { growth: Growth::Keeps, ..self.write(pages) }
+    }
+
+    /// A hole in a file: the paths to the inode, to the start of the range and to a neighbour, a
+    /// record more at its end, and the pages that the ends cut.
+    pub(crate) fn punch(self) -> Need {
+        let blocks = 3 * self.way + self.insertion() + blocks_of_pages(2);
+        Need { blocks, growth: Growth::Keeps }
+    }
+
+    /// So many blocks of a file become unwritten, in `holes` places; otherwise as a hole.
+    pub(crate) fn allocate(self, blocks: u64, holes: u64) -> Need {
+        let extents = blocks / EXTENT_BLOCKS_MAX as u64 + holes;
+        let nodes = extents / LEAVES_PER_NODE + extents / LEAVES_PER_NODE / LEAVES_PER_NODE;
+        let blocks = blocks_of_owed(blocks) + extents + nodes + self.punch().blocks;
+        Need { blocks, growth: Growth::Grows }
+    }
+
     /// The end of an inode, or a part of it.
     pub(crate) fn reap(self) -> Need {
         Need { blocks: self.unlink(), growth: Growth::Frees }
@@ -335,9 +378,15 @@ pub(crate) const fn blocks_of_pages(pages: u64) -> u64 {
     BLOCKS_PER_PAGE * pages + pages / LEAVES_PER_NODE + NODES_PER_WAY
 }
 
-/// An upper bound of the tree nodes that the records of so many chunks lie in.
+/// Blocks that so many unwritten blocks will need.
+pub(crate) const fn blocks_of_owed(blocks: u64) -> u64 {
+    blocks + blocks.div_ceil(OWED_PER_NODE)
+}
+
+/// An upper bound of the tree nodes that the records of so many chunks lie in, and the record of
+/// what the shard owes.
 pub(crate) const fn nodes_of_chunks(chunks: usize) -> u64 {
-    chunks as u64 / CHUNKS_PER_LEAF + 2
+    chunks as u64 / CHUNKS_PER_LEAF + 3
 }
 
 /// How many bytes of its log a cell keeps free, and for what.

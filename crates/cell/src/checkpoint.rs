@@ -171,7 +171,7 @@ impl Checkpoint {
             let displaced = shard.tree.take_displaced();
             displaced.into_iter().for_each(|block| shard.space.free(block));
             let nodes = shard.tree.dirty_nodes().saturating_sub(places.len()) as u64;
-            shard.space.depart(nodes + shard.space.record_nodes());
+            shard.space.depart(nodes + shard.space.record_nodes() + shard.kept_blocks());
             while places.len() < shard.tree.dirty_nodes() {
                 match shard.space.alloc() {
                     Some(block) => places.push(block),
@@ -193,6 +193,7 @@ impl Checkpoint {
                     None => drop(shard.take(&Key::chunk(chunk))),
                 }
             }
+            shard.record_owed();
             if places.len() > shard.tree.dirty_nodes() {
                 let block = places.pop().expect("more than needed");
                 shard.space.give_back(block);

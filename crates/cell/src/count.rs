@@ -50,7 +50,7 @@ pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
     };
     let shards = shards.values().map(|shard| {
         // Freed blocks count as free, although only the next checkpoint makes them available.
-        let used = shard.space.used_blocks() + shard.pages.dirty_pages();
+        let used = shard.space.used_blocks() + shard.pages.dirty_pages() + shard.owed_blocks();
         let free = shard.space.all_blocks().saturating_sub(used);
         Count { blocks_used: used, blocks_free: free, blocks_allocated: free, inodes: shard.inodes }
     });

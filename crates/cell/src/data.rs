@@ -1,6 +1,8 @@
-//! File data: reading, writing, truncating, and its covers in the log.
+//! File data: reading, writing, truncating, allocating, and its covers in the log.
 
 pub(crate) mod cover;
+pub(crate) mod fallocate;
+pub(crate) mod find;
 pub(crate) mod read;
 pub(crate) mod truncate;
 pub(crate) mod write;

@@ -13,6 +13,7 @@
 
 pub(crate) mod io;
 pub(crate) mod pages;
+pub(crate) mod range;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod test_memory;

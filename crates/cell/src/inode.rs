@@ -14,6 +14,8 @@ pub(crate) mod xattr;
 
 use warren_proto::{Credentials, Reply, Request};
 
+use crate::data::fallocate::fallocate;
+use crate::data::find::find_data;
 use crate::data::read::{data_at_hand, read};
 use crate::data::write::{WriteMode, write};
 use crate::event::SlotRef;
@@ -94,6 +96,13 @@ pub(crate) fn execute(
         Request::ReleaseLocks { ino, owner } => {
             lock::release_file_locks(shard, ino, (client, who.uid), owner, turn);
             done(Reply::Done)
+        }
+        Request::Fallocate { handle, ref change, kill_privileges } => {
+            let strips = (kill_privileges || permission::is_bound(who)).then_some(who);
+            fallocate(shard, handle, change, strips, state, turn)
+        }
+        Request::FindData { handle, offset, hole } => {
+            find_data(shard, handle, (offset, hole), state, turn)
         }
         Request::Null
         | Request::Sync

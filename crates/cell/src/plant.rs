@@ -58,6 +58,10 @@ pub enum Plant {
     CacheTwoWriters,
     /// A truncation does not recall pages.
     TruncateUnrecalled,
+    /// Pages stay in the cache although a hole is punched there.
+    PunchKeepsPages,
+    /// Blocks of a range are freed before the log has the data of the file.
+    RangeBeforeData,
     /// A client that is granted a lock may still have pages that are being recalled.
     LockBeforeRecall,
     /// A front's successor acknowledges what its predecessor was to drop and had not dropped (its

@@ -80,9 +80,7 @@ pub(crate) fn reap(
     // the inode would not be a directory.
     shard.change(&mut room, |shard| {
         for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
-            if let Value::Extent(extent) = &value {
-                (0..extent.len()).for_each(|at| shard.space.free(extent.start.offset(at)));
-            }
+            shard.free_record(&value);
             shard.take(&key);
         }
     });

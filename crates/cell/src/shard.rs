@@ -4,6 +4,7 @@
 //! that they touch was read in the same run, so no node is missing then.
 
 pub(crate) mod behind;
+pub(crate) mod extents;
 pub(crate) mod filelock;
 pub(crate) mod lease;
 pub(crate) mod lock;
@@ -13,16 +14,14 @@ pub(crate) mod space;
 
 use std::ops::ControlFlow;
 
-use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::{
-    Absent, Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Part, RootSlot, Tree, VALUE_MAX,
-    Value, Xattr, name_hash,
+    Absent, Dentry, Inode, Key, Kind, Owed, Part, RootSlot, Tree, VALUE_MAX, Value, Xattr,
+    name_hash,
 };
-use warren_proto::{ACL_ACCESS, Acl, Attr, FileKind, FileName, InodeValue, LockKey, LockMode, Run};
+use warren_proto::{ACL_ACCESS, Acl, Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
 
-use crate::budget::{Budget, Reservation, blocks_of_pages};
-use crate::frames::Placed;
+use crate::budget::{Budget, Reservation, blocks_of_owed, blocks_of_pages};
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
 use crate::shard::filelock::FileLocks;
@@ -54,6 +53,9 @@ pub(crate) struct Shard {
     pub(crate) inodes: u64,
     /// Blocks promised to transactions that are prepared here.
     pub(crate) promised: u64,
+    /// What the shard owes to unwritten extents, and whether its record is out of date.
+    owed: Owed,
+    is_owed_stale: bool,
     /// Whether anything but the tree's nodes has changed since the last root was written.
     pub(crate) changed: bool,
     /// The chunk records have been read into `space`.
@@ -63,8 +65,6 @@ pub(crate) struct Shard {
     /// Its root slot records that it was given up.
     is_marked: bool,
 }
-
-const PAGE: u64 = BLOCK_SIZE as u64;
 
 const RESIDENT: &str = "what a change touches was read in the same go";
 
@@ -90,6 +90,8 @@ impl Shard {
             next_sequence: slot.next_sequence,
             inodes: slot.inodes,
             promised: 0,
+            owed: Owed::default(),
+            is_owed_stale: false,
             changed: false,
             space_open: false,
             owned_chunks,
@@ -140,6 +142,11 @@ impl Shard {
         };
         let (from, to) = (Key::chunk(0), Key::chunk(u64::MAX));
         self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        let owed = match self.get(&Key::owed())? {
+            Some(Value::Owed(owed)) => *owed,
+            _ => Owed::default(),
+        };
+        self.owed = owed;
         let owned = std::mem::take(&mut self.owned_chunks);
         for (number, used) in chunks {
             owned.binary_search(&number).map_err(|_| Errno::EIO)?;
@@ -301,94 +308,6 @@ impl Shard {
         old
     }
 
-    /// The place of page `page` of the file; `None` in a hole.
-    pub(crate) fn placed(&self, ino: Ino, page: u64) -> Result<Option<Placed>, Stop> {
-        let mut placed = None;
-        self.extents(ino, page, page, |first, extent| {
-            let at = page - first;
-            placed = Some(Placed {
-                block: extent.start.offset(at),
-                checksum: extent.checksums[at as usize],
-            });
-        })?;
-        Ok(placed)
-    }
-
-    /// Calls the visitor with the extents that hold any of the pages `first..=last`. Afterwards the
-    /// leaf of page `last + 1` is in memory too, because the rest of an extent behind `last`
-    /// becomes a record there.
-    pub(crate) fn extents<'a>(
-        &'a self,
-        ino: Ino,
-        first: u64,
-        last: u64,
-        mut visit: impl FnMut(u64, &'a Extent),
-    ) -> Result<(), Stop> {
-        let from = Key::extent(ino, first.saturating_sub(EXTENT_BLOCKS_MAX as u64 - 1));
-        let visit = |key: &'a Key, value: &'a Value| {
-            if let Value::Extent(extent) = value
-                && key.sub <= last
-                && key.sub + extent.len() > first
-            {
-                visit(key.sub, extent);
-            }
-            ControlFlow::Continue(())
-        };
-        let to = Key::extent(ino, last.saturating_add(1));
-        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
-    }
-
-    /// Replaces pages `first..=last` by `new` (runs of pages, each with its place and checksums)
-    /// and holes, and frees their old blocks. Returns how many blocks were freed. The extents were
-    /// read in the same run.
-    pub(crate) fn replace_extents(&mut self, ino: Ino, first: u64, last: u64, new: &[Run]) -> u64 {
-        let mut old: Vec<(u64, Extent)> = Vec::new();
-        let seen = self.extents(ino, first, last, |at, extent| old.push((at, extent.clone())));
-        seen.expect(RESIDENT);
-        let mut records: Vec<(u64, Extent)> = Vec::new();
-        for Run { page, block: start, checksums } in new {
-            for (index, run) in checksums.chunks(EXTENT_BLOCKS_MAX).enumerate() {
-                let skip = (index * EXTENT_BLOCKS_MAX) as u64;
-                records.push((
-                    page + skip,
-                    Extent { start: start.offset(skip), checksums: run.into() },
-                ));
-            }
-        }
-        let mut freed = 0;
-        for (at, extent) in &old {
-            let before = first.saturating_sub(*at).min(extent.len());
-            let after = last.saturating_add(1).saturating_sub(*at).min(extent.len());
-            records.extend(piece(*at, extent, 0, before));
-            records.extend(piece(*at, extent, after, extent.len()));
-            freed += after - before;
-            (before..after).for_each(|index| self.space.free(extent.start.offset(index)));
-        }
-        // Insert before removing: a leaf that lost its last record could vanish, together with the
-        // place of a new record.
-        old.retain(|(at, _)| records.iter().all(|(new, _)| new != at));
-        for (at, extent) in records {
-            self.put(Key::extent(ino, at), Value::Extent(Box::new(extent)));
-        }
-        for (at, _) in old {
-            self.take(&Key::extent(ino, at));
-        }
-        freed
-    }
-
-    /// Sets a file's size and removes the extents beyond it.
-    pub(crate) fn truncate_extents(&mut self, ino: Ino, size: u64, now: Timestamp) {
-        let inode = self.inode_mut(ino);
-        let old = std::mem::replace(&mut inode.size, size);
-        (inode.mtime, inode.ctime) = (now, now);
-        if size < old {
-            let first = size.div_ceil(PAGE);
-            let freed = self.replace_extents(ino, first, u64::MAX / PAGE, &[]);
-            let inode = self.inode_mut(ino);
-            inode.blocks = inode.blocks.saturating_sub(freed);
-        }
-    }
-
     /// The records of one kind of an inode from `sub` on, until `visit` breaks.
     pub(crate) fn records<'a>(
         &'a self,
@@ -472,11 +391,11 @@ impl Shard {
 
     /// The needs of changes in the shard, with its present tree.
     pub(crate) fn budget(&self) -> Budget {
-        Budget::of_height(self.tree.height())
+        Budget::of(self.tree.height(), self.owed.extents)
     }
 
-    /// Free blocks less the needs of dirty pages, dirty nodes, chunk records and prepared
-    /// transactions.
+    /// Free blocks less the needs of dirty pages, dirty nodes, chunk records, unwritten extents and
+    /// prepared transactions.
     pub(crate) fn room(&self) -> u64 {
         self.room_with(self.pages.dirty_pages())
     }
@@ -486,8 +405,29 @@ impl Shard {
         let wanted = blocks_of_pages(dirty_pages)
             + self.tree.dirty_nodes() as u64
             + self.space.record_nodes()
+            + blocks_of_owed(self.owed.blocks)
             + self.promised;
         self.space.free_blocks().saturating_sub(wanted)
+    }
+
+    /// Free blocks that the shard keeps although a checkpoint would let their chunks go: those that
+    /// it owes, and those that are kept back.
+    pub(crate) fn kept_blocks(&self) -> u64 {
+        let owed = blocks_of_owed(self.owed.blocks);
+        if self.inodes == 0 { owed } else { owed + self.budget().kept_from_growth() }
+    }
+
+    /// Blocks that the shard owes to unwritten extents.
+    pub(crate) fn owed_blocks(&self) -> u64 {
+        self.owed.blocks
+    }
+
+    /// Whether a checkpoint may leave the shard with more room.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.pages.dirty_pages() > 0
+            || self.tree.dirty_nodes() > 0
+            || self.promised > 0
+            || self.space.holds_freed()
     }
 
     /// Makes a change for which there is room. It takes a block for each node that becomes dirty.
@@ -505,14 +445,6 @@ impl Shard {
         room.spend(self.tree.dirty_nodes().saturating_sub(before) as u64);
         made
     }
-}
-
-/// Blocks `from..to` of an extent that starts at page `at`, as an extent of their own.
-fn piece(at: u64, whole: &Extent, from: u64, to: u64) -> Option<(u64, Extent)> {
-    (from < to).then(|| {
-        let checksums = whole.checksums[from as usize..to as usize].into();
-        (at + from, Extent { start: whole.start.offset(from), checksums })
-    })
 }
 
 pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {

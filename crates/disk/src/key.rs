@@ -27,16 +27,18 @@ pub enum Kind {
     Xattr = 4,
     /// `sub` is the hash of the entry's name.
     Entry = 5,
-    /// `sub` is the extent's first block in the file.
+    /// `sub` is the extent's first block in the file, allocated or unwritten.
     Extent = 6,
     /// Of inode 0: `sub` is a chunk's number, the value its used-bitmap.
     Chunk = 16,
     /// Of inode 0: `sub` is an inode that has no name any more but is still open.
     Orphan = 17,
+    /// Of inode 0, with `sub` 0: how many blocks the shard owes to unwritten extents.
+    Owed = 18,
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Inode,
         Self::Part,
         Self::Target,
@@ -45,6 +47,7 @@ impl Kind {
         Self::Extent,
         Self::Chunk,
         Self::Orphan,
+        Self::Owed,
     ];
 
     fn from_raw(raw: u8) -> Option<Self> {
@@ -53,12 +56,12 @@ impl Kind {
 
     /// Whether records of this kind belong to the shard rather than to an inode.
     pub(crate) const fn is_of_shard(self) -> bool {
-        matches!(self, Self::Chunk | Self::Orphan)
+        matches!(self, Self::Chunk | Self::Orphan | Self::Owed)
     }
 
     /// Whether a value of this kind can be changed in place: all take the same number of bytes.
     pub(crate) const fn has_fixed_size(self) -> bool {
-        matches!(self, Self::Inode | Self::Part | Self::Chunk)
+        matches!(self, Self::Inode | Self::Part | Self::Chunk | Self::Owed)
     }
 }
 
@@ -74,7 +77,7 @@ impl Key {
     /// The smallest key.
     pub const MIN: Self = Self { ino: 0, kind: Kind::Inode, sub: 0 };
     /// The largest key.
-    pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Orphan, sub: u64::MAX };
+    pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Owed, sub: u64::MAX };
     pub(crate) const ENCODED_LEN: usize = 17;
 
     const fn of(ino: Ino, kind: Kind, sub: u64) -> Self {
@@ -116,6 +119,10 @@ impl Key {
         Self { ino: 0, kind: Kind::Orphan, sub: ino.0 }
     }
 
+    pub const fn owed() -> Self {
+        Self { ino: 0, kind: Kind::Owed, sub: 0 }
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.ino);
         out.u8(self.kind as u8);
@@ -130,7 +137,7 @@ impl Key {
 
     /// Whether the key can be that of a record: a key of the shard under inode 0, or of an inode.
     pub(crate) fn is_legal(&self) -> bool {
-        let single = matches!(self.kind, Kind::Inode | Kind::Part);
+        let single = matches!(self.kind, Kind::Inode | Kind::Part | Kind::Owed);
         self.kind.is_of_shard() == (self.ino == 0) && (!single || self.sub == 0)
     }
 }

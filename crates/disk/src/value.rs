@@ -17,6 +17,9 @@ use warren_base::{BlockNo, Ino};
 /// Blocks of one extent: a chunk's worth, so that an extent and its checksums stay a small record.
 pub const EXTENT_BLOCKS_MAX: usize = 64;
 
+/// The place of an extent that has none. Block 0 is a superblock.
+const UNWRITTEN: u64 = 0;
+
 /// Bytes of one piece of a symlink's target; the longest target is four pieces.
 pub const TARGET_PIECE: usize = 1024;
 
@@ -45,9 +48,21 @@ pub enum Value {
     /// The entries whose names have the same hash.
     Entries(Box<[Dentry]>),
     Extent(Box<Extent>),
+    /// So many blocks of a file that are allocated and were never written: 1 to
+    /// [`EXTENT_BLOCKS_MAX`]. They read as zeros. They have no place on the device yet, but the
+    /// shard owes them one ([`Owed`]).
+    Unwritten(u8),
     /// The used blocks of a chunk, block 0 in the lowest bit.
     Chunk(u64),
     Orphan,
+    Owed(Owed),
+}
+
+/// What a shard owes to the unwritten extents of its files: so many blocks, in so many extents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owed {
+    pub blocks: u64,
+    pub extents: u64,
 }
 
 /// A name in a directory.
@@ -99,9 +114,19 @@ impl Value {
             Self::Target(_) => Kind::Target,
             Self::Xattrs(_) => Kind::Xattr,
             Self::Entries(_) => Kind::Entry,
-            Self::Extent(_) => Kind::Extent,
+            Self::Extent(_) | Self::Unwritten(_) => Kind::Extent,
             Self::Chunk(_) => Kind::Chunk,
             Self::Orphan => Kind::Orphan,
+            Self::Owed(_) => Kind::Owed,
+        }
+    }
+
+    /// Blocks of a file, if the value is an extent.
+    pub fn file_blocks(&self) -> Option<u64> {
+        match self {
+            Self::Extent(extent) => Some(extent.len()),
+            Self::Unwritten(blocks) => Some((*blocks).into()),
+            _ => None,
         }
     }
 
@@ -117,8 +142,10 @@ impl Value {
             }
             Self::Entries(bucket) => bucket.iter().map(|d| Dentry::encoded_len_of(&d.name)).sum(),
             Self::Extent(extent) => 8 + 4 * extent.checksums.len(),
+            Self::Unwritten(_) => 8 + 4,
             Self::Chunk(_) => 8,
             Self::Orphan => 0,
+            Self::Owed(_) => 8 + 8,
         }
     }
 
@@ -133,8 +160,16 @@ impl Value {
                 out.u64(extent.start.0);
                 extent.checksums.iter().for_each(|checksum| out.u32(*checksum));
             }
+            Self::Unwritten(blocks) => {
+                out.u64(UNWRITTEN);
+                out.u32((*blocks).into());
+            }
             Self::Chunk(used) => out.u64(*used),
             Self::Orphan => {}
+            Self::Owed(owed) => {
+                out.u64(owed.blocks);
+                out.u64(owed.extents);
+            }
         }
     }
 
@@ -151,6 +186,7 @@ impl Value {
             Kind::Extent => decode_extent(key, &mut take)?,
             Kind::Chunk => Self::Chunk(take.u64().ok_or(short)?),
             Kind::Orphan => Self::Orphan,
+            Kind::Owed => Self::Owed(decode_owed(&mut take).ok_or(short)?),
         };
         if take.is_empty() { Ok(value) } else { Err(short) }
     }
@@ -224,20 +260,36 @@ fn is_entry_name(name: &[u8]) -> bool {
         && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
+fn decode_owed(take: &mut Take<'_>) -> Option<Owed> {
+    Some(Owed { blocks: take.u64()?, extents: take.u64()? })
+}
+
 fn decode_extent(key: &Key, take: &mut Take<'_>) -> Result<Value, ValueError> {
     let start = BlockNo(take.u64().ok_or(ValueError("extent"))?);
+    if start.0 == UNWRITTEN {
+        return decode_unwritten(key, take).ok_or(ValueError("unwritten extent"));
+    }
     let mut checksums = Vec::with_capacity(EXTENT_BLOCKS_MAX);
     while !take.is_empty() {
         checksums.push(take.u32().ok_or(ValueError("extent"))?);
     }
     let blocks = checksums.len() as u64;
-    let file_blocks_max = FILE_SIZE_MAX / BLOCK_SIZE as u64 + 1;
-    let in_file = key.sub < file_blocks_max && blocks <= file_blocks_max - key.sub;
-    let on_device = start.0.checked_add(blocks).is_some() && start.0 != 0;
-    if !(1..=EXTENT_BLOCKS_MAX).contains(&checksums.len()) || !in_file || !on_device {
+    let on_device = start.0.checked_add(blocks).is_some();
+    if !is_in_file(key, blocks) || !on_device {
         return Err(ValueError("extent"));
     }
     Ok(Value::Extent(Box::new(Extent { start, checksums: checksums.into() })))
+}
+
+fn decode_unwritten(key: &Key, take: &mut Take<'_>) -> Option<Value> {
+    let blocks = take.u32()?;
+    is_in_file(key, blocks.into()).then_some(Value::Unwritten(blocks as u8))
+}
+
+/// Whether an extent may have so many blocks from this one on.
+fn is_in_file(key: &Key, blocks: u64) -> bool {
+    let max = FILE_SIZE_MAX / BLOCK_SIZE as u64 + 1;
+    (1..=EXTENT_BLOCKS_MAX as u64).contains(&blocks) && key.sub < max && blocks <= max - key.sub
 }
 
 #[cfg(test)]
@@ -290,6 +342,8 @@ mod tests {
             (Key::xattr(ino, 1), Value::Xattrs(Box::new([xattr(b"user.a")]))),
             (Key::entry(ino, 1), Value::Entries(Box::new([dentry(b"a"), dentry(&[b'b'; 255])]))),
             (Key::extent(ino, 8), Value::Extent(Box::new(extent))),
+            (Key::extent(ino, 72), Value::Unwritten(64)),
+            (Key::owed(), Value::Owed(Owed { blocks: 64, extents: 1 })),
             (Key::chunk(3), Value::Chunk(u64::MAX - 1)),
             (Key::orphan(ino), Value::Orphan),
         ];
@@ -318,6 +372,10 @@ mod tests {
         let extent = Extent { start: BlockNo(9), checksums: Box::new([1, 2]) };
         let last = FILE_SIZE_MAX / BLOCK_SIZE as u64;
         assert!(round_trip(Key::extent(ino, last), Value::Extent(Box::new(extent))).is_err());
+        assert!(round_trip(Key::extent(ino, last), Value::Unwritten(2)).is_err());
+        for blocks in [0, 65] {
+            assert!(round_trip(Key::extent(ino, 1), Value::Unwritten(blocks)).is_err());
+        }
     }
 
     #[test]

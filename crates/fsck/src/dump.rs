@@ -429,6 +429,10 @@ fn value_text(value: &Value) -> String {
     match value {
         Value::Chunk(used) => format!("used {used:#018x}"),
         Value::Orphan => "orphan".to_owned(),
+        Value::Unwritten(blocks) => format!("{blocks} unwritten blocks"),
+        Value::Owed(owed) => {
+            format!("{} unwritten blocks in {} extents", owed.blocks, owed.extents)
+        }
         Value::Target(piece) => format!("\"{}\"", piece.escape_ascii()),
         Value::Entries(bucket) => {
             let names = bucket.iter().map(|dentry| {

@@ -274,6 +274,18 @@ impl Call<'_> {
             Operation::TestLock { open, spec } => self.test_lock(open, spec),
             Operation::Lock { open, spec, wait: true } => return self.wait_lock(open, spec),
             Operation::Lock { open, spec, wait: false } => self.try_lock(open, spec),
+            // The kernel has written mapped pages of the range back, and drops its own pages of it
+            // itself. It does not say whether to remove the set-id bits: only root's stay.
+            Operation::Fallocate { open, change } => {
+                let (handle, kill_privileges) = (self.handle(open)?, self.header.uid != 0);
+                self.call(typed::Fallocate { handle, change, kill_privileges })
+            }
+            Operation::FindData { open, offset, hole } => {
+                let handle = self.handle(open)?;
+                let found = self.call(typed::FindData { handle, offset, hole })?;
+                self.body.offset(found);
+                Ok(())
+            }
             Operation::Flags(call) => self.flags(call),
             Operation::Unsupported(errno) => Err(errno),
         }?;

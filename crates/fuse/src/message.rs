@@ -8,8 +8,8 @@ mod fields;
 
 use warren_base::{Errno, Ino, Timestamp};
 use warren_proto::{
-    ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RenameFlags,
-    SetAttr, SetTime, XattrMode, XattrName,
+    ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RangeChange,
+    RenameFlags, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use crate::abi::{self, fattr, opcode};
@@ -217,6 +217,16 @@ pub(crate) enum Operation {
         wait: bool,
     },
     Sync,
+    Fallocate {
+        open: u64,
+        change: RangeChange,
+    },
+    /// `lseek` with `SEEK_DATA` or, if `hole`, `SEEK_HOLE`.
+    FindData {
+        open: u64,
+        offset: u64,
+        hole: bool,
+    },
     /// `ioctl` on the flags of a file.
     Flags(FlagsCall),
     /// A request that is not supported, and the error to reply.
@@ -245,7 +255,9 @@ impl Operation {
             | opcode::FSYNC
             | opcode::FSYNCDIR
             | opcode::READDIR
-            | opcode::RELEASEDIR => files(code, &mut fields, payload_len),
+            | opcode::RELEASEDIR
+            | opcode::FALLOCATE
+            | opcode::LSEEK => files(code, &mut fields, payload_len),
             opcode::SETXATTR..=opcode::REMOVEXATTR => xattrs(code, &mut fields),
             opcode::GETLK..=opcode::SETLKW => locks(code, &mut fields),
             opcode::FORGET | opcode::BATCH_FORGET => Ok(Self::Forget),
@@ -259,7 +271,14 @@ impl Operation {
 
     /// Whether it may take so long that another thread must read before it is served.
     pub(crate) const fn may_wait(&self) -> bool {
-        matches!(self, Self::Lock { wait: true, .. } | Self::Fsync { .. } | Self::Sync)
+        matches!(
+            self,
+            Self::Lock { wait: true, .. }
+                | Self::Fsync { .. }
+                | Self::Sync
+                | Self::FindData { .. }
+                | Self::Fallocate { .. }
+        )
     }
 
     /// Whether it takes less time than waking a thread, as a rule.
@@ -385,6 +404,20 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
         opcode::FLUSH => {
             fields.skip(16)?;
             Operation::Flush { owner: LockOwner(fields.u64()?) }
+        }
+        opcode::FALLOCATE => {
+            let (open, offset, length) = (fields.u64()?, fields.u64()?, fields.u64()?);
+            let change = RangeChange::of_mode(fields.u32()?, offset, length);
+            Operation::Fallocate { open, change: change.ok_or(Errno::EOPNOTSUPP)? }
+        }
+        opcode::LSEEK => {
+            let (open, offset) = (fields.u64()?, fields.u64()?);
+            let hole = match fields.u32()?.cast_signed() {
+                libc::SEEK_DATA => false,
+                libc::SEEK_HOLE => true,
+                _ => return Err(Errno::EINVAL),
+            };
+            Operation::FindData { open, offset, hole }
         }
         opcode::READDIR => {
             fields.skip(8)?;

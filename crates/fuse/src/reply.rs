@@ -187,6 +187,11 @@ impl Body {
         self.u32(0);
     }
 
+    /// `fuse_lseek_out`.
+    pub(crate) fn offset(&mut self, offset: u64) {
+        self.u64(offset);
+    }
+
     /// `fuse_statfs_out`.
     pub(crate) fn statfs(&mut self, stat: &StatFs) {
         self.u64(stat.blocks);
@@ -306,6 +311,7 @@ mod tests {
         assert_eq!(size(&|body| body.statx(&attr(), LEASED)), 288);
         assert_eq!(size(&|body| body.open(1)), 16);
         assert_eq!(size(&|body| body.count(1)), 8);
+        assert_eq!(size(&|body| body.offset(1)), 8);
         assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|body| body.lock(None)), 24);
         assert_eq!(size(&|body| body.init(&reply)), 64);

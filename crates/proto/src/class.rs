@@ -41,7 +41,9 @@ impl Request {
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
-            | Self::Claim { .. } => false,
+            | Self::Claim { .. }
+            | Self::Fallocate { .. }
+            | Self::FindData { .. } => false,
         }
     }
 
@@ -91,7 +93,8 @@ impl Request {
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
             | Self::Lock { .. }
-            | Self::ReleaseLocks { .. } => true,
+            | Self::ReleaseLocks { .. }
+            | Self::Fallocate { .. } => true,
             Self::Null
             | Self::Lookup { .. }
             | Self::Neighbours { .. }
@@ -107,7 +110,8 @@ impl Request {
             | Self::TestLock { .. }
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
-            | Self::Claim { .. } => false,
+            | Self::Claim { .. }
+            | Self::FindData { .. } => false,
         }
     }
 
@@ -122,7 +126,8 @@ impl Request {
             | Self::Rename { .. }
             | Self::Write { .. }
             | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. } => true,
+            | Self::RemoveXattr { .. }
+            | Self::Fallocate { .. } => true,
             Self::Open { access, .. } => access.is_change(),
             Self::Create { flags, access, .. } => {
                 let makes = CreateFlags::EXCLUSIVE.union(CreateFlags::NAMELESS);
@@ -149,7 +154,8 @@ impl Request {
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
-            | Self::Claim { .. } => false,
+            | Self::Claim { .. }
+            | Self::FindData { .. } => false,
         }
     }
 
@@ -170,7 +176,8 @@ impl Request {
             | Self::Seek { .. }
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
-            | Self::Lock { .. } => true,
+            | Self::Lock { .. }
+            | Self::Fallocate { .. } => true,
             Self::Null
             | Self::Lookup { .. }
             | Self::Neighbours { .. }
@@ -187,7 +194,8 @@ impl Request {
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
-            | Self::Claim { .. } => false,
+            | Self::Claim { .. }
+            | Self::FindData { .. } => false,
         }
     }
 
@@ -236,7 +244,9 @@ impl Request {
             | Self::RemoveXattr { .. }
             | Self::ListXattr { .. }
             | Self::TestLock { .. }
-            | Self::Claim { .. } => false,
+            | Self::Claim { .. }
+            | Self::Fallocate { .. }
+            | Self::FindData { .. } => false,
         }
     }
 }

@@ -16,7 +16,7 @@ use warren_base::{
     BlockNo, CellId, ClientId, Errno, Ino, InodeFlags, Lsn, ShardId, SlotNo, Timestamp, TxnId,
 };
 
-use crate::{AccessMode, Answer, Change, Handle, LockSpec, Wire, XattrName};
+use crate::{AccessMode, Answer, Change, Handle, LockSpec, RangeChange, Wire, XattrName};
 
 /// Why the steps of a record were made.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -187,6 +187,16 @@ pub enum Step {
         shard: ShardId,
         errno: Errno,
     },
+    /// Blocks of a range of a file were allocated or freed. `size`, `blocks` and `mode` are the new
+    /// values of the inode. The record before it covers the file.
+    Fallocated {
+        ino: Ino,
+        change: RangeChange,
+        size: u64,
+        blocks: u64,
+        mode: u16,
+        now: Timestamp,
+    },
 }
 
 impl Step {
@@ -222,7 +232,8 @@ impl Step {
             | Self::Wrote { ino, .. }
             | Self::Placed { ino, .. }
             | Self::Inline { ino, .. }
-            | Self::Reaped { ino } => Some(ino.shard()),
+            | Self::Reaped { ino }
+            | Self::Fallocated { ino, .. } => Some(ino.shard()),
             Self::Claimed { shard, .. } => Some(*shard),
             Self::Depends { .. }
             | Self::Finished { .. }

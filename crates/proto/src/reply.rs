@@ -153,6 +153,8 @@ pub enum Reply {
     Unchanged,
     /// The name that was looked up, and then others of the directory, each with a lease.
     Neighbours(Vec<Neighbour>),
+    /// A place in a file.
+    Offset(u64),
 }
 
 impl Entry {

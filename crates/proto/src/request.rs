@@ -8,7 +8,8 @@ use warren_base::{ClientId, Ino, MapVersion, ShardId, SlotNo};
 
 use crate::wire::wire_flags;
 use crate::{
-    Capabilities, Capability, FileKind, FileName, LockOwner, LockSpec, SetAttr, Wire, XattrName,
+    Capabilities, Capability, FileKind, FileName, LockOwner, LockSpec, RangeChange, SetAttr, Wire,
+    XattrName,
 };
 
 /// Precedes each request. `uid` and `gid` count only from a privileged admission (the FUSE front).
@@ -309,6 +310,19 @@ pub enum Request {
         dir: Ino,
         name: FileName,
     },
+    /// Allocates blocks for a range of a file, or frees them (`fallocate`).
+    Fallocate {
+        handle: Handle,
+        change: RangeChange,
+        kill_privileges: bool,
+    },
+    /// The first place from `offset` on where the file has data or, if `hole`, where it has a hole
+    /// or ends. ENXIO if there is none before the end.
+    FindData {
+        handle: Handle,
+        offset: u64,
+        hole: bool,
+    },
 }
 
 impl Request {
@@ -352,7 +366,9 @@ impl Request {
             | Self::Close { handle }
             | Self::Read { handle, .. }
             | Self::Write { handle, .. }
-            | Self::Seek { handle, .. } => handle.ino,
+            | Self::Seek { handle, .. }
+            | Self::Fallocate { handle, .. }
+            | Self::FindData { handle, .. } => handle.ino,
         };
         Some(ino)
     }
@@ -389,7 +405,9 @@ impl Request {
             | Self::ReleaseLocks { .. }
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
-            | Self::Claim { .. } => None,
+            | Self::Claim { .. }
+            | Self::Fallocate { .. }
+            | Self::FindData { .. } => None,
         }
     }
 }
@@ -410,7 +428,9 @@ impl Request {
             | Self::Close { .. }
             | Self::Read { .. }
             | Self::Write { .. }
-            | Self::Seek { .. } => (None, None),
+            | Self::Seek { .. }
+            | Self::Fallocate { .. }
+            | Self::FindData { .. } => (None, None),
             Self::Null
             | Self::Lookup { .. }
             | Self::Neighbours { .. }

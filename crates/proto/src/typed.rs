@@ -14,8 +14,8 @@ use warren_base::{ClientId, Errno, Ino, SlotNo};
 
 use crate::{
     AccessMode, Answer, Attr, Capability, CreateFlags, DirEntry, Entry, FileName, Handle, Lease,
-    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RenameFlags, Reply, Request,
-    XattrMode, XattrName,
+    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RangeChange, RenameFlags, Reply,
+    Request, XattrMode, XattrName,
 };
 
 /// A request with the type of its reply.
@@ -175,6 +175,10 @@ typed! {
     Neighbours { dir: Ino, name: FileName } -> Reply {
         reply @ (Reply::Neighbours(_) | Reply::Entry(_) | Reply::Absent(_)) => reply
     }
+    Fallocate { handle: Handle, change: RangeChange, kill_privileges: bool } -> () {
+        Reply::Done => ()
+    }
+    FindData { handle: Handle, offset: u64, hole: bool } -> u64 { Reply::Offset(at) => at }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod inode;
 mod list;
 mod locks;
 mod names;
+mod range;
 mod rename;
 #[cfg(test)]
 mod tests;
@@ -147,7 +148,8 @@ impl State {
                 Err(Errno::ESTALE) => Ok(()),
                 _ => Err(Refusal::MustFail(Errno::ESTALE)),
             },
-            _ if step.is_excused() => Ok(()),
+            Action::Request(request) if step.is_excused(Some((self, request))) => Ok(()),
+            _ if step.is_excused(None) => Ok(()),
             Action::Request(request) if step.is_damaged(self, request) => Ok(()),
             Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
             Action::Keep(handle) => set_idle(self, step, *handle, true),
@@ -203,6 +205,12 @@ impl State {
             Request::ReleaseLocks { ino, owner } => self.release_locks(step, *ino, *owner),
             Request::Claim { client, ino, capability } => {
                 claim(self, step, *ino, (*client, *capability))
+            }
+            Request::Fallocate { handle, change, kill_privileges } => {
+                step.fallocate(self, *handle, change, *kill_privileges)
+            }
+            Request::FindData { handle, offset, hole } => {
+                step.find_data(self, *handle, *offset, *hole)
             }
             Request::Null
             | Request::Sync
@@ -309,9 +317,12 @@ impl State {
 
 impl Step<'_> {
     /// Whether the call ended in an error that the harness may have caused.
-    fn is_excused(&self) -> bool {
+    fn is_excused(&self, request: Option<(&State, &Request)>) -> bool {
         let excuse = match self.outcome.answer {
-            Err(Errno::ENOSPC) => Excuses::NO_SPACE,
+            Err(Errno::ENOSPC) => match request {
+                Some((state, request)) if self.has_blocks(state, request) => return false,
+                _ => Excuses::NO_SPACE,
+            },
             Err(Errno::EIO) => Excuses::IO,
             Err(Errno::EROFS) => Excuses::READ_ONLY,
             Err(Errno::EINTR) => Excuses::CANCELLED,
@@ -453,6 +464,7 @@ pub fn is_observer(operation: &Operation) -> bool {
                 | Request::GetAttr { .. }
                 | Request::Claim { .. }
                 | Request::Fsync { .. }
+                | Request::FindData { .. }
                 | Request::GetXattr { .. }
                 | Request::ListXattr { .. }
                 | Request::TestLock { .. }

@@ -49,9 +49,11 @@ pub enum Kind {
     OpenPath,
     ChangePath,
     RenamePath,
+    Fallocate,
+    FindData,
 }
 
-const KINDS: [(Kind, u64); 40] = [
+const KINDS: [(Kind, u64); 42] = [
     (Kind::Lookup, 12),
     (Kind::GetAttr, 12),
     (Kind::CreateFile, 8),
@@ -90,6 +92,8 @@ const KINDS: [(Kind, u64); 40] = [
     (Kind::RenamePath, 3),
     (Kind::CreateNameless, 1),
     (Kind::Whiteout, 1),
+    (Kind::Fallocate, 4),
+    (Kind::FindData, 2),
     (Kind::Acl, 3),
     (Kind::Chattr, 1),
 ];

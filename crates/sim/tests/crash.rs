@@ -110,6 +110,11 @@ fn a_rename_durable_before_the_data_of_the_file_is_found() {
 }
 
 #[test]
+fn a_hole_punched_before_the_log_has_the_data_of_the_file_is_found() {
+    is_found(Plant::RangeBeforeData);
+}
+
+#[test]
 fn an_fsync_answered_early_is_found() {
     is_found(Plant::AnswerEarly);
 }

@@ -247,6 +247,11 @@ fn a_truncation_that_recalls_no_pages_is_found() {
 }
 
 #[test]
+fn a_punched_page_that_is_still_readable_is_found() {
+    is_found(Plant::PunchKeepsPages);
+}
+
+#[test]
 fn a_lock_granted_before_old_pages_are_dropped_is_found() {
     is_found_from(9_000, Plant::LockBeforeRecall);
 }

@@ -99,11 +99,13 @@ impl Room {
     }
 
     /// The state without orphan records: a live inode without links is reaped by a step of its own.
+    /// The used blocks come with those that are owed.
     fn state(&self) -> (BTreeMap<Key, Value>, u64, u64, u64, bool) {
         let mut records = self.records();
         records.retain(|key, _| key.kind != Kind::Orphan);
         let space = &self.shard.space;
-        let (used, inodes) = (space.used_blocks(), self.shard.inodes);
+        let (used, inodes) =
+            (space.used_blocks() << 32 | self.shard.owed_blocks(), self.shard.inodes);
         (records, used, inodes, self.shard.next_sequence, self.shard.opens.is_open(FILE))
     }
 }
@@ -118,6 +120,12 @@ fn new(kind: FileKind) -> NewInode {
 
 fn new_inode(ino: Ino, kind: FileKind) -> Step {
     Step::Change(Change::NewInode { ino, new: new(kind), uid: 1, gid: 2, parent: DIR, now: NOW })
+}
+
+fn allocated(kind: RangeKind, (first, count): (u64, u64), size: u64) -> Step {
+    let (offset, length) = (first * PAGE, count * PAGE);
+    let change = RangeChange { kind, keep_size: true, offset, length };
+    Step::Fallocated { ino: FILE, change, size, blocks: 0, mode: 0o600, now: NOW }
 }
 
 /// Every kind of step of a shard, in an order in which they can happen.
@@ -160,6 +168,15 @@ fn history() -> Vec<Step> {
         Step::Inline { ino, pages: Vec::new(), cover: cover(2 * PAGE) },
         Step::Truncate { ino, size: 9 * PAGE, blocks: 0, now },
         Step::Inline { ino, pages: Vec::new(), cover: cover(9 * PAGE) },
+        allocated(RangeKind::Allocate, (0, 20), 20 * PAGE),
+        allocated(RangeKind::PunchHole, (7, 3), 20 * PAGE),
+        Step::Wrote { ino, size: 20 * PAGE, blocks: 18, mode: 0o600, now },
+        Step::Placed { ino, runs: vec![run(5, 20, 3)], cover: cover(20 * PAGE) },
+        allocated(RangeKind::Zero, (6, 12), 20 * PAGE),
+        Step::Truncate { ino, size: 4 * PAGE, blocks: 0, now },
+        allocated(RangeKind::Allocate, (2, 90), 4 * PAGE),
+        Step::Truncate { ino, size: 4 * PAGE, blocks: 0, now },
+        allocated(RangeKind::Allocate, (9, 1), 4 * PAGE),
         Step::SetXattr { ino, name: xattr, value: None, now },
         Step::Change(Change::AddLink { ino, now }),
         Step::Change(Change::Touch { ino, now }),

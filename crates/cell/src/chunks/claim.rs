@@ -6,7 +6,7 @@ use warren_pool::Get;
 use warren_proto::Step;
 
 use crate::apply::step;
-use crate::budget::{Need, Reservation};
+use crate::budget::{Growth, Need, Reservation};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
@@ -31,13 +31,21 @@ pub(crate) fn reserve(
         }
         if std::mem::take(&mut state.no_chunk) {
             let is_certain = turn.chunks.are_certain();
-            if state.holds_locks || (is_certain && state.checkpointed) {
+            // Blocks are kept back for a change that takes none for good. If others use them now,
+            // they are free again after the next checkpoint.
+            let is_kept_back = need.growth != Growth::Grows && shard.is_unsettled();
+            if state.holds_locks || (is_certain && state.checkpointed && !is_kept_back) {
                 return Err(Errno::ENOSPC.into());
             }
             state.checkpointed |= is_certain;
             return Err(Stop::Wait(Wait::Checkpoint));
         }
         if let Some(chunk) = turn.chunks.take_allocated() {
+            // A long range takes more chunks than one record can name. The record has only these,
+            // because a change is admitted before it is made.
+            if !turn.record.takes_another_step() {
+                turn.seal();
+            }
             claim(shard, chunk, turn);
             continue;
         }

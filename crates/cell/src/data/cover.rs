@@ -22,6 +22,14 @@ pub(crate) fn cover_replacement(
     if turn.plants(Plant::RenameBeforeData) {
         return Ok(());
     }
+    cover_now(shard, ino, turn)?;
+    // A record of its own, because two files that are exchanged may not fit one record.
+    turn.seal();
+    Ok(())
+}
+
+/// Logs the uncovered data of the file before a step that rests on it.
+pub(crate) fn cover_now(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     // Places take the space that is kept for every dirty page; pages in line take more. A
     // participant that waited for locks may find less room in the log than when it came.
     let has_room = turn.log_room(turn.frames.dirty_pages()) > INLINE_MAX;
@@ -29,10 +37,7 @@ pub(crate) fn cover_replacement(
         while place_pages_of(shard, ino, turn)? {}
         return Ok(());
     }
-    cover_file(shard, ino, turn)?;
-    // A record of its own, because two files that are exchanged may not fit one record.
-    turn.seal();
-    Ok(())
+    cover_file(shard, ino, turn)
 }
 
 /// Logs the uncovered data of the file: a few pages in line, more by giving them places.

@@ -5,7 +5,7 @@ use warren_base::{Errno, Ino, InodeFlags};
 use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position, Step};
 
 use crate::apply::step;
-use crate::budget::{Need, Reservation, blocks_of_pages};
+use crate::budget::{Need, REWRITE_PAGES, Reservation, blocks_of_pages};
 use crate::chunks::claim::reserve;
 use crate::event::{FrameNo, SlotRef};
 use crate::frames::pages::{
@@ -20,6 +20,7 @@ use crate::recall::{recall, recall_pages};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
+use crate::shard::extents::BlockState;
 use crate::shard::pages::PageState;
 use crate::turn::Turn;
 
@@ -140,9 +141,9 @@ fn plan_write(
                 false
             }
             None => {
-                let placed = shard.placed(ino, page)?;
-                missing |= placed.is_some() && is_partial(page);
-                placed.is_none()
+                let state = shard.block_state(ino, page)?;
+                missing |= matches!(state, BlockState::Placed(_)) && is_partial(page);
+                matches!(state, BlockState::Hole)
             }
         };
         plan.push(PageWrite { page, frame, hole });
@@ -151,7 +152,11 @@ fn plan_write(
         return Err(wait_for_these(shard, ino, pages, is_partial, turn));
     }
     let count = plan.len() as u64;
-    let room = reserve(shard, shard.budget().write(count).with(loss), state, turn)?;
+    // Blocks that are allocated can always be written (decision 58).
+    let is_rewrite = count <= REWRITE_PAGES && plan.iter().all(|write| !write.hole);
+    let budget = shard.budget();
+    let need = if is_rewrite { budget.rewrite(count) } else { budget.write(count) };
+    let room = reserve(shard, need.with(loss), state, turn)?;
     if turn.frames.dirty_pages() as u64 + count > u64::from(turn.frames.count()) * 3 / 4 {
         return wait_for_frames(count, turn);
     }

@@ -53,7 +53,7 @@ pub(crate) fn place_run(
         run.push(at);
     }
     let (from, to) = (run[0].1, run[run.len() - 1].1);
-    shard.extents(ino, from, to, |_, _| {})?;
+    shard.fetch_extents(ino, from, to)?;
     // A checkpoint may have written its inode since, and the node may have been evicted.
     let cover = cover_of(shard, ino, false)?;
     let mut placed: Vec<(PageNo, FrameNo, BlockNo)> = Vec::with_capacity(run.len());

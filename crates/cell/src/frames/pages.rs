@@ -51,7 +51,13 @@ pub(crate) fn are_at_hand(
     pages.all(|page| matches!(is_missing(shard, ino, page, turn), Ok(false)))
 }
 
-fn is_missing(shard: &Shard, ino: Ino, page: u64, turn: &mut Turn<'_>) -> Result<bool, Stop> {
+/// Whether the page has a place and is not in the cache.
+pub(crate) fn is_missing(
+    shard: &Shard,
+    ino: Ino,
+    page: u64,
+    turn: &mut Turn<'_>,
+) -> Result<bool, Stop> {
     Ok(match shard.pages.page((ino, page), turn.frames) {
         Some(found) => matches!(found.state, PageState::Loading(_)),
         None => shard.placed(ino, page)?.is_some(),
@@ -195,7 +201,7 @@ pub(crate) fn put_page(
     Ok(found.is_none_or(|page| page.state != PageState::Dirty))
 }
 
-/// Drops pages of a file. Returns how many of them had no place yet: these were counted as blocks
+/// Drops pages of a file. Returns how many of them had no block yet: these were counted as blocks
 /// when they were written.
 pub(crate) fn forget_pages(
     shard: &mut Shard,
@@ -207,8 +213,8 @@ pub(crate) fn forget_pages(
     for (number, page) in shard.pages.drop_pages(ino, pages, turn.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
         turn.record.then(after(page.frame));
-        let placed = shard.placed(ino, number);
-        unplaced += u64::from(page.state == PageState::Dirty && matches!(placed, Ok(None)));
+        let has_block = shard.is_allocated(ino, number);
+        unplaced += u64::from(page.state == PageState::Dirty && matches!(has_block, Ok(false)));
     }
     unplaced
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Ino, Lsn};
+use warren_proto::RangeChange;
 
 use crate::event::{FrameNo, Memory};
 use crate::frames::PageNo;
@@ -33,6 +34,8 @@ pub(crate) struct InheritedFrames {
     /// Pages to be written to the places that the predecessor's log names.
     placed: Vec<(PageNo, FrameNo, BlockNo)>,
     taking: Option<Taking>,
+    /// The pages that the last record of the log has dropped.
+    dropped: Option<(Ino, u64, u64)>,
     /// The frames that the predecessor's table names are set aside, so other frames may be read
     /// into.
     are_kept: bool,
@@ -41,12 +44,23 @@ pub(crate) struct InheritedFrames {
 impl InheritedFrames {
     /// `are_any`: there is a predecessor.
     pub(super) const fn new(are_any: bool) -> Self {
-        Self { placed: Vec::new(), taking: None, are_kept: !are_any }
+        Self { placed: Vec::new(), taking: None, dropped: None, are_kept: !are_any }
     }
 
     /// Whether no frame may be read into yet.
     pub(crate) const fn are_to_keep(&self) -> bool {
         !self.are_kept
+    }
+
+    /// The next record of the log is replayed.
+    pub(super) fn next_record(&mut self) {
+        self.dropped = None;
+    }
+
+    /// The record drops the data of a range. If it is the last one, the process may have died
+    /// before it cleared the table's entries. `size` is that of the file.
+    pub(super) fn dropped(&mut self, ino: Ino, change: &RangeChange, size: u64) {
+        self.dropped = change.emptied(size).map(|(first, last)| (ino, first, last));
     }
 
     /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some
@@ -68,7 +82,7 @@ impl InheritedFrames {
     ) -> Result<(), Stop> {
         let mut taking = match self.taking.take() {
             Some(taking) => taking,
-            None => look_at(shards, end, turn)?,
+            None => look_at(shards, end, self.dropped, turn)?,
         };
         let found = self.find_places(shards, &mut taking, turn.memory);
         if found.is_err() {
@@ -126,7 +140,12 @@ impl InheritedFrames {
 }
 
 /// Finds the frames that hold dirty pages which count.
-fn look_at(shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
+fn look_at(
+    shards: &Shards,
+    end: Lsn,
+    dropped: Option<(Ino, u64, u64)>,
+    turn: &Turn<'_>,
+) -> Result<Taking, Stop> {
     let (table, memory) = (&*turn.table, &*turn.memory);
     let frames = (0..turn.frames.count()).map(FrameNo);
     let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
@@ -141,7 +160,11 @@ fn look_at(shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
         }
     }
     // A page past the end was truncated, and the process died before it cleared the table's entry.
-    let lives = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
+    let is_within = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
+    let is_dropped = |at: PageNo| {
+        dropped.is_some_and(|(ino, first, last)| at.0 == ino && (first..=last).contains(&at.1))
+    };
+    let lives = |at: PageNo| is_within(at) && !is_dropped(at);
     // The newest entry of each page comes first, and counts.
     tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
     let (mut kept, mut last) = (Vec::new(), None);

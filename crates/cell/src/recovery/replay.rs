@@ -242,8 +242,15 @@ impl Replay {
         if self.is_of_process() {
             self.cut = record.end;
         }
+        self.frames.next_record();
         for step in &steps {
             match step {
+                Step::Fallocated { ino, change, .. } if self.is_of_process() => {
+                    let shard = shards.get(&ino.shard());
+                    if let Some(Ok(Some(inode))) = shard.map(|shard| shard.inode(*ino)) {
+                        self.frames.dropped(*ino, change, inode.size);
+                    }
+                }
                 Step::Claimed { shard, chunk } => self.claimed.push((*chunk, *shard)),
                 Step::Finished { txn } => {
                     if let Some((from, _)) = self.decided.remove(txn) {

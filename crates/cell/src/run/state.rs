@@ -27,6 +27,8 @@ pub(crate) struct TaskState {
     pub(crate) awaits_lock: bool,
     /// It has read through a handle that a client, which is not a front, may keep.
     pub(crate) reads_kept: bool,
+    /// Bytes of a range that it has allocated.
+    pub(crate) range_done: u64,
     /// The point of the op log whose durability it waits for.
     pub(crate) durable: Option<Lsn>,
 }

@@ -5,10 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::Ino;
 
-/// The files that are behind, and the size to which each was truncated since.
+#[derive(Debug)]
+struct File {
+    /// The smallest size to which the file was truncated since it is behind.
+    cut: u64,
+    /// Its present size, in a replay after a power failure.
+    size: u64,
+}
+
+/// The files that are behind.
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
-    files: BTreeMap<Ino, u64>,
+    files: BTreeMap<Ino, File>,
     /// Files that were behind when the checkpoint under way fixed its state. Until it counts, a
     /// replay of the log finds them behind.
     held: BTreeSet<Ino>,
@@ -30,7 +38,19 @@ impl Behind {
     }
 
     pub(crate) fn insert(&mut self, ino: Ino) {
-        self.files.entry(ino).or_insert(u64::MAX);
+        self.files.entry(ino).or_insert(File { cut: u64::MAX, size: u64::MAX });
+    }
+
+    /// The file was written, and has this size.
+    pub(crate) fn wrote(&mut self, ino: Ino, size: u64) {
+        self.files.entry(ino).or_insert(File { cut: u64::MAX, size }).size = size;
+    }
+
+    /// The file has this size, in a replay after a power failure.
+    pub(crate) fn resized(&mut self, ino: Ino, size: u64) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.size = size;
+        }
     }
 
     pub(crate) fn remove(&mut self, ino: Ino) {
@@ -38,19 +58,27 @@ impl Behind {
         self.held.remove(&ino);
     }
 
-    /// The file is truncated. Returns whether it is behind, so that the truncation must wait.
+    /// The file is truncated or extended. Returns whether it is behind, so that a truncation must
+    /// wait.
     pub(crate) fn cut(&mut self, ino: Ino, size: u64) -> bool {
-        self.files.get_mut(&ino).map(|cut| *cut = size.min(*cut)).is_some()
+        let Some(file) = self.files.get_mut(&ino) else { return false };
+        if size <= file.size {
+            file.cut = file.cut.min(size);
+        }
+        file.size = size;
+        true
     }
 
     /// The smallest size to which the file was truncated since it is behind.
     pub(crate) fn cut_of(&self, ino: Ino) -> Option<u64> {
-        self.files.get(&ino).copied().filter(|cut| *cut < u64::MAX)
+        self.files.get(&ino).map(|file| file.cut).filter(|cut| *cut < u64::MAX)
     }
 
     /// The file was truncated to that size.
     pub(crate) fn cut_made(&mut self, ino: Ino) {
-        self.files.insert(ino, u64::MAX);
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.cut = u64::MAX;
+        }
     }
 
     /// A checkpoint has fixed its state.
@@ -65,5 +93,28 @@ impl Behind {
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(9);
+
+    #[test]
+    fn only_a_truncation_cuts_a_file_that_is_behind() {
+        let mut behind = Behind::default();
+        assert!(!behind.cut(FILE, 0), "it is made at once");
+        behind.wrote(FILE, 20);
+        assert!(behind.cut(FILE, 30), "an extension");
+        assert_eq!(behind.cut_of(FILE), None);
+        behind.cut(FILE, 10);
+        behind.cut(FILE, 25);
+        assert_eq!(behind.cut_of(FILE), Some(10));
+        behind.cut_made(FILE);
+        behind.resized(FILE, 40);
+        behind.cut(FILE, 41);
+        assert_eq!(behind.cut_of(FILE), None);
     }
 }

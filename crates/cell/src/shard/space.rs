@@ -253,6 +253,11 @@ impl Space {
         }
     }
 
+    /// Whether blocks become free with a checkpoint.
+    pub(crate) fn holds_freed(&self) -> bool {
+        !(self.freed.is_empty() && self.sealed.is_empty() && self.retracted.is_empty())
+    }
+
     /// Chunks that leave with the checkpoint being written.
     pub(crate) fn departing(&self) -> &[u64] {
         &self.departing

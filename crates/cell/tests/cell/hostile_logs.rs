@@ -4,8 +4,8 @@
 use warren_base::limits::{CHUNK_BLOCKS, FILE_SIZE_MAX};
 use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
 use warren_proto::{
-    Attributes, Cause, Change, Cover, Executed, FileKind, InlinePage, NewInode, Reply, Request,
-    Run, Step, XattrName,
+    Attributes, Cause, Change, Cover, Executed, FileKind, InlinePage, NewInode, RangeChange, Reply,
+    Request, Run, Step, XattrName,
 };
 
 use crate::bench::*;
@@ -28,6 +28,11 @@ fn placed(ino: Ino, page: u64, block: BlockNo, count: usize) -> Step {
 fn inline(ino: Ino, page: u64) -> Step {
     let pages = vec![InlinePage { page, bytes: Box::new([1; 100]) }];
     Step::Inline { ino, pages, cover: cover(20_000) }
+}
+
+fn fallocated(ino: Ino, mode: u32, offset: u64, length: u64) -> Step {
+    let change = RangeChange::of_mode(mode, offset, length).expect("a mode");
+    Step::Fallocated { ino, change, size: 20_000, blocks: 9, mode: 0, now: NOW }
 }
 
 fn attributes() -> Attributes {
@@ -131,6 +136,11 @@ fn a_shard_of_which_a_log_says_what_no_cell_logs_is_given_up() {
         placed(FILE, 0, BlockNo(u64::MAX), 2),
         inline(ABSENT, 0),
         inline(FILE, u64::MAX),
+        fallocated(ABSENT, 3, 0, 1),
+        fallocated(FILE, 3, 0, 0),
+        fallocated(FILE, 3, FILE_SIZE_MAX, 1),
+        fallocated(FILE, 3, u64::MAX, u64::MAX),
+        fallocated(FILE, 0, 0, FILE_SIZE_MAX),
         claimed(0),
         claimed(4),
         claimed(5),
@@ -154,7 +164,7 @@ fn any_step(rng: &mut Rng) -> Step {
     let other = *rng.pick(&[FILE, DIR, ABSENT]);
     let text = *rng.pick(&["file", "dir", "lost", "x"]);
     let (name, kind) = (name(text), *rng.pick(&[FileKind::Regular, FileKind::Directory]));
-    match rng.below(19) {
+    match rng.below(21) {
         0 => Step::SetAttr { ino, attributes: attributes() },
         1 => Step::Accessed { ino, atime: NOW },
         2 => xattr(ino, rng.below(5000) as usize),
@@ -177,6 +187,7 @@ fn any_step(rng: &mut Rng) -> Step {
             let new = NewInode::regular(0o644);
             Step::Change(Change::NewOrphan { ino, new, uid: 0, gid: 0, now: NOW })
         }
+        18 | 19 => fallocated(ino, *rng.pick(&[0, 1, 0x11, 3]), number, number / 2 + 1),
         _ => Step::Depends { cell: CellId(rng.below(3) as u16), lsn: Lsn(number) },
     }
 }

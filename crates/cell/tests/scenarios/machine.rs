@@ -11,7 +11,7 @@ use warren_cell::{FrameNo, Memory, SlotRef};
 /// What a frame holds before the first store: neither zeros nor data.
 const UNFILLED: u8 = 0xee;
 
-type Frame = Box<[u8; BLOCK_SIZE]>;
+pub(crate) type Frame = Box<[u8; BLOCK_SIZE]>;
 
 pub(crate) struct Machine {
     frames: Vec<Frame>,
@@ -36,6 +36,12 @@ impl Machine {
             idle: BTreeSet::new(),
             closed: BTreeSet::new(),
         }
+    }
+
+    /// The table of the frames, which follows the image of the log: 32 bytes for each frame.
+    pub(crate) fn table(&mut self, frames: u32) -> &mut [Frame] {
+        let first = self.frames.len() - (frames as usize * 32).div_ceil(BLOCK_SIZE);
+        &mut self.frames[first..]
     }
 
     fn reply(&mut self, to: SlotRef, len: usize) -> &mut Vec<u8> {

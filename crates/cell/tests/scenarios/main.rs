@@ -32,6 +32,7 @@ mod machine;
 mod pair;
 mod supervisor;
 
+mod allocation;
 mod attributes;
 mod calls;
 mod checkpoints;

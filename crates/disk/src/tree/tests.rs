@@ -8,7 +8,7 @@ use crate::inode::Part;
 use crate::key::{Key, Kind};
 use crate::node::{self, BlockPtr, HEIGHT_MAX, NodeError, Stamp};
 use crate::record::{NODE_CAPACITY, VALUE_MAX};
-use crate::value::{Dentry, Extent, Value, Xattr};
+use crate::value::{Dentry, Extent, Owed, Value, Xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -212,12 +212,14 @@ fn any_value(kind: Kind, size: usize) -> Value {
             let names = if size.is_multiple_of(50) { 15 } else { 1 };
             Value::Entries((0..names).map(dentry).collect())
         }
+        Kind::Extent if size.is_multiple_of(5) => Value::Unwritten(1 + size as u8 % 64),
         Kind::Extent => Value::Extent(Box::new(Extent {
             start: BlockNo(1 + size as u64),
             checksums: (0..1 + size as u32 % 64).collect(),
         })),
         Kind::Chunk => Value::Chunk(size as u64),
         Kind::Orphan => Value::Orphan,
+        Kind::Owed => Value::Owed(Owed { blocks: size as u64, extents: 1 }),
         Kind::Inode => panic!("not drawn here"),
     }
 }
@@ -225,13 +227,14 @@ fn any_value(kind: Kind, size: usize) -> Value {
 fn any_key() -> impl Strategy<Value = Key> {
     let sub = 0_u64..60;
     let ino = 1_u64..6;
-    (sub, ino, 0..7).prop_map(|(sub, ino, kind)| match kind {
+    (sub, ino, 0..8).prop_map(|(sub, ino, kind)| match kind {
         0 => Key::part(Ino(ino << 8 | sub & 0xff), 0),
         1 => Key::target(Ino(ino), sub % 4),
         2 => Key::xattr(Ino(ino), sub),
         3 => Key::entry(Ino(ino), sub << 58 | sub),
         4 => Key::extent(Ino(ino), sub),
         5 => Key::chunk(sub * 4),
+        6 => Key::owed(),
         _ => Key::orphan(Ino(sub + 1)),
     })
 }

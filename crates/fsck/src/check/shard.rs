@@ -11,7 +11,7 @@ use crate::rules::{Bounds, kind_that_has};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{FileKind, Ino, InodeFlags, ShardId};
 use warren_disk::{
-    BlockPtr, DecodedBody, DecodedNode, Dentry, Extent, Inode, Key, Kind, Part, RootSlot,
+    BlockPtr, DecodedBody, DecodedNode, Dentry, Extent, Inode, Key, Kind, Owed, Part, RootSlot,
     TARGET_PIECE, Value, name_hash,
 };
 
@@ -21,6 +21,9 @@ struct Walk {
     next_sequence: u64,
     inodes: u64,
     used_blocks: u64,
+    /// What the shard owes to unwritten extents, by its record, and as counted.
+    recorded_owed: Owed,
+    owed: Owed,
     file: Option<File>,
     /// A node before the next record was not read.
     gap: bool,
@@ -34,7 +37,10 @@ struct File {
     part: Option<Part>,
     entries: u64,
     subdirs: u32,
+    /// The end of its last block with a place.
     extent_end: u64,
+    /// The end of its last extent.
+    allocated_end: u64,
     extent_blocks: u64,
     target_len: u64,
     target_whole: bool,
@@ -53,6 +59,8 @@ impl Checker<'_> {
             next_sequence: slot.next_sequence,
             inodes: 0,
             used_blocks: 0,
+            recorded_owed: Owed::default(),
+            owed: Owed::default(),
             file: None,
             gap: false,
             complete: true,
@@ -71,6 +79,8 @@ impl Checker<'_> {
         let counts = [
             ("the number of inodes", slot.inodes, walk.inodes),
             ("the number of used blocks", slot.used_blocks, walk.used_blocks),
+            ("the number of unwritten blocks", walk.recorded_owed.blocks, walk.owed.blocks),
+            ("the number of unwritten extents", walk.recorded_owed.extents, walk.owed.extents),
         ];
         for (what, recorded, found) in counts {
             if recorded != found {
@@ -135,6 +145,7 @@ impl Checker<'_> {
                     self.report.add(Finding::ForeignChunk { shard, chunk });
                 }
             }
+            Value::Owed(owed) => walk.recorded_owed = *owed,
             Value::Orphan => {
                 let (shard, ino) = (walk.shard, Ino(key.sub));
                 if ino.shard() != shard {
@@ -194,7 +205,14 @@ impl Checker<'_> {
                 let overlaps = file.add_extent(key, extent);
                 self.check_extent(shard, key, extent, overlaps);
             }
-            Value::Chunk(_) | Value::Orphan => {}
+            Value::Unwritten(blocks) => {
+                walk.owed.blocks += u64::from(*blocks);
+                walk.owed.extents += 1;
+                if file.add_unwritten(key, (*blocks).into()) {
+                    self.report.add(Finding::Overlap { ino: Ino(key.ino), by: *key });
+                }
+            }
+            Value::Chunk(_) | Value::Orphan | Value::Owed(_) => {}
         }
     }
 
@@ -307,6 +325,7 @@ impl File {
             entries: 0,
             subdirs: 0,
             extent_end: 0,
+            allocated_end: 0,
             extent_blocks: 0,
             target_len: 0,
             target_whole: true,
@@ -330,9 +349,15 @@ impl File {
 
     /// Returns whether it overlaps the extent before.
     fn add_extent(&mut self, key: &Key, extent: &Extent) -> bool {
-        let overlaps = key.sub < self.extent_end;
         self.extent_end = self.extent_end.max(key.sub + extent.len());
-        self.extent_blocks += extent.len();
+        self.add_unwritten(key, extent.len())
+    }
+
+    /// The same for an extent that may lie beyond the end of the file.
+    fn add_unwritten(&mut self, key: &Key, blocks: u64) -> bool {
+        let overlaps = key.sub < self.allocated_end;
+        self.allocated_end = self.allocated_end.max(key.sub + blocks);
+        self.extent_blocks += blocks;
         overlaps
     }
 }

@@ -5,7 +5,8 @@
 
 use super::mend::Mend;
 use super::records::{
-    Records, Shard, add_entry, add_xattr, blank, counted, file_blocks, put_file_blocks,
+    Records, Shard, add_entry, add_xattr, blank, counted, drop_overlapping, file_blocks,
+    put_file_blocks, put_owed,
 };
 use super::repairer::Repairer;
 use crate::rules::kind_that_has;
@@ -30,6 +31,9 @@ impl Repairer<'_> {
         }
         if shard == Ino::ROOT.shard() {
             self.mend_root(&mut found.records);
+        }
+        if put_owed(&mut found.records) {
+            self.mends.add(Mend::Counts(shard));
         }
     }
 
@@ -190,6 +194,11 @@ impl Repairer<'_> {
 
     fn mend_extents(&mut self, ino: Ino, group: &mut Records) {
         self.drop_impossible_blocks(ino, group);
+        let (any_dropped, unwritten) = drop_overlapping(ino, group);
+        if any_dropped {
+            let (what, why) = ("an unwritten extent", "another extent has its place");
+            self.mends.add(Mend::RecordDropped { ino, what, why });
+        }
         let blocks = file_blocks(group);
         let end = blocks.last().map_or(0, |(at, ..)| at + 1);
         let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino)) else { return };
@@ -198,8 +207,9 @@ impl Repairer<'_> {
             self.mends
                 .add(Mend::SetRight { ino, what: "the size, which ended before its blocks," });
         }
-        if inode.blocks < blocks.len() as u64 {
-            inode.blocks = blocks.len() as u64;
+        let allocated = blocks.len() as u64 + unwritten;
+        if inode.blocks < allocated {
+            inode.blocks = allocated;
             self.mends.add(Mend::SetRight { ino, what: "the number of blocks" });
         }
     }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{BlockNo, FileKind, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::{
-    Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, RootSlot, VALUE_MAX, Value, Xattr, name_hash,
+    Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Owed, RootSlot, VALUE_MAX, Value, Xattr,
+    name_hash,
 };
 
 /// The mode of an inode whose attributes are lost; directories have another.
@@ -120,10 +121,46 @@ pub(super) fn file_blocks(group: &Records) -> Vec<FileBlock> {
     blocks
 }
 
-/// Sets the blocks of the file, in as few extents as possible.
+/// Removes unwritten extents of a file that lie where another extent lies. Returns whether there
+/// were any, and how many unwritten blocks are left.
+pub(super) fn drop_overlapping(ino: Ino, records: &mut Records) -> (bool, u64) {
+    let placed: BTreeSet<u64> = file_blocks(records).into_iter().map(|(at, ..)| at).collect();
+    let (mut end, mut left, mut doomed) = (0, 0, Vec::new());
+    for (key, value) in records.range(Key::extent(ino, 0)..=Key::extent(ino, u64::MAX)) {
+        let Value::Unwritten(blocks) = value else { continue };
+        let after = key.sub.saturating_add((*blocks).into());
+        if key.sub < end || placed.range(key.sub..after).next().is_some() {
+            doomed.push(*key);
+        } else {
+            (end, left) = (after, left + u64::from(*blocks));
+        }
+    }
+    doomed.iter().for_each(|key| drop(records.remove(key)));
+    (!doomed.is_empty(), left)
+}
+
+/// Sets what the shard owes to its unwritten extents.
+pub(super) fn put_owed(records: &mut Records) -> bool {
+    let mut owed = Owed::default();
+    for value in records.values() {
+        if let Value::Unwritten(blocks) = value {
+            owed.blocks += u64::from(*blocks);
+            owed.extents += 1;
+        }
+    }
+    let right = (owed != Owed::default()).then_some(Value::Owed(owed));
+    let old = match right.clone() {
+        Some(value) => records.insert(Key::owed(), value),
+        None => records.remove(&Key::owed()),
+    };
+    old != right
+}
+
+/// Sets the blocks of the file that have places, in as few extents as possible.
 pub(super) fn put_file_blocks(ino: Ino, records: &mut Records, blocks: &[FileBlock]) {
-    let old: Vec<Key> =
-        records.range(Key::extent(ino, 0)..=Key::extent(ino, u64::MAX)).map(|(k, _)| *k).collect();
+    let all = Key::extent(ino, 0)..=Key::extent(ino, u64::MAX);
+    let old = records.range(all).filter(|(_, value)| matches!(value, Value::Extent(_)));
+    let old: Vec<Key> = old.map(|(key, _)| *key).collect();
     old.iter().for_each(|key| drop(records.remove(key)));
     let mut rest = blocks;
     while let Some(&(at, start, _)) = rest.first() {

@@ -7,7 +7,9 @@
 use super::mend::Mend;
 use super::names::Edit;
 use super::outcome::{Repair, RepairError};
-use super::records::{Records, Shard, add_entry, blank, counted, file_blocks, put_file_blocks};
+use super::records::{
+    Records, Shard, add_entry, blank, counted, file_blocks, put_file_blocks, put_owed,
+};
 use super::repairer::Repairer;
 use super::space::{bit, blocks_of};
 use crate::read::Progress;
@@ -107,6 +109,7 @@ impl Repairer<'_> {
             self.carry_out(&mut found.records, edit);
         }
         recount(&mut found.records);
+        put_owed(&mut found.records);
         let owned = self.region.iter().filter(|(_, owner)| *owner == Owner::Shard(shard));
         let used = owned.map(|(chunk, _)| (chunk, 0)).collect();
         let mut draft = Draft { shard, used, full_before: 0, body: Vec::new() };

@@ -1,7 +1,7 @@
 //! Open files: open, read, write, close.
 
 use warren_base::Errno;
-use warren_base::limits::PAYLOAD_MAX;
+use warren_base::limits::{PAYLOAD_MAX, PROMISED_WRITE};
 use warren_proto::typed::Written;
 use warren_proto::{
     AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Opened, Position,
@@ -50,6 +50,29 @@ impl OpenFlags {
         access.set(AccessMode::EXECUTE, self.flags & abi::FMODE_EXEC != 0);
         access
     }
+}
+
+/// Writes as much as there is space for. Pieces of this length always have space if their
+/// blocks are allocated (decision 58).
+fn write_pieces(call: &mut Call<'_>, request: &typed::Write, len: usize) -> Result<Written, Errno> {
+    let mut written = Written { len: 0, size: 0 };
+    while (written.len as usize) < len {
+        let done = written.len as usize;
+        let count = (len - done).min(PROMISED_WRITE);
+        call.slot.payload_out().copy_within(done..done + count, 0);
+        let position = match request.position {
+            Position::At(offset) => Position::At(offset + done as u64),
+            other => other,
+        };
+        let piece = typed::Write { position, ..request.clone() };
+        match call.call_with(piece, count) {
+            Ok(Written { len: 0, .. }) => break,
+            Ok(Written { len, size }) => written = Written { len: written.len + len, size },
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(written)
 }
 
 impl Call<'_> {
@@ -184,7 +207,12 @@ impl Call<'_> {
         let handle = self.handle(write.open)?;
         let Write { kill_privileges, write_back, direct, .. } = write;
         let request = typed::Write { handle, position, kill_privileges, write_back, direct };
-        let Written { len, size } = self.call_with(request, write.len)?;
+        let Written { len, size } = match self.call_with(request.clone(), write.len) {
+            Err(Errno::ENOSPC) if write.len > PROMISED_WRITE => {
+                write_pieces(self, &request, write.len)?
+            }
+            written => written?,
+        };
         if len as usize > write.len {
             return Err(Errno::EPROTO);
         }

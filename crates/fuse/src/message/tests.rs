@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use warren_proto::RangeKind;
+
 use super::*;
 use crate::testing::message;
 
@@ -108,10 +110,33 @@ fn locks_reach_to_the_end_and_flock_is_the_whole_file() {
 
 #[test]
 fn unknown_opcodes_get_enosys() {
-    for code in [7, 37, 40, 43, 46, 47, 53, 4096, u32::MAX] {
+    for code in [7, 37, 40, 47, 53, 4096, u32::MAX] {
         let unsupported = Operation::Unsupported(Errno::ENOSYS);
         assert_eq!(decode(code, &[&[0; 64]]), Ok(unsupported), "opcode {code}");
     }
+}
+
+#[test]
+fn ranges_have_the_modes_that_a_kernel_passes_on() {
+    let decoded = |mode: u32| {
+        let body = [[7_u64, 4096, 8192].map(u64::to_ne_bytes).concat(), mode.to_ne_bytes().into()];
+        decode(opcode::FALLOCATE, &[&body.concat(), &[0; 4]])
+    };
+    let (kind, keep_size, offset, length) = (RangeKind::PunchHole, true, 4096, 8192);
+    let change = RangeChange { kind, keep_size, offset, length };
+    assert_eq!(decoded(3), Ok(Operation::Fallocate { open: 7, change }));
+    assert_eq!(decoded(8), Err(Errno::EOPNOTSUPP));
+}
+
+#[test]
+fn holes_and_data_are_looked_for_and_nothing_else() {
+    let decoded = |whence: i32| {
+        let body = [[7_u64, 9].map(u64::to_ne_bytes).concat(), whence.to_ne_bytes().into()];
+        decode(opcode::LSEEK, &[&body.concat(), &[0; 4]])
+    };
+    let found = |hole| Ok(Operation::FindData { open: 7, offset: 9, hole });
+    assert_eq!((decoded(libc::SEEK_DATA), decoded(libc::SEEK_HOLE)), (found(false), found(true)));
+    assert_eq!(decoded(libc::SEEK_END), Err(Errno::EINVAL));
 }
 
 #[test]

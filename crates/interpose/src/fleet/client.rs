@@ -27,6 +27,17 @@ pub(crate) enum Found<T> {
     Kernel,
 }
 
+impl<T> Found<T> {
+    /// The result, or the error as a call returns it. None if the kernel must make the call.
+    pub(crate) fn outcome(self) -> Option<Result<T, isize>> {
+        match self {
+            Self::Is(found) => Some(Ok(found)),
+            Self::Fails(errno) => Some(Err(-(errno.raw() as isize))),
+            Self::Kernel => None,
+        }
+    }
+}
+
 /// What the hot path reads.
 pub(super) struct Hot {
     pub connection: Connection,

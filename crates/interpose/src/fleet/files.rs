@@ -17,6 +17,7 @@ use warren_proto::{
 
 use super::client::{COPY_TRIES, Found, Hot, Slow, hot, settled, slow};
 use super::held::{COPIED_MAX, part};
+use super::written;
 
 const NO_DATA: Option<(u32, fn())> = None;
 
@@ -261,6 +262,13 @@ pub(crate) fn read<R>(
     let len = room.min(slow.slot.payload_max());
     slow.read(hot.files.held.handle(held).0, offset, len as u32)?;
     Some(give(slow.slot.payload_in()))
+}
+
+/// Where an open file has data, or a hole. `Kernel` also if a front may have changed pages of it.
+pub(crate) fn find_data(held: Held, offset: u64, hole: bool) -> Found<u64> {
+    let is_kept = |hot: &&Hot| hot.files.held.is_kept(held, &hot.connection);
+    let Some(hot) = hot().filter(is_kept) else { return Found::Kernel };
+    written::find_data(hot.files.held.handle(held).0, offset, hole)
 }
 
 /// Reads the whole file and keeps its data. False if it has changed meanwhile.

@@ -6,7 +6,7 @@ use warren_base::Errno;
 use warren_client::{Call, Guard, Op, PathOp};
 use warren_proto::{
     AccessMode, Answered, Attr, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened,
-    Position, Reply, Request, SetAttr,
+    Position, RangeChange, Reply, Request, SetAttr,
 };
 
 use super::client::{Found, Hot, Slow, hot, slow};
@@ -152,6 +152,29 @@ pub(crate) fn set(node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
     let Some(slow) = slow() else { return Found::Kernel };
     let request = Request::SetAttr { ino: node.ino, handle: Some(handle), set };
     done(slow.ask(node, request))
+}
+
+/// Allocates blocks of a range, or frees them. With another error than a lack of space, the kernel
+/// makes the change again.
+pub(crate) fn fallocate(handle: Handle, change: RangeChange) -> Found<()> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    let request = Request::Fallocate { handle, change, kill_privileges: false };
+    match slow.perform(request, Capabilities::default()).answer {
+        Err(Errno::ENOSPC) => Found::Fails(Errno::ENOSPC),
+        Err(_) => Found::Kernel,
+        Ok(_) => Found::Is(()),
+    }
+}
+
+/// Where the file has data, or a hole. ENXIO if nowhere.
+pub(crate) fn find_data(handle: Handle, offset: u64, hole: bool) -> Found<u64> {
+    let Some(slow) = slow() else { return Found::Kernel };
+    let request = Request::FindData { handle, offset, hole };
+    match slow.perform(request, Capabilities::default()).answer {
+        Ok(Reply::Offset(at)) => Found::Is(at),
+        Err(Errno::ENXIO) => Found::Fails(Errno::ENXIO),
+        Ok(_) | Err(_) => Found::Kernel,
+    }
 }
 
 /// It can be made again by the kernel.

@@ -8,7 +8,8 @@ use warren_cell::{Backing, SlotRef};
 use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
-    RenameFlags, Reply, Request, RequestHeader, Rules, SetAttr, XattrMode, XattrName,
+    RangeChange, RangeKind, RenameFlags, Reply, Request, RequestHeader, Rules, SetAttr, XattrMode,
+    XattrName,
 };
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
@@ -260,6 +261,7 @@ impl Chooser<'_> {
             Kind::Write => self.write(false)?,
             Kind::Append => self.write(true)?,
             Kind::Truncate => self.truncate()?,
+            Kind::Fallocate => self.fallocate()?,
             Kind::Chmod => {
                 let object = self.any(|_| true)?;
                 let mode = 0o600 | self.rng.below(0o200) as u16;
@@ -439,6 +441,22 @@ impl Chooser<'_> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         let request = Request::SetAttr { ino: self.ino(object), handle: None, set };
         Some((request, Vec::new(), Effect::Truncate { object, size }))
+    }
+
+    fn fallocate(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let Some((object, handle)) = self.opened() else { return self.open() };
+        let block = BLOCK_SIZE as u64;
+        let kinds = [RangeKind::Allocate, RangeKind::PunchHole, RangeKind::Zero];
+        let kind = *self.rng.pick(&kinds);
+        let keep_size = kind == RangeKind::PunchHole || self.rng.chance(1, 2);
+        let reach = self.mix.reach;
+        let (mut offset, mut length) = (self.rng.below(reach), self.rng.below(reach) / 2 + 1);
+        if self.rng.chance(1, 2) {
+            (offset, length) = (offset - offset % block, length.next_multiple_of(block));
+        }
+        let change = RangeChange { kind, keep_size, offset, length };
+        let request = Request::Fallocate { handle, change, kill_privileges: false };
+        Some((request, Vec::new(), Effect::Fallocate { object, change }))
     }
 
     fn xattr(&mut self) -> Option<(Request, Vec<u8>, Effect)> {

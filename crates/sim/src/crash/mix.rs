@@ -20,6 +20,7 @@ pub(super) enum Kind {
     Write,
     Append,
     Truncate,
+    Fallocate,
     Chmod,
     Xattr,
     FsyncFile,
@@ -27,7 +28,7 @@ pub(super) enum Kind {
     Sync,
 }
 
-const KINDS: [(Kind, usize); 17] = [
+const KINDS: [(Kind, usize); 18] = [
     (Kind::Create, 8),
     (Kind::Mkdir, 5),
     (Kind::Symlink, 2),
@@ -40,6 +41,7 @@ const KINDS: [(Kind, usize); 17] = [
     (Kind::Write, 12),
     (Kind::Append, 6),
     (Kind::Truncate, 6),
+    (Kind::Fallocate, 6),
     (Kind::Chmod, 2),
     (Kind::Xattr, 3),
     (Kind::FsyncFile, 8),

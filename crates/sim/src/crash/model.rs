@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
-use warren_proto::{FileKind, Handle};
+use warren_proto::{FileKind, Handle, RangeChange, RangeKind};
 
 /// An object. The number of its inode may be unknown yet.
 pub(super) type ObjectNo = u32;
@@ -153,6 +153,20 @@ impl Object {
     }
 }
 
+/// The bytes of a file after a change of a range.
+fn fallocated(content: &[u8], change: &RangeChange) -> Vec<u8> {
+    let (start, end) = (change.offset as usize, (change.offset + change.length) as usize);
+    let mut bytes = content.to_vec();
+    if !change.keep_size && end > bytes.len() {
+        bytes.resize(end, 0);
+    }
+    if change.kind != RangeKind::Allocate {
+        let end = end.min(bytes.len());
+        bytes[start.min(end)..end].fill(0);
+    }
+    bytes
+}
+
 /// The effect of a successful operation.
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
@@ -187,6 +201,10 @@ pub(super) enum Effect {
     Truncate {
         object: ObjectNo,
         size: u64,
+    },
+    Fallocate {
+        object: ObjectNo,
+        change: RangeChange,
     },
     Chmod {
         object: ObjectNo,
@@ -303,6 +321,11 @@ impl Model {
                 let object = self.object_mut(*object);
                 let mut content = object.content.now().to_vec();
                 content.resize(*size as usize, 0);
+                object.content.push(by, Rc::new(content));
+            }
+            Effect::Fallocate { object, change } => {
+                let object = self.object_mut(*object);
+                let content = fallocated(object.content.now(), change);
                 object.content.push(by, Rc::new(content));
             }
             Effect::Chmod { object, mode } => self.object_mut(*object).mode.push(by, *mode),

@@ -11,7 +11,7 @@
 //! failed write makes nothing durable before a checkpoint has written everything again.
 
 use warren_base::{CellId, ShardId};
-use warren_proto::Request;
+use warren_proto::{RangeChange, RangeKind, Request};
 
 use crate::history::Excuses;
 
@@ -161,6 +161,7 @@ pub(crate) const fn takes_space(request: &Request) -> bool {
                 | Request::Rmdir { .. }
                 | Request::RemoveXattr { .. }
                 | Request::SetAttr { .. }
+                | Request::Fallocate { change: RangeChange { kind: RangeKind::PunchHole, .. }, .. }
         )
 }
 
@@ -175,6 +176,7 @@ pub(crate) const fn changes(request: &Request) -> bool {
             | Request::Rename { .. }
             | Request::Open { .. }
             | Request::Write { .. }
+            | Request::Fallocate { .. }
             | Request::SetAttr { .. }
             | Request::SetXattr { .. }
             | Request::RemoveXattr { .. }

@@ -298,7 +298,7 @@ fn observe_data(state: &State, step: &Step<'_>, ino: Ino, access: AccessMode) ->
     }
 }
 
-fn start_of(position: Position, open: Open, content: &Content) -> u64 {
+pub(super) fn start_of(position: Position, open: Open, content: &Content) -> u64 {
     match position {
         Position::At(at) => at,
         Position::Current => open.offset,

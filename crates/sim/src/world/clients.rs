@@ -456,9 +456,8 @@ impl World {
         let reached = client.front.is_some()
             || is_reached(client.id, &send.request, send.header.capabilities);
         if !reached && !whole.forged {
-            return self
-                .fleet
-                .fail(format!("{at:?} cannot name what it walked to: {:?}", send.request));
+            let rule = format!("{at:?} cannot name what it walked to: {:?}", send.request);
+            return self.fleet.fail(rule);
         }
         let mut done = send.request.clone();
         if let (Request::Write { position, .. }, Some((at, bytes))) = (&mut done, &slot.stored) {
@@ -834,6 +833,7 @@ const fn changes_nothing(request: &Request) -> bool {
             | Request::ReadDir { .. }
             | Request::Read { .. }
             | Request::Fsync { .. }
+            | Request::FindData { .. }
             | Request::Sync
             | Request::StatFs
             | Request::GetXattr { .. }

@@ -353,7 +353,8 @@ impl World {
             Request::Fsync { ino, .. } => *ino,
             Request::Lock { handle, .. }
             | Request::Close { handle }
-            | Request::Write { handle, .. } => handle.ino,
+            | Request::Write { handle, .. }
+            | Request::Fallocate { handle, .. } => handle.ino,
             Request::SetAttr { ino, set, .. } if set.size.is_some() => *ino,
             Request::Open { ino, access } if access.contains(AccessMode::TRUNCATE) => *ino,
             _ => return false,

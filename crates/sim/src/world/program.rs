@@ -13,6 +13,7 @@ use warren_proto::{
 use crate::swarm::{Kind, Swarm};
 
 mod attributes;
+mod range;
 pub(super) mod shared;
 
 /// Inodes of a kind that are remembered: few, so that calls conflict.
@@ -234,7 +235,11 @@ impl Draw<'_> {
             Kind::Read if self.front && self.swarm.cuts_under_locks && self.rng.chance(1, 2) => {
                 self.under_lock(kind)?
             }
-            Kind::Open | Kind::Close | Kind::Read | Kind::Seek => self.use_file(kind)?,
+            Kind::Fallocate if !self.may_write => return None,
+            Kind::Fallocate => range::fallocate(self.handle()?, self.swarm, self.uid, self.rng),
+            Kind::Open | Kind::Close | Kind::Read | Kind::Seek | Kind::FindData => {
+                self.use_file(kind)?
+            }
             Kind::Truncate if !self.may_write => return None,
             Kind::Truncate if self.cuts_others() => self.under_lock(kind)?,
             Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens | Kind::Chattr => {
@@ -433,6 +438,7 @@ impl Draw<'_> {
         Some(match kind {
             Kind::Close if self.holdings.locks_by(handle) => return None,
             Kind::Close => Request::Close { handle },
+            Kind::FindData => range::find_data(handle, self.swarm.reach, self.rng),
             Kind::Seek => Request::Seek { handle, position: self.rng.below(self.swarm.reach) },
             _ if self.front && !self.holdings.may_read(handle) => return None,
             _ => {

@@ -1,6 +1,7 @@
 //! `copy_file_range` to a file that is written, from one that is read here or by the kernel.
 
 use warren_base::Errno;
+use warren_base::limits::PROMISED_WRITE;
 use warren_client::Held;
 
 use crate::abi::nr;
@@ -69,11 +70,11 @@ fn both(from: usize, to: usize) -> Option<(Source, Served)> {
 /// Returns what `copy_file_range` does.
 fn parts(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<isize> {
     let handle = to.handle()?;
-    let mut done = 0;
+    let (mut done, mut max) = (0, length);
     while done < length {
         let at = target + done as u64;
         let mut count = 0;
-        let copied = fleet::copy((handle, at), length - done, |lane| {
+        let copied = fleet::copy((handle, at), (length - done).min(max), |lane| {
             count = from.read(lane)?;
             Some(count)
         });
@@ -88,6 +89,8 @@ fn parts(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<i
         match copied {
             Some(Wrote::Bytes(0, _)) => break,
             Some(Wrote::Bytes(..)) => {}
+            // As much is copied as there is space for.
+            Some(Wrote::Fails(Errno::ENOSPC)) if count > PROMISED_WRITE => max = PROMISED_WRITE,
             Some(Wrote::Fails(errno)) if done == 0 => return Some(-(errno.raw() as isize)),
             Some(Wrote::Lost) | None if done == 0 => return None,
             _ => break,

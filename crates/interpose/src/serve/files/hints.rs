@@ -1,4 +1,4 @@
-//! Calls on descriptors that only advise the kernel, or that the mount does not have. For a file
+//! Calls on descriptors that only advise the kernel. For a file
 //! that is served there is nothing to be done: what is written is at the cell at once.
 
 use warren_base::Errno;
@@ -9,13 +9,11 @@ use crate::stub;
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory};
 use super::open::O_ACCMODE;
-use super::pieces::READ_MAX;
 use super::placeholder;
-use super::table::{OFFSET_END, Served};
+use super::table::Served;
 use crate::abi::nr;
 
 const EINVAL: isize = Errno::EINVAL.raw() as isize;
-const EOPNOTSUPP: isize = 95;
 const FADV_WILLNEED: usize = 3;
 /// The last advice that the kernel knows.
 const FADV_NOREUSE: usize = 5;
@@ -42,16 +40,6 @@ pub(super) fn sync_range(offset: usize, length: usize, flags: usize) -> Option<i
     let is_good = offset >= 0 && offset.checked_add(length).is_some_and(|end| end >= offset);
     let is_known = flags as u32 & !SYNC_FLAGS == 0;
     Some(if is_good && is_known { 0 } else { -EINVAL })
-}
-
-/// `fallocate`, which fronts do not have. None for a range that may be too long.
-pub(super) fn allocate(offset: usize, length: usize) -> Option<isize> {
-    let [offset, length] = [offset, length].map(|it| it.cast_signed() as i64);
-    if offset < 0 || length <= 0 {
-        return Some(-EINVAL);
-    }
-    let end = offset.checked_add(length)?.cast_unsigned();
-    (end < OFFSET_END - READ_MAX as u64).then_some(-EOPNOTSUPP)
 }
 
 /// `F_SET_RW_HINT`: how long what is written will last. Only owners may say so.
@@ -88,9 +76,6 @@ mod tests {
         {
             assert_eq!(sync_range(offset, length, flags), Some(-EINVAL));
         }
-        assert_eq!(allocate(0, 4 << 20), Some(-EOPNOTSUPP));
-        assert_eq!((allocate(0, 0), allocate(usize::MAX, 1)), (Some(-EINVAL), Some(-EINVAL)));
-        assert_eq!((allocate(0, end), allocate(end, 1)), (None, None));
     }
 
     #[test]

@@ -11,7 +11,10 @@ use super::table::{OFFSET_END, Served};
 const SEEK_SET: usize = 0;
 const SEEK_CUR: usize = 1;
 const SEEK_END: usize = 2;
+const SEEK_DATA: usize = 3;
+const SEEK_HOLE: usize = 4;
 const EINVAL: isize = Errno::EINVAL.raw() as isize;
+const ENXIO: isize = Errno::ENXIO.raw() as isize;
 
 /// Reads at the offset and moves it. None if the kernel is to do it.
 #[inline]
@@ -69,6 +72,12 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
 }
 
 pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
+    if let Some(hole) = is_for_hole(whence) {
+        let from = file.offset()?;
+        let held = file.held()?;
+        let find = |offset| admission::waiting(|_| fleet::find_data(held, offset, hole))?.outcome();
+        return seek_data(file, (from, offset), find);
+    }
     loop {
         let from = file.offset()?;
         match target(from, offset, whence, || size(file))? {
@@ -76,6 +85,29 @@ pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize>
             Ok(_) => {}
             Err(errno) => return Some(errno),
         }
+    }
+}
+
+/// Whether `lseek` looks for a hole, or for data. None if it does neither.
+pub(super) const fn is_for_hole(whence: usize) -> Option<bool> {
+    match whence as u32 as usize {
+        SEEK_DATA => Some(false),
+        SEEK_HOLE => Some(true),
+        _ => None,
+    }
+}
+
+/// Moves the offset to data or a hole. None if the kernel is to do it.
+pub(super) fn seek_data(
+    file: &Served,
+    (from, offset): (u64, isize),
+    find: impl FnOnce(u64) -> Option<Result<u64, isize>>,
+) -> Option<isize> {
+    let Ok(offset) = u64::try_from(offset) else { return Some(-ENXIO) };
+    match find(offset)? {
+        Ok(to) if from == to || file.seek(from, to) => Some(to as isize),
+        Ok(_) => None,
+        Err(errno) => Some(errno),
     }
 }
 
@@ -90,7 +122,7 @@ pub(super) fn target(
         SEEK_SET => 0,
         SEEK_CUR => from,
         SEEK_END => size()?,
-        // Holes, and what is not known.
+        // What is not known.
         _ => return None,
     };
     let Some(to) = base.cast_signed().checked_add(offset as i64).filter(|to| *to >= 0) else {

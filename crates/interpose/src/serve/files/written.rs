@@ -3,7 +3,8 @@
 //! A call that moves the offset holds the lock, so that the writes of threads follow each other.
 
 use warren_base::Errno;
-use warren_proto::{Position, SetAttr};
+use warren_base::limits::PROMISED_WRITE;
+use warren_proto::{Position, RangeChange, SetAttr};
 
 use crate::abi::nr;
 use crate::call::SystemCall;
@@ -12,16 +13,16 @@ use crate::fleet::written::{self as fleet, Wrote};
 
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
-use super::hints;
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
 use super::pieces::{self, Pieces, READ_MAX};
-use super::read::target;
+use super::read::{self, target};
 use super::sync;
 use super::table::{OFFSET_END, Served};
 
 const EBADF: isize = Errno::EBADF.raw() as isize;
 const EINVAL: isize = Errno::EINVAL.raw() as isize;
 const EIO: isize = Errno::EIO.raw() as isize;
+const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 const PERMISSIONS: usize = 0o7777;
 /// Of one call. The kernel does more.
 const PIECES_MAX: usize = 16;
@@ -57,7 +58,7 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         nr::FTRUNCATE => truncate(file, second.cast_signed()),
         nr::FSYNC => sync::sync(file, false),
         nr::FDATASYNC => sync::sync(file, true),
-        nr::FALLOCATE => hints::allocate(third, fourth),
+        nr::FALLOCATE => allocate(file, second, third, fourth),
         nr::FCHMOD => set_mode(file, second & PERMISSIONS),
         nr::FCHOWN => set_owner(file, second, third),
         nr::UTIMENSAT if fourth as u32 == 0 => set(file, setting::times(third)?),
@@ -147,7 +148,7 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
     // Before this thread had the lock another one may have handed it over, and closed its handle.
     let is_ours = file.is_open() && fleet::is_ours(file.guard());
     let handle = file.handle().filter(|_| is_ours)?;
-    let max = fleet::write_max();
+    let mut max = fleet::write_max();
     let is_one_piece = data.length == data.pieces[0].1;
     if data.length > max && (from.is_none() || !is_one_piece) {
         return None;
@@ -161,6 +162,14 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
             Wrote::Bytes(count, size) => {
                 done += count;
                 end = from.map_or(size, |from| from + done as u64);
+            }
+            // As much is written as there is space for. Pieces of this length always have space if
+            // their blocks are allocated.
+            Wrote::Fails(Errno::ENOSPC) if count > PROMISED_WRITE => {
+                if !is_one_piece {
+                    return None;
+                }
+                max = PROMISED_WRITE;
             }
             Wrote::Fails(_) if done > 0 => break,
             Wrote::Fails(errno) => return Some((-(errno.raw() as isize), 0)),
@@ -229,9 +238,31 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
     file.is_open().then_some(count)
 }
 
+/// `fallocate`. The kernel passes other modes to no front.
+fn allocate(file: &Served, mode: usize, offset: usize, length: usize) -> Option<isize> {
+    let [offset, length] = [offset, length].map(|it| it.cast_signed() as i64);
+    if offset < 0 || length <= 0 {
+        return Some(-EINVAL);
+    }
+    let end = offset.checked_add(length)?.cast_unsigned();
+    if end >= OFFSET_END - READ_MAX as u64 {
+        return None;
+    }
+    let [offset, length] = [offset, length].map(i64::cast_unsigned);
+    let Some(change) = RangeChange::of_mode(mode as u32, offset, length) else {
+        return Some(-EOPNOTSUPP);
+    };
+    let handle = file.handle()?;
+    done(admission::waiting(|_| fleet::fallocate(handle, change))?)
+}
+
 fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
     admission::waiting(|_| {
         let from = file.offset()?;
+        if let Some(hole) = read::is_for_hole(whence) {
+            let find = |offset| fleet::find_data(file.handle()?, offset, hole).outcome();
+            return read::seek_data(file, (from, offset), find);
+        }
         let size = || Some(fleet::attr(file.node())?.size);
         match target(from, offset, whence, size)? {
             Ok(to) if from == to || file.seek(from, to) => Some(to as isize),

@@ -6,7 +6,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_client::Op;
 use warren_proto::{AccessMode, Capabilities, Handle, Position, Request, SetAttr};
 
-use super::{Draw, Drawn, HANDLES_MAX, unlock};
+use super::{Draw, Drawn, HANDLES_MAX, range, unlock};
 const BOTH: AccessMode = AccessMode::READ.union(AccessMode::WRITE);
 
 /// Few, so that programs conflict.
@@ -48,6 +48,8 @@ impl Draw<'_> {
             (Use::Look, 2),
             (Use::Write, if !self.may_write { 0 } else { 1 }),
             (Use::Cut, if self.may_write && cuts { 2 } else { 0 }),
+            (Use::Fallocate, u64::from(self.may_write)),
+            (Use::Find, 1),
             (Use::Sync, u64::from(self.front)),
             (Use::Lock, if self.front && !is_locked { 3 } else { 0 }),
             (Use::Unlock, if is_locked { 2 } else { 0 }),
@@ -71,6 +73,10 @@ impl Draw<'_> {
                 let set = SetAttr { size: Some(size), kill_privileges, ..SetAttr::default() };
                 call(Request::SetAttr { ino, handle: Some(writer), set })
             }
+            Use::Fallocate => {
+                call(range::fallocate_within(SHARED_REACH, writer, self.uid, self.rng))
+            }
+            Use::Find => call(range::find_data(reader, SHARED_REACH, self.rng)),
             Use::Sync => call(Request::Fsync { ino, handle: None, data_only: false }),
             Use::Lock => {
                 let alone = self.holdings.locks.iter().all(|(on, _)| on.ino == ino);
@@ -88,6 +94,8 @@ enum Use {
     Look,
     Write,
     Cut,
+    Fallocate,
+    Find,
     Sync,
     Lock,
     Unlock,
