@@ -126,6 +126,23 @@ for what in (lambda: os.write(fd, b"two"), lambda: os.ftruncate(fd, 0), lambda: 
     except OSError as e: print(e.strerror)
 os.system("chattr -i held"); os.write(fd, b"two"); print(os.pread(fd, 9, 0))
 PY
+for flag in i a; do
+    # Descriptors from before the flag: what fallocate may do still.
+    for mode in "" -n "-p" -z; do
+        rm -f ranged; head -c 9000 /dev/zero >ranged; exec 7<>ranged; chattr +$flag ranged
+        try fallocate $mode -o 4096 -l 8192 /dev/fd/7
+        try python3 -c "
+import ctypes, os
+mode = {'': 0, '-n': 1, '-p': 3, '-z': 16}['$mode']
+libc = ctypes.CDLL(None, use_errno=True)
+done = libc.fallocate(7, mode, ctypes.c_long(4096), ctypes.c_long(8192))
+print(done and os.strerror(ctypes.get_errno()))"
+        exec 7>&-; chattr -$flag ranged; stat -c %s ranged
+    done
+done
+for mode in "" -p -z; do
+    new prog; fallocate $mode -l 100 prog; echo "$mode $(getcap prog)"
+done
 
 echo "== copies"
 mkdir tree; cp -a dir tree/; new tree/prog; setfattr -n user.note -v hello tree/dir/in

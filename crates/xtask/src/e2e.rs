@@ -13,6 +13,7 @@
 //! and the command's process group is killed ([`process`]).
 
 mod access;
+mod allocated;
 mod attacked;
 mod checks;
 mod device_faults;
@@ -144,6 +145,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             interposed::run(&ground, cells, &mut tally);
             held::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
+            allocated::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);

@@ -222,7 +222,7 @@ impl Results {
     }
 }
 
-/// Reads, writes, maps and truncates: any two ways of access that could disagree.
+/// Reads, writes, maps, truncates and allocates: any two ways of access that could disagree.
 const FSX_CONFIGURATION: &str = "
 flen = 1048576
 [opsize]
@@ -236,6 +236,8 @@ fdatasync = 1
 sendfile = 2
 posix_fadvise = 1
 copy_file_range = 2
+punch_hole = 2
+posix_fallocate = 1
 ";
 
 const FSX_SEEDS: u64 = 4;
@@ -260,7 +262,8 @@ fn run_fsx(ground: &Ground, file: &Path, operations: u32, close_open: u32) -> Re
 }
 
 fn fsx(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
-    run_fsx(ground, &fleet.mounted.join("fsx"), 5000, 1)
+    let operations = if ground.options.full { 25_000 } else { 5_000 };
+    run_fsx(ground, &fleet.mounted.join("fsx"), operations, 1)
 }
 
 /// fsx opens its file by a symbolic link that leads alternately through the two fronts.

@@ -7,8 +7,8 @@ use anyhow::{Result, bail, ensure};
 use warren_base::{Errno, Ino, Rng, ShardId, SlotNo};
 use warren_proto::{
     AccessMode, Answer, ByteRange, Capabilities, Capability, CreateFlags, FileKind, Handle,
-    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request,
-    SetAttr, SetTime, XattrMode, XattrName,
+    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RangeChange, RenameFlags,
+    Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use super::connection::{RawClient, body};
@@ -279,6 +279,7 @@ fn by_handle(handle: Handle) -> Vec<Request> {
     let (flavour, owner, lock) = (LockFlavour::Flock, LockOwner(1), LockType::Unlock);
     let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 1 };
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
+    let change = RangeChange::of_mode(3, 0, 4096).expect("a mode");
     vec![
         Request::Read { handle, position, len: 4096, direct: false },
         Request::Write {
@@ -289,6 +290,8 @@ fn by_handle(handle: Handle) -> Vec<Request> {
             direct: false,
         },
         Request::Seek { handle, position: 0 },
+        Request::Fallocate { handle, change, kill_privileges: false },
+        Request::FindData { handle, offset: 0, hole: true },
         Request::Close { handle },
         Request::Fsync { ino, handle: Some(handle), data_only: false },
         Request::SetAttr { ino, handle: Some(handle), set },

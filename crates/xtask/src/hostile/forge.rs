@@ -4,8 +4,8 @@ use warren_base::limits::SHARDS_MAX;
 use warren_base::{ClientId, FileKind, Ino, Rng, ShardId, SlotNo, Timestamp};
 use warren_proto::{
     AccessMode, ByteRange, Capability, CreateFlags, FileName, Handle, LockFlavour, LockOwner,
-    LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr, SetTime,
-    XattrMode, XattrName,
+    LockSpec, LockType, NewInode, Position, RangeChange, RenameFlags, Reply, Request, SetAttr,
+    SetTime, XattrMode, XattrName,
 };
 
 /// Inodes and handles of the fleet, so that forged ones are almost right.
@@ -213,9 +213,16 @@ fn of_inodes(rng: &mut Rng, known: &Known, ino: Ino) -> Request {
 
 fn of_handles(rng: &mut Rng, known: &Known) -> Request {
     let handle = known.handle(rng);
-    match rng.below(5) {
+    match rng.below(7) {
         0 => Request::Close { handle },
         1 => Request::Seek { handle, position: number(rng) },
+        3 => {
+            let mode = *rng.pick(&[0, 1, 3, 0x10, 0x11]);
+            let change = RangeChange::of_mode(mode, number(rng), number(rng));
+            let change = change.expect("a mode that a front passes on");
+            Request::Fallocate { handle, change, kill_privileges: rng.chance(1, 2) }
+        }
+        4 => Request::FindData { handle, offset: number(rng), hole: rng.chance(1, 2) },
         2 => Request::Write {
             handle,
             position: position(rng),
@@ -284,6 +291,6 @@ mod tests {
             }
         }
         assert!(illegal > 1_000);
-        assert_eq!(kinds.len(), 30, "every request there is");
+        assert_eq!(kinds.len(), 32, "every request there is");
     }
 }

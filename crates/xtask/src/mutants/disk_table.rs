@@ -6,7 +6,58 @@ const DISK: &str = "test -p warren-disk --lib";
 const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
 const MORE_SEEDS: &str = "run -p warren-sim --example seeds -- sim 2000";
 
+const POWER_CUTS: &str = "run -p warren-sim --example seeds -- crash 300";
+const ALLOCATION: &str = "test -p warren-cell --test scenarios allocation";
+
 pub(super) const DISK_MUTANTS: &[Mutant] = &[
+    Mutant {
+        file: "crates/cell/src/frames/range.rs",
+        what: "a punched page stays in the cache",
+        find: "        unplaced = forget_pages(shard, ino, first..=last, turn);",
+        replace: "        unplaced = forget_pages(shard, ino, first + 1..=last, turn);",
+        found_by: MANY_SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/data/fallocate.rs",
+        what: "a hole is punched before the log has the data of the file",
+        find: "    if !turn.plants(Plant::RangeBeforeData) {",
+        replace: "    if turn.plants(Plant::RangeBeforeData) {",
+        found_by: POWER_CUTS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/recovery/frames.rs",
+        what: "a successor takes pages from a hole",
+        find: "is_within(at) && !is_dropped(at);",
+        replace: "is_within(at) && (is_dropped(at) || true);",
+        found_by: ALLOCATION,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/shard.rs",
+        what: "blocks that are owed are given to others",
+        find: "            + blocks_of_owed(self.owed.blocks)\n",
+        replace: "            + 0 * blocks_of_owed(self.owed.blocks)\n",
+        found_by: ALLOCATION,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/chunks/claim.rs",
+        what: "a write to allocated blocks waits for one checkpoint only",
+        find: "state.checkpointed && !is_kept_back)",
+        replace: "state.checkpointed && (is_kept_back || !is_kept_back))",
+        found_by: ALLOCATION,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/shard/extents.rs",
+        what: "what a shard owes is not recorded",
+        find: "        if std::mem::take(&mut self.is_owed_stale) {",
+        replace: "        if std::mem::take(&mut self.is_owed_stale) && self.owed.extents == u64::MAX {",
+        found_by: MANY_SEEDS,
+        is_proven: true,
+    },
     Mutant {
         file: "crates/cell/src/op/rename.rs",
         what: "no whiteout is left",

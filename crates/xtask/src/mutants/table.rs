@@ -423,8 +423,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/apply.rs",
         what: "a replayed inline page is not counted among the blocks",
-        find: "blocks += u64::from(is_new && !placed);",
-        replace: "blocks += 2 * u64::from(is_new && !placed);",
+        find: "blocks += u64::from(is_new && !has_block);",
+        replace: "blocks += 2 * u64::from(is_new && !has_block);",
         found_by: REPLAYED,
         is_proven: true,
     },
