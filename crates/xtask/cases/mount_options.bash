@@ -212,7 +212,7 @@ with_helpers() {
     mkdir -p links/upper links/work
     mount -t overlay none -o lowerdir=/usr/sbin,upperdir="$PWD/links/upper",workdir="$PWD/links/work" /usr/sbin
     for name in mount.warren mount.fuse.warren umount.warren umount.fuse.warren; do
-        ln -s "$WARREN" "/usr/sbin/$name"
+        ln -sf "$WARREN" "/usr/sbin/$name"
     done
     : > fstab
     mount --bind fstab /etc/fstab
