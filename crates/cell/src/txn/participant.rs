@@ -219,6 +219,12 @@ impl Participants {
                 if !kept.iter().any(|plant| turn.volume.plant == *plant) {
                     shard.leases.revoke(&lease, turn.leases, turn.memory);
                 }
+                if let LockKey::Inode(ino) = key {
+                    // With the last name, kept handles are closed. Once the request is answered, no
+                    // client uses them again.
+                    let opens = LeaseKey::Opens(*ino);
+                    shard.leases.revoke(&opens, turn.leases, turn.memory);
+                }
                 if let LockKey::Name(dir, _) = key
                     && !turn.plants(Plant::KeepListings)
                 {
