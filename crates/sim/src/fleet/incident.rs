@@ -125,6 +125,13 @@ impl Incidents {
         })
     }
 
+    /// Whether a call that was answered with EIO after several requests, the first of them sent at
+    /// `invoked`, may have met a fault.
+    pub(crate) fn excuse_calls(&self, invoked: u64) -> bool {
+        let is_meanwhile = |incident: &Incident| incident.at >= invoked;
+        self.all.iter().any(|incident| is_meanwhile(incident) && incident.what != What::Write)
+    }
+
     /// Whether a shard of the cell may be broken: because it could not make its part of a decided
     /// change.
     pub(crate) fn excuse_broken(&self, owner: CellId) -> bool {

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Ino, Instant, SlotNo};
+use warren_base::{CellId, Errno, Ino, Instant, SlotNo};
 use warren_cell::{Plant, SlotRef};
 use warren_client::{Op, Send};
 use warren_proto::{
@@ -455,6 +455,9 @@ impl World {
         let returned = self.fleet.place();
         self.last_return = self.fleet.now;
         let client = &self.clients[at.client];
+        let mut excuses = self.excuses_of_copies(at);
+        let is_excused = self.fleet.incidents.excuse_calls(whole.invoked);
+        excuses.set(Excuses::IO, outcome.answer == Err(Errno::EIO) && is_excused);
         let operation = Operation {
             process: self.process(at) + usize::from(whole.asked),
             client: client.id,
@@ -465,7 +468,7 @@ impl World {
             returned,
             hint: whole.invoked.midpoint(returned),
             window: Window { from: whole.from, to: self.fleet.wall() },
-            excuses: self.excuses_of_copies(at),
+            excuses,
             outcome: Some(outcome),
         };
         self.history.push(operation);
