@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
-use warren_base::{BlockNo, Errno, FileKind, Ino, Lsn, ShardId, Timestamp};
+use warren_base::{BlockNo, Errno, FileKind, Ino, InodeFlags, Lsn, ShardId, Timestamp};
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
 use warren_disk::{
     Dentry, Extent, Inode, Key, LogTable, Part, ROOT_SLOT_SIZE, RegionMap, RootSlot, Superblock,
@@ -249,7 +249,7 @@ fn inode(kind: FileKind, nlink: u32, parent: Ino, blocks: u64) -> Value {
         btime: time,
         generation: 0,
         parent,
-        flags: 0,
+        flags: InodeFlags::empty(),
     }))
 }
 
