@@ -569,11 +569,8 @@ impl<'a> Pool<'a> {
             }
             code => bail!("stop: exit {code}: {}{}", stopped.stdout, stopped.stderr),
         }
-        let deadline = Instant::now() + SETTLE_MAX;
-        while !fleet.is_gone() {
-            ensure!(Instant::now() < deadline, "the fleet has stopped and is not gone");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_gone = process::holds_within(SETTLE_MAX, || Ok(fleet.is_gone()))?;
+        ensure!(is_gone, "the fleet has stopped and is not gone");
         Ok(())
     }
 }

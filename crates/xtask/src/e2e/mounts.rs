@@ -22,7 +22,6 @@ use super::process::{self, Outcome};
 const MAPPED_MIB: &str = "8";
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
 
 /// The pool is in use: the exit code of `stop` also for a busy mount.
 const IN_USE: i32 = 4;
@@ -145,12 +144,9 @@ pub(super) fn one_process(words: &[&str]) -> Result<Pid> {
     }
 }
 
-pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        ensure!(Instant::now() < deadline, "{what}: not within {} s", PATIENCE.as_secs());
-        std::thread::sleep(POLL);
-    }
+pub(super) fn wait_until(what: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let is_so = process::holds_within(PATIENCE, holds)?;
+    ensure!(is_so, "{what}: not within {} s", PATIENCE.as_secs());
     Ok(())
 }
 

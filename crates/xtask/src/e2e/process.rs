@@ -81,6 +81,22 @@ pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, bo
     Ok((child.wait().context("cannot wait")?, true))
 }
 
+/// Looks again and again whether something holds, where there is no event for it. False if it does
+/// not within `limit`.
+pub(super) fn holds_within(
+    limit: Duration,
+    mut holds: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let deadline = Instant::now() + limit;
+    while !holds()? {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(true)
+}
+
 fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().context("cannot wait")? {
