@@ -11,6 +11,7 @@
 //! | `Placed` | extents | space, extents | space, extents, size and times of the cover |
 //! | `Inline` | pages are covered | none | pages, size and times of the cover |
 //! | `Fallocated` | extents, pages | extents, blocks; file is behind | as live |
+//! | `Shared` | extents, pages | extents, blocks | as live |
 //! | `Change` | records | records, and an orphan's record | records, and an orphan's record |
 
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr};
 use warren_proto::{
     ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
-    RangeChange, RangeKind, Run, Step,
+    RangeChange, RangeCopy, RangeKind, Run, Step,
 };
 
 use crate::budget::{ALLOCATE_BATCH, Reservation};
@@ -101,6 +102,11 @@ pub(crate) fn apply(
             make_wrote(shard, *ino, *size, blocks, *bits, *now);
             shard.behind.resized(*ino, *size);
         }
+        Step::Shared { ino, source, copy, size, blocks, mode: bits, now } => {
+            make_shared(shard, (*ino, *source), copy, blocks, mode, turn)?;
+            make_wrote(shard, *ino, *size, *blocks, *bits, *now);
+            shard.behind.resized(*ino, *size);
+        }
         Step::Opened { handle, client, access, offset, uid } => {
             let (client, uid, access, offset) = (*client, *uid, *access, *offset);
             let file = OpenFile { client, uid, access, offset, read_end: 0 };
@@ -159,6 +165,11 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
             let (first, last) = change.blocks();
             shard.fetch_extents(*ino, first, last)
         }
+        Step::Shared { ino, source, copy, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            shard.fetch(&Key::inode(*source))?;
+            shard.fetch_copied(*ino, *source, copy)
+        }
         Step::Placed { ino, runs, .. } => {
             shard.fetch(&Key::inode(*ino))?;
             let fetch = |run: &Run| {
@@ -207,6 +218,16 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         }
         Step::Fallocated { ino, change, size, .. } => {
             exists(ino)? && *size <= FILE_SIZE_MAX && may_be_fallocated(change)
+        }
+        Step::Shared { ino, source, copy, size, .. } => {
+            let (from, to, count) = copy.blocks();
+            exists(ino)?
+                && exists(source)?
+                && source.shard() == shard.id
+                && *size <= FILE_SIZE_MAX
+                && (1..=ALLOCATE_BATCH).contains(&count)
+                && [from, to].iter().all(|first| *first < PAGES_MAX)
+                && shard.may_be_copied(*source, copy)?
         }
         Step::Claimed { chunk, .. } => turn.chunks.is_legal(*chunk),
         _ => true,
@@ -346,6 +367,32 @@ fn make_fallocated(
     }
     change_with_pages(shard, ino, change, turn);
     *blocks = shard.inode_mut(ino).blocks;
+    Ok(())
+}
+
+/// A range of a file shares the blocks of another file. Sets the `blocks` of a live step.
+fn make_shared(
+    shard: &mut Shard,
+    (ino, source): (Ino, Ino),
+    copy: &RangeCopy,
+    blocks: &mut u64,
+    mode: Mode,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    if mode == Mode::Power {
+        catch_up(shard, ino, turn)?;
+        catch_up(shard, source, turn)?;
+    }
+    let (_, to, count) = copy.blocks();
+    let dropped = match mode {
+        Mode::Frames => 0,
+        Mode::Live | Mode::Power => forget_pages(shard, ino, to..=to + count - 1, turn),
+    };
+    let (freed, placed) = shard.share_extents(ino, source, copy);
+    if mode != Mode::Frames {
+        let before = shard.inode_mut(ino).blocks;
+        *blocks = (before + placed).saturating_sub(freed + dropped);
+    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX, PROMISED_WRITE};
 use warren_disk::{
     EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
-    RECORD_MAX, RECORD_OVERHEAD, TARGET_PIECE,
+    RECORD_MAX, RECORD_OVERHEAD, SHARED_RECORD_MAX, TARGET_PIECE,
 };
 use warren_proto::{Change, LockKey, LockMode};
 
@@ -48,6 +48,10 @@ pub(crate) const REWRITE_PAGES: u64 = (PROMISED_WRITE / BLOCK_SIZE) as u64 + 1;
 pub(crate) const ALLOCATE_BATCH: u64 = 1 << 16;
 /// Chunks whose records one leaf holds at least, because splits leave leaves half full.
 const CHUNKS_PER_LEAF: u64 = 64;
+/// Chunks with shared blocks whose records one leaf holds at least, for the same reason.
+const SHARED_PER_LEAF: u64 = 7;
+/// Extents whose blocks are shared in one run.
+pub(crate) const SHARE_BATCH: usize = 256;
 /// Blocks that a shard must have left for an update of an access time. Nothing waits for this
 /// update, so it takes no block that another change may need.
 const ATIME_ROOM_MIN: u64 = 32;
@@ -101,6 +105,7 @@ const _: () = {
     assert!(2 * (RECORD_OVERHEAD + 16 + 4 * EXTENT_BLOCKS_MAX) <= NODE_CAPACITY);
     assert!(2 * (RECORD_OVERHEAD + 16 + NAME_MAX) <= NODE_CAPACITY);
     assert!(2 * CHUNKS_PER_LEAF as usize * (RECORD_OVERHEAD + 8) <= NODE_CAPACITY);
+    assert!(2 * SHARED_PER_LEAF as usize * (RECORD_OVERHEAD + SHARED_RECORD_MAX) <= NODE_CAPACITY);
     assert!(2 * LEAVES_PER_NODE as usize * INTERNAL_RECORD <= NODE_CAPACITY);
     assert!(ATIME_ROOM_MIN >= HEIGHT_MAX as u64);
 
@@ -357,6 +362,14 @@ impl Budget {
         Need { blocks, growth: Growth::Grows }
     }
 
+    /// So many extents of another file, in so many chunks, become extents of this one too, at worst
+    /// each in a leaf that splits. The records of what is shared may come to need more nodes.
+    pub(crate) fn share(self, extents: u64, chunks: u64) -> Need {
+        let nodes = extents / LEAVES_PER_NODE + nodes_of_shared(chunks);
+        let blocks = 2 * extents + nodes + 3 * self.way + 2 * self.insertion();
+        Need { blocks, growth: Growth::Grows }
+    }
+
     /// The end of an inode, or a part of it.
     pub(crate) fn reap(self) -> Need {
         Need { blocks: self.unlink(), growth: Growth::Frees }
@@ -387,6 +400,11 @@ pub(crate) const fn blocks_of_owed(blocks: u64) -> u64 {
 /// what the shard owes.
 pub(crate) const fn nodes_of_chunks(chunks: usize) -> u64 {
     chunks as u64 / CHUNKS_PER_LEAF + 3
+}
+
+/// An upper bound of the tree nodes that the records of so many chunks with shared blocks lie in.
+pub(crate) const fn nodes_of_shared(chunks: u64) -> u64 {
+    if chunks == 0 { 0 } else { chunks / SHARED_PER_LEAF + 3 }
 }
 
 /// How many bytes of its log a cell keeps free, and for what.

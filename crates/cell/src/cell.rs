@@ -54,9 +54,7 @@ impl Cell {
             shards,
         };
         let mut cell = Self { core, shared };
-        if config.plant == Some(Plant::ReuseBlocks) {
-            cell.core.shards.values_mut().for_each(|shard| shard.space.forget_held());
-        }
+        cell.core.shards.values_mut().for_each(|shard| shard.space.plant(config.plant));
         cell.core.start_opening(&cell.shared.readiness, &mut cell.shared.waits);
         // The tasks run with the first event, so a tick is requested at once.
         effects.push(Effect::Wake(now.monotonic));

@@ -194,6 +194,7 @@ impl Checkpoint {
                 }
             }
             shard.record_owed();
+            shard.record_shared();
             if places.len() > shard.tree.dirty_nodes() {
                 let block = places.pop().expect("more than needed");
                 shard.space.give_back(block);

@@ -1,5 +1,6 @@
 //! File data: reading, writing, truncating, allocating, and its covers in the log.
 
+pub(crate) mod copy;
 pub(crate) mod cover;
 pub(crate) mod fallocate;
 pub(crate) mod find;

@@ -14,6 +14,7 @@ pub(crate) mod xattr;
 
 use warren_proto::{Credentials, Reply, Request};
 
+use crate::data::copy::copy_range;
 use crate::data::fallocate::fallocate;
 use crate::data::find::find_data;
 use crate::data::read::{data_at_hand, read};
@@ -100,6 +101,10 @@ pub(crate) fn execute(
         Request::Fallocate { handle, ref change, kill_privileges } => {
             let strips = (kill_privileges || permission::is_bound(who)).then_some(who);
             fallocate(shard, handle, change, strips, state, turn)
+        }
+        Request::CopyRange { handle, source, copy, kill_privileges } => {
+            let strips = (kill_privileges || permission::is_bound(who)).then_some(who);
+            copy_range(shard, (handle, source), copy, strips, state, turn)
         }
         Request::FindData { handle, offset, hole } => {
             find_data(shard, handle, (offset, hole), state, turn)

@@ -62,6 +62,10 @@ pub enum Plant {
     PunchKeepsPages,
     /// Blocks of a range are freed before the log has the data of the file.
     RangeBeforeData,
+    /// A block that a file no longer has is free although other places share it.
+    FreeShared,
+    /// Blocks are shared before they are written.
+    ShareUnwritten,
     /// A client that is granted a lock may still have pages that are being recalled.
     LockBeforeRecall,
     /// A front's successor acknowledges what its predecessor was to drop and had not dropped (its
@@ -113,7 +117,7 @@ impl Plant {
 }
 
 /// The fault that a cell has, if any.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Planted {
     #[cfg(feature = "plants")]
     plant: Option<Plant>,

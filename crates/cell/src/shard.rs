@@ -10,6 +10,7 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod open;
 pub(crate) mod pages;
+pub(crate) mod sharing;
 pub(crate) mod space;
 
 use std::ops::ControlFlow;
@@ -127,8 +128,8 @@ impl Shard {
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was
-    /// given up, or if there is a record of a chunk that the region map does not give to it: then
-    /// nothing may be written.
+    /// given up, if there is a record of a chunk that the region map does not give to it, or if a
+    /// block is shared that is not used: then nothing may be written.
     pub(crate) fn open_space(&mut self) -> Result<(), Stop> {
         if self.is_marked {
             return Err(Errno::EIO.into());
@@ -147,10 +148,22 @@ impl Shard {
             _ => Owed::default(),
         };
         self.owed = owed;
+        let mut shared = Vec::new();
+        let visit = |key: &Key, value: &Value| {
+            if let Value::Shared(runs) = value {
+                shared.push((key.sub, runs.clone()));
+            }
+            ControlFlow::Continue(())
+        };
+        let (from, to) = (Key::shared(0), Key::shared(u64::MAX));
+        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
         let owned = std::mem::take(&mut self.owned_chunks);
         for (number, used) in chunks {
             owned.binary_search(&number).map_err(|_| Errno::EIO)?;
             self.space.open_chunk(number, used);
+        }
+        for (number, runs) in shared {
+            self.space.open_shared(number, &runs)?;
         }
         self.space_open = true;
         Ok(())

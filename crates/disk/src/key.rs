@@ -35,10 +35,12 @@ pub enum Kind {
     Orphan = 17,
     /// Of inode 0, with `sub` 0: how many blocks the shard owes to unwritten extents.
     Owed = 18,
+    /// Of inode 0: `sub` is the number of a chunk with blocks that several places of files share.
+    Shared = 19,
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Inode,
         Self::Part,
         Self::Target,
@@ -48,6 +50,7 @@ impl Kind {
         Self::Chunk,
         Self::Orphan,
         Self::Owed,
+        Self::Shared,
     ];
 
     fn from_raw(raw: u8) -> Option<Self> {
@@ -56,7 +59,7 @@ impl Kind {
 
     /// Whether records of this kind belong to the shard rather than to an inode.
     pub(crate) const fn is_of_shard(self) -> bool {
-        matches!(self, Self::Chunk | Self::Orphan | Self::Owed)
+        matches!(self, Self::Chunk | Self::Orphan | Self::Owed | Self::Shared)
     }
 
     /// Whether a value of this kind can be changed in place: all take the same number of bytes.
@@ -77,7 +80,7 @@ impl Key {
     /// The smallest key.
     pub const MIN: Self = Self { ino: 0, kind: Kind::Inode, sub: 0 };
     /// The largest key.
-    pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Owed, sub: u64::MAX };
+    pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Shared, sub: u64::MAX };
     pub(crate) const ENCODED_LEN: usize = 17;
 
     const fn of(ino: Ino, kind: Kind, sub: u64) -> Self {
@@ -121,6 +124,10 @@ impl Key {
 
     pub const fn owed() -> Self {
         Self { ino: 0, kind: Kind::Owed, sub: 0 }
+    }
+
+    pub const fn shared(chunk: u64) -> Self {
+        Self { ino: 0, kind: Kind::Shared, sub: chunk }
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {

@@ -56,6 +56,8 @@ pub enum Value {
     Chunk(u64),
     Orphan,
     Owed(Owed),
+    /// The shared blocks of a chunk, in order.
+    Shared(Box<[SharedRun]>),
 }
 
 /// What a shard owes to the unwritten extents of its files: so many blocks, in so many extents.
@@ -64,6 +66,24 @@ pub struct Owed {
     pub blocks: u64,
     pub extents: u64,
 }
+
+/// Blocks of a chunk from `first` on, `blocks` of them, each of which lies in one place of a file
+/// and in `others` further ones: 1 to [`SHARED_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedRun {
+    pub first: u8,
+    pub blocks: u8,
+    pub others: u16,
+}
+
+/// The most places that share a block, besides one.
+pub const SHARED_MAX: u16 = u16::MAX;
+
+/// Bytes of an encoded [`SharedRun`].
+const SHARED_RUN: usize = 1 + 1 + 2;
+
+/// Bytes of the longest record of a chunk's shared blocks.
+pub const SHARED_RECORD_MAX: usize = CHUNK_BLOCKS as usize * SHARED_RUN;
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,6 +138,7 @@ impl Value {
             Self::Chunk(_) => Kind::Chunk,
             Self::Orphan => Kind::Orphan,
             Self::Owed(_) => Kind::Owed,
+            Self::Shared(_) => Kind::Shared,
         }
     }
 
@@ -146,6 +167,7 @@ impl Value {
             Self::Chunk(_) => 8,
             Self::Orphan => 0,
             Self::Owed(_) => 8 + 8,
+            Self::Shared(runs) => SHARED_RUN * runs.len(),
         }
     }
 
@@ -170,6 +192,13 @@ impl Value {
                 out.u64(owed.blocks);
                 out.u64(owed.extents);
             }
+            Self::Shared(runs) => {
+                for run in runs {
+                    out.u8(run.first);
+                    out.u8(run.blocks);
+                    out.u16(run.others);
+                }
+            }
         }
     }
 
@@ -187,6 +216,7 @@ impl Value {
             Kind::Chunk => Self::Chunk(take.u64().ok_or(short)?),
             Kind::Orphan => Self::Orphan,
             Kind::Owed => Self::Owed(decode_owed(&mut take).ok_or(short)?),
+            Kind::Shared => Self::Shared(decode_shared(&mut take)?),
         };
         if take.is_empty() { Ok(value) } else { Err(short) }
     }
@@ -264,6 +294,22 @@ fn decode_owed(take: &mut Take<'_>) -> Option<Owed> {
     Some(Owed { blocks: take.u64()?, extents: take.u64()? })
 }
 
+fn decode_shared(take: &mut Take<'_>) -> Result<Box<[SharedRun]>, ValueError> {
+    let wrong = ValueError("shared blocks");
+    let (mut runs, mut end) = (Vec::new(), 0);
+    while !take.is_empty() {
+        let (first, blocks) = (take.u8().ok_or(wrong)?, take.u8().ok_or(wrong)?);
+        let others = take.u16().ok_or(wrong)?;
+        if first < end || blocks == 0 || others == 0 {
+            return Err(wrong);
+        }
+        end =
+            first.checked_add(blocks).filter(|end| u64::from(*end) <= CHUNK_BLOCKS).ok_or(wrong)?;
+        runs.push(SharedRun { first, blocks, others });
+    }
+    if runs.is_empty() { Err(wrong) } else { Ok(runs.into()) }
+}
+
 fn decode_extent(key: &Key, take: &mut Take<'_>) -> Result<Value, ValueError> {
     let start = BlockNo(take.u64().ok_or(ValueError("extent"))?);
     if start.0 == UNWRITTEN {
@@ -321,6 +367,11 @@ mod tests {
         Dentry { name: name.into(), ino: Ino(9), kind: FileKind::Regular }
     }
 
+    fn shared<const N: usize>(runs: [(u8, u8, u16); N]) -> Value {
+        let run = |(first, blocks, others)| SharedRun { first, blocks, others };
+        Value::Shared(Box::new(runs.map(run)))
+    }
+
     fn round_trip(key: Key, value: Value) -> Result<Value, ValueError> {
         let mut bytes = Vec::new();
         value.encode(&mut bytes);
@@ -345,6 +396,7 @@ mod tests {
             (Key::extent(ino, 72), Value::Unwritten(64)),
             (Key::owed(), Value::Owed(Owed { blocks: 64, extents: 1 })),
             (Key::chunk(3), Value::Chunk(u64::MAX - 1)),
+            (Key::shared(3), shared([(0, 3, 1), (3, 60, u16::MAX), (63, 1, 7)])),
             (Key::orphan(ino), Value::Orphan),
         ];
         for (key, value) in records {
@@ -376,6 +428,11 @@ mod tests {
         for blocks in [0, 65] {
             assert!(round_trip(Key::extent(ino, 1), Value::Unwritten(blocks)).is_err());
         }
+        for wrong in [[(0, 1, 1), (0, 1, 1)], [(0, 1, 0), (1, 1, 1)], [(0, 1, 1), (60, 5, 1)]] {
+            assert!(round_trip(Key::shared(1), shared(wrong)).is_err(), "{wrong:?}");
+        }
+        assert!(round_trip(Key::shared(1), shared([])).is_err());
+        assert!(round_trip(Key::shared(1), shared([(0, 0, 1)])).is_err());
     }
 
     #[test]

@@ -72,6 +72,7 @@ impl Checker<'_> {
             progress(Progress { shards_done: shard + 1, shards, blocks_read });
         }
         self.space.compare(&self.region, &mut self.report);
+        self.space.compare_shared(&mut self.report);
         if !self.report.incomplete {
             self.check_names();
         }

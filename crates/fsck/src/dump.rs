@@ -9,11 +9,11 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId};
 use warren_disk::Key;
 use warren_disk::ROOT_SLOT_SIZE;
-use warren_disk::Value;
 use warren_disk::{BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX};
 use warren_disk::{LogTable, read_record};
 use warren_disk::{Owner, RegionMap};
 use warren_disk::{RootSlot, RootSlotError};
+use warren_disk::{SharedRun, Value};
 use warren_disk::{Superblock, SuperblockError};
 
 /// Bytes per line of a structure that could not be decoded.
@@ -432,6 +432,13 @@ fn value_text(value: &Value) -> String {
         Value::Unwritten(blocks) => format!("{blocks} unwritten blocks"),
         Value::Owed(owed) => {
             format!("{} unwritten blocks in {} extents", owed.blocks, owed.extents)
+        }
+        Value::Shared(runs) => {
+            let text = |run: &SharedRun| {
+                let (first, last) = (run.first, run.first + run.blocks - 1);
+                format!("{first}..={last}: {} other places", run.others)
+            };
+            runs.iter().map(text).collect::<Vec<_>>().join(", ")
         }
         Value::Target(piece) => format!("\"{}\"", piece.escape_ascii()),
         Value::Entries(bucket) => {

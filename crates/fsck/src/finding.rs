@@ -57,6 +57,10 @@ pub enum Finding {
     ForeignBlock { shard: ShardId, block: BlockNo, by: Key },
     #[error("shard {shard}: block {block} has another use, but {by:?} refers to it")]
     SharedBlock { shard: ShardId, block: BlockNo, by: Key },
+    #[error(
+        "shard {shard}: block {block} is recorded as shared by {recorded} further places of files, {found} were found"
+    )]
+    Places { shard: ShardId, block: BlockNo, recorded: u32, found: u32 },
     #[error("shard {shard}: has a record of chunk {chunk}, which it does not own")]
     ForeignChunk { shard: ShardId, chunk: u64 },
     #[error("shard {shard}: block {block} is used but recorded as free")]
@@ -139,6 +143,7 @@ impl Finding {
             Self::SuperblockCopy { .. }
             | Self::RootCount { .. }
             | Self::Leaked { .. }
+            | Self::Places { .. }
             | Self::PartCount { .. }
             | Self::Links { .. }
             | Self::DirectoryLinks { .. } => true,

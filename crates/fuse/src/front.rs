@@ -280,6 +280,9 @@ impl Call<'_> {
                 let (handle, kill_privileges) = (self.handle(open)?, self.header.uid != 0);
                 self.call(typed::Fallocate { handle, change, kill_privileges })
             }
+            Operation::CopyRange { open, target, target_open, copy } => {
+                self.copy_range(open, (target, target_open), copy)
+            }
             Operation::FindData { open, offset, hole } => {
                 let handle = self.handle(open)?;
                 let found = self.call(typed::FindData { handle, offset, hole })?;
@@ -341,8 +344,12 @@ impl Call<'_> {
 
     /// The cell's handle for the kernel's handle `open`. EBADF if that is none of this inode.
     fn handle(&self, open: u64) -> Result<Handle, Errno> {
+        self.handle_of(self.header.ino, open)
+    }
+
+    fn handle_of(&self, ino: Ino, open: u64) -> Result<Handle, Errno> {
         let handle = self.front.open_files.handle(open)?;
-        if handle.ino == self.header.ino { Ok(handle) } else { Err(Errno::EBADF) }
+        if handle.ino == ino { Ok(handle) } else { Err(Errno::EBADF) }
     }
 
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {

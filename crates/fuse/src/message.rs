@@ -9,7 +9,7 @@ mod fields;
 use warren_base::{Errno, Ino, Timestamp};
 use warren_proto::{
     ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RangeChange,
-    RenameFlags, SetAttr, SetTime, XattrMode, XattrName,
+    RangeCopy, RenameFlags, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use crate::abi::{self, fattr, opcode};
@@ -221,6 +221,13 @@ pub(crate) enum Operation {
         open: u64,
         change: RangeChange,
     },
+    /// `copy_file_range` from the inode of the request to `target`.
+    CopyRange {
+        open: u64,
+        target: Ino,
+        target_open: u64,
+        copy: RangeCopy,
+    },
     /// `lseek` with `SEEK_DATA` or, if `hole`, `SEEK_HOLE`.
     FindData {
         open: u64,
@@ -257,7 +264,8 @@ impl Operation {
             | opcode::READDIR
             | opcode::RELEASEDIR
             | opcode::FALLOCATE
-            | opcode::LSEEK => files(code, &mut fields, payload_len),
+            | opcode::LSEEK
+            | opcode::COPY_FILE_RANGE => files(code, &mut fields, payload_len),
             opcode::SETXATTR..=opcode::REMOVEXATTR => xattrs(code, &mut fields),
             opcode::GETLK..=opcode::SETLKW => locks(code, &mut fields),
             opcode::FORGET | opcode::BATCH_FORGET => Ok(Self::Forget),
@@ -278,6 +286,7 @@ impl Operation {
                 | Self::Sync
                 | Self::FindData { .. }
                 | Self::Fallocate { .. }
+                | Self::CopyRange { .. }
         )
     }
 
@@ -409,6 +418,16 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
             let (open, offset, length) = (fields.u64()?, fields.u64()?, fields.u64()?);
             let change = RangeChange::of_mode(fields.u32()?, offset, length);
             Operation::Fallocate { open, change: change.ok_or(Errno::EOPNOTSUPP)? }
+        }
+        opcode::COPY_FILE_RANGE => {
+            let (open, from) = (fields.u64()?, fields.u64()?);
+            let (target, target_open) = (Ino(fields.u64()?), fields.u64()?);
+            let (to, length) = (fields.u64()?, fields.u64()?);
+            let copy = RangeCopy { from, to, length };
+            match fields.u64()? {
+                0 => Operation::CopyRange { open, target, target_open, copy },
+                _ => return Err(Errno::EINVAL),
+            }
         }
         opcode::LSEEK => {
             let (open, offset) = (fields.u64()?, fields.u64()?);

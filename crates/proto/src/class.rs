@@ -43,6 +43,7 @@ impl Request {
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
             | Self::Fallocate { .. }
+            | Self::CopyRange { .. }
             | Self::FindData { .. } => false,
         }
     }
@@ -94,7 +95,8 @@ impl Request {
             | Self::RemoveXattr { .. }
             | Self::Lock { .. }
             | Self::ReleaseLocks { .. }
-            | Self::Fallocate { .. } => true,
+            | Self::Fallocate { .. }
+            | Self::CopyRange { .. } => true,
             Self::Null
             | Self::Lookup { .. }
             | Self::Neighbours { .. }
@@ -127,7 +129,8 @@ impl Request {
             | Self::Write { .. }
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
-            | Self::Fallocate { .. } => true,
+            | Self::Fallocate { .. }
+            | Self::CopyRange { .. } => true,
             Self::Open { access, .. } => access.is_change(),
             Self::Create { flags, access, .. } => {
                 let makes = CreateFlags::EXCLUSIVE.union(CreateFlags::NAMELESS);
@@ -177,7 +180,8 @@ impl Request {
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
             | Self::Lock { .. }
-            | Self::Fallocate { .. } => true,
+            | Self::Fallocate { .. }
+            | Self::CopyRange { .. } => true,
             Self::Null
             | Self::Lookup { .. }
             | Self::Neighbours { .. }
@@ -246,6 +250,7 @@ impl Request {
             | Self::TestLock { .. }
             | Self::Claim { .. }
             | Self::Fallocate { .. }
+            | Self::CopyRange { .. }
             | Self::FindData { .. } => false,
         }
     }

@@ -47,7 +47,7 @@ pub use handover::{HANDOVER_NAME_MAX, HANDOVER_PREFIX, Handover};
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
 pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
-pub use range::{RangeChange, RangeKind};
+pub use range::{RangeChange, RangeCopy, RangeKind};
 pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
 pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Neighbour, Opened, Reply, StatFs};
 pub use request::{

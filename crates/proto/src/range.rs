@@ -1,4 +1,5 @@
-//! Changes of which blocks a range of a file has (`fallocate`).
+//! Changes of which blocks a range of a file has (`fallocate`), and copies of ranges that share
+//! blocks (`copy_file_range`).
 
 use core::ops::Range;
 
@@ -99,9 +100,59 @@ impl RangeChange {
     }
 }
 
+/// A range of one file that is copied to another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct RangeCopy {
+    pub from: u64,
+    pub to: u64,
+    pub length: u64,
+}
+
+impl RangeCopy {
+    /// Bytes that can be copied by sharing blocks, from a file of `source` bytes to one of `target`
+    /// bytes: those in whole blocks. The last block of the source counts as whole if the target
+    /// ends with the copy. `None` if there are none.
+    pub fn shareable(&self, source: u64, target: u64) -> Option<u64> {
+        if !self.from.is_multiple_of(BLOCK) || !self.to.is_multiple_of(BLOCK) {
+            return None;
+        }
+        let length = self.length.min(source.saturating_sub(self.from));
+        let is_to_end =
+            self.from.saturating_add(length) >= source && self.to.saturating_add(length) >= target;
+        let length = if is_to_end { length } else { length - length % BLOCK };
+        (length > 0).then_some(length)
+    }
+
+    /// The first block of both ranges, and the number of blocks. Both begin with a block.
+    pub const fn blocks(&self) -> (u64, u64, u64) {
+        (self.from / BLOCK, self.to / BLOCK, self.length.div_ceil(BLOCK))
+    }
+
+    /// Whether the ranges overlap, in one file.
+    pub fn overlaps(&self) -> bool {
+        self.from.abs_diff(self.to) < self.length
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_blocks_are_shared_and_the_last_one_of_both_files() {
+        let share = |from, to, length, source, target| {
+            RangeCopy { from, to, length }.shareable(source, target)
+        };
+        assert_eq!(share(0, 0, 10_000, 10_000, 0), Some(10_000));
+        assert_eq!(share(0, 0, 10_000, 10_000, 10_000), Some(10_000));
+        assert_eq!(share(0, 0, 10_000, 10_000, 10_001), Some(8192), "the target has more");
+        assert_eq!(share(0, 0, 9_999, 10_000, 0), Some(8192), "the source has more");
+        assert_eq!(share(4096, 0, u64::MAX, 10_000, 0), Some(5904));
+        assert_eq!(share(0, 0, 4095, 10_000, 0), None);
+        for (from, to) in [(1, 0), (0, 4095), (12_288, 0)] {
+            assert_eq!(share(from, to, 8192, 10_000, 0), None);
+        }
+    }
 
     #[test]
     fn modes_are_those_that_a_kernel_passes_to_a_front() {

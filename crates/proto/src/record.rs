@@ -16,7 +16,9 @@ use warren_base::{
     BlockNo, CellId, ClientId, Errno, Ino, InodeFlags, Lsn, ShardId, SlotNo, Timestamp, TxnId,
 };
 
-use crate::{AccessMode, Answer, Change, Handle, LockSpec, RangeChange, Wire, XattrName};
+use crate::{
+    AccessMode, Answer, Change, Handle, LockSpec, RangeChange, RangeCopy, Wire, XattrName,
+};
 
 /// Why the steps of a record were made.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -197,6 +199,17 @@ pub enum Step {
         mode: u16,
         now: Timestamp,
     },
+    /// A range of the file got the blocks of a range of `source`, and shares them. `copy` is whole
+    /// blocks; the rest are the new values of the inode. Records before it cover both files.
+    Shared {
+        ino: Ino,
+        source: Ino,
+        copy: RangeCopy,
+        size: u64,
+        blocks: u64,
+        mode: u16,
+        now: Timestamp,
+    },
 }
 
 impl Step {
@@ -233,7 +246,8 @@ impl Step {
             | Self::Placed { ino, .. }
             | Self::Inline { ino, .. }
             | Self::Reaped { ino }
-            | Self::Fallocated { ino, .. } => Some(ino.shard()),
+            | Self::Fallocated { ino, .. }
+            | Self::Shared { ino, .. } => Some(ino.shard()),
             Self::Claimed { shard, .. } => Some(*shard),
             Self::Depends { .. }
             | Self::Finished { .. }

@@ -8,8 +8,8 @@ use warren_base::{ClientId, Ino, MapVersion, ShardId, SlotNo};
 
 use crate::wire::wire_flags;
 use crate::{
-    Capabilities, Capability, FileKind, FileName, LockOwner, LockSpec, RangeChange, SetAttr, Wire,
-    XattrName,
+    Capabilities, Capability, FileKind, FileName, LockOwner, LockSpec, RangeChange, RangeCopy,
+    SetAttr, Wire, XattrName,
 };
 
 /// Precedes each request. `uid` and `gid` count only from a privileged admission (the FUSE front).
@@ -316,6 +316,14 @@ pub enum Request {
         change: RangeChange,
         kill_privileges: bool,
     },
+    /// Copies a range of one file to another by sharing blocks (`copy_file_range`). EXDEV if that
+    /// is impossible: the ranges have no whole blocks in common, or the files lie in two shards.
+    CopyRange {
+        handle: Handle,
+        source: Handle,
+        copy: RangeCopy,
+        kill_privileges: bool,
+    },
     /// The first place from `offset` on where the file has data or, if `hole`, where it has a hole
     /// or ends. ENXIO if there is none before the end.
     FindData {
@@ -368,6 +376,7 @@ impl Request {
             | Self::Write { handle, .. }
             | Self::Seek { handle, .. }
             | Self::Fallocate { handle, .. }
+            | Self::CopyRange { handle, .. }
             | Self::FindData { handle, .. } => handle.ino,
         };
         Some(ino)
@@ -407,6 +416,7 @@ impl Request {
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
             | Self::Fallocate { .. }
+            | Self::CopyRange { .. }
             | Self::FindData { .. } => None,
         }
     }
@@ -430,6 +440,7 @@ impl Request {
             | Self::Write { .. }
             | Self::Seek { .. }
             | Self::Fallocate { .. }
+            | Self::CopyRange { .. }
             | Self::FindData { .. } => (None, None),
             Self::Null
             | Self::Lookup { .. }

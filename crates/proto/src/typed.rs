@@ -14,8 +14,8 @@ use warren_base::{ClientId, Errno, Ino, SlotNo};
 
 use crate::{
     AccessMode, Answer, Attr, Capability, CreateFlags, DirEntry, Entry, FileName, Handle, Lease,
-    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RangeChange, RenameFlags, Reply,
-    Request, XattrMode, XattrName,
+    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RangeChange, RangeCopy, RenameFlags,
+    Reply, Request, XattrMode, XattrName,
 };
 
 /// A request with the type of its reply.
@@ -177,6 +177,9 @@ typed! {
     }
     Fallocate { handle: Handle, change: RangeChange, kill_privileges: bool } -> () {
         Reply::Done => ()
+    }
+    CopyRange { handle: Handle, source: Handle, copy: RangeCopy, kill_privileges: bool } -> Written {
+        Reply::Written { len, size } => Written { len, size }
     }
     FindData { handle: Handle, offset: u64, hole: bool } -> u64 { Reply::Offset(at) => at }
 }

@@ -209,6 +209,9 @@ impl State {
             Request::Fallocate { handle, change, kill_privileges } => {
                 step.fallocate(self, *handle, change, *kill_privileges)
             }
+            Request::CopyRange { handle, source, copy, kill_privileges } => {
+                step.copy_range(self, (*handle, *source), copy, *kill_privileges)
+            }
             Request::FindData { handle, offset, hole } => {
                 step.find_data(self, *handle, *offset, *hole)
             }

@@ -50,10 +50,11 @@ pub enum Kind {
     ChangePath,
     RenamePath,
     Fallocate,
+    CopyRange,
     FindData,
 }
 
-const KINDS: [(Kind, u64); 42] = [
+const KINDS: [(Kind, u64); 43] = [
     (Kind::Lookup, 12),
     (Kind::GetAttr, 12),
     (Kind::CreateFile, 8),
@@ -93,6 +94,7 @@ const KINDS: [(Kind, u64); 42] = [
     (Kind::CreateNameless, 1),
     (Kind::Whiteout, 1),
     (Kind::Fallocate, 4),
+    (Kind::CopyRange, 4),
     (Kind::FindData, 2),
     (Kind::Acl, 3),
     (Kind::Chattr, 1),

@@ -44,6 +44,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a write failed",
         "a write of the supervisor failed",
         "all clients answered",
+        "blocks were shared",
         "fsync promised",
         "logs replayed",
         "power cut after a failed flush",
@@ -112,6 +113,16 @@ fn a_rename_durable_before_the_data_of_the_file_is_found() {
 #[test]
 fn a_hole_punched_before_the_log_has_the_data_of_the_file_is_found() {
     is_found(Plant::RangeBeforeData);
+}
+
+#[test]
+fn a_shared_block_freed_once_too_often_is_found() {
+    is_found(Plant::FreeShared);
+}
+
+#[test]
+fn blocks_shared_before_they_are_written_are_found() {
+    is_found(Plant::ShareUnwritten);
 }
 
 #[test]

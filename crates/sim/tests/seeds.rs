@@ -57,6 +57,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a message between cells of which one is suspect",
         "an accused cell is to end",
         "an accuser is to end",
+        "a range copied",
         "a lease cleared while its holder was in a call",
         "a path answered without a walk",
         "a path walked over copies",
@@ -249,6 +250,16 @@ fn a_truncation_that_recalls_no_pages_is_found() {
 #[test]
 fn a_punched_page_that_is_still_readable_is_found() {
     is_found(Plant::PunchKeepsPages);
+}
+
+#[test]
+fn a_shared_block_freed_once_too_often_is_found() {
+    is_found(Plant::FreeShared);
+}
+
+#[test]
+fn blocks_shared_before_they_are_written_are_found() {
+    is_found(Plant::ShareUnwritten);
 }
 
 #[test]

@@ -99,7 +99,10 @@ fn need_of(
 ) -> Result<Need, Stop> {
     let budget = shard.budget();
     if change.kind == RangeKind::PunchHole {
-        return Ok(budget.punch());
+        let size = shard.living_inode(handle.ino)?.size;
+        let mut cut = change.cut(size).into_iter().flatten();
+        return cut
+            .try_fold(budget.punch(), |need, (page, _)| shard.cutting(need, handle.ino, page));
     }
     let (first, last) = change.blocks();
     let holes = shard.holes(handle.ino, first, last)?;

@@ -5,7 +5,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{LeaseKey, Step};
 
 use crate::apply::step;
-use crate::budget::{Reservation, blocks_of_pages};
+use crate::budget::{Need, Reservation, blocks_of_pages};
 use crate::frames::pages::bring_cut_page;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
@@ -15,6 +15,12 @@ use crate::shard::Shard;
 use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
+
+/// What the truncation needs of the shard.
+pub(crate) fn need_to_truncate(shard: &Shard, ino: Ino, size: u64) -> Result<Need, Stop> {
+    let need = shard.budget().truncate();
+    if size.is_multiple_of(PAGE) { Ok(need) } else { shard.cutting(need, ino, size / PAGE) }
+}
 
 /// Gets what the truncation needs: the page that the new end cuts, and a frame if that page is
 /// being written. `may_overtake`: the request is a kernel's, which writes no mapped page back until

@@ -133,7 +133,7 @@ fn plan_write(
     let is_partial = |page| part_of(page, offset, end).1 < BLOCK_SIZE;
     let mut plan = Vec::with_capacity((pages.end() - pages.start() + 1) as usize);
     let frame = FrameNo(0);
-    let mut missing = false;
+    let (mut missing, mut keeps) = (false, true);
     for page in pages.clone() {
         let hole = match shard.pages.page((ino, page), turn.frames) {
             Some(found) => {
@@ -147,15 +147,16 @@ fn plan_write(
             }
         };
         plan.push(PageWrite { page, frame, hole });
+        keeps = keeps && !hole && !shard.is_shared(ino, page)?;
     }
     if missing {
         return Err(wait_for_these(shard, ino, pages, is_partial, turn));
     }
     let count = plan.len() as u64;
-    // Blocks that are allocated can always be written (decision 58).
-    let is_rewrite = count <= REWRITE_PAGES && plan.iter().all(|write| !write.hole);
+    // Blocks that are allocated and not shared can always be written (decision 58).
     let budget = shard.budget();
-    let need = if is_rewrite { budget.rewrite(count) } else { budget.write(count) };
+    let need =
+        if keeps && count <= REWRITE_PAGES { budget.rewrite(count) } else { budget.write(count) };
     let room = reserve(shard, need.with(loss), state, turn)?;
     if turn.frames.dirty_pages() as u64 + count > u64::from(turn.frames.count()) * 3 / 4 {
         return wait_for_frames(count, turn);

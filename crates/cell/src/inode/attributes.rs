@@ -8,7 +8,7 @@ use warren_proto::{
 };
 
 use crate::apply::step;
-use crate::data::truncate::{ready_to_truncate, truncate_now};
+use crate::data::truncate::{need_to_truncate, ready_to_truncate, truncate_now};
 use crate::inode::answer::{Finished, done, go_on_if};
 use crate::inode::grant::grant_attr;
 use crate::inode::idle::close_idle;
@@ -45,9 +45,11 @@ pub(crate) fn set_attr(
     if set == SetAttr::default() && !who.checked_by_kernel {
         return get_attr(shard, ino, state.client.expect("a request"), turn);
     }
-    let budget = shard.budget();
-    let need = set.size.map_or(budget.attributes(), |_| budget.truncate());
     let value = shard.living(ino)?;
+    let need = match set.size {
+        Some(size) => need_to_truncate(shard, ino, size)?,
+        None => shard.budget().attributes(),
+    };
     let follows = set.mode.map(|_| acl::need_to_follow(shard, &value)).transpose()?.flatten();
     let owner = set.uid.is_some() || set.gid.is_some();
     let loses = set.size.is_some() || owner || set.kill_privileges;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Ino, Lsn};
-use warren_proto::RangeChange;
+use warren_proto::{RangeChange, RangeCopy};
 
 use crate::event::{FrameNo, Memory};
 use crate::frames::PageNo;
@@ -61,6 +61,12 @@ impl InheritedFrames {
     /// before it cleared the table's entries. `size` is that of the file.
     pub(super) fn dropped(&mut self, ino: Ino, change: &RangeChange, size: u64) {
         self.dropped = change.emptied(size).map(|(first, last)| (ino, first, last));
+    }
+
+    /// The same of a range that got blocks of another file.
+    pub(super) fn dropped_pages(&mut self, ino: Ino, copy: &RangeCopy) {
+        let (_, first, count) = copy.blocks();
+        self.dropped = Some((ino, first, first.saturating_add(count) - 1));
     }
 
     /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some

@@ -251,6 +251,9 @@ impl Replay {
                         self.frames.dropped(*ino, change, inode.size);
                     }
                 }
+                Step::Shared { ino, copy, .. } if self.is_of_process() => {
+                    self.frames.dropped_pages(*ino, copy);
+                }
                 Step::Claimed { shard, chunk } => self.claimed.push((*chunk, *shard)),
                 Step::Finished { txn } => {
                     if let Some((from, _)) = self.decided.remove(txn) {

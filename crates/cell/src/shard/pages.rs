@@ -221,6 +221,22 @@ impl Pages {
         }
     }
 
+    /// Whether each of these pages that is in the cache is durable in its place.
+    pub(crate) fn are_durable(
+        &self,
+        ino: Ino,
+        pages: RangeInclusive<u64>,
+        frames: &Frames,
+    ) -> bool {
+        let Some(file) = self.files.get(&ino) else { return true };
+        file.range(pages).all(|(number, page)| {
+            let is_settled = page.state != PageState::Dirty
+                && page.writing.is_none()
+                && frames.is_flushed(page.frame);
+            is_settled || !frames.holds(page.frame, (ino, *number))
+        })
+    }
+
     /// Dirty pages of a file that no step of the log covers.
     pub(crate) fn uncovered_pages(&self, ino: Ino) -> Vec<(u64, FrameNo)> {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };

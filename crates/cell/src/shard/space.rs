@@ -12,10 +12,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::BlockNo;
 use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{BlockNo, Errno};
+use warren_disk::SharedRun;
 
-use crate::budget::nodes_of_chunks;
+use crate::budget::{nodes_of_chunks, nodes_of_shared};
+use crate::plant::{Plant, Planted};
+use crate::shard::sharing::Sharing;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
@@ -42,8 +45,9 @@ pub(crate) struct Space {
     sealed_claims: Vec<u64>,
     /// Blocks given for a checkpoint that failed, perhaps with writes under way.
     retracted: BTreeSet<BlockNo>,
-    /// [`crate::Plant::ReuseBlocks`].
-    reuses: bool,
+    /// The used blocks that several places of files share.
+    pub(crate) sharing: Sharing,
+    planted: Planted,
 }
 
 /// A shard with more free blocks gives unused chunks back, until it has so many free blocks.
@@ -60,6 +64,18 @@ impl Space {
         self.chunks.insert(number, Chunk { used, held: 0 });
         self.used += u64::from(used.count_ones());
         self.free += u64::from(used.count_zeros());
+    }
+
+    /// The shared blocks of a chunk as the tree records them. EIO if one of them is not used.
+    pub(crate) fn open_shared(&mut self, number: u64, runs: &[SharedRun]) -> Result<(), Errno> {
+        let blocks = runs.iter().flat_map(|run| (run.first..).take(run.blocks.into()));
+        let shared = blocks.fold(0, |bits, at| bits | 1 << at);
+        let used = self.chunks.get(&number).map_or(0, |chunk| chunk.used);
+        if shared & !used != 0 {
+            return Err(Errno::EIO);
+        }
+        self.sharing.open_chunk(number, runs);
+        Ok(())
     }
 
     /// Whether the chunk is the shard's.
@@ -111,9 +127,9 @@ impl Space {
         self.used
     }
 
-    /// An upper bound of the tree nodes that chunk records lie in.
+    /// An upper bound of the tree nodes that the records of chunks and of shared blocks lie in.
     pub(crate) fn record_nodes(&self) -> u64 {
-        nodes_of_chunks(self.chunks.len())
+        nodes_of_chunks(self.chunks.len()) + nodes_of_shared(self.sharing.chunks() as u64)
     }
 
     pub(crate) fn alloc(&mut self) -> Option<BlockNo> {
@@ -155,9 +171,13 @@ impl Space {
         (0..count as u64).for_each(|at| self.take(first.offset(at)));
     }
 
-    /// Frees a block. A block that is not the shard's, or not used, does not change: only a damaged
-    /// image names one, and `fsck` reports it.
+    /// A place no longer has the block. It is free unless others share it. A block that is not the
+    /// shard's, or not used, does not change: only a damaged image names one, and `fsck` reports
+    /// it.
     pub(crate) fn free(&mut self, block: BlockNo) {
+        if self.sharing.leave(block) && self.planted != Some(Plant::FreeShared) {
+            return;
+        }
         let (number, bit) = split(block);
         let Some(chunk) = self.chunks.get_mut(&number).filter(|chunk| chunk.used & bit != 0) else {
             return;
@@ -166,7 +186,7 @@ impl Space {
         chunk.held |= bit;
         self.used -= 1;
         self.stale.insert(number);
-        if self.reuses {
+        if self.planted == Some(Plant::ReuseBlocks) {
             chunk.held &= !bit;
             self.free += 1;
             self.cursor = number;
@@ -214,9 +234,9 @@ impl Space {
         self.cursor = number;
     }
 
-    /// Freed blocks are free at once: [`crate::Plant::ReuseBlocks`].
-    pub(crate) fn forget_held(&mut self) {
-        self.reuses = true;
+    /// The fault that the cell has, if any.
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     /// The next chunk record to write: its number and bitmap, `None` to remove it.

@@ -8,7 +8,7 @@ use crate::inode::Part;
 use crate::key::{Key, Kind};
 use crate::node::{self, BlockPtr, HEIGHT_MAX, NodeError, Stamp};
 use crate::record::{NODE_CAPACITY, VALUE_MAX};
-use crate::value::{Dentry, Extent, Owed, Value, Xattr};
+use crate::value::{Dentry, Extent, Owed, SharedRun, Value, Xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -220,6 +220,10 @@ fn any_value(kind: Kind, size: usize) -> Value {
         Kind::Chunk => Value::Chunk(size as u64),
         Kind::Orphan => Value::Orphan,
         Kind::Owed => Value::Owed(Owed { blocks: size as u64, extents: 1 }),
+        Kind::Shared => {
+            let run = |first: u8| SharedRun { first, blocks: 1, others: 1 };
+            Value::Shared((0..1 + size as u8 % 64).map(run).collect())
+        }
         Kind::Inode => panic!("not drawn here"),
     }
 }
@@ -227,7 +231,7 @@ fn any_value(kind: Kind, size: usize) -> Value {
 fn any_key() -> impl Strategy<Value = Key> {
     let sub = 0_u64..60;
     let ino = 1_u64..6;
-    (sub, ino, 0..8).prop_map(|(sub, ino, kind)| match kind {
+    (sub, ino, 0..9).prop_map(|(sub, ino, kind)| match kind {
         0 => Key::part(Ino(ino << 8 | sub & 0xff), 0),
         1 => Key::target(Ino(ino), sub % 4),
         2 => Key::xattr(Ino(ino), sub),
@@ -235,6 +239,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         4 => Key::extent(Ino(ino), sub),
         5 => Key::chunk(sub * 4),
         6 => Key::owed(),
+        7 => Key::shared(sub),
         _ => Key::orphan(Ino(sub + 1)),
     })
 }

@@ -88,15 +88,24 @@ impl Checker<'_> {
         }
     }
 
-    /// Counts a reference to a block; false if the block cannot be used in this way.
-    pub(super) fn refer(&mut self, block: BlockNo, shard: ShardId, by: Key) -> bool {
+    /// Counts a reference to a block, by a node of the tree or by a file; false if the block cannot
+    /// be used in this way.
+    pub(super) fn refer(
+        &mut self,
+        (block, is_node): (BlockNo, bool),
+        shard: ShardId,
+        by: Key,
+    ) -> bool {
         let layout = self.superblock.layout;
         if !layout.is_allocatable(block) {
             self.report.add(Finding::BlockOutOfRange { shard, block, by });
             return false;
         }
         let owned = self.space.belongs(&self.region, block, shard);
-        let first = self.space.refer(block);
+        let first = match is_node {
+            true => self.space.refer_node(block),
+            false => self.space.refer_data(block, shard),
+        };
         if !owned {
             self.report.add(Finding::ForeignBlock { shard, block, by });
         }

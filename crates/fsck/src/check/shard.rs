@@ -93,7 +93,7 @@ impl Checker<'_> {
     fn walk_node(&mut self, walk: &mut Walk, ptr: BlockPtr, bounds: Bounds) {
         // A node that is reached a second time is not entered, so a tangled image costs no more
         // than a sound one.
-        if !self.refer(ptr.block, walk.shard, bounds.lower) {
+        if !self.refer((ptr.block, true), walk.shard, bounds.lower) {
             walk.leave_gap();
             return;
         }
@@ -146,6 +146,7 @@ impl Checker<'_> {
                 }
             }
             Value::Owed(owed) => walk.recorded_owed = *owed,
+            Value::Shared(runs) => self.space.record_shared(walk.shard, key.sub, runs),
             Value::Orphan => {
                 let (shard, ino) = (walk.shard, Ino(key.sub));
                 if ino.shard() != shard {
@@ -212,7 +213,7 @@ impl Checker<'_> {
                     self.report.add(Finding::Overlap { ino: Ino(key.ino), by: *key });
                 }
             }
-            Value::Chunk(_) | Value::Orphan | Value::Owed(_) => {}
+            Value::Chunk(_) | Value::Orphan | Value::Owed(_) | Value::Shared(_) => {}
         }
     }
 
@@ -231,7 +232,7 @@ impl Checker<'_> {
         }
         let mut sound = true;
         for n in 0..extent.len() {
-            sound &= self.refer(extent.start.offset(n), shard, *key);
+            sound &= self.refer((extent.start.offset(n), false), shard, *key);
         }
         if sound && self.options.contents {
             self.check_contents(key, extent.start, &extent.checksums);

@@ -5,12 +5,17 @@ use crate::report::Report;
 use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, ShardId};
-use warren_disk::{Owner, RegionMap};
+use warren_disk::{Owner, RegionMap, SharedRun};
 
 #[derive(Default)]
 pub(super) struct Space {
     /// For each chunk, the blocks that something refers to.
     references: BTreeMap<u64, u64>,
+    /// The same of tree nodes.
+    nodes: BTreeMap<u64, u64>,
+    /// For each shared block, the shard that records it, the places besides one that it records,
+    /// and those that were found.
+    shared: BTreeMap<BlockNo, (ShardId, u16, u32)>,
     /// For each chunk, the shard that records it and the blocks that it records as used.
     records: BTreeMap<u64, (ShardId, u64)>,
     /// Shards whose trees are partly unknown.
@@ -18,13 +23,53 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Counts a reference; false if the block already had one.
-    pub(super) fn refer(&mut self, block: BlockNo) -> bool {
+    /// Counts a node's reference; false if the block already had one.
+    pub(super) fn refer_node(&mut self, block: BlockNo) -> bool {
+        *self.nodes.entry(block.0 / CHUNK_BLOCKS).or_default() |= bit(block);
+        self.refer(block)
+    }
+
+    /// Counts a file's reference; false if the block already has another use, unless it is
+    /// recorded as shared.
+    pub(super) fn refer_data(&mut self, block: BlockNo, shard: ShardId) -> bool {
+        if self.refer(block) {
+            return true;
+        }
+        let nodes = self.nodes.get(&(block.0 / CHUNK_BLOCKS)).copied().unwrap_or(0);
+        let shared = self.shared.get_mut(&block).filter(|_| nodes & bit(block) == 0);
+        let Some((_, recorded, found)) = shared.filter(|(by, ..)| *by == shard) else {
+            return false;
+        };
+        *found += 1;
+        *found <= u32::from(*recorded)
+    }
+
+    fn refer(&mut self, block: BlockNo) -> bool {
         let bits = self.references.entry(block.0 / CHUNK_BLOCKS).or_default();
-        let bit = 1 << (block.0 % CHUNK_BLOCKS);
-        let first = *bits & bit == 0;
-        *bits |= bit;
+        let first = *bits & bit(block) == 0;
+        *bits |= bit(block);
         first
+    }
+
+    /// Adds a shard's record of the shared blocks of a chunk.
+    pub(super) fn record_shared(&mut self, shard: ShardId, chunk: u64, runs: &[SharedRun]) {
+        let first = BlockNo(chunk.saturating_mul(CHUNK_BLOCKS));
+        for run in runs {
+            for at in (run.first..).take(run.blocks.into()) {
+                self.shared.insert(first.offset(at.into()), (shard, run.others, 0));
+            }
+        }
+    }
+
+    /// Shared blocks of complete shards that have fewer places than recorded.
+    pub(super) fn compare_shared(&self, report: &mut Report) {
+        for (block, (shard, recorded, found)) in &self.shared {
+            let (block, shard) = (*block, *shard);
+            let (recorded, found) = ((*recorded).into(), *found);
+            if found < recorded && !self.lost.contains(&shard) {
+                report.add(Finding::Places { shard, block, recorded, found });
+            }
+        }
     }
 
     pub(super) fn belongs(&self, region: &RegionMap, block: BlockNo, shard: ShardId) -> bool {
@@ -80,6 +125,10 @@ impl Space {
             }
         }
     }
+}
+
+const fn bit(block: BlockNo) -> u64 {
+    1 << (block.0 % CHUNK_BLOCKS)
 }
 
 fn blocks_of(chunk: u64, bits: u64) -> impl Iterator<Item = BlockNo> {

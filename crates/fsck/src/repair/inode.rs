@@ -6,7 +6,7 @@
 use super::mend::Mend;
 use super::records::{
     Records, Shard, add_entry, add_xattr, blank, counted, drop_overlapping, file_blocks,
-    put_file_blocks, put_owed,
+    put_file_blocks, put_owed, put_shared,
 };
 use super::repairer::Repairer;
 use crate::rules::kind_that_has;
@@ -32,7 +32,7 @@ impl Repairer<'_> {
         if shard == Ino::ROOT.shard() {
             self.mend_root(&mut found.records);
         }
-        if put_owed(&mut found.records) {
+        if put_owed(&mut found.records) | put_shared(&mut found.records) {
             self.mends.add(Mend::Counts(shard));
         }
     }

@@ -7,6 +7,7 @@
 
 use super::outcome::RepairError;
 use super::records::Shard;
+use super::records::put_shared;
 use super::repairer::Repairer;
 use super::space::Space;
 use crate::metadata::kept_at;
@@ -88,7 +89,8 @@ fn has_other_blocks(region: &RegionMap, found: &Shard) -> bool {
     let of_others = space.uses.iter().any(|((chunk, shard), uses)| {
         !owns(region, *shard, *chunk) || uses.referred() & !uses.recorded != 0
     });
-    of_others || !space.contested.is_empty()
+    let is_miscounted = put_shared(&mut found.records.clone());
+    of_others || is_miscounted || !space.contested.is_empty()
 }
 
 fn owns(region: &RegionMap, shard: ShardId, chunk: u64) -> bool {

@@ -1,10 +1,11 @@
 //! The records of one shard, as a repair reads and changes them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, FileKind, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::{
-    Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Owed, RootSlot, VALUE_MAX, Value, Xattr,
-    name_hash,
+    Dentry, EXTENT_BLOCKS_MAX, Extent, Inode, Key, Kind, Owed, RootSlot, SHARED_MAX, SharedRun,
+    VALUE_MAX, Value, Xattr, name_hash,
 };
 
 /// The mode of an inode whose attributes are lost; directories have another.
@@ -154,6 +155,39 @@ pub(super) fn put_owed(records: &mut Records) -> bool {
         None => records.remove(&Key::owed()),
     };
     old != right
+}
+
+/// For each block with several places in the shard's files, the places besides one.
+pub(super) fn shared_blocks(records: &Records) -> BTreeMap<BlockNo, u16> {
+    let mut places: Vec<BlockNo> = file_blocks(records).iter().map(|(_, at, _)| *at).collect();
+    places.sort_unstable();
+    let of_block = places.chunk_by(|a, b| a == b).filter(|same| same.len() > 1);
+    of_block.map(|same| (same[0], u16::try_from(same.len() - 1).unwrap_or(SHARED_MAX))).collect()
+}
+
+/// Records which blocks of the shard's files are shared. Returns whether anything was wrong.
+pub(super) fn put_shared(records: &mut Records) -> bool {
+    let is_record = |key: &Key| key.kind == Kind::Shared;
+    let mut right = Records::new();
+    let shared: Vec<(BlockNo, u16)> = shared_blocks(records).into_iter().collect();
+    let chunk_of = |block: BlockNo| block.0 / CHUNK_BLOCKS;
+    for of_chunk in shared.chunk_by(|a, b| chunk_of(a.0) == chunk_of(b.0)) {
+        let is_next = |a: &(BlockNo, u16), b: &(BlockNo, u16)| a.0.offset(1) == b.0 && a.1 == b.1;
+        let run = |run: &[(BlockNo, u16)]| SharedRun {
+            first: (run[0].0.0 % CHUNK_BLOCKS) as u8,
+            blocks: run.len() as u8,
+            others: run[0].1,
+        };
+        let runs = of_chunk.chunk_by(is_next).map(run).collect();
+        right.insert(Key::shared(chunk_of(of_chunk[0].0)), Value::Shared(runs));
+    }
+    let old = records.iter().filter(|(key, _)| is_record(key));
+    let was_wrong = !old.eq(right.iter());
+    if was_wrong {
+        records.retain(|key, _| !is_record(key));
+        records.append(&mut right);
+    }
+    was_wrong
 }
 
 /// Sets the blocks of the file that have places, in as few extents as possible.

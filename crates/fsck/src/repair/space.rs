@@ -23,7 +23,7 @@ impl Use {
 #[derive(Default)]
 pub(super) struct Space {
     pub uses: BTreeMap<(u64, ShardId), Use>,
-    /// Blocks that several extents claim, or an extent and a node.
+    /// Blocks that extents with other contents claim, or an extent and a node, or several shards.
     pub contested: BTreeSet<BlockNo>,
     /// For the contested blocks that are not nodes, the shard that keeps each. A shard takes it
     /// once.
@@ -40,11 +40,15 @@ impl Space {
                 self.uses.entry((key.sub, shard)).or_default().recorded |= used;
             }
         }
-        for (_, block, _) in file_blocks(&found.records) {
+        let mut places = file_blocks(&found.records);
+        places.sort_unstable_by_key(|(_, block, _)| *block);
+        // Places with the same contents share their block.
+        for same in places.chunk_by(|a, b| a.1 == b.1) {
+            let (_, block, checksum) = same[0];
             let uses = self.of(shard, block);
-            let contested = uses.referred() & bit(block) != 0;
+            let is_node = uses.nodes & bit(block) != 0;
             uses.extents |= bit(block);
-            if contested {
+            if is_node || same.iter().any(|place| place.2 != checksum) {
                 self.contested.insert(block);
             }
         }

@@ -8,7 +8,7 @@ use super::mend::Mend;
 use super::names::Edit;
 use super::outcome::{Repair, RepairError};
 use super::records::{
-    Records, Shard, add_entry, blank, counted, file_blocks, put_file_blocks, put_owed,
+    Records, Shard, add_entry, blank, counted, file_blocks, put_file_blocks, put_owed, put_shared,
 };
 use super::repairer::Repairer;
 use super::space::{bit, blocks_of};
@@ -114,6 +114,7 @@ impl Repairer<'_> {
         let used = owned.map(|(chunk, _)| (chunk, 0)).collect();
         let mut draft = Draft { shard, used, full_before: 0, body: Vec::new() };
         self.place_data(&mut draft, &mut found.records)?;
+        put_shared(&mut found.records);
         let inodes = found.records.values().filter(|value| matches!(value, Value::Inode(_)));
         let inodes = inodes.count() as u64;
         let (root, height) = self.plant(&mut draft, found.records, generation)?;

@@ -1,11 +1,11 @@
 //! Open files: open, read, write, close.
 
-use warren_base::Errno;
 use warren_base::limits::{PAYLOAD_MAX, PROMISED_WRITE};
+use warren_base::{Errno, Ino};
 use warren_proto::typed::Written;
 use warren_proto::{
     AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Opened, Position,
-    Reply, Request, SetAttr, typed,
+    RangeCopy, Reply, Request, SetAttr, typed,
 };
 
 use super::{Call, Outcome, PageCaching, Served};
@@ -227,6 +227,29 @@ impl Call<'_> {
         let expected = write.offset.saturating_add(u64::from(len));
         let misplaced = write.append && leased && size != expected;
         Ok(if misplaced { Outcome::Misplaced } else { Outcome::Body })
+    }
+
+    /// Copies a range by sharing blocks. After EXDEV the kernel copies through its cache. It has
+    /// written mapped pages of both ranges back, and drops its own pages of the target itself. It
+    /// does not say whether to remove the set-id bits: only root's stay.
+    pub(super) fn copy_range(
+        &mut self,
+        open: u64,
+        (target, target_open): (Ino, u64),
+        copy: RangeCopy,
+    ) -> Served {
+        let (source, handle) = (self.handle(open)?, self.handle_of(target, target_open)?);
+        let kill_privileges = self.header.uid != 0;
+        let copied = self.call(typed::CopyRange { handle, source, copy, kill_privileges })?;
+        if u64::from(copied.len) > copy.length {
+            return Err(Errno::EPROTO);
+        }
+        if self.front.effects().contains(Effects::SYNC) {
+            let (ino, handle) = (target, Some(handle));
+            self.call(typed::Fsync { ino, handle, data_only: false })?;
+        }
+        self.body.count(copied.len);
+        Ok(())
     }
 
     /// A descriptor is closed: its owner's record locks are released. The cell has all writes.

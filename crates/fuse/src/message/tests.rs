@@ -110,7 +110,7 @@ fn locks_reach_to_the_end_and_flock_is_the_whole_file() {
 
 #[test]
 fn unknown_opcodes_get_enosys() {
-    for code in [7, 37, 40, 47, 53, 4096, u32::MAX] {
+    for code in [7, 37, 40, 48, 53, 4096, u32::MAX] {
         let unsupported = Operation::Unsupported(Errno::ENOSYS);
         assert_eq!(decode(code, &[&[0; 64]]), Ok(unsupported), "opcode {code}");
     }
@@ -126,6 +126,17 @@ fn ranges_have_the_modes_that_a_kernel_passes_on() {
     let change = RangeChange { kind, keep_size, offset, length };
     assert_eq!(decoded(3), Ok(Operation::Fallocate { open: 7, change }));
     assert_eq!(decoded(8), Err(Errno::EOPNOTSUPP));
+}
+
+#[test]
+fn a_copy_names_both_files_and_no_flag() {
+    let decoded = |flags: u64| {
+        let body = [7, 4096, 12, 8, 8192, 100, flags].map(u64::to_ne_bytes).concat();
+        decode(opcode::COPY_FILE_RANGE, &[&body])
+    };
+    let copy = RangeCopy { from: 4096, to: 8192, length: 100 };
+    let copied = Operation::CopyRange { open: 7, target: Ino(12), target_open: 8, copy };
+    assert_eq!((decoded(0), decoded(1)), (Ok(copied), Err(Errno::EINVAL)));
 }
 
 #[test]

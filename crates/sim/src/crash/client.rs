@@ -8,8 +8,8 @@ use warren_cell::{Backing, SlotRef};
 use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
-    RangeChange, RangeKind, RenameFlags, Reply, Request, RequestHeader, Rules, SetAttr, XattrMode,
-    XattrName,
+    RangeChange, RangeCopy, RangeKind, RenameFlags, Reply, Request, RequestHeader, Rules, SetAttr,
+    XattrMode, XattrName,
 };
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
@@ -194,6 +194,7 @@ impl World {
         match effect {
             Effect::Fsync { .. } => self.fleet.count("fsync promised"),
             Effect::Sync => self.fleet.count("sync promised"),
+            Effect::Copy { .. } => self.fleet.count("blocks were shared"),
             _ => {}
         }
     }
@@ -208,6 +209,7 @@ impl World {
                     || excuses(&self.fleet, model, request, errno)
             }
             Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
+            Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
             Errno::ENOSPC => {
                 let may_be_full = self.is_space_short() || self.fleet.backing == Backing::OnDemand;
                 may_be_full && takes_space(request)
@@ -222,6 +224,7 @@ impl World {
             Errno::EIO => "an operation failed",
             Errno::EROFS => "a change refused after a failed flush",
             Errno::ENOSPC => "no space",
+            Errno::EXDEV => "a copy that shares no blocks",
             _ => "refused for what a damaged shard may hold",
         });
     }
@@ -262,6 +265,7 @@ impl Chooser<'_> {
             Kind::Append => self.write(true)?,
             Kind::Truncate => self.truncate()?,
             Kind::Fallocate => self.fallocate()?,
+            Kind::CopyRange => self.copy()?,
             Kind::Chmod => {
                 let object = self.any(|_| true)?;
                 let mode = 0o600 | self.rng.below(0o200) as u16;
@@ -457,6 +461,28 @@ impl Chooser<'_> {
         let change = RangeChange { kind, keep_size, offset, length };
         let request = Request::Fallocate { handle, change, kill_privileges: false };
         Some((request, Vec::new(), Effect::Fallocate { object, change }))
+    }
+
+    fn copy(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
+        let (Some((object, handle)), Some((from, source))) = (self.opened(), self.opened()) else {
+            return self.open();
+        };
+        let size = |object| self.model.object(object).content.now().len() as u64;
+        let block = BLOCK_SIZE as u64;
+        let blocks = size(from).div_ceil(block);
+        if blocks == 0 || handle == source {
+            return None;
+        }
+        let (from_size, to_size) = (size(from), size(object));
+        let at = block * self.rng.below(blocks);
+        let to = block * self.rng.below(self.mix.reach.div_ceil(block));
+        let length = self.rng.below(from_size - at) + 1;
+        let length = if self.rng.chance(1, 2) { from_size - at } else { length };
+        let copy = RangeCopy { from: at, to, length };
+        let length = copy.shareable(from_size, to_size)?;
+        let request = Request::CopyRange { handle, source, copy, kill_privileges: false };
+        let copy = RangeCopy { length, ..copy };
+        Some((request, Vec::new(), Effect::Copy { object, source: from, copy }))
     }
 
     fn xattr(&mut self) -> Option<(Request, Vec<u8>, Effect)> {

@@ -21,6 +21,7 @@ pub(super) enum Kind {
     Append,
     Truncate,
     Fallocate,
+    CopyRange,
     Chmod,
     Xattr,
     FsyncFile,
@@ -28,7 +29,7 @@ pub(super) enum Kind {
     Sync,
 }
 
-const KINDS: [(Kind, usize); 18] = [
+const KINDS: [(Kind, usize); 19] = [
     (Kind::Create, 8),
     (Kind::Mkdir, 5),
     (Kind::Symlink, 2),
@@ -42,6 +43,7 @@ const KINDS: [(Kind, usize); 18] = [
     (Kind::Append, 6),
     (Kind::Truncate, 6),
     (Kind::Fallocate, 6),
+    (Kind::CopyRange, 6),
     (Kind::Chmod, 2),
     (Kind::Xattr, 3),
     (Kind::FsyncFile, 8),

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
-use warren_proto::{FileKind, Handle, RangeChange, RangeKind};
+use warren_proto::{FileKind, Handle, RangeChange, RangeCopy, RangeKind};
 
 /// An object. The number of its inode may be unknown yet.
 pub(super) type ObjectNo = u32;
@@ -206,6 +206,12 @@ pub(super) enum Effect {
         object: ObjectNo,
         change: RangeChange,
     },
+    /// Whole blocks of the source, or all up to its end and that of the target.
+    Copy {
+        object: ObjectNo,
+        source: ObjectNo,
+        copy: RangeCopy,
+    },
     Chmod {
         object: ObjectNo,
         mode: u16,
@@ -327,6 +333,13 @@ impl Model {
                 let object = self.object_mut(*object);
                 let content = fallocated(object.content.now(), change);
                 object.content.push(by, Rc::new(content));
+            }
+            Effect::Copy { object, source, copy } => {
+                let from = copy.from as usize..(copy.from + copy.length) as usize;
+                let bytes: Rc<[u8]> = self.object(*source).content.now()[from].into();
+                let unsure = self.object(*source).unsure;
+                self.object_mut(*object).unsure |= unsure;
+                self.write(*object, Some(copy.to), &bytes);
             }
             Effect::Chmod { object, mode } => self.object_mut(*object).mode.push(by, *mode),
             Effect::SetXattr { object, name, value } => {

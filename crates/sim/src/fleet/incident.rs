@@ -11,7 +11,7 @@
 //! failed write makes nothing durable before a checkpoint has written everything again.
 
 use warren_base::{CellId, ShardId};
-use warren_proto::{RangeChange, RangeKind, Request};
+use warren_proto::{Request, SetAttr};
 
 use crate::history::Excuses;
 
@@ -114,7 +114,7 @@ impl Incidents {
         self.all.iter().any(|incident| {
             let is_meanwhile = incident.at >= invoked;
             match request {
-                Request::Sync | Request::Fsync { .. } => {
+                Request::Sync | Request::Fsync { .. } | Request::CopyRange { .. } => {
                     is_meanwhile || !self.is_made_good(incident.at, invoked)
                 }
                 _ => {
@@ -159,7 +159,7 @@ const fn has_parts(request: &Request) -> bool {
 }
 
 /// Whether the request may be refused if the pool is full: not if it makes room, or needs none for
-/// long.
+/// long. A file that becomes shorter may need a block if it shares its last one.
 pub(crate) const fn takes_space(request: &Request) -> bool {
     changes(request)
         && !matches!(
@@ -167,8 +167,7 @@ pub(crate) const fn takes_space(request: &Request) -> bool {
             Request::Unlink { .. }
                 | Request::Rmdir { .. }
                 | Request::RemoveXattr { .. }
-                | Request::SetAttr { .. }
-                | Request::Fallocate { change: RangeChange { kind: RangeKind::PunchHole, .. }, .. }
+                | Request::SetAttr { set: SetAttr { size: None, .. }, .. }
         )
 }
 
@@ -184,6 +183,7 @@ pub(crate) const fn changes(request: &Request) -> bool {
             | Request::Open { .. }
             | Request::Write { .. }
             | Request::Fallocate { .. }
+            | Request::CopyRange { .. }
             | Request::SetAttr { .. }
             | Request::SetXattr { .. }
             | Request::RemoveXattr { .. }

@@ -6,6 +6,7 @@ use std::hash::Hasher;
 use std::rc::Rc;
 
 use warren_base::limits::BLOCK_SIZE;
+use warren_proto::RangeCopy;
 
 use crate::fixed::Mix;
 
@@ -24,6 +25,8 @@ pub struct Content {
     blocks: BTreeMap<u64, Block>,
     /// Blocks that are allocated and were never written.
     unwritten: BTreeSet<u64>,
+    /// Blocks that another place of a file may share.
+    shared: BTreeSet<u64>,
 }
 
 impl Content {
@@ -36,10 +39,11 @@ impl Content {
         (self.blocks.len() + self.unwritten.len()) as u64
     }
 
-    /// Whether each block of these bytes is allocated, and how many there are.
+    /// Whether each block of these bytes is allocated and not shared, and how many there are.
     pub fn allocated(&self, offset: u64, len: u64) -> Option<u64> {
         let blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
-        let has = |at: u64| self.blocks.contains_key(&at) || self.unwritten.contains(&at);
+        let is_own = |at: u64| self.blocks.contains_key(&at) && !self.shared.contains(&at);
+        let has = |at: u64| is_own(at) || self.unwritten.contains(&at);
         blocks.clone().all(has).then(|| blocks.end - blocks.start)
     }
 
@@ -66,12 +70,39 @@ impl Content {
         for at in blocks.into_iter().filter(|at| at * BLOCK < end && (at + 1) * BLOCK > offset) {
             let (from, to) = (offset.max(at * BLOCK), end.min((at + 1) * BLOCK));
             if to - from == BLOCK {
+                self.shared.remove(&at);
                 self.blocks.remove(&at);
             } else {
                 let part = (from - at * BLOCK) as usize..(to - at * BLOCK) as usize;
                 self.change(at, |block| block[part].fill(0));
             }
         }
+    }
+
+    /// Whether a change that ends or begins with this byte changes a shared block.
+    pub fn cuts_shared(&self, byte: u64) -> bool {
+        !byte.is_multiple_of(BLOCK) && self.shared.contains(&(byte / BLOCK))
+    }
+
+    /// Copies whole blocks. The last one may be cut by the end of the source, and then the target
+    /// ends there. Both share what they have in common.
+    pub fn copy(&mut self, source: &mut Self, copy: &RangeCopy) {
+        let (from, to, count) = copy.blocks();
+        self.punch(to * BLOCK, (to + count) * BLOCK);
+        for at in 0..count {
+            if let Some(block) = source.blocks.get(&(from + at)) {
+                self.blocks.insert(to + at, block.clone());
+                self.shared.insert(to + at);
+                source.shared.insert(from + at);
+            }
+        }
+        self.size = self.size.max(copy.to + copy.length);
+    }
+
+    /// The blocks that another state of the file shares are shared here too.
+    pub fn share_all(&mut self, other: &Self) {
+        let kept = other.shared.iter().filter(|at| self.blocks.contains_key(at));
+        self.shared.extend(kept.copied().collect::<Vec<_>>());
     }
 
     pub fn extend(&mut self, end: u64) {
@@ -86,6 +117,8 @@ impl Content {
             mix.write_u64(block.hash);
         }
         self.unwritten.iter().for_each(|index| mix.write_u64(!*index));
+        mix.write_usize(self.shared.len());
+        self.shared.iter().for_each(|index| mix.write_u64(*index));
         mix.finish()
     }
 
@@ -132,6 +165,7 @@ impl Content {
     pub fn truncate(&mut self, size: u64) {
         if size <= self.size {
             self.unwritten.split_off(&size.div_ceil(BLOCK));
+            self.shared.split_off(&size.div_ceil(BLOCK));
             self.blocks.split_off(&size.div_ceil(BLOCK));
             let tail = (size % BLOCK) as usize;
             if tail > 0 && self.blocks.contains_key(&(size / BLOCK)) {
@@ -144,6 +178,7 @@ impl Content {
     fn change(&mut self, index: u64, with: impl FnOnce(&mut [u8; BLOCK_SIZE])) {
         let zeros = || Block { bytes: Rc::new([0; BLOCK_SIZE]), hash: 0 };
         self.unwritten.remove(&index);
+        self.shared.remove(&index);
         let block = self.blocks.entry(index).or_insert_with(zeros);
         let bytes = Rc::make_mut(&mut block.bytes);
         with(bytes);
@@ -188,6 +223,23 @@ mod tests {
         assert!(content.reads_as(BLOCK, 4, b"\0\0ta"));
         content.punch(0, 3 * BLOCK);
         assert_eq!((content.blocks(), content.allocated(0, 1)), (0, None));
+    }
+
+    #[test]
+    fn what_is_shared_is_not_promised_and_is_copied_when_it_changes() {
+        let (mut source, mut target) = (Content::default(), Content::default());
+        source.write(0, &[7; 2 * BLOCK_SIZE + 10]);
+        source.punch(BLOCK, 2 * BLOCK);
+        target.write(0, &[1; BLOCK_SIZE]);
+        let copy = RangeCopy { from: 0, to: BLOCK, length: 2 * BLOCK + 10 };
+        target.copy(&mut source, &copy);
+        assert_eq!((target.size(), target.blocks()), (3 * BLOCK + 10, 3));
+        assert!(target.reads_as(3 * BLOCK, 10, &[7; 10]) && target.reads_as(BLOCK, 1, &[7]));
+        assert!(target.cuts_shared(BLOCK + 1) && !target.cuts_shared(BLOCK));
+        assert_eq!((source.allocated(0, 1), target.allocated(0, 1)), (None, Some(1)));
+        target.write(BLOCK, &[2]);
+        assert!(source.reads_as(0, 1, &[7]) && target.reads_as(BLOCK, 2, &[2, 7]));
+        assert_eq!(target.allocated(BLOCK, 1), Some(1));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Ranges of files that are allocated or freed, and where files have data.
+//! Ranges of files that are allocated, freed or copied, and where files have data.
 
-use warren_base::Errno;
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, PROMISED_WRITE};
-use warren_proto::{AccessMode, Handle, RangeChange, RangeKind, Reply, Request};
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, Handle, RangeChange, RangeCopy, RangeKind, Reply, Request};
 
 use super::access::{is_privileged, without_privileges};
 use super::content::Content;
@@ -50,6 +50,78 @@ impl Step<'_> {
         expect_done(reply)
     }
 
+    /// `vfs_copy_file_range`, and `xfs_file_remap_range`. It may refuse to share blocks, for now or
+    /// because the files lie in two shards.
+    pub(super) fn copy_range(
+        &self,
+        state: &mut State,
+        (handle, source): (Handle, Handle),
+        copy: &RangeCopy,
+        kill: bool,
+    ) -> Legal {
+        if self.outcome.answer == Err(Errno::EXDEV) {
+            return Ok(());
+        }
+        let must = self.copied(state, (handle, source), copy);
+        let Some((copy, reply)) = self.settle(must)? else { return Ok(()) };
+        let Some(copy) = copy else { return expect_written(state, handle.ino, 0, reply) };
+        let mut from = state.change(source.ino, |inode| std::mem::take(inode.content_mut()));
+        let is_same = source.ino == handle.ino;
+        if is_same {
+            let mut to = from.clone();
+            to.copy(&mut from, &copy);
+            to.share_all(&from);
+            from = to;
+        } else {
+            state.change(handle.ino, |inode| inode.content_mut().copy(&mut from, &copy));
+        }
+        state.change(source.ino, |inode| *inode.content_mut() = from);
+        state.change(handle.ino, |inode| {
+            inode.mtime.touch(self.window);
+            inode.ctime.touch(self.window);
+            inode.lose_capability();
+            if kill || !is_privileged(self.credentials) {
+                inode.mode = without_privileges(self.credentials, inode);
+            }
+        });
+        expect_written(state, handle.ino, copy.length, reply)
+    }
+
+    /// What is copied; `None`: nothing, at the end of the source.
+    fn copied(
+        &self,
+        state: &State,
+        (handle, source): (Handle, Handle),
+        copy: &RangeCopy,
+    ) -> Result<Option<RangeCopy>, Errno> {
+        let (to, access) = state.opened(self, handle).map(|(inode, open)| (inode, open.access))?;
+        if !access.contains(AccessMode::WRITE) || access.contains(AccessMode::APPEND) {
+            return Err(Errno::EBADF);
+        }
+        let (from, open) = state.opened(self, source)?;
+        let (Body::File(into), Body::File(of)) = (&to.body, &from.body) else {
+            return Err(Errno::EBADF);
+        };
+        if !open.access.contains(AccessMode::READ) {
+            return Err(Errno::EBADF);
+        }
+        if to.is_immutable() || to.only_grows() {
+            return Err(Errno::EPERM);
+        }
+        if copy.length == 0 || copy.from >= of.size() {
+            return Ok(None);
+        }
+        let length = copy.shareable(of.size(), into.size()).ok_or(Errno::EXDEV)?;
+        if copy.to.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        let copy = RangeCopy { length, ..*copy };
+        if source.ino == handle.ino && copy.overlaps() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Some(copy))
+    }
+
     pub(super) fn find_data(
         &self,
         state: &State,
@@ -70,15 +142,43 @@ impl Step<'_> {
         }
     }
 
-    /// Whether the request writes only blocks that are allocated, and few: it must not fail for
-    /// lack of space.
+    /// Whether the request must not fail for lack of space: it writes only blocks that are
+    /// allocated and not shared, and few, or shrinks a file and cuts no shared block.
     pub(super) fn has_blocks(&self, state: &State, request: &Request) -> bool {
-        let Request::Write { handle, position, .. } = request else { return false };
+        let content_of = |ino| match state.get(ino).map(|inode| &inode.body) {
+            Some(Body::File(content)) => Some(content),
+            _ => None,
+        };
+        let (handle, position) = match request {
+            Request::Write { handle, position, .. } => (handle, position),
+            Request::SetAttr { ino, set, .. } => {
+                let size = set.size.unwrap_or(0);
+                return content_of(*ino).is_some_and(|content| !content.cuts_shared(size));
+            }
+            Request::Fallocate { handle, change, .. } if change.kind == RangeKind::PunchHole => {
+                let ends = [change.offset, change.offset.saturating_add(change.length)];
+                return content_of(handle.ino)
+                    .is_some_and(|content| ends.iter().all(|end| !content.cuts_shared(*end)));
+            }
+            _ => return false,
+        };
         let Ok((inode, open)) = state.opened(self, *handle) else { return false };
         let Body::File(content) = &inode.body else { return false };
         let (start, len) = (start_of(*position, open, content), self.payload.len() as u64);
         let is_short = |blocks| blocks <= PROMISED_BLOCKS;
         start < FILE_SIZE_MAX - len && content.allocated(start, len).is_some_and(is_short)
+    }
+}
+
+fn expect_written(state: &State, ino: Ino, length: u64, reply: &Reply) -> Legal {
+    let size = match state.get(ino).map(|inode| &inode.body) {
+        Some(Body::File(content)) => content.size(),
+        _ => return Err(UNEXPECTED_REPLY),
+    };
+    match reply {
+        Reply::Written { len, size: told } if u64::from(*len) == length && *told == size => Ok(()),
+        Reply::Written { .. } => Err(Refusal::Differs("how much was copied")),
+        _ => Err(UNEXPECTED_REPLY),
     }
 }
 

@@ -758,6 +758,7 @@ impl World {
             }
             Request::Rename { .. } => self.fleet.count("rename in one cell"),
             Request::Rmdir { .. } => self.fleet.count("rmdir"),
+            Request::CopyRange { .. } => self.fleet.count("a range copied"),
             Request::Lock { wait: true, .. } => self.fleet.count("lock granted to a waiting call"),
             _ => {}
         }

@@ -349,9 +349,17 @@ impl World {
     /// they release a lock; kernels write back before they close, sync, truncate or write.
     pub(super) fn is_to_write_back(&mut self, at: At, op: &Op) -> bool {
         let Op::Ino(request, _) = op else { return false };
+        let stored = |ino: &Ino| {
+            self.clients[at.client]
+                .front
+                .as_ref()
+                .is_some_and(|front| front.kernel.has_stored(*ino))
+        };
         let ino = match request {
             Request::Fsync { ino, .. } => *ino,
-            Request::Lock { handle, .. }
+            Request::CopyRange { source, .. } if stored(&source.ino) => source.ino,
+            Request::CopyRange { handle, .. }
+            | Request::Lock { handle, .. }
             | Request::Close { handle }
             | Request::Write { handle, .. }
             | Request::Fallocate { handle, .. } => handle.ino,

@@ -291,6 +291,7 @@ impl Kernel {
     fn drop_changed(&mut self, request: &Request, len: u64) {
         if let Request::Write { handle: Handle { ino, .. }, .. }
         | Request::Fallocate { handle: Handle { ino, .. }, .. }
+        | Request::CopyRange { handle: Handle { ino, .. }, .. }
         | Request::Open { ino, .. }
         | Request::SetAttr { ino, .. } = request
         {
@@ -419,7 +420,8 @@ impl Kernel {
         let is_busy = self.under_way.values().any(|under_way| match &under_way.request {
             Request::Read { handle, direct: false, .. } => handle.ino == ino,
             Request::Write { handle, write_back: false, .. }
-            | Request::Fallocate { handle, .. } => handle.ino == ino,
+            | Request::Fallocate { handle, .. }
+            | Request::CopyRange { handle, .. } => handle.ino == ino,
             Request::Open { ino: of, access } => {
                 *of == ino && access.contains(AccessMode::TRUNCATE)
             }
@@ -474,7 +476,9 @@ fn changes_of(request: &Request) -> Changes {
         }
         Request::Write { handle, direct: true, .. }
         | Request::Write { handle, write_back: true, .. } => vec![Attr(handle.ino)],
-        Request::Write { handle, .. } | Request::Fallocate { handle, .. } => {
+        Request::Write { handle, .. }
+        | Request::Fallocate { handle, .. }
+        | Request::CopyRange { handle, .. } => {
             vec![Attr(handle.ino), Pages(handle.ino)]
         }
         Request::SetAttr { ino, .. }

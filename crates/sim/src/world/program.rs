@@ -236,6 +236,11 @@ impl Draw<'_> {
                 self.under_lock(kind)?
             }
             Kind::Fallocate if !self.may_write => return None,
+            Kind::CopyRange if !self.may_write => return None,
+            Kind::CopyRange => {
+                let files = (self.handle()?, self.handle()?);
+                range::copy(files, self.swarm.reach, self.uid, self.rng)
+            }
             Kind::Fallocate => range::fallocate(self.handle()?, self.swarm, self.uid, self.rng),
             Kind::Open | Kind::Close | Kind::Read | Kind::Seek | Kind::FindData => {
                 self.use_file(kind)?

@@ -49,6 +49,7 @@ impl Draw<'_> {
             (Use::Write, if !self.may_write { 0 } else { 1 }),
             (Use::Cut, if self.may_write && cuts { 2 } else { 0 }),
             (Use::Fallocate, u64::from(self.may_write)),
+            (Use::Copy, u64::from(self.may_write)),
             (Use::Find, 1),
             (Use::Sync, u64::from(self.front)),
             (Use::Lock, if self.front && !is_locked { 3 } else { 0 }),
@@ -76,6 +77,7 @@ impl Draw<'_> {
             Use::Fallocate => {
                 call(range::fallocate_within(SHARED_REACH, writer, self.uid, self.rng))
             }
+            Use::Copy => call(range::copy((reader, writer), SHARED_REACH, self.uid, self.rng)),
             Use::Find => call(range::find_data(reader, SHARED_REACH, self.rng)),
             Use::Sync => call(Request::Fsync { ino, handle: None, data_only: false }),
             Use::Lock => {
@@ -95,6 +97,7 @@ enum Use {
     Write,
     Cut,
     Fallocate,
+    Copy,
     Find,
     Sync,
     Lock,
