@@ -106,7 +106,8 @@ pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, g
     if kind == FileKind::Directory {
         return mode;
     }
-    let drops_gid = mode & 0o010 != 0 || (is_bound(who) && !who.is_in_group(gid));
+    // A kernel tells only one group of its caller.
+    let drops_gid = mode & 0o010 != 0 || (who.uid != 0 && !who.is_in_group(gid));
     mode & !(SET_UID | if drops_gid { SET_GID } else { 0 })
 }
 

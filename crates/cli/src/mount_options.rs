@@ -157,6 +157,9 @@ impl MountWords {
         for word in split(list) {
             words.add(word, unknown)?;
         }
+        if !words.remount {
+            words.flags |= kept_from(list);
+        }
         Ok(words)
     }
 
@@ -279,6 +282,15 @@ impl FleetWords {
     }
 }
 
+/// The flags that a list keeps although it also allows the opposite. mount(8) puts the words that it
+/// knows before all others, so their order says nothing.
+fn kept_from(list: &str) -> MountFlags {
+    let has = |wanted| split(list).any(|word| word == wanted);
+    let kept = |no, allow, flag| if has(no) && has(allow) { flag } else { NONE };
+    kept("nosuid", "allow_suid", MountFlags::NOSUID)
+        | kept("nodev", "allow_dev", MountFlags::NODEV)
+}
+
 /// The words of a list. A comma within double quotes separates nothing.
 fn split(list: &str) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
@@ -315,6 +327,9 @@ mod tests {
             ("user", usual | MountFlags::NOEXEC),
             ("user=ann,exec", usual),
             ("suid", MountFlags::NODEV),
+            ("allow_suid", MountFlags::NODEV),
+            ("nosuid,allow_suid,allow_dev", MountFlags::NOSUID),
+            ("allow_dev,nodev,allow_suid", MountFlags::NODEV),
             ("sync,nodiratime", usual | MountFlags::SYNCHRONOUS | MountFlags::NODIRATIME),
         ] {
             assert_eq!(parse(list).flags, flags, "{list}");

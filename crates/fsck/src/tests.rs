@@ -9,7 +9,7 @@ use warren_base::{BlockNo, Errno, Ino, InodeFlags, Lsn, Rng, ShardId, Timestamp}
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{
     BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RegionError,
-    RegionMap, RootSlot, Superblock, Tree, Value, Xattr, block_checksum, name_hash,
+    RegionMap, RootSlot, SharedRun, Superblock, Tree, Value, Xattr, block_checksum, name_hash,
 };
 
 mod flips;
@@ -475,6 +475,18 @@ fn space_that_does_not_add_up_is_found() {
     });
     let again = Key::extent(FILE, 3);
     assert_eq!(shared, [Finding::SharedBlock { shard: zero, block: start, by: again }]);
+    let recorded = |others| {
+        planted(move |draft| {
+            let checksums = [block_checksum(&[start.0 as u8; BLOCK_SIZE])].into();
+            let twice = Value::Extent(Box::new(Extent { start, checksums }));
+            draft.shards[0].records.insert(Key::extent(FILE, 3), twice);
+            let run = SharedRun { first: 0, blocks: 1, others };
+            draft.shards[0].records.insert(Key::shared(20), Value::Shared(Box::new([run])));
+        })
+    };
+    assert_eq!(recorded(1), []);
+    let (shard, block) = (zero, start);
+    assert_eq!(recorded(3), [Finding::Places { shard, block, recorded: 3, found: 1 }]);
     let outside = planted(|draft| {
         let extent = Extent { start: BlockNo(1), checksums: [0].into() };
         draft.shards[0].records.insert(by, Value::Extent(Box::new(extent)));

@@ -16,6 +16,8 @@
 //! | `power.rs` | recovery after a power failure |
 //! | `successors.rs` | a process that takes over from a dead one |
 //! | `space.rs` | blocks, chunks, and the space of the host |
+//! | `allocation.rs` | ranges of files that are allocated or freed |
+//! | `sharing.rs` | copies that share blocks |
 //!
 //! A [`pair::Pair`] plays each scenario: cells, clients, a device and a supervisor, on one clock.
 //! The tests use only the public interface of the crate, as a driver does. So they do not depend on
@@ -43,6 +45,7 @@ mod log;
 mod neighbours;
 mod opens;
 mod power;
+mod sharing;
 mod space;
 mod successors;
 mod transactions;

@@ -365,6 +365,34 @@ fn a_block_of_two_files_is_copied_for_the_later() {
 }
 
 #[test]
+fn places_with_the_same_contents_share_their_block_and_are_counted() {
+    let start = BlockNo(20 * 64);
+    for recorded in [None, Some(1), Some(3)] {
+        let share = |draft: &mut Draft| {
+            let checksums = [block_checksum(&[start.0 as u8; BLOCK_SIZE])].into();
+            let twice = Value::Extent(Box::new(Extent { start, checksums }));
+            draft.shards[0].records.insert(Key::extent(FILE, 3), twice);
+            draft.shards[0].change(FILE, |inode| inode.blocks += 1);
+            if let Some(others) = recorded {
+                let run = SharedRun { first: 0, blocks: 1, others };
+                draft.shards[0].records.insert(Key::shared(20), Value::Shared(Box::new([run])));
+            }
+        };
+        if recorded == Some(1) {
+            let mut draft = Draft::new();
+            share(&mut draft);
+            draft.write();
+            assert_eq!(draft.findings(), []);
+            continue;
+        }
+        let (draft, mends) = mended(share);
+        assert!(mends.contains(&Mend::Counts(ShardId(0))), "{mends:?}");
+        let run = SharedRun { first: 0, blocks: 1, others: 1 };
+        assert_eq!(draft.records(0)[&Key::shared(20)], Value::Shared(Box::new([run])));
+    }
+}
+
+#[test]
 fn one_flipped_bit_of_a_node_costs_nothing() {
     let mut sound = Draft::new();
     sound.write();

@@ -97,7 +97,8 @@ pub(super) fn without_privileges(who: &Credentials, inode: &Inode) -> u16 {
     if inode.is_directory() {
         return inode.mode;
     }
-    let outsider = !is_privileged(who) && !in_group(who, inode.gid);
+    // A kernel tells only one group of its caller.
+    let outsider = who.uid != 0 && !in_group(who, inode.gid);
     let drop_gid = inode.mode & GROUP_EXECUTE != 0 || outsider;
     inode.mode & !SET_UID & if drop_gid { !SET_GID } else { !0 }
 }
