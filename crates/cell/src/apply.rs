@@ -14,6 +14,9 @@
 //! | `Shared` | extents, pages | extents, blocks | as live |
 //! | `Change` | records | records, and an orphan's record | records, and an orphan's record |
 
+mod data;
+mod mode;
+
 use std::collections::BTreeSet;
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
@@ -21,32 +24,23 @@ use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr};
 use warren_proto::{
     ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
-    RangeChange, RangeCopy, RangeKind, Run, Step,
+    RangeChange, RangeKind, Run, Step,
 };
 
+pub(crate) use mode::Mode;
+
 use crate::budget::{ALLOCATE_BATCH, Reservation};
-use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
-use crate::frames::range::{bring_cut_pages, change_with_pages};
+use crate::frames::pages::forget_pages;
 use crate::run::wait::Stop;
 use crate::shard;
 use crate::shard::Shard;
 use crate::shard::open::OpenFile;
 use crate::turn::Turn;
+use data::{make_fallocated, make_inline, make_placed, make_shared, make_truncated};
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages of the longest file.
 const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
-
-/// Why a step is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mode {
-    /// The step happens now. Everything that it changes was read in the same run.
-    Live,
-    /// A log is replayed, and the frames hold everything as it was when the process died.
-    Frames,
-    /// A log is replayed, and the frames hold nothing.
-    Power,
-}
 
 /// Makes a step of the running task, within the `room` that it was given, and notes it.
 pub(crate) fn step(shard: &mut Shard, mut step: Step, room: &mut Reservation, turn: &mut Turn<'_>) {
@@ -168,7 +162,7 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         Step::Shared { ino, source, copy, .. } => {
             shard.fetch(&Key::inode(*ino))?;
             shard.fetch(&Key::inode(*source))?;
-            shard.fetch_copied(*ino, *source, copy)
+            shard.may_be_copied(*ino, *source, copy).map(|_| ())
         }
         Step::Placed { ino, runs, .. } => {
             shard.fetch(&Key::inode(*ino))?;
@@ -227,7 +221,7 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
                 && *size <= FILE_SIZE_MAX
                 && (1..=ALLOCATE_BATCH).contains(&count)
                 && [from, to].iter().all(|first| *first < PAGES_MAX)
-                && shard.may_be_copied(*source, copy)?
+                && shard.may_be_copied(*ino, *source, copy)?
         }
         Step::Claimed { chunk, .. } => turn.chunks.is_legal(*chunk),
         _ => true,
@@ -313,185 +307,6 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     forget_pages(shard, ino, 0..=u64::MAX, turn);
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     shard.leases.forget_inode(ino, turn.leases);
-}
-
-/// Truncates a file, or extends it with a hole.
-fn make_truncated(
-    shard: &mut Shard,
-    ino: Ino,
-    (size, blocks, now): (u64, &mut u64, Timestamp),
-    mode: Mode,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    match mode {
-        Mode::Live => {
-            truncate_with_pages(shard, ino, size, now, turn);
-            *blocks = shard.inode_mut(ino).blocks;
-        }
-        Mode::Frames => {
-            shard.truncate_extents(ino, size, now);
-            shard.inode_mut(ino).blocks = *blocks;
-            // The truncation may have changed a page.
-            shard.behind.insert(ino);
-        }
-        Mode::Power if shard.behind.cut(ino, size) => {}
-        Mode::Power => {
-            cut_page(shard, ino, size, turn)?;
-            truncate_with_pages(shard, ino, size, now, turn);
-            shard.behind.resized(ino, size);
-        }
-    }
-    Ok(())
-}
-
-/// Blocks of a range of a file are allocated or freed. Sets the `blocks` of a live step.
-fn make_fallocated(
-    shard: &mut Shard,
-    ino: Ino,
-    change: &RangeChange,
-    blocks: &mut u64,
-    mode: Mode,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    if mode == Mode::Frames {
-        let size = shard.inode_mut(ino).size;
-        shard.change_extents(ino, change, size);
-        shard.inode_mut(ino).blocks = *blocks;
-        // The change may have changed pages.
-        shard.behind.insert(ino);
-        return Ok(());
-    }
-    if mode == Mode::Power {
-        catch_up(shard, ino, turn)?;
-        bring_cut_pages(shard, ino, change, turn)?;
-    }
-    change_with_pages(shard, ino, change, turn);
-    *blocks = shard.inode_mut(ino).blocks;
-    Ok(())
-}
-
-/// A range of a file shares the blocks of another file. Sets the `blocks` of a live step.
-fn make_shared(
-    shard: &mut Shard,
-    (ino, source): (Ino, Ino),
-    copy: &RangeCopy,
-    blocks: &mut u64,
-    mode: Mode,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    if mode == Mode::Power {
-        catch_up(shard, ino, turn)?;
-        catch_up(shard, source, turn)?;
-    }
-    let (_, to, count) = copy.blocks();
-    let dropped = match mode {
-        Mode::Frames => 0,
-        Mode::Live | Mode::Power => forget_pages(shard, ino, to..=to + count - 1, turn),
-    };
-    let (freed, placed) = shard.share_extents(ino, source, copy);
-    if mode != Mode::Frames {
-        let before = shard.inode_mut(ino).blocks;
-        *blocks = (before + placed).saturating_sub(freed + dropped);
-    }
-    Ok(())
-}
-
-/// Consecutive pages of a file have places, in `runs` of consecutive blocks.
-fn make_placed(
-    shard: &mut Shard,
-    ino: Ino,
-    runs: &[Run],
-    cover: &Cover,
-    mode: Mode,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    if mode == Mode::Power {
-        catch_up(shard, ino, turn)?;
-    }
-    let end = runs.last().map(|run| run.page + run.checksums.len() as u64);
-    if let (Some(first), Some(end)) = (runs.first().map(|run| run.page), end) {
-        if mode != Mode::Live {
-            runs.iter().for_each(|run| shard.space.take_run(run.block, run.checksums.len()));
-        }
-        let dropped = match mode {
-            Mode::Power => forget_pages(shard, ino, first..=end - 1, turn),
-            Mode::Live | Mode::Frames => 0,
-        };
-        let freed = shard.replace_extents(ino, first, end - 1, runs);
-        if mode == Mode::Power {
-            let inode = shard.inode_mut(ino);
-            inode.blocks = (inode.blocks + end - first).saturating_sub(freed + dropped);
-        }
-    }
-    covered(shard, ino, cover, end, mode);
-    Ok(())
-}
-
-/// The record holds pages of a file.
-fn make_inline(
-    shard: &mut Shard,
-    ino: Ino,
-    pages: &[InlinePage],
-    cover: &Cover,
-    mode: Mode,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    match mode {
-        Mode::Live => pages.iter().for_each(|page| shard.pages.cover((ino, page.page))),
-        Mode::Frames => {}
-        Mode::Power => {
-            catch_up(shard, ino, turn)?;
-            for page in pages {
-                let has_block = shard.is_allocated(ino, page.page)?;
-                let is_new = put_page(shard, (ino, page.page), &page.bytes, turn)?;
-                shard.inode_mut(ino).blocks += u64::from(is_new && !has_block);
-            }
-        }
-    }
-    covered(shard, ino, cover, pages.last().map(|page| page.page + 1), mode);
-    Ok(())
-}
-
-/// A step covers the file: its state as far as pages before `end` determine it.
-fn covered(shard: &mut Shard, ino: Ino, cover: &Cover, end: Option<u64>, mode: Mode) {
-    if mode == Mode::Power {
-        catch_up_to(shard, ino, cover, end);
-    } else if cover.complete {
-        shard.behind.remove(ino);
-    }
-}
-
-/// Makes the truncations that happened while the file was behind, before it catches up.
-fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let Some(cut) = shard.behind.cut_of(ino) else { return Ok(()) };
-    let Some(inode) = shard.inode(ino)? else { return Ok(()) };
-    let (size, mtime) = (inode.size, inode.mtime);
-    if cut < size {
-        cut_page(shard, ino, cut, turn)?;
-        truncate_with_pages(shard, ino, cut, mtime, turn);
-        // This must happen before the step puts new bytes there.
-        turn.settle();
-    } else {
-        shard.fetch_extents(ino, cut / PAGE, u64::MAX / PAGE)?;
-        shard.drop_extents_beyond(ino, cut);
-    }
-    shard.behind.cut_made(ino);
-    Ok(())
-}
-
-/// Brings the file to the state of the cover, as far as pages up to `last` determine it.
-fn catch_up_to(shard: &mut Shard, ino: Ino, cover: &Cover, last: Option<u64>) {
-    let inode = shard.inode_mut(ino);
-    inode.size = match (cover.complete, last) {
-        (true, _) => cover.size,
-        (false, Some(last)) => inode.size.max(cover.size.min(last * PAGE)),
-        (false, None) => inode.size,
-    };
-    inode.mode = cover.mode;
-    (inode.mtime, inode.ctime) = (cover.mtime, cover.ctime);
-    if cover.complete {
-        shard.behind.remove(ino);
-    }
 }
 
 /// The cover that a step noted now has for the file. Waits for its inode; EIO if there is none.

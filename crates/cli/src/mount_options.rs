@@ -282,13 +282,12 @@ impl FleetWords {
     }
 }
 
-/// The flags that a list keeps although it also allows the opposite. mount(8) puts the words that it
-/// knows before all others, so their order says nothing.
+/// The flags that a list keeps although it also allows the opposite. mount(8) puts the words that
+/// it knows before all others, so their order says nothing.
 fn kept_from(list: &str) -> MountFlags {
     let has = |wanted| split(list).any(|word| word == wanted);
     let kept = |no, allow, flag| if has(no) && has(allow) { flag } else { NONE };
-    kept("nosuid", "allow_suid", MountFlags::NOSUID)
-        | kept("nodev", "allow_dev", MountFlags::NODEV)
+    kept("nosuid", "allow_suid", MountFlags::NOSUID) | kept("nodev", "allow_dev", MountFlags::NODEV)
 }
 
 /// The words of a list. A comma within double quotes separates nothing.

@@ -344,12 +344,7 @@ impl Call<'_> {
 
     /// The cell's handle for the kernel's handle `open`. EBADF if that is none of this inode.
     fn handle(&self, open: u64) -> Result<Handle, Errno> {
-        self.handle_of(self.header.ino, open)
-    }
-
-    fn handle_of(&self, ino: Ino, open: u64) -> Result<Handle, Errno> {
-        let handle = self.front.open_files.handle(open)?;
-        if handle.ino == ino { Ok(handle) } else { Err(Errno::EBADF) }
+        self.front.open_files.handle_of(self.header.ino, open)
     }
 
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {

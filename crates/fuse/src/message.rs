@@ -420,14 +420,11 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
             Operation::Fallocate { open, change: change.ok_or(Errno::EOPNOTSUPP)? }
         }
         opcode::COPY_FILE_RANGE => {
-            let (open, from) = (fields.u64()?, fields.u64()?);
-            let (target, target_open) = (Ino(fields.u64()?), fields.u64()?);
-            let (to, length) = (fields.u64()?, fields.u64()?);
-            let copy = RangeCopy { from, to, length };
-            match fields.u64()? {
-                0 => Operation::CopyRange { open, target, target_open, copy },
-                _ => return Err(Errno::EINVAL),
-            }
+            let (open, from, target) = (fields.u64()?, fields.u64()?, Ino(fields.u64()?));
+            let target_open = fields.u64()?;
+            let copy = RangeCopy { from, to: fields.u64()?, length: fields.u64()? };
+            let copied = Operation::CopyRange { open, target, target_open, copy };
+            if fields.u64()? == 0 { copied } else { return Err(Errno::EINVAL) }
         }
         opcode::LSEEK => {
             let (open, offset) = (fields.u64()?, fields.u64()?);

@@ -225,6 +225,12 @@ impl OpenFiles {
         self.state.opens().held_handle(open.handle).map(|held| held.handle).ok_or(Errno::EBADF)
     }
 
+    /// The same for an open of this inode.
+    pub(crate) fn handle_of(&self, ino: Ino, kernel: u64) -> Result<Handle, Errno> {
+        let handle = self.handle(kernel)?;
+        if handle.ino == ino { Ok(handle) } else { Err(Errno::EBADF) }
+    }
+
     /// The kernel has closed the file. Nothing happens if a predecessor has done this already.
     pub(crate) fn release(&self, kernel: u64) {
         let Ok(open) = self.open_of(kernel) else { return };

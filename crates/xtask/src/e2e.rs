@@ -13,7 +13,6 @@
 //! and the command's process group is killed ([`process`]).
 
 mod access;
-mod allocated;
 mod attacked;
 mod checks;
 mod device_faults;
@@ -37,6 +36,7 @@ mod refusals;
 mod script;
 mod suites;
 mod tree;
+mod two_fleets;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -145,7 +145,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             interposed::run(&ground, cells, &mut tally);
             held::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
-            allocated::run(&ground, cells, &mut tally);
+            two_fleets::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);

@@ -51,7 +51,9 @@ pub(crate) fn copy_range(
     // A record of its own, because the data of both files may not fit one.
     turn.seal();
     cover_now(shard, ino, turn)?;
-    shard.fetch_copied(ino, source, &copy)?;
+    if !shard.may_be_copied(ino, source, &copy)? {
+        return Err(Errno::EXDEV.into());
+    }
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let inode = shard.living_inode(ino)?;
     let (mode, gid, blocks) = (inode.mode, inode.gid, inode.blocks);
@@ -106,8 +108,7 @@ fn may_copy(
     Ok(Some(copy))
 }
 
-/// As much of the copy as is done at once, and what it needs. EXDEV if a block has as many places
-/// as it may have.
+/// As much of the copy as is done at once, and what it needs.
 fn fitting(shard: &Shard, source: Ino, copy: RangeCopy) -> Result<(RangeCopy, Need), Stop> {
     let (from, _, count) = copy.blocks();
     let count = count.min(ALLOCATE_BATCH);
@@ -125,11 +126,7 @@ fn fitting(shard: &Shard, source: Ino, copy: RangeCopy) -> Result<(RangeCopy, Ne
         }
     })?;
     let length = copy.length.min((end - from) * PAGE);
-    let copy = RangeCopy { length, ..copy };
-    if !shard.may_be_copied(source, &copy)? {
-        return Err(Errno::EXDEV.into());
-    }
-    Ok((copy, shard.budget().share(extents, chunks)))
+    Ok((RangeCopy { length, ..copy }, shard.budget().share(extents, chunks)))
 }
 
 /// Waits until the range of the source is durable in its places. EXDEV if that can't be reached

@@ -262,18 +262,18 @@ impl Shard {
         (self.replace_extents(ino, to, to + count - 1, &runs), placed)
     }
 
-    /// Reads the leaves that a copy of a range touches.
-    pub(crate) fn fetch_copied(&self, ino: Ino, source: Ino, copy: &RangeCopy) -> Result<(), Stop> {
+    /// Reads the leaves that a copy of a range touches. Returns whether one more place may share
+    /// each of its blocks.
+    pub(crate) fn may_be_copied(
+        &self,
+        ino: Ino,
+        source: Ino,
+        copy: &RangeCopy,
+    ) -> Result<bool, Stop> {
         let (from, to, count) = copy.blocks();
-        self.fetch_extents(source, from, from.saturating_add(count))?;
-        self.fetch_extents(ino, to, to.saturating_add(count))
-    }
-
-    /// Whether one more place may share each block of the range. The extents are in memory.
-    pub(crate) fn may_be_copied(&self, source: Ino, copy: &RangeCopy) -> Result<bool, Stop> {
-        let (from, _, count) = copy.blocks();
-        let mut may_be = true;
-        self.allocated(source, from, from + count - 1, |_, value| {
+        self.fetch_extents(ino, to, to.saturating_add(count))?;
+        let (mut may_be, end) = (true, from.saturating_add(count));
+        self.allocated(source, from, end.saturating_sub(1), |_, value| {
             if let Value::Extent(extent) = value {
                 let mut blocks = (0..extent.len()).map(|at| extent.start.offset(at));
                 may_be &= blocks.all(|at| self.space.uses(at) && self.space.sharing.may_share(at));

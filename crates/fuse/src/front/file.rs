@@ -75,6 +75,16 @@ fn write_pieces(call: &mut Call<'_>, request: &typed::Write, len: usize) -> Resu
     Ok(written)
 }
 
+fn release_locks(call: &mut Call<'_>, releasing: &[Releasing]) -> Served {
+    let ino = call.header.ino;
+    let mut served = Ok(());
+    for owner in releasing.iter().map(|releasing| releasing.owner) {
+        served = served.and(call.call(typed::ReleaseLocks { ino, owner }));
+    }
+    call.front.lock_owners.forget(releasing);
+    served
+}
+
 impl Call<'_> {
     pub(super) fn open(&mut self, flags: OpenFlags) -> Served {
         let access = flags.access();
@@ -238,7 +248,8 @@ impl Call<'_> {
         (target, target_open): (Ino, u64),
         copy: RangeCopy,
     ) -> Served {
-        let (source, handle) = (self.handle(open)?, self.handle_of(target, target_open)?);
+        let source = self.handle(open)?;
+        let handle = self.front.open_files.handle_of(target, target_open)?;
         let kill_privileges = self.header.uid != 0;
         let copied = self.call(typed::CopyRange { handle, source, copy, kill_privileges })?;
         if u64::from(copied.len) > copy.length {
@@ -255,23 +266,13 @@ impl Call<'_> {
     /// A descriptor is closed: its owner's record locks are released. The cell has all writes.
     pub(super) fn flush(&mut self, owner: LockOwner) -> Served {
         let releasing = self.front.lock_owners.flush(self.header.ino, owner);
-        self.release_locks(&releasing)
-    }
-
-    fn release_locks(&mut self, releasing: &[Releasing]) -> Served {
-        let ino = self.header.ino;
-        let mut served = Ok(());
-        for owner in releasing.iter().map(|releasing| releasing.owner) {
-            served = served.and(self.call(typed::ReleaseLocks { ino, owner }));
-        }
-        self.front.lock_owners.forget(releasing);
-        served
+        release_locks(self, &releasing)
     }
 
     pub(super) fn release(&mut self, open: u64, flock: Option<LockOwner>) -> Served {
         let ino = self.header.ino;
         let releasing = self.front.lock_owners.release(ino, open);
-        let mut served = self.release_locks(&releasing);
+        let mut served = release_locks(self, &releasing);
         self.front.lock_owners.end_release(ino, open);
         // A predecessor that has removed the handle has released the lock before.
         if let Some(owner) = flock

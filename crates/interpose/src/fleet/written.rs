@@ -3,10 +3,10 @@
 //! All of this is slow, under the lock.
 
 use warren_base::Errno;
-use warren_client::{Call, Guard, Op, PathOp};
+use warren_client::{Call, Guard, Held, Op, PathOp};
 use warren_proto::{
     AccessMode, Answered, Attr, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened,
-    Position, RangeChange, Reply, Request, SetAttr,
+    Position, RangeChange, RangeCopy, Reply, Request, SetAttr,
 };
 
 use super::client::{Found, Hot, Slow, hot, slow};
@@ -126,6 +126,16 @@ pub(crate) fn copy(
     match read((lane.as_mut_ptr() as usize, lane.len().min(length)))? {
         0 => Some(Wrote::Bytes(0, 0)),
         count => Some(write_filled(handle, Position::At(to), count)),
+    }
+}
+
+/// Copies a range of a file that is held by sharing its blocks. None if that is impossible.
+pub(crate) fn share(source: Held, handle: Handle, copy: RangeCopy) -> Option<usize> {
+    let (source, _) = hot()?.files.held.handle(source);
+    let request = Request::CopyRange { handle, source, copy, kill_privileges: false };
+    match slow()?.perform(request, Capabilities::default()).answer {
+        Ok(Reply::Written { len, .. }) if len > 0 => Some(len as usize),
+        _ => None,
     }
 }
 

@@ -176,7 +176,7 @@ fn expect_written(state: &State, ino: Ino, length: u64, reply: &Reply) -> Legal 
         _ => return Err(UNEXPECTED_REPLY),
     };
     match reply {
-        Reply::Written { len, size: told } if u64::from(*len) == length && *told == size => Ok(()),
+        Reply::Written { len, size: at } if u64::from(*len) == length && *at == size => Ok(()),
         Reply::Written { .. } => Err(Refusal::Differs("how much was copied")),
         _ => Err(UNEXPECTED_REPLY),
     }

@@ -746,22 +746,20 @@ impl World {
 
     fn count_success(&mut self, request: &Request) {
         let owner = |ino: Ino| self.fleet.map.get(usize::from(ino.shard().0)).copied();
-        match request {
+        self.fleet.count(match request {
             Request::Rename { from, dir, .. } if owner(*from) != owner(*dir) => {
-                self.fleet.count("rename over two cells");
+                "rename over two cells"
             }
-            Request::Link { ino, dir, .. } if owner(*ino) != owner(*dir) => {
-                self.fleet.count("link over two cells");
-            }
+            Request::Link { ino, dir, .. } if owner(*ino) != owner(*dir) => "link over two cells",
             Request::Create { flags, .. } if flags.contains(CreateFlags::EXISTING) => {
-                self.fleet.count("a name looked up to open it");
+                "a name looked up to open it"
             }
-            Request::Rename { .. } => self.fleet.count("rename in one cell"),
-            Request::Rmdir { .. } => self.fleet.count("rmdir"),
-            Request::CopyRange { .. } => self.fleet.count("a range copied"),
-            Request::Lock { wait: true, .. } => self.fleet.count("lock granted to a waiting call"),
-            _ => {}
-        }
+            Request::Rename { .. } => "rename in one cell",
+            Request::Rmdir { .. } => "rmdir",
+            Request::CopyRange { .. } => "a range copied",
+            Request::Lock { wait: true, .. } => "lock granted to a waiting call",
+            _ => return,
+        });
     }
 
     fn finish_call(&mut self, at: At, answer: Answer) {

@@ -1,8 +1,10 @@
-//! `copy_file_range` to a file that is written, from one that is read here or by the kernel.
+//! `copy_file_range` to a file that is written, from one that is read here or by the kernel. Blocks
+//! are shared if the cell can; otherwise the data are copied through the lane.
 
-use warren_base::Errno;
-use warren_base::limits::PROMISED_WRITE;
+use warren_base::limits::{BLOCK_SIZE, PROMISED_WRITE};
+use warren_base::{Errno, Ino};
 use warren_client::Held;
+use warren_proto::RangeCopy;
 
 use crate::abi::nr;
 use crate::call::SystemCall;
@@ -22,10 +24,18 @@ const SEEK_CUR: usize = 1;
 /// The most that is copied at once. The kernel does more.
 const COPY_MAX: usize = 1 << 20;
 
+/// The most that is shared at once: as much as the cell does.
+const SHARE_MAX: usize = 1 << 28;
+
+/// From so many bytes on, a copy that may share blocks is left to the kernel if the source is its
+/// file.
+const SHARED_BY_KERNEL: usize = 1 << 16;
+
 /// A file that is read.
 enum Source {
     Served(Served, Held),
-    Kernel(usize),
+    /// A descriptor of the kernel's.
+    Kernel(usize, Ino),
 }
 
 /// `copy_file_range` at the offsets of both descriptors. None if the kernel is to do it.
@@ -35,9 +45,18 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
         return None;
     }
     let (from, to) = both(from, to)?;
+    if let Source::Kernel(_, ino) = from
+        && length >= SHARED_BY_KERNEL
+        && ino.shard() == to.node().ino.shard()
+    {
+        return None;
+    }
     admission::waiting(|_| {
-        let target = to.offset().filter(|target| *target < OFFSET_END - COPY_MAX as u64)?;
-        let done = parts(&from, (&to, target), length.min(COPY_MAX))?;
+        let target = to.offset().filter(|target| *target < OFFSET_END - SHARE_MAX as u64)?;
+        let done = match shared(&from, (&to, target), length.min(SHARE_MAX)) {
+            Some(count) => count as isize,
+            None => parts(&from, (&to, target), length.min(COPY_MAX))?,
+        };
         if let Ok(count) = u64::try_from(done) {
             to.seek(target, target + count);
         }
@@ -61,10 +80,24 @@ fn both(from: usize, to: usize) -> Option<(Source, Served)> {
             let device = admission::current()?.facts.mount.device;
             let stat = Statx::of_descriptor(from, TYPE)?;
             let is_near = stat.device() == device && stat.is_regular();
-            is_near.then_some((Source::Kernel(from), stat.ino()))?
+            is_near.then_some((Source::Kernel(from, Ino(stat.ino())), stat.ino()))?
         }
     };
     (is_ours && ino != to.node().ino.0).then_some((source, to))
+}
+
+/// Shares blocks of two files of one shard. Returns how many bytes were copied, and moves the
+/// offset of the source. None if nothing was.
+fn shared(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<usize> {
+    let Source::Served(file, held) = from else { return None };
+    let (offset, handle) = (file.offset()?, to.handle()?);
+    let copy = RangeCopy { from: offset, to: target, length: length as u64 };
+    // The cell decides. This saves requests that can only fail.
+    let is_likely = file.node().ino.shard() == handle.ino.shard()
+        && length >= BLOCK_SIZE
+        && copy.shareable(u64::MAX, u64::MAX).is_some();
+    let count = is_likely.then(|| fleet::share(*held, handle, copy))??;
+    file.seek(offset, offset + count as u64).then_some(count)
 }
 
 /// Returns what `copy_file_range` does.
@@ -108,7 +141,7 @@ impl Source {
                 let count = files::read_into(*held, offset, (lane, room))?;
                 file.seek(offset, offset + count as u64).then_some(count)
             }
-            Self::Kernel(descriptor) => {
+            Self::Kernel(descriptor, _) => {
                 // SAFETY: the kernel writes into the lane.
                 let count = unsafe { stub::call(nr::READ, [*descriptor, lane, room]) };
                 usize::try_from(count).ok()
@@ -124,7 +157,7 @@ impl Source {
                     file.seek(offset, offset - count as u64);
                 }
             }
-            Self::Kernel(descriptor) => {
+            Self::Kernel(descriptor, _) => {
                 let args = [*descriptor, count.wrapping_neg(), SEEK_CUR];
                 // SAFETY: it moves the offset that the read has moved.
                 unsafe { stub::call(nr::LSEEK, args) };
