@@ -4,8 +4,8 @@
 use warren_base::limits::{CHUNK_BLOCKS, FILE_SIZE_MAX};
 use warren_base::{BlockNo, CellId, ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
 use warren_proto::{
-    Attributes, Cause, Change, Cover, Executed, FileKind, InlinePage, NewInode, RangeChange, Reply,
-    Request, Run, Step, XattrName,
+    Attributes, Cause, Change, Cover, Executed, FileKind, InlinePage, NewInode, RangeChange,
+    RangeCopy, Reply, Request, Run, Step, XattrName,
 };
 
 use crate::bench::*;
@@ -33,6 +33,11 @@ fn inline(ino: Ino, page: u64) -> Step {
 fn fallocated(ino: Ino, mode: u32, offset: u64, length: u64) -> Step {
     let change = RangeChange::of_mode(mode, offset, length).expect("a mode");
     Step::Fallocated { ino, change, size: 20_000, blocks: 9, mode: 0, now: NOW }
+}
+
+fn shared(ino: Ino, source: Ino, (from, to, length): (u64, u64, u64)) -> Step {
+    let copy = RangeCopy { from, to, length };
+    Step::Shared { ino, source, copy, size: 20_000, blocks: 9, mode: 0, now: NOW }
 }
 
 fn attributes() -> Attributes {
@@ -141,6 +146,13 @@ fn a_shard_of_which_a_log_says_what_no_cell_logs_is_given_up() {
         fallocated(FILE, 3, FILE_SIZE_MAX, 1),
         fallocated(FILE, 3, u64::MAX, u64::MAX),
         fallocated(FILE, 0, 0, FILE_SIZE_MAX),
+        shared(ABSENT, FILE, (0, 0, 4096)),
+        shared(FILE, ABSENT, (0, 0, 4096)),
+        shared(FILE, Ino::new(ShardId(1), 7), (0, 0, 4096)),
+        shared(FILE, FILE, (0, 0, 0)),
+        shared(FILE, FILE, (0, 0, FILE_SIZE_MAX)),
+        shared(FILE, FILE, (0, u64::MAX, 4096)),
+        shared(FILE, FILE, (u64::MAX, 0, u64::MAX)),
         claimed(0),
         claimed(4),
         claimed(5),
@@ -187,7 +199,11 @@ fn any_step(rng: &mut Rng) -> Step {
             let new = NewInode::regular(0o644);
             Step::Change(Change::NewOrphan { ino, new, uid: 0, gid: 0, now: NOW })
         }
-        18 | 19 => fallocated(ino, *rng.pick(&[0, 1, 0x11, 3]), number, number / 2 + 1),
+        18 => fallocated(ino, *rng.pick(&[0, 1, 0x11, 3]), number, number / 2 + 1),
+        19 => {
+            let source = *rng.pick(&[FILE, DIR, ABSENT]);
+            shared(ino, source, (number, *rng.pick(&[0, 4096, number]), number / 2 + 1))
+        }
         _ => Step::Depends { cell: CellId(rng.below(3) as u16), lsn: Lsn(number) },
     }
 }

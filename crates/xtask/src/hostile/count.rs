@@ -7,8 +7,8 @@ use anyhow::{Result, bail, ensure};
 use warren_base::{Errno, Ino, Rng, ShardId, SlotNo};
 use warren_proto::{
     AccessMode, Answer, ByteRange, Capabilities, Capability, CreateFlags, FileKind, Handle,
-    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RangeChange, RenameFlags,
-    Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
+    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RangeChange, RangeCopy,
+    RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use super::connection::{RawClient, body};
@@ -280,6 +280,7 @@ fn by_handle(handle: Handle) -> Vec<Request> {
     let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 1 };
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
     let change = RangeChange::of_mode(3, 0, 4096).expect("a mode");
+    let copy = RangeCopy { from: 0, to: 8192, length: 4096 };
     vec![
         Request::Read { handle, position, len: 4096, direct: false },
         Request::Write {
@@ -291,6 +292,7 @@ fn by_handle(handle: Handle) -> Vec<Request> {
         },
         Request::Seek { handle, position: 0 },
         Request::Fallocate { handle, change, kill_privileges: false },
+        Request::CopyRange { handle, source: handle, copy, kill_privileges: false },
         Request::FindData { handle, offset: 0, hole: true },
         Request::Close { handle },
         Request::Fsync { ino, handle: Some(handle), data_only: false },

@@ -4,8 +4,8 @@ use warren_base::limits::SHARDS_MAX;
 use warren_base::{ClientId, FileKind, Ino, Rng, ShardId, SlotNo, Timestamp};
 use warren_proto::{
     AccessMode, ByteRange, Capability, CreateFlags, FileName, Handle, LockFlavour, LockOwner,
-    LockSpec, LockType, NewInode, Position, RangeChange, RenameFlags, Reply, Request, SetAttr,
-    SetTime, XattrMode, XattrName,
+    LockSpec, LockType, NewInode, Position, RangeChange, RangeCopy, RenameFlags, Reply, Request,
+    SetAttr, SetTime, XattrMode, XattrName,
 };
 
 /// Inodes and handles of the fleet, so that forged ones are almost right.
@@ -213,7 +213,7 @@ fn of_inodes(rng: &mut Rng, known: &Known, ino: Ino) -> Request {
 
 fn of_handles(rng: &mut Rng, known: &Known) -> Request {
     let handle = known.handle(rng);
-    match rng.below(7) {
+    match rng.below(8) {
         0 => Request::Close { handle },
         1 => Request::Seek { handle, position: number(rng) },
         3 => {
@@ -221,6 +221,11 @@ fn of_handles(rng: &mut Rng, known: &Known) -> Request {
             let change = RangeChange::of_mode(mode, number(rng), number(rng));
             let change = change.expect("a mode that a front passes on");
             Request::Fallocate { handle, change, kill_privileges: rng.chance(1, 2) }
+        }
+        5 => {
+            let copy = RangeCopy { from: number(rng), to: number(rng), length: number(rng) };
+            let source = known.handle(rng);
+            Request::CopyRange { handle, source, copy, kill_privileges: rng.chance(1, 2) }
         }
         4 => Request::FindData { handle, offset: number(rng), hole: rng.chance(1, 2) },
         2 => Request::Write {
