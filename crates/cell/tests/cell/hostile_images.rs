@@ -4,7 +4,7 @@
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, Errno, Ino, ShardId, Timestamp};
 use warren_cell::PeerBody;
-use warren_disk::{Dentry, Key, Kind, VALUE_MAX, Value, Xattr};
+use warren_disk::{Dentry, Key, Kind, SharedRun, VALUE_MAX, Value, Xattr};
 use warren_pool::PoolMessage;
 use warren_proto::{AccessMode, Answer, FileKind, RenameFlags, Reply, Request, SetAttr};
 
@@ -90,6 +90,18 @@ fn a_shard_with_records_of_chunks_that_are_not_its_own_is_given_up() {
     }
     // An outdated map: the chunk of the tree itself belongs to another shard.
     assert_eq!(outcome(|image| image.owned = [(ShardId(1), vec![5])].into()), None);
+}
+
+#[test]
+fn a_shard_that_shares_blocks_which_it_does_not_use_is_given_up() {
+    // In a chunk of the shard, and in one of another's.
+    for chunk in [4, 5] {
+        let run = SharedRun { first: 60, blocks: 1, others: 1 };
+        let plant = |image: &mut Image| {
+            image.put(0, Key::shared(chunk), Value::Shared(Box::new([run])));
+        };
+        assert_eq!(outcome(plant), None, "chunk {chunk}");
+    }
 }
 
 #[test]

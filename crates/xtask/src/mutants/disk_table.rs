@@ -7,6 +7,7 @@ const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
 const MORE_SEEDS: &str = "run -p warren-sim --example seeds -- sim 2000";
 
 const POWER_CUTS: &str = "run -p warren-sim --example seeds -- crash 300";
+const SHARING: &str = "test -p warren-cell --test scenarios sharing";
 const ALLOCATION: &str = "test -p warren-cell --test scenarios allocation";
 
 pub(super) const DISK_MUTANTS: &[Mutant] = &[
@@ -56,6 +57,22 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         find: "        if std::mem::take(&mut self.is_owed_stale) {",
         replace: "        if std::mem::take(&mut self.is_owed_stale) && self.owed.extents == u64::MAX {",
         found_by: MANY_SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/checkpoint.rs",
+        what: "which blocks are shared is not recorded",
+        find: "            shard.record_shared();\n",
+        replace: "",
+        found_by: MANY_SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/recovery/replay.rs",
+        what: "a successor takes pages from a range that got blocks of another file",
+        find: "Step::Shared { ino, copy, .. } if self.is_of_process() => {",
+        replace: "Step::Shared { ino, copy, .. } if self.is_of_process() && ino.0 == 0 => {",
+        found_by: SHARING,
         is_proven: true,
     },
     Mutant {
