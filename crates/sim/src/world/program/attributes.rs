@@ -1,6 +1,6 @@
 //! Requests on attributes, plain and extended, and on access control lists.
 
-use warren_base::{Ino, InodeFlags};
+use warren_base::{Ino, InodeFlags, Timestamp};
 use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Request, SetAttr, SetTime, XattrMode, XattrName};
 
 use super::Draw;
@@ -52,7 +52,10 @@ impl Draw<'_> {
             }
             _ => {
                 set.kill_privileges = self.kills(false);
-                let times = [None, Some(SetTime::Now), Some(SetTime::At(self.now))];
+                let far = *self.rng.pick(&[Timestamp::SECONDS_MIN, -1, 10_413_792_000]);
+                let far = Timestamp::from_parts(far, 7);
+                let at = [self.now, self.now, far].map(|time| Some(SetTime::At(time)));
+                let times = [None, Some(SetTime::Now), at[0], at[1], at[2]];
                 (set.atime, set.mtime) = (*self.rng.pick(&times), *self.rng.pick(&times));
             }
         }
