@@ -43,7 +43,9 @@ pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
 pub use superblock::{CopiesState, Superblock, SuperblockError};
 pub use tree::{Absent, Tree};
-pub use value::{Dentry, EXTENT_BLOCKS_MAX, Extent, Owed, TARGET_PIECE, Value, Xattr};
+pub use value::{
+    Dentry, EXTENT_BLOCKS_MAX, Extent, Owed, TARGET_PIECE, Value, XATTR_PIECE, Xattr, XattrValue,
+};
 pub use warren_base::FileKind;
 
 /// A block's number and its new 4096 bytes.

@@ -253,7 +253,7 @@ fn a_punched_page_that_is_still_readable_is_found() {
 
 #[test]
 fn a_lock_granted_before_old_pages_are_dropped_is_found() {
-    is_found_from(1_600, Plant::LockBeforeRecall);
+    is_found_from(15_100, Plant::LockBeforeRecall);
 }
 
 #[test]
