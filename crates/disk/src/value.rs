@@ -155,7 +155,8 @@ impl Xattr {
         }
     }
 
-    fn encoded_len(&self) -> usize {
+    /// Bytes that the attribute takes in its bucket.
+    pub fn encoded_len(&self) -> usize {
         let value = match &self.value {
             XattrValue::Inline(value) => value.len(),
             XattrValue::Pieces(_) => 4,
