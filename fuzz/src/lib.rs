@@ -301,7 +301,7 @@ fn records_of_directory() -> BTreeMap<Key, Value> {
         records.extend([entry(DIR, &format!("fifo {n}"), ino, FileKind::Fifo)]);
     }
     let orphan = Ino(DIR.0 + 1 + FILES);
-    let xattr = Xattr { name: b"user.a".as_slice().into(), value: b"v".as_slice().into() };
+    let xattr = Xattr::new(b"user.a", b"v");
     let key = Key::xattr(Ino(DIR.0 + 1), name_hash(SECRET, b"user.a"));
     records.extend([
         (Key::inode(DIR), inode(FileKind::Directory, 2, Ino::ROOT, 0)),

@@ -16,9 +16,16 @@ pub const NAME_MAX: usize = 255;
 /// Bytes of a symbolic link's target, as Linux's `PATH_MAX` less its terminating NUL.
 pub const SYMLINK_MAX: usize = 4095;
 
-/// Bytes of an extended attribute's value: it fits a leaf with its name (ext4 has a limit of the
-/// same order, one block for all attributes of an inode).
-pub const XATTR_VALUE_MAX: usize = 2048;
+/// Bytes of an extended attribute's value, as Linux's `XATTR_SIZE_MAX`.
+pub const XATTR_VALUE_MAX: usize = 1 << 16;
+
+/// Bytes of all names of an inode's extended attributes, each with a zero behind it, as Linux's
+/// `XATTR_LIST_MAX`.
+pub const XATTR_LIST_MAX: usize = 1 << 16;
+
+/// Bytes of a value that a body holds, and a leaf of a tree with the attribute's name. The longest
+/// access control list is not longer, so lists are never in pieces.
+pub const XATTR_SHORT_MAX: usize = 2048;
 
 /// Bytes of an extended attribute's name, as Linux's `XATTR_NAME_MAX`.
 pub const XATTR_NAME_MAX: usize = 255;
@@ -78,8 +85,9 @@ pub const GROUPS_MAX: usize = 65_536;
 
 const _: () = {
     assert!(BODY_MAX >= 2 * NAME_MAX + SYMLINK_MAX + 256);
-    assert!(BODY_MAX >= XATTR_NAME_MAX + XATTR_VALUE_MAX + 256);
-    assert!(XATTR_NAME_MAX + XATTR_VALUE_MAX + 128 < BLOCK_SIZE);
+    assert!(BODY_MAX >= XATTR_NAME_MAX + XATTR_SHORT_MAX + 256);
+    assert!(XATTR_NAME_MAX + XATTR_SHORT_MAX + 128 < BLOCK_SIZE);
+    assert!(PAYLOAD_MAX >= XATTR_VALUE_MAX && PAYLOAD_MAX >= XATTR_LIST_MAX);
     assert!(PAYLOAD_MAX.is_multiple_of(BLOCK_SIZE));
     assert!(SLOTS_MAX <= 64 && CELLS_MAX <= 64);
     assert!(TASKS_MAX > SLOTS_MAX);

@@ -67,6 +67,14 @@ impl Memory for PlainMemory {
             .copy_from_slice(&self.frames[frame.0 as usize][at..at + len]);
     }
 
+    fn read_payload(&mut self, _: SlotRef, into: &mut [u8]) {
+        into.copy_from_slice(&self.request[..into.len()]);
+    }
+
+    fn write_payload(&mut self, _: SlotRef, bytes: &[u8]) {
+        self.reply[..bytes.len()].copy_from_slice(bytes);
+    }
+
     fn zero_payload(&mut self, _: SlotRef, offset: usize, len: usize) {
         self.reply[offset..offset + len].fill(0);
     }

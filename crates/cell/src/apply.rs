@@ -19,9 +19,9 @@ mod mode;
 
 use std::collections::BTreeSet;
 
-use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
-use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
-use warren_disk::{Key, Part, TARGET_PIECE, VALUE_MAX, Value, Xattr};
+use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, XATTR_VALUE_MAX};
+use warren_base::{BlockNo, Errno, Ino, Timestamp};
+use warren_disk::{Key, Part, TARGET_PIECE, Value};
 use warren_proto::{
     ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
     RangeChange, RangeKind, Run, Step,
@@ -34,6 +34,7 @@ use crate::frames::pages::forget_pages;
 use crate::run::wait::Stop;
 use crate::shard;
 use crate::shard::Shard;
+use crate::shard::extents::may_be_copied;
 use crate::shard::open::OpenFile;
 use crate::turn::Turn;
 use data::{make_fallocated, make_inline, make_placed, make_shared, make_truncated};
@@ -72,7 +73,7 @@ pub(crate) fn apply(
         Step::SetAttr { ino, attributes } => make_set_attr(shard, *ino, *attributes),
         Step::Accessed { ino, atime } => shard.inode_mut(*ino).atime = *atime,
         Step::SetXattr { ino, name, value, now } => {
-            set_xattr(shard, *ino, name.as_bytes(), value.as_deref());
+            shard.set_xattr(*ino, name.as_bytes(), value.as_deref());
             shard.inode_mut(*ino).ctime = *now;
         }
         Step::Reaped { ino } => make_reaped(shard, *ino, turn),
@@ -146,9 +147,9 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
             shard.fetch(&Key::part(*ino, 0))
         }
         Step::Accessed { ino, .. } | Step::Wrote { ino, .. } => shard.fetch(&Key::inode(*ino)),
-        Step::SetXattr { ino, name, .. } => {
+        Step::SetXattr { ino, name, value, .. } => {
             shard.fetch(&Key::inode(*ino))?;
-            shard.xattr_bucket(*ino, name.as_bytes()).map(|_| ())
+            shard.fetch_xattr(*ino, name.as_bytes(), value.as_deref())
         }
         Step::Truncate { ino, size, .. } => {
             shard.fetch(&Key::inode(*ino))?;
@@ -162,7 +163,7 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         Step::Shared { ino, source, copy, .. } => {
             shard.fetch(&Key::inode(*ino))?;
             shard.fetch(&Key::inode(*source))?;
-            shard.may_be_copied(*ino, *source, copy).map(|_| ())
+            may_be_copied(shard, *ino, *source, copy).map(|_| ())
         }
         Step::Placed { ino, runs, .. } => {
             shard.fetch(&Key::inode(*ino))?;
@@ -178,7 +179,7 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
         }
         Step::Reaped { ino } => {
             shard.fetch(&Key::orphan(*ino))?;
-            shard.fetch_range(Key::inode(*ino), Key::extent(*ino, u64::MAX))
+            shard.fetch_range(Key::inode(*ino), Key::last_of(*ino))
         }
         _ => Ok(()),
     }
@@ -195,10 +196,8 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
             inode.is_some() && (!is_dir || shard.part(*ino)?.is_some())
         }
         Step::Accessed { ino, .. } => exists(ino)?,
-        Step::SetXattr { ino, name, value, .. } => {
-            let (_, bucket) = shard.xattr_bucket(*ino, name.as_bytes())?;
-            let fits = |value: &[u8]| xattr_fits(bucket, name.as_bytes(), value);
-            exists(ino)? && value.as_deref().is_none_or(fits)
+        Step::SetXattr { ino, value, .. } => {
+            exists(ino)? && value.as_ref().is_none_or(|value| value.len() <= XATTR_VALUE_MAX)
         }
         Step::Truncate { ino, size, .. } | Step::Wrote { ino, size, .. } => {
             exists(ino)? && *size <= FILE_SIZE_MAX
@@ -221,7 +220,7 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
                 && *size <= FILE_SIZE_MAX
                 && (1..=ALLOCATE_BATCH).contains(&count)
                 && [from, to].iter().all(|first| *first < PAGES_MAX)
-                && shard.may_be_copied(*ino, *source, copy)?
+                && may_be_copied(shard, *ino, *source, copy)?
         }
         Step::Claimed { chunk, .. } => turn.chunks.is_legal(*chunk),
         _ => true,
@@ -269,29 +268,6 @@ fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, no
     let inode = shard.inode_mut(ino);
     (inode.size, inode.blocks, inode.mode) = (size, blocks, mode);
     (inode.mtime, inode.ctime) = (now, now);
-}
-
-/// Sets or removes an attribute, and the flag that tells of it.
-fn set_xattr(shard: &mut Shard, ino: Ino, name: &[u8], value: Option<&[u8]>) {
-    let found = shard.xattr_bucket(ino, name);
-    let Ok((key, bucket)) = found else { panic!("the bucket was read in the same go") };
-    let others = bucket.iter().filter(|xattr| *xattr.name != *name).cloned();
-    let new = value.map(|value| Xattr { name: name.into(), value: value.into() });
-    let bucket: Box<[Xattr]> = others.chain(new).collect();
-    if bucket.is_empty() {
-        shard.take(&key);
-    } else {
-        shard.put(key, Value::Xattrs(bucket));
-    }
-    shard.inode_mut(ino).flags.set(InodeFlags::of_xattr(name), value.is_some());
-}
-
-/// Whether the bucket, with this value for the name, still fits a leaf.
-pub(crate) fn xattr_fits(bucket: &[Xattr], name: &[u8], value: &[u8]) -> bool {
-    let others = bucket.iter().filter(|xattr| *xattr.name != *name).cloned();
-    let new = Xattr { name: name.into(), value: value.into() };
-    let record = Value::Xattrs(others.chain([new]).collect());
-    record.encoded_len() <= VALUE_MAX
 }
 
 fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
@@ -420,7 +396,7 @@ fn inherit(shard: &mut Shard, ino: Ino, access: &Option<Acl>, default: &Option<A
     let is_there = matches!(shard.inode(ino), Ok(Some(_)));
     for (name, list) in [(ACL_ACCESS, access), (ACL_DEFAULT, default)] {
         if let Some(list) = list.as_ref().filter(|_| is_there) {
-            set_xattr(shard, ino, name, Some(&list.to_xattr()));
+            shard.set_xattr(ino, name, Some(&list.to_xattr()));
         }
     }
 }

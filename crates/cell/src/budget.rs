@@ -21,7 +21,7 @@
 use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX, PROMISED_WRITE};
 use warren_disk::{
     EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
-    RECORD_MAX, RECORD_OVERHEAD, SHARED_RECORD_MAX, TARGET_PIECE,
+    RECORD_MAX, RECORD_OVERHEAD, SHARED_RECORD_MAX, TARGET_PIECE, XATTR_PIECE,
 };
 use warren_proto::{Change, LockKey, LockMode};
 
@@ -63,7 +63,7 @@ pub(crate) const REAP_BATCH: usize = 128;
 
 /// Bytes that stay free for records that cannot wait: the parts of decided transactions (half of
 /// the reserve), reclaiming, and a snapshot of the session.
-const LOG_RESERVE: u64 = 4 * RECORD_MAX as u64;
+const LOG_RESERVE: u64 = 256 << 10;
 /// Bytes that a dirty page needs when it is placed: at worst a record of its own.
 const LOG_PER_PAGE: u64 = 104;
 /// Bytes that a transaction under way may still need: its decision or its changes here, with names,
@@ -102,6 +102,7 @@ pub(crate) const RECALL_KEYS: usize = 24;
 const _: () = {
     // No record but a bucket of attributes is larger than half a leaf, so a leaf splits in two.
     assert!(2 * (RECORD_OVERHEAD + TARGET_PIECE + 2) <= NODE_CAPACITY);
+    assert!(2 * (RECORD_OVERHEAD + XATTR_PIECE) <= NODE_CAPACITY);
     assert!(2 * (RECORD_OVERHEAD + 16 + 4 * EXTENT_BLOCKS_MAX) <= NODE_CAPACITY);
     assert!(2 * (RECORD_OVERHEAD + 16 + NAME_MAX) <= NODE_CAPACITY);
     assert!(2 * CHUNKS_PER_LEAF as usize * (RECORD_OVERHEAD + 8) <= NODE_CAPACITY);
@@ -325,6 +326,14 @@ impl Budget {
     /// root, so one node is left for a leaf that splits in three.
     pub(crate) fn xattr(self, growth: Growth) -> Need {
         Need { blocks: self.way + self.insertion(), growth }
+    }
+
+    /// The pieces of an attribute's value are replaced by so many new ones, which are neighbours:
+    /// the paths to the ends of the old ones, a leaf for each new one, and a split of each node on
+    /// both sides.
+    pub(crate) fn xattr_pieces(self, added: u64) -> Need {
+        let new = if added > 0 { added + 2 * self.insertion() } else { 0 };
+        Need { blocks: 2 * self.way + new, growth: Growth::Keeps }
     }
 
     /// A truncation with the attributes that follow from it. It makes the page dirty that the new

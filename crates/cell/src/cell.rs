@@ -12,7 +12,6 @@ use crate::config::{CellConfig, LogConfig};
 use crate::core::Core;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, Memory, SlotRef};
-use crate::plant::Plant;
 use crate::recovery::replay::Replay;
 use crate::run::task::Tasks;
 use crate::shard::Shard;
@@ -63,7 +62,7 @@ impl Cell {
 
     /// Plants a fault in a cell that runs.
     #[cfg(feature = "plants")]
-    pub const fn plant(&mut self, plant: Plant) {
+    pub const fn plant(&mut self, plant: crate::plant::Plant) {
         self.shared.volume.plant = crate::plant::Planted::of(Some(plant));
     }
 

@@ -36,6 +36,7 @@ use crate::run::state::TaskState;
 use crate::run::task::{Task, Tasks};
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
+use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
@@ -194,7 +195,7 @@ impl Checkpoint {
                 }
             }
             shard.record_owed();
-            shard.record_shared();
+            record_shared(shard);
             if places.len() > shard.tree.dirty_nodes() {
                 let block = places.pop().expect("more than needed");
                 shard.space.give_back(block);
@@ -431,4 +432,15 @@ pub(crate) fn reclaim_retracted(shards: &mut Shards, turn: &Turn<'_>) {
 fn end(turn: &mut Turn<'_>) {
     turn.checkpoints.enter(Phase::Idle);
     turn.waits.wake_all(WaitKey::Undrained);
+}
+
+/// Enters in the tree which blocks are shared.
+fn record_shared(shard: &mut Shard) {
+    while let Some((chunk, runs)) = shard.space.sharing.next_stale() {
+        if runs.is_empty() {
+            shard.take(&Key::shared(chunk));
+        } else {
+            shard.put(Key::shared(chunk), Value::Shared(runs.into()));
+        }
+    }
 }

@@ -190,6 +190,12 @@ pub trait Memory {
         len: usize,
     );
 
+    /// Copies the first bytes of the client's payload lane. The client may be changing them.
+    fn read_payload(&mut self, from: SlotRef, into: &mut [u8]);
+
+    /// Copies the bytes to the beginning of the reply's payload lane.
+    fn write_payload(&mut self, to: SlotRef, bytes: &[u8]);
+
     /// Zeroes `len` bytes at `offset` of the reply's payload lane.
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize);
 

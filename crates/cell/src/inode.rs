@@ -74,16 +74,18 @@ pub(crate) fn execute(
             open::check_descriptor(shard, ino, handle, client, who)?;
             sync::fsync(shard, ino, state, turn)
         }
-        Request::GetXattr { ino, ref name } => xattr::get_xattr(shard, ino, name, who),
+        Request::GetXattr { ino, ref name } => {
+            xattr::get_xattr(shard, ino, name, (from, who), turn)
+        }
         Request::SetXattr { ino, ref name, ref value, kill_set_gid, .. } if name.is_acl() => {
-            let list = (Some(&**value), kill_set_gid);
+            let list = (Some(xattr::short_value(value, payload)?), kill_set_gid);
             acl::set_acl(shard, ino, name, list, who, state, turn)
         }
         Request::RemoveXattr { ino, ref name } if name.is_acl() => {
             acl::set_acl(shard, ino, name, (None, false), who, state, turn)
         }
         Request::SetXattr { ino, ref name, ref value, mode, .. } => {
-            let new = Some((value.clone(), mode));
+            let new = Some((xattr::sent_value(value, (from, payload), turn)?, mode));
             xattr::set_xattr(shard, ino, name.clone(), new, who, state, turn)
         }
         Request::RemoveXattr { ino, ref name } => {
@@ -92,7 +94,7 @@ pub(crate) fn execute(
         Request::Claim { client: holder, ino, capability } => {
             open::claim(shard, ino, (holder, capability), (client, who), turn)
         }
-        Request::ListXattr { ino } => xattr::list_xattrs(shard, ino, who),
+        Request::ListXattr { ino } => xattr::list_xattrs(shard, ino, (from, who), turn),
         Request::TestLock { handle, spec } => lock::test_lock(shard, handle, client, &spec),
         Request::ReleaseLocks { ino, owner } => {
             lock::release_file_locks(shard, ino, (client, who.uid), owner, turn);

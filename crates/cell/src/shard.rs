@@ -12,15 +12,15 @@ pub(crate) mod open;
 pub(crate) mod pages;
 pub(crate) mod sharing;
 pub(crate) mod space;
+pub(crate) mod xattrs;
 
 use std::ops::ControlFlow;
 
 use warren_base::{Errno, Ino, InodeFlags, ShardId, Timestamp};
 use warren_disk::{
-    Absent, Dentry, Inode, Key, Kind, Owed, Part, RootSlot, Tree, VALUE_MAX, Value, Xattr,
-    name_hash,
+    Absent, Dentry, Inode, Key, Kind, Owed, Part, RootSlot, Tree, VALUE_MAX, Value, name_hash,
 };
-use warren_proto::{ACL_ACCESS, Acl, Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
+use warren_proto::{ACL_ACCESS, Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
 
 use crate::budget::{Budget, Reservation, blocks_of_owed, blocks_of_pages};
 use crate::run::wait::{Stop, TaskId, Wait};
@@ -123,8 +123,17 @@ impl Shard {
 
     /// The same for a range of neighbouring keys.
     pub(crate) fn fetch_range(&self, from: Key, to: Key) -> Result<(), Stop> {
-        let visited = self.tree.range(from, to, |_, _| ControlFlow::Continue(()));
-        visited.map_err(|absent| self.absent(absent))
+        self.range(from, to, |_, _| ControlFlow::Continue(()))
+    }
+
+    /// The records of a range of keys, until `visit` breaks.
+    fn range<'a>(
+        &'a self,
+        from: Key,
+        to: Key,
+        visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
+    ) -> Result<(), Stop> {
+        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was
@@ -142,7 +151,7 @@ impl Shard {
             ControlFlow::Continue(())
         };
         let (from, to) = (Key::chunk(0), Key::chunk(u64::MAX));
-        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        self.range(from, to, visit)?;
         let owed = match self.get(&Key::owed())? {
             Some(Value::Owed(owed)) => *owed,
             _ => Owed::default(),
@@ -178,7 +187,7 @@ impl Shard {
             ControlFlow::Continue(())
         };
         let (from, to) = (Key::orphan(Ino(0)), Key::orphan(Ino(u64::MAX)));
-        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        self.range(from, to, visit)?;
         let own = orphans.iter().all(|ino| ino.shard() == self.id);
         if own { Ok(orphans) } else { Err(Errno::EIO.into()) }
     }
@@ -226,23 +235,6 @@ impl Shard {
         let acl =
             if inode.flags.contains(InodeFlags::ACL) { self.acl(ino, ACL_ACCESS)? } else { None };
         Ok(Some(InodeValue { attr, parent: inode.parent, entries, acl: acl.map(Box::new) }))
-    }
-
-    /// The access control list of an inode that has one, by the name of its attribute. EIO if there
-    /// is none after all, or an illegal one, in a damaged image.
-    pub(crate) fn acl(&self, ino: Ino, name: &[u8]) -> Result<Option<Acl>, Stop> {
-        let (_, bucket) = self.xattr_bucket(ino, name)?;
-        let found = bucket.iter().find(|xattr| *xattr.name == *name).ok_or(Errno::EIO)?;
-        Ok(Acl::from_xattr(&found.value).map_err(|_| Errno::EIO)?)
-    }
-
-    /// The extended attributes whose names have this name's hash, and their key.
-    pub(crate) fn xattr_bucket(&self, ino: Ino, name: &[u8]) -> Result<(Key, &[Xattr]), Stop> {
-        let key = Key::xattr(ino, name_hash(self.secret, name));
-        Ok(match self.get(&key)? {
-            Some(Value::Xattrs(bucket)) => (key, bucket),
-            _ => (key, &[]),
-        })
     }
 
     pub(crate) fn dentry(
@@ -327,11 +319,11 @@ impl Shard {
         ino: Ino,
         kind: Kind,
         sub: u64,
-        mut visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
+        visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
     ) -> Result<(), Stop> {
         let from = Key { ino: ino.0, kind, sub };
         let to = Key { ino: ino.0, kind, sub: u64::MAX };
-        self.tree.range(from, to, &mut visit).map_err(|absent| self.absent(absent))
+        self.range(from, to, visit)
     }
 
     /// Whether an inode has fewer records than `limit` after its own.
@@ -341,8 +333,7 @@ impl Shard {
             left -= usize::from(key.kind != Kind::Inode);
             if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let to = Key { ino: ino.0, kind: Kind::Extent, sub: u64::MAX };
-        self.tree.range(Key::inode(ino), to, visit).map_err(|absent| self.absent(absent))?;
+        self.range(Key::inode(ino), Key::last_of(ino), visit)?;
         Ok(left > 0)
     }
 
@@ -355,8 +346,7 @@ impl Shard {
             }
             if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let to = Key { ino: ino.0, kind: Kind::Extent, sub: u64::MAX };
-        self.tree.range(Key::inode(ino), to, visit).map_err(|absent| self.absent(absent))?;
+        self.range(Key::inode(ino), Key::last_of(ino), visit)?;
         Ok(found)
     }
 

@@ -294,7 +294,7 @@ fn format_options(wish: &Wish<'_>, size_bytes: u64) -> Result<FormatOptions, Fai
         log_bytes: wish.log.unwrap_or_else(|| format::log_suggested(size_bytes)),
         uuid: uuid.try_into().unwrap_or_default(),
         secret: u64::from_le_bytes(secret.try_into().unwrap_or_default()),
-        now: Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
+        now: Timestamp::from_parts(since.as_secs() as i64, since.subsec_nanos()),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         label: wish.label.to_owned(),

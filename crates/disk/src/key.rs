@@ -29,6 +29,8 @@ pub enum Kind {
     Entry = 5,
     /// `sub` is the extent's first block in the file, allocated or unwritten.
     Extent = 6,
+    /// `sub` is most of the hash of the attribute's name, and the number of the piece of its value.
+    XattrPiece = 7,
     /// Of inode 0: `sub` is a chunk's number, the value its used-bitmap.
     Chunk = 16,
     /// Of inode 0: `sub` is an inode that has no name any more but is still open.
@@ -40,13 +42,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Inode,
         Self::Part,
         Self::Target,
         Self::Xattr,
         Self::Entry,
         Self::Extent,
+        Self::XattrPiece,
         Self::Chunk,
         Self::Orphan,
         Self::Owed,
@@ -114,6 +117,34 @@ impl Key {
         Self::of(ino, Kind::Extent, first_block)
     }
 
+    /// A piece of the value of an attribute whose name has this [`name_hash`].
+    pub const fn xattr_piece(ino: Ino, hash: u64, piece: u64) -> Self {
+        assert!(piece < 1 << PIECE_BITS);
+        Self::of(ino, Kind::XattrPiece, (hash >> LOST_BITS) << PIECE_BITS | piece)
+    }
+
+    /// The first and the last key that the pieces of this attribute may have.
+    pub const fn xattr_pieces(ino: Ino, hash: u64) -> (Self, Self) {
+        (Self::xattr_piece(ino, hash, 0), Self::xattr_piece(ino, hash, (1 << PIECE_BITS) - 1))
+    }
+
+    /// Of a piece: the key of the first piece of the same value, and the number of this one.
+    pub const fn piece(&self) -> (Self, u64) {
+        let number = self.sub & ((1 << PIECE_BITS) - 1);
+        (Self { sub: self.sub - number, ..*self }, number)
+    }
+
+    /// The first and the last bucket of attributes whose pieces would have the same keys.
+    pub const fn xattrs_beside(ino: Ino, hash: u64) -> (Self, Self) {
+        let first = hash >> LOST_BITS << LOST_BITS;
+        (Self::xattr(ino, first), Self::xattr(ino, first | ((1 << LOST_BITS) - 1)))
+    }
+
+    /// The last key that a record of the inode may have.
+    pub const fn last_of(ino: Ino) -> Self {
+        Self::of(ino, Kind::XattrPiece, u64::MAX)
+    }
+
     pub const fn chunk(number: u64) -> Self {
         Self { ino: 0, kind: Kind::Chunk, sub: number }
     }
@@ -158,6 +189,13 @@ const NAME_HASH_KEY: u64 = u64::from_le_bytes(*b"WarrName");
 /// Bits of the hash of a name.
 pub const NAME_HASH_BITS: u32 = 62;
 
+/// Bits of the number of a piece of an attribute's value.
+const PIECE_BITS: u32 = 6;
+pub(crate) const XATTR_PIECES_MAX: usize = 1 << PIECE_BITS;
+
+/// Bits of the hash that the key of a piece has no room for.
+const LOST_BITS: u32 = NAME_HASH_BITS + PIECE_BITS - u64::BITS;
+
 /// The hash under which a name is kept. It has 62 bits, because it is also the entry's cookie in a
 /// listing and `d_off` is signed. So every user sees hashes of its own names. It is a keyed hash,
 /// so they reveal neither the secret nor another name of the same hash.
@@ -179,6 +217,8 @@ mod tests {
             Key::part(Ino(1), 0),
             Key::entry(Ino(1), u64::MAX),
             Key::extent(Ino(1), 0),
+            Key::xattr_piece(Ino(1), 0, 0),
+            Key::last_of(Ino(1)),
             Key::inode(Ino(256)),
         ];
         assert!(keys.is_sorted());
@@ -201,6 +241,19 @@ mod tests {
         assert!(!Key { ino: 1, kind: Kind::Inode, sub: 1 }.is_legal());
         assert!(!Key { ino: 1, kind: Kind::Part, sub: 7 }.is_legal());
         assert!(!Key { ino: 1, kind: Kind::Chunk, sub: 1 }.is_legal());
+    }
+
+    #[test]
+    fn the_pieces_of_an_attribute_are_apart_from_those_of_others() {
+        let (ino, hash) = (Ino(1), 0x2a25_ea71_8154_443f);
+        let (first, last) = Key::xattr_pieces(ino, hash);
+        assert_eq!((last.piece(), first.piece()), ((first, 63), (first, 0)));
+        let (low, high) = Key::xattrs_beside(ino, hash);
+        assert!((low.sub..=high.sub).contains(&hash));
+        assert_eq!(Key::xattr_pieces(ino, low.sub), (first, last));
+        assert_eq!(Key::xattr_pieces(ino, high.sub), (first, last));
+        assert!(Key::xattr_pieces(ino, low.sub - 1).1 < first);
+        assert!(Key::xattr_pieces(ino, high.sub + 1).0 > last);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub use superblock::{CopiesState, Superblock, SuperblockError};
 pub use tree::{Absent, Tree};
 pub use value::{
     Dentry, EXTENT_BLOCKS_MAX, Extent, Owed, SHARED_MAX, SHARED_RECORD_MAX, SharedRun,
-    TARGET_PIECE, Value, Xattr,
+    TARGET_PIECE, Value, XATTR_PIECE, Xattr, XattrValue,
 };
 pub use warren_base::FileKind;
 

@@ -22,7 +22,7 @@
 //! An incarnation is never used twice, so records of an earlier fleet in the area are never valid.
 
 use thiserror::Error;
-use warren_base::limits::{BLOCK_SIZE, CELLS_MAX};
+use warren_base::limits::{BLOCK_SIZE, CELLS_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use warren_base::{BlockNo, Lsn};
 
 use crate::codec::{Put, Take, crc_behind};
@@ -36,9 +36,9 @@ const STARTS: usize = 32;
 pub const RECORD_HEADER: usize = 32;
 /// Records begin at multiples of this.
 pub const RECORD_ALIGN: usize = 8;
-/// The longest record: a page of every run of a write-back batch, or the inline data of one
-/// `fsync`.
-pub const RECORD_MAX: usize = 64 << 10;
+/// The longest record: the longest value of an extended attribute, with its name and the answer. A
+/// page of every run of a write-back batch, and the inline data of one `fsync`, take less.
+pub const RECORD_MAX: usize = 72 << 10;
 /// A limit that no log reaches. Adding to a position below it cannot overflow.
 const LSN_MAX: u64 = 1 << 62;
 /// Blocks of the smallest log of a cell.
@@ -46,7 +46,8 @@ pub const LOG_BLOCKS_MIN: u64 = 128;
 
 const _: () = {
     assert!(STARTS + 8 * CELLS_MAX <= BLOCK_SIZE);
-    assert!(LOG_BLOCKS_MIN as usize * BLOCK_SIZE >= 8 * RECORD_MAX);
+    assert!(LOG_BLOCKS_MIN as usize * BLOCK_SIZE >= 7 * RECORD_MAX);
+    assert!(RECORD_MAX >= RECORD_HEADER + XATTR_VALUE_MAX + XATTR_NAME_MAX + 256);
 };
 
 /// Where the replay of each log starts. There are two copies, and a checkpoint writes the one that

@@ -6,13 +6,14 @@
 
 use crate::codec::{Put, Take};
 use crate::inode::{Inode, Part};
-use crate::key::{Key, Kind};
+use crate::key::{Key, Kind, XATTR_PIECES_MAX};
 use crate::record::{VALUE_MAX, ValueError};
 use warren_base::FileKind;
 use warren_base::limits::{
-    BLOCK_SIZE, CHUNK_BLOCKS, FILE_SIZE_MAX, NAME_MAX, SYMLINK_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX,
+    BLOCK_SIZE, CHUNK_BLOCKS, FILE_SIZE_MAX, NAME_MAX, SYMLINK_MAX, XATTR_NAME_MAX,
+    XATTR_SHORT_MAX, XATTR_VALUE_MAX,
 };
-use warren_base::{BlockNo, Ino};
+use warren_base::{BlockNo, Ino, InodeFlags};
 
 /// Blocks of one extent: a chunk's worth, so that an extent and its checksums stay a small record.
 pub const EXTENT_BLOCKS_MAX: usize = 64;
@@ -23,6 +24,17 @@ const UNWRITTEN: u64 = 0;
 /// Bytes of one piece of a symlink's target; the longest target is four pieces.
 pub const TARGET_PIECE: usize = 1024;
 
+/// Bytes of one piece of an attribute's value: two fit a leaf.
+pub const XATTR_PIECE: usize = 2000;
+
+/// Bytes of an attribute's value that its bucket holds. A longer one is in pieces, so the names of
+/// the longest list lie in so few leaves that the smallest cache holds them all. Attributes with a
+/// flag of the inode are read with it, and are never in pieces.
+const XATTR_INLINE_MAX: usize = 128;
+
+/// Stands for the length of a value that is in pieces.
+const IN_PIECES: u16 = u16::MAX;
+
 /// Bytes of an encoded dentry beside its name, and of an attribute beside name and value.
 const DENTRY_OVERHEAD: usize = 8 + 1 + 1;
 const XATTR_OVERHEAD: usize = 1 + 2;
@@ -32,7 +44,9 @@ const _: () = {
     assert!(EXTENT_BLOCKS_MAX as u64 == CHUNK_BLOCKS);
     assert!(8 + 4 * EXTENT_BLOCKS_MAX <= VALUE_MAX);
     assert!(DENTRY_OVERHEAD + NAME_MAX <= VALUE_MAX);
-    assert!(XATTR_OVERHEAD + XATTR_NAME_MAX + XATTR_VALUE_MAX <= VALUE_MAX);
+    assert!(XATTR_OVERHEAD + XATTR_NAME_MAX + XATTR_SHORT_MAX <= VALUE_MAX);
+    assert!(XATTR_VALUE_MAX.div_ceil(XATTR_PIECE) <= XATTR_PIECES_MAX);
+    assert!(XATTR_INLINE_MAX <= XATTR_SHORT_MAX && XATTR_SHORT_MAX < IN_PIECES as usize);
     assert!(NAME_MAX <= u8::MAX as usize && XATTR_NAME_MAX <= u8::MAX as usize);
 };
 
@@ -52,6 +66,8 @@ pub enum Value {
     /// [`EXTENT_BLOCKS_MAX`]. They read as zeros. They have no place on the device yet, but the
     /// shard owes them one ([`Owed`]).
     Unwritten(u8),
+    /// One piece of an attribute's value.
+    XattrPiece(Box<[u8]>),
     /// The used blocks of a chunk, block 0 in the lowest bit.
     Chunk(u64),
     Orphan,
@@ -123,7 +139,50 @@ impl Extent {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Xattr {
     pub name: Box<[u8]>,
-    pub value: Box<[u8]>,
+    pub value: XattrValue,
+}
+
+/// Where the value of an attribute is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum XattrValue {
+    Inline(Box<[u8]>),
+    /// So many bytes, more than [`XATTR_INLINE_MAX`], are in records of their own: pieces of
+    /// [`XATTR_PIECE`] bytes, the last of what is left.
+    Pieces(u32),
+}
+
+impl Xattr {
+    /// The attribute as its bucket has it.
+    pub fn new(name: &[u8], value: &[u8]) -> Self {
+        let is_long = value.len() > XATTR_INLINE_MAX && InodeFlags::of_xattr(name).is_empty();
+        let value = if is_long {
+            XattrValue::Pieces(value.len() as u32)
+        } else {
+            XattrValue::Inline(value.into())
+        };
+        Self { name: name.into(), value }
+    }
+
+    pub const fn is_in_pieces(&self) -> bool {
+        matches!(self.value, XattrValue::Pieces(_))
+    }
+
+    /// Records that the value takes beside the bucket.
+    pub fn pieces(&self) -> u64 {
+        match self.value {
+            XattrValue::Inline(_) => 0,
+            XattrValue::Pieces(len) => (len as usize).div_ceil(XATTR_PIECE) as u64,
+        }
+    }
+
+    /// Bytes that the attribute takes in its bucket.
+    pub fn encoded_len(&self) -> usize {
+        let value = match &self.value {
+            XattrValue::Inline(value) => value.len(),
+            XattrValue::Pieces(_) => 4,
+        };
+        XATTR_OVERHEAD + self.name.len() + value
+    }
 }
 
 impl Value {
@@ -135,6 +194,7 @@ impl Value {
             Self::Xattrs(_) => Kind::Xattr,
             Self::Entries(_) => Kind::Entry,
             Self::Extent(_) | Self::Unwritten(_) => Kind::Extent,
+            Self::XattrPiece(_) => Kind::XattrPiece,
             Self::Chunk(_) => Kind::Chunk,
             Self::Orphan => Kind::Orphan,
             Self::Owed(_) => Kind::Owed,
@@ -157,10 +217,8 @@ impl Value {
         match self {
             Self::Inode(_) => Inode::ENCODED_LEN,
             Self::Part(_) => Part::ENCODED_LEN,
-            Self::Target(piece) => piece.len(),
-            Self::Xattrs(bucket) => {
-                bucket.iter().map(|x| XATTR_OVERHEAD + x.name.len() + x.value.len()).sum()
-            }
+            Self::Target(piece) | Self::XattrPiece(piece) => piece.len(),
+            Self::Xattrs(bucket) => bucket.iter().map(Xattr::encoded_len).sum(),
             Self::Entries(bucket) => bucket.iter().map(|d| Dentry::encoded_len_of(&d.name)).sum(),
             Self::Extent(extent) => 8 + 4 * extent.checksums.len(),
             Self::Unwritten(_) => 8 + 4,
@@ -175,7 +233,7 @@ impl Value {
         match self {
             Self::Inode(inode) => inode.encode(out),
             Self::Part(part) => part.encode(out),
-            Self::Target(piece) => out.extend_from_slice(piece),
+            Self::Target(piece) | Self::XattrPiece(piece) => out.extend_from_slice(piece),
             Self::Xattrs(bucket) => bucket.iter().for_each(|xattr| encode_xattr(xattr, out)),
             Self::Entries(bucket) => bucket.iter().for_each(|dentry| encode_dentry(dentry, out)),
             Self::Extent(extent) => {
@@ -213,6 +271,7 @@ impl Value {
             Kind::Xattr => Self::Xattrs(decode_xattrs(&mut take)?),
             Kind::Entry => Self::Entries(decode_dentries(&mut take)?),
             Kind::Extent => decode_extent(key, &mut take)?,
+            Kind::XattrPiece => decode_xattr_piece(&mut take, bytes.len())?,
             Kind::Chunk => Self::Chunk(take.u64().ok_or(short)?),
             Kind::Orphan => Self::Orphan,
             Kind::Owed => Self::Owed(decode_owed(&mut take).ok_or(short)?),
@@ -224,9 +283,18 @@ impl Value {
 
 fn encode_xattr(xattr: &Xattr, out: &mut Vec<u8>) {
     out.u8(u8::try_from(xattr.name.len()).expect("attribute names have at most 255 bytes"));
-    out.u16(u16::try_from(xattr.value.len()).expect("attribute values have at most 2048 bytes"));
-    out.extend_from_slice(&xattr.name);
-    out.extend_from_slice(&xattr.value);
+    match &xattr.value {
+        XattrValue::Inline(value) => {
+            out.u16(u16::try_from(value.len()).expect("short values have at most 2048 bytes"));
+            out.extend_from_slice(&xattr.name);
+            out.extend_from_slice(value);
+        }
+        XattrValue::Pieces(len) => {
+            out.u16(IN_PIECES);
+            out.extend_from_slice(&xattr.name);
+            out.u32(*len);
+        }
+    }
 }
 
 fn encode_dentry(dentry: &Dentry, out: &mut Vec<u8>) {
@@ -256,10 +324,24 @@ fn decode_xattrs(take: &mut Take<'_>) -> Result<Box<[Xattr]>, ValueError> {
 }
 
 fn decode_xattr(take: &mut Take<'_>) -> Option<Xattr> {
-    let (name_len, value_len) = (usize::from(take.u8()?), usize::from(take.u16()?));
-    let (name, value) = (take.bytes(name_len)?, take.bytes(value_len)?);
-    let legal = !name.is_empty() && !name.contains(&0) && value_len <= XATTR_VALUE_MAX;
-    legal.then(|| Xattr { name: name.into(), value: value.into() })
+    let (name_len, value_len) = (usize::from(take.u8()?), take.u16()?);
+    let name = take.bytes(name_len)?;
+    let (value, is_legal) = if value_len == IN_PIECES {
+        let len = take.u32()?;
+        let is_long = (XATTR_INLINE_MAX + 1..=XATTR_VALUE_MAX).contains(&(len as usize));
+        (XattrValue::Pieces(len), is_long && InodeFlags::of_xattr(name).is_empty())
+    } else {
+        let len = usize::from(value_len);
+        (XattrValue::Inline(take.bytes(len)?.into()), len <= XATTR_SHORT_MAX)
+    };
+    let is_legal = is_legal && !name.is_empty() && !name.contains(&0);
+    is_legal.then(|| Xattr { name: name.into(), value })
+}
+
+fn decode_xattr_piece(take: &mut Take<'_>, len: usize) -> Result<Value, ValueError> {
+    let piece = take.bytes(len).ok_or(ValueError("length of value"))?;
+    let is_legal = (1..=XATTR_PIECE).contains(&len);
+    if is_legal { Ok(Value::XattrPiece(piece.into())) } else { Err(ValueError("attribute piece")) }
 }
 
 fn decode_dentries(take: &mut Take<'_>) -> Result<Box<[Dentry]>, ValueError> {
@@ -341,7 +423,7 @@ fn is_in_file(key: &Key, blocks: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::{InodeFlags, Timestamp};
+    use warren_base::{CAPABILITY, InodeFlags, Timestamp};
 
     fn inode() -> Inode {
         Inode {
@@ -384,13 +466,16 @@ mod tests {
     fn every_kind_survives_its_bytes() {
         let ino = Ino(77);
         let part = Part { entries: 1, subdirs: 2, mtime: Timestamp(3), ctime: Timestamp(i64::MIN) };
-        let xattr = |name: &[u8]| Xattr { name: name.into(), value: vec![0; 2048].into() };
+        let short = Xattr::new(CAPABILITY, &[0; 2048]);
+        let long = Xattr::new(b"user.a", &[0; 65536]);
+        assert!(!short.is_in_pieces() && long.value == XattrValue::Pieces(65536));
         let extent = Extent { start: BlockNo(99), checksums: (0..64).collect() };
         let records = [
             (Key::inode(ino), Value::Inode(Box::new(inode()))),
             (Key::part(ino, 0), Value::Part(Box::new(part))),
             (Key::target(ino, 3), Value::Target(vec![b'x'; 1024].into())),
-            (Key::xattr(ino, 1), Value::Xattrs(Box::new([xattr(b"user.a")]))),
+            (Key::xattr(ino, 1), Value::Xattrs(Box::new([short, long]))),
+            (Key::xattr_piece(ino, 1, 32), Value::XattrPiece([7; XATTR_PIECE].into())),
             (Key::entry(ino, 1), Value::Entries(Box::new([dentry(b"a"), dentry(&[b'b'; 255])]))),
             (Key::extent(ino, 8), Value::Extent(Box::new(extent))),
             (Key::extent(ino, 72), Value::Unwritten(64)),
@@ -410,6 +495,16 @@ mod tests {
         for name in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
             let bucket = Value::Entries(Box::new([dentry(name)]));
             assert!(round_trip(Key::entry(ino, 1), bucket).is_err(), "{name:?}");
+        }
+        let pieces = |name: &[u8], len| {
+            let xattr = Xattr { name: name.into(), value: XattrValue::Pieces(len) };
+            round_trip(Key::xattr(ino, 1), Value::Xattrs(Box::new([xattr])))
+        };
+        assert!(pieces(b"user.a", 129).is_ok() && pieces(b"user.a", 128).is_err());
+        assert!(pieces(b"user.a", 65537).is_err() && pieces(CAPABILITY, 129).is_err());
+        for len in [0, XATTR_PIECE + 1] {
+            let piece = Value::XattrPiece(vec![0; len].into());
+            assert!(round_trip(Key::xattr_piece(ino, 1, 0), piece).is_err());
         }
         let twice = Value::Entries(Box::new([dentry(b"a"), dentry(b"a")]));
         assert!(round_trip(Key::entry(ino, 1), twice).is_err());

@@ -9,6 +9,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId};
 use warren_disk::Key;
 use warren_disk::ROOT_SLOT_SIZE;
+use warren_disk::XattrValue;
 use warren_disk::{BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX};
 use warren_disk::{LogTable, read_record};
 use warren_disk::{Owner, RegionMap};
@@ -448,11 +449,16 @@ fn value_text(value: &Value) -> String {
             names.collect::<Vec<_>>().join(", ")
         }
         Value::Xattrs(bucket) => {
-            let names = bucket
-                .iter()
-                .map(|xattr| format!("\"{}\" = {}", xattr.name.escape_ascii(), hex(&xattr.value)));
+            let names = bucket.iter().map(|xattr| {
+                let value = match &xattr.value {
+                    XattrValue::Inline(value) => hex(value),
+                    XattrValue::Pieces(len) => format!("{len} bytes in pieces"),
+                };
+                format!("\"{}\" = {value}", xattr.name.escape_ascii())
+            });
             names.collect::<Vec<_>>().join(", ")
         }
+        Value::XattrPiece(piece) => hex(piece),
         Value::Extent(extent) => {
             let sums = extent.checksums.iter().map(|sum| format!("{sum:08x}"));
             let sums = sums.collect::<Vec<_>>().join(" ");

@@ -95,6 +95,8 @@ pub enum Finding {
 
     #[error("inode {ino}: its flags do not say which attributes it has")]
     Flags { ino: Ino },
+    #[error("inode {ino}: the pieces of its attributes' values are not those of the values")]
+    XattrPieces { ino: Ino },
 
     #[error("directory {ino}: its part is missing")]
     NoPart { ino: Ino },
@@ -171,6 +173,7 @@ impl Finding {
             | Self::UnreadableContents { ino, .. }
             | Self::WrongHash { ino, .. }
             | Self::Flags { ino }
+            | Self::XattrPieces { ino }
             | Self::NoPart { ino }
             | Self::PartCount { ino, .. }
             | Self::Dangling { dir: ino, .. }

@@ -14,6 +14,7 @@ mod check;
 pub mod dump;
 mod finding;
 mod metadata;
+mod pieces;
 mod read;
 mod repair;
 mod report;

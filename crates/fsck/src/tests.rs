@@ -196,7 +196,7 @@ impl Draft {
         one.part(DIR, 1, 0);
         one.entry(DIR, "inner", INNER, FileKind::Fifo);
         one.inode(INNER, FileKind::Fifo, 1, Ino(0));
-        let xattr = Xattr { name: b"user.a".as_slice().into(), value: b"v".as_slice().into() };
+        let xattr = Xattr::new(b"user.a", b"v");
         let key = Key::xattr(INNER, name_hash(SECRET, b"user.a"));
         one.records.insert(key, Value::Xattrs(Box::new([xattr])));
     }

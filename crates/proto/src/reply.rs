@@ -155,6 +155,12 @@ pub enum Reply {
     Neighbours(Vec<Neighbour>),
     /// A place in a file.
     Offset(u64),
+    /// The value of an attribute, or the names of all with a zero behind each, which a body has no
+    /// room for: so many bytes in the payload. If they are more than the client's lanes hold, there
+    /// is no payload.
+    LongXattr {
+        len: u32,
+    },
 }
 
 impl Entry {

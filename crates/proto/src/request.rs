@@ -245,6 +245,8 @@ pub enum Request {
         ino: Ino,
         name: XattrName,
     },
+    /// If there is a payload, it is the value, and `value` is empty: a value of more than
+    /// [`XATTR_SHORT_MAX`](warren_base::limits::XATTR_SHORT_MAX) bytes.
     SetXattr {
         ino: Ino,
         name: XattrName,

@@ -80,6 +80,14 @@ pub struct Recall {
     pub keys: Vec<LeaseKey>,
 }
 
+/// Of a `GetXattr` or `ListXattr`: what was asked for, or how many bytes of it are in the payload;
+/// see [`Reply::LongXattr`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Carried<T> {
+    Body(T),
+    Payload(u32),
+}
+
 macro_rules! typed {
     ($(
         $name:ident { $($field:ident: $type:ty),* } -> $reply:ty { $($kind:pat => $value:expr),+ }
@@ -154,12 +162,18 @@ typed! {
     Fsync { ino: Ino, handle: Option<Handle>, data_only: bool } -> () { Reply::Done => () }
     Sync {} -> () { Reply::Done => () }
     StatFs {} -> crate::StatFs { Reply::StatFs(volume) => volume }
-    GetXattr { ino: Ino, name: XattrName } -> Box<[u8]> { Reply::Xattr(value) => value }
+    GetXattr { ino: Ino, name: XattrName } -> Carried<Box<[u8]>> {
+        Reply::Xattr(value) => Carried::Body(value),
+        Reply::LongXattr { len } => Carried::Payload(len)
+    }
     SetXattr { ino: Ino, name: XattrName, value: Box<[u8]>, mode: XattrMode, kill_set_gid: bool } -> () {
         Reply::Done => ()
     }
     RemoveXattr { ino: Ino, name: XattrName } -> () { Reply::Done => () }
-    ListXattr { ino: Ino } -> Vec<Box<[u8]>> { Reply::XattrNames(names) => names }
+    ListXattr { ino: Ino } -> Carried<Vec<Box<[u8]>>> {
+        Reply::XattrNames(names) => Carried::Body(names),
+        Reply::LongXattr { len } => Carried::Payload(len)
+    }
     Lock { handle: Handle, spec: LockSpec, wait: bool } -> () { Reply::Done => () }
     TestLock { handle: Handle, spec: LockSpec } -> Option<LockSpec> {
         Reply::LockHolder(holder) => holder

@@ -39,10 +39,11 @@ impl Clocks {
     pub(crate) fn look(&mut self) -> Clock {
         let now = monotonic();
         if now >= self.until {
-            self.offset = wall().0 - now.0 as i64;
+            self.offset = wall().0.wrapping_sub(now.0 as i64);
             self.until = now + OFFSET_FOR;
         }
-        Clock { monotonic: now, wall: Timestamp(now.0 as i64 + self.offset) }
+        // The numbers of times go round.
+        Clock { monotonic: now, wall: Timestamp(self.offset.wrapping_add(now.0 as i64)) }
     }
 }
 
@@ -56,7 +57,7 @@ mod tests {
         for _ in 0..1000 {
             let (before, seen, after) = (both(), clocks.look(), both());
             assert!((before.monotonic..=after.monotonic).contains(&seen.monotonic));
-            let off = (seen.wall.0 - after.wall.0).unsigned_abs();
+            let off = seen.wall.since(after.wall).max(after.wall.since(seen.wall));
             assert!(u128::from(off) < Duration::from_secs(1).as_nanos(), "{off} ns off");
         }
     }

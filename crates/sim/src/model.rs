@@ -196,6 +196,7 @@ impl State {
                 self.set_acl(step, *ino, name, (&[], false))
             }
             Request::SetXattr { ino, name, value, mode, .. } => {
+                let value = if step.payload.is_empty() { value } else { step.payload };
                 self.set_xattr(step, *ino, name, Some((value, *mode)))
             }
             Request::RemoveXattr { ino, name } => self.set_xattr(step, *ino, name, None),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use warren_base::{CellId, ClientId, Epoch, Instant, Lsn, MapVersion, ShardId};
+use warren_base::{CellId, ClientId, Epoch, InodeFlags, Instant, Lsn, MapVersion, ShardId};
 use warren_disk::{Kind, LogArea, RootSlot};
 use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode, XattrName};
 

@@ -2,7 +2,7 @@
 //! its budget, and the worst cases occur.
 
 use warren_base::{BlockNo, ClientId, Epoch, Ino, Lsn, Rng, ShardId, Timestamp};
-use warren_disk::{Dentry, Extent, FileKind, Key, RootSlot, Value, Xattr, seal_record};
+use warren_disk::{Dentry, Extent, FileKind, Key, RootSlot, Value, Xattr, XattrValue, seal_record};
 use warren_proto::{
     AccessMode, ByteRange, Cause, Cover, FileName, Handle, LockFlavour, LockOwner, LockSpec,
     LockType, NewInode, Run, Step, Wire,
@@ -108,7 +108,7 @@ fn an_attribute_takes_no_more_than_its_need_though_it_splits_a_leaf_in_three() {
     make_inode(&mut bench.shard, ino, &NewInode::regular(0o644));
     for _ in 0..2000 {
         let key = Key::xattr(ino, bench.rng.next_u64());
-        let value = vec![1; 1 + bench.below(2048)].into();
+        let value = XattrValue::Inline(vec![1; 1 + bench.below(2048)].into());
         let xattr = Xattr { name: vec![b'x'; 1 + bench.below(NAME_MAX as u64)].into(), value };
         let insertion = bench.shard.budget().insertion();
         let need = |budget: Budget| budget.xattr(Growth::Grows).blocks;
@@ -119,6 +119,38 @@ fn an_attribute_takes_no_more_than_its_need_though_it_splits_a_leaf_in_three() {
         split_in_three |= bench.shard.budget().xattr(Growth::Grows).blocks - left > insertion;
     }
     assert!(split_in_three, "the worst case never occurred");
+}
+
+#[test]
+fn a_long_value_takes_no_more_than_its_pieces_need() {
+    let mut bench = Bench::new(8);
+    for _ in 0..4000 {
+        let (key, value) = bench.record();
+        bench.shard.put(key, value);
+    }
+    let names: Vec<_> = (0..60).map(|n| format!("user.{n}")).collect();
+    (0..20).for_each(|n| make_inode(&mut bench.shard, Ino(n + 1), &NewInode::regular(0o644)));
+    for _ in 0..3000 {
+        let (ino, name) = (Ino(1 + bench.rng.below(20)), bench.rng.pick(&names).as_bytes());
+        let len = *bench.rng.pick(&[0, 100, 129, 3000, 20_000, 65_536]);
+        let value = vec![7; len];
+        let new = (len > 0).then_some(&*value);
+        let added = Xattr::new(name, &value).pieces();
+        let growth = if len > 0 { Growth::Grows } else { Growth::Keeps };
+        let need =
+            |budget: Budget| budget.xattr(growth).with(Some(budget.xattr_pieces(added))).blocks;
+        bench.left(need, |shard| shard.set_xattr(ino, name, new));
+    }
+    assert!(bench.shard.tree.height() >= 3);
+}
+
+#[test]
+fn a_removal_finds_room_that_growth_leaves() {
+    for height in 1..=HEIGHT_MAX as u8 {
+        let budget = Budget::of(height, 0);
+        let removal = budget.xattr(Growth::Keeps).with(Some(budget.xattr_pieces(0)));
+        assert!(removal.blocks + budget.kept_back(Growth::Keeps) <= budget.kept_from_growth());
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Copies of ranges that share blocks (`copy_file_range`, decision 62).
+//! Copies of ranges that share blocks (`copy_file_range`, decision 63).
 //!
 //! Order of events: the data of the source get places and are durable there. From then on neither
 //! file depends on the page cache: the source may be changed before a failed write of the old data
@@ -24,6 +24,7 @@ use crate::recall::recall_pages;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::shard::extents::may_be_copied;
 use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -51,7 +52,7 @@ pub(crate) fn copy_range(
     // A record of its own, because the data of both files may not fit one.
     turn.seal();
     cover_now(shard, ino, turn)?;
-    if !shard.may_be_copied(ino, source, &copy)? {
+    if !may_be_copied(shard, ino, source, &copy)? {
         return Err(Errno::EXDEV.into());
     }
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);

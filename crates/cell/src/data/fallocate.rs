@@ -13,6 +13,7 @@ use warren_proto::{
 use crate::apply::step;
 use crate::budget::{ALLOCATE_BATCH, Need, blocks_of_pages};
 use crate::data::cover::cover_now;
+use crate::data::truncate::need_to_cut;
 use crate::frames::range::bring_cut_pages;
 use crate::inode::answer::{Finished, done};
 use crate::inode::capability;
@@ -101,8 +102,9 @@ fn need_of(
     if change.kind == RangeKind::PunchHole {
         let size = shard.living_inode(handle.ino)?.size;
         let mut cut = change.cut(size).into_iter().flatten();
-        return cut
-            .try_fold(budget.punch(), |need, (page, _)| shard.cutting(need, handle.ino, page));
+        return cut.try_fold(budget.punch(), |need, (page, _)| {
+            need_to_cut(shard, need, handle.ino, page)
+        });
     }
     let (first, last) = change.blocks();
     let holes = shard.holes(handle.ino, first, last)?;

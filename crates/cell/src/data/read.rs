@@ -19,7 +19,7 @@ const PAGE: u64 = BLOCK_SIZE as u64;
 /// Pages read ahead of a sequential reader.
 const READ_AHEAD: u64 = 64;
 /// A day, in nanoseconds: the largest age of an access time (relatime).
-const DAY: i64 = 86_400_000_000_000;
+const DAY: u64 = 86_400_000_000_000;
 
 /// Reads into the payload of `to`; returns how many bytes, and whether a client that is not a front
 /// may keep the handle.
@@ -151,7 +151,7 @@ fn is_atime_due(rules: Rules, atime: Timestamp, changed: [Timestamp; 2], now: Ti
     }
     rules.contains(Rules::STRICT_ATIME)
         || changed.iter().any(|time| atime <= *time)
-        || now.0.saturating_sub(atime.0) >= DAY
+        || now.since(atime) >= DAY
 }
 
 /// Updates the access time, if that is due.

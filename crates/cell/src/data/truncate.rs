@@ -5,7 +5,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{LeaseKey, Step};
 
 use crate::apply::step;
-use crate::budget::{Need, Reservation, blocks_of_pages};
+use crate::budget::{Growth, Need, Reservation, blocks_of_pages};
 use crate::frames::pages::bring_cut_page;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
@@ -16,10 +16,17 @@ use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
 
+/// The need of a change that cuts this block of the file: if it is shared, the change takes a block
+/// for good.
+pub(crate) fn need_to_cut(shard: &Shard, need: Need, ino: Ino, block: u64) -> Result<Need, Stop> {
+    let is_shared = shard.is_shared(ino, block)?;
+    Ok(if is_shared { Need { growth: Growth::Grows, ..need } } else { need })
+}
+
 /// What the truncation needs of the shard.
 pub(crate) fn need_to_truncate(shard: &Shard, ino: Ino, size: u64) -> Result<Need, Stop> {
     let need = shard.budget().truncate();
-    if size.is_multiple_of(PAGE) { Ok(need) } else { shard.cutting(need, ino, size / PAGE) }
+    if size.is_multiple_of(PAGE) { Ok(need) } else { need_to_cut(shard, need, ino, size / PAGE) }
 }
 
 /// Gets what the truncation needs: the page that the new end cuts, and a frame if that page is

@@ -19,6 +19,8 @@ impl Memory for Frames {
 
     fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
     fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn read_payload(&mut self, _: SlotRef, _: &mut [u8]) {}
+    fn write_payload(&mut self, _: SlotRef, _: &[u8]) {}
     fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
     fn store_word(&mut self, _: ClientId, _: u32, _: u64) {}
 }

@@ -6,14 +6,14 @@ use warren_proto::{
     XattrName,
 };
 
-use crate::apply::{step, xattr_fits};
+use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
 use crate::inode::answer::{Finished, done};
 use crate::inode::ready::{attributes_of, ready_to_change};
 use crate::permission::{self, SET_GID};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
-use crate::shard::Shard;
+use crate::shard::{Shard, xattrs};
 use crate::turn::Turn;
 
 /// Sets or removes (`None`) a list of an inode. As in Linux, removing a list that is not there
@@ -46,9 +46,9 @@ pub(crate) fn set_acl(
         _ => inode.attr.mode,
     };
     let kept = list.filter(|list| !is_access || list.is_extended()).map(|list| list.to_xattr());
-    let (_, bucket) = shard.xattr_bucket(ino, name.as_bytes())?;
-    if kept.as_ref().is_some_and(|list| !xattr_fits(bucket, name.as_bytes(), list)) {
-        return Err(Errno::ENOSPC.into());
+    shard.fetch_xattr(ino, name.as_bytes(), kept.as_deref())?;
+    if kept.is_some() && shard.xattr(ino, name.as_bytes())?.is_none() {
+        xattrs::check_list(shard, ino, name.as_bytes())?;
     }
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     if is_access && inode.attr.kind == FileKind::Directory {

@@ -1,22 +1,23 @@
 //! Extended attributes.
 
-use warren_base::limits::{BODY_MAX, XATTR_VALUE_MAX};
+use warren_base::limits::{XATTR_LIST_MAX, XATTR_SHORT_MAX, XATTR_VALUE_MAX};
 use warren_base::{Errno, Ino};
-use warren_disk::{Kind, Value};
+use warren_disk::Xattr;
 use warren_proto::{
     ACL_ACCESS, ACL_DEFAULT, Attr, CAPABILITY, Credentials, FileKind, InodeValue, LeaseKey, Reply,
     Step, XattrMode, XattrName,
 };
 
-use crate::apply::{step, xattr_fits};
-use crate::budget::Growth;
-use crate::inode::answer::{Finished, done, fits_answer, go_on_if};
+use crate::apply::step;
+use crate::budget::{Growth, Reservation};
+use crate::event::SlotRef;
+use crate::inode::answer::{Finished, done, fits_answer};
 use crate::inode::ready::ready_to_change;
 use crate::permission;
 use crate::permission::{READ, STICKY, WRITE};
 use crate::run::state::TaskState;
-use crate::run::wait::Stop;
-use crate::shard::Shard;
+use crate::run::wait::{Stop, Wait};
+use crate::shard::{Shard, xattrs};
 use crate::turn::Turn;
 
 const USER: &[u8] = b"user.";
@@ -27,12 +28,37 @@ pub(crate) fn get_xattr(
     shard: &Shard,
     ino: Ino,
     name: &XattrName,
-    who: &Credentials,
+    (to, who): (SlotRef, &Credentials),
+    turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     may_get(name, &shard.living(ino)?, who)?;
-    let (_, bucket) = shard.xattr_bucket(ino, name.as_bytes())?;
-    let found = bucket.iter().find(|xattr| *xattr.name == *name.as_bytes());
-    done(Reply::Xattr(found.ok_or(Errno::ENODATA)?.value.clone()))
+    let value = xattrs::value(shard, ino, name.as_bytes())?.ok_or(Errno::ENODATA)?;
+    if value.len() > XATTR_SHORT_MAX {
+        return long(&value, to, turn);
+    }
+    done(Reply::Xattr(value))
+}
+
+/// The value that a request sets, from its body or its payload.
+pub(crate) fn sent_value(
+    body: &[u8],
+    (from, payload): (SlotRef, usize),
+    turn: &mut Turn<'_>,
+) -> Result<Box<[u8]>, Errno> {
+    match payload {
+        0 => Ok(body.into()),
+        1..=XATTR_VALUE_MAX => {
+            let mut value = vec![0; payload];
+            turn.memory.read_payload(from, &mut value);
+            Ok(value.into())
+        }
+        _ => Err(Errno::E2BIG),
+    }
+}
+
+/// The same for an access control list, none of which has a payload.
+pub(crate) fn short_value(body: &[u8], payload: usize) -> Result<&[u8], Errno> {
+    if payload == 0 { Ok(body) } else { Err(Errno::ENOSPC) }
 }
 
 pub(crate) fn set_xattr(
@@ -44,36 +70,28 @@ pub(crate) fn set_xattr(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
-    let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
-    let mut room = ready_to_change(shard, ino, shard.budget().xattr(growth), state, turn)?;
-    let value = shard.living(ino)?;
-    permission::check_unflagged(&value.attr)?;
-    may_set(&name, &value, who)?;
-    if let Some((value, _)) = &new
-        && *name.as_bytes() == *CAPABILITY
-        && !is_capability(value)
-    {
+    let value = new.as_ref().map(|(value, _)| &**value);
+    let mut room = ready_to_set(shard, ino, &name, value, state, turn)?;
+    let inode = shard.living(ino)?;
+    permission::check_unflagged(&inode.attr)?;
+    may_set(&name, &inode, who)?;
+    if *name.as_bytes() == *CAPABILITY && value.is_some_and(|value| !is_capability(value)) {
         return Err(Errno::EINVAL.into());
     }
-    let (_, bucket) = shard.xattr_bucket(ino, name.as_bytes())?;
-    let exists = bucket.iter().any(|xattr| *xattr.name == *name.as_bytes());
+    let exists = shard.xattr(ino, name.as_bytes())?.is_some();
     match &new {
         None if !exists => return Err(Errno::ENODATA.into()),
         Some((_, XattrMode::Create)) if exists => return Err(Errno::EEXIST.into()),
         Some((_, XattrMode::Replace)) if !exists => return Err(Errno::ENODATA.into()),
-        Some((value, _)) if value.len() > XATTR_VALUE_MAX => return Err(Errno::ENOSPC.into()),
-        Some((value, _)) if !xattr_fits(bucket, name.as_bytes(), value) => {
-            return Err(Errno::ENOSPC.into());
-        }
         _ => {}
     }
+    shard.fetch_xattr(ino, name.as_bytes(), value)?;
     if new.is_some() && !exists {
-        // A list that does not fit a reply could not be read any more.
-        let mut names = xattr_names(shard, ino)?;
-        names.push(name.as_bytes().into());
-        if !fits_answer(&Reply::XattrNames(names)) {
-            return Err(Errno::ENOSPC.into());
-        }
+        xattrs::check_list(shard, ino, name.as_bytes())?;
+    }
+    if value.is_some_and(|value| value.len() > XATTR_SHORT_MAX) {
+        // A record has room for one long value, and for nothing but its step.
+        turn.seal();
     }
     shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
     let value = new.map(|(value, _)| value);
@@ -81,27 +99,58 @@ pub(crate) fn set_xattr(
     done(Reply::Done)
 }
 
-/// All names; those of the trusted ones only root sees.
-pub(crate) fn list_xattrs(shard: &Shard, ino: Ino, who: &Credentials) -> Result<Finished, Stop> {
-    shard.living(ino)?;
-    let mut names = xattr_names(shard, ino)?;
-    names.retain(|name| who.uid == 0 || !name.starts_with(TRUSTED));
-    let reply = Reply::XattrNames(names);
-    // A damaged image may hold more than `set_xattr` admits.
-    if fits_answer(&reply) { done(reply) } else { Err(Errno::E2BIG.into()) }
+/// Waits until the attribute may be changed, and reserves room for the change.
+fn ready_to_set(
+    shard: &mut Shard,
+    ino: Ino,
+    name: &XattrName,
+    new: Option<&[u8]>,
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<Reservation, Stop> {
+    let growth = if new.is_some() { Growth::Grows } else { Growth::Keeps };
+    let added = new.map_or(0, |value| Xattr::new(name.as_bytes(), value).pieces());
+    let removes = shard.xattr(ino, name.as_bytes())?.is_some_and(Xattr::is_in_pieces);
+    let budget = shard.budget();
+    let pieces = (added > 0 || removes).then(|| budget.xattr_pieces(added));
+    let room = ready_to_change(shard, ino, budget.xattr(growth).with(pieces), state, turn)?;
+    let len = new.map_or(0, <[u8]>::len);
+    if len > XATTR_SHORT_MAX && turn.log_room(turn.frames.dirty_pages()) <= len as u64 {
+        return Err(Stop::Wait(Wait::LogRoom));
+    }
+    Ok(room)
 }
 
-pub(crate) fn xattr_names(shard: &Shard, ino: Ino) -> Result<Vec<Box<[u8]>>, Stop> {
-    let (mut names, mut bytes) = (Vec::new(), 0);
-    shard.records(ino, Kind::Xattr, 0, |_, value| {
-        if let Value::Xattrs(xattrs) = value {
-            bytes += xattrs.iter().map(|xattr| xattr.name.len()).sum::<usize>();
-            names.extend(xattrs.iter().map(|xattr| xattr.name.clone()));
-        }
-        // The list need not be complete once it no longer fits a reply.
-        go_on_if(bytes <= BODY_MAX)
-    })?;
-    Ok(names)
+/// All names; those of the trusted ones only root sees.
+pub(crate) fn list_xattrs(
+    shard: &Shard,
+    ino: Ino,
+    (to, who): (SlotRef, &Credentials),
+    turn: &mut Turn<'_>,
+) -> Result<Finished, Stop> {
+    shard.living(ino)?;
+    let (mut names, bytes) = xattrs::names(shard, ino)?;
+    if bytes > XATTR_LIST_MAX {
+        // A damaged image may hold more than `set_xattr` admits.
+        return Err(Errno::E2BIG.into());
+    }
+    names.retain(|name| who.uid == 0 || !name.starts_with(TRUSTED));
+    let reply = Reply::XattrNames(names.iter().map(|name| (*name).into()).collect());
+    if fits_answer(&reply) {
+        return done(reply);
+    }
+    let list: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
+    long(&list, to, turn)
+}
+
+/// Replies with the payload, if the client's lane has room for it.
+fn long(bytes: &[u8], to: SlotRef, turn: &mut Turn<'_>) -> Result<Finished, Stop> {
+    let len = bytes.len() as u32;
+    let fits = bytes.len() <= turn.clients.payload_max(to.client);
+    if fits {
+        turn.memory.write_payload(to, bytes);
+    }
+    Ok(Some((Ok(Reply::LongXattr { len }), if fits { len } else { 0 })))
 }
 
 /// The name spaces of Linux that have attributes here (`xattr(7)`).

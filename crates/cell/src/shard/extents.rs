@@ -6,7 +6,7 @@
 //!   └── truncate, punch ──┴──────────────────┘
 //! ```
 //!
-//! A placed block may be shared: it is the place of several blocks of files (decision 62). Each of
+//! A placed block may be shared: it is the place of several blocks of files (decision 63). Each of
 //! them leaves it when it is placed again.
 //!
 //! An unwritten block reads as zeros and has no place yet. The shard owes it one: [`Shard::room`]
@@ -19,7 +19,6 @@ use warren_base::{Ino, Timestamp};
 use warren_disk::{EXTENT_BLOCKS_MAX, Extent, Key, Kind, Owed, Value};
 use warren_proto::{RangeChange, RangeCopy, RangeKind, Run};
 
-use crate::budget::{Growth, Need};
 use crate::frames::Placed;
 use crate::run::wait::Stop;
 use crate::shard::{RESIDENT, Shard};
@@ -231,55 +230,18 @@ impl Shard {
         (freed, filled)
     }
 
-    /// The blocks `first..=last` of the file that have places, as runs from block `to` on. The
-    /// extents were read in the same run.
-    fn runs(&self, ino: Ino, first: u64, last: u64, to: u64) -> Vec<Run> {
-        let mut runs = Vec::new();
-        let seen = self.allocated(ino, first, last, |at, value| {
-            if let Value::Extent(extent) = value {
-                let from = first.saturating_sub(at);
-                let until = (last + 1 - at).min(extent.len());
-                let checksums = extent.checksums[from as usize..until as usize].into();
-                let (page, block) = (to + (at + from - first), extent.start.offset(from));
-                runs.push(Run { page, block, checksums });
-            }
-        });
-        seen.expect(RESIDENT);
-        runs
-    }
-
     /// The blocks of the copied range of `ino` are those of `source` from now on, and are shared.
     /// Returns how many of them were allocated before, and how many are now. The extents were read
     /// in the same run.
     pub(crate) fn share_extents(&mut self, ino: Ino, source: Ino, copy: &RangeCopy) -> (u64, u64) {
         let (from, to, count) = copy.blocks();
-        let runs = self.runs(source, from, from + count - 1, to);
+        let runs = runs_of(self, source, from, from + count - 1, to);
         for run in &runs {
             let blocks = run.checksums.len() as u64;
             (0..blocks).for_each(|at| self.space.sharing.share(run.block.offset(at)));
         }
         let placed = runs.iter().map(|run| run.checksums.len() as u64).sum();
         (self.replace_extents(ino, to, to + count - 1, &runs), placed)
-    }
-
-    /// Reads the leaves that a copy of a range touches. Returns whether one more place may share
-    /// each of its blocks.
-    pub(crate) fn may_be_copied(
-        &self,
-        ino: Ino,
-        source: Ino,
-        copy: &RangeCopy,
-    ) -> Result<bool, Stop> {
-        let (from, to, count) = copy.blocks();
-        self.fetch_extents(ino, to, to.saturating_add(count))?;
-        let (mut may_be, end) = (true, from.saturating_add(count));
-        self.allocated(source, from, end.saturating_sub(1), |_, value| {
-            if let Value::Extent(extent) = value {
-                let mut blocks = (0..extent.len()).map(|at| extent.start.offset(at));
-                may_be &= blocks.all(|at| self.space.uses(at) && self.space.sharing.may_share(at));
-            }
-        })?;
-        Ok(may_be)
     }
 
     /// Whether the file shares this block of it. Then a change of the block takes one for good.
@@ -289,12 +251,6 @@ impl Shard {
         }
         let place = self.placed(ino, block)?;
         Ok(place.is_some_and(|place| self.space.sharing.is_shared(place.block)))
-    }
-
-    /// The need of a change that cuts this block of the file.
-    pub(crate) fn cutting(&self, need: Need, ino: Ino, block: u64) -> Result<Need, Stop> {
-        let is_shared = self.is_shared(ino, block)?;
-        Ok(if is_shared { Need { growth: Growth::Grows, ..need } } else { need })
     }
 
     /// Sets a file's size, and removes the extents beyond it unless the file becomes longer.
@@ -339,17 +295,6 @@ impl Shard {
         }
     }
 
-    /// Enters in the tree which blocks are shared, for a checkpoint.
-    pub(crate) fn record_shared(&mut self) {
-        while let Some((chunk, runs)) = self.space.sharing.next_stale() {
-            if runs.is_empty() {
-                self.take(&Key::shared(chunk));
-            } else {
-                self.put(Key::shared(chunk), Value::Shared(runs.into()));
-            }
-        }
-    }
-
     /// Enters in the tree what the shard owes, for a checkpoint.
     pub(crate) fn record_owed(&mut self) {
         if std::mem::take(&mut self.is_owed_stale) {
@@ -360,6 +305,43 @@ impl Shard {
             }
         }
     }
+}
+
+/// The blocks `first..=last` of the file that have places, as runs from block `to` on. The
+/// extents were read in the same run.
+fn runs_of(shard: &Shard, ino: Ino, first: u64, last: u64, to: u64) -> Vec<Run> {
+    let mut runs = Vec::new();
+    let seen = shard.allocated(ino, first, last, |at, value| {
+        if let Value::Extent(extent) = value {
+            let from = first.saturating_sub(at);
+            let until = (last + 1 - at).min(extent.len());
+            let checksums = extent.checksums[from as usize..until as usize].into();
+            let (page, block) = (to + (at + from - first), extent.start.offset(from));
+            runs.push(Run { page, block, checksums });
+        }
+    });
+    seen.expect(RESIDENT);
+    runs
+}
+
+/// Reads the leaves that a copy of a range touches. Returns whether one more place may share
+/// each of its blocks.
+pub(crate) fn may_be_copied(
+    shard: &Shard,
+    ino: Ino,
+    source: Ino,
+    copy: &RangeCopy,
+) -> Result<bool, Stop> {
+    let (from, to, count) = copy.blocks();
+    shard.fetch_extents(ino, to, to.saturating_add(count))?;
+    let (mut may_be, end) = (true, from.saturating_add(count));
+    shard.allocated(source, from, end.saturating_sub(1), |_, value| {
+        if let Value::Extent(extent) = value {
+            let mut blocks = (0..extent.len()).map(|at| extent.start.offset(at));
+            may_be &= blocks.all(|at| shard.space.uses(at) && shard.space.sharing.may_share(at));
+        }
+    })?;
+    Ok(may_be)
 }
 
 /// Blocks `from..to` of an extent that starts at block `at` of the file, as an extent of their own.

@@ -100,6 +100,14 @@ impl Memory for PlainMemory {
         self.lane[to..to + len].copy_from_slice(&self.frames[from.0 as usize][at..at + len]);
     }
 
+    fn read_payload(&mut self, _: SlotRef, into: &mut [u8]) {
+        into.copy_from_slice(&self.lane[..into.len()]);
+    }
+
+    fn write_payload(&mut self, _: SlotRef, bytes: &[u8]) {
+        self.lane[..bytes.len()].copy_from_slice(bytes);
+    }
+
     fn zero_payload(&mut self, _: SlotRef, offset: usize, len: usize) {
         self.lane[offset..offset + len].fill(0);
     }
@@ -653,7 +661,8 @@ impl Bench {
         self.seq += 1;
         // Every request has a slot of its own, because some are never answered.
         let from = SlotRef { client, slot: SlotNo(self.seq as u16) };
-        let header = RequestHeader { seq: self.seq, payload_len: 100, ..header };
+        let payload_len = if matches!(request, Request::Write { .. }) { 100 } else { 0 };
+        let header = RequestHeader { seq: self.seq, payload_len, ..header };
         self.apply(Event::Request { from, header, request });
         self.answers.remove(&self.seq)
     }

@@ -96,7 +96,7 @@ fn what_a_cell_logs_is_replayed() {
     let steps = vec![
         Step::SetAttr { ino: DIR, attributes: attributes() },
         Step::Accessed { ino: FILE, atime: NOW },
-        xattr(FILE, 10),
+        xattr(FILE, 60_000),
         truncate(5000),
         Step::Wrote { ino: FILE, size: 20_000, blocks: 2, mode: 0o644, now: NOW },
         placed(FILE, 3, FREE, 2),
@@ -129,7 +129,7 @@ fn a_shard_of_which_a_log_says_what_no_cell_logs_is_given_up() {
         Step::Accessed { ino: ABSENT, atime: NOW },
         Step::Accessed { ino: elsewhere, atime: NOW },
         xattr(ABSENT, 1),
-        xattr(FILE, 60_000),
+        xattr(FILE, 65_537),
         Step::Truncate { ino: ABSENT, size: 0, blocks: 0, now: NOW },
         sized(FILE_SIZE_MAX + 1),
         placed(ABSENT, 0, FREE, 1),

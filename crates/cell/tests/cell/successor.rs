@@ -380,7 +380,7 @@ fn what_a_checkpoint_holds_of_a_directory_half_reaped_is_one() {
     image.part(gone, 0, 0);
     image.put(1, Key::orphan(gone), Value::Orphan);
     for sub in 0..500 {
-        let xattr = Xattr { name: (*b"user.x").into(), value: [1; 50].into() };
+        let xattr = Xattr::new(b"user.x", &[1; 50]);
         image.put(1, Key::xattr(gone, sub), Value::Xattrs([xattr].into()));
     }
     // A leaf among them cannot be read.

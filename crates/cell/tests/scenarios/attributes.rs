@@ -9,9 +9,10 @@
 
 use std::time::Duration;
 
-use warren_base::{Errno, FileKind};
+use warren_base::{Errno, FileKind, Timestamp};
 use warren_proto::{
-    AccessMode, CreateFlags, NewInode, Position, Reply, Request, SetAttr, XattrMode, XattrName,
+    AccessMode, CreateFlags, NewInode, Position, Reply, Request, SetAttr, SetTime, XattrMode,
+    XattrName,
 };
 
 use crate::bytes::page;
@@ -116,13 +117,17 @@ fn attributes_are_durable_after_fsync() {
         kill_set_gid: false,
     };
     assert_eq!(pair.call(client, set), Ok(Reply::Done));
-    let set = SetAttr { mode: Some(0o640), uid: Some(7), ..NOTHING };
+    // In 2300: such times are stored as numbers before 1901.
+    let late = Timestamp::from_parts(10_413_792_000, 7);
+    let mtime = Some(SetTime::At(late));
+    let set = SetAttr { mode: Some(0o640), uid: Some(7), mtime, ..NOTHING };
     assert!(pair.call(client, Request::SetAttr { ino, handle: None, set }).is_ok());
     pair.fsync(client, file);
     pair.cut_power();
     let client = pair.client();
     let attr = pair.attr(client, ino);
-    assert_eq!((attr.mode, attr.uid), (0o640, 7));
+    assert_eq!((attr.mode, attr.uid, attr.mtime), (0o640, 7, late));
+    assert!(attr.mtime > attr.ctime);
     let get = Request::GetXattr { ino, name };
     assert_eq!(pair.call(client, get), Ok(Reply::Xattr(b"red"[..].into())));
 }

@@ -1,11 +1,11 @@
 //! Clients and their requests. A request stays in its slot until it is answered, also while its
 //! cell has no process.
 
-use warren_base::limits::PAYLOAD_MAX;
+use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_cell::{Cell, Event, SlotRef};
 use warren_proto::control::Order;
-use warren_proto::slot::Shape;
+use warren_proto::slot::{LaneSize, Shape};
 use warren_proto::{
     AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, LeasedAttrs,
     NewInode, Position, RenameFlags, Reply, Request, RequestHeader, Rules,
@@ -57,9 +57,21 @@ impl Pair {
 
     pub(crate) fn admit_at(&mut self, cell: CellId, client: ClientId, admitted_as: AdmittedAs) {
         let (credentials, acknowledged_leases) = admitted_as;
-        let shape = Shape::UNBOUNDED;
-        let rules = Rules::empty();
+        let (shape, rules) = (Shape::UNBOUNDED, Rules::empty());
         self.order(cell, Order::Admit { client, credentials, acknowledged_leases, shape, rules });
+    }
+
+    /// A client with small lanes, which the only cell knows.
+    pub(crate) fn small_client(&mut self) -> ClientId {
+        self.clients_made += 1;
+        let client = ClientId(self.clients_made);
+        let (credentials, acknowledged_leases) = (Credentials::default(), false);
+        let shape = Shape::new(SLOTS_MAX as u16, LaneSize::Small).expect("a legal shape");
+        let rules = Rules::empty();
+        let order = Order::Admit { client, credentials, acknowledged_leases, shape, rules };
+        self.order(CellId(0), order);
+        self.drive();
+        client
     }
 
     /// The client disconnects, and its slots are gone.
@@ -342,6 +354,11 @@ impl Pair {
         let answer = self.answer(call).expect("the read is answered");
         assert!(matches!(answer, Ok(Reply::Read { .. })), "{answer:?}");
         Bytes(self.calls[&call.0].bytes.clone())
+    }
+
+    /// The bytes that have come with an answer.
+    pub(crate) fn payload_of(&self, call: Call) -> &[u8] {
+        &self.calls[&call.0].bytes
     }
 
     /// The content of the file of this name.

@@ -84,6 +84,14 @@ impl Memory for Machine {
         self.reply(to, offset + len)[offset..offset + len].copy_from_slice(&bytes);
     }
 
+    fn read_payload(&mut self, from: SlotRef, into: &mut [u8]) {
+        into.copy_from_slice(&self.requests[&from][..into.len()]);
+    }
+
+    fn write_payload(&mut self, to: SlotRef, bytes: &[u8]) {
+        self.reply(to, bytes.len())[..bytes.len()].copy_from_slice(bytes);
+    }
+
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
         self.reply(to, offset + len)[offset..offset + len].fill(0);
     }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `calls.rs` | a request becomes a reply: at once, or after something that it waits for |
 //! | `attributes.rs` | requests on one inode |
+//! | `long_xattrs.rs` | values and lists of names that no body has room for |
 //! | `data.rs` | pages, the cache, read-ahead, write-back |
 //! | `opens.rs` | open files, and advisory locks on files |
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
@@ -42,6 +43,7 @@ mod data;
 mod kept;
 mod leases;
 mod log;
+mod long_xattrs;
 mod neighbours;
 mod opens;
 mod power;

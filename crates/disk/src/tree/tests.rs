@@ -8,7 +8,7 @@ use crate::inode::Part;
 use crate::key::{Key, Kind};
 use crate::node::{self, BlockPtr, HEIGHT_MAX, NodeError, Stamp};
 use crate::record::{NODE_CAPACITY, VALUE_MAX};
-use crate::value::{Dentry, Extent, Owed, SharedRun, Value, Xattr};
+use crate::value::{Dentry, Extent, Owed, SharedRun, Value, Xattr, XattrValue};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -199,7 +199,7 @@ fn any_value(kind: Kind, size: usize) -> Value {
         Kind::Part => Value::Part(Box::new(Part { entries: size as u64, ..Part::default() })),
         Kind::Target => Value::Target(bytes(1 + size % 1024)),
         Kind::Xattr => {
-            let value = bytes((size * 7) % 2049);
+            let value = XattrValue::Inline(bytes((size * 7) % 2049));
             Value::Xattrs(Box::new([Xattr { name: bytes(1 + size % 255), value }]))
         }
         Kind::Entry => {
@@ -217,6 +217,7 @@ fn any_value(kind: Kind, size: usize) -> Value {
             start: BlockNo(1 + size as u64),
             checksums: (0..1 + size as u32 % 64).collect(),
         })),
+        Kind::XattrPiece => Value::XattrPiece(bytes(1 + (size * 7) % 2000)),
         Kind::Chunk => Value::Chunk(size as u64),
         Kind::Orphan => Value::Orphan,
         Kind::Owed => Value::Owed(Owed { blocks: size as u64, extents: 1 }),
@@ -231,7 +232,7 @@ fn any_value(kind: Kind, size: usize) -> Value {
 fn any_key() -> impl Strategy<Value = Key> {
     let sub = 0_u64..60;
     let ino = 1_u64..6;
-    (sub, ino, 0..9).prop_map(|(sub, ino, kind)| match kind {
+    (sub, ino, 0..10).prop_map(|(sub, ino, kind)| match kind {
         0 => Key::part(Ino(ino << 8 | sub & 0xff), 0),
         1 => Key::target(Ino(ino), sub % 4),
         2 => Key::xattr(Ino(ino), sub),
@@ -240,6 +241,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         5 => Key::chunk(sub * 4),
         6 => Key::owed(),
         7 => Key::shared(sub),
+        8 => Key::xattr_piece(Ino(ino), sub << 4, sub),
         _ => Key::orphan(Ino(sub + 1)),
     })
 }

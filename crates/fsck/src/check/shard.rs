@@ -7,6 +7,7 @@
 use super::checker::Checker;
 use super::names::InodeFacts;
 use crate::finding::Finding;
+use crate::pieces::Pieces;
 use crate::rules::{Bounds, kind_that_has};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{FileKind, Ino, InodeFlags, ShardId};
@@ -48,6 +49,7 @@ struct File {
     special: Option<Key>,
     /// Which attributes it has.
     flags: InodeFlags,
+    pieces: Pieces,
     /// Part of it was not read.
     doubtful: bool,
 }
@@ -193,6 +195,8 @@ impl Checker<'_> {
                 let names = bucket.iter().map(|xattr| &xattr.name);
                 let flags = names.clone().map(|name| InodeFlags::of_xattr(name));
                 file.flags |= flags.fold(InodeFlags::empty(), InodeFlags::union);
+                let secret = self.superblock.secret;
+                bucket.iter().for_each(|xattr| file.pieces.add_attribute(file.ino, secret, xattr));
                 self.check_hashes(key, names);
             }
             Value::Entries(bucket) => {
@@ -202,6 +206,7 @@ impl Checker<'_> {
                     self.names.add_entry(Ino(key.ino), key.sub, dentry);
                 }
             }
+            Value::XattrPiece(piece) => file.pieces.add_piece(key, piece),
             Value::Extent(extent) => {
                 let overlaps = file.add_extent(key, extent);
                 self.check_extent(shard, key, extent, overlaps);
@@ -260,8 +265,12 @@ impl Checker<'_> {
             self.report.directories += 1;
         }
         if !file.doubtful {
-            if inode.flags & InodeFlags::OF_XATTRS != file.flags {
+            // An orphan may have lost some of its records already.
+            if nlink > 0 && inode.flags & InodeFlags::OF_XATTRS != file.flags {
                 self.report.add(Finding::Flags { ino });
+            }
+            if nlink > 0 && !file.pieces.are_right() {
+                self.report.add(Finding::XattrPieces { ino });
             }
             match kind {
                 FileKind::Directory => self.finish_directory(&file),
@@ -332,6 +341,7 @@ impl File {
             target_whole: true,
             special: None,
             flags: InodeFlags::empty(),
+            pieces: Pieces::default(),
             doubtful,
         }
     }

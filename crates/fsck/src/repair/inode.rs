@@ -9,7 +9,9 @@ use super::records::{
     put_file_blocks, put_owed, put_shared,
 };
 use super::repairer::Repairer;
+use crate::pieces::{Pieces, first_piece};
 use crate::rules::kind_that_has;
+use std::collections::BTreeSet;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{FileKind, Ino, InodeFlags, ShardId};
 use warren_disk::{Dentry, Key, Kind, Part, TARGET_PIECE, Value, Xattr, name_hash};
@@ -50,6 +52,8 @@ impl Repairer<'_> {
         };
         self.drop_misplaced(ino, kind, group);
         self.rehash_xattrs(ino, group);
+        let mends = mend_pieces(ino, self.superblock.secret, group);
+        mends.into_iter().for_each(|mend| self.mends.add(mend));
         self.mend_flags(ino, group);
         match kind {
             FileKind::Directory => self.mend_directory(ino, group),
@@ -79,7 +83,7 @@ impl Repairer<'_> {
         if let Some(Value::Inode(inode)) = group.get(&Key::inode(ino)) {
             return Some(inode.kind);
         }
-        let telling = |key: &&Key| key.kind != Kind::Xattr;
+        let telling = |key: &&Key| !matches!(key.kind, Kind::Xattr | Kind::XattrPiece);
         let kind = kind_that_has(group.keys().find(telling)?.kind);
         self.mends.add(Mend::Invented { ino, kind });
         let mut inode = blank(kind);
@@ -257,7 +261,7 @@ impl Repairer<'_> {
     }
 }
 
-fn split<T: Clone>(bucket: &[T], right: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
+fn split<T: Clone>(bucket: &[T], right: impl FnMut(&T) -> bool) -> (Vec<T>, Vec<T>) {
     bucket.iter().cloned().partition(right)
 }
 
@@ -265,11 +269,40 @@ fn boxed<T>(bucket: Vec<T>) -> Option<Box<[T]>> {
     (!bucket.is_empty()).then(|| bucket.into())
 }
 
+/// Removes attributes of whose values a piece is missing, and pieces of no attribute.
+fn mend_pieces(ino: Ino, secret: u64, group: &mut Records) -> Vec<Mend> {
+    let pieces = Pieces::of(ino, secret, group);
+    if pieces.are_right() {
+        return Vec::new();
+    }
+    // Of two attributes whose pieces would have the same keys, the first keeps them.
+    let mut kept = BTreeSet::new();
+    let broken = take_strays(group, Kind::Xattr, |_, value| match value {
+        Value::Xattrs(bucket) => {
+            let (right, wrong) = split(bucket, |xattr: &Xattr| {
+                let first = first_piece(ino, secret, &xattr.name);
+                !xattr.is_in_pieces() || pieces.is_whole(&first) && kept.insert(first)
+            });
+            (!wrong.is_empty()).then(|| (boxed(right).map(Value::Xattrs), wrong))
+        }
+        _ => None,
+    });
+    let dropped = |what, why| Mend::RecordDropped { ino, what, why };
+    let mut mends: Vec<_> =
+        broken.iter().map(|_| dropped("an attribute", "its value is incomplete")).collect();
+    let before = group.len();
+    group.retain(|key, _| key.kind != Kind::XattrPiece || kept.contains(&key.piece().0));
+    if group.len() < before {
+        mends.push(dropped("a piece of a value", "no attribute has it"));
+    }
+    mends
+}
+
 /// Removes from all buckets of a kind the entries that `strays` reports as misplaced.
 fn take_strays<T>(
     group: &mut Records,
     kind: Kind,
-    strays: impl Fn(u64, &Value) -> Option<(Option<Value>, Vec<T>)>,
+    mut strays: impl FnMut(u64, &Value) -> Option<(Option<Value>, Vec<T>)>,
 ) -> Vec<T> {
     let mut taken = Vec::new();
     let mut left = Vec::new();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{Mend, Repair, RepairError, footing, repair};
 use std::collections::BTreeSet;
-use warren_disk::{Owner, ROOT_SLOT_SIZE};
+use warren_disk::{Kind, Owner, ROOT_SLOT_SIZE};
 
 impl Draft {
     pub(super) fn work_out_repair(&self) -> Result<Repair, RepairError> {
@@ -261,7 +261,7 @@ fn what_is_left_of_an_inode_is_kept() {
     mended(|draft| draft.shards[0].part(FILE, 0, 0));
     let stray = Ino(1 << 48 | 40);
     mended(|draft| {
-        let xattr = Xattr { name: b"user.b".as_slice().into(), value: Box::default() };
+        let xattr = Xattr::new(b"user.b", b"");
         let key = Key::xattr(stray, name_hash(SECRET, b"user.b"));
         draft.shards[1].records.insert(key, Value::Xattrs(Box::new([xattr])));
     });
@@ -272,6 +272,62 @@ fn flags_say_which_attributes_an_inode_has() {
     let wrong = InodeFlags::ACL | InodeFlags::NODUMP;
     let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.flags = wrong));
     assert_eq!(draft.inode(FILE).unwrap().flags, InodeFlags::NODUMP);
+}
+
+/// An attribute of so many bytes, and pieces, each with its number and length.
+fn put_long(draft: &mut Draft, name: &[u8], len: usize, pieces: &[(u64, usize)]) {
+    let hash = name_hash(SECRET, name);
+    let bucket = [Xattr::new(name, &vec![1; len])].into();
+    let records = &mut draft.shards[1].records;
+    records.insert(Key::xattr(INNER, hash), Value::Xattrs(bucket));
+    for (piece, len) in pieces {
+        let piece = Key::xattr_piece(INNER, hash, *piece);
+        records.insert(piece, Value::XattrPiece(vec![1; *len].into()));
+    }
+}
+
+/// Whether the pool has such an attribute, and how many pieces.
+fn long_of(draft: &Draft, name: &[u8]) -> (bool, usize) {
+    let is_piece = |key: &&Key| key.kind == Kind::XattrPiece;
+    let records = draft.records(1);
+    let has = records.contains_key(&Key::xattr(INNER, name_hash(SECRET, name)));
+    (has, records.keys().filter(is_piece).count())
+}
+
+#[test]
+fn values_have_all_their_pieces_and_pieces_have_a_value() {
+    let name = b"user.long";
+    let (draft, mends) = mended(|draft| put_long(draft, name, 2300, &[(0, 2000), (1, 300)]));
+    assert_eq!((long_of(&draft, name), mends), ((true, 2), vec![]));
+    let wrong: [&[(u64, usize)]; 6] = [
+        &[],
+        &[(0, 2000)],
+        &[(1, 300)],
+        &[(0, 1999), (1, 300)],
+        &[(0, 2000), (2, 300)],
+        &[(0, 300)],
+    ];
+    for pieces in wrong {
+        let findings = planted(|draft| put_long(draft, name, 2300, pieces));
+        assert_eq!(findings, [Finding::XattrPieces { ino: INNER }], "{pieces:?}");
+        let (draft, mends) = mended(|draft| put_long(draft, name, 2300, pieces));
+        assert_eq!(long_of(&draft, name), (false, 0), "{pieces:?}");
+        assert!(matches!(mends[0], Mend::RecordDropped { ino: INNER, .. }));
+    }
+    // Pieces of no attribute, beside another that has its own.
+    let (draft, _) = mended(|draft| {
+        put_long(draft, name, 200, &[(0, 200)]);
+        let stray = Key::xattr_piece(INNER, name_hash(SECRET, b"user.none"), 0);
+        draft.shards[1].records.insert(stray, Value::XattrPiece([1].into()));
+    });
+    assert_eq!(long_of(&draft, name), (true, 1));
+    // An orphan is being removed.
+    let findings = planted(|draft| {
+        put_long(draft, name, 200, &[]);
+        draft.shards[1].change(INNER, |inode| inode.nlink = 0);
+        draft.shards[1].records.insert(Key::orphan(INNER), Value::Orphan);
+    });
+    assert!(!findings.contains(&Finding::XattrPieces { ino: INNER }), "{findings:?}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Extended attributes, by path and of files that are served: those of users are requests. Many
-//! programs ask for access control lists, which few files have. Those are left to the kernel.
+//! programs ask for access control lists, which few files have. Those are left to the kernel, and
+//! so are values and lists that no body has room for.
 
+use warren_base::limits::XATTR_SHORT_MAX;
 use warren_base::{Errno, FileKind, InodeFlags};
 use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode, XattrName};
 
@@ -18,7 +20,7 @@ const ENODATA: isize = Errno::ENODATA.raw() as isize;
 const ERANGE: isize = Errno::ERANGE.raw() as isize;
 const OF_USERS: &[u8] = b"user.";
 /// Longer values are left to the kernel.
-const VALUE_MAX: usize = 2048;
+const VALUE_MAX: usize = XATTR_SHORT_MAX;
 
 /// Bytes of the program: where they are, and how many.
 pub(super) type Bytes = (usize, usize);

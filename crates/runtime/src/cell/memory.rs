@@ -499,6 +499,14 @@ impl Memory for SharedMemory {
         self.client(to.client).replies.write_payload(to.slot, offset, bytes);
     }
 
+    fn read_payload(&mut self, from: SlotRef, into: &mut [u8]) {
+        self.client(from.client).requests.copy_payload(from.slot, 0, into);
+    }
+
+    fn write_payload(&mut self, to: SlotRef, bytes: &[u8]) {
+        self.client(to.client).replies.write_payload(to.slot, 0, bytes);
+    }
+
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
         self.client(to.client).replies.zero_payload(to.slot, offset, len);
     }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use warren_base::limits::BLOCK_SIZE;
+use warren_base::limits::{BLOCK_SIZE, XATTR_SHORT_MAX, XATTR_VALUE_MAX};
 use warren_base::{CellId, ClientId, Errno, Ino, Instant, Rng, SlotNo};
 use warren_cell::{Backing, SlotRef};
 use warren_proto::slot::Shape;
@@ -494,16 +494,16 @@ impl Chooser<'_> {
             let effect = Effect::SetXattr { object, name, value: None };
             return Some((Request::RemoveXattr { ino, name: has }, Vec::new(), effect));
         }
-        let len = self.rng.below(1000) as usize;
-        let value: Box<[u8]> = vec![self.stamp as u8; len].into();
-        let request = Request::SetXattr {
-            ino,
-            name: has,
-            value: value.clone(),
-            mode: XattrMode::Any,
-            kill_set_gid: false,
-        };
-        Some((request, Vec::new(), Effect::SetXattr { object, name, value: Some(value) }))
+        let long = [XATTR_SHORT_MAX + 1, 5000, XATTR_VALUE_MAX];
+        let is_long = self.rng.chance(1, 10);
+        let len = if is_long { *self.rng.pick(&long) } else { self.rng.below(1000) as usize };
+        let bytes = vec![self.stamp as u8; len];
+        let effect = Effect::SetXattr { object, name, value: Some(bytes.clone().into()) };
+        // A value that a body has no room for is in the payload.
+        let (body, payload) = if is_long { (Vec::new(), bytes) } else { (bytes, Vec::new()) };
+        let (value, mode, kill_set_gid) = (body.into(), XattrMode::Any, false);
+        let request = Request::SetXattr { ino, name: has, value, mode, kill_set_gid };
+        Some((request, payload, effect))
     }
 
     fn fsync(&mut self, kind: FileKind) -> Option<(Request, Vec<u8>, Effect)> {

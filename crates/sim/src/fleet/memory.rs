@@ -82,6 +82,19 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         lanes.reply_mut(self.cell, to, offset, len).copy_from_slice(&frame[at..at + len]);
     }
 
+    fn read_payload(&mut self, from: SlotRef, into: &mut [u8]) {
+        self.store_begins();
+        self.must_know(from.client);
+        self.world.fleet().lanes.read_request(from, 0, into);
+    }
+
+    fn write_payload(&mut self, to: SlotRef, bytes: &[u8]) {
+        self.store_begins();
+        self.must_know(to.client);
+        let lanes = &mut self.world.fleet_mut().lanes;
+        lanes.reply_mut(self.cell, to, 0, bytes.len()).copy_from_slice(bytes);
+    }
+
     fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
         self.store_begins();
         self.must_know(to.client);

@@ -124,6 +124,7 @@ impl State {
         });
         match step.settle(must)? {
             Some((value, Reply::Xattr(got))) if **got == *value => Ok(()),
+            Some((value, Reply::LongXattr { .. })) if *step.outcome.payload == *value => Ok(()),
             Some(_) => Err(Refusal::Differs("the attribute's value")),
             None => Ok(()),
         }

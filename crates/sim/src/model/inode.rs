@@ -22,17 +22,17 @@ pub type Name = Rc<[u8]>;
 /// A time known to be in `from..=to`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimeBound {
-    from: i64,
-    to: i64,
+    from: Timestamp,
+    to: Timestamp,
 }
 
 impl TimeBound {
     pub fn exactly(at: Timestamp) -> Self {
-        Self { from: at.0, to: at.0 }
+        Self { from: at, to: at }
     }
 
     pub fn within(window: Window) -> Self {
-        Self { from: window.from.0, to: window.to.0 }
+        Self { from: window.from, to: window.to }
     }
 
     /// The time was set in `window`. Of two concurrent changes either may have read its clock last,
@@ -50,14 +50,14 @@ impl TimeBound {
 
     /// A client observed the time. False if that was impossible.
     pub fn observe(&mut self, at: Timestamp) -> bool {
-        let possible = self.from <= at.0 && at.0 <= self.to;
+        let possible = self.from <= at && at <= self.to;
         *self = Self::exactly(at);
         possible
     }
 
     #[cfg(test)]
     pub fn earliest(self) -> Timestamp {
-        Timestamp(self.from)
+        self.from
     }
 
     fn hull(self, other: Self) -> Self {

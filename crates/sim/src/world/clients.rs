@@ -446,7 +446,7 @@ impl World {
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
         let mut payload = match &send.request {
-            Request::Write { .. } => slot.payload.clone(),
+            Request::Write { .. } | Request::SetXattr { .. } => slot.payload.clone(),
             _ => Rc::from([]),
         };
         self.fleet.lanes.put_request(from, &payload);

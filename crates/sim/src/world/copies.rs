@@ -92,6 +92,10 @@ pub(super) fn payload_of<H>(
 ) -> Vec<u8> {
     match answer {
         Ok(Reply::Read { len }) => fleet.lanes.reply(from, to, *len as usize),
+        Ok(Reply::LongXattr { .. }) => {
+            fleet.count("a long value came");
+            fleet.lanes.payload(from, to, seq)
+        }
         Ok(reply) if reply.opened().is_some() => {
             let data = fleet.lanes.payload(from, to, seq);
             if !data.is_empty() {

@@ -250,7 +250,7 @@ impl Draw<'_> {
             Kind::Truncate | Kind::Chmod | Kind::Chown | Kind::Utimens | Kind::Chattr => {
                 self.set_attr(kind)
             }
-            Kind::Xattr => self.xattr(),
+            Kind::Xattr => return Some(self.xattr()),
             Kind::Acl => self.acl(),
             Kind::Lock | Kind::Flock | Kind::TestLock => self.lock(kind)?,
             Kind::StatPath | Kind::OpenPath | Kind::ChangePath | Kind::RenamePath => {

@@ -1,6 +1,6 @@
 //! Programs in two parts, for two fleets on one pool: what is allocated (`fallocate`) can be
 //! written in a full pool, and written again (decision 58); copies that share blocks take no space,
-//! and stay whole (decision 62).
+//! and stay whole (decision 63).
 
 use std::time::Duration;
 

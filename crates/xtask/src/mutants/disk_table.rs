@@ -62,7 +62,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/checkpoint.rs",
         what: "which blocks are shared is not recorded",
-        find: "            shard.record_shared();\n",
+        find: "            record_shared(shard);\n",
         replace: "",
         found_by: MANY_SEEDS,
         is_proven: true,

@@ -80,6 +80,8 @@ impl Memory for Stores {
 
     fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
     fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn read_payload(&mut self, _: SlotRef, _: &mut [u8]) {}
+    fn write_payload(&mut self, _: SlotRef, _: &[u8]) {}
     fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
 
     fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {

@@ -1,9 +1,13 @@
 //! Requests on attributes, plain and extended, and on access control lists.
 
-use warren_base::{Ino, InodeFlags};
-use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Request, SetAttr, SetTime, XattrMode, XattrName};
+use warren_base::limits::{XATTR_SHORT_MAX, XATTR_VALUE_MAX};
+use warren_base::{CAPABILITY, Ino, InodeFlags, Timestamp};
+use warren_client::Op;
+use warren_proto::{
+    ACL_ACCESS, ACL_DEFAULT, Capabilities, Request, SetAttr, SetTime, XattrMode, XattrName,
+};
 
-use super::Draw;
+use super::{Draw, Drawn};
 use crate::swarm::Kind;
 
 /// Names of attributes.
@@ -52,7 +56,10 @@ impl Draw<'_> {
             }
             _ => {
                 set.kill_privileges = self.kills(false);
-                let times = [None, Some(SetTime::Now), Some(SetTime::At(self.now))];
+                let far = *self.rng.pick(&[Timestamp::SECONDS_MIN, -1, 10_413_792_000]);
+                let far = Timestamp::from_parts(far, 7);
+                let at = [self.now, self.now, far].map(|time| Some(SetTime::At(time)));
+                let times = [None, Some(SetTime::Now), at[0], at[1], at[2]];
                 (set.atime, set.mtime) = (*self.rng.pick(&times), *self.rng.pick(&times));
             }
         }
@@ -65,7 +72,21 @@ impl Draw<'_> {
         if self.front { kernel_wants } else { self.rng.chance(1, 2) }
     }
 
-    pub(super) fn xattr(&mut self) -> Request {
+    /// A value that a body has no room for comes beside the request.
+    pub(super) fn xattr(&mut self) -> Drawn {
+        let (mut request, mut long) = (self.short_xattr(), Vec::new());
+        if let Request::SetXattr { name, value, .. } = &mut request
+            && *name.as_bytes() != *CAPABILITY
+            && self.rng.chance(1, 12)
+        {
+            let len = *self.rng.pick(&[XATTR_SHORT_MAX + 1, 5000, XATTR_VALUE_MAX]);
+            long = vec![self.rng.below(256) as u8; len];
+            *value = Box::default();
+        }
+        (Op::Ino(request, Capabilities::default()), long)
+    }
+
+    fn short_xattr(&mut self) -> Request {
         let ino = self.any();
         let name = *self.rng.pick(&XATTRS);
         let is_capability = name.ends_with(b"capability");
