@@ -10,6 +10,7 @@
 mod create;
 mod deferred;
 mod file;
+mod file_handle;
 mod flags;
 mod handover;
 mod init;
@@ -236,6 +237,8 @@ impl Call<'_> {
             Operation::Forget => return Ok(Outcome::NoReply),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
+            Operation::LookupInode => self.lookup_inode(),
+            Operation::LookupParent => self.lookup_parent(),
             Operation::GetAttr => self.get_attr(),
             Operation::Statx => self.statx(),
             Operation::SetAttr { open, set } => self.set_attr(open, set),

@@ -129,6 +129,10 @@ pub(crate) enum Operation {
     /// The kernel dropped inodes, about which the front keeps nothing. There is no reply.
     Forget,
     Lookup(FileName),
+    /// Of `.`: the inode itself, which a file handle names.
+    LookupInode,
+    /// Of `..`: the parent of a directory that a file handle names.
+    LookupParent,
     GetAttr,
     Statx,
     SetAttr {
@@ -337,7 +341,7 @@ fn connection(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
 
 fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     Ok(match code {
-        opcode::LOOKUP => Operation::Lookup(fields.name()?),
+        opcode::LOOKUP => lookup(fields.string()?)?,
         opcode::GETATTR => Operation::GetAttr,
         opcode::SETATTR => set_attr(fields)?,
         opcode::READLINK => Operation::ReadLink,
@@ -370,6 +374,15 @@ fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
             Operation::Rename { name: fields.name()?, new_dir, new_name: fields.name()?, flags }
         }
         _ => Operation::Unsupported(Errno::ENOSYS),
+    })
+}
+
+/// The kernel walks `.` and `..` itself. It looks them up for file handles only.
+fn lookup(name: &[u8]) -> Result<Operation, Errno> {
+    Ok(match name {
+        b"." => Operation::LookupInode,
+        b".." => Operation::LookupParent,
+        name => Operation::Lookup(FileName::new(name)?),
     })
 }
 
