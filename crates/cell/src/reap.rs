@@ -22,6 +22,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     if inode.nlink > 0 {
         return;
     }
+    remember(shard, ino);
     // A replay does not know which inodes are open, and the end is a step of its own.
     let replaying = !turn.readiness.is_recovered();
     if !replaying {
@@ -71,6 +72,7 @@ pub(crate) fn reap(
     if shard.opens.is_open(ino) {
         return Ok(());
     }
+    remember(shard, ino);
     let belongings = shard.belongings(ino, REAP_BATCH)?;
     if belongings.len() < REAP_BATCH {
         step(shard, Step::Reaped { ino }, &mut room, turn);
@@ -86,4 +88,11 @@ pub(crate) fn reap(
     });
     forget_pages(shard, ino, 0..=u64::MAX, turn);
     Err(Stop::Wait(Wait::Turn))
+}
+
+/// A directory may have changed after its end had begun, while it was open.
+fn remember(shard: &mut Shard, ino: Ino) {
+    if let Ok(Some(value)) = shard.inode_value(ino) {
+        shard.removed_dirs.keep(value.attr);
+    }
 }

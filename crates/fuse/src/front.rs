@@ -17,6 +17,7 @@ mod init;
 mod listing;
 mod lock;
 mod name;
+mod removed;
 mod xattr;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use crate::plain_inodes::PlainInodes;
 use crate::reply::{Body, validity};
 use crate::retries::Retries;
 use crate::sent_entries::SentEntries;
+use removed::OnRemoved;
 
 pub(crate) use deferred::DeferredLock;
 
@@ -196,7 +198,11 @@ impl Front {
             call.remove_pins();
         }
         let is_of_walk = operation.is_of_walk();
-        let served = call.serve(operation);
+        let on_removed = OnRemoved::of(&operation);
+        let served = match call.serve(operation) {
+            Err(Errno::ESTALE) => call.serve_removed(on_removed),
+            served => served,
+        };
         let served =
             served.and_then(|outcome| make_durable(slot, &header, changed).map(|()| outcome));
         match served {
@@ -226,14 +232,14 @@ struct Call<'a> {
 type Served = Result<(), Errno>;
 
 impl Call<'_> {
-    fn serve(mut self, operation: Operation) -> Result<Outcome, Errno> {
+    fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
         match operation {
             Operation::Init { major, minor, max_readahead, flags } => {
                 self.init(major, minor, max_readahead, flags)
             }
             Operation::Destroy => Ok(()),
             Operation::OpenDir => self.open_dir(),
-            Operation::ReleaseDir { open } => self.release_handle(open),
+            Operation::ReleaseDir { open } => self.release_dir(open),
             Operation::Forget => return Ok(Outcome::NoReply),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),

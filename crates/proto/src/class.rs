@@ -43,7 +43,8 @@ impl Request {
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
             | Self::Fallocate { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -111,7 +112,8 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -155,7 +157,8 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -195,7 +198,8 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -246,7 +250,8 @@ impl Request {
             | Self::TestLock { .. }
             | Self::Claim { .. }
             | Self::Fallocate { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 }

@@ -323,6 +323,12 @@ pub enum Request {
         offset: u64,
         hole: bool,
     },
+    /// The last attributes of a directory that was removed, for a front whose kernel still has it
+    /// as a working directory. A cell remembers a number of them. ESTALE for any other inode, and
+    /// for a client that is not a front.
+    GetRemoved {
+        dir: Ino,
+    },
 }
 
 impl Request {
@@ -349,7 +355,8 @@ impl Request {
             | Self::Unlink { dir, .. }
             | Self::Rmdir { dir, .. }
             | Self::Rename { dir, .. }
-            | Self::ReadDir { dir, .. } => *dir,
+            | Self::ReadDir { dir, .. }
+            | Self::GetRemoved { dir } => *dir,
             Self::GetAttr { ino }
             | Self::SetAttr { ino, .. }
             | Self::ReadLink { ino }
@@ -407,7 +414,8 @@ impl Request {
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
             | Self::Fallocate { .. }
-            | Self::FindData { .. } => None,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => None,
         }
     }
 }
@@ -452,7 +460,8 @@ impl Request {
             | Self::RemoveXattr { .. }
             | Self::ListXattr { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => (self.inode(), self.other_inode()),
+            | Self::AwaitRecall { .. }
+            | Self::GetRemoved { .. } => (self.inode(), self.other_inode()),
         }
     }
 }

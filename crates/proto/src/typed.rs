@@ -179,6 +179,7 @@ typed! {
         Reply::Done => ()
     }
     FindData { handle: Handle, offset: u64, hole: bool } -> u64 { Reply::Offset(at) => at }
+    GetRemoved { dir: Ino } -> Attr { Reply::Attr { attr, .. } => attr }
 }
 
 #[cfg(test)]

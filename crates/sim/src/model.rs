@@ -212,6 +212,7 @@ impl State {
             Request::FindData { handle, offset, hole } => {
                 step.find_data(self, *handle, *offset, *hole)
             }
+            Request::GetRemoved { dir } => self.get_removed(step, *dir),
             Request::Null
             | Request::Sync
             | Request::StatFs
@@ -462,6 +463,7 @@ pub fn is_observer(operation: &Operation) -> bool {
                 | Request::Lookup { .. }
                 | Request::Neighbours { .. }
                 | Request::GetAttr { .. }
+                | Request::GetRemoved { .. }
                 | Request::Claim { .. }
                 | Request::Fsync { .. }
                 | Request::FindData { .. }

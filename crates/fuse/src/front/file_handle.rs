@@ -41,3 +41,39 @@ impl Call<'_> {
 fn absent(errno: Errno) -> Errno {
     if errno == Errno::ESTALE { Errno::ENOENT } else { errno }
 }
+
+#[cfg(test)]
+mod tests {
+    use warren_proto::{Reply, Request};
+
+    use super::*;
+    use crate::front::tests::{FrontTest, attr};
+    use crate::front::{FrontOptions, Outcome};
+    use crate::message::Operation;
+
+    const DIR: Ino = Ino(7);
+
+    #[test]
+    fn an_inode_and_its_parent_are_found_and_nothing_is_leased() {
+        let lease = Some(warren_proto::Lease { word: 0, stamp: 0 });
+        let mut test = FrontTest::new(FrontOptions::default(), move |request| match *request {
+            Request::GetAttr { ino } => Ok(Reply::Attr { attr: attr(ino), lease }),
+            Request::ReadDir { dir: DIR, .. } => {
+                Ok(Reply::Listing { parent: Ino(3), entries: Vec::new(), end: false, lease: None })
+            }
+            _ => Err(Errno::EIO),
+        });
+        for (operation, ino) in [(Operation::LookupInode, DIR), (Operation::LookupParent, Ino(3))] {
+            assert_eq!(test.serve_on(DIR, operation), Ok(Outcome::Body));
+            assert_eq!([0, 16, 24].map(|at| test.u64_at(at)), [ino.0, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn an_inode_that_is_gone_is_absent() {
+        let mut test = FrontTest::new(FrontOptions::default(), |_| Err(Errno::ESTALE));
+        for operation in [Operation::LookupInode, Operation::LookupParent] {
+            assert_eq!(test.serve_on(DIR, operation), Err(Errno::ENOENT));
+        }
+    }
+}

@@ -22,6 +22,19 @@ impl State {
         }
     }
 
+    /// A cell remembers only the last ones.
+    pub(super) fn get_removed(&self, step: &Step<'_>, dir: Ino) -> Legal {
+        let is_front = step.credentials.checked_by_kernel;
+        match &step.outcome.answer {
+            Err(Errno::ESTALE) => Ok(()),
+            Ok(Reply::Attr { attr, lease: None }) if is_front && self.get(dir).is_none() => {
+                let is_removed = attr.kind == FileKind::Directory && attr.nlink == 0;
+                if is_removed && attr.ino == dir { Ok(()) } else { Err(UNEXPECTED_REPLY) }
+            }
+            _ => Err(UNEXPECTED_REPLY),
+        }
+    }
+
     pub(super) fn set_attr(
         &mut self,
         step: &Step<'_>,

@@ -828,6 +828,7 @@ const fn changes_nothing(request: &Request) -> bool {
         Request::Lookup { .. }
             | Request::Neighbours { .. }
             | Request::GetAttr { .. }
+            | Request::GetRemoved { .. }
             | Request::Claim { .. }
             | Request::ReadLink { .. }
             | Request::ReadDir { .. }
