@@ -35,12 +35,12 @@ use crate::front_state::FrontState;
 use crate::interrupt::Interrupts;
 use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
+use crate::on_removed::OnRemoved;
 use crate::open_files::OpenFiles;
 use crate::plain_inodes::PlainInodes;
 use crate::reply::{Body, validity};
 use crate::retries::Retries;
 use crate::sent_entries::SentEntries;
-use removed::OnRemoved;
 
 pub(crate) use deferred::DeferredLock;
 
@@ -239,12 +239,12 @@ impl Call<'_> {
             }
             Operation::Destroy => Ok(()),
             Operation::OpenDir => self.open_dir(),
-            Operation::ReleaseDir { open } => self.release_dir(open),
+            Operation::ReleaseDir { open } => self.release_handle(open),
             Operation::Forget => return Ok(Outcome::NoReply),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
-            Operation::LookupInode => self.lookup_inode(),
-            Operation::LookupParent => self.lookup_parent(),
+            Operation::LookupInode => self.lookup_inode(false),
+            Operation::LookupParent => self.lookup_inode(true),
             Operation::GetAttr => self.get_attr(),
             Operation::Statx => self.statx(),
             Operation::SetAttr { open, set } => self.set_attr(open, set),

@@ -212,7 +212,7 @@ impl State {
             Request::FindData { handle, offset, hole } => {
                 step.find_data(self, *handle, *offset, *hole)
             }
-            Request::GetRemoved { dir } => self.get_removed(step, *dir),
+            Request::GetRemoved { dir } => step.get_removed(self, *dir),
             Request::Null
             | Request::Sync
             | Request::StatFs

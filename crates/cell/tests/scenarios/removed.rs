@@ -1,6 +1,6 @@
-//! **Removed directories.** The inode of a directory that no client has open ends with its name. The
-//! kernel behind a front may still have it as a working directory, and does not say so. The cell
-//! remembers its last attributes, and a front requests them for its kernel.
+//! **Removed directories.** The inode of a directory that no client has open ends with its name.
+//! The kernel behind a front may still have it as a working directory, and does not say so. The
+//! cell remembers its last attributes, and a front requests them for its kernel.
 //!
 //! The code: `shard/removed_dirs.rs`, `reap.rs`.
 

@@ -10,26 +10,21 @@
 //!
 //! [generation]: crate::reply
 
-use warren_base::{Errno, Ino};
+use warren_base::Errno;
 use warren_proto::typed;
 
 use super::{Call, Served};
 use crate::reply::{NewEntry, validity};
 
 impl Call<'_> {
-    pub(super) fn lookup_inode(&mut self) -> Served {
-        self.put_inode(self.header.ino)
-    }
-
-    pub(super) fn lookup_parent(&mut self) -> Served {
-        // The shortest possible listing also names the parent.
-        let dir = self.header.ino;
-        let shortest = typed::ReadDir { dir, cookie: 0, bytes_max: 1, leased: false };
-        let listing = self.call(shortest).map_err(absent)?;
-        self.put_inode(listing.parent)
-    }
-
-    fn put_inode(&mut self, ino: Ino) -> Served {
+    /// Replies with the inode, or with the `parent` of this directory.
+    pub(super) fn lookup_inode(&mut self, parent: bool) -> Served {
+        let mut ino = self.header.ino;
+        if parent {
+            // The shortest possible listing also names the parent.
+            let shortest = typed::ReadDir { dir: ino, cookie: 0, bytes_max: 1, leased: false };
+            ino = self.call(shortest).map_err(absent)?.parent;
+        }
         let (attr, _) = self.call(typed::GetAttr { ino }).map_err(absent)?;
         let (name_valid, attr_valid) = (validity(false), validity(false));
         self.body.entry(&NewEntry { attr, name_valid, attr_valid });
@@ -44,6 +39,7 @@ fn absent(errno: Errno) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use warren_base::Ino;
     use warren_proto::{Reply, Request};
 
     use super::*;

@@ -10,118 +10,54 @@
 //! which may find a directory that has replaced this one ([`crate::retries`]). A look-up does not,
 //! because the kernel does not repeat the walk after the look-up of a name that it is to make.
 
-use warren_base::{Errno, Ino};
-use warren_proto::{Attr, typed};
+use warren_base::Errno;
+use warren_proto::typed;
 
-use super::{Call, Outcome, Served};
-use crate::message::Operation;
+use super::{Call, Outcome};
+use crate::on_removed::OnRemoved;
 use crate::reply::validity;
 
-/// The kernel's handle of a directory that was removed before it was opened. No other is as large.
+/// The kernel's handle of a directory that was removed before it was opened: no number of an open
+/// file, so that its release has no effect.
 const REMOVED_DIR: u64 = u64::MAX;
-
-/// The reply to a request about a directory that was removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum OnRemoved {
-    Attr,
-    Statx,
-    Open,
-    /// ENOENT: it has no names.
-    Names,
-    /// ENOENT: it gets none, nor does the other directory of the request, if that is meant.
-    Change(Option<Ino>),
-    /// ENODATA: it has none.
-    Xattr,
-    XattrNames {
-        len: u32,
-    },
-    Stale,
-}
-
-impl OnRemoved {
-    pub(super) fn of(operation: &Operation) -> Self {
-        match operation {
-            Operation::GetAttr => Self::Attr,
-            Operation::Statx => Self::Statx,
-            Operation::OpenDir => Self::Open,
-            Operation::Lookup(_) | Operation::ReadDir { .. } => Self::Names,
-            Operation::Symlink { .. }
-            | Operation::Mknod(_)
-            | Operation::Mkdir { .. }
-            | Operation::Unlink(_)
-            | Operation::Rmdir(_)
-            | Operation::Link { .. }
-            | Operation::Create(_)
-            | Operation::TmpFile { .. } => Self::Change(None),
-            Operation::Rename { new_dir, .. } => Self::Change(Some(*new_dir)),
-            Operation::GetXattr { .. } => Self::Xattr,
-            Operation::ListXattr { len } => Self::XattrNames { len: *len },
-            _ => Self::Stale,
-        }
-    }
-}
 
 impl Call<'_> {
     /// Replies to a request that a cell has answered with ESTALE.
     pub(super) fn serve_removed(&mut self, reply: OnRemoved) -> Result<Outcome, Errno> {
-        let ino = self.header.ino;
+        if reply == OnRemoved::Stale {
+            return Err(Errno::ESTALE);
+        }
+        if matches!(reply, OnRemoved::Change(_)) && !self.front.retries.may_have(self.header.thread)
+        {
+            return Err(Errno::ESTALE);
+        }
+        let attr = match (self.call(typed::GetRemoved { dir: self.header.ino }), reply) {
+            (Err(_), OnRemoved::Change(Some(dir))) => self.call(typed::GetRemoved { dir }),
+            (answer, _) => answer,
+        }?;
         self.body.clear();
         match reply {
+            OnRemoved::Attr => self.body.attr_out(&attr, validity(false)),
+            OnRemoved::Statx => self.body.statx(&attr, validity(false)),
+            OnRemoved::Open => self.body.open(REMOVED_DIR),
+            OnRemoved::XattrNames { len } => self.put_sized(&[], len)?,
+            OnRemoved::Xattr => return Err(Errno::ENODATA),
+            OnRemoved::Names | OnRemoved::Change(_) => return Err(Errno::ENOENT),
             OnRemoved::Stale => return Err(Errno::ESTALE),
-            OnRemoved::Attr => {
-                let attr = self.removed(ino)?;
-                self.body.attr_out(&attr, validity(false));
-            }
-            OnRemoved::Statx => {
-                let attr = self.removed(ino)?;
-                self.body.statx(&attr, validity(false));
-            }
-            OnRemoved::Open => {
-                self.removed(ino)?;
-                self.body.open(REMOVED_DIR);
-            }
-            OnRemoved::Change(other) => {
-                if !self.front.retries.may_have(self.header.thread) {
-                    return Err(Errno::ESTALE);
-                }
-                if self.removed(ino).is_err() {
-                    self.removed(other.ok_or(Errno::ESTALE)?)?;
-                }
-                return Err(Errno::ENOENT);
-            }
-            OnRemoved::Names => {
-                self.removed(ino)?;
-                return Err(Errno::ENOENT);
-            }
-            OnRemoved::Xattr => {
-                self.removed(ino)?;
-                return Err(Errno::ENODATA);
-            }
-            OnRemoved::XattrNames { len } => {
-                self.removed(ino)?;
-                self.put_sized(&[], len)?;
-            }
         }
         Ok(Outcome::Body)
-    }
-
-    /// Its last attributes. ESTALE for what is no removed directory.
-    fn removed(&mut self, dir: Ino) -> Result<Attr, Errno> {
-        self.call(typed::GetRemoved { dir })
-    }
-
-    pub(super) fn release_dir(&mut self, open: u64) -> Served {
-        if open == REMOVED_DIR { Ok(()) } else { self.release_handle(open) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use warren_proto::{FileKind, FileName, Reply, Request};
+    use warren_base::Ino;
+    use warren_proto::{Attr, FileKind, FileName, Reply, Request};
 
     use super::*;
     use crate::front::FrontOptions;
     use crate::front::tests::{FrontTest, attr};
+    use crate::message::Operation;
 
     const DIR: Ino = Ino(7);
 

@@ -13,25 +13,27 @@ use super::inode::{Inode, TimeBound};
 use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
 use crate::history::Window;
 
+impl Step<'_> {
+    /// A cell remembers only the last ones.
+    pub(super) fn get_removed(&self, state: &State, dir: Ino) -> Legal {
+        let is_front = self.credentials.checked_by_kernel;
+        match &self.outcome.answer {
+            Err(Errno::ESTALE) => Ok(()),
+            Ok(Reply::Attr { attr, lease: None }) if is_front && state.get(dir).is_none() => {
+                let is_removed = attr.kind == FileKind::Directory && attr.nlink == 0;
+                if is_removed && attr.ino == dir { Ok(()) } else { Err(UNEXPECTED_REPLY) }
+            }
+            _ => Err(UNEXPECTED_REPLY),
+        }
+    }
+}
+
 impl State {
     pub(super) fn get_attr(&mut self, step: &Step<'_>, ino: Ino) -> Legal {
         match step.settle(self.alive(ino).map(|_| ()))? {
             Some((_, Reply::Attr { attr, .. })) => self.observe_attr(step, ino, attr),
             Some(_) => Err(UNEXPECTED_REPLY),
             None => Ok(()),
-        }
-    }
-
-    /// A cell remembers only the last ones.
-    pub(super) fn get_removed(&self, step: &Step<'_>, dir: Ino) -> Legal {
-        let is_front = step.credentials.checked_by_kernel;
-        match &step.outcome.answer {
-            Err(Errno::ESTALE) => Ok(()),
-            Ok(Reply::Attr { attr, lease: None }) if is_front && self.get(dir).is_none() => {
-                let is_removed = attr.kind == FileKind::Directory && attr.nlink == 0;
-                if is_removed && attr.ino == dir { Ok(()) } else { Err(UNEXPECTED_REPLY) }
-            }
-            _ => Err(UNEXPECTED_REPLY),
         }
     }
 

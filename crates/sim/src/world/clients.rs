@@ -828,7 +828,6 @@ const fn changes_nothing(request: &Request) -> bool {
         Request::Lookup { .. }
             | Request::Neighbours { .. }
             | Request::GetAttr { .. }
-            | Request::GetRemoved { .. }
             | Request::Claim { .. }
             | Request::ReadLink { .. }
             | Request::ReadDir { .. }
