@@ -2,7 +2,7 @@
 
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
-use warren_proto::{LockMode, Step};
+use warren_proto::{FileKind, LockMode, Step};
 
 use crate::apply::step;
 use crate::budget::{REAP_BATCH, Reservation};
@@ -90,9 +90,13 @@ pub(crate) fn reap(
     Err(Stop::Wait(Wait::Turn))
 }
 
-/// A directory may have changed after its end had begun, while it was open.
+/// Keeps the last attributes of a directory. It may have changed after its end had begun, while it
+/// was open.
 fn remember(shard: &mut Shard, ino: Ino) {
-    if let Ok(Some(value)) = shard.inode_value(ino) {
+    let inode = shard.inode(ino).ok().flatten();
+    if inode.is_some_and(|inode| inode.kind == FileKind::Directory)
+        && let Ok(Some(value)) = shard.inode_value(ino)
+    {
         shard.removed_dirs.keep(value.attr);
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use warren_base::Ino;
-use warren_proto::{Attr, FileKind};
+use warren_proto::Attr;
 
 /// So many directories of a shard: with 256 shards, those of large trees are spread over all.
 const REMOVED_MAX: usize = 128;
@@ -20,12 +20,8 @@ pub(crate) struct RemovedDirs {
 }
 
 impl RemovedDirs {
-    /// An inode ends, or has lost its last link. Of an inode that is named twice the last
-    /// attributes count. Nothing is remembered of other inodes than directories.
+    /// A directory has lost its last link, or it ends, with other attributes perhaps.
     pub(crate) fn keep(&mut self, attr: Attr) {
-        if attr.kind != FileKind::Directory {
-            return;
-        }
         if let Some(kept) = self.attrs.iter_mut().find(|kept| kept.ino == attr.ino) {
             *kept = attr;
             return;
@@ -43,15 +39,15 @@ impl RemovedDirs {
 
 #[cfg(test)]
 mod tests {
-    use warren_base::{InodeFlags, Timestamp};
+    use warren_base::{FileKind, InodeFlags, Timestamp};
 
     use super::*;
 
-    fn attr(ino: u64, kind: FileKind, mode: u16) -> Attr {
+    fn attr(ino: u64, mode: u16) -> Attr {
         let time = Timestamp::default();
         Attr {
             ino: Ino(ino),
-            kind,
+            kind: FileKind::Directory,
             mode,
             nlink: 0,
             uid: 0,
@@ -71,13 +67,11 @@ mod tests {
     fn the_last_directories_are_remembered_as_they_ended() {
         let mut removed = RemovedDirs::default();
         for ino in 1..=REMOVED_MAX as u64 + 1 {
-            removed.keep(attr(ino, FileKind::Directory, 0o755));
+            removed.keep(attr(ino, 0o755));
         }
         assert_eq!(removed.get(Ino(1)), None);
-        removed.keep(attr(2, FileKind::Directory, 0o700));
+        removed.keep(attr(2, 0o700));
         assert_eq!(removed.get(Ino(2)).map(|attr| attr.mode), Some(0o700));
-        removed.keep(attr(1000, FileKind::Regular, 0o644));
-        assert_eq!(removed.get(Ino(1000)), None);
         assert!(removed.get(Ino(3)).is_some());
     }
 }

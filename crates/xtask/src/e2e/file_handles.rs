@@ -93,6 +93,7 @@ fn removed_by_another_mount(ground: &Ground, cells: u16) -> Result<()> {
             for removal in [&["rmdir"][..], &["rm", "-r"], &["mv", "-T", "OTHER"]] {
                 let expected = removed(ground, &reference, &reference, removal)?;
                 let found = removed(ground, &fleet.mounted, second, removal)?;
+                let [expected, found] = [expected, found].map(|all| without_path(&all));
                 same(&removal.join(" "), &expected, &found)?;
             }
             Ok(())
@@ -100,6 +101,12 @@ fn removed_by_another_mount(ground: &Ground, cells: u16) -> Result<()> {
         Ok(Verdict::Passed)
     })?;
     Ok(())
+}
+
+/// A kernel that has only been told to look the name up again still shows the old path (decision
+/// 62).
+fn without_path(printed: &str) -> String {
+    printed.lines().filter(|line| !line.starts_with("getcwd:")).collect::<Vec<_>>().join("\n")
 }
 
 /// What a program finds in its directory below `here` after the removal of that below `there`.
