@@ -292,6 +292,6 @@ mod tests {
             }
         }
         assert!(illegal > 1_000);
-        assert_eq!(kinds.len(), 32, "every request there is");
+        assert_eq!(kinds.len(), 33, "every request there is");
     }
 }
