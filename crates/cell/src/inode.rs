@@ -47,6 +47,7 @@ pub(crate) fn execute(
     let client = from.client;
     match *request {
         Request::GetAttr { ino } => attributes::get_attr(shard, ino, client, turn),
+        Request::GetRemoved { dir } => attributes::get_removed(shard, dir, who),
         Request::SetAttr { ino, handle, set } => {
             let writable = open::is_writable(shard, ino, handle, client)?;
             attributes::set_attr(shard, ino, set, writable, who, state, turn)

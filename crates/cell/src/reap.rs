@@ -2,7 +2,7 @@
 
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
-use warren_proto::{LockMode, Step};
+use warren_proto::{FileKind, LockMode, Step};
 
 use crate::apply::step;
 use crate::budget::{REAP_BATCH, Reservation};
@@ -22,6 +22,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     if inode.nlink > 0 {
         return;
     }
+    remember(shard, ino);
     // A replay does not know which inodes are open, and the end is a step of its own.
     let replaying = !turn.readiness.is_recovered();
     if !replaying {
@@ -71,6 +72,7 @@ pub(crate) fn reap(
     if shard.opens.is_open(ino) {
         return Ok(());
     }
+    remember(shard, ino);
     let belongings = shard.belongings(ino, REAP_BATCH)?;
     if belongings.len() < REAP_BATCH {
         step(shard, Step::Reaped { ino }, &mut room, turn);
@@ -86,4 +88,15 @@ pub(crate) fn reap(
     });
     forget_pages(shard, ino, 0..=u64::MAX, turn);
     Err(Stop::Wait(Wait::Turn))
+}
+
+/// Keeps the last attributes of a directory. It may have changed after its end had begun, while it
+/// was open.
+fn remember(shard: &mut Shard, ino: Ino) {
+    let inode = shard.inode(ino).ok().flatten();
+    if inode.is_some_and(|inode| inode.kind == FileKind::Directory)
+        && let Ok(Some(value)) = shard.inode_value(ino)
+    {
+        shard.removed_dirs.keep(value.attr);
+    }
 }

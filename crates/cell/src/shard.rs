@@ -10,6 +10,7 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod open;
 pub(crate) mod pages;
+pub(crate) mod removed_dirs;
 pub(crate) mod sharing;
 pub(crate) mod space;
 pub(crate) mod xattrs;
@@ -30,6 +31,7 @@ use crate::shard::lease::ShardLeases;
 use crate::shard::lock::LockTable;
 use crate::shard::open::Opens;
 use crate::shard::pages::Pages;
+use crate::shard::removed_dirs::RemovedDirs;
 use crate::shard::space::Space;
 
 /// The size and blocks of a directory in `stat`: ext4's smallest.
@@ -50,6 +52,7 @@ pub(crate) struct Shard {
     pub(crate) leases: ShardLeases,
     /// Files whose uncovered writes a power failure would take.
     pub(crate) behind: Behind,
+    pub(crate) removed_dirs: RemovedDirs,
     pub(crate) next_sequence: u64,
     pub(crate) inodes: u64,
     /// Blocks promised to transactions that are prepared here.
@@ -88,6 +91,7 @@ impl Shard {
             file_locks: FileLocks::default(),
             leases,
             behind: Behind::default(),
+            removed_dirs: RemovedDirs::default(),
             next_sequence: slot.next_sequence,
             inodes: slot.inodes,
             promised: 0,

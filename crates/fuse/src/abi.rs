@@ -72,6 +72,8 @@ pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
     pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    /// `LOOKUP` of `.` and `..` finds inodes that the kernel has forgotten.
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     /// The front applies the umask, which requests then name.
     pub(crate) const DONT_MASK: u64 = 1 << 6;

@@ -10,12 +10,14 @@
 mod create;
 mod deferred;
 mod file;
+mod file_handle;
 mod flags;
 mod handover;
 mod init;
 mod listing;
 mod lock;
 mod name;
+mod removed;
 mod xattr;
 
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use crate::front_state::FrontState;
 use crate::interrupt::Interrupts;
 use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
+use crate::on_removed::OnRemoved;
 use crate::open_files::OpenFiles;
 use crate::plain_inodes::PlainInodes;
 use crate::reply::{Body, validity};
@@ -195,7 +198,11 @@ impl Front {
             call.remove_pins();
         }
         let is_of_walk = operation.is_of_walk();
-        let served = call.serve(operation);
+        let on_removed = OnRemoved::of(&operation);
+        let served = match call.serve(operation) {
+            Err(Errno::ESTALE) => call.serve_removed(on_removed),
+            served => served,
+        };
         let served =
             served.and_then(|outcome| make_durable(slot, &header, changed).map(|()| outcome));
         match served {
@@ -225,7 +232,7 @@ struct Call<'a> {
 type Served = Result<(), Errno>;
 
 impl Call<'_> {
-    fn serve(mut self, operation: Operation) -> Result<Outcome, Errno> {
+    fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
         match operation {
             Operation::Init { major, minor, max_readahead, flags } => {
                 self.init(major, minor, max_readahead, flags)
@@ -236,6 +243,8 @@ impl Call<'_> {
             Operation::Forget => return Ok(Outcome::NoReply),
             Operation::Interrupt { unique } => return self.interrupt(unique),
             Operation::Lookup(name) => self.lookup(name),
+            Operation::LookupInode => self.lookup_inode(false),
+            Operation::LookupParent => self.lookup_inode(true),
             Operation::GetAttr => self.get_attr(),
             Operation::Statx => self.statx(),
             Operation::SetAttr { open, set } => self.set_attr(open, set),

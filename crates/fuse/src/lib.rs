@@ -28,6 +28,7 @@ mod mount;
 pub mod mountinfo;
 mod notice;
 mod notice_threads;
+mod on_removed;
 mod open_files;
 mod plain_inodes;
 mod process;

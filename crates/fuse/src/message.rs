@@ -6,14 +6,15 @@
 
 mod fields;
 
-use warren_base::{Errno, Ino, Timestamp};
+use warren_base::{Errno, Ino};
 use warren_proto::{
     ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RangeChange,
-    RangeCopy, RenameFlags, SetAttr, SetTime, XattrMode, XattrName,
+    RangeCopy, RenameFlags, SetAttr, XattrMode, XattrName,
 };
 
-use crate::abi::{self, fattr, opcode};
-use fields::Fields;
+use crate::abi::{self, opcode};
+pub(crate) use fields::permissions;
+use fields::{Fields, set_attr};
 
 /// Bytes of the first part of a message.
 pub(crate) const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
@@ -129,6 +130,10 @@ pub(crate) enum Operation {
     /// The kernel dropped inodes, about which the front keeps nothing. There is no reply.
     Forget,
     Lookup(FileName),
+    /// Of `.`: the inode itself, which a file handle names.
+    LookupInode,
+    /// Of `..`: the parent of a directory that a file handle names.
+    LookupParent,
     GetAttr,
     Statx,
     SetAttr {
@@ -346,9 +351,12 @@ fn connection(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
 
 fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     Ok(match code {
-        opcode::LOOKUP => Operation::Lookup(fields.name()?),
+        opcode::LOOKUP => lookup(fields.string()?)?,
         opcode::GETATTR => Operation::GetAttr,
-        opcode::SETATTR => set_attr(fields)?,
+        opcode::SETATTR => {
+            let (open, set) = set_attr(fields)?;
+            Operation::SetAttr { open, set }
+        }
         opcode::READLINK => Operation::ReadLink,
         opcode::SYMLINK => {
             Operation::Symlink { name: fields.name()?, target: fields.string()?.into() }
@@ -379,6 +387,15 @@ fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
             Operation::Rename { name: fields.name()?, new_dir, new_name: fields.name()?, flags }
         }
         _ => Operation::Unsupported(Errno::ENOSYS),
+    })
+}
+
+/// The kernel walks `.` and `..` itself. It looks them up for file handles only.
+fn lookup(name: &[u8]) -> Result<Operation, Errno> {
+    Ok(match name {
+        b"." => Operation::LookupInode,
+        b".." => Operation::LookupParent,
+        name => Operation::Lookup(FileName::new(name)?),
     })
 }
 
@@ -471,42 +488,6 @@ fn write(fields: &mut Fields<'_>, payload_len: usize) -> Result<Write, Errno> {
         direct: write_flags & abi::WRITE_LOCKOWNER != 0,
         sync: !cached && flags & libc::O_DSYNC.cast_unsigned() != 0,
     })
-}
-
-/// `fuse_setattr_in`.
-fn set_attr(fields: &mut Fields<'_>) -> Result<Operation, Errno> {
-    let valid = fields.u32()?;
-    fields.skip(4)?;
-    let (open, size) = (fields.u64()?, fields.u64()?);
-    let _lock_owner = fields.u64()?;
-    let (atime, mtime, _ctime) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    let (atime_nanos, mtime_nanos, _ctime_nanos) = (fields.u32()?, fields.u32()?, fields.u32()?);
-    let mode = fields.u32()?;
-    fields.skip(4)?;
-    let (uid, gid) = (fields.u32()?, fields.u32()?);
-    let has = |bit: u32| valid & bit != 0;
-    let time = |set: u32, now: u32, seconds: u64, nanos: u32| {
-        has(set).then(|| {
-            let at = Timestamp::from_parts(seconds.cast_signed(), nanos);
-            if has(now) { SetTime::Now } else { SetTime::At(at) }
-        })
-    };
-    let set = SetAttr {
-        mode: has(fattr::MODE).then_some(permissions(mode)),
-        uid: has(fattr::UID).then_some(uid),
-        gid: has(fattr::GID).then_some(gid),
-        size: has(fattr::SIZE).then_some(size),
-        atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_nanos),
-        mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_nanos),
-        kill_privileges: has(fattr::KILL_SUIDGID),
-        flags: None,
-    };
-    Ok(Operation::SetAttr { open: has(fattr::FH).then_some(open), set })
-}
-
-/// The 12 permission bits of a mode.
-pub(crate) const fn permissions(mode: u32) -> u16 {
-    (mode & 0o7777) as u16
 }
 
 fn xattrs(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {

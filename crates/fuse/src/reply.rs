@@ -86,7 +86,7 @@ impl Body {
     /// `fuse_entry_out`.
     pub(crate) fn entry(&mut self, entry: &NewEntry) {
         self.u64(entry.attr.ino.0);
-        self.u64(0); // generation: inode numbers are never reused
+        self.u64(generation(&entry.attr).into());
         self.u64(entry.name_valid.as_secs());
         self.u64(entry.attr_valid.as_secs());
         self.u32(entry.name_valid.subsec_nanos());
@@ -267,6 +267,18 @@ pub(crate) struct InitReply {
     pub max_background: u16,
 }
 
+/// What the kernel's file handles have beside the inode number. A number is used again after a
+/// power failure that has taken its inode back, and by another pool; the time of birth tells these
+/// inodes apart. The kernel gives its root the generation 0.
+fn generation(attr: &Attr) -> u32 {
+    if attr.ino == Ino::ROOT {
+        return 0;
+    }
+    let seconds = attr.btime.seconds().cast_unsigned();
+    let nanos = seconds.wrapping_mul(1_000_000_000).wrapping_add(attr.btime.nanos().into());
+    (nanos ^ nanos >> 32) as u32
+}
+
 /// Major and minor number of `Attr::rdev`, which has the kernel's 32-bit encoding.
 const fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
@@ -315,6 +327,15 @@ mod tests {
         assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|body| body.lock(None)), 24);
         assert_eq!(size(&|body| body.init(&reply)), 64);
+    }
+
+    #[test]
+    fn inodes_with_one_number_have_generations_of_their_own() {
+        let born = |ino, nanos| Attr { ino: Ino(ino), btime: Timestamp(nanos), ..attr() };
+        assert_eq!(generation(&born(7, 5)), generation(&born(7, 5)));
+        assert_ne!(generation(&born(7, 5)), generation(&born(7, 6)));
+        assert_ne!(generation(&born(7, 1 << 32)), generation(&born(7, 1 << 33)));
+        assert_eq!(generation(&born(1, 5)), 0);
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Request {
             | Self::Claim { .. }
             | Self::Fallocate { .. }
             | Self::CopyRange { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -113,7 +114,8 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -158,7 +160,8 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -199,7 +202,8 @@ impl Request {
             | Self::Cancel { .. }
             | Self::AwaitRecall { .. }
             | Self::Claim { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 
@@ -251,7 +255,8 @@ impl Request {
             | Self::Claim { .. }
             | Self::Fallocate { .. }
             | Self::CopyRange { .. }
-            | Self::FindData { .. } => false,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => false,
         }
     }
 }

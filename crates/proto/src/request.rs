@@ -333,6 +333,12 @@ pub enum Request {
         offset: u64,
         hole: bool,
     },
+    /// The last attributes of a directory that was removed, for a front whose kernel still has it
+    /// as a working directory. A cell remembers a number of them. ESTALE for any other inode, and
+    /// for a client that is not a front.
+    GetRemoved {
+        dir: Ino,
+    },
 }
 
 impl Request {
@@ -359,7 +365,8 @@ impl Request {
             | Self::Unlink { dir, .. }
             | Self::Rmdir { dir, .. }
             | Self::Rename { dir, .. }
-            | Self::ReadDir { dir, .. } => *dir,
+            | Self::ReadDir { dir, .. }
+            | Self::GetRemoved { dir } => *dir,
             Self::GetAttr { ino }
             | Self::SetAttr { ino, .. }
             | Self::ReadLink { ino }
@@ -419,7 +426,8 @@ impl Request {
             | Self::Claim { .. }
             | Self::Fallocate { .. }
             | Self::CopyRange { .. }
-            | Self::FindData { .. } => None,
+            | Self::FindData { .. }
+            | Self::GetRemoved { .. } => None,
         }
     }
 }
@@ -465,7 +473,8 @@ impl Request {
             | Self::RemoveXattr { .. }
             | Self::ListXattr { .. }
             | Self::Cancel { .. }
-            | Self::AwaitRecall { .. } => (self.inode(), self.other_inode()),
+            | Self::AwaitRecall { .. }
+            | Self::GetRemoved { .. } => (self.inode(), self.other_inode()),
         }
     }
 }

@@ -196,6 +196,7 @@ typed! {
         Reply::Written { len, size } => Written { len, size }
     }
     FindData { handle: Handle, offset: u64, hole: bool } -> u64 { Reply::Offset(at) => at }
+    GetRemoved { dir: Ino } -> Attr { Reply::Attr { attr, .. } => attr }
 }
 
 #[cfg(test)]

@@ -216,6 +216,7 @@ impl State {
             Request::FindData { handle, offset, hole } => {
                 step.find_data(self, *handle, *offset, *hole)
             }
+            Request::GetRemoved { dir } => step.get_removed(self, *dir),
             Request::Null
             | Request::Sync
             | Request::StatFs
@@ -466,6 +467,7 @@ pub fn is_observer(operation: &Operation) -> bool {
                 | Request::Lookup { .. }
                 | Request::Neighbours { .. }
                 | Request::GetAttr { .. }
+                | Request::GetRemoved { .. }
                 | Request::Claim { .. }
                 | Request::Fsync { .. }
                 | Request::FindData { .. }

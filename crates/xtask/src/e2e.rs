@@ -16,6 +16,7 @@ mod access;
 mod attacked;
 mod checks;
 mod device_faults;
+mod file_handles;
 mod fleet;
 mod full_host;
 mod ground;
@@ -144,6 +145,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             privileges::run(&ground, cells, &mut tally);
             interposed::run(&ground, cells, &mut tally);
             held::run(&ground, cells, &mut tally);
+            file_handles::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
             two_fleets::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);

@@ -33,6 +33,12 @@ pub(crate) fn get_attr(
     done(Reply::Attr { attr, lease })
 }
 
+/// The last attributes of a directory that was removed, for a front.
+pub(crate) fn get_removed(shard: &Shard, dir: Ino, who: &Credentials) -> Result<Finished, Stop> {
+    let removed = shard.removed_dirs.get(dir).filter(|_| who.checked_by_kernel);
+    done(Reply::Attr { attr: removed.ok_or(Errno::ESTALE)?, lease: None })
+}
+
 pub(crate) fn set_attr(
     shard: &mut Shard,
     ino: Ino,

@@ -10,6 +10,7 @@
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
 //! | `neighbours.rs` | a look-up brings other names of the directory |
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
+//! | `removed.rs` | what is remembered of a removed directory |
 //! | `log.rs` | the op log, `fsync`, group commit |
 //! | `checkpoints.rs` | the state of all cells becomes durable, and their logs become free |
 //! | `transactions.rs` | operations over two cells |
@@ -47,6 +48,7 @@ mod long_xattrs;
 mod neighbours;
 mod opens;
 mod power;
+mod removed;
 mod sharing;
 mod space;
 mod successors;

@@ -42,6 +42,7 @@ impl Call<'_> {
             | init::POSIX_ACL
             | init::SETXATTR_EXT
             | init::ATOMIC_O_TRUNC
+            | init::EXPORT_SUPPORT
             | init::BIG_WRITES
             | init::PARALLEL_DIROPS
             | init::ABORT_ERROR

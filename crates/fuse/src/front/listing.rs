@@ -10,6 +10,7 @@ use warren_proto::typed::{self, Listing};
 use warren_proto::{DirEntry, FileKind};
 
 use super::{Call, Served};
+use crate::reply::Body;
 
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
@@ -30,10 +31,10 @@ impl Call<'_> {
                 Err(errno) if page == 0 => return Err(errno),
                 Err(_) => return Ok(()),
             };
-            if page == 0 && !self.put_dots(offset, parent, room) {
+            if page == 0 && !put_dots(self.body, offset, (self.header.ino, parent), room) {
                 return Ok(());
             }
-            let fits = self.put_entries(&entries, room)?;
+            let fits = put_entries(self.body, &entries, room)?;
             match entries.last() {
                 Some(last) if fits && !end => cookie = last.cookie,
                 _ => return Ok(()),
@@ -41,36 +42,36 @@ impl Call<'_> {
         }
         Ok(())
     }
+}
 
-    /// False if they do not fit into `room` bytes.
-    fn put_dots(&mut self, offset: u64, parent: Ino, room: usize) -> bool {
-        let (dir, kind) = (self.header.ino, FileKind::Directory);
-        (offset >= AFTER_DOT || self.body.dirent(dir, AFTER_DOT, kind, b".", room))
-            && (offset >= AFTER_DOTS || self.body.dirent(parent, AFTER_DOTS, kind, b"..", room))
-    }
+/// False if they do not fit into `room` bytes.
+fn put_dots(body: &mut Body, offset: u64, (dir, parent): (Ino, Ino), room: usize) -> bool {
+    let kind = FileKind::Directory;
+    (offset >= AFTER_DOT || body.dirent(dir, AFTER_DOT, kind, b".", room))
+        && (offset >= AFTER_DOTS || body.dirent(parent, AFTER_DOTS, kind, b"..", room))
+}
 
-    /// False if not all of them fit into `room` bytes.
-    fn put_entries(&mut self, entries: &[DirEntry], room: usize) -> Result<bool, Errno> {
-        let mut group = (0, self.body.len());
-        for entry in entries {
-            if entry.cookie != group.0 {
-                group = (entry.cookie, self.body.len());
-            }
-            let offset = entry
-                .cookie
-                .checked_add(AFTER_DOTS)
-                .filter(|&offset| i64::try_from(offset).is_ok())
-                .ok_or(Errno::EOVERFLOW)?;
-            let name = entry.name.as_bytes();
-            if !self.body.dirent(entry.ino, offset, entry.kind, name, room) {
-                // A group that does not fit into an empty reply is split, because otherwise the
-                // listing would never advance.
-                if group.1 > 0 {
-                    self.body.truncate(group.1);
-                }
-                return Ok(false);
-            }
+/// False if not all of them fit into `room` bytes.
+fn put_entries(body: &mut Body, entries: &[DirEntry], room: usize) -> Result<bool, Errno> {
+    let mut group = (0, body.len());
+    for entry in entries {
+        if entry.cookie != group.0 {
+            group = (entry.cookie, body.len());
         }
-        Ok(true)
+        let offset = entry
+            .cookie
+            .checked_add(AFTER_DOTS)
+            .filter(|&offset| i64::try_from(offset).is_ok())
+            .ok_or(Errno::EOVERFLOW)?;
+        let name = entry.name.as_bytes();
+        if !body.dirent(entry.ino, offset, entry.kind, name, room) {
+            // A group that does not fit into an empty reply is split, because otherwise the
+            // listing would never advance.
+            if group.1 > 0 {
+                body.truncate(group.1);
+            }
+            return Ok(false);
+        }
     }
+    Ok(true)
 }

@@ -17,7 +17,7 @@ const THREAD: u32 = 77;
 const LEASE: Option<Lease> = Some(Lease { word: 0, stamp: 0 });
 
 /// A front that serves operations on inode 1, and a fleet that answers by a function.
-struct FrontTest {
+pub(super) struct FrontTest {
     front: Front,
     fleet: Arc<ScriptedFleet>,
     slot: Box<dyn FleetSlot>,
@@ -26,7 +26,10 @@ struct FrontTest {
 }
 
 impl FrontTest {
-    fn new(options: FrontOptions, script: impl FnMut(&Request) -> Answer + Send + 'static) -> Self {
+    pub(super) fn new(
+        options: FrontOptions,
+        script: impl FnMut(&Request) -> Answer + Send + 'static,
+    ) -> Self {
         let script = Mutex::new(script);
         let fleet =
             Arc::new(ScriptedFleet::new(1, move |_, request| script.lock().unwrap()(request)));
@@ -40,7 +43,7 @@ impl FrontTest {
         self.serve_on(Ino::ROOT, operation)
     }
 
-    fn serve_on(&mut self, ino: Ino, operation: Operation) -> Result<Outcome, Errno> {
+    pub(super) fn serve_on(&mut self, ino: Ino, operation: Operation) -> Result<Outcome, Errno> {
         self.body.clear();
         self.unique += 2;
         let unique = self.unique;
@@ -64,7 +67,7 @@ impl FrontTest {
         self.serve(Operation::Init { major: 7, minor, max_readahead: 1 << 17, flags })
     }
 
-    fn u64_at(&self, at: usize) -> u64 {
+    pub(super) fn u64_at(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.body.as_bytes()[at..at + 8].try_into().unwrap())
     }
 }

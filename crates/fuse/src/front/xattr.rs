@@ -31,7 +31,7 @@ impl Call<'_> {
     }
 
     /// Replies with the length only if `len` is 0.
-    fn put_sized(&mut self, value: &[u8], len: u32) -> Served {
+    pub(super) fn put_sized(&mut self, value: &[u8], len: u32) -> Served {
         if len == 0 {
             self.body.count(value.len() as u32);
         } else if value.len() > len as usize {

@@ -29,7 +29,9 @@ fn names_end_at_their_nul() {
     assert_eq!(decode(opcode::LOOKUP, &[b"a\0"]), Ok(Operation::Lookup(name(b"a"))));
     assert_eq!(decode(opcode::LOOKUP, &[b"a"]), Err(Errno::EPROTO));
     assert_eq!(decode(opcode::LOOKUP, &[b"\0"]), Err(Errno::EINVAL));
-    assert_eq!(decode(opcode::LOOKUP, &[b"..\0"]), Err(Errno::EINVAL));
+    assert_eq!(decode(opcode::LOOKUP, &[b".\0"]), Ok(Operation::LookupInode));
+    assert_eq!(decode(opcode::LOOKUP, &[b"..\0"]), Ok(Operation::LookupParent));
+    assert_eq!(decode(opcode::UNLINK, &[b"..\0"]), Err(Errno::EINVAL));
     assert_eq!(decode(opcode::LOOKUP, &[&[b'x'; 256], b"\0"]), Err(Errno::ENAMETOOLONG));
     let symlink = Operation::Symlink { name: name(b"n"), target: b"../t".as_slice().into() };
     assert_eq!(decode(opcode::SYMLINK, &[b"n\0../t\0"]), Ok(symlink));

@@ -13,6 +13,25 @@ use super::inode::{Inode, TimeBound};
 use super::{Legal, Refusal, State, Step, UNEXPECTED_REPLY, expect_done};
 use crate::history::Window;
 
+impl Step<'_> {
+    /// A cell remembers only the last ones, also of a directory that is still open.
+    pub(super) fn get_removed(&self, state: &State, dir: Ino) -> Legal {
+        let (attr, lease) = match &self.outcome.answer {
+            Err(Errno::ESTALE) => return Ok(()),
+            Ok(Reply::Attr { attr, lease }) => (attr, lease),
+            _ => return Err(UNEXPECTED_REPLY),
+        };
+        let is_right = (attr.ino, attr.kind, attr.nlink) == (dir, FileKind::Directory, 0);
+        let is_gone = state.get(dir).is_none_or(|inode| inode.nlink == 0);
+        let is_front = self.credentials.checked_by_kernel;
+        if is_right && is_gone && is_front && lease.is_none() {
+            Ok(())
+        } else {
+            Err(Refusal::Differs("a removed directory"))
+        }
+    }
+}
+
 impl State {
     pub(super) fn get_attr(&mut self, step: &Step<'_>, ino: Ino) -> Legal {
         match step.settle(self.alive(ino).map(|_| ()))? {

@@ -19,7 +19,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// The same options as those of the reference mount.
-const MOUNT: &[&str] = &["mount", "--suid", "--dev"];
+pub(super) const MOUNT: &[&str] = &["mount", "--suid", "--dev"];
 
 pub(super) struct Fleet {
     pub pool: PathBuf,

@@ -237,6 +237,7 @@ fn naming(ino: Ino, open: Ino) -> Vec<Request> {
         Request::Lookup { dir: ino, name: prey() },
         Request::Neighbours { dir: ino, name: prey() },
         Request::GetAttr { ino },
+        Request::GetRemoved { dir: ino },
         set(SetAttr::default()),
         set(SetAttr { kill_privileges: true, ..SetAttr::default() }),
         set(SetAttr { size: Some(0), ..SetAttr::default() }),
