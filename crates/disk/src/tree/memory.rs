@@ -6,10 +6,6 @@ use crate::key::Key;
 use crate::node::{BlockPtr, DecodedBody, DecodedNode, NodeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rounds of an eviction: one to remove second chances, one to evict leaves, and then the levels
-/// above that lost their last resident child.
-const EVICTION_ROUNDS: usize = 4;
-
 /// The place of a node that was read.
 enum Berth {
     Root,
@@ -92,13 +88,14 @@ impl Tree {
         if referenced { Err(NodeError::OutOfRange) } else { Ok(Berth::None) }
     }
 
-    /// Drops clean nodes without resident children, least recently used first (second chance),
-    /// until at most `target` nodes are in memory or none can be dropped. Leaves with records of
-    /// the shard itself (inode 0) stay. Returns the number of dropped nodes.
+    /// Drops clean nodes without resident children that were not used since the last call, until at
+    /// most `target` nodes are in memory. What requests need that are waiting for further nodes is
+    /// used again and again, so it stays, however much that is. Leaves with records of the shard
+    /// itself (inode 0) stay. Returns the number of dropped nodes.
     pub fn evict(&mut self, target: usize) -> usize {
         let before = self.nodes.len();
         let slots = self.nodes.nodes.len();
-        for _ in 0..slots * EVICTION_ROUNDS {
+        for _ in 0..slots {
             if self.nodes.len() <= target {
                 break;
             }
