@@ -48,7 +48,9 @@ pub(crate) const REWRITE_PAGES: u64 = (PROMISED_WRITE / BLOCK_SIZE) as u64 + 1;
 pub(crate) const ALLOCATE_BATCH: u64 = 1 << 16;
 /// Chunks whose records one leaf holds at least, because splits leave leaves half full.
 const CHUNKS_PER_LEAF: u64 = 64;
-/// Chunks with shared blocks whose records one leaf holds at least, for the same reason.
+/// Extents whose records one leaf holds at least, and chunks with shared blocks, for the same
+/// reason.
+const EXTENTS_PER_LEAF: u64 = 7;
 const SHARED_PER_LEAF: u64 = 7;
 /// Extents whose blocks are shared in one run.
 pub(crate) const SHARE_BATCH: usize = 256;
@@ -106,6 +108,8 @@ const _: () = {
     assert!(2 * (RECORD_OVERHEAD + 16 + 4 * EXTENT_BLOCKS_MAX) <= NODE_CAPACITY);
     assert!(2 * (RECORD_OVERHEAD + 16 + NAME_MAX) <= NODE_CAPACITY);
     assert!(2 * CHUNKS_PER_LEAF as usize * (RECORD_OVERHEAD + 8) <= NODE_CAPACITY);
+    const EXTENT: usize = RECORD_OVERHEAD + 8 + 4 * EXTENT_BLOCKS_MAX;
+    assert!(2 * EXTENTS_PER_LEAF as usize * EXTENT <= NODE_CAPACITY);
     assert!(2 * SHARED_PER_LEAF as usize * (RECORD_OVERHEAD + SHARED_RECORD_MAX) <= NODE_CAPACITY);
     assert!(2 * LEAVES_PER_NODE as usize * INTERNAL_RECORD <= NODE_CAPACITY);
     assert!(ATIME_ROOM_MIN >= HEIGHT_MAX as u64);
@@ -371,11 +375,13 @@ impl Budget {
         Need { blocks, growth: Growth::Grows }
     }
 
-    /// So many extents of another file, in so many chunks, become extents of this one too, at worst
-    /// each in a leaf that splits. The records of what is shared may come to need more nodes.
-    pub(crate) fn share(self, extents: u64, chunks: u64) -> Need {
-        let nodes = extents / LEAVES_PER_NODE + nodes_of_shared(chunks);
-        let blocks = 2 * extents + nodes + 3 * self.way + 2 * self.insertion();
+    /// So many extents of another file, in so many chunks, become extents of this one too, in the
+    /// place of `old` ones: the new ones are neighbours but for the old ones between them, whose
+    /// leaves may split. The records of what is shared may come to need more nodes.
+    pub(crate) fn share(self, extents: u64, old: u64, chunks: u64) -> Need {
+        let leaves = extents / EXTENTS_PER_LEAF + 2 * extents.min(old);
+        let nodes = leaves / LEAVES_PER_NODE + nodes_of_shared(chunks);
+        let blocks = leaves + nodes + 3 * self.way + 2 * self.insertion();
         Need { blocks, growth: Growth::Grows }
     }
 

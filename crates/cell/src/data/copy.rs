@@ -44,7 +44,7 @@ pub(crate) fn copy_range(
     };
     let (ino, source) = (handle.ino, source.ino);
     let loss = capability::loss(shard, ino)?;
-    let (copy, need) = fitting(shard, source, copy)?;
+    let (copy, need) = fitting(shard, (ino, source), copy)?;
     let mut room = ready_to_change(shard, ino, need.with(loss), state, turn)?;
     recall_pages(shard, ino, state.client, false, turn)?;
     settle(shard, source, &copy, state, turn)?;
@@ -110,8 +110,12 @@ fn may_copy(
 }
 
 /// As much of the copy as is done at once, and what it needs.
-fn fitting(shard: &Shard, source: Ino, copy: RangeCopy) -> Result<(RangeCopy, Need), Stop> {
-    let (from, _, count) = copy.blocks();
+fn fitting(
+    shard: &Shard,
+    (ino, source): (Ino, Ino),
+    copy: RangeCopy,
+) -> Result<(RangeCopy, Need), Stop> {
+    let (from, to, count) = copy.blocks();
     let count = count.min(ALLOCATE_BATCH);
     let (mut extents, mut chunks, mut end) = (0, 0, from + count);
     shard.allocated(source, from, from + count - 1, |at, value| {
@@ -126,8 +130,10 @@ fn fitting(shard: &Shard, source: Ino, copy: RangeCopy) -> Result<(RangeCopy, Ne
             }
         }
     })?;
+    let mut old = 0;
+    shard.allocated(ino, to, to + (end - from) - 1, |_, _| old += 1)?;
     let length = copy.length.min((end - from) * PAGE);
-    Ok((RangeCopy { length, ..copy }, shard.budget().share(extents, chunks)))
+    Ok((RangeCopy { length, ..copy }, shard.budget().share(extents, old, chunks)))
 }
 
 /// Waits until the range of the source is durable in its places. EXDEV if that can't be reached
