@@ -405,7 +405,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/apply.rs",
+        file: "crates/cell/src/apply/data.rs",
         what: "a cover that leaves pages out makes the file whole",
         find: "(false, Some(last)) => inode.size.max(cover.size.min(last * PAGE)),",
         replace: "(false, Some(_)) => inode.size.max(cover.size),",
@@ -413,7 +413,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/apply.rs",
+        file: "crates/cell/src/apply/data.rs",
         what: "a file is cut before it catches up",
         find: "        Mode::Power if shard.behind.cut(ino, size) => {}\n",
         replace: "        Mode::Power if shard.behind.cut(ino, size) && false => {}\n",
@@ -421,7 +421,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/apply.rs",
+        file: "crates/cell/src/apply/data.rs",
         what: "a replayed inline page is not counted among the blocks",
         find: "blocks += u64::from(is_new && !has_block);",
         replace: "blocks += 2 * u64::from(is_new && !has_block);",
