@@ -111,6 +111,12 @@ pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, g
     mode & !(SET_UID | if drops_gid { SET_GID } else { 0 })
 }
 
+/// The mode of a file after its data were changed. `strips`: the credentials, if that removes the
+/// set-id bits.
+pub(crate) fn after_change(strips: Option<&Credentials>, mode: u16, gid: u32) -> u16 {
+    strips.map_or(mode, |who| without_privileges(who, FileKind::Regular, mode, gid))
+}
+
 /// Whether `who` may make another link to a file (`protected_hardlinks`): its owner may. Other
 /// users may only if they already have all rights that the link would give.
 pub(crate) fn check_link_source(who: &Credentials, inode: &InodeValue) -> Result<(), Errno> {

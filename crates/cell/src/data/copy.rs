@@ -59,10 +59,7 @@ pub(crate) fn copy_range(
     let inode = shard.living_inode(ino)?;
     let (mode, gid, blocks) = (inode.mode, inode.gid, inode.blocks);
     let size = inode.size.max(copy.to + copy.length);
-    let mode = match strips {
-        Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
-        None => mode,
-    };
+    let mode = permission::after_change(strips, mode, gid);
     if loss.is_some() {
         capability::lose(shard, ino, &mut room, turn);
     }

@@ -7,7 +7,7 @@
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{Errno, InodeFlags};
 use warren_proto::{
-    AccessMode, Credentials, FileKind, Handle, LeaseKey, RangeChange, RangeKind, Reply, Step,
+    AccessMode, Credentials, Handle, LeaseKey, RangeChange, RangeKind, Reply, Step,
 };
 
 use crate::apply::step;
@@ -74,10 +74,7 @@ pub(crate) fn fallocate(
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (change.size_after(inode.size), inode.blocks);
     let (mode, gid) = (inode.mode, inode.gid);
-    let mode = match strips {
-        Some(who) => permission::without_privileges(who, FileKind::Regular, mode, gid),
-        None => mode,
-    };
+    let mode = permission::after_change(strips, mode, gid);
     if loss.is_some() {
         capability::lose(shard, ino, &mut room, turn);
     }

@@ -2,7 +2,7 @@
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{Errno, Ino, InodeFlags};
-use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, Position, Step};
+use warren_proto::{AccessMode, Credentials, Handle, LeaseKey, Position, Step};
 
 use crate::apply::step;
 use crate::budget::{Need, REWRITE_PAGES, Reservation, blocks_of_pages};
@@ -85,8 +85,7 @@ pub(crate) fn write(
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
     let (mode, gid) = (inode.mode, inode.gid);
-    let stripped = |who| permission::without_privileges(who, FileKind::Regular, mode, gid);
-    let mode = strips.map_or(mode, stripped);
+    let mode = permission::after_change(strips, mode, gid);
     if loss.is_some() {
         capability::lose(shard, ino, &mut room, turn);
     }
