@@ -267,7 +267,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
 mod tests {
     use super::*;
     use warren_base::{Errno, Ino};
-    use warren_proto::{AccessMode, CreateFlags, FileName, NewInode, Position, Reply};
+    use warren_proto::{AccessMode, CreateFlags, FileName, NewInode, Position, ReadFlags, Reply};
 
     impl LoneCell {
         /// The payload lane of its client's requests.
@@ -305,7 +305,7 @@ mod tests {
             direct: false,
         };
         assert_eq!(lone.call(write, 5), Ok(Reply::Written { len: 5, size: 5 }));
-        let read = Request::Read { handle, position, len: 100, direct: false };
+        let read = Request::Read { handle, position, len: 100, flags: ReadFlags::empty() };
         assert_eq!(lone.call(read, 0), Ok(Reply::Read { len: 5 }));
         assert_eq!(&lone.answered_payload()[..5], b"hello");
         assert_eq!(

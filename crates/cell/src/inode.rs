@@ -59,8 +59,8 @@ pub(crate) fn execute(
             Ok(Some((Ok(Reply::Opened(opened)), data)))
         }
         Request::Close { handle } => open::close(shard, handle, client, turn),
-        Request::Read { handle, position, len, direct } => {
-            let (len, is_kept) = read(shard, from, handle, position, (len, direct), turn)?;
+        Request::Read { handle, position, len, flags } => {
+            let (len, is_kept) = read(shard, from, handle, position, (len, flags), turn)?;
             state.reads_kept = is_kept;
             Ok(Some((Ok(Reply::Read { len }), len)))
         }

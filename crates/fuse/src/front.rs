@@ -262,8 +262,8 @@ impl Call<'_> {
             Operation::Open(flags) => self.open(flags),
             Operation::Create(create) => self.create(create),
             Operation::TmpFile { mode, umask, flags } => self.create_nameless((mode, umask), flags),
-            Operation::Read { open, offset, len, direct } => {
-                return self.read(open, (offset, len), direct);
+            Operation::Read { open, offset, len, flags } => {
+                return self.read(open, (offset, len), flags);
             }
             Operation::Write(write) => return self.write(write),
             Operation::StatFs => self.statfs(),

@@ -9,7 +9,7 @@ mod fields;
 use warren_base::{Errno, Ino};
 use warren_proto::{
     ByteRange, CreateFlags, FileName, LockFlavour, LockOwner, LockSpec, LockType, RangeChange,
-    RangeCopy, RenameFlags, SetAttr, XattrMode, XattrName,
+    RangeCopy, ReadFlags, RenameFlags, SetAttr, XattrMode, XattrName,
 };
 
 use crate::abi::{self, opcode};
@@ -175,7 +175,7 @@ pub(crate) enum Operation {
         open: u64,
         offset: u64,
         len: u32,
-        direct: bool,
+        flags: ReadFlags,
     },
     Write(Write),
     StatFs,
@@ -416,7 +416,12 @@ fn files(code: u32, fields: &mut Fields<'_>, payload_len: usize) -> Result<Opera
         opcode::READ => {
             let (open, offset, len) = (fields.u64()?, fields.u64()?, fields.u32()?);
             let direct = fields.u32()? & abi::READ_LOCKOWNER != 0;
-            Operation::Read { open, offset, len, direct }
+            fields.skip(8)?;
+            let no_atime = fields.u32()? & libc::O_NOATIME.cast_unsigned() != 0;
+            let mut flags = ReadFlags::empty();
+            flags.set(ReadFlags::DIRECT, direct);
+            flags.set(ReadFlags::NO_ATIME, no_atime);
+            Operation::Read { open, offset, len, flags }
         }
         opcode::WRITE => Operation::Write(write(fields, payload_len)?),
         opcode::RELEASE => {

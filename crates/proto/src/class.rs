@@ -271,7 +271,9 @@ impl AccessMode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ByteRange, FileName, Handle, LockFlavour, LockOwner, LockSpec, NewInode};
+    use crate::{
+        ByteRange, FileName, Handle, LockFlavour, LockOwner, LockSpec, NewInode, ReadFlags,
+    };
     use warren_base::Ino;
 
     const HANDLE: Handle = Handle { ino: Ino::ROOT, open: 1 };
@@ -300,7 +302,12 @@ mod tests {
 
     #[test]
     fn a_read_is_logged_if_it_moves_the_offset() {
-        let read = |position| Request::Read { handle: HANDLE, position, len: 1, direct: false };
+        let read = |position| Request::Read {
+            handle: HANDLE,
+            position,
+            len: 1,
+            flags: ReadFlags::empty(),
+        };
         assert!(read(Position::Current).may_log());
         assert!(!read(Position::At(0)).may_log() && !read(Position::End).may_log());
     }

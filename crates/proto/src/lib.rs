@@ -51,8 +51,8 @@ pub use range::{RangeChange, RangeCopy, RangeKind};
 pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
 pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Neighbour, Opened, Reply, StatFs};
 pub use request::{
-    AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, RenameFlags, Request,
-    RequestHeader, XattrMode,
+    AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, ReadFlags, RenameFlags,
+    Request, RequestHeader, XattrMode,
 };
 pub use rules::Rules;
 pub use warren_base::{ACL_ACCESS, ACL_DEFAULT, CAPABILITY, FileKind};

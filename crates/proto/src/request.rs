@@ -88,6 +88,15 @@ bitflags! {
         const APPEND = 256;
     }
 
+    /// How a client reads.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ReadFlags: u8 {
+        /// The kernel behind a front does not cache the pages.
+        const DIRECT = 1;
+        /// The access time stays as it is (`O_NOATIME`).
+        const NO_ATIME = 2;
+    }
+
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct CreateFlags: u8 {
         /// Fail with EEXIST if the name exists (`O_EXCL`).
@@ -120,6 +129,7 @@ bitflags! {
     }
 }
 wire_flags!(AccessMode);
+wire_flags!(ReadFlags);
 wire_flags!(CreateFlags);
 wire_flags!(RenameFlags);
 
@@ -209,12 +219,11 @@ pub enum Request {
     Close {
         handle: Handle,
     },
-    /// `direct`: the kernel behind a front does not cache the pages.
     Read {
         handle: Handle,
         position: Position,
         len: u32,
-        direct: bool,
+        flags: ReadFlags,
     },
     /// Writes the slot's payload. With `write_back` the kernel writes back pages of a shared
     /// mapping: it never makes the file longer, and the kernel may keep the pages locked until the

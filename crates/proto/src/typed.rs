@@ -14,8 +14,8 @@ use warren_base::{ClientId, Errno, Ino, SlotNo};
 
 use crate::{
     AccessMode, Answer, Attr, Capability, CreateFlags, DirEntry, Entry, FileName, Handle, Lease,
-    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RangeChange, RangeCopy, RenameFlags,
-    Reply, Request, XattrMode, XattrName,
+    LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RangeChange, RangeCopy, ReadFlags,
+    RenameFlags, Reply, Request, XattrMode, XattrName,
 };
 
 /// A request with the type of its reply.
@@ -152,7 +152,7 @@ typed! {
     }
     Open { ino: Ino, access: AccessMode } -> Opened { Reply::Opened(opened) => opened }
     Close { handle: Handle } -> () { Reply::Done => () }
-    Read { handle: Handle, position: Position, len: u32, direct: bool } -> u32 {
+    Read { handle: Handle, position: Position, len: u32, flags: ReadFlags } -> u32 {
         Reply::Read { len } => len
     }
     Write {

@@ -177,8 +177,8 @@ impl State {
             Request::ReadDir { dir, cookie, .. } => self.read_dir(step, *dir, *cookie),
             Request::Open { ino, access } => self.open(step, *ino, *access),
             Request::Close { handle } => self.close(step, *handle),
-            Request::Read { handle, position, len, .. } => {
-                self.read(step, *handle, *position, *len)
+            Request::Read { handle, position, len, flags } => {
+                self.read(step, *handle, *position, (*len, *flags))
             }
             Request::Write { handle, position, write_back: true, .. } => {
                 self.write_back(step, *handle, *position)

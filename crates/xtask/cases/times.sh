@@ -38,3 +38,27 @@ with open("read", "a") as f: f.write("more")
 print(os.stat("read").st_atime_ns, os.stat("read").st_mtime_ns < 10413792000 * 10**9)
 PY
 rm read
+python3 - <<'PY'
+import fcntl, mmap, os
+# O_NOATIME of the descriptor at the time of the read, also of a file whose pages are not cached.
+open("quiet", "w").write("text" * 5000)
+def changes(how, flags, later=0):
+    os.utime("quiet", (1, 2))
+    fd = os.open("quiet", os.O_RDONLY | flags)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if later:
+        fcntl.fcntl(fd, fcntl.F_SETFL, later)
+    if how == "mmap":
+        mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ)[:4]
+    elif how == "pread":
+        os.pread(fd, 10, 4090)
+    else:
+        os.read(fd, 4)
+    os.close(fd)
+    return os.stat("quiet").st_atime != 1
+print("plain:", changes("read", 0), changes("pread", 0))
+for how in ("read", "pread", "mmap"):
+    print(how, changes(how, os.O_NOATIME), changes(how, 0, os.O_NOATIME))
+PY
+rm quiet

@@ -9,7 +9,7 @@ use warren_base::{Errno, Ino, ShardId, Timestamp};
 use warren_disk::{Inode, Key, Tree, Value};
 use warren_proto::typed::{Create, Created, Typed};
 use warren_proto::{
-    AccessMode, Answer, CreateFlags, FileName, NewInode, Position, Reply, Request, Wire,
+    AccessMode, Answer, CreateFlags, FileName, NewInode, Position, ReadFlags, Reply, Request, Wire,
 };
 
 use super::subject::{IO_BYTES, Operation, STAYING, name_of, own_credentials};
@@ -151,7 +151,9 @@ fn execute(pieces: &mut Pieces<'_>) -> Result<Vec<(Operation, f64)>, BenchError>
         Operation::Stat => Request::GetAttr { ino },
         Operation::Lookup => Request::Lookup { dir, name: staying.clone() },
         Operation::Create => create(names[at as usize].clone(), CreateFlags::EXCLUSIVE),
-        Operation::Read => Request::Read { handle, position, len: IO_BYTES as u32, direct: false },
+        Operation::Read => {
+            Request::Read { handle, position, len: IO_BYTES as u32, flags: ReadFlags::empty() }
+        }
         Operation::Write => Request::Write {
             handle,
             position,

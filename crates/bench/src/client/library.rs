@@ -9,7 +9,7 @@ use warren_client::{Cache, Call, Caller, ENTRY_WORDS, Op, Path, PathCache, PathO
 use warren_proto::typed::{Create, Typed};
 use warren_proto::{
     AccessMode, Capabilities, Capability, CreateFlags, Credentials, FileName, Handle, NewInode,
-    Position, Reply, Request,
+    Position, ReadFlags, Reply, Request,
 };
 use warren_runtime::{Connection, Slot};
 
@@ -90,7 +90,7 @@ impl Library {
             handle: self.file,
             position: Position::At(0),
             len: IO_BYTES as u32,
-            direct: false,
+            flags: ReadFlags::empty(),
         };
         self.ask(&request, 0)?;
         let bytes = self.slot.payload_in();

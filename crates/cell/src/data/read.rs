@@ -2,7 +2,9 @@
 
 use warren_base::limits::{BLOCK_SIZE, OPEN_DATA_MAX};
 use warren_base::{Errno, Ino, InodeFlags, Timestamp};
-use warren_proto::{AccessMode, Attr, FileKind, Handle, LeaseKey, Opened, Position, Rules, Step};
+use warren_proto::{
+    AccessMode, Attr, FileKind, Handle, LeaseKey, Opened, Position, ReadFlags, Rules, Step,
+};
 
 use crate::apply::step;
 use crate::data::write::move_to;
@@ -28,7 +30,7 @@ pub(crate) fn read(
     to: SlotRef,
     handle: Handle,
     position: Position,
-    (len, direct): (u32, bool),
+    (len, flags): (u32, ReadFlags),
     turn: &mut Turn<'_>,
 ) -> Result<(u32, bool), Stop> {
     let file = shard.opens.get(handle, to.client)?;
@@ -53,9 +55,11 @@ pub(crate) fn read(
         bring_pages(shard, ino, pages_of(offset, len), turn)?;
         copy_out(shard, to, ino, offset, len, turn);
         read_ahead(shard, handle, offset, len, size, turn);
-        touch_atime(shard, ino, turn.clients.rules(to.client), turn);
+        if !flags.contains(ReadFlags::NO_ATIME) {
+            touch_atime(shard, ino, turn.clients.rules(to.client), turn);
+        }
     }
-    if !direct && turn.clients.acknowledges(to.client) {
+    if !flags.contains(ReadFlags::DIRECT) && turn.clients.acknowledges(to.client) {
         let pages = Marked::new(LeaseKey::Pages(ino), turn);
         shard.leases.hold_again(pages, to.client, turn.leases);
     }

@@ -4,8 +4,8 @@
 use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_proto::{
     AccessMode, Answer, ByteRange, Capabilities, Capability, CreateFlags, Credentials, FileKind,
-    Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply,
-    Request, RequestHeader, SetAttr, SetTime, XattrMode, XattrName,
+    Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, ReadFlags, RenameFlags,
+    Reply, Request, RequestHeader, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use crate::bench::*;
@@ -290,7 +290,8 @@ fn who_may_only_execute_a_file_reads_nothing_of_it() {
     assert_eq!(open(&mut bench, FILE, both), Err(Errno::EACCES));
     for access in [AccessMode::EXECUTE, AccessMode::empty()] {
         let handle = open(&mut bench, FILE, access).expect("executable");
-        let read = Request::Read { handle, position: Position::At(0), len: 9, direct: false };
+        let read =
+            Request::Read { handle, position: Position::At(0), len: 9, flags: ReadFlags::empty() };
         assert_eq!(ask(&mut bench, read), Err(Errno::EBADF));
         let fsync = Request::Fsync { ino: FILE, handle: Some(handle), data_only: false };
         assert_eq!(ask(&mut bench, fsync), Err(Errno::EBADF));

@@ -6,8 +6,8 @@ use warren_base::{Errno, Ino, Timestamp};
 use warren_cell::Event;
 use warren_proto::control::Order;
 use warren_proto::{
-    AccessMode, CreateFlags, FileKind, Handle, NewInode, Position, Reply, Request, Rules, SetAttr,
-    SetTime,
+    AccessMode, CreateFlags, FileKind, Handle, NewInode, Position, ReadFlags, Reply, Request,
+    Rules, SetAttr, SetTime,
 };
 
 use crate::bench::{Bench, CLIENT, FILE, Image, create, name};
@@ -76,7 +76,9 @@ fn read_at(bench: &mut Bench, handle: Handle, rules: Rules, atime: i64) -> i64 {
     bench.call(Request::SetAttr { ino: FILE, handle: None, set }).expect("set");
     rule(bench, rules);
     let position = Position::At(0);
-    bench.call(Request::Read { handle, position, len: 9, direct: false }).expect("read");
+    bench
+        .call(Request::Read { handle, position, len: 9, flags: ReadFlags::empty() })
+        .expect("read");
     match bench.call(Request::GetAttr { ino: FILE }) {
         Ok(Reply::Attr { attr, .. }) => attr.atime.0,
         other => panic!("{other:?}"),
@@ -126,7 +128,7 @@ fn changes_are_refused_and_reads_go_on() {
         handle,
         position: Position::At(3 * BLOCK_SIZE as u64),
         len: 100,
-        direct: false,
+        flags: ReadFlags::empty(),
     };
     assert_eq!(bench.call(read), Ok(Reply::Read { len: 100 }));
     assert!(bench.call(Request::GetAttr { ino: FILE }).is_ok());
@@ -171,7 +173,12 @@ fn reads_and_opens_go_on_with_a_full_log() {
     for _ in 0..5000 {
         let opened = open(&mut bench, AccessMode::READ).expect("opened");
         assert_eq!(bench.call(Request::Close { handle: opened }), Ok(Reply::Done));
-        let read = Request::Read { handle, position: Position::Current, len: 1, direct: false };
+        let read = Request::Read {
+            handle,
+            position: Position::Current,
+            len: 1,
+            flags: ReadFlags::empty(),
+        };
         assert!(bench.call(read).is_ok());
     }
 }

@@ -4,7 +4,7 @@
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{Errno, Ino};
 use warren_proto::{
-    ACL_ACCESS, AccessMode, CreateFlags, FileKind, FileName, Handle, NewInode, Position,
+    ACL_ACCESS, AccessMode, CreateFlags, FileKind, FileName, Handle, NewInode, Position, ReadFlags,
     RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 
@@ -66,8 +66,12 @@ fn a_full_host_takes_no_more_than_it_has_room_for_and_goes_on_when_there_is_some
         assert!(free(&mut bench) < 2 * CHUNK_BLOCKS, "{} are said to be free", free(&mut bench));
         // Written data is kept, and existing data can be read and removed.
         assert_eq!(bench.call(Request::Sync), Ok(Reply::Done));
-        let read =
-            Request::Read { handle: data, position: Position::At(0), len: 100, direct: false };
+        let read = Request::Read {
+            handle: data,
+            position: Position::At(0),
+            len: 100,
+            flags: ReadFlags::empty(),
+        };
         assert_eq!(bench.call(read), Ok(Reply::Read { len: 100 }));
         bench.host_room += 2;
         let more = fill(&mut bench, data) - pages;

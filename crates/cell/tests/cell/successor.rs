@@ -8,7 +8,7 @@ use warren_pool::PoolMessage;
 use warren_proto::control::Order;
 use warren_proto::{
     AccessMode, Answer, ByteRange, FileKind, Handle, LockFlavour, LockKey, LockMode, LockOwner,
-    LockSpec, LockType, PeerReply, PeerRequest, Position, Reply, Request,
+    LockSpec, LockType, PeerReply, PeerRequest, Position, ReadFlags, Reply, Request,
 };
 
 use crate::bench::*;
@@ -139,7 +139,8 @@ fn a_lock_that_was_granted_and_not_answered_outlives_a_death() {
     let answer = bench.ask_as(front, Request::Open { ino: FILE, access });
     let Some(Ok(Reply::Opened(opened))) = answer else { panic!("{answer:?}") };
     let (handle, position) = (opened.handle, Position::At(0));
-    let read = Request::Read { handle, position, len: BLOCK_SIZE as u32, direct: false };
+    let read =
+        Request::Read { handle, position, len: BLOCK_SIZE as u32, flags: ReadFlags::empty() };
     assert!(bench.ask_as(front, read).is_some());
     assert_eq!(bench.call(flock(1, LockType::Exclusive, false)), Ok(Reply::Done));
     let spec = spec(LockFlavour::Flock, 2, LockType::Exclusive, ByteRange::ALL);

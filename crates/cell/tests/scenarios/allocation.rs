@@ -9,7 +9,9 @@
 //! The code: `data/fallocate.rs`, `data/find.rs`, `frames/range.rs`, `shard/extents.rs`.
 
 use warren_base::{ClientId, Errno};
-use warren_proto::{Answer, Handle, Position, RangeChange, RangeKind, Reply, Request, SetAttr};
+use warren_proto::{
+    Answer, Handle, Position, RangeChange, RangeKind, ReadFlags, Reply, Request, SetAttr,
+};
 
 use crate::bytes::{PAGE, page};
 use crate::pair::*;
@@ -271,7 +273,11 @@ fn illegal_ranges_are_refused() {
     assert_eq!(fallocate(&mut pair, client, reader, of(0, 1)), Err(Errno::EBADF));
     let find = Request::FindData { handle: file, offset: 0, hole: true };
     assert_eq!(pair.call(client, find), Err(Errno::ENXIO));
-    let at_the_end =
-        Request::Read { handle: file, position: Position::At(0), len: 1, direct: false };
+    let at_the_end = Request::Read {
+        handle: file,
+        position: Position::At(0),
+        len: 1,
+        flags: ReadFlags::empty(),
+    };
     assert_eq!(pair.call(client, at_the_end), Ok(Reply::Read { len: 0 }));
 }

@@ -8,7 +8,7 @@ use warren_proto::control::Order;
 use warren_proto::slot::{LaneSize, Shape};
 use warren_proto::{
     AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, LeasedAttrs,
-    NewInode, Position, RenameFlags, Reply, Request, RequestHeader, Rules,
+    NewInode, Position, ReadFlags, RenameFlags, Reply, Request, RequestHeader, Rules,
 };
 
 use crate::bytes::Bytes;
@@ -404,7 +404,7 @@ pub(crate) const fn write(handle: Handle, position: Position) -> Request {
 }
 
 pub(crate) const fn read(handle: Handle, position: Position, len: usize) -> Request {
-    Request::Read { handle, position, len: len as u32, direct: false }
+    Request::Read { handle, position, len: len as u32, flags: ReadFlags::empty() }
 }
 
 pub(crate) const fn fsync(handle: Handle) -> Request {

@@ -5,7 +5,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::typed::Written;
 use warren_proto::{
     AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Opened, Position,
-    RangeCopy, Reply, Request, SetAttr, typed,
+    RangeCopy, ReadFlags, Reply, Request, SetAttr, typed,
 };
 
 use super::{Call, Outcome, PageCaching, Served};
@@ -201,11 +201,11 @@ impl Call<'_> {
         &mut self,
         open: u64,
         (offset, len): (u64, u32),
-        direct: bool,
+        flags: ReadFlags,
     ) -> Result<Outcome, Errno> {
         let len = len.min(PAYLOAD_MAX as u32);
         let (handle, position) = (self.handle(open)?, Position::At(offset));
-        let got = self.call(typed::Read { handle, position, len, direct })?;
+        let got = self.call(typed::Read { handle, position, len, flags })?;
         if got <= len { Ok(Outcome::Payload(got as usize)) } else { Err(Errno::EPROTO) }
     }
 

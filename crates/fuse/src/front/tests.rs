@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use warren_proto::{
     CreateFlags, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec, LockType,
-    Opened, Reply,
+    Opened, ReadFlags, Reply,
 };
 
 use super::*;
@@ -150,7 +150,7 @@ fn an_answer_to_another_request_is_an_error() {
     let mut test = FrontTest::new(FrontOptions::default(), |_| Ok(Reply::Read { len: 4096 }));
     assert_eq!(test.serve(lookup(b"n")), Err(Errno::EPROTO));
     let open = test.add_open();
-    let read = Operation::Read { open, offset: 0, len: 100, direct: false };
+    let read = Operation::Read { open, offset: 0, len: 100, flags: ReadFlags::empty() };
     assert_eq!(test.serve(read), Err(Errno::EPROTO), "more than was requested");
 }
 

@@ -83,6 +83,28 @@ fn a_write_back_never_appends() {
     assert_eq!(appends(abi::WRITE_KILL_SUIDGID), (true, true));
 }
 
+#[test]
+fn a_read_has_the_flags_of_its_descriptor() {
+    let flags = |read_flags: u32, flags: i32| {
+        let mut bytes = Vec::new();
+        for word in [7_u64, 4096] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        for word in [100, read_flags, 0, 0, flags.cast_unsigned(), 0] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        let Ok(Operation::Read { open: 7, offset: 4096, len: 100, flags }) =
+            Operation::decode(opcode::READ, &bytes, 0)
+        else {
+            panic!("a read was expected");
+        };
+        flags
+    };
+    assert_eq!(flags(0, libc::O_RDONLY), ReadFlags::empty());
+    assert_eq!(flags(abi::READ_LOCKOWNER, libc::O_RDWR), ReadFlags::DIRECT);
+    assert_eq!(flags(0, libc::O_NOATIME | libc::O_RDWR), ReadFlags::NO_ATIME);
+}
+
 fn lk_in(start: u64, end: u64, kind: i32, flags: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in [7, 8, start, end] {

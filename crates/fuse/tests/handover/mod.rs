@@ -15,7 +15,7 @@ use warren_base::CellId;
 use warren_client::{Cache, Call, Caller, Op, PathOp};
 use warren_proto::{
     AccessMode, Answered, Capabilities, Capability, Credentials, HANDOVER_NAME_MAX, Handover,
-    Lease, Opened, Position, Reply, Request,
+    Lease, Opened, Position, ReadFlags, Reply, Request,
 };
 use warren_runtime::{ConnectOptions, Connection, Slot, connect};
 
@@ -54,7 +54,7 @@ impl Client {
 
     fn read(&mut self, opened: &Opened) -> Vec<u8> {
         let (handle, position) = (opened.handle, Position::At(0));
-        let read = Request::Read { handle, position, len: 100, direct: false };
+        let read = Request::Read { handle, position, len: 100, flags: ReadFlags::empty() };
         let answer = self.perform(Op::Ino(read, Capabilities::default())).answer;
         assert!(matches!(answer, Ok(Reply::Read { .. })), "{answer:?}");
         self.slot.payload_in().to_vec()

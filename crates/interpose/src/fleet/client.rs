@@ -9,7 +9,9 @@ use core::sync::atomic::Ordering::Acquire;
 
 use warren_base::{Errno, FileKind, Ino};
 use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathOp, Unused};
-use warren_proto::{Answered, Attr, Capabilities, Handle, InodeRef, Position, Reply, Request};
+use warren_proto::{
+    Answered, Attr, Capabilities, Handle, InodeRef, Position, ReadFlags, Reply, Request,
+};
 use warren_transport::{Connection, Slot};
 
 use super::answers::Answers;
@@ -147,7 +149,7 @@ impl Slow {
         len: u32,
     ) -> Option<Option<(Attr, Guard)>> {
         let position = Position::At(offset);
-        let request = Request::Read { handle, position, len, direct: false };
+        let request = Request::Read { handle, position, len, flags: ReadFlags::empty() };
         let Answered { answer, changed, .. } = self.perform(request, Capabilities::default());
         let cell = self.slot.last_cell()?;
         let leased =

@@ -10,7 +10,7 @@ use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
 use warren_proto::{
     AccessMode, Answer, Capabilities, Capability, CreateFlags, Entry, FileName, Handle,
-    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, Reply, Request,
+    LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, ReadFlags, Reply, Request,
 };
 use warren_runtime::{ConnectOptions, Connection, ServeOptions, Slot};
 
@@ -181,7 +181,12 @@ impl Files {
     }
 
     pub(crate) fn read(&mut self, handle: Handle, at: u64, len: u32) -> Vec<u8> {
-        match self.call(&Request::Read { handle, position: Position::At(at), len, direct: false }) {
+        match self.call(&Request::Read {
+            handle,
+            position: Position::At(at),
+            len,
+            flags: ReadFlags::empty(),
+        }) {
             Reply::Read { len } => self.slot.payload_in()[..len as usize].to_vec(),
             other => panic!("{other:?}"),
         }

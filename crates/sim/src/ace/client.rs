@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use warren_base::Ino;
 use warren_proto::{
-    AccessMode, Answer, CreateFlags, FileKind, FileName, Handle, NewInode, Position, RenameFlags,
-    Reply, Request, SetAttr, XattrMode, XattrName,
+    AccessMode, Answer, CreateFlags, FileKind, FileName, Handle, NewInode, Position, ReadFlags,
+    RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 
 use super::operation::{Operation, Step, TARGET, XATTR, payload};
@@ -251,7 +251,8 @@ pub trait Client {
         let mut content = Vec::with_capacity(size);
         while content.len() < size {
             let position = Position::At(content.len() as u64);
-            let request = Request::Read { handle, position, len: PIECE as u32, direct: false };
+            let request =
+                Request::Read { handle, position, len: PIECE as u32, flags: ReadFlags::empty() };
             match self.ask(request, &[])? {
                 Reply::Read { len } if len > 0 => {
                     content.extend_from_slice(&self.payload()[..len as usize]);

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, Attr, FileKind, FileName, Position, Reply, Request, XattrName};
+use warren_proto::{
+    AccessMode, Attr, FileKind, FileName, Position, ReadFlags, Reply, Request, XattrName,
+};
 
 use super::damage::shard;
 use super::model::{Effect, Entries, Model, Object, ObjectNo, OperationNo, ROOT, Versions, Xattrs};
@@ -241,7 +243,8 @@ impl World {
         let mut content = Vec::with_capacity(attr.size as usize);
         while (content.len() as u64) < attr.size {
             let position = Position::At(content.len() as u64);
-            let request = Request::Read { handle, position, len: PIECE as u32, direct: false };
+            let request =
+                Request::Read { handle, position, len: PIECE as u32, flags: ReadFlags::empty() };
             let Reply::Read { len } = self.call(request)? else {
                 return broken("not read".into());
             };

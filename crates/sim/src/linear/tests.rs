@@ -7,7 +7,7 @@ use std::rc::Rc;
 use warren_base::{ClientId, Errno, Ino, Rng, Timestamp};
 use warren_proto::{
     AccessMode, Attr, CreateFlags, Credentials, Entry, FileKind, FileName, Handle, NewInode,
-    Opened, Position, RenameFlags, Reply, Request, SetAttr,
+    Opened, Position, ReadFlags, RenameFlags, Reply, Request, SetAttr,
 };
 
 use super::*;
@@ -221,7 +221,12 @@ fn draw(process: usize, handles: &[Handle], rng: &mut Rng) -> (Request, Vec<u8>)
             )
         }
         (6, Some(handle)) => (
-            Request::Read { handle, position: Position::At(0), len: 1 << 20, direct: false },
+            Request::Read {
+                handle,
+                position: Position::At(0),
+                len: 1 << 20,
+                flags: ReadFlags::empty(),
+            },
             Vec::new(),
         ),
         (7, Some(handle)) => (Request::GetAttr { ino: handle.ino }, Vec::new()),

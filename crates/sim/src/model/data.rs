@@ -2,7 +2,7 @@
 
 use warren_base::limits::FILE_SIZE_MAX;
 use warren_base::{Errno, Ino};
-use warren_proto::{AccessMode, FileKind, Handle, Opened, Position, Reply};
+use warren_proto::{AccessMode, FileKind, Handle, Opened, Position, ReadFlags, Reply};
 
 use super::access::{READ, SEARCH, WRITE, is_privileged, permit, without_privileges};
 use super::content::Content;
@@ -172,7 +172,7 @@ impl State {
         step: &Step<'_>,
         handle: Handle,
         position: Position,
-        len: u32,
+        (len, flags): (u32, ReadFlags),
     ) -> Legal {
         let must = self.opened(step, handle).and_then(|(inode, open)| {
             if !open.access.contains(AccessMode::READ) {
@@ -194,7 +194,9 @@ impl State {
         if position == Position::Current {
             self.set_offset(handle, start + got as u64);
         }
-        self.change(handle.ino, |inode| inode.atime.may_touch(step.window));
+        if !flags.contains(ReadFlags::NO_ATIME) {
+            self.change(handle.ino, |inode| inode.atime.may_touch(step.window));
+        }
         Ok(())
     }
 

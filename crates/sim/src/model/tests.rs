@@ -5,8 +5,8 @@ use std::rc::Rc;
 use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_proto::{
     AccessMode, Attr, ByteRange, CreateFlags, Credentials, DirEntry, Entry, FileKind, FileName,
-    Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Opened, Position, RenameFlags,
-    Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
+    Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Opened, Position, ReadFlags,
+    RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use super::{Refusal, Rules, State};
@@ -158,7 +158,7 @@ impl Script {
 
     #[track_caller]
     fn read(&mut self, handle: Handle, position: Position, bytes: &[u8]) {
-        let request = Request::Read { handle, position, len: 100, direct: false };
+        let request = Request::Read { handle, position, len: 100, flags: ReadFlags::empty() };
         self.with_bytes(request, &[], Reply::Read { len: bytes.len() as u32 }, bytes);
     }
 
@@ -245,7 +245,7 @@ fn unlinked_open_files_keep_their_bytes() {
     script.ok(Request::Close { handle }, Reply::Done);
     script.fails(Request::GetAttr { ino: file }, Errno::ESTALE);
     script.fails(
-        Request::Read { handle, position: Position::Current, len: 1, direct: false },
+        Request::Read { handle, position: Position::Current, len: 1, flags: ReadFlags::empty() },
         Errno::EBADF,
     );
 }
@@ -282,7 +282,8 @@ fn wrong_bytes_sizes_and_times_are_seen() {
     let file = script.file(ROOT, "a", 0o600);
     let handle = script.open(file, AccessMode::READ | AccessMode::WRITE);
     script.write(handle, Position::Current, b"hello", 5);
-    let read = Request::Read { handle, position: Position::At(0), len: 5, direct: false };
+    let read =
+        Request::Read { handle, position: Position::At(0), len: 5, flags: ReadFlags::empty() };
     let wrong = script.attempt(&read, &[], Ok(Reply::Read { len: 5 }), b"hellO");
     assert_eq!(wrong.unwrap_err(), Refusal::Differs("the bytes read"));
     let attr = script.attr(file);

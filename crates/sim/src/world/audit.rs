@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use warren_base::Ino;
 use warren_client::Op;
 use warren_proto::{
-    AccessMode, Attr, Capabilities, FileKind, Handle, Position, Reply, Request, XattrName,
+    AccessMode, Attr, Capabilities, FileKind, Handle, Position, ReadFlags, Reply, Request,
+    XattrName,
 };
 
 #[derive(Default)]
@@ -71,7 +72,12 @@ impl Audit {
     fn read_all(&mut self, handle: Handle, attr: &Attr) {
         let len = PIECE as u32;
         for at in (0..=attr.size).step_by(PIECE) {
-            self.ask(Request::Read { handle, position: Position::At(at), len, direct: false });
+            self.ask(Request::Read {
+                handle,
+                position: Position::At(at),
+                len,
+                flags: ReadFlags::empty(),
+            });
         }
         self.ask(Request::Close { handle });
     }

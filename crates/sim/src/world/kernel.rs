@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Entry, FileKind, FileName, Handle, Lease, LeaseKey, Position, Reply,
-    Request,
+    AccessMode, Answer, Attr, Entry, FileKind, FileName, Handle, Lease, LeaseKey, Position,
+    ReadFlags, Reply, Request,
 };
 
 const PAGE: u64 = BLOCK_SIZE as u64;
@@ -194,8 +194,8 @@ impl Kernel {
                 self.keep_name(*dir, name, None, Some(*lease), asked);
             }
             (_, Ok(Reply::Attr { attr, lease: Some(_) })) => self.keep_attr(attr, asked),
-            (Request::Read { direct: true, .. } | Request::Write { direct: true, .. }, _)
-            | (Request::Write { write_back: true, .. }, _) => {}
+            (Request::Read { flags, .. }, _) if flags.contains(ReadFlags::DIRECT) => {}
+            (Request::Write { direct: true, .. } | Request::Write { write_back: true, .. }, _) => {}
             (
                 Request::Read { handle, position: Position::At(at), len, .. },
                 Ok(Reply::Read { .. }),
@@ -364,10 +364,12 @@ impl Kernel {
 
     /// Sets in a program's request whether it bypasses the cache.
     pub(super) fn mark(&self, request: &mut Request) {
-        if let Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } =
-            request
-        {
-            *direct = self.direct.contains(handle);
+        match request {
+            Request::Read { handle, flags, .. } => {
+                flags.set(ReadFlags::DIRECT, self.direct.contains(handle));
+            }
+            Request::Write { handle, direct, .. } => *direct = self.direct.contains(handle),
+            _ => {}
         }
     }
 
@@ -390,9 +392,10 @@ impl Kernel {
         self.has_stored(ino)
             || self.is_cutting(ino)
             || self.under_way.values().any(|under_way| match &under_way.request {
-                Request::Read { handle, direct, .. } | Request::Write { handle, direct, .. } => {
-                    handle.ino == ino && !direct
+                Request::Read { handle, flags, .. } => {
+                    handle.ino == ino && !flags.contains(ReadFlags::DIRECT)
                 }
+                Request::Write { handle, direct, .. } => handle.ino == ino && !direct,
                 _ => false,
             })
     }
@@ -418,7 +421,9 @@ impl Kernel {
     pub(super) fn store(&mut self, handle: Handle, at: u64, bytes: [u8; 8]) -> bool {
         let ino = handle.ino;
         let is_busy = self.under_way.values().any(|under_way| match &under_way.request {
-            Request::Read { handle, direct: false, .. } => handle.ino == ino,
+            Request::Read { handle, flags, .. } => {
+                handle.ino == ino && !flags.contains(ReadFlags::DIRECT)
+            }
             Request::Write { handle, write_back: false, .. }
             | Request::Fallocate { handle, .. }
             | Request::CopyRange { handle, .. } => handle.ino == ino,
@@ -539,7 +544,12 @@ mod tests {
     fn pages_are_locked_while_they_are_read() {
         let mut kernel = Kernel::default();
         let handle = Handle { ino: FILE, open: 1 };
-        let read = Request::Read { handle, position: Position::At(0), len: 5000, direct: false };
+        let read = Request::Read {
+            handle,
+            position: Position::At(0),
+            len: 5000,
+            flags: ReadFlags::empty(),
+        };
         kernel.ask(0, &read, 0);
         assert!(kernel.locks_pages(FILE));
         kernel.answered(0, &Ok(Reply::Read { len: 4500 }), &[], &[7; 4500]);

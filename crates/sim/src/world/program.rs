@@ -7,7 +7,8 @@ use warren_base::{Ino, Rng, SlotNo, Timestamp};
 use warren_client::{Op, Path, PathOp};
 use warren_proto::{
     AccessMode, ByteRange, Capabilities, CreateFlags, FileKind, FileName, Handle, LockFlavour,
-    LockOwner, LockSpec, LockType, NewInode, Position, RenameFlags, Reply, Request, SetAttr,
+    LockOwner, LockSpec, LockType, NewInode, Position, ReadFlags, RenameFlags, Reply, Request,
+    SetAttr,
 };
 
 use crate::swarm::{Kind, Swarm};
@@ -448,12 +449,10 @@ impl Draw<'_> {
             _ if self.front && !self.holdings.may_read(handle) => return None,
             _ => {
                 let position = self.position();
-                Request::Read {
-                    handle,
-                    position,
-                    len: self.rng.below(30_000) as u32,
-                    direct: false,
-                }
+                let len = self.rng.below(30_000) as u32;
+                let mut flags = ReadFlags::empty();
+                flags.set(ReadFlags::NO_ATIME, len.is_multiple_of(8));
+                Request::Read { handle, position, len, flags }
             }
         })
     }

@@ -11,7 +11,7 @@ use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, Errno, Ino, Rng, SlotNo};
 use warren_proto::{
     AccessMode, ByteRange, CreateFlags, Handle, LockFlavour, LockOwner, LockSpec, LockType,
-    NewInode, Position, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
+    NewInode, Position, ReadFlags, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
 };
 use warren_shm::{Load, Store};
 
@@ -266,7 +266,7 @@ fn fill_slots(client: &RawClient, rng: &mut Rng) {
                 handle,
                 position: Position::At(0),
                 len: PAYLOAD_MAX as u32,
-                direct: false,
+                flags: ReadFlags::empty(),
             },
             2 => Request::Fsync { ino, handle: Some(handle), data_only: false },
             3 => Request::ReadDir { dir, cookie: 0, bytes_max: u32::MAX, leased: false },
@@ -317,7 +317,7 @@ fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Req
         Request::Open { ino, access: AccessMode::READ },
         Request::Open { ino, access: AccessMode::WRITE },
         Request::Open { ino, access: AccessMode::TRUNCATE },
-        Request::Read { handle, position: Position::At(0), len: 4096, direct: false },
+        Request::Read { handle, position: Position::At(0), len: 4096, flags: ReadFlags::empty() },
         Request::Write {
             handle,
             position: Position::At(0),
@@ -374,7 +374,12 @@ fn look_around(
     let first = (1 << 40) + rng.below(5_000);
     for open in first..first + TRIES {
         let handle = Handle { ino, open };
-        let read = Request::Read { handle, position: Position::At(0), len: 4096, direct: false };
+        let read = Request::Read {
+            handle,
+            position: Position::At(0),
+            len: 4096,
+            flags: ReadFlags::empty(),
+        };
         match client.ask(slot, seq, &read) {
             None => break,
             Some(Err(_)) => {}

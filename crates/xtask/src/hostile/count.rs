@@ -8,7 +8,7 @@ use warren_base::{Errno, Ino, Rng, ShardId, SlotNo};
 use warren_proto::{
     AccessMode, Answer, ByteRange, Capabilities, Capability, CreateFlags, FileKind, Handle,
     LockFlavour, LockOwner, LockSpec, LockType, NewInode, Position, RangeChange, RangeCopy,
-    RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
+    ReadFlags, RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use super::connection::{RawClient, body};
@@ -187,8 +187,12 @@ impl Thief<'_> {
                 continue;
             };
             let handle = opened.handle;
-            let read =
-                Request::Read { handle, position: Position::At(0), len: 4096, direct: false };
+            let read = Request::Read {
+                handle,
+                position: Position::At(0),
+                len: 4096,
+                flags: ReadFlags::empty(),
+            };
             if let Some(Ok(reply)) = self.ask(&read) {
                 let cell = self.client.owner(&read);
                 keep_out(&self.client.payload(cell, self.slot, 4096))?;
@@ -283,7 +287,7 @@ fn by_handle(handle: Handle) -> Vec<Request> {
     let change = RangeChange::of_mode(3, 0, 4096).expect("a mode");
     let copy = RangeCopy { from: 0, to: 8192, length: 4096 };
     vec![
-        Request::Read { handle, position, len: 4096, direct: false },
+        Request::Read { handle, position, len: 4096, flags: ReadFlags::empty() },
         Request::Write {
             handle,
             position,

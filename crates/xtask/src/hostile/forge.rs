@@ -4,8 +4,8 @@ use warren_base::limits::SHARDS_MAX;
 use warren_base::{ClientId, FileKind, Ino, Rng, ShardId, SlotNo, Timestamp};
 use warren_proto::{
     AccessMode, ByteRange, Capability, CreateFlags, FileName, Handle, LockFlavour, LockOwner,
-    LockSpec, LockType, NewInode, Position, RangeChange, RangeCopy, RenameFlags, Reply, Request,
-    SetAttr, SetTime, XattrMode, XattrName,
+    LockSpec, LockType, NewInode, Position, RangeChange, RangeCopy, ReadFlags, RenameFlags, Reply,
+    Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 /// Inodes and handles of the fleet, so that forged ones are almost right.
@@ -240,7 +240,7 @@ fn of_handles(rng: &mut Rng, known: &Known) -> Request {
             handle,
             position: position(rng),
             len: rng.next_u64() as u32,
-            direct: false,
+            flags: ReadFlags::empty(),
         },
     }
 }

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{Errno, Rng, SlotNo};
 use warren_proto::{
-    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, Request,
-    SetAttr, Wire,
+    AccessMode, ByteRange, Handle, LockFlavour, LockOwner, LockSpec, LockType, Position, ReadFlags,
+    Request, SetAttr, Wire,
 };
 
 use super::connection::{self, Line, RawClient};
@@ -43,7 +43,7 @@ pub(super) fn crowd(target: &Target, rng: &mut Rng) -> Result<Counts> {
     while Instant::now() < end && !readers.is_empty() {
         for (client, handle, seqs) in &mut readers {
             let (position, len) = (Position::At(0), PAYLOAD_MAX as u32);
-            let read = Request::Read { handle: *handle, position, len, direct: false };
+            let read = Request::Read { handle: *handle, position, len, flags: ReadFlags::empty() };
             read_again(client, &read, seqs);
         }
         thread::sleep(Duration::from_micros(100));

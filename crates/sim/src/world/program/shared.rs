@@ -4,7 +4,7 @@
 use warren_base::Rng;
 use warren_base::limits::BLOCK_SIZE;
 use warren_client::Op;
-use warren_proto::{AccessMode, Capabilities, Handle, Position, Request, SetAttr};
+use warren_proto::{AccessMode, Capabilities, Handle, Position, ReadFlags, Request, SetAttr};
 
 use super::{Draw, Drawn, HANDLES_MAX, range, unlock};
 const BOTH: AccessMode = AccessMode::READ.union(AccessMode::WRITE);
@@ -60,7 +60,7 @@ impl Draw<'_> {
                 let at = self.rng.below(SHARED_PAGES) * BLOCK_SIZE as u64;
                 let len = (1 + self.rng.below(SHARED_PAGES)) as u32 * BLOCK_SIZE as u32;
                 let position = Position::At(at);
-                call(Request::Read { handle: reader, position, len, direct: false })
+                call(Request::Read { handle: reader, position, len, flags: ReadFlags::empty() })
             }
             Use::Look => call(Request::GetAttr { ino }),
             Use::Write => {
