@@ -93,6 +93,8 @@ pub enum Finding {
     #[error("inode {ino}: the name {:?} is kept under the hash of another", name.escape_ascii().to_string())]
     WrongHash { ino: Ino, name: Box<[u8]> },
 
+    #[error("inode {ino}: the access control list {:?} cannot be read", name.escape_ascii().to_string())]
+    IllegalList { ino: Ino, name: Box<[u8]> },
     #[error("inode {ino}: its flags do not say which attributes it has")]
     Flags { ino: Ino },
     #[error("inode {ino}: the pieces of its attributes' values are not those of the values")]
@@ -172,6 +174,7 @@ impl Finding {
             | Self::Contents { ino, .. }
             | Self::UnreadableContents { ino, .. }
             | Self::WrongHash { ino, .. }
+            | Self::IllegalList { ino, .. }
             | Self::Flags { ino }
             | Self::XattrPieces { ino }
             | Self::NoPart { ino }

@@ -13,6 +13,7 @@ mod bit;
 mod check;
 pub mod dump;
 mod finding;
+mod lists;
 mod metadata;
 mod pieces;
 mod read;

@@ -5,7 +5,7 @@ use crate::check::names;
 use crate::{Finding, Options, ReadError, Report, Severity, check};
 use std::collections::BTreeMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX};
-use warren_base::{BlockNo, Errno, Ino, InodeFlags, Lsn, Rng, ShardId, Timestamp};
+use warren_base::{ACL_ACCESS, BlockNo, Errno, Ino, InodeFlags, Lsn, Rng, ShardId, Timestamp};
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{
     BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RegionError,
@@ -96,6 +96,13 @@ impl ShardDraft {
             Some(Value::Inode(inode)) => change(inode),
             _ => panic!("no such inode"),
         }
+    }
+
+    /// Gives the inode this access control list.
+    fn list(&mut self, ino: Ino, name: &[u8], value: &[u8]) {
+        let bucket = [Xattr::new(name, value)].into();
+        self.records.insert(Key::xattr(ino, name_hash(SECRET, name)), Value::Xattrs(bucket));
+        self.change(ino, |inode| inode.flags |= InodeFlags::of_xattr(name));
     }
 
     fn part(&mut self, ino: Ino, entries: u64, subdirs: u32) {
@@ -345,6 +352,10 @@ fn wrong_names_are_found() {
             draft.shards[0].records.insert(Key::entry(Ino::ROOT, 4), bucket);
         }),
         [Finding::WrongHash { ino: Ino::ROOT, name: name("link") }]
+    );
+    assert_eq!(
+        planted(|draft| draft.shards[1].list(INNER, ACL_ACCESS, b"\x02\0\0\0\x01\0")),
+        [Finding::IllegalList { ino: INNER, name: ACL_ACCESS.into() }]
     );
     assert_eq!(
         planted(|draft| draft.shards[0].change(FILE, |inode| inode.flags |= InodeFlags::ACL)),

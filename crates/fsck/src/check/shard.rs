@@ -7,6 +7,7 @@
 use super::checker::Checker;
 use super::names::InodeFacts;
 use crate::finding::Finding;
+use crate::lists::is_legal;
 use crate::pieces::Pieces;
 use crate::rules::{Bounds, kind_that_has};
 use warren_base::limits::BLOCK_SIZE;
@@ -198,6 +199,10 @@ impl Checker<'_> {
                 let secret = self.superblock.secret;
                 bucket.iter().for_each(|xattr| file.pieces.add_attribute(file.ino, secret, xattr));
                 self.check_hashes(key, names);
+                for xattr in bucket.iter().filter(|xattr| !is_legal(xattr)) {
+                    let (ino, name) = (file.ino, xattr.name.clone());
+                    self.report.add(Finding::IllegalList { ino, name });
+                }
             }
             Value::Entries(bucket) => {
                 file.add_entries(bucket);

@@ -9,6 +9,7 @@ use super::records::{
     put_file_blocks, put_owed, put_shared,
 };
 use super::repairer::Repairer;
+use crate::lists::is_legal;
 use crate::pieces::{Pieces, first_piece};
 use crate::rules::kind_that_has;
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use warren_base::{FileKind, Ino, InodeFlags, ShardId};
 use warren_disk::{Dentry, Key, Kind, Part, TARGET_PIECE, Value, Xattr, name_hash};
 
 const ROOT_MODE: u16 = 0o755;
+const GROUP_RIGHTS: u16 = 0o070;
 
 impl Repairer<'_> {
     pub(super) fn mend(&mut self, found: &mut Shard) {
@@ -52,7 +54,8 @@ impl Repairer<'_> {
         };
         self.drop_misplaced(ino, kind, group);
         self.rehash_xattrs(ino, group);
-        let mends = mend_pieces(ino, self.superblock.secret, group);
+        let mut mends = drop_illegal_lists(ino, group);
+        mends.append(&mut mend_pieces(ino, self.superblock.secret, group));
         mends.into_iter().for_each(|mend| self.mends.add(mend));
         self.mend_flags(ino, group);
         match kind {
@@ -296,6 +299,25 @@ fn mend_pieces(ino: Ino, secret: u64, group: &mut Records) -> Vec<Mend> {
         mends.push(dropped("a piece of a value", "no attribute has it"));
     }
     mends
+}
+
+/// Removes access control lists that no cell can read. With an access list, the rights of the group
+/// in the mode are what the list gives at most, so they go too.
+fn drop_illegal_lists(ino: Ino, group: &mut Records) -> Vec<Mend> {
+    let illegal = take_strays(group, Kind::Xattr, |_, value| match value {
+        Value::Xattrs(bucket) => {
+            let (right, wrong) = split(bucket, is_legal);
+            (!wrong.is_empty()).then(|| (boxed(right).map(Value::Xattrs), wrong))
+        }
+        _ => None,
+    });
+    if illegal.iter().any(|xattr| InodeFlags::of_xattr(&xattr.name) == InodeFlags::ACL)
+        && let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino))
+    {
+        inode.mode &= !GROUP_RIGHTS;
+    }
+    let (what, why) = ("an access control list", "it cannot be read");
+    illegal.iter().map(|_| Mend::RecordDropped { ino, what, why }).collect()
 }
 
 /// Removes from all buckets of a kind the entries that `strays` reports as misplaced.

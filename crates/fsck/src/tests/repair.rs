@@ -4,6 +4,7 @@
 use super::*;
 use crate::{Mend, Repair, RepairError, footing, repair};
 use std::collections::BTreeSet;
+use warren_base::ACL_DEFAULT;
 use warren_disk::{Kind, Owner, ROOT_SLOT_SIZE};
 
 impl Draft {
@@ -272,6 +273,38 @@ fn flags_say_which_attributes_an_inode_has() {
     let wrong = InodeFlags::ACL | InodeFlags::NODUMP;
     let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.flags = wrong));
     assert_eq!(draft.inode(FILE).unwrap().flags, InodeFlags::NODUMP);
+}
+
+#[test]
+fn a_list_that_cannot_be_read_goes_with_the_rights_of_the_group() {
+    // `user::rw-`, `group::r--` and `other::---`.
+    let entries = [(1_u16, 6_u16), (4, 4), (32, 0)];
+    let mut legal = vec![2, 0, 0, 0];
+    for (kind, rights) in entries {
+        legal.extend_from_slice(&[kind.to_le_bytes(), rights.to_le_bytes()].concat());
+        legal.extend_from_slice(&[0xff; 4]);
+    }
+    let lists = |draft: &Draft| {
+        let names = [ACL_ACCESS, ACL_DEFAULT].map(|name| Key::xattr(DIR, name_hash(SECRET, name)));
+        names.map(|key| draft.records(1).contains_key(&key))
+    };
+    let mut cut = legal.clone();
+    cut.pop();
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].list(DIR, ACL_ACCESS, &cut);
+        draft.shards[1].list(DIR, ACL_DEFAULT, &legal);
+        draft.shards[1].change(DIR, |inode| inode.mode = 0o770);
+    });
+    let (what, why) = ("an access control list", "it cannot be read");
+    assert!(mends.contains(&Mend::RecordDropped { ino: DIR, what, why }), "{mends:?}");
+    assert_eq!((lists(&draft), draft.inode(DIR).unwrap().mode), ([false, true], 0o700));
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].list(DIR, ACL_ACCESS, &legal);
+        draft.shards[1].list(DIR, ACL_DEFAULT, b"\x03\0\0\0");
+        draft.shards[1].change(DIR, |inode| inode.mode = 0o770);
+    });
+    assert!(mends.contains(&Mend::RecordDropped { ino: DIR, what, why }), "{mends:?}");
+    assert_eq!((lists(&draft), draft.inode(DIR).unwrap().mode), ([true, false], 0o770));
 }
 
 /// An attribute of so many bytes, and pieces, each with its number and length.
