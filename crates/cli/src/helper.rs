@@ -10,7 +10,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser};
@@ -69,7 +69,7 @@ struct UmountHelper {
 /// What both helpers are given.
 #[derive(Args)]
 struct Shared {
-    /// Write no mtab; there is none
+    /// Do not note the mount's helper for umount(8)
     #[arg(short)]
     no_mtab: bool,
     /// Say what was done
@@ -158,11 +158,29 @@ fn mount(helper: &MountHelper) -> Result<(), Failure> {
         let NoWords { fleet } = NoWords::parse_from(["mount.warren"]);
         let foreground = false;
         mount::mount(&Wish { pool, directory, words, fleet, foreground, ends_with_mounts: true })?;
+        if !helper.shared.no_mtab {
+            note(pool, directory);
+        }
     }
     if helper.shared.verbose {
         say!("{}: {done} on {}", pool.display(), directory.display());
     }
     Ok(())
+}
+
+/// Notes in libmount's table that this mount has a helper of its own. Without an entry, umount(8)
+/// does not look at the type of a mount that it is given by an absolute path (libmount 2.35 and
+/// later), so it would not call the helper, which waits until all data is on the device.
+fn note(pool: &Path, directory: &Path) {
+    let mut command = Command::new("mount");
+    command.args(["-i", "-f", "-t", "fuse.warren", "-o", "uhelper=warren", "--"]);
+    let noted = command.arg(pool).arg(directory).stdout(Stdio::null()).status();
+    if !noted.is_ok_and(|status| status.success()) {
+        warren_log::say(&format!(
+            "{}: mount(8) could not note its helper; unmount it with `warren umount`",
+            directory.display()
+        ));
+    }
 }
 
 fn unmount(helper: &UmountHelper) -> Result<(), Failure> {

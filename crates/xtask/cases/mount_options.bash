@@ -216,9 +216,32 @@ with_helpers() {
     done
     : > fstab
     mount --bind fstab /etc/fstab
+    # The table of libmount.
+    mkdir -p /run/mount
+    mount -t tmpfs none /run/mount
 }
 
-without_helpers() { umount /etc/fstab; umount /usr/sbin; umount links; }
+without_helpers() { umount /run/mount; umount /etc/fstab; umount /usr/sbin; umount links; }
+
+# Without a word that libmount itself would keep, it has an entry for the mount as well.
+noted() {
+    mount -t warren "$pool" "$at" -o "cells=$CELLS"
+    grep -q "TARGET=$at .*uhelper=warren" /run/mount/utab || fail "not noted: $(cat /run/mount/utab)"
+    head -c 60M /dev/urandom > at/big
+    umount "$at"
+    "$WARREN" fsck -n "$pool" | grep -q sound || fail "in use after umount"
+    ! grep -q "$at" /run/mount/utab || fail "noted after umount: $(cat /run/mount/utab)"
+    mount -t warren "$pool" "$at" -o "cells=$CELLS"
+    exec 7< at/big
+    umount -r "$at"
+    grep -q " ro," <(grep "$at" /proc/self/mountinfo) || fail "umount -r of a mount in use: $(mount)"
+    exec 7<&-
+    umount "$at"
+    mount -n -t warren "$pool" "$at" -o "cells=$CELLS"
+    ! grep -q "$at" /run/mount/utab || fail "noted by -n"
+    rm at/big
+    "$WARREN" umount "$at"
+}
 
 helpers() {
     new_pool
@@ -231,6 +254,7 @@ helpers() {
     umount "$at"
     ! "$WARREN" status "$pool" > /dev/null 2>&1 || fail "the fleet serves after umount"
     "$WARREN" fsck -n "$pool" | grep -q sound
+    noted
     # A second mount keeps the fleet. Without its helper, umount does not wait.
     mkdir -p second
     mount -t warren "$pool" "$at" -o "cells=$CELLS"
