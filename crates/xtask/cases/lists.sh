@@ -107,6 +107,32 @@ for change in "sh -c 'echo x >>log'" "sh -c 'echo x >log'" "rm log" "mv log othe
     eval "try $change"
 done
 echo y >&7; exec 7>&-; cat log; chattr -a log
+python3 - <<'PY'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(what, call, *arguments):
+    try:
+        print(what, call(*arguments))
+    except OSError as error:
+        print(what, errno.errorcode[error.errno])
+def times(atime, mtime):
+    now, omit = (1 << 30) - 1, (1 << 30) - 2
+    both = (ctypes.c_long * 4)(0, [now, omit][atime], 0, [now, omit][mtime])
+    if libc.utimensat(-100, b"grows", both, 0) != 0:
+        raise OSError(ctypes.get_errno(), "utimensat")
+with open("grows", "wb") as file: file.write(b"x" * 8192)
+with open("source", "wb") as file: file.write(b"y" * 4096)
+plain, source = os.open("grows", os.O_RDWR), os.open("source", os.O_RDONLY)
+os.system("chattr +a grows")
+for atime in (0, 1):
+    for mtime in (0, 1):
+        attempt("times %d %d" % (atime, mtime), times, atime, mtime)
+# A descriptor of before may still write anywhere.
+attempt("write", os.pwrite, plain, b"z", 1)
+attempt("copy", os.copy_file_range, source, plain, 4096, 0, 4096)
+print(open("grows", "rb").read() == b"xz" + b"x" * 4094 + b"y" * 4096)
+os.system("chattr -a grows")
+PY
 mkdir kept; touch kept/old; chattr +a kept
 for change in "touch kept/new" "rm kept/old" "mv kept/old kept/other" "mv kept/old ." "rmdir kept"; do
     eval "try $change"

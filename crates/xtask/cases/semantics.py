@@ -275,7 +275,7 @@ def sizes():
 
 def name_spaces():
     put("n"), os.symlink("n", "n-link")
-    names = ("user.a", "trusted.a", "security.a", "system.a", "other.a", "plain")
+    names = ("user.a", "trusted.a", "security.a", "system.a", "other.a", "plain", "user.", "trusted.", "security.", "user")
 
     def use(what, path, value):
         for name in names:

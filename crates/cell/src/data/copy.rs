@@ -91,7 +91,7 @@ fn may_copy(
     if from.kind != FileKind::Regular || to.kind != FileKind::Regular {
         return Err(Errno::EBADF.into());
     }
-    if to.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+    if to.flags.contains(InodeFlags::IMMUTABLE) {
         return Err(Errno::EPERM.into());
     }
     if copy.from >= from.size || copy.length == 0 {

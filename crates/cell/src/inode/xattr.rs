@@ -185,7 +185,13 @@ fn may_get(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<()
         NameSpace::Trusted if permission::is_bound(who) => Err(Errno::ENODATA),
         NameSpace::Acl if attr.kind == FileKind::Symlink => Err(Errno::EOPNOTSUPP),
         NameSpace::Acl | NameSpace::Trusted | NameSpace::Security => Ok(()),
-    }
+    }?;
+    check_suffix(name)
+}
+
+/// EINVAL for a name space without a name (`xattr_resolve_name`).
+fn check_suffix(name: &XattrName) -> Result<(), Errno> {
+    if [USER, TRUSTED, SECURITY].contains(&name.as_bytes()) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// As `xattr_permission` and `cap_inode_setxattr`. Lists are set by `acl.rs`.
@@ -202,7 +208,8 @@ fn may_set(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<()
         NameSpace::Acl => Err(Errno::EOPNOTSUPP),
         NameSpace::Trusted | NameSpace::Security if permission::is_bound(who) => Err(Errno::EPERM),
         NameSpace::Trusted | NameSpace::Security => Ok(()),
-    }
+    }?;
+    check_suffix(name)
 }
 
 /// Whether the value is of a version that Linux knows (`validheader`). It does not look at one

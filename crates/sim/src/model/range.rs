@@ -105,7 +105,7 @@ impl Step<'_> {
         if !open.access.contains(AccessMode::READ) {
             return Err(Errno::EBADF);
         }
-        if to.is_immutable() || to.only_grows() {
+        if to.is_immutable() {
             return Err(Errno::EPERM);
         }
         if copy.length == 0 || copy.from >= of.size() {
