@@ -1,6 +1,7 @@
 //! Access checks: mode bits, access control lists, owner, groups, the sticky bit, and flags. Root
 //! may do everything, except that it may execute only files that have an execute bit. Flags bind
-//! root too. A front's kernel knows no flags, so it has not checked them.
+//! root too. A front's kernel knows no flags, so it has not checked them. It has checked rights,
+//! but who owns an inode with attributes that may be old, so that is checked again (decision 64).
 
 use warren_base::{Errno, InodeFlags};
 use warren_proto::{AccessMode, Attr, Credentials, FileKind, InodeValue, permits};
@@ -79,17 +80,14 @@ pub(crate) fn check_open(
 
 /// EPERM if the sticky bit of `dir` keeps `who` from removing or renaming `victim` in it.
 pub(crate) fn check_sticky(who: &Credentials, dir: &Attr, victim: &Attr) -> Result<(), Errno> {
-    let free = who.checked_by_kernel
-        || dir.mode & STICKY == 0
-        || who.uid == 0
-        || who.uid == dir.uid
-        || who.uid == victim.uid;
+    let free =
+        dir.mode & STICKY == 0 || who.uid == 0 || who.uid == dir.uid || who.uid == victim.uid;
     if free { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// EPERM unless `who` owns the inode.
 pub(crate) fn check_owner(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
-    let owner = who.checked_by_kernel || who.uid == 0 || who.uid == attr.uid;
+    let owner = who.uid == 0 || who.uid == attr.uid;
     if owner { Ok(()) } else { Err(Errno::EPERM) }
 }
 

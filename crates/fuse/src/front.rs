@@ -17,7 +17,9 @@ mod init;
 mod listing;
 mod lock;
 mod name;
+mod ownership;
 mod removed;
+mod steps;
 mod xattr;
 
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Typed};
-use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
+use warren_proto::{AccessMode, Attr, Handle, Lease};
 
 use crate::absent_names::AbsentNames;
 use crate::connection::{FleetConnection, FleetSlot};
@@ -311,44 +313,6 @@ impl Call<'_> {
     /// As [`Self::call`], with so many bytes in the slot's payload lane to the cells.
     fn call_with<T: Typed>(&mut self, request: T, payload_len: usize) -> Result<T::Reply, Errno> {
         T::reply(self.send(&request.into_request(), payload_len))
-    }
-
-    /// Sends every request to a cell. A step that a dead predecessor took for this kernel request
-    /// is not sent again, because its effect must happen once.
-    fn send(&mut self, request: &Request, payload_len: usize) -> Answer {
-        let identity = self.header.identity();
-        if !request.has_effect() {
-            return self.slot.call(identity, request, payload_len);
-        }
-        loop {
-            let answer = self.step(request, payload_len);
-            if !request.was_refused(&answer) {
-                return answer;
-            }
-            // The kernel repeats the walk, and has the directory unlocked meanwhile. The second
-            // time it would not.
-            if !self.front.retries.may_have(self.header.thread) {
-                return Err(Errno::ESTALE);
-            }
-        }
-    }
-
-    /// Sends a request that has an effect.
-    fn step(&mut self, request: &Request, payload_len: usize) -> Answer {
-        let record = self.front.state.record(self.slot.number());
-        if let Some(answer) = record.replay(self.header.unique, &mut self.steps) {
-            return answer;
-        }
-        record.begin_step(self.header.unique, self.slot.last_seq());
-        self.front.absent_names.begin(request);
-        if let Some((dir, name)) = request.created_name() {
-            let _ = self.front.sent_entries.will_know(dir, name);
-        }
-        let answer = self.slot.call(self.header.identity(), request, payload_len);
-        self.front.absent_names.end(request, &answer);
-        self.steps = record.end_step(&answer);
-        self.front.dir_copies.keep(self.slot.changed(), self.slot.last_cell());
-        answer
     }
 
     /// The cell's handle for the kernel's handle `open`. EBADF if that is none of this inode.

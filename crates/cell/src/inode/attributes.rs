@@ -143,9 +143,7 @@ fn with_settable(flags: InodeFlags, set: Option<InodeFlags>) -> InodeFlags {
 
 /// EPERM if a flag of the inode forbids the change, or `who` may not change the flags.
 fn check_flags(set: &SetAttr, attr: &Attr, who: &Credentials) -> Result<(), Errno> {
-    let is_at = |time| matches!(time, Some(SetTime::At(_)));
-    let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-    let strong = owner || set.size.is_some() || is_at(set.atime) || is_at(set.mtime);
+    let strong = is_of_owner(set) || set.size.is_some();
     let any = strong || set.atime.is_some() || set.mtime.is_some() || set.kill_privileges;
     if any && attr.flags.contains(InodeFlags::IMMUTABLE)
         || strong && attr.flags.contains(InodeFlags::APPEND)
@@ -207,7 +205,10 @@ fn check_set(
     if set.mode.is_some() && attr.kind == FileKind::Symlink && !who.checked_by_kernel {
         return Err(Errno::EOPNOTSUPP);
     }
-    if !permission::is_bound(who) {
+    if who.checked_by_kernel {
+        return check_set_by_front(set, attr, who);
+    }
+    if who.uid == 0 {
         return Ok(());
     }
     let changes_owner =
@@ -231,6 +232,18 @@ fn check_set(
         }
         _ => permission::check_owner(who, attr),
     }
+}
+
+/// A front's kernel has checked all of this, but perhaps with a former owner.
+fn check_set_by_front(set: &SetAttr, attr: &Attr, who: &Credentials) -> Result<(), Errno> {
+    if is_of_owner(set) { permission::check_owner(who, attr) } else { Ok(()) }
+}
+
+/// Whether it sets what only the owner may: all but the length, and both times to the present.
+fn is_of_owner(set: &SetAttr) -> bool {
+    let times = [set.atime, set.mtime];
+    let more_than_touch = times != [None; 2] && times != [Some(SetTime::Now); 2];
+    set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || more_than_touch
 }
 
 /// Only members of the group may set the set-gid bit.

@@ -168,6 +168,53 @@ fn a_fronts_kernel_has_walked() {
     assert!(bench.granted.is_none());
 }
 
+/// Its kernel may have checked with a former owner.
+#[test]
+fn a_front_does_only_for_owners_what_only_they_may() {
+    let mut bench = bench(0o600);
+    let front = ClientId(9);
+    let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
+    bench.admit_with(front, credentials);
+    bench.call(set(DIR, SetAttr { mode: Some(0o1777), ..SetAttr::default() })).expect("set");
+    let list = Request::SetXattr {
+        ino: FILE,
+        name: XattrName::new(warren_proto::ACL_ACCESS).expect("a name"),
+        value: Box::default(),
+        mode: XattrMode::Any,
+        kill_set_gid: false,
+    };
+    let at = Some(SetTime::At(warren_base::Timestamp(5)));
+    let of_owners = [
+        set(FILE, SetAttr { mode: Some(0o4777), ..SetAttr::default() }),
+        set(FILE, SetAttr { uid: Some(UID), ..SetAttr::default() }),
+        set(FILE, SetAttr { gid: Some(UID), ..SetAttr::default() }),
+        set(FILE, SetAttr { atime: at, mtime: at, ..SetAttr::default() }),
+        set(FILE, SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }),
+        set(FILE, SetAttr { flags: Some(warren_base::InodeFlags::NODUMP), ..SetAttr::default() }),
+        list,
+        Request::Unlink { dir: DIR, name: name("below") },
+        rename(DIR, "below", Ino::ROOT, "above", RenameFlags::empty()),
+    ];
+    let mut ask = |uid, request: &Request| {
+        let header = RequestHeader { uid, gid: uid, ..header(Capabilities::default()) };
+        bench.ask_with(front, header, request.clone()).expect("answered at once")
+    };
+    for request in &of_owners {
+        assert_eq!(ask(UID, request), Err(Errno::EPERM), "{request:?}");
+    }
+    // What needs a right of the mode, the kernel has checked.
+    let now = Some(SetTime::Now);
+    let touch = set(FILE, SetAttr { atime: now, mtime: now, ..SetAttr::default() });
+    let cut = set(FILE, SetAttr { size: Some(0), kill_privileges: true, ..SetAttr::default() });
+    assert!(ask(UID, &touch).is_ok() && ask(UID, &cut).is_ok());
+    // Of a caller with a capability, the front says that it is root.
+    for request in &of_owners[..7] {
+        assert!(ask(0, request).is_ok(), "{request:?}");
+    }
+    // Since the second one, the file is this user's.
+    assert!(ask(UID, &of_owners[0]).is_ok());
+}
+
 #[test]
 fn a_link_gives_nothing_that_its_maker_does_not_have() {
     let link = |ino, text| Request::Link { ino, dir: Ino::ROOT, name: name(text) };

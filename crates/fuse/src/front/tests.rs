@@ -1,8 +1,8 @@
 use std::sync::Mutex;
 
 use warren_proto::{
-    CreateFlags, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec, LockType,
-    Opened, ReadFlags, Reply,
+    Answer, CreateFlags, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec,
+    LockType, Opened, ReadFlags, Reply, Request,
 };
 
 use super::*;

@@ -24,9 +24,9 @@ pub(super) fn in_group(who: &Credentials, gid: u32) -> bool {
     who.gid == gid || who.groups.binary_search(&gid).is_ok()
 }
 
-/// `inode_owner_or_capable`.
+/// `inode_owner_or_capable`. A front's kernel may have checked it with a former owner.
 pub(super) fn owns(who: &Credentials, inode: &Inode) -> bool {
-    is_privileged(who) || who.uid == inode.uid
+    who.uid == 0 || who.uid == inode.uid
 }
 
 /// `generic_permission`: EACCES unless all of `want` is allowed.
@@ -57,7 +57,7 @@ pub(super) fn permit(who: &Credentials, inode: &Inode, want: u16) -> Result<(), 
 pub(super) fn permit_removal(who: &Credentials, dir: &Inode, victim: &Inode) -> Result<(), Errno> {
     permit(who, dir, WRITE | SEARCH)?;
     let sticky = dir.mode & STICKY != 0;
-    if sticky && !is_privileged(who) && who.uid != victim.uid && who.uid != dir.uid {
+    if sticky && who.uid != 0 && who.uid != victim.uid && who.uid != dir.uid {
         return Err(Errno::EPERM);
     }
     if dir.only_grows() {

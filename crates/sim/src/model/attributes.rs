@@ -58,6 +58,7 @@ impl State {
             }
             may_change_owner(step.credentials, inode, set)?;
             let strips = set.kill_privileges && set.size.is_none();
+            let strips = strips && !step.credentials.checked_by_kernel;
             if (set.mode.is_some() || strips) && !owns(step.credentials, inode) {
                 return Err(Errno::EPERM);
             }
@@ -204,7 +205,11 @@ fn set_time(time: &mut TimeBound, set: Option<SetTime>, window: Window) {
 
 /// `setattr_prepare`: only root may change the owner; an owner may choose among the own groups.
 fn may_change_owner(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
-    if is_privileged(who) {
+    if who.checked_by_kernel {
+        let stays = set.uid.is_none() && set.gid.is_none();
+        return if stays || owns(who, inode) { Ok(()) } else { Err(Errno::EPERM) };
+    }
+    if who.uid == 0 {
         return Ok(());
     }
     let owner = who.uid == inode.uid;
@@ -261,10 +266,10 @@ fn may_use_xattr(
 
 /// What `may_setattr`, ext4's own checks and `fileattr_set_prepare` refuse.
 fn check_flags(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
-    let is_set = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
     let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-    let by_value = is_set(set.atime) || is_set(set.mtime);
-    if inode.only_grows() && (of_owner || by_value || set.size.is_some()) {
+    let times = [set.atime, set.mtime];
+    let more_than_touch = times != [None; 2] && times != [Some(SetTime::Now); 2];
+    if inode.only_grows() && (of_owner || more_than_touch || set.size.is_some()) {
         return Err(Errno::EPERM);
     }
     if inode.is_immutable() && (SetAttr { flags: None, ..*set }) != SetAttr::default() {

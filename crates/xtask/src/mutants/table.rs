@@ -511,9 +511,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/permission.rs",
         what: "the sticky bit has no effect",
-        find: "|| dir.mode & STICKY == 0",
-        replace: "|| dir.mode & STICKY != 0",
+        find: "dir.mode & STICKY == 0 ||",
+        replace: "dir.mode & STICKY != 0 ||",
         found_by: SEEDS,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/permission.rs",
+        what: "a front's kernel is believed who owns an inode",
+        find: "let owner = who.uid == 0 || who.uid == attr.uid;",
+        replace: "let owner = who.checked_by_kernel || who.uid == 0 || who.uid == attr.uid;",
+        found_by: CELL,
         is_proven: true,
     },
     Mutant {
