@@ -108,7 +108,7 @@ for change in "sh -c 'echo x >>log'" "sh -c 'echo x >log'" "rm log" "mv log othe
 done
 echo y >&7; exec 7>&-; cat log; chattr -a log
 python3 - <<'PY'
-import ctypes, errno, os
+import ctypes, errno, mmap, os
 libc = ctypes.CDLL(None, use_errno=True)
 def attempt(what, call, *arguments):
     try:
@@ -132,6 +132,53 @@ attempt("write", os.pwrite, plain, b"z", 1)
 attempt("copy", os.copy_file_range, source, plain, 4096, 0, 4096)
 print(open("grows", "rb").read() == b"xz" + b"x" * 4094 + b"y" * 4096)
 os.system("chattr -a grows")
+os.close(plain)
+
+# What is stored in mappings counts up to the moment when a flag forbids it.
+def stored(number, flags):
+    """A child that maps the file stores a byte at once, and another one when asked."""
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        memory = mmap.mmap(os.open("mapped", flags), 4096)
+        memory[0:1] = b"1"
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        memory[number:number + 1] = b"2"
+        try:
+            memory.flush()
+        except OSError:
+            pass
+        os._exit(0)
+    os.read(ready[0], 1)
+    return child, go[1]
+def content():
+    fd = os.open("mapped", os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return os.read(fd, 5)
+def put():
+    with open("mapped", "wb") as file: file.write(b"-" * 4096)
+put()
+child, go = stored(1, os.O_RDWR)
+os.system("chattr +i mapped")
+os.write(go, b"x"), os.waitpid(child, 0)
+print("immutable", content())
+os.system("chattr -i mapped")
+put()
+os.system("chattr +a mapped")
+try:
+    memory = mmap.mmap(os.open("mapped", os.O_RDWR | os.O_APPEND), 4096)
+    memory[2:3] = b"3"
+    memory.flush()
+except OSError:
+    pass
+print("append-only", content())
+os.system("chattr -a mapped")
+print(content())
 PY
 mkdir kept; touch kept/old; chattr +a kept
 for change in "touch kept/new" "rm kept/old" "mv kept/old kept/other" "mv kept/old ." "rmdir kept"; do

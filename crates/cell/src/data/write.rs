@@ -54,9 +54,12 @@ pub(crate) fn write(
     drop(ready_to_change(shard, ino, shard.budget().begin_write(), state, turn)?);
     let inode = shard.living_inode(ino)?;
     let (size, flags) = (inode.size, inode.flags);
-    if !write_back {
-        check_flags(flags, file.access, position)?;
+    let checked = check_flags(flags, file.access, position);
+    if write_back && checked.is_err() {
+        // Until it drops its pages, the kernel shows what was stored.
+        recall(shard, &LeaseKey::Pages(ino), None, turn);
     }
+    checked?;
     if len == 0 {
         return Ok((0, size));
     }
@@ -106,7 +109,8 @@ pub(crate) fn write(
 }
 
 /// EPERM if a flag of the file forbids the write. A file that was opened before it became one to
-/// which data may only be appended can still be written, as in Linux.
+/// which data may only be appended can still be written, as in Linux. A page that is written back
+/// was changed since, because the kernel's pages are dropped before such a flag is set.
 fn check_flags(flags: InodeFlags, access: AccessMode, position: Position) -> Result<(), Errno> {
     let only_appends = flags.contains(InodeFlags::APPEND) && access.contains(AccessMode::APPEND);
     let is_refused =

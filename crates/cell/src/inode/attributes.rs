@@ -17,6 +17,7 @@ use crate::inode::{acl, capability};
 use crate::permission;
 use crate::permission::WRITE;
 use crate::plant::Plant;
+use crate::recall::recall_pages;
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
@@ -65,6 +66,10 @@ pub(crate) fn set_attr(
         return Err(Errno::EINVAL.into());
     }
     check_set(&set, &value, writable.is_some(), who)?;
+    if forbids_writes(&set, &value.attr) {
+        // What was stored in mappings so far counts.
+        recall_pages(shard, ino, None, false, turn)?;
+    }
     if let Some(size) = set.size {
         ready_to_truncate(shard, ino, size, true, state, turn)?;
         truncate_now(shard, ino, size, &mut room, turn);
@@ -139,6 +144,13 @@ pub(crate) fn attributes_after(
 fn with_settable(flags: InodeFlags, set: Option<InodeFlags>) -> InodeFlags {
     let settable = InodeFlags::SETTABLE;
     set.map_or(flags, |set| flags.difference(settable).union(set.intersection(settable)))
+}
+
+/// Whether it sets a flag of a regular file that forbids writes.
+fn forbids_writes(set: &SetAttr, attr: &Attr) -> bool {
+    let forbidding = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+    attr.kind == FileKind::Regular
+        && set.flags.is_some_and(|set| set.difference(attr.flags).intersects(forbidding))
 }
 
 /// EPERM if a flag of the inode forbids the change, or `who` may not change the flags.

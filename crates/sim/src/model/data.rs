@@ -250,6 +250,10 @@ impl State {
     ) -> Legal {
         let must = self.opened(step, handle).and_then(|(inode, open)| match &inode.body {
             Body::File(content) if open.access.contains(AccessMode::WRITE) => {
+                let appends = inode.only_grows() && open.access.contains(AccessMode::APPEND);
+                if inode.is_immutable() || appends {
+                    return Err(Errno::EPERM);
+                }
                 let start = start_of(position, open, content);
                 Ok((start, content.size()))
             }
