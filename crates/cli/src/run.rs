@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_open,
     pidfd_send_signal, set_child_subreaper, waitpid,
@@ -44,6 +45,7 @@ use crate::mkfs::{self, Wish};
 use crate::mount;
 use crate::mount_options::MountWords;
 use crate::serve;
+use crate::unmount;
 
 /// Size of the default pool. The file is sparse and grows as it is used.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
@@ -117,8 +119,14 @@ fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
     let outcome = run_mounted(&pool, arguments, guarded, &mut own_front);
     let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(&pool, fleet, own_front));
     let code = outcome?;
-    stopped?;
-    Ok(code)
+    match stopped {
+        // What the command has failed with says more to those who have started it.
+        Err(failure) if code != ExitCode::SUCCESS => {
+            warren_log::say(&failure.to_string());
+            Ok(code)
+        }
+        stopped => stopped.map(|()| code),
+    }
 }
 
 /// `warren run`, as its guard sees it.
@@ -166,7 +174,11 @@ fn run_mounted(
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
     let ran = run_command(arguments, &place.path, &variables, guarded);
-    let unmounted = MountProcess::unmount(front);
+    let mut unmounted = MountProcess::unmount(front);
+    if unmount::mounted_at(&place.path).is_ok_and(|left| left.source == pool) {
+        // Its process was killed, or its fleet.
+        unmounted = unmount::unmount(&place.path, UnmountFlags::DETACH);
+    }
     drop(place);
     let code = ran?;
     unmounted?;

@@ -31,6 +31,7 @@ const CASES: &[(&str, Case)] = &[
     ("run_default_pool", run_default_pool),
     ("run_signalled", run_signalled),
     ("run_together", run_together),
+    ("run_without_fleet", run_without_fleet),
     ("idle_fleet", idle_fleet),
     ("status", status),
 ];
@@ -205,6 +206,30 @@ fn run_together(ground: &Ground, cells: u16) -> Result<()> {
     ensure!(outcome.stdout == "one\none\n30\n", "said {:?}", outcome.stdout);
     if !survivors().is_empty() {
         warren(ground, &["stop", &pool])?.expect_success("stop")?;
+    }
+    Ok(())
+}
+
+/// A `run` whose fleet is killed under it leaves no mount behind, and ends with the code of its
+/// command. The next one starts a new fleet.
+fn run_without_fleet(ground: &Ground, cells: u16) -> Result<()> {
+    let pool = ground.path(&format!("fleetless-{cells}")).to_string_lossy().into_owned();
+    warren(ground, &["mkfs", "--size", "256M", &pool])?.expect_success("mkfs")?;
+    let mounted = ground.path("fleetless.mounted");
+    std::fs::create_dir_all(&mounted).context("cannot make a mount point")?;
+    let at = mounted.to_string_lossy().into_owned();
+    let program = ground.warren.to_string_lossy();
+    let find = "cd /; keeper=$(\"$0\" status --json \"$1\" | sed 's/.*\"keeper_pid\":\\([0-9]*\\).*/\\1/')";
+    for pause in ["", "sleep 0.05;", "sleep 0.5;"] {
+        let script = format!("{find}; kill -9 $keeper; {pause} exit 3");
+        let words = ["run", "--pool", &pool, "--mount", &at, "--", "bash", "-c", &script];
+        let words = [&words[..], &[&program, &pool]].concat();
+        let ran = warren(ground, &words)?;
+        ensure!(ran.code() == 3, "exit {} instead of 3: {}", ran.code(), ran.stderr);
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("no mounts")?;
+        ensure!(!mounts.contains(&at), "a mount is left: {}", ran.stderr);
+        let words = ["run", "--pool", &pool, "--mount", &at, "--cells", &cells.to_string()];
+        warren(ground, &[&words[..], &["true"]].concat())?.expect_success("the next run")?;
     }
     Ok(())
 }
