@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_open,
-    pidfd_send_signal, set_child_subreaper, waitpid,
+    pidfd_send_signal, set_child_subreaper, test_kill_process, waitpid,
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -361,10 +361,12 @@ fn in_foreground() -> bool {
 }
 
 /// Stops the fleet that this run started, unless other mounts use it by now. This run's own front
-/// is gone, but the fleet may not have noticed yet.
+/// is gone, also if it could not mount, but the fleet may not have noticed yet.
 fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Result<(), Failure> {
     let others = warren_runtime::status(pool).map_or(0, |status| {
-        let is_other = |client: &&ClientStatus| client.front && Some(client.pid) != own_front;
+        let is_other = |client: &&ClientStatus| {
+            client.front && Some(client.pid) != own_front && exists(client.pid)
+        };
         status.clients.iter().filter(is_other).count()
     });
     if others > 0 {
@@ -376,6 +378,11 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
         return Ok(());
     }
     fleet.stop().map_err(Failure::from)
+}
+
+fn exists(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
 }
 
 /// The user's own pool. It is made if it does not exist.

@@ -231,6 +231,17 @@ fn run_without_fleet(ground: &Ground, cells: u16) -> Result<()> {
         let words = ["run", "--pool", &pool, "--mount", &at, "--cells", &cells.to_string()];
         warren(ground, &[&words[..], &["true"]].concat())?.expect_success("the next run")?;
     }
+    // Nor does one leave a fleet behind that cannot mount, because a dead mount is there.
+    warren(ground, &["mount", &pool, &at])?.expect_success("mount")?;
+    let script = format!("{find}; kill -9 $keeper");
+    let mut killer = Command::new("bash");
+    killer.args(["-c", &script, &program, &pool]);
+    process::run(killer, &ground.path("run"), SCRIPT_LIMIT)?.expect_success("the killer")?;
+    let ran = warren(ground, &["run", "--pool", &pool, "--mount", &at, "true"])?;
+    ensure!(ran.code() != 0, "a run in a dead mount");
+    let status = warren(ground, &["status", &pool])?;
+    ensure!(status.code() != 0, "a fleet is left: {}{}", ran.stderr, status.stdout);
+    warren(ground, &["umount", "--lazy", &at])?.expect_success("umount")?;
     Ok(())
 }
 
