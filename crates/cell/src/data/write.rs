@@ -87,8 +87,7 @@ pub(crate) fn write(
     let now = turn.now.wall;
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
-    let (mode, gid) = (inode.mode, inode.gid);
-    let mode = permission::after_change(strips, mode, gid);
+    let mode = permission::after_change(strips, inode.mode, inode.gid);
     if loss.is_some() {
         capability::lose(shard, ino, &mut room, turn);
     }
