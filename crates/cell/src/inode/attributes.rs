@@ -251,7 +251,8 @@ fn check_set_by_front(set: &SetAttr, attr: &Attr, who: &Credentials) -> Result<(
     if is_of_owner(set) { permission::check_owner(who, attr) } else { Ok(()) }
 }
 
-/// Whether it sets what only the owner may: all but the length, and both times to the present.
+/// Whether it sets what only the owner may: all but the length, both times to the present, and
+/// flags, which [`check_flags`] looks at.
 fn is_of_owner(set: &SetAttr) -> bool {
     let times = [set.atime, set.mtime];
     let more_than_touch = times != [None; 2] && times != [Some(SetTime::Now); 2];

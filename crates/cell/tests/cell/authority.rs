@@ -158,8 +158,7 @@ fn a_listing_leads_to_the_parent_if_the_directory_may_be_searched() {
 fn a_fronts_kernel_has_walked() {
     let mut bench = bench(0o600);
     let front = ClientId(9);
-    let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
-    bench.admit_with(front, credentials);
+    bench.admit_as(front, 0, true);
     let none = Capabilities::default();
     let mut ask = |request| bench.ask_with(front, header(none), request).expect("answered at once");
     assert!(ask(Request::GetAttr { ino: FILE }).is_ok());
@@ -173,8 +172,7 @@ fn a_fronts_kernel_has_walked() {
 fn a_front_does_only_for_owners_what_only_they_may() {
     let mut bench = bench(0o600);
     let front = ClientId(9);
-    let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
-    bench.admit_with(front, credentials);
+    bench.admit_as(front, 0, true);
     bench.call(set(DIR, SetAttr { mode: Some(0o1777), ..SetAttr::default() })).expect("set");
     let list = Request::SetXattr {
         ino: FILE,
