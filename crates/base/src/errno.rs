@@ -58,6 +58,7 @@ errnos! {
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "not supported";
     ESTALE = 116, "stale handle";
+    EUCLEAN = 117, "structure needs cleaning";
     EDQUOT = 122, "quota exceeded";
 }
 

@@ -257,6 +257,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
             incarnation: 1,
             start: Lsn(0),
             recovery: Recovery::None,
+            may_lose: false,
         },
         generation: 1,
         plant: Planted::NONE,

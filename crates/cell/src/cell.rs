@@ -8,7 +8,7 @@ use warren_affinity::Counters;
 use warren_proto::Answer;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{CellConfig, LogConfig};
+use crate::config::CellConfig;
 use crate::core::Core;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, Memory, SlotRef};
@@ -32,9 +32,8 @@ impl Cell {
     /// A cell that begins to open its shards. It reports [`Report::Ready`] when all are open.
     pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
         let shared = Shared::new(&config);
-        let LogConfig { start, recovery, .. } = config.log;
         let others = shared.peers.all().into_iter().collect();
-        let mut replay = Replay::new(recovery, start, others);
+        let mut replay = Replay::new(&config.log, others);
         replay.begin_with(&config.kept, &config.owned_chunks);
         let mut owned = config.owned_chunks;
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));

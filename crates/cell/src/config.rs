@@ -64,6 +64,9 @@ pub struct LogConfig {
     /// Where its replay begins. This is the log's end if there is nothing to recover.
     pub start: Lsn,
     pub recovery: Recovery,
+    /// A damaged record ends the log even if later ones were durable. Otherwise the recovery is
+    /// refused.
+    pub may_lose: bool,
 }
 
 impl CellConfig {

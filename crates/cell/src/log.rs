@@ -139,7 +139,7 @@ impl OpLog {
     /// Moves the steps of a record into the log. The actions that wait for it may be done now.
     pub(crate) fn append(&mut self, record: &mut Record, cause: &Cause, memory: &mut dyn Memory) {
         self.depends.name_in(record, self.image.end());
-        self.image.append(record, cause, memory);
+        self.image.append(record, cause, self.commits.durable(), memory);
         record.empty();
     }
 

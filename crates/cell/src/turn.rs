@@ -149,7 +149,7 @@ impl fmt::Debug for Turn<'_> {
 
 impl Shared {
     pub(crate) fn new(config: &CellConfig) -> Self {
-        let LogConfig { area, incarnation, start, recovery } = config.log;
+        let LogConfig { area, incarnation, start, recovery, .. } = config.log;
         let is_recovered = recovery == Recovery::None;
         let image = FrameNo(config.frames);
         let table = FrameNo(config.frames + area.blocks as u32);

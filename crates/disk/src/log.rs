@@ -9,7 +9,9 @@
 //!   8  8  generation                        8  8  LSN of the record
 //!  16  8  incarnation of the logs          16  8  incarnation
 //!  24  2  logs, n                          24  2  steps
-//!  26  6  zero                             26  6  zero
+//!  26  6  zero                             26  2  zero
+//!                                         28  4  1 + units of 8 bytes from where the log was
+//!                                                durable to here, 0 if not known
 //!  32  8  for each log: LSN from where     32     the steps, then the cause (as messages),
 //!         it is to be replayed                    zeros up to a multiple of 8
 //! ```
@@ -20,6 +22,10 @@
 //! a block, so that a block with durable contents is never written again.
 //!
 //! An incarnation is never used twice, so records of an earlier fleet in the area are never valid.
+//!
+//! A power failure may leave any part of the last commit, so a log may end within it. But a record
+//! that was made later than another commit had ended shows that everything before that was durable:
+//! if such a record lies behind the log's end ([`durable_behind`]), the log is damaged there.
 
 use thiserror::Error;
 use warren_base::limits::{BLOCK_SIZE, CELLS_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX};
@@ -192,9 +198,9 @@ impl LogTable {
     }
 }
 
-/// The header of a record with `body` as its steps and cause. The whole is padded to
-/// [`RECORD_ALIGN`].
-pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16) {
+/// Completes a record, whose steps and cause follow the place of its header. It is padded to
+/// [`RECORD_ALIGN`]. The log is durable before `durable`.
+pub fn seal_record(record: &mut Vec<u8>, (lsn, durable): (Lsn, Lsn), incarnation: u64, steps: u16) {
     let len = record.len().next_multiple_of(RECORD_ALIGN);
     assert!((RECORD_HEADER..=RECORD_MAX).contains(&len));
     record.resize(len, 0);
@@ -202,6 +208,8 @@ pub fn seal_record(record: &mut Vec<u8>, lsn: Lsn, incarnation: u64, steps: u16)
     record[8..16].copy_from_slice(&lsn.0.to_le_bytes());
     record[16..24].copy_from_slice(&incarnation.to_le_bytes());
     record[24..26].copy_from_slice(&steps.to_le_bytes());
+    let distance = 1 + (lsn.0 - durable.0) / RECORD_ALIGN as u64;
+    record[28..32].copy_from_slice(&u32::try_from(distance).unwrap_or(0).to_le_bytes());
     let crc = crc_behind(record, 4);
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -212,6 +220,8 @@ pub struct RawRecord {
     pub lsn: Lsn,
     /// Where the next record may begin.
     pub end: Lsn,
+    /// Everything before this was durable when the record was made, as far as is known.
+    pub durable: Lsn,
     pub steps: u16,
     /// Steps, cause, padding.
     pub body: Vec<u8>,
@@ -281,6 +291,8 @@ fn read_at(
     let mut take = Take::new(&header);
     let (crc, len) = (take.u32()?, take.u32()? as usize);
     let (own, of, steps) = (take.u64()?, take.u64()?, take.u16()?);
+    take.bytes(2)?;
+    let distance = u64::from(take.u32()?);
     let fits = (RECORD_HEADER..=RECORD_MAX).contains(&len) && len.is_multiple_of(RECORD_ALIGN);
     if !fits || own != lsn.0 || of != incarnation {
         return None;
@@ -295,7 +307,39 @@ fn read_at(
     }
     let body = bytes.split_off(RECORD_HEADER);
     let end = Lsn(lsn.0 + len as u64);
-    Some(FoundRecord::Record(RawRecord { lsn, end, steps, body }))
+    let durable = distance.checked_sub(1).map(|units| units * RECORD_ALIGN as u64);
+    let durable = Lsn(durable.and_then(|bytes| lsn.0.checked_sub(bytes)).unwrap_or(0));
+    Some(FoundRecord::Record(RawRecord { lsn, end, durable, steps, body }))
+}
+
+/// The intact records that begin in `from..limit`, wherever one may begin: where the last of them
+/// begins, and up to where the log was durable according to all of them. `None` if there are none.
+pub fn durable_behind(
+    from: Lsn,
+    limit: Lsn,
+    incarnation: u64,
+    mut read: impl FnMut(Lsn, &mut [u8]),
+) -> Option<(Lsn, Lsn)> {
+    let mut found: Option<(Lsn, Lsn)> = None;
+    let mut block = [0; BLOCK_SIZE + RECORD_HEADER];
+    let mut at = from.0.next_multiple_of(RECORD_ALIGN as u64);
+    while at + RECORD_HEADER as u64 <= limit.0 {
+        let bytes = (limit.0 - at).min(block.len() as u64) as usize;
+        read(Lsn(at), &mut block[..bytes]);
+        for offset in (0..=bytes - RECORD_HEADER).step_by(RECORD_ALIGN) {
+            let lsn = Lsn(at + offset as u64);
+            let is_own = block[offset + 8..offset + 16] == lsn.0.to_le_bytes();
+            if is_own
+                && let Some(FoundRecord::Record(record)) =
+                    read_at(lsn, limit, incarnation, &mut read)
+            {
+                let known = found.map_or(Lsn(0), |(_, durable)| durable);
+                found = Some((lsn, known.max(record.durable)));
+            }
+        }
+        at += (bytes - RECORD_HEADER + RECORD_ALIGN) as u64;
+    }
+    found
 }
 
 #[cfg(test)]
@@ -307,7 +351,7 @@ mod tests {
     fn record(lsn: u64, body: &[u8]) -> Vec<u8> {
         let mut record = vec![0; RECORD_HEADER];
         record.extend_from_slice(body);
-        seal_record(&mut record, Lsn(lsn), INCARNATION, 1);
+        seal_record(&mut record, (Lsn(lsn), Lsn(lsn)), INCARNATION, 1);
         record
     }
 
@@ -360,6 +404,33 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(read_record(Lsn(0), limit, INCARNATION, reader(&bad)), None, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn records_behind_a_damaged_one_show_how_much_was_durable() {
+        let mut log = Vec::new();
+        let mut starts = Vec::new();
+        for (body, durable) in [(&b"one"[..], 0), (b"damaged", 0), (b"of the same commit", 0)] {
+            let mut one = vec![0; RECORD_HEADER];
+            one.extend_from_slice(body);
+            seal_record(&mut one, (Lsn(log.len() as u64), Lsn(durable)), INCARNATION, 1);
+            starts.push(log.len());
+            log.extend(one);
+        }
+        let behind = |log: &[u8], from: usize| {
+            durable_behind(Lsn(from as u64), Lsn(log.len() as u64), INCARNATION, reader(log))
+        };
+        log[starts[1] + RECORD_HEADER] ^= 1;
+        assert_eq!(behind(&log, starts[1]), Some((Lsn(starts[2] as u64), Lsn(0))));
+        // The next record begins a block later than the last header that fits into this one.
+        log.resize(2 * BLOCK_SIZE - 16, 0);
+        let mut later = vec![0; RECORD_HEADER];
+        let lsn = Lsn(log.len() as u64);
+        seal_record(&mut later, (lsn, Lsn(BLOCK_SIZE as u64)), INCARNATION, 1);
+        log.extend(later);
+        assert_eq!(behind(&log, starts[1]), Some((lsn, Lsn(BLOCK_SIZE as u64))));
+        assert_eq!(behind(&log, lsn.0 as usize + 8), None);
+        assert_eq!(behind(&log[..log.len() - 1], starts[2] + 8), None, "cut off");
     }
 
     #[test]

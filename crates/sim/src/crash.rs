@@ -17,6 +17,7 @@ mod client;
 mod damage;
 mod mix;
 mod model;
+mod rot;
 mod surroundings;
 
 use std::time::Duration;
@@ -131,6 +132,8 @@ struct World {
     answered_from: CellId,
     operations: u64,
     damage: Option<Due>,
+    /// With what a recovery must end, because a log is damaged.
+    rotten: Option<Ended>,
 }
 
 impl World {
@@ -201,6 +204,7 @@ impl World {
             answered_from: CellId(0),
             operations: 0,
             damage,
+            rotten: None,
         }
     }
 
@@ -224,6 +228,9 @@ impl World {
             self.power_cut();
             if let Some(due) = self.damage.take_if(|due| due.is_at_cut()) {
                 damage_at_cut(&mut self.fleet, due);
+            }
+            if self.fleet.rng.chance(1, 4) {
+                self.rot()?;
             }
             self.recover()?;
         }
@@ -340,6 +347,7 @@ impl World {
         let is_broken = matches!(failure, Ended::Unreadable { cell, errno: Errno::EIO }
             if self.fleet.incidents.excuse_broken(cell));
         is_broken
+            || self.rotten == Some(failure)
             || self.fleet.may_be_read_only()
             || (self.is_stopping && self.fleet.cell_faults > 0)
     }

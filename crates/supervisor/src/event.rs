@@ -180,7 +180,7 @@ pub enum Failure {
     NoSuccessor { cell: CellId, tries: u32 },
     /// The device does nothing for a cell that cannot go on without it.
     Unreadable { cell: CellId, errno: Errno },
-    /// The op log of a cell cannot be read from the device.
+    /// The op log of a cell cannot be read from the device, or a record of it is damaged (EUCLEAN).
     BrokenLog { cell: CellId, errno: Errno },
     /// A cell has another version of the shard map than the supervisor.
     WrongMap { cell: CellId },
@@ -212,6 +212,9 @@ impl fmt::Display for Failure {
                     f,
                     "cell {cell} can read nothing from the device: {errno}; look after the device"
                 )
+            }
+            Self::BrokenLog { cell, errno: Errno::EUCLEAN } => {
+                write!(f, "the log of cell {cell} is damaged, and synced changes follow; run fsck")
             }
             Self::BrokenLog { cell, errno } => {
                 write!(f, "the log of cell {cell} cannot be replayed: {errno}; run fsck")

@@ -54,7 +54,13 @@ impl Room {
             backing: Backing::Whole,
             frames,
             nodes_max: CellConfig::NODES_MIN,
-            log: LogConfig { area, incarnation: 1, start: Lsn(0), recovery: Recovery::None },
+            log: LogConfig {
+                area,
+                incarnation: 1,
+                start: Lsn(0),
+                recovery: Recovery::None,
+                may_lose: false,
+            },
             generation: 1,
             plant: crate::plant::Planted::NONE,
         };

@@ -263,7 +263,7 @@ fn record_len(step: &Step) -> u64 {
     let mut record = vec![0; RECORD_HEADER];
     step.encode(&mut record);
     Cause::Cell.encode(&mut record);
-    seal_record(&mut record, Lsn(0), 1, 1);
+    seal_record(&mut record, (Lsn(0), Lsn(0)), 1, 1);
     record.len() as u64
 }
 

@@ -111,12 +111,18 @@ impl Image {
         }
     }
 
-    /// Appends a record with its cause.
-    pub(super) fn append(&mut self, record: &mut Record, cause: &Cause, memory: &mut dyn Memory) {
+    /// Appends a record with its cause. The log is durable before `durable`.
+    pub(super) fn append(
+        &mut self,
+        record: &mut Record,
+        cause: &Cause,
+        durable: Lsn,
+        memory: &mut dyn Memory,
+    ) {
         assert!(self.is_open, "a record over what is to be replayed");
         let (bytes, steps) = record.body(cause);
         let lsn = self.end;
-        seal_record(bytes, lsn, self.incarnation, steps);
+        seal_record(bytes, (lsn, durable), self.incarnation, steps);
         assert!(
             self.used() + bytes.len() as u64 <= self.area.bytes(),
             "the log's reserve was not enough"

@@ -30,7 +30,7 @@ use warren_proto::control::Report;
 use warren_proto::{Cause, Change, PeerRequest, Step};
 
 use crate::apply::{Mode, apply, make_again};
-use crate::config::Recovery;
+use crate::config::{LogConfig, Recovery};
 use crate::event::{Effect, SlotRef};
 use crate::give_up::give_up;
 use crate::recovery::early::Early;
@@ -82,7 +82,8 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// `others` are the cells whose decisions are needed before a client is served.
-    pub(crate) fn new(kind: Recovery, start: Lsn, others: BTreeSet<CellId>) -> Self {
+    pub(crate) fn new(log: &LogConfig, others: BTreeSet<CellId>) -> Self {
+        let LogConfig { start, recovery: kind, may_lose, .. } = *log;
         let phase = match kind {
             Recovery::None => Phase::Done,
             Recovery::Power => Phase::Loading,
@@ -91,7 +92,7 @@ impl Replay {
         Self {
             kind,
             phase,
-            scan: Scan::new(start),
+            scan: Scan::new(start, may_lose),
             at: start,
             cut: start,
             record: None,
@@ -150,9 +151,13 @@ impl Replay {
 
     /// Examines the loaded part of the log, and reads on unless its end was found.
     fn scan_log(&mut self, turn: &mut Turn<'_>) {
-        if let Some(end) = self.scan.advance(turn) {
-            (self.phase, self.cut) = (Phase::Cutting, end);
-            self.report_cut(turn);
+        match self.scan.advance(turn) {
+            Ok(None) => {}
+            Ok(Some(end)) => {
+                (self.phase, self.cut) = (Phase::Cutting, end);
+                self.report_cut(turn);
+            }
+            Err(errno) => turn.log_is_broken(errno),
         }
     }
 

@@ -1,13 +1,18 @@
 //! Finds the end of the log on the device: its blocks are read into the image, and its records are
 //! examined.
 //!
-//! Only the log up to its end is needed, so a block behind the end need not be readable. But if the
+//! Only the log up to its end is needed, so no block behind the end need be readable. But if the
 //! log may continue in a block that cannot be read, that block may hold a record that was
 //! acknowledged. Then the recovery is refused.
+//!
+//! The log ends in the last commit, which the power failure may have torn. So records behind the
+//! end are looked for: if one shows that the log was durable beyond its end, a record there is
+//! damaged, and later ones that were acknowledged cannot be replayed. Then the recovery is refused
+//! too, unless it may lose them (`fsck -y`).
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Lsn};
-use warren_disk::{FoundRecord, RawRecord, find_record};
+use warren_disk::{FoundRecord, RECORD_ALIGN, RECORD_MAX, RawRecord, durable_behind, find_record};
 use warren_proto::{Cause, Reader, Step, Wire};
 
 use crate::event::{Effect, FrameNo};
@@ -17,6 +22,9 @@ use crate::turn::Turn;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks of the log that are read at a time, as long as all can be read.
 const LOAD_BLOCKS: u64 = 256;
+/// Bytes behind the end, or behind the last record found there, in which records are looked for:
+/// more than one write of the log.
+const LOOK_BEHIND: u64 = 1024 * BLOCK;
 
 /// A point of this log, and the point of another log on which it depends.
 type Depends = (Lsn, CellId, Lsn);
@@ -29,6 +37,19 @@ pub(super) struct Scan {
     loaded: Lsn,
     blocks_a_read: u64,
     depends: Vec<Depends>,
+    /// The search behind the end, once that is found.
+    behind: Option<Behind>,
+    may_lose: bool,
+}
+
+/// The search for records behind the end of the log.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    looked: Lsn,
+    /// Where the last record begins that was found, or the end of the log.
+    last: Lsn,
+    /// A block that cannot be read ends the search.
+    is_over: bool,
 }
 
 /// A record's steps and cause. `None` for a record that is intact but invalid: no cell wrote it.
@@ -40,8 +61,16 @@ pub(crate) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
 }
 
 impl Scan {
-    pub(super) const fn new(start: Lsn) -> Self {
-        Self { at: start, loaded: start, blocks_a_read: LOAD_BLOCKS, depends: Vec::new() }
+    /// `may_lose`: a damaged record ends the log, whatever follows.
+    pub(super) const fn new(start: Lsn, may_lose: bool) -> Self {
+        Self {
+            at: start,
+            loaded: start,
+            blocks_a_read: LOAD_BLOCKS,
+            depends: Vec::new(),
+            behind: None,
+            may_lose,
+        }
     }
 
     /// The next record in the loaded part.
@@ -51,19 +80,29 @@ impl Scan {
         find_record(self.at, self.loaded, image.incarnation(), copy)
     }
 
-    /// Examines the loaded part. Returns where the log ends, or reads on.
-    pub(super) fn advance(&mut self, turn: &mut Turn<'_>) -> Option<Lsn> {
+    /// Examines the loaded part. Returns where the log ends, or reads on. EUCLEAN if a record is
+    /// damaged that was durable.
+    pub(super) fn advance(&mut self, turn: &mut Turn<'_>) -> Result<Option<Lsn>, Errno> {
         let limit = Lsn(turn.log.image.start().0 + turn.log.image.area().bytes());
+        if self.behind.is_none() && self.find_end(limit, turn) {
+            self.behind = Some(Behind { looked: self.at, last: self.at, is_over: false });
+        }
+        if self.look_behind(limit, turn)? {
+            return Ok(Some(self.at));
+        }
+        self.load(limit, turn);
+        Ok(None)
+    }
+
+    /// Looks for the end in the loaded part. False if more of the log is needed.
+    fn find_end(&mut self, limit: Lsn, turn: &Turn<'_>) -> bool {
         loop {
             let record = match self.find_record(turn) {
                 FoundRecord::Record(record) => record,
-                FoundRecord::Beyond if self.loaded < limit => {
-                    self.load(limit, turn);
-                    return None;
-                }
-                FoundRecord::Beyond | FoundRecord::None => return Some(self.at),
+                FoundRecord::Beyond => return self.loaded >= limit,
+                FoundRecord::None => return true,
             };
-            let Some((steps, _)) = parse(&record) else { return Some(self.at) };
+            let Some((steps, _)) = parse(&record) else { return true };
             for step in steps {
                 if let Step::Depends { cell, lsn } = step {
                     self.depends.push((record.lsn, cell, lsn));
@@ -71,6 +110,33 @@ impl Scan {
             }
             self.at = record.end;
         }
+    }
+
+    /// Looks for records behind the end in the loaded part. False if more of the log is needed.
+    fn look_behind(&mut self, limit: Lsn, turn: &Turn<'_>) -> Result<bool, Errno> {
+        let Some(mut behind) = self.behind else { return Ok(false) };
+        let image = &turn.log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        // A record may begin in what was loaded before, and end in what was loaded now.
+        let from = behind.looked.0.saturating_sub(RECORD_MAX as u64).max(self.at.0);
+        let found = durable_behind(Lsn(from), self.loaded, image.incarnation(), copy);
+        if let Some((last, durable)) = found {
+            if durable > self.missing(turn) && !self.may_lose {
+                return Err(Errno::EUCLEAN);
+            }
+            behind.last = behind.last.max(last);
+        }
+        self.behind = Some(Behind { looked: self.loaded, ..behind });
+        let until = limit.0.min(behind.last.0 + LOOK_BEHIND);
+        Ok(behind.is_over || self.loaded.0 >= until)
+    }
+
+    /// Where the record would begin that is missing at the end of the log.
+    fn missing(&self, turn: &Turn<'_>) -> Lsn {
+        let mut begin = [0; RECORD_ALIGN];
+        turn.log.image.copy_out(self.at, &mut begin, turn.memory);
+        let is_padded = begin == [0; RECORD_ALIGN];
+        if is_padded { Lsn(self.at.0.next_multiple_of(BLOCK)) } else { self.at }
     }
 
     fn load(&self, limit: Lsn, turn: &mut Turn<'_>) {
@@ -87,11 +153,12 @@ impl Scan {
     /// Blocks of the log up to `lsn` were read, or the read failed. EIO if a block is needed that
     /// cannot be read.
     pub(super) fn loaded(&mut self, lsn: Lsn, result: Result<(), Errno>) -> Result<(), Errno> {
-        match result {
-            Ok(()) => self.loaded = lsn,
+        match (result, &mut self.behind) {
+            (Ok(()), _) => self.loaded = lsn,
             // One of several blocks cannot be read, perhaps behind the end of the log.
-            Err(_) if lsn.0 > self.loaded.0 + BLOCK => self.blocks_a_read = 1,
-            Err(errno) => return Err(errno),
+            (Err(_), _) if lsn.0 > self.loaded.0 + BLOCK => self.blocks_a_read = 1,
+            (Err(_), Some(behind)) => behind.is_over = true,
+            (Err(errno), None) => return Err(errno),
         }
         Ok(())
     }

@@ -217,7 +217,7 @@ impl Bench {
             let mut record = vec![0; RECORD_HEADER];
             steps.iter().for_each(|step| step.encode(&mut record));
             cause.encode(&mut record);
-            seal_record(&mut record, Lsn(log.len() as u64), 1, steps.len() as u16);
+            seal_record(&mut record, (Lsn(log.len() as u64), Lsn(0)), 1, steps.len() as u16);
             log.extend(record);
         }
         let blocks = log.chunks(BLOCK_SIZE).zip(LOG.start.0..).map(|(bytes, block)| {
@@ -256,7 +256,7 @@ impl Bench {
             backing: Backing::Whole,
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
-            log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery },
+            log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery, may_lose: false },
             generation: 1,
             plant: Planted::NONE,
         };

@@ -213,6 +213,7 @@ impl Pair {
                 incarnation: durable.incarnation,
                 start: durable.log_starts[at],
                 recovery,
+                may_lose: false,
             },
             generation: durable.generation,
             plant: warren_cell::Planted::NONE,

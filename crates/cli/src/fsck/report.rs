@@ -69,7 +69,7 @@ impl fmt::Display for GivenUp {
             ),
             None => write!(
                 f,
-                "cell {cell}: a block of its log cannot be read; the rest of the log is discarded"
+                "cell {cell}: its log is damaged or cannot be read at one place; the rest of the log is discarded"
             ),
         }
     }

@@ -192,7 +192,7 @@ fn leave_logs(pool: &Pool, logs: [&[Vec<Step>]; 2]) {
                 steps.iter().for_each(|step| step.encode(&mut record));
                 Cause::Cell.encode(&mut record);
                 let lsn = Lsn(log.len() as u64);
-                seal_record(&mut record, lsn, generation, steps.len() as u16);
+                seal_record(&mut record, (lsn, Lsn(0)), generation, steps.len() as u16);
                 log.extend(record);
             }
             log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);

@@ -66,6 +66,7 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             incarnation: start.log.incarnation,
             start: start.log.from,
             recovery: if start.successor { Recovery::Process } else { Recovery::None },
+            may_lose: false,
         },
         generation: start.generation,
         plant: planted(),

@@ -75,7 +75,8 @@ impl OfflinePool {
     }
 
     /// Replays as much of the logs as possible on `footing`, whose checkpoint is written. Returns
-    /// the cells whose logs end at an unreadable block. If it fails the pool is unchanged.
+    /// the cells whose logs end at an unreadable block or a damaged record. If it fails the pool is
+    /// unchanged.
     pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
         replay_on(footing, self, &self.path)
     }
@@ -99,8 +100,8 @@ fn replay_on(
     path: &Path,
 ) -> Result<BTreeSet<CellId>, FleetError> {
     let pool = Corrected { pool, nodes: &footing.corrected, flipped: &[] };
-    let (ledger, copies) = blocks::load_without(&footing.lost, &pool, path)?;
-    recovery::recover_without(&footing.lost, &pool, ledger, copies)
+    let load = || blocks::load_without(&footing.lost, &pool, path);
+    recovery::recover_without(&footing.lost, &pool, load)
 }
 
 /// The pool with some of its nodes and root slots corrected.

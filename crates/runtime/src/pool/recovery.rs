@@ -21,7 +21,7 @@ use warren_disk::{CopiesState, KeptRecords, LogArea, RootSlot};
 use warren_proto::CapabilityKey;
 use warren_proto::control::Report;
 use warren_supervisor::{
-    Config, Effect as SupervisorEffect, Event as SupervisorEvent, Ledger, Supervisor,
+    Config, Effect as SupervisorEffect, Event as SupervisorEvent, Failure, Ledger, Supervisor,
 };
 
 use super::blocks::Blocks;
@@ -109,18 +109,28 @@ pub(crate) fn recover_whole(
     fleet.recover()
 }
 
-/// Replays as much as possible: no step of the shards `lost`, without which `ledger` was loaded,
-/// and each log only up to its first unreadable block. Returns the cells whose logs were cut there.
+/// Replays as much as possible: no step of the shards `lost`, without which `load` loads the
+/// ledger, and each log only up to its first unreadable block or damaged record. Returns the cells
+/// whose logs were cut there.
 pub(crate) fn recover_without(
     lost: &BTreeSet<ShardId>,
     pool: &dyn Blocks,
-    ledger: Ledger,
-    copies: CopiesState,
+    load: impl Fn() -> Result<(Ledger, CopiesState), FleetError>,
 ) -> Result<BTreeSet<CellId>, FleetError> {
-    let start = Start::of_logs(&ledger, lost.clone());
-    let mut fleet = LoneFleet::new(pool, ledger, copies, start);
-    fleet.cut = Some(BTreeSet::new());
-    fleet.recover().map(|()| fleet.cut.unwrap_or_default())
+    let mut damaged = BTreeSet::new();
+    loop {
+        let (ledger, copies) = load()?;
+        let mut start = Start::of_logs(&ledger, lost.clone());
+        start.damaged.clone_from(&damaged);
+        let mut fleet = LoneFleet::new(pool, ledger, copies, start);
+        fleet.cut = Some(damaged.clone());
+        match fleet.recover() {
+            // It has written nothing. It is repeated without the rest of this log.
+            Err(FleetError::Ended(Failure::BrokenLog { cell, errno: Errno::EUCLEAN }))
+                if damaged.insert(cell) => {}
+            ended => return ended.map(|()| fleet.cut.unwrap_or_default()),
+        }
+    }
 }
 
 /// Replays the log records that were kept for one shard, which was given up, and whose tree is
@@ -136,7 +146,8 @@ pub(crate) fn replay_kept(
     assert!(ledger.superblock().clean, "logs would be lost");
     let Some(shard) = kept.first().map(|kept| kept.shard) else { return Ok(0) };
     let others = (0..ledger.superblock().layout.shards()).map(ShardId).filter(|id| *id != shard);
-    let start = Start { cells: 1, lost: others.collect(), kept: kept.to_vec() };
+    let (lost, damaged) = (others.collect(), BTreeSet::new());
+    let start = Start { cells: 1, lost, damaged, kept: kept.to_vec() };
     let mut fleet = LoneFleet::new(pool, ledger, copies, start);
     (fleet.may_give_up, fleet.omits_logs) = (Some(BTreeSet::new()), true);
     fleet.recover()?;
@@ -155,6 +166,8 @@ struct Start {
     cells: u16,
     /// Shards that are left out.
     lost: BTreeSet<ShardId>,
+    /// The cells whose logs end at a damaged record.
+    damaged: BTreeSet<CellId>,
     /// Log records that are replayed before the logs.
     kept: Vec<KeptRecords>,
 }
@@ -162,7 +175,8 @@ struct Start {
 impl Start {
     /// One cell for each log.
     fn of_logs(ledger: &Ledger, lost: BTreeSet<ShardId>) -> Self {
-        Self { cells: ledger.logs().starts.len() as u16, lost, kept: Vec::new() }
+        let cells = ledger.logs().starts.len() as u16;
+        Self { cells, lost, damaged: BTreeSet::new(), kept: Vec::new() }
     }
 }
 
@@ -177,7 +191,7 @@ struct LoneFleet<'a> {
     /// The outcome of all flushes: the first error stays.
     flushed: Result<(), Errno>,
     ended: Option<Result<(), FleetError>>,
-    /// The cells whose logs end at an unreadable block, if that is allowed.
+    /// The cells whose logs end at an unreadable block or a damaged record, if that is allowed.
     cut: Option<BTreeSet<CellId>>,
     /// The only shards that may be given up, if not all.
     may_give_up: Option<BTreeSet<ShardId>>,
@@ -422,7 +436,7 @@ fn config(
     free_chunks: Vec<u64>,
 ) -> CellConfig {
     let (superblock, logs) = (ledger.superblock(), ledger.logs());
-    let Start { cells, lost, kept } = start;
+    let Start { cells, lost, damaged, kept } = start;
     let is_kept = |shard: ShardId| kept.iter().any(|kept| kept.shard == shard);
     let shards = (0..owners.len() as u16).filter(|shard| owners[usize::from(*shard)] == id);
     let shards: Vec<ShardId> = shards.map(ShardId).collect();
@@ -458,6 +472,7 @@ fn config(
             incarnation: logs.incarnation,
             start: logs.starts.get(usize::from(id.0)).copied().unwrap_or_default(),
             recovery: Recovery::Power,
+            may_lose: damaged.contains(&id),
         },
         generation: superblock.generation,
         plant: Planted::NONE,

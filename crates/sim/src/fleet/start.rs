@@ -208,6 +208,7 @@ fn old_log(id: CellId, cells: u16, ledger: &Ledger, recovery: Recovery) -> LogCo
         incarnation: logs.incarnation,
         start: logs.starts.get(usize::from(id.0)).copied().unwrap_or(Lsn(0)),
         recovery,
+        may_lose: false,
     }
 }
 

@@ -525,6 +525,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
+        file: "crates/cell/src/recovery/scan.rs",
+        what: "a log ends at a damaged record although later ones were durable",
+        find: "if durable > self.missing(turn) && !self.may_lose {",
+        replace: "if false {",
+        found_by: CRASH,
+        is_proven: true,
+    },
+    Mutant {
         file: "crates/cell/src/frames/pages.rs",
         what: "bytes behind a new end stay in the page",
         find: "            turn.memory.frame_mut(new)[cut..].fill(0);\n",

@@ -14,6 +14,7 @@ use warren_fsck::{Finding, NoFooting, Options, ReadError, Report};
 use warren_proto::{
     Cause, Change, Cover, Executed, FileKind, FileName, InlinePage, NewInode, Run, Step, Wire,
 };
+use warren_supervisor::Failure;
 
 use super::*;
 
@@ -183,7 +184,8 @@ impl Device {
                 let mut record = vec![0; RECORD_HEADER];
                 steps.iter().for_each(|step| step.encode(&mut record));
                 cause.encode(&mut record);
-                seal_record(&mut record, Lsn(log.len() as u64), generation, steps.len() as u16);
+                let lsn = Lsn(log.len() as u64);
+                seal_record(&mut record, (lsn, lsn), generation, steps.len() as u16);
                 log.extend(record);
                 // Each record is a commit of its own, which ends with a block.
                 log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);
@@ -675,6 +677,31 @@ fn a_log_is_replayed_as_far_as_it_can_be_read() {
     let mut device = Device::with_logs();
     device.unreadable.insert(area.start.offset(20));
     device.repair().is_without(&[], ALL);
+}
+
+/// A flipped bit in a record that was durable is not the end of the log: nothing is replayed before
+/// an administrator gives up what follows. In the last commit it cannot be told from a torn write.
+#[test]
+fn a_log_with_a_damaged_record_is_cut_only_by_a_repair() {
+    let path = Path::new("pool");
+    let load = |device: &Device| blocks::load(device, path).expect("a pool");
+    let device = Device::with_logs();
+    let area = device.superblock().layout.log_area(0, CELLS);
+    device.change(area.start.offset(2), |bytes| bytes[40] ^= 4);
+    let (ledger, copies) = load(&device);
+    let refused = recovery::recover(&device, ledger, copies);
+    let broken = Failure::BrokenLog { cell: CellId(0), errno: Errno::EUCLEAN };
+    assert!(matches!(refused, Err(FleetError::Ended(failure)) if failure == broken));
+    let repaired = device.repair();
+    assert_eq!(repaired.logs, Ok((BTreeSet::new(), [CellId(0)].into())));
+    let found = |ino: Ino| format!("/lost+found/#{ino}");
+    let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
+    assert_eq!(repaired.paths(), paths);
+
+    let device = Device::with_logs();
+    device.change(area.start.offset(5), |bytes| bytes[40] ^= 4);
+    let (ledger, copies) = load(&device);
+    assert!(recovery::recover(&device, ledger, copies).is_ok());
 }
 
 /// A kind of damage to a pool, and the paths that are left.

@@ -96,7 +96,7 @@ fn image() -> Image {
         let ino = Ino::new(ShardId(0), number + 2);
         Step::Placed { ino, runs: vec![run], cover }.encode(&mut record);
         Cause::Cell.encode(&mut record);
-        seal_record(&mut record, Lsn(bytes.len() as u64), INCARNATION, 1);
+        seal_record(&mut record, (Lsn(bytes.len() as u64), Lsn(0)), INCARNATION, 1);
         bytes.extend(record);
     }
     bytes.resize(AREA.bytes() as usize, 0);
