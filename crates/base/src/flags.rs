@@ -35,6 +35,9 @@ impl InodeFlags {
     pub const SETTABLE: Self =
         Self::IMMUTABLE.union(Self::APPEND).union(Self::NODUMP).union(Self::NOATIME);
 
+    /// Those that a new inode has if its directory has them.
+    pub const INHERITED: Self = Self::NODUMP.union(Self::NOATIME);
+
     /// Those that say which attributes the inode has.
     pub const OF_XATTRS: Self = Self::ACL.union(Self::DEFAULT_ACL).union(Self::CAPABILITY);
 

@@ -20,10 +20,10 @@ mod mode;
 use std::collections::BTreeSet;
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, XATTR_VALUE_MAX};
-use warren_base::{BlockNo, Errno, Ino, Timestamp};
+use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, Value};
 use warren_proto::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
+    ACL_ACCESS, ACL_DEFAULT, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
     RangeChange, RangeKind, Run, Step,
 };
 
@@ -387,16 +387,20 @@ pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) 
             inode.ctime = *now;
         }
         Change::Touch { ino, now } => shard.inode_mut(*ino).ctime = *now,
-        Change::Inherit { ino, access, default } => inherit(shard, *ino, access, default),
+        Change::Inherit { .. } => inherit(shard, change),
     }
 }
 
 /// A damaged peer may send it without the inode.
-fn inherit(shard: &mut Shard, ino: Ino, access: &Option<Acl>, default: &Option<Acl>) {
-    let is_there = matches!(shard.inode(ino), Ok(Some(_)));
+fn inherit(shard: &mut Shard, change: &Change) {
+    let Change::Inherit { ino, access, default, flags } = change else { unreachable!() };
+    if !matches!(shard.inode(*ino), Ok(Some(_))) {
+        return;
+    }
+    shard.inode_mut(*ino).flags |= *flags & InodeFlags::INHERITED;
     for (name, list) in [(ACL_ACCESS, access), (ACL_DEFAULT, default)] {
-        if let Some(list) = list.as_ref().filter(|_| is_there) {
-            shard.set_xattr(ino, name, Some(&list.to_xattr()));
+        if let Some(list) = list {
+            shard.set_xattr(*ino, name, Some(&list.to_xattr()));
         }
     }
 }

@@ -17,7 +17,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Timestamp};
 
 /// The version of the format that this crate reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 7;
+pub(crate) const FORMAT_VERSION: u32 = 8;
 
 /// Bytes of a pool's label.
 pub(crate) const LABEL_MAX: usize = 64;

@@ -505,10 +505,12 @@ fn xattrs(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
         opcode::LISTXATTR => Ok(Operation::ListXattr { len: fields.u32()? }),
         opcode::SETXATTR => {
             let (len, flags) = (fields.u32()? as usize, fields.u32()?);
+            const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
             let mode = match flags.cast_signed() {
                 0 => XattrMode::Any,
                 libc::XATTR_CREATE => XattrMode::Create,
                 libc::XATTR_REPLACE => XattrMode::Replace,
+                BOTH => XattrMode::Both,
                 _ => return Err(Errno::EINVAL),
             };
             // Flags of its own follow, or, from a kernel that has none, the name.

@@ -2,7 +2,7 @@
 //!
 //! Each changes one shard, so that a transaction is a list of changes for each of its shards.
 
-use warren_base::{Ino, ShardId, Timestamp};
+use warren_base::{Ino, InodeFlags, ShardId, Timestamp};
 
 use crate::{Acl, FileKind, FileName, NewInode, Wire};
 
@@ -27,8 +27,8 @@ pub enum Change {
     Touch { ino: Ino, now: Timestamp },
     /// A regular file is created without a link. It exists while it is open, or until it gets one.
     NewOrphan { ino: Ino, new: NewInode, uid: u32, gid: u32, now: Timestamp },
-    /// A new inode gets the lists that it inherits from its directory.
-    Inherit { ino: Ino, access: Option<Acl>, default: Option<Acl> },
+    /// A new inode gets the lists and the flags that it inherits from its directory.
+    Inherit { ino: Ino, access: Option<Acl>, default: Option<Acl>, flags: InodeFlags },
 }
 
 impl Change {

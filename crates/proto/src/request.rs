@@ -139,6 +139,8 @@ pub enum XattrMode {
     Any,
     Create,
     Replace,
+    /// It must be new and exist, so this always fails.
+    Both,
 }
 
 /// The attributes of a new inode.

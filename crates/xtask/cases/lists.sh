@@ -189,6 +189,17 @@ for change in "touch kept/more" "rm kept/old" "sh -c 'echo x >>kept/old'" "rmdir
 chattr -i kept; chattr +dA kept/old; bits kept/old
 try as 1001 chattr +i log; chown 1001 log; try as 1001 chattr +d log; bits log; try as 1001 chattr +a log
 chattr +A kept/old; touch -a -d 2001-01-01 kept/old; cat kept/old; stat -c %X kept/old
+echo "== flags of new files"
+mkdir -p heirs; chattr +dA heirs; setfacl -d -m u:1001:rw heirs
+echo x >heirs/file; mkdir heirs/dir; mkfifo heirs/pipe; mkdir heirs/dir/deeper; cp -a kept/old heirs/copy
+python3 - heirs/nameless <<'PY'
+import os, sys
+fd = os.open("heirs", os.O_TMPFILE | os.O_RDWR)
+os.link(f"/proc/self/fd/{fd}", sys.argv[1], follow_symlinks=True)
+PY
+bits heirs/file heirs/dir heirs/dir/deeper heirs/copy heirs/nameless; getfacl -cp heirs/dir heirs/file
+mv kept/old heirs/moved; bits heirs/moved; chattr -d heirs/dir; touch heirs/dir/file; bits heirs/dir/file
+echo y >outside; ln outside heirs/linked; bits heirs/linked; rm -r heirs; touch kept/old
 python3 - <<'PY'
 import os
 # A descriptor that was opened before the flag.

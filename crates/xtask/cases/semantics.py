@@ -225,6 +225,8 @@ def attributes():
     attempt("create existing", os.setxattr, "x", "user.colour", b"blue", os.XATTR_CREATE)
     attempt("replace missing", os.setxattr, "x", "user.other", b"1", os.XATTR_REPLACE)
     attempt("replace", os.setxattr, "x", "user.colour", b"green", os.XATTR_REPLACE)
+    for name in "user.colour", "user.other":
+        attempt("create and replace", os.setxattr, "x", name, b"1", os.XATTR_CREATE | os.XATTR_REPLACE)
     attempt("set empty", os.setxattr, "x", "user.empty", b"")
     attempt("get", os.getxattr, "x", "user.colour")
     print(sorted(os.listxattr("x")))

@@ -81,8 +81,12 @@ pub(crate) fn set_xattr(
     let exists = shard.xattr(ino, name.as_bytes())?.is_some();
     match &new {
         None if !exists => return Err(Errno::ENODATA.into()),
-        Some((_, XattrMode::Create)) if exists => return Err(Errno::EEXIST.into()),
-        Some((_, XattrMode::Replace)) if !exists => return Err(Errno::ENODATA.into()),
+        Some((_, XattrMode::Create | XattrMode::Both)) if exists => {
+            return Err(Errno::EEXIST.into());
+        }
+        Some((_, XattrMode::Replace | XattrMode::Both)) if !exists => {
+            return Err(Errno::ENODATA.into());
+        }
         _ => {}
     }
     shard.fetch_xattr(ino, name.as_bytes(), value)?;

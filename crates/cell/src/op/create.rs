@@ -46,13 +46,13 @@ pub(super) fn create(
     let ino = view.new_ino(home)?;
     let heir = inherit(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
-    let (attr, lists) = (heir.attr(ino, uid, dir, now), heir.lists(ino));
+    let (attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherited(ino));
     let Heir { new, gid, .. } = heir;
     let mut changes = vec![
         Change::NewInode { ino, new, uid, gid, parent: dir, now },
         Change::AddEntry { dir, name: name.clone(), ino, kind: attr.kind, now },
     ];
-    changes.extend(lists);
+    changes.extend(inherited);
     Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open } })
 }
 
@@ -74,11 +74,11 @@ fn nameless(
     let ino = view.new_ino(dir.shard())?;
     let heir = inherit(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
-    let (mut attr, lists) = (heir.attr(ino, uid, dir, now), heir.lists(ino));
+    let (mut attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherited(ino));
     attr.nlink = 0;
     let Heir { new, gid, .. } = heir;
     let mut changes = vec![Change::NewOrphan { ino, new, uid, gid, now }];
-    changes.extend(lists);
+    changes.extend(inherited);
     Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open: Some(access) } })
 }
 
@@ -154,23 +154,25 @@ fn place(
 struct Heir {
     new: NewInode,
     gid: u32,
-    lists: Option<(Option<Acl>, Option<Acl>)>,
+    /// The access list and the default list.
+    lists: (Option<Acl>, Option<Acl>),
+    flags: InodeFlags,
 }
 
 impl Heir {
-    /// The change by which it gets its lists.
-    fn lists(&self, ino: Ino) -> Option<Change> {
-        let (access, default) = self.lists.clone()?;
-        Some(Change::Inherit { ino, access, default })
+    /// The change by which it gets its lists and flags, if there are any.
+    fn inherited(&self, ino: Ino) -> Option<Change> {
+        let ((access, default), flags) = (self.lists.clone(), self.flags);
+        let is_any = access.is_some() || default.is_some() || !flags.is_empty();
+        is_any.then_some(Change::Inherit { ino, access, default, flags })
     }
 
     /// Its attributes once all that is made.
     fn attr(&self, ino: Ino, uid: u32, dir: Ino, now: Timestamp) -> Attr {
         let mut attr = shard::attr_of(ino, &shard::new_inode(&self.new, uid, self.gid, dir, now));
-        if let Some((access, default)) = &self.lists {
-            attr.flags.set(InodeFlags::ACL, access.is_some());
-            attr.flags.set(InodeFlags::DEFAULT_ACL, default.is_some());
-        }
+        attr.flags |= self.flags;
+        attr.flags.set(InodeFlags::ACL, self.lists.0.is_some());
+        attr.flags.set(InodeFlags::DEFAULT_ACL, self.lists.1.is_some());
         attr
     }
 }
@@ -199,22 +201,24 @@ pub(super) fn with_group(view: &View<'_>, parent: &InodeValue, new: &NewInode) -
     (new, gid)
 }
 
-/// The same, and the default access control list of the directory, which takes the place of the
-/// umask. The directory is on this cell.
+/// The same, and the flags of the directory and its default access control list, which takes the
+/// place of the umask. The directory is on this cell.
 fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> Result<Heir, Stop> {
     let (mut new, gid) = with_group(view, parent, new);
+    let flags = parent.attr.flags & InodeFlags::INHERITED;
     let umask = std::mem::take(&mut new.umask);
     if new.kind == FileKind::Symlink {
-        return Ok(Heir { new, gid, lists: None });
+        return Ok(Heir { new, gid, lists: (None, None), flags });
     }
     let Some(default) = view.default_acl(parent)? else {
         new.mode &= !umask;
-        return Ok(Heir { new, gid, lists: None });
+        return Ok(Heir { new, gid, lists: (None, None), flags });
     };
     let (access, mode) = default.clone().inherited(new.mode);
     new.mode = mode;
+    let access = access.is_extended().then_some(access);
     let default = (new.kind == FileKind::Directory).then_some(default);
-    Ok(Heir { new, gid, lists: Some((access.is_extended().then_some(access), default)) })
+    Ok(Heir { new, gid, lists: (access, default), flags })
 }
 
 pub(super) fn link(view: &mut View<'_>, ino: Ino, dir: Ino, name: &FileName) -> Result<Plan, Stop> {

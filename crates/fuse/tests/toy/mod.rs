@@ -554,8 +554,8 @@ impl State {
             Request::SetXattr { ino, name, value, mode, .. } => {
                 let xattrs = &mut self.node(*ino)?.xattrs;
                 match (mode, xattrs.contains_key(name.as_bytes())) {
-                    (XattrMode::Create, true) => return Err(Errno::EEXIST),
-                    (XattrMode::Replace, false) => return Err(Errno::ENODATA),
+                    (XattrMode::Create | XattrMode::Both, true) => return Err(Errno::EEXIST),
+                    (XattrMode::Replace | XattrMode::Both, false) => return Err(Errno::ENODATA),
                     _ => xattrs.insert(name.as_bytes().to_vec(), value.clone()),
                 };
                 Ok(Reply::Done)

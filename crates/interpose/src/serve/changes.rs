@@ -14,9 +14,9 @@ mod request;
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use warren_base::Errno;
+use warren_base::{Errno, FileKind};
 use warren_client::{Op, PathOp};
-use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags};
+use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags, SetAttr};
 
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
@@ -60,7 +60,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
         Ok(result) => return Verdict::Served(result),
         Err(why) => {
             why::count(why);
-            if why == Why::Open {
+            if matches!(why, Why::Open | Why::Directory) {
                 files::hand_over_directories();
             }
         }
@@ -80,6 +80,9 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     }
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
+    if let Want::Set { set, follow } = want {
+        keep_open(first, set, follow, admission);
+    }
     let follows = matches!(
         want,
         Want::Set { follow: true, .. }
@@ -159,6 +162,26 @@ fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
     match fleet::stat(place.path, place.start, false).0 {
         Found::Is((node, _)) if files::has_directory(node.ino) => Err(Why::Open),
         _ => Ok(()),
+    }
+}
+
+/// A user who takes rights from himself could not open again what is open here, as the kernel may
+/// have to. So it takes over before that.
+fn keep_open(place: Place<'_>, set: SetAttr, follow: bool, admission: &Admission) {
+    let lost = set.mode.map_or(0, |mode| !mode & 0o700);
+    let concerns = lost & 0o600 != 0 && files::are_any() || lost != 0 && files::has_directories();
+    if !concerns || admission.facts.identity.uid == 0 {
+        return;
+    }
+    let found =
+        admission::under_lock(admission, |_| Ok(fleet::stat(place.path, place.start, follow).0));
+    match found {
+        // What is below it cannot be reached any more, either.
+        Ok(Found::Is((_, attr))) if attr.kind == FileKind::Directory => {
+            files::hand_over_directories();
+        }
+        Ok(Found::Is((node, _))) if lost & 0o600 != 0 => files::hand_over(node.ino),
+        _ => {}
     }
 }
 

@@ -193,6 +193,11 @@ fn directories() -> impl Iterator<Item = Served> {
     table::among(0, usize::MAX).filter(Served::is_directory)
 }
 
+/// The kernel takes over what is open of this inode.
+pub(super) fn hand_over(ino: Ino) {
+    handover::those(|file| file.node().ino == ino);
+}
+
 pub(super) fn hand_over_directories() {
     handover::those(Served::is_directory);
 }

@@ -117,6 +117,7 @@ pub(super) fn read_new(
         0 => XattrMode::Any,
         1 => XattrMode::Create,
         2 => XattrMode::Replace,
+        3 => XattrMode::Both,
         _ => return None,
     };
     if length > VALUE_MAX || !memory::are_readable(value, length) {

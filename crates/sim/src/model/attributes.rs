@@ -164,8 +164,10 @@ impl State {
             let is_legal = |value| *name.as_bytes() != *CAPABILITY || is_capability(value);
             match (new, inode.xattrs.contains_key(name)) {
                 (Some((value, _)), _) if !is_legal(value) => Err(Errno::EINVAL),
-                (Some((_, XattrMode::Create)), true) => Err(Errno::EEXIST),
-                (None | Some((_, XattrMode::Replace)), false) => Err(Errno::ENODATA),
+                (Some((_, XattrMode::Create | XattrMode::Both)), true) => Err(Errno::EEXIST),
+                (None | Some((_, XattrMode::Replace | XattrMode::Both)), false) => {
+                    Err(Errno::ENODATA)
+                }
                 _ => Ok(()),
             }
         });

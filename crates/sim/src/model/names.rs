@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use warren_base::limits::LINK_MAX;
-use warren_base::{Errno, Ino};
+use warren_base::{Errno, Ino, InodeFlags};
 use warren_proto::{
     AccessMode, CreateFlags, DirEntry, Entry, FileKind, FileName, Neighbour, NewInode, Opened,
     Reply, Request,
@@ -361,7 +361,7 @@ fn create_nameless(
     }
 }
 
-/// `ext4_whiteout_for_rename`, except that it inherits no list.
+/// `ext4_whiteout_for_rename`, except that it inherits neither a list nor a flag.
 fn is_whiteout(new: &NewInode) -> bool {
     new.kind == FileKind::CharDevice && new.rdev == 0 && new.mode == 0
 }
@@ -390,6 +390,7 @@ fn make_inode(
     let mut inode = Inode::new(new.kind, mode, (who.uid, gid), time, body);
     if !is_whiteout(new) {
         acl::inherit(&mut inode, state.inode(dir), new.umask);
+        inode.flags = state.inode(dir).flags & InodeFlags::INHERITED;
     }
     let nlink = if directory { 2 } else { u32::from(named) };
     state.put(ino, Inode { nlink, rdev: new.rdev, ..inode });

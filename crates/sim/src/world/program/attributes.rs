@@ -96,7 +96,8 @@ impl Draw<'_> {
             1 => Request::ListXattr { ino },
             2 => Request::RemoveXattr { ino, name },
             _ => {
-                let modes = [XattrMode::Any, XattrMode::Create, XattrMode::Replace];
+                let modes =
+                    [XattrMode::Any, XattrMode::Create, XattrMode::Replace, XattrMode::Both];
                 let mode = *self.rng.pick(&modes);
                 let len = *self.rng.pick(&[0, 10, 1000]);
                 let mut value = vec![self.rng.below(256) as u8; len];
