@@ -39,7 +39,7 @@ pub(crate) fn perform(task: &Debug) -> Result<ExitCode, Failure> {
 fn failure(pool: &Path, error: DumpError) -> Failure {
     let pool = pool.to_path_buf();
     match error {
-        DumpError::NoShard { .. } => {
+        DumpError::NoShard { .. } | DumpError::NoBlock { .. } => {
             let line = format!("{}: {error}; name one of them", pool.display());
             Failure::new(CODE_NOT_FOUND, line)
         }

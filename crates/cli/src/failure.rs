@@ -61,6 +61,10 @@ impl Failure {
                 let line = format!("{path}: permission denied; run as its owner or as root");
                 Self::new(CODE_PERMISSION, line)
             }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                let line = format!("{path}: on a read-only file system; make that writable");
+                Self::new(CODE_PERMISSION, line)
+            }
             _ => Self::new(CODE_FAILURE, format!("{path}: cannot {doing}: {error}")),
         }
     }

@@ -146,9 +146,7 @@ pub(crate) fn mount_failure(error: &MountError) -> Failure {
         MountError::DeviceDenied | MountError::Denied(_) | MountError::NeedsRoot(_) => {
             CODE_PERMISSION
         }
-        MountError::MountPoint(_, os) if os.kind() == std::io::ErrorKind::NotFound => {
-            CODE_NOT_FOUND
-        }
+        MountError::NoMountPoint(_) => CODE_NOT_FOUND,
         MountError::MountPoint(_, os) if os.kind() == std::io::ErrorKind::PermissionDenied => {
             CODE_PERMISSION
         }

@@ -90,8 +90,12 @@ pub(crate) fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failur
         let line = format!("{}: does not exist yet; give its size with --size", pool.display());
         return Err(Failure::new(CODE_USAGE, line));
     }
-    if pool.is_dir() {
-        let line = format!("{}: is a directory; name a file or a block device", pool.display());
+    let kind = std::fs::metadata(pool).map(|found| found.file_type());
+    if kind.is_ok_and(|kind| !kind.is_file() && !kind.is_block_device()) {
+        let line = format!(
+            "{}: neither a file nor a block device; name one of these, or a new file",
+            pool.display()
+        );
         return Err(Failure::new(CODE_FAILURE, line));
     }
     let (file, is_new) = open_locked(pool)?;

@@ -118,7 +118,7 @@ pub(crate) fn ensure_fleet(
     loop {
         let refused = match warren_runtime::is_served(pool) {
             Ok(true) if size.clients.is_some() => return Err(clients_are_set(pool)),
-            Ok(true) => return Ok(None),
+            Ok(true) => return check_cells(pool, size).map(|()| None),
             Ok(false) => None,
             // Perhaps no fleet serves the pool: without access to the sockets that is unknown.
             Err(error @ FleetError::NotAdmitted(_)) => Some(error),
@@ -134,6 +134,25 @@ pub(crate) fn ensure_fleet(
             (Err(error), _) => return Err(error.into()),
         }
     }
+}
+
+/// Fails if a fleet with another number of cells serves the pool than is wanted.
+fn check_cells(pool: &Path, size: &FleetSize) -> Result<(), Failure> {
+    let Some(wanted) = size.cells else { return Ok(()) };
+    let cells = match warren_runtime::control::status(pool) {
+        Ok(status) => status.cells.len(),
+        // It is ending, and the mount will say so.
+        Err(error) if error.kind() == ErrorKind::NoFleet => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if cells == usize::from(wanted) {
+        return Ok(());
+    }
+    let line = format!(
+        "{}: its fleet has {cells} cells, not {wanted}; leave --cells out, or stop it first",
+        pool.display()
+    );
+    Err(Failure::new(CODE_FAILURE, line))
 }
 
 /// The clients of a fleet are set when it is started.

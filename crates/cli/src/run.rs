@@ -218,6 +218,24 @@ impl Drop for MountPlace {
     }
 }
 
+/// Why a command was not started, with the exit code of a shell. Relative names begin at `root`.
+fn not_started(program: &Path, root: &Path, error: &std::io::Error) -> (u8, String) {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
+    let is_path = program.as_os_str().as_encoded_bytes().contains(&b'/');
+    match error.kind() {
+        NotFound if is_path && root.join(program).exists() => {
+            let why = "the interpreter that it names does not exist; install it, or name another";
+            (CODE_CANNOT_EXECUTE, why.to_owned())
+        }
+        NotFound => (CODE_NO_COMMAND, "no such command; check its name".to_owned()),
+        PermissionDenied => {
+            let why = "may not be executed; name a program, or allow it with `chmod +x`";
+            (CODE_CANNOT_EXECUTE, why.to_owned())
+        }
+        _ => (CODE_CANNOT_EXECUTE, format!("cannot be executed: {error}; name another command")),
+    }
+}
+
 /// Runs the command until it or `warren run` ends.
 fn run_command(
     arguments: &Run,
@@ -235,10 +253,7 @@ fn run_command(
     let group = starter.group.as_raw_nonzero().get();
     let spawned = command.process_group(group).spawn();
     let mut child = spawned.map_err(|error| {
-        let missing = error.kind() == std::io::ErrorKind::NotFound;
-        let code = if missing { CODE_NO_COMMAND } else { CODE_CANNOT_EXECUTE };
-        let why =
-            if missing { "no such command; check its name".to_owned() } else { error.to_string() };
+        let (code, why) = not_started(program.as_ref(), root, &error);
         Failure::new(code, format!("{}: {why}", program.to_string_lossy()))
     })?;
     let failed = |error: std::io::Error| {

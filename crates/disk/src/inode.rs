@@ -21,7 +21,7 @@ pub struct Inode {
     pub rdev: u32,
     /// Bytes, at most `FILE_SIZE_MAX`.
     pub size: u64,
-    /// 4 KiB blocks allocated or reserved.
+    /// 4 KiB blocks of the extents. While a fleet serves the pool, pages without a place count too.
     pub blocks: u64,
     pub atime: Timestamp,
     pub mtime: Timestamp,

@@ -78,6 +78,8 @@ pub enum DumpError {
     RootSlot(RootSlotError),
     #[error("the pool has {shards} shards, from 0 on, and no shard {shard}")]
     NoShard { shard: ShardId, shards: u16 },
+    #[error("the device has {blocks} blocks, from 0 on, and no block {block}")]
+    NoBlock { block: BlockNo, blocks: u64 },
 }
 
 /// Calls `show` with each section of `subject`, for the pool on a device of `device_blocks` blocks,
@@ -91,6 +93,9 @@ pub fn dump(
     let mut dumper = Dumper { device_blocks, read, show };
     match subject {
         Subject::Superblock => (0..2).for_each(|copy| dumper.superblock(BlockNo(copy))),
+        Subject::Block(block) if block.0 >= device_blocks => {
+            return Err(DumpError::NoBlock { block, blocks: device_blocks });
+        }
         Subject::Block(block) => dumper.block(block),
         subject => {
             let superblock = dumper.chosen_superblock()?;

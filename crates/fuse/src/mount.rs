@@ -72,7 +72,7 @@ pub enum MountError {
     DeviceDenied,
     #[error("{DEVICE}: {0}")]
     Device(io::Error),
-    #[error("{0} is no directory")]
+    #[error("{0}: not a directory; mount on a directory")]
     NotADirectory(PathBuf),
     #[error("{0}: a dead mount is on it, whose server is gone; `warren umount {0}` first")]
     DeadMount(PathBuf),
@@ -80,7 +80,9 @@ pub enum MountError {
     Taken(PathBuf, PathBuf),
     #[error("{0}: something else is mounting on it; try again")]
     BeingMounted(PathBuf),
-    #[error("{0}: {1}")]
+    #[error("{0}: no such directory; make it first")]
+    NoMountPoint(PathBuf),
+    #[error("{0}: cannot mount on it: {1}")]
     MountPoint(PathBuf, io::Error),
     #[error(
         "may not mount on {0}: run as root, install {FUSERMOUNT} (package fuse3), or give the \
@@ -244,6 +246,7 @@ pub fn check_unmounted(dir: &Path) -> Result<(), MountError> {
 pub fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENOTCONN | libc::ECONNABORTED) => MountError::DeadMount(dir.into()),
+        Some(libc::ENOENT) => MountError::NoMountPoint(dir.into()),
         _ => MountError::MountPoint(dir.into(), error),
     };
     let dir = dir.canonicalize().map_err(failed)?;

@@ -63,6 +63,8 @@ pub enum FleetError {
          and start the fleet again"
     )]
     Unrecovered(Errno),
+    #[error("{0}")]
+    DamagedLogs(warren_supervisor::Failure),
     #[error("shard {0} is damaged")]
     Damaged(ShardId),
     #[error("a bug in Warren: {0}; the pool is as of its last checkpoint")]
@@ -95,7 +97,7 @@ impl FleetError {
             Self::NoPermission(_) | Self::ReadOnly(_) | Self::NotAdmitted(_) => {
                 ErrorKind::Permission
             }
-            Self::BadPool { .. } | Self::NotAFile(_) => ErrorKind::BadPool,
+            Self::BadPool { .. } | Self::NotAFile(_) | Self::DamagedLogs(_) => ErrorKind::BadPool,
             Self::NoFleet(_) => ErrorKind::NoFleet,
             Self::StopRefused(_) => ErrorKind::StopRefused,
             Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,

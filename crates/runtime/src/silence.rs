@@ -62,6 +62,11 @@ fn parse_line(line: &[u8]) -> (String, Option<u16>) {
 /// The role name of a process that serves a mount. Its parent is the client.
 const ROLE_FRONT: &str = "front";
 
+/// Whether a signal or a debugger has stopped the process.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    Process::of(pid).is_some_and(|process| process.is_stopped())
+}
+
 /// The processes that a signal or a debugger has stopped. For a mount's client, its front may be
 /// the stopped one.
 pub(crate) fn stopped(

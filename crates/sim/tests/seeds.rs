@@ -10,7 +10,7 @@ const SEEDS: u64 = 400;
 const DAMAGE_SEEDS: u64 = 200;
 
 /// A planted bug must be found within this many seeds.
-const CONTROL_SEEDS: u64 = 1900;
+const CONTROL_SEEDS: u64 = 1000;
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -130,6 +130,7 @@ fn is_found_from(first: u64, plant: Plant) {
     match run_many(options, CONTROL_SEEDS, threads(), &|_| {}) {
         Ok(_) => panic!("{plant:?} was not found in {CONTROL_SEEDS} seeds"),
         Err(found) => {
+            println!("{plant:?}: seed {}", found.seed);
             if let Err(failure) = run(Options::new(found.seed)) {
                 panic!("fails without {plant:?} too: {failure}");
             }

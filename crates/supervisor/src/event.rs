@@ -198,6 +198,13 @@ pub enum Failure {
     Alarms { by: CellId, of: CellId, alarms: u32, why: Suspicion },
 }
 
+impl Failure {
+    /// Whether each fleet would end so, because the pool is damaged. The text names the remedy.
+    pub const fn is_of_pool(self) -> bool {
+        matches!(self, Self::BrokenLog { .. } | Self::BrokenLogs { .. })
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -214,10 +221,14 @@ impl fmt::Display for Failure {
                 )
             }
             Self::BrokenLog { cell, errno: Errno::EUCLEAN } => {
-                write!(f, "the log of cell {cell} is damaged, and synced changes follow; run fsck")
+                write!(
+                    f,
+                    "the log of cell {cell} is damaged, and synced changes follow the damage; \
+                     `warren fsck -y` replays what is before it"
+                )
             }
             Self::BrokenLog { cell, errno } => {
-                write!(f, "the log of cell {cell} cannot be replayed: {errno}; run fsck")
+                write!(f, "the log of cell {cell} cannot be replayed: {errno}; run `warren fsck`")
             }
             Self::WrongMap { cell } => write!(f, "cell {cell} runs by another shard map"),
             Self::Opening { errno } => write!(f, "the superblock cannot be written: {errno}"),
@@ -230,7 +241,7 @@ impl fmt::Display for Failure {
             }
             Self::CellHangs { cell } => write!(f, "cell {cell} did not stop when told to"),
             Self::BrokenLogs { chunk } => {
-                write!(f, "the logs claim chunk {chunk}, which was taken before; run fsck")
+                write!(f, "the logs claim chunk {chunk}, which was taken before; run `warren fsck`")
             }
             Self::Alarms { by, of, alarms, why } => write!(
                 f,

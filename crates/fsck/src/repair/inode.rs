@@ -215,7 +215,7 @@ impl Repairer<'_> {
                 .add(Mend::SetRight { ino, what: "the size, which ended before its blocks," });
         }
         let allocated = blocks.len() as u64 + unwritten;
-        if inode.blocks < allocated {
+        if inode.blocks != allocated {
             inode.blocks = allocated;
             self.mends.add(Mend::SetRight { ino, what: "the number of blocks" });
         }

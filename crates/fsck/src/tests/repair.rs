@@ -269,6 +269,14 @@ fn what_is_left_of_an_inode_is_kept() {
 }
 
 #[test]
+fn the_number_of_blocks_is_that_of_the_extents() {
+    for wrong in [0, 2, 4, u64::MAX] {
+        let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.blocks = wrong));
+        assert_eq!(draft.inode(FILE).unwrap().blocks, 3);
+    }
+}
+
+#[test]
 fn flags_say_which_attributes_an_inode_has() {
     let wrong = InodeFlags::ACL | InodeFlags::NODUMP;
     let (draft, _) = mended(|draft| draft.shards[0].change(FILE, |inode| inode.flags = wrong));

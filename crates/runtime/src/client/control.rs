@@ -17,7 +17,7 @@ use crate::identity;
 use crate::link::{Link, Packet, Received, Trust, Wait, retry};
 use crate::message::{STOP_TIMEOUT, path_of};
 use crate::pool::offline::{OfflinePool, Purpose};
-use crate::silence::Silence;
+use crate::silence::{self, Silence};
 use crate::socket_path::{self, PoolId, SocketPath};
 use crate::status::{FleetStatus, SILENT};
 
@@ -90,6 +90,10 @@ pub(crate) fn exchange<T>(
     }
     match outcome {
         Err(FleetError::Refused(Errno::EACCES)) => Err(FleetError::NotAdmitted(pool.to_path_buf())),
+        // It was ending already, and has ended in order.
+        Err(error) if is_closed(&error) && is_in_order(pool) => {
+            Err(FleetError::NoFleet(pool.to_path_buf()))
+        }
         outcome => outcome,
     }
 }
@@ -297,18 +301,34 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     // process namespace, the hang-up of the socket must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
     let pidfd = keeper.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let outcome = final_reply(&mut link);
+    let outcome = final_reply(&mut link, keeper);
     if let Err(FleetError::StopRefused(_)) = outcome {
         return outcome;
     }
     if let Some(pidfd) = pidfd {
-        is_readable(&pidfd, STOP_TIMEOUT)?;
+        is_readable_soon(&pidfd, keeper)?;
     }
     match outcome {
         // Its last supervisor may have died between the end and its final reply.
         Err(FleetError::Died(_)) if is_in_order(pool) => Ok(()),
         outcome => outcome,
     }
+}
+
+/// Waits as [`is_readable`] does while a fleet ends, which needs its keeper. If that is stopped, the
+/// user learns why nothing happens.
+fn is_readable_soon(fd: &impl AsFd, keeper: Option<Pid>) -> Result<bool, FleetError> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    if is_readable(fd, PATIENCE)? {
+        return Ok(true);
+    }
+    let pid = keeper.map_or(0, |keeper| keeper.as_raw_nonzero().get().unsigned_abs());
+    if silence::is_stopped(pid) {
+        warren_log::say(&format!(
+            "the keeper (pid {pid}) is stopped by a signal; let it go on with `kill -CONT {pid}`"
+        ));
+    }
+    is_readable(fd, STOP_TIMEOUT)
 }
 
 /// The fleet's answer to a stop, after its trial if it makes one.
@@ -333,9 +353,9 @@ fn is_in_order(pool: &Path) -> bool {
 }
 
 /// The fleet's final reply. A fleet that closes the connection without it has not ended in order.
-fn final_reply(link: &mut Link) -> Result<(), FleetError> {
+fn final_reply(link: &mut Link, keeper: Option<Pid>) -> Result<(), FleetError> {
     loop {
-        if !is_readable(link, STOP_TIMEOUT)? {
+        if !is_readable_soon(link, keeper)? {
             return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
         }
         let received = link.receive(Wait::No).map_err(system("receive from the fleet"))?;
@@ -370,7 +390,7 @@ mod tests {
             theirs.send(&reply.to_bytes(), &[], Wait::Yes).expect("send");
         }
         drop(theirs);
-        final_reply(&mut ours)
+        final_reply(&mut ours, None)
     }
 
     #[test]

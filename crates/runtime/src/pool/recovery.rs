@@ -126,7 +126,7 @@ pub(crate) fn recover_without(
         fleet.cut = Some(damaged.clone());
         match fleet.recover() {
             // It has written nothing. It is repeated without the rest of this log.
-            Err(FleetError::Ended(Failure::BrokenLog { cell, errno: Errno::EUCLEAN }))
+            Err(FleetError::DamagedLogs(Failure::BrokenLog { cell, errno: Errno::EUCLEAN }))
                 if damaged.insert(cell) => {}
             ended => return ended.map(|()| fleet.cut.unwrap_or_default()),
         }
@@ -395,7 +395,10 @@ impl<'a> LoneFleet<'a> {
                     continue;
                 }
                 SupervisorEffect::Exit(result) => {
-                    self.ended = Some(result.map_err(FleetError::Ended));
+                    self.ended = Some(result.map_err(|failure| match failure.is_of_pool() {
+                        true => FleetError::DamagedLogs(failure),
+                        false => FleetError::Ended(failure),
+                    }));
                     continue;
                 }
                 SupervisorEffect::StopRefused { errno } => {

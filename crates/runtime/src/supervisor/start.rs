@@ -51,7 +51,12 @@ pub(super) fn open(
     let (pool, mut ledger, mut copies) = OpenPool::open(&path)?;
     pool.reserve_used(&ledger)?;
     if recovery::is_needed(&ledger) {
-        recovery::recover(&pool, ledger, copies)?;
+        recovery::recover(&pool, ledger, copies).map_err(|error| match error {
+            FleetError::DamagedLogs(failure) => {
+                FleetError::BadPool { pool: path.clone(), what: failure.to_string() }
+            }
+            error => error,
+        })?;
         (ledger, copies) = blocks::load(&pool, &path)?;
     }
     pool.discard_free(&ledger)?;

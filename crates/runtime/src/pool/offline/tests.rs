@@ -691,7 +691,7 @@ fn a_log_with_a_damaged_record_is_cut_only_by_a_repair() {
     let (ledger, copies) = load(&device);
     let refused = recovery::recover(&device, ledger, copies);
     let broken = Failure::BrokenLog { cell: CellId(0), errno: Errno::EUCLEAN };
-    assert!(matches!(refused, Err(FleetError::Ended(failure)) if failure == broken));
+    assert!(matches!(refused, Err(FleetError::DamagedLogs(failure)) if failure == broken));
     let repaired = device.repair();
     assert_eq!(repaired.logs, Ok((BTreeSet::new(), [CellId(0)].into())));
     let found = |ino: Ino| format!("/lost+found/#{ino}");
