@@ -149,7 +149,13 @@ impl OpLog {
         self.image.pad(memory)
     }
 
-    fn pad(&mut self, memory: &mut dyn Memory) -> Lsn {
+    /// Ends a commit. If all of its records were made before the last one was over, an empty record
+    /// says that this is durable.
+    fn end_commit(&mut self, memory: &mut dyn Memory) -> Lsn {
+        let durable = self.commits.durable();
+        if self.image.vouched() < durable && self.image.takes_empty_record() {
+            self.image.append(&mut Record::default(), &Cause::Cell, durable, memory);
+        }
         self.image.pad(memory)
     }
 
@@ -159,5 +165,57 @@ impl OpLog {
         self.commits.reached(lsn);
         self.depends.free(lsn);
         self.is_checkpoint_asked = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::limits::BLOCK_SIZE;
+    use warren_base::{BlockNo, CellId};
+    use warren_disk::{RawRecord, read_record};
+    use warren_proto::Step;
+
+    use super::*;
+    use crate::frames::test_memory::Frames;
+
+    const BLOCKS: u64 = 128;
+
+    fn records(log: &OpLog, memory: &Frames) -> Vec<RawRecord> {
+        let image = &log.image;
+        let next = |at: &Lsn| {
+            let copy = |at, into: &mut [u8]| image.copy_out(at, into, memory);
+            read_record(*at, image.end(), image.incarnation(), copy)
+        };
+        let first = next(&image.start());
+        std::iter::successors(first, |record| next(&record.end)).collect()
+    }
+
+    #[test]
+    fn each_commit_shows_that_the_one_before_it_was_durable() {
+        let area = LogArea { start: BlockNo(0), blocks: BLOCKS };
+        let mut memory = Frames(vec![[0; BLOCK_SIZE]; BLOCKS as usize]);
+        let mut log = OpLog::new(area, FrameNo(0), (1, Lsn(0)), true);
+        let append = |log: &mut OpLog, memory: &mut Frames| {
+            let mut record = log.open_record(false);
+            record.note(&Step::Depends { cell: CellId(1), lsn: Lsn(1) });
+            log.append(&mut record, &Cause::Cell, memory);
+        };
+        append(&mut log, &mut memory);
+        let first = log.end_commit(&mut memory);
+        // This one is made while the commit is under way.
+        append(&mut log, &mut memory);
+        log.commits.reached(first);
+        let second = log.end_commit(&mut memory);
+        let durable: Vec<_> =
+            records(&log, &memory).iter().map(|it| (it.steps, it.durable)).collect();
+        assert_eq!(durable, [(1, Lsn(0)), (1, Lsn(0)), (0, first)]);
+        // This one afterwards.
+        log.commits.reached(second);
+        append(&mut log, &mut memory);
+        log.end_commit(&mut memory);
+        assert_eq!(
+            records(&log, &memory).last().map(|it| (it.steps, it.durable)),
+            Some((1, second))
+        );
     }
 }

@@ -138,7 +138,7 @@ fn seal(secret: u64, bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{RECORD_HEADER, seal_record};
+    use crate::log::{RECORD_HEADER, RecordPlace, seal_record};
 
     const SECRET: u64 = 5;
 
@@ -168,7 +168,7 @@ mod tests {
         for (lsn, body) in [(8, "one"), (400, "two"), (5000, "three"), (4096, "before")] {
             let mut record = vec![0; RECORD_HEADER];
             record.extend_from_slice(body.as_bytes());
-            seal_record(&mut record, (Lsn(lsn), Lsn(0)), 9, 1);
+            seal_record(&mut record, RecordPlace::of(Lsn(lsn)), 9, 1);
             records.extend(record);
         }
         let kept = kept(records);

@@ -32,7 +32,7 @@ pub use key::{Key, Kind, NAME_HASH_BITS, name_hash};
 pub use layout::{Layout, OWNERS_PER_PAGE, ROOT_SLOT_SIZE, SlotPlace};
 pub use log::{
     FoundRecord, LOG_BLOCKS_MIN, LogArea, LogTable, LogTableError, RECORD_ALIGN, RECORD_HEADER,
-    RECORD_MAX, RawRecord, durable_behind, find_record, read_record, seal_record,
+    RECORD_MAX, RawRecord, RecordPlace, durable_behind, find_record, read_record, seal_record,
 };
 pub use node::{
     BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX, NodeError, ROOT_HEIGHT_MAX, block_checksum,

@@ -9,7 +9,8 @@
 //!   8  8  generation                        8  8  LSN of the record
 //!  16  8  incarnation of the logs          16  8  incarnation
 //!  24  2  logs, n                          24  2  steps
-//!  26  6  zero                             26  2  zero
+//!  26  6  zero                             26  2  1 + units of 8 bytes of padding before it,
+//!                                                0 if not known
 //!                                         28  4  1 + units of 8 bytes from where the log was
 //!                                                durable to here, 0 if not known
 //!  32  8  for each log: LSN from where     32     the steps, then the cause (as messages),
@@ -198,17 +199,40 @@ impl LogTable {
     }
 }
 
+/// Where a record lies in its log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordPlace {
+    pub lsn: Lsn,
+    /// Where the record before it ends, if that is known.
+    pub last: Option<Lsn>,
+    /// Up to where the log is durable, if that is known.
+    pub durable: Option<Lsn>,
+}
+
+impl RecordPlace {
+    /// A place of which nothing else is known.
+    pub const fn of(lsn: Lsn) -> Self {
+        Self { lsn, last: None, durable: None }
+    }
+
+    /// 1 and the distance from an earlier point, in units of [`RECORD_ALIGN`].
+    fn units_from(self, point: Option<Lsn>) -> u64 {
+        point.map_or(0, |point| 1 + (self.lsn.0 - point.0) / RECORD_ALIGN as u64)
+    }
+}
+
 /// Completes a record, whose steps and cause follow the place of its header. It is padded to
-/// [`RECORD_ALIGN`]. The log is durable before `durable`.
-pub fn seal_record(record: &mut Vec<u8>, (lsn, durable): (Lsn, Lsn), incarnation: u64, steps: u16) {
+/// [`RECORD_ALIGN`].
+pub fn seal_record(record: &mut Vec<u8>, place: RecordPlace, incarnation: u64, steps: u16) {
     let len = record.len().next_multiple_of(RECORD_ALIGN);
     assert!((RECORD_HEADER..=RECORD_MAX).contains(&len));
     record.resize(len, 0);
     record[4..8].copy_from_slice(&(len as u32).to_le_bytes());
-    record[8..16].copy_from_slice(&lsn.0.to_le_bytes());
+    record[8..16].copy_from_slice(&place.lsn.0.to_le_bytes());
     record[16..24].copy_from_slice(&incarnation.to_le_bytes());
     record[24..26].copy_from_slice(&steps.to_le_bytes());
-    let distance = 1 + (lsn.0 - durable.0) / RECORD_ALIGN as u64;
+    let (padding, distance) = (place.units_from(place.last), place.units_from(place.durable));
+    record[26..28].copy_from_slice(&u16::try_from(padding).unwrap_or(0).to_le_bytes());
     record[28..32].copy_from_slice(&u32::try_from(distance).unwrap_or(0).to_le_bytes());
     let crc = crc_behind(record, 4);
     record[..4].copy_from_slice(&crc.to_le_bytes());
@@ -220,11 +244,24 @@ pub struct RawRecord {
     pub lsn: Lsn,
     /// Where the next record may begin.
     pub end: Lsn,
+    /// Where the record before it ends, if it says so.
+    pub last: Option<Lsn>,
     /// Everything before this was durable when the record was made, as far as is known.
     pub durable: Lsn,
     pub steps: u16,
     /// Steps, cause, padding.
     pub body: Vec<u8>,
+}
+
+impl RawRecord {
+    /// Whether the record before it may end here.
+    fn follows(&self, end: Lsn) -> bool {
+        self.last.is_none_or(|last| last == end)
+    }
+
+    pub const fn place(&self) -> RecordPlace {
+        RecordPlace { lsn: self.lsn, last: self.last, durable: Some(self.durable) }
+    }
 }
 
 /// The contents of a log where a record may begin.
@@ -266,9 +303,15 @@ pub fn find_record(
         let mut header = [0; RECORD_HEADER];
         read(at, &mut header[..RECORD_ALIGN]);
         if header[..RECORD_ALIGN] != [0; RECORD_ALIGN] {
-            return match at.0 + RECORD_HEADER as u64 > limit.0 {
-                true => FoundRecord::Beyond,
-                false => read_at(at, limit, incarnation, read).unwrap_or(FoundRecord::None),
+            if at.0 + RECORD_HEADER as u64 > limit.0 {
+                return FoundRecord::Beyond;
+            }
+            return match read_at(at, limit, incarnation, read) {
+                // What was passed over was no padding, but a record of zeros.
+                Some(FoundRecord::Record(record)) if at > lsn && !record.follows(lsn) => {
+                    FoundRecord::None
+                }
+                found => found.unwrap_or(FoundRecord::None),
             };
         }
         let next = (at.0 + 1).next_multiple_of(BLOCK_SIZE as u64);
@@ -291,8 +334,7 @@ fn read_at(
     let mut take = Take::new(&header);
     let (crc, len) = (take.u32()?, take.u32()? as usize);
     let (own, of, steps) = (take.u64()?, take.u64()?, take.u16()?);
-    take.bytes(2)?;
-    let distance = u64::from(take.u32()?);
+    let (padding, distance) = (u64::from(take.u16()?), u64::from(take.u32()?));
     let fits = (RECORD_HEADER..=RECORD_MAX).contains(&len) && len.is_multiple_of(RECORD_ALIGN);
     if !fits || own != lsn.0 || of != incarnation {
         return None;
@@ -307,9 +349,9 @@ fn read_at(
     }
     let body = bytes.split_off(RECORD_HEADER);
     let end = Lsn(lsn.0 + len as u64);
-    let durable = distance.checked_sub(1).map(|units| units * RECORD_ALIGN as u64);
-    let durable = Lsn(durable.and_then(|bytes| lsn.0.checked_sub(bytes)).unwrap_or(0));
-    Some(FoundRecord::Record(RawRecord { lsn, end, durable, steps, body }))
+    let before = |units: u64| lsn.0.checked_sub(units.checked_sub(1)? * RECORD_ALIGN as u64);
+    let (last, durable) = (before(padding).map(Lsn), Lsn(before(distance).unwrap_or(0)));
+    Some(FoundRecord::Record(RawRecord { lsn, end, last, durable, steps, body }))
 }
 
 /// The intact records that begin in `from..limit`, wherever one may begin: where the last of them
@@ -351,7 +393,7 @@ mod tests {
     fn record(lsn: u64, body: &[u8]) -> Vec<u8> {
         let mut record = vec![0; RECORD_HEADER];
         record.extend_from_slice(body);
-        seal_record(&mut record, (Lsn(lsn), Lsn(lsn)), INCARNATION, 1);
+        seal_record(&mut record, RecordPlace::of(Lsn(lsn)), INCARNATION, 1);
         record
     }
 
@@ -413,7 +455,11 @@ mod tests {
         for (body, durable) in [(&b"one"[..], 0), (b"damaged", 0), (b"of the same commit", 0)] {
             let mut one = vec![0; RECORD_HEADER];
             one.extend_from_slice(body);
-            seal_record(&mut one, (Lsn(log.len() as u64), Lsn(durable)), INCARNATION, 1);
+            let place = RecordPlace {
+                durable: Some(Lsn(durable)),
+                ..RecordPlace::of(Lsn(log.len() as u64))
+            };
+            seal_record(&mut one, place, INCARNATION, 1);
             starts.push(log.len());
             log.extend(one);
         }
@@ -426,11 +472,33 @@ mod tests {
         log.resize(2 * BLOCK_SIZE - 16, 0);
         let mut later = vec![0; RECORD_HEADER];
         let lsn = Lsn(log.len() as u64);
-        seal_record(&mut later, (lsn, Lsn(BLOCK_SIZE as u64)), INCARNATION, 1);
+        let durable = Some(Lsn(BLOCK_SIZE as u64));
+        seal_record(&mut later, RecordPlace { durable, ..RecordPlace::of(lsn) }, INCARNATION, 1);
         log.extend(later);
         assert_eq!(behind(&log, starts[1]), Some((lsn, Lsn(BLOCK_SIZE as u64))));
         assert_eq!(behind(&log, lsn.0 as usize + 8), None);
         assert_eq!(behind(&log[..log.len() - 1], starts[2] + 8), None, "cut off");
+    }
+
+    #[test]
+    fn zeros_in_the_place_of_a_record_are_no_padding() {
+        let mut log = record(0, b"one");
+        let first = log.len();
+        log.extend(record(first as u64, b"second"));
+        let last = Lsn(log.len() as u64);
+        log.resize(BLOCK_SIZE, 0);
+        let (lsn, mut third) = (Lsn(log.len() as u64), vec![0; RECORD_HEADER]);
+        let place = RecordPlace { last: Some(last), ..RecordPlace::of(lsn) };
+        seal_record(&mut third, place, INCARNATION, 1);
+        log.extend(third);
+        let limit = Lsn(log.len() as u64);
+        let next = |log: &[u8], at| read_record(at, limit, INCARNATION, reader(log));
+        assert_eq!(next(&log, last).map(|record| record.lsn), Some(lsn));
+        for end in [first + RECORD_ALIGN, BLOCK_SIZE] {
+            let mut bad = log.clone();
+            bad[first..end].fill(0);
+            assert_eq!(next(&bad, Lsn(first as u64)), None);
+        }
     }
 
     #[test]

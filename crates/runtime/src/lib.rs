@@ -61,6 +61,7 @@ pub use limit::raise as raise_descriptor_limit;
 pub use loads::Loads;
 pub use pool::blocks::Blocks;
 pub use pool::offline::{OfflinePool, Purpose};
+pub use pool::recovery::CutLogs;
 pub use status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, LogStatus, SILENT,
     UseStatus, names_of_rules,

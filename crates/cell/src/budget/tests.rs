@@ -2,7 +2,9 @@
 //! its budget, and the worst cases occur.
 
 use warren_base::{BlockNo, ClientId, Epoch, Ino, Lsn, Rng, ShardId, Timestamp};
-use warren_disk::{Dentry, Extent, FileKind, Key, RootSlot, Value, Xattr, XattrValue, seal_record};
+use warren_disk::{
+    Dentry, Extent, FileKind, Key, RecordPlace, RootSlot, Value, Xattr, XattrValue, seal_record,
+};
 use warren_proto::{
     AccessMode, ByteRange, Cause, Cover, FileName, Handle, LockFlavour, LockOwner, LockSpec,
     LockType, NewInode, Run, Step, Wire,
@@ -263,7 +265,7 @@ fn record_len(step: &Step) -> u64 {
     let mut record = vec![0; RECORD_HEADER];
     step.encode(&mut record);
     Cause::Cell.encode(&mut record);
-    seal_record(&mut record, (Lsn(0), Lsn(0)), 1, 1);
+    seal_record(&mut record, RecordPlace::of(Lsn(0)), 1, 1);
     record.len() as u64
 }
 

@@ -253,7 +253,7 @@ fn advance_commit(turn: &mut Turn<'_>) {
             if !turn.log.commits.is_due(here, now, turn.effects) {
                 return;
             }
-            let goal = turn.log.pad(turn.memory);
+            let goal = turn.log.end_commit(turn.memory);
             turn.log.commits.state = Commit::Settling { goal };
         } else if turn.frames.wants_flush(turn.waits.is_waited_for(WaitKey::Frames)) {
             let io = flush(turn);

@@ -14,7 +14,7 @@
 
 use warren_base::Lsn;
 use warren_base::limits::BLOCK_SIZE;
-use warren_disk::{LogArea, RECORD_ALIGN, seal_record};
+use warren_disk::{LogArea, RECORD_ALIGN, RECORD_HEADER, RecordPlace, seal_record};
 use warren_proto::Cause;
 
 use crate::event::{FrameNo, Memory};
@@ -30,6 +30,8 @@ pub(crate) struct Image {
     end: Lsn,
     /// `end` without padding, which a recovery does not find.
     last: Lsn,
+    /// Up to where the log is durable according to the last record.
+    vouched: Lsn,
     /// Everything that a recovery has to read was read, so records may be appended.
     is_open: bool,
 }
@@ -41,7 +43,7 @@ impl Image {
         (incarnation, start): (u64, Lsn),
         is_open: bool,
     ) -> Self {
-        Self { area, first, incarnation, start, end: start, last: start, is_open }
+        Self { area, first, incarnation, start, end: start, last: start, vouched: Lsn(0), is_open }
     }
 
     pub(crate) const fn area(&self) -> LogArea {
@@ -122,7 +124,8 @@ impl Image {
         assert!(self.is_open, "a record over what is to be replayed");
         let (bytes, steps) = record.body(cause);
         let lsn = self.end;
-        seal_record(bytes, (lsn, durable), self.incarnation, steps);
+        let place = RecordPlace { lsn, last: Some(self.last), durable: Some(durable) };
+        seal_record(bytes, place, self.incarnation, steps);
         assert!(
             self.used() + bytes.len() as u64 <= self.area.bytes(),
             "the log's reserve was not enough"
@@ -131,7 +134,18 @@ impl Image {
         self.copy_in(Lsn(lsn.0 + RECORD_ALIGN as u64), &bytes[RECORD_ALIGN..], memory);
         self.copy_in(lsn, &bytes[..RECORD_ALIGN], memory);
         self.end = Lsn(lsn.0 + bytes.len() as u64);
-        self.last = self.end;
+        (self.last, self.vouched) = (self.end, durable);
+    }
+
+    /// Up to where the log is durable according to the last record.
+    pub(super) const fn vouched(&self) -> Lsn {
+        self.vouched
+    }
+
+    /// Whether an empty record fits into the last block, or much of the log is free.
+    pub(super) fn takes_empty_record(&self) -> bool {
+        let (_, at) = self.area.place(self.end);
+        (at > 0 && at + 2 * RECORD_HEADER <= BLOCK_SIZE) || 2 * self.used() < self.area.bytes()
     }
 
     /// Fills the block with zeros, so that the following records lie in the next one. Returns where

@@ -12,7 +12,7 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Lsn};
-use warren_disk::{FoundRecord, RECORD_ALIGN, RECORD_MAX, RawRecord, durable_behind, find_record};
+use warren_disk::{FoundRecord, RECORD_MAX, RawRecord, durable_behind, find_record};
 use warren_proto::{Cause, Reader, Step, Wire};
 
 use crate::event::{Effect, FrameNo};
@@ -133,10 +133,11 @@ impl Scan {
 
     /// Where the record would begin that is missing at the end of the log.
     fn missing(&self, turn: &Turn<'_>) -> Lsn {
-        let mut begin = [0; RECORD_ALIGN];
-        turn.log.image.copy_out(self.at, &mut begin, turn.memory);
-        let is_padded = begin == [0; RECORD_ALIGN];
-        if is_padded { Lsn(self.at.0.next_multiple_of(BLOCK)) } else { self.at }
+        let mut rest = [0; BLOCK_SIZE];
+        let next = Lsn(self.at.0.next_multiple_of(BLOCK));
+        let rest = &mut rest[..(next.0 - self.at.0) as usize];
+        turn.log.image.copy_out(self.at, rest, turn.memory);
+        if rest.iter().all(|byte| *byte == 0) { next } else { self.at }
     }
 
     fn load(&self, limit: Lsn, turn: &mut Turn<'_>) {

@@ -13,8 +13,8 @@ use warren_cell::{
     PeerMessage, Planted, Recovery, SlotRef,
 };
 use warren_disk::{
-    BlockPtr, Extent, Inode, KeptRecords, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, Tree, Value,
-    seal_record,
+    BlockPtr, Extent, Inode, KeptRecords, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, RecordPlace,
+    Tree, Value, seal_record,
 };
 use warren_pool::PoolMessage;
 use warren_proto::control::{Order, Report, ShardRoot, Written};
@@ -217,7 +217,7 @@ impl Bench {
             let mut record = vec![0; RECORD_HEADER];
             steps.iter().for_each(|step| step.encode(&mut record));
             cause.encode(&mut record);
-            seal_record(&mut record, (Lsn(log.len() as u64), Lsn(0)), 1, steps.len() as u16);
+            seal_record(&mut record, RecordPlace::of(Lsn(log.len() as u64)), 1, steps.len() as u16);
             log.extend(record);
         }
         let blocks = log.chunks(BLOCK_SIZE).zip(LOG.start.0..).map(|(bytes, block)| {

@@ -3,7 +3,7 @@
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{CellId, ClientId, Errno, Ino, Lsn, ShardId, Timestamp, TxnId};
 use warren_cell::{Event, PeerBody};
-use warren_disk::{KeptRecords, RECORD_HEADER, RawRecord, seal_record};
+use warren_disk::{KeptRecords, RECORD_HEADER, RawRecord, RecordPlace, seal_record};
 use warren_proto::control::Order;
 use warren_proto::{
     AccessMode, ByteRange, Cause, Change, FileKind, Handle, LockFlavour, LockKey, LockMode,
@@ -202,7 +202,7 @@ fn kept_records_are_replayed_up_to_a_step_that_cannot_be_made() {
             let mut record = vec![0; RECORD_HEADER];
             steps.iter().for_each(|step| step.encode(&mut record));
             Cause::Cell.encode(&mut record);
-            seal_record(&mut record, (lsn, Lsn(0)), kept.incarnation, steps.len() as u16);
+            seal_record(&mut record, RecordPlace::of(lsn), kept.incarnation, steps.len() as u16);
             records.extend(record);
         };
         for (n, record) in kept.raw_records().enumerate() {

@@ -35,7 +35,7 @@ pub(super) fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
         let mut report = check_pool(path, &pool, options.clone(), &mut Bar::new())?;
         let still = generation(&report) == generation_now(&pool);
         if still || (report.is_sound() && !report.incomplete) {
-            return Ok(Outcome::new(report, Logs::OfTheFleet));
+            return Ok(Outcome::new(report, logs(path, &pool)));
         }
         let lines: BTreeSet<String> = damage(&report).map(Finding::to_string).collect();
         let always = match seen {
@@ -44,13 +44,19 @@ pub(super) fn check(path: &Path, contents: bool) -> Result<Outcome, Failure> {
         };
         if tried + 1 == TRIES && !always.is_empty() {
             report.findings.retain(|finding| always.contains(&finding.to_string()));
-            return Ok(Outcome::new(report, Logs::OfTheFleet));
+            return Ok(Outcome::new(report, logs(path, &pool)));
         }
         seen = Some(always);
     }
     let line =
         format!("{}: the pool changed too much during the check; try again later", path.display());
     Err(Failure::new(CODE_FSCK_OPERATIONAL, line))
+}
+
+/// The state of the logs, which are not read.
+fn logs(path: &Path, pool: &OfflinePool) -> Logs {
+    let is_served = !matches!(warren_runtime::control::is_served(path), Ok(false));
+    if is_served || !matches!(pool.has_logs(), Ok(true)) { Logs::OfTheFleet } else { Logs::NotRead }
 }
 
 fn damage(report: &Report) -> impl Iterator<Item = &Finding> {

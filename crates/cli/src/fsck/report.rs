@@ -1,6 +1,5 @@
 //! The report of a check and a repair: lines of text, or one of JSON.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -8,6 +7,7 @@ use serde::Serialize;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Ino, ShardId};
 use warren_fsck::{Finding, Footing, Mend, Repair, Report, Severity};
+use warren_runtime::CutLogs;
 
 use crate::failure::{Failure, print_json};
 use crate::output::say;
@@ -28,6 +28,8 @@ pub(super) enum Logs {
     },
     /// A fleet is using them.
     OfTheFleet,
+    /// No fleet is using them, and they were not read.
+    NotRead,
     /// Too much is damaged to know whether they are valid.
     Unknown,
     Failed(String),
@@ -38,20 +40,25 @@ pub(super) enum Logs {
 pub(super) struct GivenUp {
     /// The cell of the log.
     pub cell: u16,
-    /// The steps of this shard. If none: everything behind an unreadable block.
+    /// The steps of this shard. If none: everything behind some place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<u16>,
+    /// There the log depends on what is lost of another.
+    pub depends: bool,
 }
 
 impl Logs {
-    /// The outcome of a replay on `footing`, in which the logs of these cells were cut at
-    /// unreadable blocks.
-    pub(super) fn replayed_on(footing: &Footing, cut: &BTreeSet<CellId>) -> Self {
-        let of_shard =
-            |shard: &ShardId| GivenUp { cell: shard.0 % footing.logs, shard: Some(shard.0) };
-        let of_cell = |cell: &CellId| GivenUp { cell: cell.0, shard: None };
+    /// The outcome of a replay on `footing`, in which these logs were cut.
+    pub(super) fn replayed_on(footing: &Footing, cut: &CutLogs) -> Self {
+        let of_shard = |shard: &ShardId| {
+            let (cell, shard) = (shard.0 % footing.logs, Some(shard.0));
+            GivenUp { cell, shard, depends: false }
+        };
+        let of_cell = |depends| move |it: &CellId| GivenUp { cell: it.0, shard: None, depends };
+        let damaged = cut.damaged.iter().map(of_cell(false));
+        let depending = cut.depending.iter().map(of_cell(true));
         let given_up: Vec<GivenUp> =
-            footing.lost.iter().map(of_shard).chain(cut.iter().map(of_cell)).collect();
+            footing.lost.iter().map(of_shard).chain(damaged).chain(depending).collect();
         match given_up.is_empty() {
             true => Self::Replayed,
             false => Self::ReplayedInPart { given_up },
@@ -61,11 +68,15 @@ impl Logs {
 
 impl fmt::Display for GivenUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cell, shard } = self;
+        let Self { cell, shard, depends } = self;
         match shard {
             Some(shard) => write!(
                 f,
                 "shard {shard}: its tree is older than the last checkpoint; its steps in the log of cell {cell} are discarded"
+            ),
+            None if *depends => write!(
+                f,
+                "cell {cell}: its log depends on what is lost of another; the rest of it is discarded"
             ),
             None => write!(
                 f,
@@ -197,7 +208,7 @@ impl Outcome {
             Logs::Replayed => say!("note: the logs were replayed"),
             Logs::ReplayedInPart { given_up } => {
                 given_up.iter().for_each(|given_up| say!("repaired: {given_up}"));
-                say!("note: the rest of the logs was replayed");
+                say!("note: all else of the logs was replayed");
             }
             Logs::ReplayedInMemory => {
                 say!(
@@ -207,6 +218,9 @@ impl Outcome {
             Logs::Unknown if self.repair.is_none() => {
                 say!("damage: too much is damaged to know whether the logs are valid");
             }
+            Logs::NotRead => say!(
+                "note: no fleet serves the pool, and its logs were not read; check it without --online"
+            ),
             Logs::None | Logs::OfTheFleet | Logs::Unknown => {}
         }
     }

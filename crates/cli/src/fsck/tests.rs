@@ -6,7 +6,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, FileKind, Ino, Lsn, ShardId, Timestamp};
 use warren_device::PoolFile;
 use warren_disk::{
-    Layout, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RootSlot, Superblock, seal_record,
+    Layout, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RecordPlace, RootSlot, Superblock, seal_record,
 };
 use warren_fsck::Finding;
 use warren_proto::{Cause, Change, FileName, NewInode, Step, Wire};
@@ -160,7 +160,7 @@ fn the_replay_of_the_logs_is_reported() {
         let place = layout.root_slot(ShardId(1), 0);
         bytes[at(place.block) + place.offset..][..ROOT_SLOT_SIZE].fill(1);
     });
-    let given_up = vec![GivenUp { cell: 1, shard: Some(1) }];
+    let given_up = vec![GivenUp { cell: 1, shard: Some(1), depends: false }];
     assert_eq!(outcome.logs, Logs::ReplayedInPart { given_up });
     let outcome = repaired("table", |layout, bytes| {
         bytes[at(layout.log_table(1))..][..BLOCK_SIZE].fill(1);
@@ -192,7 +192,7 @@ fn leave_logs(pool: &Pool, logs: [&[Vec<Step>]; 2]) {
                 steps.iter().for_each(|step| step.encode(&mut record));
                 Cause::Cell.encode(&mut record);
                 let lsn = Lsn(log.len() as u64);
-                seal_record(&mut record, (lsn, Lsn(0)), generation, steps.len() as u16);
+                seal_record(&mut record, RecordPlace::of(lsn), generation, steps.len() as u16);
                 log.extend(record);
             }
             log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);

@@ -5,17 +5,17 @@
 //! the size of the logs.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, Errno};
+use warren_base::{BlockNo, Errno};
 use warren_device::PoolFile;
 use warren_disk::Superblock;
 use warren_fsck::{Footing, KeptLog};
 
 use super::blocks::{self, Blocks, errno_of_device};
-use super::recovery;
+use super::recovery::{self, CutLogs};
 use crate::error::FleetError;
 
 /// The purpose for which a pool is opened.
@@ -75,9 +75,8 @@ impl OfflinePool {
     }
 
     /// Replays as much of the logs as possible on `footing`, whose checkpoint is written. Returns
-    /// the cells whose logs end at an unreadable block or a damaged record. If it fails the pool is
-    /// unchanged.
-    pub fn replay_on(&self, footing: &Footing) -> Result<BTreeSet<CellId>, FleetError> {
+    /// which logs were cut. If it fails the pool is unchanged.
+    pub fn replay_on(&self, footing: &Footing) -> Result<CutLogs, FleetError> {
         replay_on(footing, self, &self.path)
     }
 
@@ -94,11 +93,7 @@ fn replay_kept(kept: &KeptLog, pool: &dyn Blocks, path: &Path) -> Result<u64, Fl
     recovery::replay_kept(&kept.records, &pool, ledger, copies)
 }
 
-fn replay_on(
-    footing: &Footing,
-    pool: &dyn Blocks,
-    path: &Path,
-) -> Result<BTreeSet<CellId>, FleetError> {
+fn replay_on(footing: &Footing, pool: &dyn Blocks, path: &Path) -> Result<CutLogs, FleetError> {
     let pool = Corrected { pool, nodes: &footing.corrected, flipped: &[] };
     let load = || blocks::load_without(&footing.lost, &pool, path);
     recovery::recover_without(&footing.lost, &pool, load)

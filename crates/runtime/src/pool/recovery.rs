@@ -9,10 +9,10 @@
 //! fails, the recovery ends with an error. A fleet whose last checkpoint fails would continue to
 //! serve instead, until it is asked to stop again.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, Lsn, MapVersion, ShardId};
 use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, LogConfig, Memory, Planted, Recovery,
     SlotRef,
@@ -110,27 +110,36 @@ pub(crate) fn recover_whole(
 }
 
 /// Replays as much as possible: no step of the shards `lost`, without which `load` loads the
-/// ledger, and each log only up to its first unreadable block or damaged record. Returns the cells
-/// whose logs were cut there.
+/// ledger, and each log only up to its first unreadable block or damaged record. Returns which logs
+/// were cut.
 pub(crate) fn recover_without(
     lost: &BTreeSet<ShardId>,
     pool: &dyn Blocks,
     load: impl Fn() -> Result<(Ledger, CopiesState), FleetError>,
-) -> Result<BTreeSet<CellId>, FleetError> {
+) -> Result<CutLogs, FleetError> {
     let mut damaged = BTreeSet::new();
     loop {
         let (ledger, copies) = load()?;
         let mut start = Start::of_logs(&ledger, lost.clone());
         start.damaged.clone_from(&damaged);
         let mut fleet = LoneFleet::new(pool, ledger, copies, start);
-        fleet.cut = Some(damaged.clone());
+        fleet.cut = Some(CutLogs { damaged: damaged.clone(), ..CutLogs::default() });
         match fleet.recover() {
             // It has written nothing. It is repeated without the rest of this log.
             Err(FleetError::DamagedLogs(Failure::BrokenLog { cell, errno: Errno::EUCLEAN }))
                 if damaged.insert(cell) => {}
-            ended => return ended.map(|()| fleet.cut.unwrap_or_default()),
+            ended => return ended.map(|()| fleet.cut_logs()),
         }
     }
+}
+
+/// The cells whose logs were not replayed to their end.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CutLogs {
+    /// There is an unreadable block, or a damaged record.
+    pub damaged: BTreeSet<CellId>,
+    /// They depend on what is lost of those.
+    pub depending: BTreeSet<CellId>,
 }
 
 /// Replays the log records that were kept for one shard, which was given up, and whose tree is
@@ -191,8 +200,10 @@ struct LoneFleet<'a> {
     /// The outcome of all flushes: the first error stays.
     flushed: Result<(), Errno>,
     ended: Option<Result<(), FleetError>>,
-    /// The cells whose logs end at an unreadable block or a damaged record, if that is allowed.
-    cut: Option<BTreeSet<CellId>>,
+    /// The logs that are cut because of damage, if that is allowed.
+    cut: Option<CutLogs>,
+    /// Where each log ends, as its cell has found and as all have agreed.
+    ends: BTreeMap<CellId, (Lsn, Lsn)>,
     /// The only shards that may be given up, if not all.
     may_give_up: Option<BTreeSet<ShardId>>,
     /// The logs are neither read nor written.
@@ -228,6 +239,7 @@ impl<'a> LoneFleet<'a> {
             flushed: Ok(()),
             ended: None,
             cut: None,
+            ends: BTreeMap::new(),
             may_give_up: None,
             omits_logs: false,
         };
@@ -274,6 +286,9 @@ impl<'a> LoneFleet<'a> {
                     match &report {
                         Report::Replayed { chunks, .. } => self.reserve(chunks),
                         Report::GivenUp { shard, .. } => self.given_up(*shard),
+                        Report::LogEnd { cell, lsn } => {
+                            self.ends.entry(*cell).or_insert((*lsn, *lsn)).1 = *lsn;
+                        }
                         _ => {}
                     }
                     let event = SupervisorEvent::Report { from: id, epoch: EPOCH, report };
@@ -338,6 +353,17 @@ impl<'a> LoneFleet<'a> {
         }
     }
 
+    /// The logs that were cut. Without damage, what a log depends on was not durable either.
+    fn cut_logs(&self) -> CutLogs {
+        let mut cut = self.cut.clone().unwrap_or_default();
+        if !cut.damaged.is_empty() {
+            let shorter = self.ends.iter().filter(|(_, (found, agreed))| agreed < found);
+            let depending = shorter.map(|(cell, _)| *cell).filter(|it| !cut.damaged.contains(it));
+            cut.depending = depending.collect();
+        }
+        cut
+    }
+
     /// Has the host allocate chunks that the logs have claimed. They were allocated before, but a
     /// power failure may have undone that for chunks that nothing durable names. If there is no
     /// room, a later write fails.
@@ -354,7 +380,7 @@ impl<'a> LoneFleet<'a> {
         let is_needed = blocks == 1 && (log.start..log.start.offset(log.blocks)).contains(&block);
         match &mut self.cut {
             Some(cut) if is_needed => {
-                cut.insert(id);
+                cut.damaged.insert(id);
                 true
             }
             _ => false,

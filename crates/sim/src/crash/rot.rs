@@ -1,12 +1,16 @@
-//! A record of a log rots: one bit of it flips, although it was durable. The recovery must not take
-//! that for the end of the log, and must change nothing.
+//! A record of a log rots, although it was durable: one bit of it flips, or its first bytes are
+//! zeros, as if the rest of the block were empty. The recovery must not take that for the end of the
+//! log, nor pass over it, and must change nothing.
 
-use warren_base::{CellId, Errno};
+use warren_base::{CellId, Errno, Lsn};
 use warren_disk::RawRecord;
 use warren_supervisor::Failure;
 
 use super::{Halt, Stage, World};
 use crate::fleet::image::Log;
+
+/// Bytes of a word of a record.
+const WORD: u64 = 8;
 
 /// Whether a later record of the log shows that this one was durable.
 fn shows(records: &[RawRecord], at: usize) -> bool {
@@ -14,8 +18,8 @@ fn shows(records: &[RawRecord], at: usize) -> bool {
 }
 
 impl World {
-    /// Flips a bit of a record, if there is one that a later record shows to be durable. The
-    /// recovery is refused. Then the bit is as it was.
+    /// Changes a record, if there is one that a later record shows to be durable. The recovery is
+    /// refused. Then the record is as it was.
     pub(super) fn rot(&mut self) -> Result<(), Halt> {
         let logs = Log::all_on_device(&self.fleet);
         if logs.is_empty() || !self.fleet.needs_recovery().map_err(Halt::Broken)? {
@@ -29,10 +33,17 @@ impl World {
             return Ok(());
         }
         let RawRecord { lsn, end, .. } = records[*self.fleet.rng.pick(&shown)];
-        let bit = 8 * lsn.0 + self.fleet.rng.below(8 * (end.0 - lsn.0));
-        log.flip(&mut self.fleet, bit);
+        let rng = &mut self.fleet.rng;
+        let at = Lsn(lsn.0 + WORD * rng.below((end.0 - lsn.0) / WORD));
+        let flipped = 1 << rng.below(64);
+        let (at, change): (_, fn(u64, u64) -> u64) = match rng.chance(1, 3) {
+            true => (lsn, |_, _| 0),
+            false => (at, |word, flipped| word ^ flipped),
+        };
+        let before = log.word(&self.fleet, at);
+        log.put_word(&mut self.fleet, at, change(before, flipped));
         self.refuse(log.cell)?;
-        log.flip(&mut self.fleet, bit);
+        log.put_word(&mut self.fleet, at, before);
         Ok(())
     }
 

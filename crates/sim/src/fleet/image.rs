@@ -76,7 +76,7 @@ impl Log {
         let mut bytes = vec![0; RECORD_HEADER];
         steps.iter().for_each(|step| step.encode(&mut bytes));
         cause.encode(&mut bytes);
-        seal_record(&mut bytes, (old.lsn, old.durable), self.incarnation, steps.len() as u16);
+        seal_record(&mut bytes, old.place(), self.incarnation, steps.len() as u16);
         assert_eq!(bytes.len() as u64, old.end.0 - old.lsn.0, "as long as the old one");
         let (mut at, mut rest) = (old.lsn, &bytes[..]);
         while !rest.is_empty() {
@@ -87,12 +87,16 @@ impl Log {
         }
     }
 
-    /// Flips a bit, counted from the position 0 of the log.
-    pub(crate) fn flip<H>(&self, fleet: &mut Fleet<H>, bit: u64) {
-        let mut byte = [0];
-        self.copy_out(fleet, Lsn(bit / 8), &mut byte);
-        let (block, offset) = self.area.place(Lsn(bit / 8));
-        self.copy_in(fleet, block, offset, &[byte[0] ^ 1 << (bit % 8)]);
+    /// The word at a multiple of its size.
+    pub(crate) fn word<H>(&self, fleet: &Fleet<H>, at: Lsn) -> u64 {
+        let mut bytes = [0; 8];
+        self.copy_out(fleet, at, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    pub(crate) fn put_word<H>(&self, fleet: &mut Fleet<H>, at: Lsn, word: u64) {
+        let (block, offset) = self.area.place(at);
+        self.copy_in(fleet, block, offset, &word.to_le_bytes());
     }
 
     fn frame(&self, frames: u32, block: u64) -> FrameNo {

@@ -1,14 +1,15 @@
 //! Pools with valid logs and a damaged structure: as much as possible is replayed, and the report
 //! names what is given up.
 
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_base::{ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
+use warren_base::{CellId, ClientId, Ino, Lsn, Rng, ShardId, SlotNo, Timestamp, TxnId};
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
 use warren_disk::{
-    Absent, BlockWrite, KeptRecords, Key, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RegionMap,
-    RootSlot, Tree, Value, block_checksum, seal_record,
+    Absent, BlockWrite, KeptRecords, Key, LogTable, RECORD_HEADER, ROOT_SLOT_SIZE, RecordPlace,
+    RegionMap, RootSlot, Tree, Value, block_checksum, seal_record,
 };
 use warren_fsck::{Finding, NoFooting, Options, ReadError, Report};
 use warren_proto::{
@@ -77,7 +78,7 @@ impl Blocks for Device {
 struct Repaired {
     /// The shards that the replay left out and the cells whose logs were cut, or why no log was
     /// replayed.
-    logs: Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String>,
+    logs: Result<(BTreeSet<ShardId>, CutLogs), String>,
     /// For each shard of which log records were kept, how many were replayed and how many not.
     kept: BTreeMap<ShardId, (u64, u64)>,
     report: Report,
@@ -179,13 +180,15 @@ impl Device {
         self.put(layout.log_table(spare), table.encode());
         for (cell, records) in logs.into_iter().enumerate() {
             let area = layout.log_area(cell, CELLS);
-            let mut log = Vec::new();
+            let (mut log, mut end) = (Vec::new(), Lsn(0));
             for (steps, cause) in records {
                 let mut record = vec![0; RECORD_HEADER];
                 steps.iter().for_each(|step| step.encode(&mut record));
                 cause.encode(&mut record);
                 let lsn = Lsn(log.len() as u64);
-                seal_record(&mut record, (lsn, lsn), generation, steps.len() as u16);
+                let place = RecordPlace { lsn, last: Some(end), durable: Some(lsn) };
+                seal_record(&mut record, place, generation, steps.len() as u16);
+                end = Lsn(lsn.0 + record.len() as u64);
                 log.extend(record);
                 // Each record is a commit of its own, which ends with a block.
                 log.resize(log.len().next_multiple_of(BLOCK_SIZE), 0);
@@ -346,10 +349,7 @@ impl Device {
         }
     }
 
-    fn replay_what_can_be(
-        &self,
-        path: &Path,
-    ) -> Result<(BTreeSet<ShardId>, BTreeSet<CellId>), String> {
+    fn replay_what_can_be(&self, path: &Path) -> Result<(BTreeSet<ShardId>, CutLogs), String> {
         let footing = warren_fsck::footing(DEVICE_BLOCKS, &mut self.read_for(), &mut |_| {});
         let (footing, checkpoint) = footing.map_err(|error| error.to_string())?;
         self.write_stages(checkpoint);
@@ -396,9 +396,13 @@ impl Repaired {
     /// replayed.
     fn is_without(&self, shards: &[u16], paths: &[&str]) {
         let lost = shards.iter().map(|shard| ShardId(*shard)).collect();
-        assert_eq!(self.logs, Ok((lost, BTreeSet::new())));
+        assert_eq!(self.logs, Ok((lost, CutLogs::default())));
         assert_eq!(self.paths(), paths);
     }
+}
+
+fn cut<const N: usize>(damaged: [CellId; 1], depending: [CellId; N]) -> CutLogs {
+    CutLogs { damaged: damaged.into(), depending: depending.into() }
 }
 
 fn flip(bytes: &mut [u8]) {
@@ -616,7 +620,7 @@ fn the_steps_of_a_shard_in_doubt_are_given_up() {
     assert!(slot.generation < device.superblock().generation);
     device.change(block, |slots| slots[bytes].fill(9));
     let repaired = device.repair();
-    assert_eq!(repaired.logs, Ok(([ShardId(0)].into(), BTreeSet::new())));
+    assert_eq!(repaired.logs, Ok(([ShardId(0)].into(), CutLogs::default())));
     // The root directory is as mkfs made it, so the inodes below it have no names.
     let (dir, one) = (format!("/lost+found/#{DIR}"), format!("/lost+found/#{ONE}"));
     let paths = repaired.paths();
@@ -669,7 +673,7 @@ fn a_log_is_replayed_as_far_as_it_can_be_read() {
     let area = device.superblock().layout.log_area(0, CELLS);
     device.unreadable.insert(area.start.offset(2));
     let repaired = device.repair();
-    assert_eq!(repaired.logs, Ok((BTreeSet::new(), [CellId(0)].into())));
+    assert_eq!(repaired.logs, Ok((BTreeSet::new(), cut([CellId(0)], []))));
     let found = |ino: Ino| format!("/lost+found/#{ino}");
     let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
     assert_eq!(repaired.paths(), paths);
@@ -693,7 +697,7 @@ fn a_log_with_a_damaged_record_is_cut_only_by_a_repair() {
     let broken = Failure::BrokenLog { cell: CellId(0), errno: Errno::EUCLEAN };
     assert!(matches!(refused, Err(FleetError::DamagedLogs(failure)) if failure == broken));
     let repaired = device.repair();
-    assert_eq!(repaired.logs, Ok((BTreeSet::new(), [CellId(0)].into())));
+    assert_eq!(repaired.logs, Ok((BTreeSet::new(), cut([CellId(0)], []))));
     let found = |ino: Ino| format!("/lost+found/#{ino}");
     let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
     assert_eq!(repaired.paths(), paths);
@@ -702,6 +706,25 @@ fn a_log_with_a_damaged_record_is_cut_only_by_a_repair() {
     device.change(area.start.offset(5), |bytes| bytes[40] ^= 4);
     let (ledger, copies) = load(&device);
     assert!(recovery::recover(&device, ledger, copies).is_ok());
+}
+
+#[test]
+fn a_log_that_depends_on_what_is_lost_is_cut_and_named() {
+    let device = Device::new();
+    let depends = Step::Depends { cell: CellId(0), lsn: Lsn(BLOCK_SIZE as u64 + 64) };
+    device.leave_logs([
+        &[
+            &[made(ZERO), named(Ino::ROOT, "zero", ZERO)],
+            &[named(Ino::ROOT, "one", ONE)],
+            &[named(Ino::ROOT, "more", MORE)],
+        ],
+        &[&[made(ONE)], &[depends, made(MORE)]],
+    ]);
+    let area = device.superblock().layout.log_area(0, CELLS);
+    device.change(area.start.offset(1), |bytes| bytes[40] ^= 4);
+    let repaired = device.repair();
+    assert_eq!(repaired.logs, Ok((BTreeSet::new(), cut([CellId(0)], [CellId(1)]))));
+    assert_eq!(repaired.paths(), [format!("/lost+found/#{ONE}"), "/zero".into()]);
 }
 
 /// A kind of damage to a pool, and the paths that are left.

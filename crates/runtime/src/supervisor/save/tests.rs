@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{BlockNo, Ino, ShardId, Timestamp};
-use warren_disk::{RECORD_HEADER, seal_record};
+use warren_disk::{RECORD_HEADER, RecordPlace, seal_record};
 use warren_proto::{Cause, Cover};
 
 use super::*;
@@ -96,7 +96,7 @@ fn image() -> Image {
         let ino = Ino::new(ShardId(0), number + 2);
         Step::Placed { ino, runs: vec![run], cover }.encode(&mut record);
         Cause::Cell.encode(&mut record);
-        seal_record(&mut record, (Lsn(bytes.len() as u64), Lsn(0)), INCARNATION, 1);
+        seal_record(&mut record, RecordPlace::of(Lsn(bytes.len() as u64)), INCARNATION, 1);
         bytes.extend(record);
     }
     bytes.resize(AREA.bytes() as usize, 0);
