@@ -105,7 +105,8 @@ bitflags! {
         const OPEN = 2;
         /// Fail with ETXTBSY if the file exists, and the kernel of a client has rules of its own
         /// for such an open: the file may be running as a program, or it is another user's in a
-        /// sticky directory (`fs.protected_regular`).
+        /// sticky directory (`fs.protected_regular`). Also if it would be made without the rights
+        /// to open it so again, because of the lists of its directory.
         const PLAIN = 4;
         /// Make nothing: look the name up and, if it leads to a regular file of this cell, open it.
         /// The reply is as that of `Lookup` for all other names.

@@ -47,6 +47,9 @@ pub(super) fn create(
     let heir = inherit(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
     let (attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherited(ino));
+    if flags.contains(CreateFlags::PLAIN) && !opens_again(&attr, access, view.who) {
+        return Err(Errno::ETXTBSY.into());
+    }
     let Heir { new, gid, .. } = heir;
     let mut changes = vec![
         Change::NewInode { ino, new, uid, gid, parent: dir, now },
@@ -112,6 +115,12 @@ fn found(
 /// [`CreateFlags::PLAIN`].
 fn is_plain(attr: &Attr, parent: &Attr, who: &Credentials) -> bool {
     attr.mode & 0o111 == 0 && (parent.mode & STICKY == 0 || attr.uid == who.uid)
+}
+
+/// Whether who makes a file could open it again in this way.
+fn opens_again(attr: &Attr, access: AccessMode, who: &Credentials) -> bool {
+    let may = |wanted, bit| !access.contains(wanted) || attr.mode & bit != 0;
+    who.uid == 0 || may(AccessMode::READ, 0o400) && may(AccessMode::WRITE, 0o200)
 }
 
 /// A device node could bypass all permissions of this file system, so users without privileges may

@@ -10,6 +10,7 @@
 //! that directory.
 
 mod linked;
+mod loss;
 mod request;
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,6 +31,7 @@ use super::name::{Name, ends_plainly};
 use super::request::Named;
 use super::why::{self, Why};
 use super::{admission, cwd, files, umask, watchers, xattrs};
+pub(super) use loss::Loss;
 use request::{Request, Want};
 
 /// The process watches files: the kernel shows changes only to who watches if it makes them.
@@ -49,6 +51,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
         Some(_) if IS_WATCHING.load(Relaxed) => Err(Why::Watched),
         Some(admission) => serve(call, &admission),
         None => {
+            hand_over_lost(call, false);
             let named = || Request::decode(call).ok().map(|request| request.named);
             return match not_admitted(call, named) {
                 Verdict::Pass => unserved,
@@ -58,14 +61,27 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
     };
     match served {
         Ok(result) => return Verdict::Served(result),
-        Err(why) => {
-            why::count(why);
-            if matches!(why, Why::Open | Why::Directory) {
-                files::hand_over_directories();
-            }
-        }
+        Err(why) => why::count(why),
     }
+    hand_over_lost(call, is_root());
     files::before_kernel(call).unwrap_or(unserved)
+}
+
+/// Before the kernel makes a change, wherever its path leads.
+fn hand_over_lost(call: &SystemCall, is_root: bool) {
+    if !files::are_any() || is_child() {
+        return;
+    }
+    match Loss::of(call, is_root) {
+        Loss::Nothing => {}
+        Loss::Directories => files::hand_over_directories(),
+        Loss::All => files::hand_over_all(),
+    }
+}
+
+/// Whether the process runs as root. What is not known counts as another user.
+pub(super) fn is_root() -> bool {
+    facts::current().is_some_and(|admission| admission.facts.identity.uid == 0)
 }
 
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
@@ -81,7 +97,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
     if let Want::Set { set, follow } = want {
-        keep_open(first, set, follow, admission);
+        keep_open(first, set, follow, admission)?;
     }
     let follows = matches!(
         want,
@@ -165,24 +181,35 @@ fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
     }
 }
 
-/// A user who takes rights from himself could not open again what is open here, as the kernel may
-/// have to. So it takes over before that.
-fn keep_open(place: Place<'_>, set: SetAttr, follow: bool, admission: &Admission) {
-    let lost = set.mode.map_or(0, |mode| !mode & 0o700);
-    let concerns = lost & 0o600 != 0 && files::are_any() || lost != 0 && files::has_directories();
+/// Before a mode is set that takes rights from files that are open here. Of a directory it also
+/// takes the way to what is below it.
+fn keep_open(
+    place: Place<'_>,
+    set: SetAttr,
+    follow: bool,
+    admission: &Admission,
+) -> Result<(), Why> {
+    let loss = set.mode.map_or(Loss::Nothing, |mode| Loss::of_mode(mode.into()));
+    let concerns = match loss {
+        Loss::Nothing => false,
+        Loss::Directories => files::has_directories(),
+        Loss::All => files::are_any(),
+    };
     if !concerns || admission.facts.identity.uid == 0 {
-        return;
+        return Ok(());
     }
     let found =
-        admission::under_lock(admission, |_| Ok(fleet::stat(place.path, place.start, follow).0));
+        admission::under_lock(admission, |_| Ok(fleet::stat(place.path, place.start, follow).0))?;
     match found {
-        // What is below it cannot be reached any more, either.
-        Ok(Found::Is((_, attr))) if attr.kind == FileKind::Directory => {
-            files::hand_over_directories();
-        }
-        Ok(Found::Is((node, _))) if lost & 0o600 != 0 => files::hand_over(node.ino),
-        _ => {}
+        Found::Is((node, attr)) => match attr.kind {
+            FileKind::Directory => files::hand_over_directories(),
+            _ if loss == Loss::All => files::hand_over(node.ino),
+            _ => {}
+        },
+        Found::Fails(_) => {}
+        Found::Kernel => return Err(Why::Kernel),
     }
+    Ok(())
 }
 
 /// Whether one of the names in a path is this one.

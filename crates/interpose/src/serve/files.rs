@@ -83,6 +83,9 @@ pub(super) fn are_any() -> bool {
 #[inline(never)]
 pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     let [descriptor, ..] = call.args;
+    if matches!(call.number, nr::FCHMOD | nr::FSETXATTR) && !is_child() {
+        handover::before_loss(call, descriptor);
+    }
     let result = match call.number {
         nr::IOCTL
             if call.args[1] as u32 == arguments::FICLONE
@@ -196,6 +199,10 @@ fn directories() -> impl Iterator<Item = Served> {
 /// The kernel takes over what is open of this inode.
 pub(super) fn hand_over(ino: Ino) {
     handover::those(|file| file.node().ino == ino);
+}
+
+pub(super) fn hand_over_all() {
+    handover::those(|_| true);
 }
 
 pub(super) fn hand_over_directories() {

@@ -13,6 +13,7 @@ use super::super::kernel::{MNT_ID, Statx};
 use super::super::name::Name;
 use super::super::why::Why;
 use super::super::{admission, files, memory, proc, watchers};
+use super::Loss;
 
 /// The descriptor whose link the path at this address names.
 pub(super) fn descriptor_of(path: usize) -> Option<usize> {
@@ -31,6 +32,10 @@ pub(super) fn set(
     set: SetAttr,
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
+    let loss = set.mode.map_or(Loss::Nothing, |mode| Loss::of_mode(mode.into()));
+    if loss != Loss::Nothing && files::are_any() && admission.facts.identity.uid != 0 {
+        return Err(Why::Open);
+    }
     if let Some(node) = files::directory_of(descriptor) {
         return admission::under_lock(admission, |_| match watchers::are_any() {
             true => Err(Why::Watched),

@@ -5,6 +5,7 @@ use warren_base::{Errno, Ino};
 
 use crate::call::{SystemCall, Verdict};
 
+use super::super::changes::{self, Loss};
 use super::super::kernel::Statx;
 use super::super::{admission, cwd, why};
 use super::table::{self, Served};
@@ -75,6 +76,23 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
             those(|file| file.node().ino == ino);
         }
     }
+}
+
+/// A descriptor may take rights from its file. Then the kernel has the other descriptors of the
+/// file from now on, and directories, as the way to what is below may be lost.
+pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
+    if Loss::of(call, changes::is_root()) == Loss::Nothing {
+        return;
+    }
+    let descriptor = descriptor as u32 as usize;
+    let ino = match table::find(descriptor) {
+        Some(file) => file.node().ino,
+        None => match Statx::of_descriptor(descriptor, 0) {
+            Some(found) if found.device().0 == 0 => Ino(found.ino()),
+            _ => return,
+        },
+    };
+    those(|file| file.node().ino == ino || file.is_directory());
 }
 
 /// The process serves no files any more. What watches a file sees who opens and reads it, and a

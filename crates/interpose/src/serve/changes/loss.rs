@@ -1,0 +1,79 @@
+//! What a call takes away from files that are open here: rights, or names. The kernel could not
+//! open them again afterwards, as it may have to. So it takes them over before the call.
+
+use crate::abi::nr;
+use crate::call::SystemCall;
+
+use super::super::memory;
+use super::request::AT_REMOVEDIR;
+
+const READ_WRITE: usize = 0o600;
+const SEARCH: usize = 0o100;
+const LISTS: &[u8] = b"system.posix_acl_";
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in super::super) enum Loss {
+    Nothing,
+    /// At most directories, or the way to them.
+    Directories,
+    All,
+}
+
+impl Loss {
+    /// Of a call that names what it changes, by a path or a descriptor. `is_root`: no right is
+    /// needed.
+    pub(in super::super) fn of(call: &SystemCall, is_root: bool) -> Self {
+        let [_, second, third, ..] = call.args;
+        match call.number {
+            nr::RMDIR | nr::RENAME | nr::RENAMEAT | nr::RENAMEAT2 => Self::Directories,
+            nr::UNLINKAT if third as u32 & AT_REMOVEDIR != 0 => Self::Directories,
+            _ if is_root => Self::Nothing,
+            nr::CHMOD | nr::FCHMOD => Self::of_mode(second),
+            nr::FCHMODAT | nr::FCHMODAT2 => Self::of_mode(third),
+            nr::SETXATTR | nr::LSETXATTR | nr::FSETXATTR if memory::starts_with(second, LISTS) => {
+                Self::All
+            }
+            _ => Self::Nothing,
+        }
+    }
+
+    /// A user takes rights from himself.
+    pub(super) const fn of_mode(mode: usize) -> Self {
+        if mode & READ_WRITE != READ_WRITE {
+            Self::All
+        } else if mode & SEARCH == 0 {
+            Self::Directories
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_no_right_and_no_name_needs_no_kernel() {
+        let of = |number, args, is_root| {
+            let call = SystemCall { number, args, return_address: 0 };
+            Loss::of(&call, is_root)
+        };
+        let name = b"system.posix_acl_access\0".as_ptr() as usize;
+        let other = b"user.a\0".as_ptr() as usize;
+        for (number, args, wanted) in [
+            (nr::CHMOD, [0, 0o755, 0, 0, 0, 0], Loss::Nothing),
+            (nr::CHMOD, [0, 0o644, 0, 0, 0, 0], Loss::Directories),
+            (nr::FCHMOD, [3, 0o444, 0, 0, 0, 0], Loss::All),
+            (nr::FCHMODAT, [3, 0, 0o311, 0, 0, 0], Loss::All),
+            (nr::SETXATTR, [0, name, 0, 0, 0, 0], Loss::All),
+            (nr::FSETXATTR, [3, other, 0, 0, 0, 0], Loss::Nothing),
+        ] {
+            assert_eq!(of(number, args, false), wanted);
+            assert_eq!(of(number, args, true), Loss::Nothing);
+        }
+        assert_eq!(of(nr::UNLINKAT, [3, 0, 0, 0, 0, 0], false), Loss::Nothing);
+        assert_eq!(of(nr::UNLINKAT, [3, 0, 0x200, 0, 0, 0], true), Loss::Directories);
+        assert_eq!(of(nr::RENAME, [0; 6], true), Loss::Directories);
+    }
+}
