@@ -29,6 +29,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Typed};
 use warren_proto::{AccessMode, Attr, Handle, Lease};
 
+use crate::abi::opcode;
 use crate::absent_names::AbsentNames;
 use crate::connection::{FleetConnection, FleetSlot};
 use crate::dir_copies::DirCopies;
@@ -43,6 +44,7 @@ use crate::plain_inodes::PlainInodes;
 use crate::reply::{Body, validity};
 use crate::retries::Retries;
 use crate::sent_entries::SentEntries;
+use crate::shown_rights::ShownRights;
 
 pub(crate) use deferred::DeferredLock;
 
@@ -106,6 +108,7 @@ pub(crate) struct Front {
     retries: Retries,
     sent_entries: SentEntries,
     plain_inodes: PlainInodes,
+    shown_rights: ShownRights,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
     /// Of the mount's options: [`Effects`] as they are now.
@@ -136,6 +139,7 @@ impl Front {
             retries: Retries::new(negotiated.is_some()),
             sent_entries: SentEntries::new(negotiated.is_some()),
             plain_inodes: PlainInodes::new(),
+            shown_rights: ShownRights::default(),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
             names_cached: AtomicBool::new(drops_names),
@@ -170,6 +174,11 @@ impl Front {
 
     pub(crate) const fn plain_inodes(&self) -> &PlainInodes {
         &self.plain_inodes
+    }
+
+    /// Whether the kernel, which opens a file now, was shown other rights than its owner has.
+    pub(crate) fn has_shown_rights(&self, header: &Header) -> bool {
+        header.opcode == opcode::OPEN && self.shown_rights.take(header.ino)
     }
 
     pub(crate) fn effects(&self) -> Effects {

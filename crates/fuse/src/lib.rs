@@ -38,6 +38,7 @@ mod resend;
 mod retries;
 mod sent_entries;
 mod serve;
+mod shown_rights;
 mod signals;
 #[cfg(test)]
 mod testing;

@@ -370,6 +370,9 @@ impl Shared {
     fn serve(&self, worker: &mut Worker, header: Header, operation: Result<Operation, Errno>) {
         worker.body.clear();
         let unseen = operation.as_ref().map_or([None; 2], |it| it.changes_unseen(header.ino));
+        if self.front.has_shown_rights(&header) {
+            drop_attributes(&*self.channel, header.ino);
+        }
         let outcome = operation.and_then(|operation| {
             self.front.serve(&mut *worker.slot, &mut worker.body, header, operation)
         });

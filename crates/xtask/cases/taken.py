@@ -1,6 +1,6 @@
 """Descriptors stay of use when their user takes the rights of the file away, or removes the
 directory, and the kernel needs them only then."""
-import fcntl, os, struct, subprocess, threading
+import fcntl, os, socket, struct, subprocess, threading
 
 here = os.getcwd()
 os.chmod(here, 0o777)
@@ -32,6 +32,31 @@ def use(fd):
     attempt("read", lambda: os.pread(fd, 2, 1))
     attempt("lock", lambda: fcntl.flock(fd, fcntl.LOCK_EX))
     attempt("duplicate", lambda: os.close(os.dup(fd)))
+    attempt("mode", lambda: oct(os.fstat(fd).st_mode))
+
+
+class Other:
+    """A process that was there before, and changes modes when it is told to."""
+
+    def __init__(self):
+        self.ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.ours.close()
+            while request := theirs.recv(200):
+                mode, name = request.split(b" ", 1)
+                os.chmod(name, int(mode, 8))
+                theirs.send(b"done")
+            os._exit(0)
+        theirs.close()
+
+    def chmod(self, name, mode):
+        self.ours.send(f"{mode:o} {name}".encode())
+        self.ours.recv(10)
+
+    def end(self):
+        self.ours.close()
+        os.waitpid(self.pid, 0)
 
 
 def run(*command, **options):
@@ -88,6 +113,21 @@ for remove in os.rmdir, lambda path: run("rmdir", path):
         attempt("duplicate", lambda: os.dup(fd) > fd)
         attempt("work there", lambda: os.fchdir(fd))
         os.chdir(here)
+
+print("by another program")
+other = Other()
+for mode, flags in (0, os.O_RDWR), (0o444, os.O_RDWR), (0o200, os.O_RDONLY), (0o066, os.O_WRONLY | os.O_APPEND):
+    with open("another", "w") as file:
+        file.write("hello")
+    warm()
+    fd = os.open("another", flags)
+    other.chmod("another", mode)
+    use(fd)
+    attempt("open", lambda: os.close(os.open("another", flags)))
+    attempt("mode", lambda: oct(os.stat("another").st_mode))
+    os.close(fd)
+    os.unlink("another")
+other.end()
 
 link = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"taken-{os.getpid()}")
 os.symlink(here, link)

@@ -3,6 +3,9 @@
 //! A look-up of such a name in any directory gives the file of a program that proves that it has it
 //! open. The kernel does not keep the entry for a later look-up, and a failure neither: a program
 //! may have the file open later.
+//!
+//! The kernel then checks the mode, as for each open, but descriptors keep rights that their file
+//! has lost: see [`shown_rights`].
 
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use warren_proto::{FileName, Handover, typed};
 
 use super::{Call, Served};
 use crate::reply::NewEntry;
+use crate::shown_rights::{self, TICK};
 
 impl Call<'_> {
     /// A look-up of a reserved name.
@@ -24,8 +28,13 @@ impl Call<'_> {
             Err(Errno::ESTALE) => return Err(Errno::ENOENT),
             Err(errno) => return Err(errno),
         };
-        let (name_valid, attr_valid) = (Duration::ZERO, Duration::ZERO);
-        self.body.entry(&NewEntry { attr, name_valid, attr_valid });
+        let shown = shown_rights::of_owner(&attr, self.header.uid);
+        if shown.is_some() {
+            self.front.shown_rights.add(ino);
+        }
+        let attr_valid = if shown.is_some() { TICK } else { Duration::ZERO };
+        let attr = shown.unwrap_or(attr);
+        self.body.entry(&NewEntry { attr, name_valid: Duration::ZERO, attr_valid });
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use warren_base::{ClientId, Ino, ShardId};
-use warren_proto::{Answer, Attr, Capability, HANDOVER_NAME_MAX, Reply, Request};
+use warren_proto::{Answer, Attr, Capability, FileKind, HANDOVER_NAME_MAX, Reply, Request};
 
 use super::*;
 use crate::abi::opcode;
@@ -15,6 +15,9 @@ use crate::testing::ScriptedFleet;
 
 const FILE: Ino = Ino::new(ShardId(3), 9);
 const CLIENT: ClientId = ClientId(5);
+
+const HEADER: Header =
+    Header { len: 0, opcode: opcode::LOOKUP, unique: 2, ino: Ino::ROOT, uid: 7, gid: 7, thread: 7 };
 
 /// A front whose cells admit one claim, and the requests that they get.
 struct Mount {
@@ -40,10 +43,13 @@ impl Mount {
 
     fn look_up(&mut self, name: &[u8]) -> Result<Outcome, Errno> {
         self.body.clear();
-        let (opcode, ino) = (opcode::LOOKUP, Ino::ROOT);
-        let header = Header { len: 0, opcode, unique: 2, ino, uid: 7, gid: 7, thread: 7 };
         let lookup = Operation::Lookup(FileName::new(name).unwrap());
-        self.front.serve(&mut *self.slot, &mut self.body, header, lookup)
+        self.front.serve(&mut *self.slot, &mut self.body, HEADER, lookup)
+    }
+
+    /// The mode in the entry: `mode` of its `fuse_attr`.
+    fn mode(&self) -> u32 {
+        u32::from_ne_bytes(self.body.as_bytes()[40 + 60..][..4].try_into().unwrap())
     }
 
     /// The node number of the entry.
@@ -76,6 +82,30 @@ fn a_file_that_a_program_has_open_is_claimed_at_its_cell() {
     assert_eq!(*mount.asked.lock().unwrap(), [claim]);
     assert_eq!(mount.node(), FILE.0);
     assert!(are_zero(&mount), "the kernel must not cache it");
+}
+
+#[test]
+fn the_owner_is_shown_the_rights_to_open_his_file_until_he_does() {
+    let (handover, _, attr) = file();
+    let mut name = [0; HANDOVER_NAME_MAX];
+    let name = handover.name(&mut name);
+    // The caller is user 7.
+    for (uid, mode, shown) in
+        [(7, 0, 0o600), (7, 0o444, 0o644), (7, 0o600, 0o600), (8, 0o060, 0o060)]
+    {
+        let kind = FileKind::Regular;
+        let attr = Attr { uid, mode, kind, ..attr };
+        let mut mount = Mount::new(Ok(Reply::Attr { attr, lease: None }));
+        assert_eq!(mount.look_up(name), Ok(Outcome::Body));
+        assert_eq!(mount.mode() & 0o7777, u32::from(shown));
+        assert_eq!(are_zero(&mount), mode == shown);
+        let open = Header { opcode: opcode::OPEN, ino: FILE, ..HEADER };
+        let elsewhere = Header { ino: Ino::ROOT, ..open };
+        let other = Header { opcode: opcode::GETATTR, ..open };
+        assert!(!mount.front.has_shown_rights(&elsewhere) && !mount.front.has_shown_rights(&other));
+        assert_eq!(mount.front.has_shown_rights(&open), mode != shown);
+        assert!(!mount.front.has_shown_rights(&open), "once");
+    }
 }
 
 #[test]
