@@ -2,8 +2,8 @@
 //!
 //! The kernel opens such a file again when it needs it, and checks the mode. But the user may have
 //! taken the rights of his file away since, and descriptors keep theirs. So the owner is shown a
-//! mode that lets him open it. He could set the mode back, and nobody else gains a right. The kernel
-//! uses these attributes for one tick, or until the open reaches the front.
+//! mode that lets him open it. He could set the mode back, and no other user gains a right. The
+//! kernel uses these attributes for one tick, or until the open reaches the front.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,5 +53,5 @@ impl ShownRights {
 /// The attributes that the owner needs to open his file. `None` if they are as they are.
 pub(crate) fn of_owner(attr: &Attr, uid: u32) -> Option<Attr> {
     let lacks = attr.kind == FileKind::Regular && attr.mode & OF_OWNER != OF_OWNER;
-    (lacks && attr.uid == uid).then(|| Attr { mode: attr.mode | OF_OWNER, ..*attr })
+    (lacks && attr.uid == uid).then_some(Attr { mode: attr.mode | OF_OWNER, ..*attr })
 }

@@ -32,6 +32,7 @@ mod kernel_dirs;
 mod lock;
 mod look;
 mod lookup;
+mod loss;
 pub(crate) mod memory;
 mod mountinfo;
 mod name;

@@ -93,7 +93,6 @@ fn is_found(plant: Plant) {
     match run_many(1, CONTROL_SEEDS, options, threads(), &|_| {}) {
         Ok(_) => panic!("{plant:?} was not found in {CONTROL_SEEDS} seeds"),
         Err(found) => {
-            println!("{plant:?}: seed {}", found.seed);
             if let Err(failure) = run(found.seed, SOUND) {
                 panic!("fails without {plant:?} too: {failure}");
             }

@@ -130,7 +130,6 @@ fn is_found_from(first: u64, plant: Plant) {
     match run_many(options, CONTROL_SEEDS, threads(), &|_| {}) {
         Ok(_) => panic!("{plant:?} was not found in {CONTROL_SEEDS} seeds"),
         Err(found) => {
-            println!("{plant:?}: seed {}", found.seed);
             if let Err(failure) = run(Options::new(found.seed)) {
                 panic!("fails without {plant:?} too: {failure}");
             }

@@ -10,7 +10,6 @@
 //! that directory.
 
 mod linked;
-mod loss;
 mod request;
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,11 +26,11 @@ use crate::state::is_child;
 use super::facts::{self, Admission};
 use super::lock::Room;
 use super::lookup::{self, not_admitted};
+use super::loss::Loss;
 use super::name::{Name, ends_plainly};
 use super::request::Named;
 use super::why::{self, Why};
 use super::{admission, cwd, files, umask, watchers, xattrs};
-pub(super) use loss::Loss;
 use request::{Request, Want};
 
 /// The process watches files: the kernel shows changes only to who watches if it makes them.
@@ -51,7 +50,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
         Some(_) if IS_WATCHING.load(Relaxed) => Err(Why::Watched),
         Some(admission) => serve(call, &admission),
         None => {
-            hand_over_lost(call, false);
+            hand_over_lost(call);
             let named = || Request::decode(call).ok().map(|request| request.named);
             return match not_admitted(call, named) {
                 Verdict::Pass => unserved,
@@ -63,25 +62,20 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
         Ok(result) => return Verdict::Served(result),
         Err(why) => why::count(why),
     }
-    hand_over_lost(call, is_root());
+    hand_over_lost(call);
     files::before_kernel(call).unwrap_or(unserved)
 }
 
 /// Before the kernel makes a change, wherever its path leads.
-fn hand_over_lost(call: &SystemCall, is_root: bool) {
+fn hand_over_lost(call: &SystemCall) {
     if !files::are_any() || is_child() {
         return;
     }
-    match Loss::of(call, is_root) {
+    match Loss::of(call) {
         Loss::Nothing => {}
         Loss::Directories => files::hand_over_directories(),
         Loss::All => files::hand_over_all(),
     }
-}
-
-/// Whether the process runs as root. What is not known counts as another user.
-pub(super) fn is_root() -> bool {
-    facts::current().is_some_and(|admission| admission.facts.identity.uid == 0)
 }
 
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {

@@ -315,8 +315,8 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     }
 }
 
-/// Waits as [`is_readable`] does while a fleet ends, which needs its keeper. If that is stopped, the
-/// user learns why nothing happens.
+/// Waits as [`is_readable`] does while a fleet ends, which needs its keeper. If that is stopped,
+/// the user learns why nothing happens.
 fn is_readable_soon(fd: &impl AsFd, keeper: Option<Pid>) -> Result<bool, FleetError> {
     const PATIENCE: Duration = Duration::from_secs(2);
     if is_readable(fd, PATIENCE)? {

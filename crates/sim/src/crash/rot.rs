@@ -1,6 +1,6 @@
 //! A record of a log rots, although it was durable: one bit of it flips, or its first bytes are
-//! zeros, as if the rest of the block were empty. The recovery must not take that for the end of the
-//! log, nor pass over it, and must change nothing.
+//! zeros, as if the rest of the block were empty. The recovery must not take that for the end of
+//! the log, nor pass over it, and must change nothing.
 
 use warren_base::{CellId, Errno, Lsn};
 use warren_disk::RawRecord;

@@ -10,10 +10,10 @@ use crate::fleet::{self, Found};
 
 use super::super::facts::Admission;
 use super::super::kernel::{MNT_ID, Statx};
+use super::super::loss::Loss;
 use super::super::name::Name;
 use super::super::why::Why;
 use super::super::{admission, files, memory, proc, watchers};
-use super::Loss;
 
 /// The descriptor whose link the path at this address names.
 pub(super) fn descriptor_of(path: usize) -> Option<usize> {

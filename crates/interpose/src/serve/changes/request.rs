@@ -10,7 +10,7 @@ use super::super::setting::{owner, times};
 use super::super::why::Why;
 use super::super::xattrs::Bytes;
 
-pub(super) const AT_REMOVEDIR: u32 = 0x200;
+const AT_REMOVEDIR: u32 = 0x200;
 const AT_SYMLINK_FOLLOW: u32 = 0x400;
 const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
 const RENAME_NOREPLACE: u32 = 1;

@@ -5,8 +5,8 @@ use warren_base::{Errno, Ino};
 
 use crate::call::{SystemCall, Verdict};
 
-use super::super::changes::{self, Loss};
 use super::super::kernel::Statx;
+use super::super::loss::Loss;
 use super::super::{admission, cwd, why};
 use super::table::{self, Served};
 use super::takeover::{each, hand_over};
@@ -81,7 +81,7 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
 /// A descriptor may take rights from its file. Then the kernel has the other descriptors of the
 /// file from now on, and directories, as the way to what is below may be lost.
 pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
-    if Loss::of(call, changes::is_root()) == Loss::Nothing {
+    if Loss::of(call) == Loss::Nothing {
         return;
     }
     let descriptor = descriptor as u32 as usize;

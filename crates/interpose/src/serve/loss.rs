@@ -4,15 +4,15 @@
 use crate::abi::nr;
 use crate::call::SystemCall;
 
-use super::super::memory;
-use super::request::AT_REMOVEDIR;
+use super::{facts, memory};
 
 const READ_WRITE: usize = 0o600;
 const SEARCH: usize = 0o100;
+const AT_REMOVEDIR: u32 = 0x200;
 const LISTS: &[u8] = b"system.posix_acl_";
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in super::super) enum Loss {
+pub(super) enum Loss {
     Nothing,
     /// At most directories, or the way to them.
     Directories,
@@ -20,9 +20,14 @@ pub(in super::super) enum Loss {
 }
 
 impl Loss {
-    /// Of a call that names what it changes, by a path or a descriptor. `is_root`: no right is
-    /// needed.
-    pub(in super::super) fn of(call: &SystemCall, is_root: bool) -> Self {
+    /// Of a call that names what it changes, by a path or a descriptor.
+    pub(super) fn of(call: &SystemCall) -> Self {
+        // Root needs no right. A user who is not known is another.
+        let identity = facts::current().map(|admission| admission.facts.identity.uid);
+        Self::of_user(call, identity == Some(0))
+    }
+
+    fn of_user(call: &SystemCall, is_root: bool) -> Self {
         let [_, second, third, ..] = call.args;
         match call.number {
             nr::RMDIR | nr::RENAME | nr::RENAMEAT | nr::RENAMEAT2 => Self::Directories,
@@ -57,10 +62,10 @@ mod tests {
     fn what_takes_no_right_and_no_name_needs_no_kernel() {
         let of = |number, args, is_root| {
             let call = SystemCall { number, args, return_address: 0 };
-            Loss::of(&call, is_root)
+            Loss::of_user(&call, is_root)
         };
-        let name = b"system.posix_acl_access\0".as_ptr() as usize;
-        let other = b"user.a\0".as_ptr() as usize;
+        let name = c"system.posix_acl_access".as_ptr() as usize;
+        let other = c"user.a".as_ptr() as usize;
         for (number, args, wanted) in [
             (nr::CHMOD, [0, 0o755, 0, 0, 0, 0], Loss::Nothing),
             (nr::CHMOD, [0, 0o644, 0, 0, 0, 0], Loss::Directories),
