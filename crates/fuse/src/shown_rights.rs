@@ -3,7 +3,7 @@
 //! The kernel opens such a file again when it needs it, and checks the mode. But the user may have
 //! taken the rights of his file away since, and descriptors keep theirs. So the owner is shown a
 //! mode that lets him open it. He could set the mode back, and no other user gains a right. The
-//! kernel uses these attributes for one tick, or until the open reaches the front.
+//! kernel uses these attributes until the open reaches the front, or for a second if none does.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,9 @@ use warren_proto::{Attr, FileKind};
 
 /// The rights to open a file that its owner always has here.
 const OF_OWNER: u16 = 0o600;
-/// The shortest time that a kernel can be given.
-pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// How long the kernel may use them. The thread that opens the file may have to wait for a
+/// processor.
+pub(crate) const SHOWN_FOR: Duration = Duration::from_secs(1);
 /// More are forgotten. Their attributes expire by themselves.
 const SHOWN_MAX: usize = 1024;
 

@@ -14,7 +14,7 @@ use warren_proto::{FileName, Handover, typed};
 
 use super::{Call, Served};
 use crate::reply::NewEntry;
-use crate::shown_rights::{self, TICK};
+use crate::shown_rights::{self, SHOWN_FOR};
 
 impl Call<'_> {
     /// A look-up of a reserved name.
@@ -32,7 +32,7 @@ impl Call<'_> {
         if shown.is_some() {
             self.front.shown_rights.add(ino);
         }
-        let attr_valid = if shown.is_some() { TICK } else { Duration::ZERO };
+        let attr_valid = if shown.is_some() { SHOWN_FOR } else { Duration::ZERO };
         let attr = shown.unwrap_or(attr);
         self.body.entry(&NewEntry { attr, name_valid: Duration::ZERO, attr_valid });
         Ok(())

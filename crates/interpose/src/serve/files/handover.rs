@@ -79,20 +79,25 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
 }
 
 /// A descriptor may take rights from its file. Then the kernel has the other descriptors of the
-/// file from now on, and directories, as the way to what is below may be lost.
+/// file from now on. If it is a directory, it has all directories, as the way to them may be lost.
 pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
-    if Loss::of(call) == Loss::Nothing {
+    let loss = Loss::of(call);
+    if loss == Loss::Nothing {
         return;
     }
     let descriptor = descriptor as u32 as usize;
-    let ino = match table::find(descriptor) {
-        Some(file) => file.node().ino,
+    let (ino, is_directory) = match table::find(descriptor) {
+        Some(file) => (file.node().ino, file.is_directory()),
         None => match Statx::of_descriptor(descriptor, 0) {
-            Some(found) if found.device().0 == 0 => Ino(found.ino()),
+            Some(found) if found.device().0 == 0 => (Ino(found.ino()), !found.is_regular()),
             _ => return,
         },
     };
-    those(|file| file.node().ino == ino || file.is_directory());
+    if is_directory {
+        those(Served::is_directory);
+    } else if loss == Loss::All {
+        those(|file| file.node().ino == ino);
+    }
 }
 
 /// The process serves no files any more. What watches a file sees who opens and reads it, and a
