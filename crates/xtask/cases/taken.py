@@ -204,13 +204,13 @@ print("beside other threads")
 stop = False
 
 
-def write():
-    other = os.open(f"written_{threading.get_ident()}", os.O_CREAT | os.O_RDWR, 0o600)
+def write(number):
+    other = os.open(f"written_{number}", os.O_CREAT | os.O_RDWR, 0o600)
     while not stop:
         os.pwrite(other, b"0123456789", 0)
 
 
-writers = [threading.Thread(target=write) for _ in range(2)]
+writers = [threading.Thread(target=write, args=(number,)) for number in range(2)]
 for writer in writers:
     writer.start()
 failed = 0
