@@ -90,12 +90,12 @@ pub(crate) fn make(pool: &Path, wish: &Wish<'_>) -> Result<FormatOptions, Failur
         let line = format!("{}: does not exist yet; give its size with --size", pool.display());
         return Err(Failure::new(CODE_USAGE, line));
     }
-    let kind = std::fs::metadata(pool).map(|found| found.file_type());
-    if kind.is_ok_and(|kind| !kind.is_file() && !kind.is_block_device()) {
-        let line = format!(
-            "{}: neither a file nor a block device; name one of these, or a new file",
-            pool.display()
-        );
+    if let Ok(found) = std::fs::metadata(pool)
+        && !found.is_file()
+        && !found.file_type().is_block_device()
+    {
+        let what = if found.is_dir() { "a directory" } else { "no file and no block device" };
+        let line = format!("{}: is {what}; name a file or a block device", pool.display());
         return Err(Failure::new(CODE_FAILURE, line));
     }
     let (file, is_new) = open_locked(pool)?;

@@ -286,6 +286,10 @@ impl Draw<'_> {
     fn look(&mut self, kind: Kind) -> Request {
         match kind {
             Kind::Lookup => Request::Lookup { dir: self.known.dir(self.rng), name: self.name() },
+            // A kernel still uses a directory that was removed.
+            Kind::GetAttr if self.front && self.rng.chance(1, 6) => {
+                Request::GetRemoved { dir: self.known.dir(self.rng) }
+            }
             Kind::GetAttr => Request::GetAttr { ino: self.any() },
             Kind::ReadLink => Request::ReadLink { ino: self.any() },
             _ => Request::StatFs,
