@@ -78,6 +78,7 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["debug", "dump", "@/text", "map"], BAD_POOL, "not a"),
     Refusal(&["debug", "dump", "@/cut", "map"], BAD_POOL, "the device only"),
     Refusal(&["debug", "dump", "@/pool", "tree", "999"], NOT_FOUND, "no shard 999"),
+    Refusal(&["debug", "dump", "@/pool", "block", "99999999"], NOT_FOUND, "no block 99999999"),
     Refusal(&["bench"], USAGE, "no subcommand"),
     Refusal(&["bench", "fsync", "--directory", "@/missing"], NOT_FOUND, "missing"),
     Refusal(&["bench", "fsync", "--calls", "4294967295"], USAGE, "10000"),
