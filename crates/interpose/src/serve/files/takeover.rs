@@ -24,7 +24,11 @@ const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
 const EROFS: isize = Errno::EROFS.raw() as isize;
 const EIO: isize = Errno::EIO.raw() as isize;
+const EACCES: isize = Errno::EACCES.raw() as isize;
 const EMFILE: isize = 24;
+/// How often a file is opened by its proof, if the kernel refuses it. A user who asks for its
+/// attributes all the time makes one try of 25 fail.
+const PROOFS_MAX: usize = 8;
 const ENOENT: isize = Errno::ENOENT.raw() as isize;
 
 /// Before the client ends. Called under the lock.
@@ -176,7 +180,12 @@ fn by_proof(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     let node = file.node();
     let (client, ino, capability) = (ClientId(file.client()), node.ino, node.capability);
     let mut name = [0; HANDOVER_NAME_MAX];
-    in_mount(file, Handover { client, ino, capability }.name(&mut name), path)
+    let name = Handover { client, ino, capability }.name(&mut name);
+    // The kernel may have asked for the true mode between the look-up and its check, for another
+    // caller.
+    let is_refused = |opened: &Result<usize, isize>| *opened == Err(-EACCES);
+    let tries = core::iter::repeat_with(|| in_mount(file, name, path));
+    tries.take(PROOFS_MAX).find(|opened| !is_refused(opened)).unwrap_or(Err(-EACCES))
 }
 
 /// Opens what a path leads to, if that is the inode. It may be a FIFO by now, so it does not wait.
