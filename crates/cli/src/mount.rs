@@ -149,7 +149,7 @@ fn check_cells(pool: &Path, size: &FleetSize) -> Result<(), Failure> {
         return Ok(());
     }
     let line = format!(
-        "{}: its fleet has {cells} cells, not {wanted}; leave --cells out, or stop it first",
+        "{}: its fleet has {cells} cells, not {wanted}; leave the number out, or stop it first",
         pool.display()
     );
     Err(Failure::new(CODE_FAILURE, line))

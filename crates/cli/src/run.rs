@@ -453,6 +453,24 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_is_not_started_has_a_remedy() {
+        use std::io::ErrorKind::{NotFound, PermissionDenied};
+        let of = |program: &str, kind: std::io::ErrorKind| {
+            not_started(Path::new(program), Path::new("/"), &kind.into())
+        };
+        for (program, kind, code, remedy) in [
+            ("none", NotFound, 127, "check its name"),
+            ("/no/such/program", NotFound, 127, "check its name"),
+            ("/proc/self/exe", NotFound, 126, "install it"),
+            ("proc/self/exe", NotFound, 126, "install it"),
+            ("/proc", PermissionDenied, 126, "chmod"),
+        ] {
+            let (found, why) = of(program, kind);
+            assert!(found == code && why.contains(remedy), "{program}: {found}, {why}");
+        }
+    }
+
+    #[test]
     fn the_default_pool_is_made_once() {
         let directory =
             std::env::temp_dir().join(format!("warren-run-test-{}", std::process::id()));

@@ -176,8 +176,9 @@ impl Front {
         &self.plain_inodes
     }
 
-    /// Whether the kernel, which opens a file now, was shown other rights than its owner has.
-    pub(crate) fn has_shown_rights(&self, header: &Header) -> bool {
+    /// Whether the kernel, which opens a file now, was shown other rights than its owner has. It is
+    /// to drop them then.
+    pub(crate) fn take_shown_rights(&self, header: &Header) -> bool {
         header.opcode == opcode::OPEN && self.shown_rights.take(header.ino)
     }
 

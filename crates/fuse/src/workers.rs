@@ -370,7 +370,7 @@ impl Shared {
     fn serve(&self, worker: &mut Worker, header: Header, operation: Result<Operation, Errno>) {
         worker.body.clear();
         let unseen = operation.as_ref().map_or([None; 2], |it| it.changes_unseen(header.ino));
-        if self.front.has_shown_rights(&header) {
+        if self.front.take_shown_rights(&header) {
             drop_attributes(&*self.channel, header.ino);
         }
         let outcome = operation.and_then(|operation| {

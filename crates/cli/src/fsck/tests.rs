@@ -168,6 +168,13 @@ fn the_replay_of_the_logs_is_reported() {
     assert!(matches!(outcome.logs, Logs::Failed(_)), "{:?}", outcome.logs);
 }
 
+#[test]
+fn a_check_beside_a_fleet_says_if_there_is_none() {
+    let logs = |pool: &Pool| online::check(&pool.0, false).expect("a check").logs;
+    assert_eq!(logs(&Pool::new("left in order")), Logs::OfTheFleet);
+    assert_eq!(logs(&not_left_in_order("not left in order")), Logs::NotRead);
+}
+
 /// Of shard 1, in the root directory.
 const OLD: Ino = Ino(1 << 48 | 1);
 const NEW: Ino = Ino(1 << 48 | 2);

@@ -183,7 +183,7 @@ fn keep_open(
     follow: bool,
     admission: &Admission,
 ) -> Result<(), Why> {
-    let loss = set.mode.map_or(Loss::Nothing, |mode| Loss::of_mode(mode.into()));
+    let loss = Loss::of_set(&set);
     let concerns = match loss {
         Loss::Nothing => false,
         Loss::Directories => files::has_directories(),

@@ -1,6 +1,8 @@
 //! What a call takes away from files that are open here: rights, or names. The kernel could not
 //! open them again afterwards, as it may have to. So it takes them over before the call.
 
+use warren_proto::SetAttr;
+
 use crate::abi::nr;
 use crate::call::SystemCall;
 
@@ -11,7 +13,7 @@ const SEARCH: usize = 0o100;
 const AT_REMOVEDIR: u32 = 0x200;
 const LISTS: &[u8] = b"system.posix_acl_";
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Loss {
     Nothing,
     /// At most directories, or the way to them.
@@ -42,8 +44,12 @@ impl Loss {
         }
     }
 
-    /// A user takes rights from himself.
-    pub(super) const fn of_mode(mode: usize) -> Self {
+    /// Of attributes that a user sets.
+    pub(super) fn of_set(set: &SetAttr) -> Self {
+        set.mode.map_or(Self::Nothing, |mode| Self::of_mode(mode.into()))
+    }
+
+    const fn of_mode(mode: usize) -> Self {
         if mode & READ_WRITE != READ_WRITE {
             Self::All
         } else if mode & SEARCH == 0 {

@@ -306,7 +306,7 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
         return outcome;
     }
     if let Some(pidfd) = pidfd {
-        is_readable_soon(&pidfd, keeper)?;
+        is_readable_at_last(&pidfd, keeper)?;
     }
     match outcome {
         // Its last supervisor may have died between the end and its final reply.
@@ -317,7 +317,7 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
 
 /// Waits as [`is_readable`] does while a fleet ends, which needs its keeper. If that is stopped,
 /// the user learns why nothing happens.
-fn is_readable_soon(fd: &impl AsFd, keeper: Option<Pid>) -> Result<bool, FleetError> {
+fn is_readable_at_last(fd: &impl AsFd, keeper: Option<Pid>) -> Result<bool, FleetError> {
     const PATIENCE: Duration = Duration::from_secs(2);
     if is_readable(fd, PATIENCE)? {
         return Ok(true);
@@ -355,7 +355,7 @@ fn is_in_order(pool: &Path) -> bool {
 /// The fleet's final reply. A fleet that closes the connection without it has not ended in order.
 fn final_reply(link: &mut Link, keeper: Option<Pid>) -> Result<(), FleetError> {
     loop {
-        if !is_readable_soon(link, keeper)? {
+        if !is_readable_at_last(link, keeper)? {
             return Err(FleetError::NotReady(STOP_TIMEOUT.as_secs()));
         }
         let received = link.receive(Wait::No).map_err(system("receive from the fleet"))?;

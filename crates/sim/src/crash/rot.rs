@@ -33,15 +33,12 @@ impl World {
             return Ok(());
         }
         let RawRecord { lsn, end, .. } = records[*self.fleet.rng.pick(&shown)];
-        let rng = &mut self.fleet.rng;
-        let at = Lsn(lsn.0 + WORD * rng.below((end.0 - lsn.0) / WORD));
-        let flipped = 1 << rng.below(64);
-        let (at, change): (_, fn(u64, u64) -> u64) = match rng.chance(1, 3) {
-            true => (lsn, |_, _| 0),
-            false => (at, |word, flipped| word ^ flipped),
-        };
+        let is_zeroed = self.fleet.rng.chance(1, 3);
+        let words = if is_zeroed { 1 } else { (end.0 - lsn.0) / WORD };
+        let at = Lsn(lsn.0 + WORD * self.fleet.rng.below(words));
         let before = log.word(&self.fleet, at);
-        log.put_word(&mut self.fleet, at, change(before, flipped));
+        let after = if is_zeroed { 0 } else { before ^ 1 << self.fleet.rng.below(64) };
+        log.put_word(&mut self.fleet, at, after);
         self.refuse(log.cell)?;
         log.put_word(&mut self.fleet, at, before);
         Ok(())

@@ -251,8 +251,25 @@ fn stopped_processes(ground: &Ground, cells: u16) -> Result<()> {
     }
     let well = status(ground, &[])?.expect_success("status")?.stdout;
     ensure!(!well.contains("stopped by a signal"), "{well}");
+    refuses_another_number(ground, (&pool, cells))?;
     fleet.stop_and_check()?;
     other.stop_and_check()
+}
+
+/// A mount that wants another number of cells than the fleet has is refused.
+fn refuses_another_number(ground: &Ground, (pool, cells): (&str, u16)) -> Result<()> {
+    let place = ground.path("another-number");
+    fs::create_dir_all(&place).context("cannot make a directory")?;
+    let (place, more) = (place.to_string_lossy(), (cells + 1).to_string());
+    let option = format!("cells={more}");
+    for wanted in [["--cells", &more], ["-o", &option]] {
+        let words = [&["mount"], &wanted[..], &[pool, &place]].concat();
+        let refused = warren(ground, &words)?;
+        expect(&refused, 1, "a mount with more cells")?;
+        let why = format!("its fleet has {cells} cells, not {more}");
+        ensure!(refused.stderr.contains(&why), "{}", refused.stderr);
+    }
+    Ok(())
 }
 
 /// Listens at many sockets that look like a fleet's, as a user of its own, and never answers. Some

@@ -32,8 +32,8 @@ pub(super) fn set(
     set: SetAttr,
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
-    let loss = set.mode.map_or(Loss::Nothing, |mode| Loss::of_mode(mode.into()));
-    if loss != Loss::Nothing && files::are_any() && admission.facts.identity.uid != 0 {
+    let takes_rights = Loss::of_set(&set) != Loss::Nothing;
+    if takes_rights && files::are_any() && admission.facts.identity.uid != 0 {
         return Err(Why::Open);
     }
     if let Some(node) = files::directory_of(descriptor) {

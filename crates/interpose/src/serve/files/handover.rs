@@ -62,12 +62,15 @@ pub(super) fn those(is_wanted: impl Fn(&Served) -> bool) {
     admission::waiting(|room| each(room, &is_wanted));
 }
 
+/// What the kernel has behind a descriptor, if it may be ours. A file of a disk is none of ours.
+fn of_kernel(descriptor: usize) -> Option<Statx> {
+    Statx::of_descriptor(descriptor, 0).filter(|found| found.device().0 == 0)
+}
+
 /// The program takes a record lock on the file behind a descriptor of the kernel, which has the
-/// other descriptors of the file from now on. A file of a disk is none of ours.
+/// other descriptors of the file from now on.
 pub(in super::super) fn before_record_lock(descriptor: usize) {
-    if let Some(found) = Statx::of_descriptor(descriptor, 0)
-        && found.device().0 == 0
-    {
+    if let Some(found) = of_kernel(descriptor) {
         let ino = Ino(found.ino());
         record_locks::note(ino);
         // If one of them is being adopted, it is in the table afterwards.
@@ -88,9 +91,9 @@ pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
     let descriptor = descriptor as u32 as usize;
     let (ino, is_directory) = match table::find(descriptor) {
         Some(file) => (file.node().ino, file.is_directory()),
-        None => match Statx::of_descriptor(descriptor, 0) {
-            Some(found) if found.device().0 == 0 => (Ino(found.ino()), !found.is_regular()),
-            _ => return,
+        None => match of_kernel(descriptor) {
+            Some(found) => (Ino(found.ino()), !found.is_regular()),
+            None => return,
         },
     };
     if is_directory {
