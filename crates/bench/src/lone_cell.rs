@@ -260,6 +260,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
             may_lose: false,
         },
         generation: 1,
+        eager_cleaning: None,
         plant: Planted::NONE,
     }
 }

@@ -8,6 +8,7 @@ use warren_affinity::Counters;
 use warren_proto::Answer;
 
 use crate::checkpoint::Checkpoint;
+use crate::clean::Cleaner;
 use crate::config::CellConfig;
 use crate::core::Core;
 use crate::count::Counting;
@@ -47,6 +48,7 @@ impl Cell {
             coordinator: Coordinator::new(config.epoch),
             participants: Participants::default(),
             counting: Counting::default(),
+            cleaner: Cleaner::new(config.eager_cleaning),
             checkpoint: Checkpoint::new(config.nodes_max),
             replay,
             shards,

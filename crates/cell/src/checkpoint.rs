@@ -126,6 +126,7 @@ impl Checkpoint {
         for id in ids {
             self.write_tree(shards, id, &mut written, turn)?;
         }
+        shards.values_mut().for_each(Shard::fix_cleaning);
         // The record of chunks that were claimed for the trees comes before the snapshot of the
         // session.
         turn.seal();
@@ -273,6 +274,7 @@ impl Checkpoint {
             let chunks = shards.space_mut(id).expect("owned").switched();
             release_chunks(shards, chunks, turn);
         }
+        shards.values_mut().for_each(Shard::end_cleaning);
         shards.recorded(true);
         review_host(turn);
         self.applied.clear();
@@ -386,6 +388,7 @@ impl Checkpoint {
                 }
             }
         }
+        shards.values_mut().for_each(Shard::end_cleaning);
         shards.recorded(false);
         reclaim_retracted(shards, turn);
         participants.applied().append(&mut self.applied);

@@ -13,6 +13,7 @@ mod peers;
 mod tasks;
 
 use crate::checkpoint::Checkpoint;
+use crate::clean::Cleaner;
 use crate::count::Counting;
 use crate::recovery::replay::Replay;
 use crate::run::task::Tasks;
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) coordinator: Coordinator,
     pub(crate) participants: Participants,
     pub(crate) counting: Counting,
+    pub(crate) cleaner: Cleaner,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) replay: Replay,
 }

@@ -14,6 +14,7 @@ mod cell;
 mod change;
 mod checkpoint;
 mod chunks;
+mod clean;
 mod config;
 mod core;
 mod count;

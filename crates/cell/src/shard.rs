@@ -4,6 +4,7 @@
 //! that they touch was read in the same run, so no node is missing then.
 
 pub(crate) mod behind;
+pub(crate) mod cleaning;
 pub(crate) mod extents;
 pub(crate) mod filelock;
 pub(crate) mod lease;
@@ -26,6 +27,7 @@ use warren_proto::{ACL_ACCESS, Attr, FileKind, FileName, InodeValue, LockKey, Lo
 use crate::budget::{Budget, Reservation, blocks_of_owed, blocks_of_pages};
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
+use crate::shard::cleaning::Cleaning;
 use crate::shard::filelock::FileLocks;
 use crate::shard::lease::ShardLeases;
 use crate::shard::lock::LockTable;
@@ -44,6 +46,7 @@ pub(crate) struct Shard {
     secret: u64,
     pub(crate) tree: Tree,
     pub(crate) space: Space,
+    pub(crate) cleaning: Cleaning,
     pub(crate) locks: LockTable<TaskId>,
     /// Pages of its files in the buffer cache.
     pub(crate) pages: Pages,
@@ -85,6 +88,7 @@ impl Shard {
             secret,
             tree: Tree::open(slot.shard, slot.root, slot.height),
             space: Space::default(),
+            cleaning: Cleaning::Idle,
             locks: LockTable::new(),
             pages: Pages::default(),
             opens: Opens::default(),
@@ -138,6 +142,30 @@ impl Shard {
         visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
     ) -> Result<(), Stop> {
         self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
+    }
+
+    /// All records from this key on, until `visit` breaks.
+    pub(crate) fn all_records<'a>(
+        &'a self,
+        from: Key,
+        visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
+    ) -> Result<(), Stop> {
+        self.range(from, Key::MAX, visit)
+    }
+
+    /// A checkpoint fixes the state of the shard. The chunks that were emptied leave with it.
+    pub(crate) fn fix_cleaning(&mut self) {
+        if self.cleaning == Cleaning::Walked {
+            self.cleaning = Cleaning::Departing;
+        }
+    }
+
+    /// That checkpoint is over. The closed chunks that could not be emptied are open again.
+    pub(crate) fn end_cleaning(&mut self) {
+        if self.cleaning == Cleaning::Departing {
+            self.space.open_all();
+            self.cleaning = Cleaning::Idle;
+        }
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was

@@ -150,6 +150,8 @@ pub enum PeerRequest {
     /// that the receiver may not have applied. All others that a predecessor of the sender began
     /// are aborted.
     AllSaid,
+    /// Empty sparse chunks, so that other cells can have them. The reply repeats `ask`.
+    Clean { ask: u64 },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -179,6 +181,11 @@ pub enum PeerReply {
     Hardened {
         lsn: Lsn,
         result: Result<Vec<(CellId, Lsn)>, Errno>,
+    },
+    /// So many chunks are free at the cell, or become so with the next checkpoint that begins.
+    Cleaned {
+        ask: u64,
+        chunks: u64,
     },
 }
 

@@ -62,6 +62,7 @@ impl Room {
                 may_lose: false,
             },
             generation: 1,
+            eager_cleaning: None,
             plant: crate::plant::Planted::NONE,
         };
         let total = CellConfig::frames_total(frames, area) as usize;

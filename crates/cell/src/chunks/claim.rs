@@ -13,8 +13,8 @@ use crate::shard::Shard;
 use crate::turn::Turn;
 
 /// Admits a change, which the caller makes in the same run. If the shard has too few blocks, a
-/// chunk is fetched. If there is no chunk, a checkpoint may free some. If that does not help, the
-/// change fails with ENOSPC.
+/// chunk is fetched. If there is no chunk, a checkpoint may free some, and then the cleaner. If
+/// that does not help, the change fails with ENOSPC.
 pub(crate) fn reserve(
     shard: &mut Shard,
     need: Need,
@@ -34,11 +34,18 @@ pub(crate) fn reserve(
             // Blocks are kept back for a change that takes none for good. If others use them now,
             // they are free again after the next checkpoint.
             let is_kept_back = need.growth != Growth::Grows && shard.is_unsettled();
-            if state.holds_locks || (is_certain && state.checkpointed && !is_kept_back) {
+            if state.holds_locks {
                 return Err(Errno::ENOSPC.into());
             }
-            state.checkpointed |= is_certain;
-            return Err(Stop::Wait(Wait::Checkpoint));
+            if is_kept_back {
+                return Err(Stop::Wait(Wait::Checkpoint));
+            }
+            let short = need.blocks.saturating_sub(shard.room());
+            let next = state.after_no_chunk(is_certain, Some(short));
+            return Err(next.map_or(Stop::Fail(Errno::ENOSPC), Stop::Wait));
+        }
+        if shard.space.open_fullest() {
+            continue;
         }
         if let Some(chunk) = turn.chunks.take_allocated() {
             // A long range takes more chunks than one record can name. The record has only these,

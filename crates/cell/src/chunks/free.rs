@@ -111,6 +111,11 @@ impl Chunks {
         self.pool.local_size() + (self.early.len() + under_way) as u64
     }
 
+    /// Free chunks of this cell that a shard could have, as far as is known.
+    pub(crate) fn at_hand(&self) -> u64 {
+        if self.host.has_all() { self.local() } else { self.host.allocated() }
+    }
+
     /// Removes chunks that are in use. The caller calls it before any chunk is given.
     pub(crate) fn exclude(&mut self, taken: &[u64]) {
         let taken: BTreeSet<u64> = taken.iter().copied().collect();

@@ -167,7 +167,10 @@ impl Core {
             Order::Expel { client } => self.expel(client, turn),
             Order::Drain { number } => self.checkpoint.drain(number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
-            Order::Switched { number } => self.checkpoint.switched(&mut self.shards, number, turn),
+            Order::Switched { number } => {
+                self.checkpoint.switched(&mut self.shards, number, turn);
+                self.cleaner.review(turn);
+            }
             Order::Failed { number, errno, broken } => {
                 let others = (&mut self.participants, &self.tasks);
                 let failed = (number, errno, broken);

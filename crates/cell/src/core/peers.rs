@@ -58,6 +58,7 @@ impl Core {
                 let count = count(shards, turn);
                 send_reply(from, PeerReply::Counted { ask, count }, turn);
             }
+            PeerRequest::Clean { ask } => self.cleaner.asked(from, ask),
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
             PeerRequest::Abort { .. } => suspect(from, turn),
         }
@@ -73,6 +74,9 @@ impl Core {
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => {
                 return self.counting.counted(&self.tasks, from, ask, count, turn);
+            }
+            PeerReply::Cleaned { ask, chunks } => {
+                return self.cleaner.answered(from, ask, chunks, turn);
             }
             PeerReply::Prepared { txn, values } => (txn, Outcome::Prepared(values)),
             PeerReply::Peeked { txn, ino, value } => (txn, Outcome::Peeked(ino, value)),
@@ -115,6 +119,7 @@ impl Core {
         turn.chunks.peer_joined(cell);
         poll_pool(&mut self.shards, turn);
         self.counting.ask_again(cell, turn);
+        self.cleaner.peer_joined(cell, turn);
         harden_again(cell, turn);
         if turn.log.image.is_open() {
             self.coordinator.send_again(cell, turn);

@@ -8,6 +8,7 @@ use crate::authority::granted;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::chunks::supply::poll_pool;
+use crate::clean::moves::{give_up_walk, walk};
 use crate::core::Core;
 use crate::event::{Effect, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
@@ -46,6 +47,7 @@ impl Core {
             }
             write_back(&mut self.shards, turn);
             self.checkpoint.advance(&mut self.shards, turn);
+            self.cleaner.advance(&mut self.shards, turn);
             if turn.io.may_write_node() {
                 issue_node_writes(turn);
             }
@@ -102,6 +104,7 @@ impl Core {
         let signals = turn.waits.take_signals(id);
         task.state.granted |= signals.granted;
         task.state.no_chunk |= signals.no_chunk;
+        task.state.no_room |= signals.no_room;
         let is_given_up = || task.shard().is_some_and(|shard| self.shards.is_given_up(shard));
         if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
             return self.stop(id, task, Stop::Fail(errno), turn);
@@ -147,12 +150,15 @@ impl Core {
     /// A task has stopped before its end. Returns whether it is finished.
     fn stop(&mut self, id: TaskId, task: &mut Task, stop: Stop, turn: &mut Turn<'_>) -> bool {
         let wait = match stop {
-            Stop::Fail(Errno::ENOSPC) if task.may_retry(turn.chunks.are_certain()) => {
+            Stop::Fail(Errno::ENOSPC)
+                if task.txn.is_some()
+                    && let Some(wait) =
+                        task.state.after_no_chunk(turn.chunks.are_certain(), None) =>
+            {
                 // A task that holds locks must not wait for a checkpoint, because a checkpoint
                 // waits for transactions.
                 self.coordinator.abort(&mut self.shards, task, turn);
-                task.state.checkpointed = turn.chunks.are_certain();
-                Wait::Checkpoint
+                wait
             }
             // Another cell's log is full.
             Stop::Fail(Errno::EAGAIN) if task.txn.is_some() => {
@@ -265,6 +271,13 @@ impl Core {
             Work::Reap { ino } => {
                 reap(self.shards.own(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
             }
+            Work::Clean { shard } => {
+                let own = self.shards.own(*shard);
+                walk(own, turn)?;
+                let emptied = own.space.emptied(own.tree.displaced());
+                self.cleaner.cleaned(*shard, emptied);
+                Ok(None)
+            }
             Work::Fix => {
                 let (shards, participants) = (&mut self.shards, &mut self.participants);
                 self.checkpoint.fix(shards, participants, &mut task.state, turn).map(|()| None)
@@ -348,6 +361,12 @@ impl Core {
             (Work::Peek { from, txn, .. }, Err(errno)) => {
                 let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
                 send_reply(*from, refused, turn);
+            }
+            (Work::Clean { shard }, Err(_)) => {
+                if let Some(own) = self.shards.get_mut(shard) {
+                    give_up_walk(own, turn);
+                }
+                self.cleaner.cleaned(*shard, 0);
             }
             (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn),
             (Work::Save, Err(_)) => turn.report_stopped(),
@@ -455,6 +474,10 @@ impl Core {
             Wait::Frames => turn.waits.wait_for(WaitKey::Frames, id),
             Wait::Space(shard) => turn.waits.wait_for(WaitKey::Chunk(shard), id),
             Wait::Allocated => turn.waits.wait_for(WaitKey::Allocated, id),
+            Wait::Cleaning => {
+                let key = self.cleaner.ask(turn);
+                turn.waits.wait_for(key, id);
+            }
             Wait::Checkpoint => {
                 turn.want_checkpoint();
                 turn.waits.wait_for(WaitKey::NextCheckpoint, id);

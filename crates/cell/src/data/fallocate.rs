@@ -83,6 +83,7 @@ pub(crate) fn fallocate(
     if change.end() < Some(end) {
         turn.seal();
         state.range_done += change.length;
+        state.begin_next_part();
         return Err(Stop::Wait(Wait::Turn));
     }
     done(Reply::Done)

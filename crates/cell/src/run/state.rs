@@ -3,6 +3,11 @@
 use warren_base::{ClientId, Lsn};
 
 use crate::frames::PageNo;
+use crate::run::wait::Wait;
+
+/// Cleanings that a task waits for without coming nearer to what it needs. Each of them has made
+/// some chunk free, and others have taken it.
+const CLEANINGS_MAX: u32 = 8;
 
 /// A task runs from its start whenever something that it waited for has come. It remembers its
 /// requests here, so that it makes each only once.
@@ -18,6 +23,12 @@ pub(crate) struct TaskState {
     pub(crate) checkpointed: bool,
     /// The pool of free chunks was empty.
     pub(crate) no_chunk: bool,
+    /// How often it has waited for cells to clean since it last came nearer to what it needs, and
+    /// whether none could make room.
+    pub(crate) cleanings: u32,
+    pub(crate) no_room: bool,
+    /// Blocks that it lacked when no chunk was left.
+    pub(crate) short: Option<u64>,
     /// The task was granted the lock that it waited for.
     pub(crate) granted: bool,
     /// The lock that it was granted is in the log.
@@ -31,4 +42,26 @@ pub(crate) struct TaskState {
     pub(crate) range_done: u64,
     /// The point of the op log whose durability it waits for.
     pub(crate) durable: Option<Lsn>,
+}
+
+impl TaskState {
+    /// What the task waits for next, because it has found no free chunk: a checkpoint, which frees
+    /// what was released, then chunks that the cells empty. `None`: nothing helps. `are_certain`:
+    /// no chunks were lost that may still be found. `short`: blocks that it lacks, if it knows.
+    pub(crate) fn after_no_chunk(&mut self, are_certain: bool, short: Option<u64>) -> Option<Wait> {
+        if !(self.checkpointed && are_certain) {
+            self.checkpointed |= are_certain;
+            return Some(Wait::Checkpoint);
+        }
+        let has_lacked = self.short.replace(short.unwrap_or(0));
+        let is_nearer = short.is_some_and(|short| has_lacked.is_some_and(|before| short < before));
+        self.cleanings = if is_nearer { 1 } else { self.cleanings + 1 };
+        let may_help = !self.no_room && self.cleanings <= CLEANINGS_MAX;
+        may_help.then_some(Wait::Cleaning)
+    }
+
+    /// A part of the task's work is done. The next one may need space again.
+    pub(crate) const fn begin_next_part(&mut self) {
+        (self.cleanings, self.no_room, self.short) = (0, false, None);
+    }
 }

@@ -44,12 +44,6 @@ impl Task {
         Self { work, txn: None, state, decided: None }
     }
 
-    /// Whether it is a transaction that may try again after a checkpoint has freed space, or has
-    /// found lost chunks.
-    pub(crate) fn may_retry(&self, are_chunks_certain: bool) -> bool {
-        self.txn.is_some() && !(self.state.checkpointed && are_chunks_certain)
-    }
-
     /// Whether it is a request that changes only opens and locks.
     pub(crate) fn is_of_session(&self) -> bool {
         let Work::Request { request, .. } = &self.work else { return false };
@@ -87,7 +81,7 @@ impl Task {
         match &self.work {
             Work::Request { request, .. } if self.txn.is_none() => request.shard(),
             Work::Peek { ino, .. } | Work::Reap { ino } => Some(ino.shard()),
-            Work::OpenShard { shard } => Some(*shard),
+            Work::OpenShard { shard } | Work::Clean { shard } => Some(*shard),
             Work::Request { .. }
             | Work::Prepare { .. }
             | Work::Commit { .. }

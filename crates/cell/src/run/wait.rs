@@ -57,6 +57,8 @@ pub(crate) enum Wait {
     Space(ShardId),
     /// The host is allocating chunks.
     Allocated,
+    /// Some cell makes room, or none can.
+    Cleaning,
     /// A checkpoint that starts from now on.
     Checkpoint,
     /// The op log up to the point that the task has noted.
@@ -79,6 +81,9 @@ pub(crate) enum WaitKey {
     Frames,
     Chunk(ShardId),
     Allocated,
+    /// All cells have cleaned since this cell's question, or since its next one.
+    Cleaning,
+    NextCleaning,
     /// A checkpoint that has not started yet, and one that has.
     NextCheckpoint,
     Checkpoint(u64),
@@ -103,6 +108,8 @@ pub(crate) struct Signals {
     pub(crate) failed: Option<Errno>,
     /// The pool of free chunks was empty.
     pub(crate) no_chunk: bool,
+    /// No cell can make room.
+    pub(crate) no_room: bool,
     /// It was granted the file lock that it waited for.
     pub(crate) granted: bool,
 }

@@ -47,6 +47,10 @@ pub(crate) enum Work {
     Reap {
         ino: Ino,
     },
+    /// Empties closed chunks of the shard.
+    Clean {
+        shard: ShardId,
+    },
     /// Fixes the state that a checkpoint holds.
     Fix,
     /// Writes everything before the fleet ends without a checkpoint.

@@ -9,6 +9,11 @@
 //! checkpoint), then [`Space::switched`] or [`Space::failed`]. Blocks that the tree was given for a
 //! failed checkpoint are retracted: no durable root names them, and they become free once no write
 //! to them is under way.
+//!
+//! Blocks of a chunk that is being emptied are not handed out, and do not count as free
+//! (`space/emptying.rs`).
+
+mod emptying;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +29,15 @@ use crate::shard::sharing::Sharing;
 struct Chunk {
     used: u64,
     held: u64,
+    /// The chunk is being emptied.
+    is_closed: bool,
+}
+
+impl Chunk {
+    /// Its blocks that can be handed out.
+    fn free(&self) -> u64 {
+        if self.is_closed { 0 } else { u64::from((self.used | self.held).count_zeros()) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +59,9 @@ pub(crate) struct Space {
     sealed_claims: Vec<u64>,
     /// Blocks given for a checkpoint that failed, perhaps with writes under way.
     retracted: BTreeSet<BlockNo>,
+    /// Chunks that are being emptied, and chunks with a block that could not be moved.
+    closed: BTreeSet<u64>,
+    immovable: BTreeSet<u64>,
     /// The used blocks that several places of files share.
     pub(crate) sharing: Sharing,
     planted: Planted,
@@ -61,7 +78,7 @@ fn split(block: BlockNo) -> (u64, u64) {
 impl Space {
     /// A chunk as the tree records it.
     pub(crate) fn open_chunk(&mut self, number: u64, used: u64) {
-        self.chunks.insert(number, Chunk { used, held: 0 });
+        self.chunks.insert(number, Chunk { used, ..Chunk::default() });
         self.used += u64::from(used.count_ones());
         self.free += u64::from(used.count_zeros());
     }
@@ -133,7 +150,7 @@ impl Space {
     }
 
     pub(crate) fn alloc(&mut self) -> Option<BlockNo> {
-        let open = |(_, chunk): &(&u64, &mut Chunk)| chunk.used | chunk.held != u64::MAX;
+        let open = |(_, chunk): &(&u64, &mut Chunk)| chunk.free() > 0;
         let number = match self.chunks.range_mut(self.cursor..).find(open) {
             Some((number, _)) => *number,
             None => *self.chunks.range_mut(..self.cursor).find(open)?.0,
@@ -186,7 +203,7 @@ impl Space {
         chunk.held |= bit;
         self.used -= 1;
         self.stale.insert(number);
-        if self.planted == Some(Plant::ReuseBlocks) {
+        if self.planted == Some(Plant::ReuseBlocks) && !chunk.is_closed {
             chunk.held &= !bit;
             self.free += 1;
             self.cursor = number;
@@ -198,8 +215,9 @@ impl Space {
     /// Takes back a block that was given but never written or named: nothing refers to it.
     pub(crate) fn give_back(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
-        self.chunks.get_mut(&number).expect("it was handed out").used &= !bit;
-        self.free += 1;
+        let chunk = self.chunks.get_mut(&number).expect("it was handed out");
+        chunk.used &= !bit;
+        self.free += u64::from(!chunk.is_closed);
         self.used -= 1;
         self.stale.insert(number);
     }
@@ -220,16 +238,18 @@ impl Space {
     pub(crate) fn reclaim(&mut self) {
         for block in std::mem::take(&mut self.retracted) {
             let (number, bit) = split(block);
-            self.chunks.get_mut(&number).expect("such a chunk stays").held &= !bit;
-            self.free += 1;
+            let chunk = self.chunks.get_mut(&number).expect("such a chunk stays");
+            chunk.held &= !bit;
+            self.free += u64::from(!chunk.is_closed);
         }
     }
 
     /// Makes a used block free: [`crate::Plant::DoubleAllocate`].
     pub(crate) fn lose(&mut self, block: BlockNo) {
         let (number, bit) = split(block);
-        self.chunks.get_mut(&number).expect("a chunk of the shard").used &= !bit;
-        self.free += 1;
+        let chunk = self.chunks.get_mut(&number).expect("a chunk of the shard");
+        chunk.used &= !bit;
+        self.free += u64::from(!chunk.is_closed);
         self.used -= 1;
         self.cursor = number;
     }
@@ -258,14 +278,17 @@ impl Space {
             let unused = self.chunks.iter().filter(|(_, chunk)| chunk.used == 0);
             empty.extend(unused.map(|(number, _)| *number));
         }
+        empty.extend(&self.closed);
         for number in empty {
             let blocks = BlockNo(number * CHUNK_BLOCKS)..BlockNo((number + 1) * CHUNK_BLOCKS);
             let is_written = self.retracted.range(blocks).next().is_some();
             let unused = |chunk: &&Chunk| chunk.used == 0 && !is_written;
             let Some(chunk) = self.chunks.get(&number).filter(unused) else { continue };
-            let free = u64::from(chunk.held.count_zeros());
-            if self.free >= free + keep.max(FREE_MIN) {
+            let free = chunk.free();
+            if chunk.is_closed || self.free >= free + keep.max(FREE_MIN) {
                 self.chunks.remove(&number);
+                self.closed.remove(&number);
+                self.immovable.remove(&number);
                 self.free -= free;
                 self.stale.insert(number);
                 self.departing.push(number);
@@ -301,7 +324,7 @@ impl Space {
             let (number, bit) = split(block);
             if let Some(chunk) = self.chunks.get_mut(&number) {
                 chunk.held &= !bit;
-                self.free += 1;
+                self.free += u64::from(!chunk.is_closed);
             }
         }
         self.sealed_claims.clear();
@@ -315,7 +338,7 @@ impl Space {
         for number in std::mem::take(&mut self.departing) {
             let held = self.freed.iter().filter(|block| split(**block).0 == number);
             let held = held.fold(0, |bits, block| bits | split(*block).1);
-            self.chunks.insert(number, Chunk { used: 0, held });
+            self.chunks.insert(number, Chunk { held, ..Chunk::default() });
             self.free += u64::from(held.count_zeros());
             self.stale.insert(number);
         }

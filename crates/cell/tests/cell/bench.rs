@@ -258,6 +258,7 @@ impl Bench {
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery, may_lose: false },
             generation: 1,
+            eager_cleaning: None,
             plant: Planted::NONE,
         };
         let mut effects = Vec::new();

@@ -18,6 +18,7 @@
 //! | `power.rs` | recovery after a power failure |
 //! | `successors.rs` | a process that takes over from a dead one |
 //! | `space.rs` | blocks, chunks, and the space of the host |
+//! | `cleaning.rs` | sparse chunks are emptied, so that other shards can have them |
 //! | `allocation.rs` | ranges of files that are allocated or freed |
 //! | `sharing.rs` | copies that share blocks |
 //!
@@ -40,6 +41,7 @@ mod allocation;
 mod attributes;
 mod calls;
 mod checkpoints;
+mod cleaning;
 mod data;
 mod kept;
 mod leases;

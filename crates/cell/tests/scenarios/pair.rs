@@ -216,6 +216,7 @@ impl Pair {
                 may_lose: false,
             },
             generation: durable.generation,
+            eager_cleaning: None,
             plant: warren_cell::Planted::NONE,
         }
     }

@@ -104,6 +104,42 @@ impl Tree {
         !self.displaced.is_empty()
     }
 
+    /// The same blocks, which stay noted.
+    pub fn displaced(&self) -> &[BlockNo] {
+        &self.displaced
+    }
+
+    /// The clean nodes in memory whose places are `wanted`.
+    pub fn nodes_at(&self, wanted: impl Fn(BlockNo) -> bool) -> usize {
+        let placed = self.nodes.nodes.iter().flatten().filter_map(|node| node.place);
+        placed.filter(|place| wanted(place.block)).count()
+    }
+
+    /// Marks these nodes dirty, with those above them, so that the next checkpoint writes them to
+    /// other places. Absent nodes stay where they are.
+    pub fn soil_at(&mut self, wanted: impl Fn(BlockNo) -> bool) {
+        if let Some(Child::Resident(root)) = self.root {
+            self.soil_below(root, &wanted);
+        }
+    }
+
+    /// Returns whether the node is dirty now.
+    fn soil_below(&mut self, id: NodeId, wanted: &impl Fn(BlockNo) -> bool) -> bool {
+        let node = &self.nodes[id];
+        let mut is_dirty = node.place.is_none_or(|place| wanted(place.block));
+        if let Body::Internal(children) = &node.body {
+            for child in children.clone() {
+                if let Child::Resident(child) = child {
+                    is_dirty |= self.soil_below(child, wanted);
+                }
+            }
+        }
+        if is_dirty {
+            self.soil(id);
+        }
+        is_dirty
+    }
+
     /// Marks every node in memory dirty: after a failed flush the device may have lost those that
     /// were written.
     pub fn soil_all(&mut self) {

@@ -69,6 +69,7 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             may_lose: false,
         },
         generation: start.generation,
+        eager_cleaning: None,
         plant: planted(),
     })
 }

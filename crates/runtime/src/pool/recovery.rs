@@ -504,6 +504,7 @@ fn config(
             may_lose: damaged.contains(&id),
         },
         generation: superblock.generation,
+        eager_cleaning: None,
         plant: Planted::NONE,
     }
 }

@@ -185,6 +185,7 @@ impl<H> Fleet<H> {
             nodes_max: self.nodes_max,
             log,
             generation: superblock.generation,
+            eager_cleaning: None,
             plant: Planted::of(self.plant),
         }
     }

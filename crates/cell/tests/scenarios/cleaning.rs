@@ -1,0 +1,89 @@
+//! **The cleaner.** A free block serves only the shard that owns its chunk. When a shard finds no
+//! free chunk, every cell moves the blocks of sparse chunks together, and gives the emptied chunks
+//! back with a checkpoint. So a request fails with ENOSPC only if the pool has no space.
+//!
+//! A block is moved as a write-back of its page moves it, so a crash at any moment leaves the file
+//! as it was.
+//!
+//! The code: `clean.rs`, `clean/moves.rs`, `shard/space/emptying.rs`.
+
+use warren_base::limits::CHUNK_BLOCKS;
+use warren_base::{ClientId, Errno, Ino};
+use warren_proto::{Handle, Reply, Request};
+
+use crate::bytes::{PAGE, page};
+use crate::client::create;
+use crate::pair::*;
+
+/// Pages of the files that fill the pool.
+const PAGES: usize = 8;
+
+/// The free blocks, as a client sees them.
+fn free(pair: &mut Pair, client: ClientId) -> u64 {
+    match pair.call(client, Request::StatFs) {
+        Ok(Reply::StatFs(stat)) => stat.blocks_free,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The byte that fills file `number`.
+fn byte_of(number: usize) -> u8 {
+    (number % 250) as u8 + 1
+}
+
+/// Makes files until there is no space. Returns the whole ones.
+fn fill(pair: &mut Pair, client: ClientId, dir: Ino, prefix: &str) -> Vec<Handle> {
+    let mut files = Vec::new();
+    loop {
+        let number = files.len();
+        let file = match pair.call(client, create(dir, &format!("{prefix}{number}"))) {
+            Ok(Reply::Created { opened: Some(opened), .. }) => opened.handle,
+            other => {
+                assert_eq!(other, Err(Errno::ENOSPC));
+                return files;
+            }
+        };
+        let call = pair.send_write(client, file, 0, page(byte_of(number)).repeat(PAGES));
+        if let Err(errno) = pair.answer(call).expect("answered") {
+            assert_eq!(errno, Errno::ENOSPC);
+            return files;
+        }
+        files.push(file);
+    }
+}
+
+/// Removes every second of these files. Returns the numbers of the others.
+fn thin_out(pair: &mut Pair, client: ClientId, dir: Ino, prefix: &str, files: &[Handle]) {
+    for (number, file) in files.iter().enumerate().filter(|(number, _)| number % 2 == 1) {
+        assert_eq!(pair.call(client, Request::Close { handle: *file }), Ok(Reply::Done));
+        pair.unlink(client, dir, &format!("{prefix}{number}"));
+    }
+}
+
+/// The files that were left have their contents.
+fn check(pair: &mut Pair, client: ClientId, files: &[Handle]) {
+    for (number, file) in files.iter().enumerate().step_by(2) {
+        let read = pair.read(client, *file, 0, PAGES * PAGE);
+        assert_eq!(read, page(byte_of(number)).repeat(PAGES), "file {number}");
+    }
+}
+
+#[test]
+fn what_is_free_in_one_shard_can_be_written_in_another() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let files = fill(&mut pair, client, IN_A, "file");
+    assert!(files.len() > 100);
+    thin_out(&mut pair, client, IN_A, "file", &files);
+    pair.sync(client);
+    let before = free(&mut pair, client);
+    let more = fill(&mut pair, client, IN_B, "more");
+    let left = free(&mut pair, client);
+    // Each shard keeps some blocks back, and what is left of a chunk.
+    assert!(left < before / 2 && left < 3 * 2 * CHUNK_BLOCKS, "{left} of {before} are left");
+    check(&mut pair, client, &files);
+    for (number, file) in more.iter().enumerate() {
+        let read = pair.read(client, *file, 0, PAGES * PAGE);
+        assert_eq!(read, page(byte_of(number)).repeat(PAGES), "file {number}");
+    }
+}
