@@ -94,6 +94,11 @@ impl Cell {
         self.core.replay.kept_replayed()
     }
 
+    /// Chunks that the cleaner has emptied.
+    pub const fn chunks_emptied(&self) -> u64 {
+        self.core.cleaner.emptied
+    }
+
     /// Steps from a directory to its parent that moves of directories have taken.
     pub const fn steps_up(&self) -> u64 {
         self.core.coordinator.steps_up

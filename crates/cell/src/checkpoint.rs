@@ -216,6 +216,10 @@ impl Checkpoint {
         let (root, height, nodes) = shard.tree.write_out(turn.checkpoints.number(), &places);
         shard.changed = false;
         let (claimed, released) = shard.space.seal();
+        if turn.plants(Plant::GiveEarly) {
+            let chunks = shard.space.take_departing();
+            chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
+        }
         written.claimed.extend(claimed.iter().map(|chunk| (*chunk, id)));
         written.released.extend(released);
         written.roots.push(ShardRoot {

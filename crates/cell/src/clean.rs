@@ -83,8 +83,11 @@ pub(crate) struct Cleaner {
     wants_ahead: bool,
     ask: Option<Ask>,
     last_ask: u64,
-    /// Shards with more free blocks are cleaned whenever a checkpoint is over, for tests.
+    /// After each checkpoint, what shards have beyond so many free blocks is cleaned
+    /// ([`crate::CellConfig::eager_cleaning`]).
     eagerness: Option<u64>,
+    /// Chunks that were emptied.
+    pub(crate) emptied: u64,
 }
 
 impl Cleaner {
@@ -171,6 +174,7 @@ impl Cleaner {
         if let Some(run) = self.run.as_mut().filter(|run| run.current == Some(shard)) {
             run.current = None;
             run.emptied += emptied;
+            self.emptied += emptied;
         }
     }
 

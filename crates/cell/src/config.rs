@@ -52,8 +52,8 @@ pub struct CellConfig {
     pub log: LogConfig,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
-    /// After each checkpoint, shards with so many free blocks more than they must have are cleaned,
-    /// however many chunks are free. For simulations: a real fleet has `None`.
+    /// After each checkpoint, what shards have beyond so many free blocks is cleaned, however many
+    /// chunks are free. For simulations: a real fleet has `None`.
     pub eager_cleaning: Option<u64>,
     /// A rule to break, for tests of the checkers.
     pub plant: Planted,

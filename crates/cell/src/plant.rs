@@ -87,6 +87,12 @@ pub enum Plant {
     AnswerEarly,
     /// A freed block may be used again at once.
     ReuseBlocks,
+    /// A block that was moved out of a chunk may be used again at once.
+    ReuseEmptied,
+    /// A chunk that is being emptied leaves with a block in use.
+    LeaveLive,
+    /// Chunks leave their shard before the checkpoint that records it.
+    GiveEarly,
     /// Chunks go to shards before the host has allocated them.
     ClaimUnallocated,
     /// What comes from another cell is not taken to rest on its log.

@@ -260,6 +260,8 @@ pub(crate) struct Fleet<H> {
     pub frames: u32,
     /// Tree nodes that a cell keeps.
     pub nodes_max: usize,
+    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
+    pub eager_cleaning: Option<u64>,
     /// Free chunks for all cells together, if they do not get all of them.
     pub chunks: Option<usize>,
     pub backing: Backing,
@@ -309,6 +311,7 @@ impl<H> Fleet<H> {
             plant: None,
             frames: 0,
             nodes_max: CellConfig::NODES_MIN,
+            eager_cleaning: None,
             chunks: None,
             backing: Backing::Whole,
             map: Vec::new(),

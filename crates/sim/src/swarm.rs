@@ -168,6 +168,8 @@ pub struct Swarm {
     pub nodes_max: usize,
     /// Directories are made in each other, and renamed across each other.
     pub deep: bool,
+    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
+    pub eager_cleaning: Option<u64>,
     /// Long names, and so many in one directory that a listing takes several pages.
     pub long_names: bool,
     kinds: Vec<Kind>,
@@ -228,6 +230,7 @@ impl Swarm {
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             deep: rng.chance(1, 6),
             long_names: false,
+            eager_cleaning: rng.chance(1, 3).then(|| *rng.pick(&[0, 20, 60])),
             kinds: draw_kinds(rng),
         }
         .crowded(rng)

@@ -205,6 +205,7 @@ impl World {
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
+        fleet.eager_cleaning = swarm.eager_cleaning;
         if damage.evicts() {
             fleet.nodes_max = NODES_FEW;
         }

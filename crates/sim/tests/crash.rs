@@ -45,6 +45,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a write of the supervisor failed",
         "all clients answered",
         "blocks were shared",
+        "chunks emptied",
         "fsync promised",
         "logs replayed",
         "power cut after a failed flush",
@@ -133,6 +134,21 @@ fn an_fsync_answered_early_is_found() {
 #[test]
 fn a_block_used_again_too_early_is_found() {
     is_found(Plant::ReuseBlocks);
+}
+
+#[test]
+fn a_moved_block_used_again_too_early_is_found() {
+    is_found(Plant::ReuseEmptied);
+}
+
+#[test]
+fn a_block_left_in_an_emptied_chunk_is_found() {
+    is_found(Plant::LeaveLive);
+}
+
+#[test]
+fn a_chunk_given_away_before_its_checkpoint_is_found() {
+    is_found(Plant::GiveEarly);
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn seeds_pass_and_reach_the_rare_branches() {
         "a write failed",
         "a write of the supervisor failed",
         "answered from copies",
+        "chunks emptied",
         "block read by a cell",
         "remaining messages of a lost cell",
         "ENOSPC answered",

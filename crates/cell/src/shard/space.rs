@@ -203,6 +203,12 @@ impl Space {
         chunk.held |= bit;
         self.used -= 1;
         self.stale.insert(number);
+        if self.planted == Some(Plant::ReuseEmptied) && chunk.is_closed {
+            chunk.held &= !bit;
+            self.open_all();
+            self.cursor = number;
+            return;
+        }
         if self.planted == Some(Plant::ReuseBlocks) && !chunk.is_closed {
             chunk.held &= !bit;
             self.free += 1;
@@ -282,7 +288,11 @@ impl Space {
         for number in empty {
             let blocks = BlockNo(number * CHUNK_BLOCKS)..BlockNo((number + 1) * CHUNK_BLOCKS);
             let is_written = self.retracted.range(blocks).next().is_some();
-            let unused = |chunk: &&Chunk| chunk.used == 0 && !is_written;
+            let leaves_live = self.planted == Some(Plant::LeaveLive);
+            let unused = |chunk: &&Chunk| {
+                let is_missed = leaves_live && chunk.is_closed && chunk.used.count_ones() == 1;
+                (chunk.used == 0 || is_missed) && !is_written
+            };
             let Some(chunk) = self.chunks.get(&number).filter(unused) else { continue };
             let free = chunk.free();
             if chunk.is_closed || self.free >= free + keep.max(FREE_MIN) {
@@ -299,6 +309,11 @@ impl Space {
     /// Whether blocks become free with a checkpoint.
     pub(crate) fn holds_freed(&self) -> bool {
         !(self.freed.is_empty() && self.sealed.is_empty() && self.retracted.is_empty())
+    }
+
+    /// The same, which are gone at once: [`Plant::GiveEarly`].
+    pub(crate) fn take_departing(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.departing)
     }
 
     /// Chunks that leave with the checkpoint being written.

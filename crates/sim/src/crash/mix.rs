@@ -87,6 +87,8 @@ pub(super) struct Mix {
     pub rot: u64,
     pub pauses: u64,
     pub nodes_max: usize,
+    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
+    pub eager_cleaning: Option<u64>,
     /// The medium of the pool; for a sparse file, the chunks that the host has room for.
     pub backing: Backing,
     pub host_room: u64,
@@ -130,6 +132,7 @@ impl Mix {
             host_room: *rng.pick(&[0, 5, 20, 100, 1000]),
             kinds: draw_kinds(rng),
             damage: *rng.pick(&[0, 0, 0, 5, 50]),
+            eager_cleaning: rng.chance(1, 2).then(|| *rng.pick(&[0, 20, 60])),
         }
     }
 

@@ -159,6 +159,7 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         _ => None,
     };
     let mut memory = SharedMemory { world, cell: id, stores_left };
+    let emptied = cell.chunks_emptied();
     let apply = || cell.apply(now, event, &mut memory, &mut effects);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(apply)) {
         if !panic.is::<Killed>() {
@@ -168,6 +169,9 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         return kill_cell(world, id);
     }
     let fleet = world.fleet_mut();
+    if cell.chunks_emptied() > emptied {
+        fleet.count("chunks emptied");
+    }
     for (to, seq, answer) in cell.decided() {
         fleet.note_executed(id, (to, seq), answer);
     }

@@ -185,7 +185,7 @@ impl<H> Fleet<H> {
             nodes_max: self.nodes_max,
             log,
             generation: superblock.generation,
-            eager_cleaning: None,
+            eager_cleaning: self.eager_cleaning,
             plant: Planted::of(self.plant),
         }
     }
