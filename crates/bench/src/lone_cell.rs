@@ -250,6 +250,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         reserved_chunks: layout.reserved_chunks(),
         total_blocks: layout.total_blocks(),
         backing: Backing::Whole,
+        reserve: warren_cell::SpaceReserve::default(),
         frames: FRAMES,
         nodes_max: CellConfig::nodes_for(FRAMES),
         log: LogConfig {

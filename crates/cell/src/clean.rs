@@ -83,6 +83,8 @@ pub(crate) struct Cleaner {
     wants_ahead: bool,
     ask: Option<Ask>,
     last_ask: u64,
+    /// A task that may take what is kept for root has asked.
+    wants_reserve: bool,
     /// After each checkpoint, what shards have beyond so many free blocks is cleaned
     /// ([`crate::CellConfig::eager_cleaning`]).
     eagerness: Option<u64>,
@@ -96,7 +98,8 @@ impl Cleaner {
     }
 
     /// A task waits until some cell has made room, or none can. Returns what wakes it.
-    pub(crate) fn ask(&mut self, turn: &mut Turn<'_>) -> WaitKey {
+    pub(crate) fn ask(&mut self, is_privileged: bool, turn: &mut Turn<'_>) -> WaitKey {
+        self.wants_reserve |= is_privileged;
         if self.ask.is_some() {
             return WaitKey::NextCleaning;
         }
@@ -106,10 +109,10 @@ impl Cleaner {
 
     fn begin_ask(&mut self, turn: &mut Turn<'_>) {
         self.last_ask += 1;
-        let number = self.last_ask;
+        let (number, is_privileged) = (self.last_ask, std::mem::take(&mut self.wants_reserve));
         let open: BTreeSet<CellId> = turn.volume.map.iter().copied().collect();
         for to in open.iter().filter(|cell| **cell != turn.volume.id) {
-            send_request(*to, PeerRequest::Clean { ask: number }, turn);
+            send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, turn);
         }
         let own = turn.volume.id;
         if open.contains(&own) {
@@ -132,7 +135,8 @@ impl Cleaner {
             run.answers.retain(|(from, _)| *from != cell);
         }
         if let Some(ask) = self.ask.as_ref().filter(|ask| ask.open.contains(&cell)) {
-            send_request(cell, PeerRequest::Clean { ask: ask.number }, turn);
+            let clean = PeerRequest::Clean { ask: ask.number, is_privileged: false };
+            send_request(cell, clean, turn);
         }
     }
 
@@ -166,7 +170,7 @@ impl Cleaner {
     /// A checkpoint is over. Perhaps few chunks are left.
     pub(crate) fn review(&mut self, turn: &Turn<'_>) {
         let ahead = AHEAD_MAX.min(turn.volume.total_blocks / CHUNK_BLOCKS / AHEAD_PART);
-        self.wants_ahead = turn.chunks.local() < ahead || self.eagerness.is_some();
+        self.wants_ahead = turn.chunks.unreserved() < ahead || self.eagerness.is_some();
     }
 
     /// The task that cleans the shard is over.

@@ -43,6 +43,7 @@ pub struct CellConfig {
     /// Blocks of the whole pool device.
     pub total_blocks: u64,
     pub backing: Backing,
+    pub reserve: SpaceReserve,
     /// Frames of the buffer cache: its byte limit over 4096. With fewer than
     /// [`CellConfig::FRAMES_MIN`], requests that are larger than a fourth of the frames get ENOMEM.
     /// The driver provides [`CellConfig::frames_total`].
@@ -57,6 +58,15 @@ pub struct CellConfig {
     pub eager_cleaning: Option<u64>,
     /// A rule to break, for tests of the checkers.
     pub plant: Planted,
+}
+
+/// Space that ordinary users cannot take, as the reserved blocks of ext4.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Wire)]
+pub struct SpaceReserve {
+    /// Free chunks that the cell keeps for root and the fleet's owner.
+    pub chunks: u64,
+    /// The user that runs the fleet.
+    pub owner: u32,
 }
 
 /// Where a cell's op log is.

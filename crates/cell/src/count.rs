@@ -34,6 +34,8 @@ fn add(a: Count, b: Count) -> Count {
         blocks_used: a.blocks_used.saturating_add(b.blocks_used),
         blocks_free: a.blocks_free.saturating_add(b.blocks_free),
         blocks_allocated: a.blocks_allocated.saturating_add(b.blocks_allocated),
+        blocks_kept: a.blocks_kept.saturating_add(b.blocks_kept),
+        blocks_reserved: a.blocks_reserved.saturating_add(b.blocks_reserved),
         inodes: a.inodes.saturating_add(b.inodes),
     }
 }
@@ -46,13 +48,21 @@ pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
     let free = Count {
         blocks_free: local * CHUNK_BLOCKS,
         blocks_allocated: allocated * CHUNK_BLOCKS,
+        blocks_reserved: turn.chunks.reserved() * CHUNK_BLOCKS,
         ..Count::default()
     };
     let shards = shards.values().map(|shard| {
         // Freed blocks count as free, although only the next checkpoint makes them available.
         let used = shard.space.used_blocks() + shard.pages.dirty_pages() + shard.owed_blocks();
         let free = shard.space.all_blocks().saturating_sub(used);
-        Count { blocks_used: used, blocks_free: free, blocks_allocated: free, inodes: shard.inodes }
+        Count {
+            blocks_used: used,
+            blocks_free: free,
+            blocks_allocated: free,
+            blocks_kept: shard.unwritable_blocks(),
+            blocks_reserved: 0,
+            inodes: shard.inodes,
+        }
     });
     shards.fold(free, add)
 }
@@ -63,7 +73,7 @@ impl Counting {
     pub(crate) fn stat_fs(
         &mut self,
         shards: &Shards,
-        id: TaskId,
+        (id, uid): (TaskId, u32),
         turn: &mut Turn<'_>,
     ) -> Result<StatFs, Stop> {
         let ask = self.asks.remove(&id).unwrap_or_else(|| {
@@ -84,9 +94,12 @@ impl Counting {
         };
         let total = add(count(shards, turn), ask.sum);
         let free = total.blocks_free.min(total.blocks_allocated.saturating_add(host));
+        let free = free.saturating_sub(total.blocks_kept);
+        let reserved = if turn.volume.is_privileged(uid) { 0 } else { total.blocks_reserved };
         Ok(StatFs {
             blocks: total.blocks_used.saturating_add(free).min(turn.volume.total_blocks),
             blocks_free: free,
+            blocks_available: free.saturating_sub(reserved),
             files: total.inodes.saturating_add(free),
             files_free: free,
         })

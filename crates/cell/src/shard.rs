@@ -452,6 +452,12 @@ impl Shard {
         if self.inodes == 0 { owed } else { owed + self.budget().kept_from_growth() }
     }
 
+    /// Free blocks that no user can fill once the shard has a file: those that are kept back, and
+    /// the worst case of a small write.
+    pub(crate) fn unwritable_blocks(&self) -> u64 {
+        self.budget().kept_from_growth() + self.budget().write(1).blocks
+    }
+
     /// Blocks that the shard owes to unwritten extents.
     pub(crate) fn owed_blocks(&self) -> u64 {
         self.owed.blocks

@@ -40,6 +40,8 @@ pub(crate) struct Volume {
     pub(crate) secret: u64,
     /// Blocks of the whole pool device.
     pub(crate) total_blocks: u64,
+    /// The user that runs the fleet.
+    owner: u32,
     pub(crate) epoch: Epoch,
     pub(crate) map_version: MapVersion,
     /// A rule to break, for tests of the checkers.
@@ -47,6 +49,11 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
+    /// Whether the user may take reserved space: root, and who runs the fleet.
+    pub(crate) const fn is_privileged(&self, uid: u32) -> bool {
+        uid == warren_base::budget::ROOT || uid == self.owner
+    }
+
     /// The owner of the shard; `None` if the volume has no such shard. Clients, peers and disks
     /// send numbers of inodes, and so of shards.
     pub(crate) fn owner(&self, shard: ShardId) -> Option<CellId> {
@@ -161,6 +168,7 @@ impl Shared {
                 map: config.map.clone(),
                 secret: config.secret,
                 total_blocks: config.total_blocks,
+                owner: config.reserve.owner,
                 epoch: config.epoch,
                 map_version: config.map_version,
                 plant: config.plant,
@@ -174,7 +182,7 @@ impl Shared {
                 (first, config.cells),
                 config.reserved_chunks..config.total_blocks / CHUNK_BLOCKS,
                 config.free_chunks.clone(),
-                (recovery, config.backing.as_planted(config.plant)),
+                (recovery, config.backing.as_planted(config.plant), config.reserve.chunks),
             ),
             leases: ClientLeases::new(config.epoch, config.plant),
             clients: Clients::default(),

@@ -67,11 +67,19 @@ pub enum FormatError {
     BadLog { size: u64, max: u64 },
 }
 
-/// The number of shards that suits a device: the default, or fewer so that each has chunks to use.
+/// Bytes of a device for each shard: what a shard keeps back, and the rest of its last chunk, are
+/// at most one part in a hundred of that.
+const BYTES_A_SHARD: u64 = 32 << 20;
+/// Shards of a small device, as long as each has some chunks: so many cells can serve it.
+const SHARDS_FEW: u16 = 8;
+
+/// The number of shards that suits a device: the default, or fewer so that little of a small device
+/// is kept back by its shards.
 pub fn shards_suggested(size_bytes: u64) -> u16 {
     let chunks = size_bytes / BLOCK_SIZE as u64 / CHUNK_BLOCKS;
-    let fitting = u16::try_from(chunks / 8).unwrap_or(u16::MAX).max(1);
-    fitting.min(SHARDS_DEFAULT)
+    let fitting = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
+    let few = fitting(chunks / 8).clamp(1, SHARDS_FEW);
+    fitting(size_bytes / BYTES_A_SHARD).clamp(few, SHARDS_DEFAULT)
 }
 
 /// Bytes of the smallest region of op logs: their table, and the log of one cell.
@@ -281,6 +289,7 @@ mod tests {
             let fitting = FormatOptions { size_bytes, shards, log_bytes, ..options() };
             assert!(layout_of(&fitting).is_ok());
         }
-        assert_eq!(shards_suggested(1 << 30), SHARDS_DEFAULT);
+        let suggested = [32 << 20, 256 << 20, 2 << 30, 20 << 30].map(shards_suggested);
+        assert_eq!(suggested, [8, 8, 64, SHARDS_DEFAULT]);
     }
 }

@@ -196,7 +196,7 @@ impl Body {
     pub(crate) fn statfs(&mut self, stat: &StatFs) {
         self.u64(stat.blocks);
         self.u64(stat.blocks_free);
-        self.u64(stat.blocks_free);
+        self.u64(stat.blocks_available);
         self.u64(stat.files);
         self.u64(stat.files_free);
         self.u32(BLOCK_SIZE as u32);

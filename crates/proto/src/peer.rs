@@ -131,8 +131,8 @@ pub enum PeerRequest {
     /// Lock the keys in this order, then reply with their values. If a name that is locked for
     /// writing leads to an inode of the same shard, and nothing has locked that inode, it is locked
     /// for writing too, and the reply has its value. `client` has requested the operation: its own
-    /// leases need not be revoked.
-    Prepare { txn: TxnId, client: ClientId, keys: Vec<(LockKey, LockMode)> },
+    /// leases need not be revoked. `is_privileged`: the user may take reserved space.
+    Prepare { txn: TxnId, client: ClientId, is_privileged: bool, keys: Vec<(LockKey, LockMode)> },
     /// Read without locking: a lock of the sender keeps the inode from changing.
     Peek { txn: TxnId, ino: Ino },
     /// The transaction is committed: make the changes, release the locks.
@@ -151,7 +151,8 @@ pub enum PeerRequest {
     /// are aborted.
     AllSaid,
     /// Empty sparse chunks, so that other cells can have them. The reply repeats `ask`.
-    Clean { ask: u64 },
+    /// `is_privileged`: chunks that are kept for root are wanted, too.
+    Clean { ask: u64, is_privileged: bool },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -197,6 +198,10 @@ pub struct Count {
     pub blocks_free: u64,
     /// Those of them that the host of the pool has allocated.
     pub blocks_allocated: u64,
+    /// Free blocks that the shards keep for their own needs, so that nothing can be written there.
+    pub blocks_kept: u64,
+    /// Free blocks that ordinary users must leave.
+    pub blocks_reserved: u64,
     pub inodes: u64,
 }
 

@@ -99,6 +99,8 @@ pub struct DirEntry {
 pub struct StatFs {
     pub blocks: u64,
     pub blocks_free: u64,
+    /// Those of them that the caller can take.
+    pub blocks_available: u64,
     pub files: u64,
     pub files_free: u64,
 }

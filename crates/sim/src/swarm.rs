@@ -168,6 +168,8 @@ pub struct Swarm {
     pub nodes_max: usize,
     /// Directories are made in each other, and renamed across each other.
     pub deep: bool,
+    /// Free chunks that each cell keeps for root.
+    pub reserve: u64,
     /// Cells clean after each checkpoint what shards have beyond so many free blocks.
     pub eager_cleaning: Option<u64>,
     /// Long names, and so many in one directory that a listing takes several pages.
@@ -230,6 +232,7 @@ impl Swarm {
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             deep: rng.chance(1, 6),
             long_names: false,
+            reserve: rng.below(3),
             eager_cleaning: rng.chance(1, 3).then(|| *rng.pick(&[0, 20, 60])),
             kinds: draw_kinds(rng),
         }

@@ -206,6 +206,7 @@ impl World {
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
         fleet.eager_cleaning = swarm.eager_cleaning;
+        fleet.reserve.chunks = swarm.reserve;
         if damage.evicts() {
             fleet.nodes_max = NODES_FEW;
         }

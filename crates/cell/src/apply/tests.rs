@@ -52,6 +52,7 @@ impl Room {
             reserved_chunks: 0,
             total_blocks: 4096,
             backing: Backing::Whole,
+            reserve: crate::config::SpaceReserve::default(),
             frames,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig {

@@ -7,6 +7,7 @@ use warren_proto::Step;
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
+use crate::chunks::free::Chunks;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
@@ -26,34 +27,24 @@ pub(crate) fn reserve(
         if !turn.log_has_room() && !state.holds_locks {
             return Err(Stop::Wait(Wait::LogRoom));
         }
-        if let Some(room) = shard.budget().admit(shard.room(), need) {
+        let kept = if state.is_privileged { 0 } else { shard.space.private() };
+        if let Some(room) = shard.budget().admit(shard.room().saturating_sub(kept), need) {
+            if state.is_privileged {
+                shard.space.use_private(need.blocks);
+            }
             return Ok(room);
         }
         if std::mem::take(&mut state.no_chunk) {
-            let is_certain = turn.chunks.are_certain();
-            // Blocks are kept back for a change that takes none for good. If others use them now,
-            // they are free again after the next checkpoint.
-            let is_kept_back = need.growth != Growth::Grows && shard.is_unsettled();
-            if state.holds_locks {
-                return Err(Errno::ENOSPC.into());
+            if take_private(shard, state, turn)? {
+                continue;
             }
-            if is_kept_back {
-                return Err(Stop::Wait(Wait::Checkpoint));
-            }
-            let short = need.blocks.saturating_sub(shard.room());
-            let next = state.after_no_chunk(is_certain, Some(short));
-            return Err(next.map_or(Stop::Fail(Errno::ENOSPC), Stop::Wait));
+            return Err(no_chunk(shard, need, state, turn));
         }
         if shard.space.open_fullest() {
             continue;
         }
         if let Some(chunk) = turn.chunks.take_allocated() {
-            // A long range takes more chunks than one record can name. The record has only these,
-            // because a change is admitted before it is made.
-            if !turn.record.takes_another_step() {
-                turn.seal();
-            }
-            claim(shard, chunk, turn);
+            claim_in_part(shard, chunk, turn);
             continue;
         }
         if turn.chunks.host.is_reserving() {
@@ -73,10 +64,58 @@ pub(crate) fn reserve(
     }
 }
 
-/// Claims a chunk that a checkpoint needs, if one is at hand.
+/// No chunk is left that the task may take: what it waits for, or ENOSPC.
+fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, turn: &Turn<'_>) -> Stop {
+    if state.holds_locks {
+        return Errno::ENOSPC.into();
+    }
+    let is_certain = turn.chunks.are_certain();
+    // Blocks are kept back for a change that takes none for good. If others use them now, they are
+    // free again after the next checkpoint.
+    if need.growth != Growth::Grows && shard.is_unsettled() {
+        return Stop::Wait(Wait::Checkpoint);
+    }
+    let short = need.blocks.saturating_sub(shard.room());
+    let next = state.after_no_chunk(is_certain, Some(short));
+    next.map_or(Stop::Fail(Errno::ENOSPC), Stop::Wait)
+}
+
+/// Claims a chunk that is kept for root, if the task is privileged and there is one.
+fn take_private(shard: &mut Shard, state: &TaskState, turn: &mut Turn<'_>) -> Result<bool, Stop> {
+    if !state.is_privileged {
+        return Ok(false);
+    }
+    match turn.chunks.take_reserved() {
+        None => Ok(false),
+        Some(Ok(chunk)) => {
+            claim_in_part(shard, chunk, turn);
+            shard.space.make_private();
+            Ok(true)
+        }
+        Some(Err(chunk)) => {
+            turn.chunks.reserve_for(shard.id, chunk);
+            Err(Stop::Wait(Wait::Space(shard.id)))
+        }
+    }
+}
+
+/// Claims a chunk for a change that is not made yet. A long range takes more chunks than one record
+/// can name. The record has only these, because a change is admitted before it is made.
+fn claim_in_part(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) {
+    if !turn.record.takes_another_step() {
+        turn.seal();
+    }
+    claim(shard, chunk, turn);
+}
+
+/// Claims a chunk that a checkpoint needs, if one is at hand. Chunks that are kept for root are for
+/// checkpoints, too.
 pub(crate) fn claim_spare(shard: &mut Shard, turn: &mut Turn<'_>) -> bool {
-    let Some(chunk) = turn.chunks.take_allocated() else { return false };
-    claim(shard, chunk, turn)
+    let reserved = |chunks: &mut Chunks| chunks.take_reserved().and_then(Result::ok);
+    match turn.chunks.take_allocated().or_else(|| reserved(turn.chunks)) {
+        Some(chunk) => claim(shard, chunk, turn),
+        None => false,
+    }
 }
 
 /// Claims a chunk. Returns whether it was new to the shard.

@@ -22,6 +22,10 @@ use crate::config::{Backing, Recovery};
 #[derive(Debug)]
 pub(crate) struct Chunks {
     pub(crate) pool: Pool<u64>,
+    /// Free chunks that are kept for privileged users. They lie in no pool, so that no other cell
+    /// gets them by a search.
+    reserve: Vec<u64>,
+    reserve_max: usize,
     pub(crate) host: HostSpace,
     /// How many cells the fleet has, and which chunks a shard may own.
     cells: u16,
@@ -46,6 +50,8 @@ enum Certainty {
     Uncertain,
 }
 
+/// Chunks of the reserve that other cells get at a time: 2 MiB.
+const RELEASED: usize = 8;
 /// Runs of chunks in one message.
 const RUNS_MAX: usize = 1000;
 
@@ -57,7 +63,7 @@ impl Chunks {
         (first, cells): (CellId, u16),
         legal: Range<u64>,
         free: Vec<u64>,
-        (recovery, backing): (Recovery, Backing),
+        (recovery, backing, reserve): (Recovery, Backing, u64),
     ) -> Self {
         let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
         let others = (0..cells).map(CellId).filter(|cell| *cell != id);
@@ -77,6 +83,8 @@ impl Chunks {
         let exchanged = BTreeMap::new();
         let mut chunks = Self {
             pool,
+            reserve: Vec::new(),
+            reserve_max: reserve as usize,
             host: HostSpace::new(backing),
             cells,
             legal,
@@ -107,13 +115,45 @@ impl Chunks {
 
     /// Free chunks at this cell.
     pub(crate) fn local(&self) -> u64 {
+        self.unreserved() + self.reserve.len() as u64
+    }
+
+    /// Those of them that every user may have.
+    pub(crate) fn unreserved(&self) -> u64 {
         let under_way = self.host.under_way().count();
         self.pool.local_size() + (self.early.len() + under_way) as u64
     }
 
-    /// Free chunks of this cell that a shard could have, as far as is known.
+    /// Chunks that ordinary users must leave at this cell, whether they are free now or not.
+    pub(crate) const fn reserved(&self) -> u64 {
+        self.reserve_max as u64
+    }
+
+    /// Free chunks of this cell that a shard of any cell could have, as far as is known.
     pub(crate) fn at_hand(&self) -> u64 {
-        if self.host.has_all() { self.local() } else { self.host.allocated() }
+        if self.host.has_all() {
+            return self.unreserved();
+        }
+        self.pool.elements().filter(|chunk| self.host.is_allocated(**chunk)).count() as u64
+    }
+
+    /// Lets other cells have some of the chunks that are kept for root.
+    pub(crate) fn release_reserve(&mut self) {
+        let left = self.reserve.len().saturating_sub(RELEASED);
+        for chunk in self.reserve.split_off(left) {
+            self.add_to_pool(chunk);
+        }
+    }
+
+    /// A chunk that is kept for root goes to a shard. `Err`: the host has to allocate it first.
+    pub(crate) fn take_reserved(&mut self) -> Option<Result<u64, u64>> {
+        let is_ready = |chunk: &u64| self.host.has_all() || self.host.is_allocated(*chunk);
+        let ready = self.reserve.iter().rposition(is_ready);
+        let chunk = match ready {
+            Some(at) => self.reserve.remove(at),
+            None => self.reserve.pop()?,
+        };
+        Some(if self.host.take(chunk) { Ok(chunk) } else { Err(chunk) })
     }
 
     /// Removes chunks that are in use. The caller calls it before any chunk is given.
@@ -161,7 +201,8 @@ impl Chunks {
 
     /// The chunks that lie here now, and `more` that will.
     pub(crate) fn count(&self, more: impl Iterator<Item = u64>) -> FreeChunks {
-        let mut all: Vec<u64> = self.pool.elements().chain(&self.early).copied().collect();
+        let here = self.pool.elements().chain(&self.early).chain(&self.reserve);
+        let mut all: Vec<u64> = here.copied().collect();
         all.extend(self.host.under_way().chain(more));
         all.sort_unstable();
         let runs: Vec<(u64, u64)> =
@@ -180,7 +221,15 @@ impl Chunks {
         }
     }
 
+    /// A free chunk. The reserve is filled first.
     pub(crate) fn add(&mut self, chunk: u64) {
+        if self.reserve.len() < self.reserve_max {
+            return self.reserve.push(chunk);
+        }
+        self.add_to_pool(chunk);
+    }
+
+    fn add_to_pool(&mut self, chunk: u64) {
         if let Err(refused) = self.pool.add(chunk) {
             self.early.push(refused.0);
         }
@@ -195,7 +244,7 @@ mod tests {
     #[test]
     fn chunks_are_handed_out_from_the_lowest_up() {
         let free = vec![6, 7, 8];
-        let kind = (Recovery::None, Backing::Whole);
+        let kind = (Recovery::None, Backing::Whole, 0);
         let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, kind);
         assert!(chunks.is_open());
         let got: Vec<_> = (0..3).map(|_| chunks.pool.get()).collect();

@@ -119,6 +119,11 @@ impl HostSpace {
         self.batch.iter().chain(io).copied()
     }
 
+    /// Whether the free chunk is allocated.
+    pub(crate) fn is_allocated(&self, chunk: u64) -> bool {
+        self.allocated.contains(&chunk)
+    }
+
     /// Of the free chunks here, those that are allocated.
     pub(crate) fn allocated(&self) -> u64 {
         self.allocated.len() as u64

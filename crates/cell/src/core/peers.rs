@@ -44,8 +44,9 @@ impl Core {
                 self.participants.again(shards, from, (txn, changes), turn);
             }
             PeerRequest::AllSaid => self.all_said(from, turn),
-            PeerRequest::Prepare { txn, client, keys } => {
-                self.participants.receive_prepare(shards, from, (txn, client), keys, turn);
+            PeerRequest::Prepare { txn, client, is_privileged, keys } => {
+                let of = (txn, client, is_privileged);
+                self.participants.receive_prepare(shards, from, of, keys, turn);
             }
             PeerRequest::Peek { txn, ino } => {
                 turn.waits.start(Work::Peek { from, txn, ino });
@@ -58,7 +59,13 @@ impl Core {
                 let count = count(shards, turn);
                 send_reply(from, PeerReply::Counted { ask, count }, turn);
             }
-            PeerRequest::Clean { ask } => self.cleaner.asked(from, ask),
+            PeerRequest::Clean { ask, is_privileged } => {
+                if is_privileged {
+                    turn.chunks.release_reserve();
+                    poll_pool(shards, turn);
+                }
+                self.cleaner.asked(from, ask);
+            }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
             PeerRequest::Abort { .. } => suspect(from, turn),
         }

@@ -220,6 +220,11 @@ impl Core {
             }
         }
         task.state.holds_locks = task.holds_locks();
+        task.state.is_privileged = match &task.work {
+            Work::Request { who, .. } => turn.volume.is_privileged(who.uid),
+            Work::Prepare { is_privileged, .. } => *is_privileged,
+            _ => true,
+        };
         let may_wait = match &task.work {
             // The log has room for the record of a lock that was granted.
             Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
@@ -314,7 +319,7 @@ impl Core {
             Request::Null => done(Reply::Done),
             Request::Sync => sync(&mut task.state),
             Request::StatFs => {
-                done(Reply::StatFs(self.counting.stat_fs(&self.shards, id, turn)?))
+                done(Reply::StatFs(self.counting.stat_fs(&self.shards, (id, who.uid), turn)?))
             }
             Request::Cancel { slot, seq } => {
                 self.cancel(SlotRef { client: from.client, slot: *slot }, *seq, turn);
@@ -475,7 +480,7 @@ impl Core {
             Wait::Space(shard) => turn.waits.wait_for(WaitKey::Chunk(shard), id),
             Wait::Allocated => turn.waits.wait_for(WaitKey::Allocated, id),
             Wait::Cleaning => {
-                let key = self.cleaner.ask(turn);
+                let key = self.cleaner.ask(task.state.is_privileged, turn);
                 turn.waits.wait_for(key, id);
             }
             Wait::Checkpoint => {

@@ -15,6 +15,8 @@ const CLEANINGS_MAX: u32 = 8;
 pub(crate) struct TaskState {
     /// The client on whose behalf it runs.
     pub(crate) client: Option<ClientId>,
+    /// Its user may take the space that is kept for root.
+    pub(crate) is_privileged: bool,
     /// Other tasks wait for its locks, so it must not wait for a checkpoint.
     pub(crate) holds_locks: bool,
     /// Pages that stay in the cache until the task runs again.

@@ -20,6 +20,7 @@ pub(crate) enum Work {
         from: CellId,
         txn: TxnId,
         client: ClientId,
+        is_privileged: bool,
         keys: Vec<(LockKey, LockMode)>,
         next: usize,
     },

@@ -62,6 +62,8 @@ pub(crate) struct Space {
     /// Chunks that are being emptied, and chunks with a block that could not be moved.
     closed: BTreeSet<u64>,
     immovable: BTreeSet<u64>,
+    /// Free blocks of chunks that were kept for root, and that root has not used yet.
+    private: u64,
     /// The used blocks that several places of files share.
     pub(crate) sharing: Sharing,
     planted: Planted,
@@ -133,6 +135,22 @@ impl Space {
 
     pub(crate) fn free_blocks(&self) -> u64 {
         self.free
+    }
+
+    /// Free blocks that only privileged users may take. They are not private any more after a
+    /// restart.
+    pub(crate) const fn private(&self) -> u64 {
+        self.private
+    }
+
+    /// The chunk that was just claimed was kept for root.
+    pub(crate) const fn make_private(&mut self) {
+        self.private += CHUNK_BLOCKS;
+    }
+
+    /// A privileged user takes so many blocks.
+    pub(crate) fn use_private(&mut self, blocks: u64) {
+        self.private = self.private.saturating_sub(blocks).min(self.free);
     }
 
     /// Blocks of the shard's chunks, including chunks that are about to leave.

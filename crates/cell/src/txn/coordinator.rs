@@ -219,7 +219,9 @@ impl Coordinator {
             txn.participants.insert(owner);
             txn.awaits = Awaits::Prepared(owner);
             self.tasks.insert(txn.id, id);
-            send_request(owner, PeerRequest::Prepare { txn: txn.id, client, keys }, turn);
+            let is_privileged = task.state.is_privileged;
+            let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
+            send_request(owner, prepare, turn);
             return Err(Stop::Wait(Wait::Registered));
         }
         Ok(())

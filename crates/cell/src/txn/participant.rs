@@ -438,7 +438,7 @@ impl Participants {
         &mut self,
         shards: &Shards,
         from: CellId,
-        (txn, client): (TxnId, ClientId),
+        (txn, client, is_privileged): (TxnId, ClientId, bool),
         keys: Vec<(LockKey, LockMode)>,
         turn: &mut Turn<'_>,
     ) {
@@ -454,7 +454,8 @@ impl Participants {
             turn.log.begin_txn();
         }
         let next = self.known.get(&txn).map_or(0, |participant| participant.keys.len());
-        let task = turn.waits.start(Work::Prepare { from, txn, client, keys, next });
+        let work = Work::Prepare { from, txn, client, is_privileged, keys, next };
+        let task = turn.waits.start(work);
         let participant = self.known.entry(txn).or_insert_with(|| Participant::new(client, task));
         participant.state = State::Locking(task);
     }

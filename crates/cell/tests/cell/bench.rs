@@ -254,6 +254,7 @@ impl Bench {
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             backing: Backing::Whole,
+            reserve: warren_cell::SpaceReserve::default(),
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery, may_lose: false },

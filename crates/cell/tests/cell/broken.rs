@@ -19,7 +19,12 @@ const TXN: TxnId = TxnId { cell: PEER, seq: 1 };
 
 fn prepare(bench: &mut Bench, txn: TxnId, keys: &[LockKey]) {
     let keys = keys.iter().map(|key| (key.clone(), LockMode::Write)).collect();
-    bench.hear(PeerBody::Request(PeerRequest::Prepare { txn, client: CLIENT, keys }));
+    bench.hear(PeerBody::Request(PeerRequest::Prepare {
+        txn,
+        client: CLIENT,
+        is_privileged: false,
+        keys,
+    }));
 }
 
 /// A change comes that was decided and cannot be made: shard 1 is given up.

@@ -268,7 +268,12 @@ fn a_full_bucket_is_refused_to_a_peer_before_it_decides() {
     for (seq, text) in [(1, "one too many"), (2, "another")] {
         let txn = TxnId { cell: PEER, seq };
         let keys = vec![(LockKey::Name(Ino::ROOT, name(text)), LockMode::Write)];
-        bench.hear(PeerBody::Request(PeerRequest::Prepare { txn, client: CLIENT, keys }));
+        bench.hear(PeerBody::Request(PeerRequest::Prepare {
+            txn,
+            client: CLIENT,
+            is_privileged: false,
+            keys,
+        }));
         let replies = bench.sent.drain(..).filter_map(|message| match message {
             PeerBody::Reply(reply) => Some(reply),
             _ => None,
@@ -289,7 +294,7 @@ fn a_prepare_in_a_missing_directory_returns_no_value() {
     let txn = TxnId { cell: PEER, seq: 1 };
     let (inode, entry) = (LockKey::Inode(gone), LockKey::Name(gone, name("n")));
     let keys = vec![(inode.clone(), LockMode::Read), (entry.clone(), LockMode::Write)];
-    let prepare = PeerRequest::Prepare { txn, client: CLIENT, keys };
+    let prepare = PeerRequest::Prepare { txn, client: CLIENT, is_privileged: false, keys };
     bench.sent.clear();
     let mut receive = |message| bench.hear(message);
     receive(PeerBody::Pool(PoolMessage::Hello));
@@ -311,7 +316,7 @@ fn a_peers_changes_are_looked_at() {
     let keys =
         vec![(LockKey::Inode(FILE), LockMode::Write), (LockKey::Inode(Ino(9)), LockMode::Write)];
     let request = PeerBody::Request;
-    bench.hear(request(PeerRequest::Prepare { txn, client: CLIENT, keys }));
+    bench.hear(request(PeerRequest::Prepare { txn, client: CLIENT, is_privileged: false, keys }));
     let wild = Ino(0xffff << 48 | 1);
     let entry = Change::RemoveEntry { dir: Ino::ROOT, name: name("file"), now };
     let made_up = [LOST, Ino(9), wild].map(|ino| Change::AddLink { ino, now });

@@ -139,7 +139,8 @@ fn prepare(bench: &mut Bench, seq: u64, ino: Ino, replaces: bool) {
     let inode = (LockKey::Inode(ino), LockMode::Write);
     let logged = replaces.then_some((LockKey::Logged(ino), LockMode::Write));
     let keys = [inode].into_iter().chain(logged).collect();
-    let prepare = PeerRequest::Prepare { txn: txn(seq), client: CLIENT, keys };
+    let prepare =
+        PeerRequest::Prepare { txn: txn(seq), client: CLIENT, is_privileged: false, keys };
     bench.hear(PeerBody::Request(prepare));
 }
 

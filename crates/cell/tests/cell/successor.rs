@@ -256,7 +256,12 @@ fn nothing_is_prepared_for_which_the_log_has_no_room() {
         let txn = TxnId { cell: PEER, seq };
         let keys = vec![(LockKey::Inode(FILE), LockMode::Write)];
         bench.sent.clear();
-        bench.hear(PeerBody::Request(PeerRequest::Prepare { txn, client: CLIENT, keys }));
+        bench.hear(PeerBody::Request(PeerRequest::Prepare {
+            txn,
+            client: CLIENT,
+            is_privileged: false,
+            keys,
+        }));
         let refused = PeerReply::Refused { txn, errno: Errno::EAGAIN };
         assert_eq!(bench.sent, [PeerBody::Reply(refused)]);
     }

@@ -9,7 +9,8 @@
 
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{ClientId, Errno, Ino};
-use warren_proto::{Handle, Reply, Request};
+use warren_cell::SpaceReserve;
+use warren_proto::{Handle, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
 use crate::client::create;
@@ -85,5 +86,39 @@ fn what_is_free_in_one_shard_can_be_written_in_another() {
     for (number, file) in more.iter().enumerate() {
         let read = pair.read(client, *file, 0, PAGES * PAGE);
         assert_eq!(read, page(byte_of(number)).repeat(PAGES), "file {number}");
+    }
+}
+
+/// The free blocks that the user of this client can take.
+fn available(pair: &mut Pair, client: ClientId) -> u64 {
+    match pair.call(client, Request::StatFs) {
+        Ok(Reply::StatFs(stat)) => stat.blocks_available,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_kept_for_root_no_other_user_can_take() {
+    let reserve = SpaceReserve { chunks: 3, owner: 7 };
+    for privileged in [0, 7] {
+        let mut pair = Pair::with(Setup { reserve, ..Setup::default() });
+        let (user, root) = (pair.client_of(1000), pair.client_of(privileged));
+        let (admin, dirs) = (pair.client(), [IN_A, IN_B]);
+        for ino in dirs {
+            let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+            assert!(pair.call(admin, Request::SetAttr { ino, handle: None, set }).is_ok());
+        }
+        for (at, dir) in dirs.into_iter().enumerate() {
+            fill(&mut pair, user, dir, &format!("user{at}-"));
+        }
+        pair.sync(user);
+        assert!(available(&mut pair, user) < CHUNK_BLOCKS);
+        let kept = available(&mut pair, root);
+        assert!(kept >= 2 * 3 * CHUNK_BLOCKS - CHUNK_BLOCKS, "{kept}");
+        let files = fill(&mut pair, root, IN_A, "root-");
+        let written = (files.len() * PAGES) as u64;
+        // Each shard keeps some blocks, and a file needs a node from time to time.
+        assert!(written + 2 * CHUNK_BLOCKS > kept, "{written} of {kept}");
+        assert!(fill(&mut pair, user, IN_A, "more-").is_empty());
     }
 }

@@ -67,11 +67,14 @@ pub(crate) struct Setup {
     pub free_chunks: usize,
     /// The pool is a sparse file, and its host has space for so many more chunks.
     pub host_room: Option<u64>,
+    /// What each cell keeps for root.
+    pub reserve: warren_cell::SpaceReserve,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { cells: 2, free_chunks: usize::MAX, host_room: None }
+        let reserve = warren_cell::SpaceReserve::default();
+        Self { cells: 2, free_chunks: usize::MAX, host_room: None, reserve }
     }
 }
 
@@ -203,6 +206,7 @@ impl Pair {
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             backing: self.setup.host_room.map_or(Backing::Whole, |_| Backing::OnDemand),
+            reserve: self.setup.reserve,
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig {

@@ -59,6 +59,7 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         reserved_chunks: start.reserved_chunks,
         total_blocks: start.total_blocks,
         backing: start.backing,
+        reserve: start.reserve,
         frames: start.frames,
         nodes_max: CellConfig::nodes_for(start.frames),
         log: LogConfig {

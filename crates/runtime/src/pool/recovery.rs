@@ -494,6 +494,7 @@ fn config(
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),
         backing: if superblock.reserved { Backing::Whole } else { Backing::OnDemand },
+        reserve: warren_cell::SpaceReserve::default(),
         frames,
         nodes_max: CellConfig::nodes_for(frames),
         log: LogConfig {

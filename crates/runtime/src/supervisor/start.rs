@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
-use warren_cell::CellConfig;
-use warren_disk::LogArea;
+use warren_cell::{CellConfig, SpaceReserve};
+use warren_disk::{Layout, LogArea};
 use warren_proto::{CapabilityKey, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
@@ -217,6 +217,7 @@ impl Starter<'_, '_> {
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
             backing: self.pool.backing(ledger),
+            reserve: reserve_of_a_cell(&superblock.layout, self.plan.cells),
             frames: frames_of_a_cell(self.plan),
             log: LogStart { start: area.start, blocks: area.blocks, from, incarnation },
             successor,
@@ -260,4 +261,11 @@ fn cell_at(address: Address) -> Result<CellId, FleetError> {
         Address::Cell(cell) => Ok(cell),
         Address::Supervisor => Err(FleetError::Bug("an inbox of the supervisor".into())),
     }
+}
+
+/// Each cell keeps its part of the chunks that ordinary users must leave.
+fn reserve_of_a_cell(layout: &Layout, cells: u16) -> SpaceReserve {
+    let chunks = layout.chunks() - layout.reserved_chunks();
+    let kept = warren_base::budget::reserve_of(chunks as usize) as u64;
+    SpaceReserve { chunks: kept / u64::from(cells), owner: rustix::process::geteuid().as_raw() }
 }

@@ -178,6 +178,7 @@ impl<H> Fleet<H> {
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
             backing: self.backing,
+            reserve: self.reserve,
             frames: match log.recovery {
                 Recovery::Power => RECOVERY_FRAMES,
                 _ => self.frames,
