@@ -249,8 +249,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
         reserved_chunks: layout.reserved_chunks(),
         total_blocks: layout.total_blocks(),
-        backing: Backing::Whole,
-        reserve: warren_cell::SpaceReserve::default(),
+        space: warren_cell::SpaceConfig::of(Backing::Whole),
         frames: FRAMES,
         nodes_max: CellConfig::nodes_for(FRAMES),
         log: LogConfig {
@@ -261,7 +260,6 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
             may_lose: false,
         },
         generation: 1,
-        eager_cleaning: None,
         plant: Planted::NONE,
     }
 }

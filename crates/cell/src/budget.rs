@@ -268,6 +268,12 @@ impl Budget {
         later.unlink() + keeps.into_iter().fold(rename, u64::max) + self.unwritten
     }
 
+    /// Free blocks that no user can fill once the shard has a file: those that are kept back, and
+    /// the worst case of a small write.
+    pub(crate) fn unwritable(self) -> u64 {
+        self.kept_from_growth() + self.write(1).blocks
+    }
+
     /// Nodes that a new record may make dirty: its path, a split of each node on it, and a new
     /// root. The record of a large attribute may split its leaf in three.
     fn insertion(self) -> u64 {

@@ -48,7 +48,7 @@ impl Cell {
             coordinator: Coordinator::new(config.epoch),
             participants: Participants::default(),
             counting: Counting::default(),
-            cleaner: Cleaner::new(config.eager_cleaning),
+            cleaner: Cleaner::new(config.space.eager_cleaning),
             checkpoint: Checkpoint::new(config.nodes_max),
             replay,
             shards,

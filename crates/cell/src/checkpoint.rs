@@ -126,7 +126,7 @@ impl Checkpoint {
         for id in ids {
             self.write_tree(shards, id, &mut written, turn)?;
         }
-        shards.values_mut().for_each(Shard::fix_cleaning);
+        shards.values_mut().for_each(|shard| shard.space.fix_cleaning());
         // The record of chunks that were claimed for the trees comes before the snapshot of the
         // session.
         turn.seal();
@@ -189,12 +189,7 @@ impl Checkpoint {
                 return Err(Stop::Fail(Errno::ENOSPC));
             }
             // Writing the chunks' records may make more nodes dirty.
-            while let Some((chunk, used)) = shard.space.next_stale() {
-                match used {
-                    Some(used) => shard.put(Key::chunk(chunk), Value::Chunk(used)),
-                    None => drop(shard.take(&Key::chunk(chunk))),
-                }
-            }
+            record_chunks(shard);
             shard.record_owed();
             record_shared(shard);
             if places.len() > shard.tree.dirty_nodes() {
@@ -209,17 +204,14 @@ impl Checkpoint {
                 break;
             }
         }
-        let shard = shards.get_mut(&id).expect("owned");
-        if places.is_empty() && !shard.changed {
+        if places.is_empty() && !shards.own(id).changed {
             return Ok(());
         }
+        let shard = shards.own(id);
         let (root, height, nodes) = shard.tree.write_out(turn.checkpoints.number(), &places);
         shard.changed = false;
         let (claimed, released) = shard.space.seal();
-        if turn.plants(Plant::GiveEarly) {
-            let chunks = shard.space.take_departing();
-            chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
-        }
+        turn.chunks.add_all(shard.space.give_early());
         written.claimed.extend(claimed.iter().map(|chunk| (*chunk, id)));
         written.released.extend(released);
         written.roots.push(ShardRoot {
@@ -278,7 +270,7 @@ impl Checkpoint {
             let chunks = shards.space_mut(id).expect("owned").switched();
             release_chunks(shards, chunks, turn);
         }
-        shards.values_mut().for_each(Shard::end_cleaning);
+        shards.values_mut().for_each(|shard| shard.space.end_cleaning());
         shards.recorded(true);
         review_host(turn);
         self.applied.clear();
@@ -392,7 +384,7 @@ impl Checkpoint {
                 }
             }
         }
-        shards.values_mut().for_each(Shard::end_cleaning);
+        shards.values_mut().for_each(|shard| shard.space.end_cleaning());
         shards.recorded(false);
         reclaim_retracted(shards, turn);
         participants.applied().append(&mut self.applied);
@@ -439,6 +431,16 @@ pub(crate) fn reclaim_retracted(shards: &mut Shards, turn: &Turn<'_>) {
 fn end(turn: &mut Turn<'_>) {
     turn.checkpoints.enter(Phase::Idle);
     turn.waits.wake_all(WaitKey::Undrained);
+}
+
+/// Enters in the tree which blocks of its chunks the shard uses.
+fn record_chunks(shard: &mut Shard) {
+    while let Some((chunk, used)) = shard.space.next_stale() {
+        match used {
+            Some(used) => shard.put(Key::chunk(chunk), Value::Chunk(used)),
+            None => drop(shard.take(&Key::chunk(chunk))),
+        }
+    }
 }
 
 /// Enters in the tree which blocks are shared.

@@ -27,14 +27,14 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, ShardId};
 use warren_proto::{PeerReply, PeerRequest};
 
-use crate::run::wait::WaitKey;
+use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
 use crate::shard::Shard;
 use crate::shard::cleaning::Cleaning;
 use crate::shards::Shards;
 use crate::turn::Turn;
-use moves::{begin, spare_blocks};
+use moves::{begin, give_up_walk, spare_blocks, walk};
 
 /// Chunks that a run of the cell frees, if it can: 16 MiB. More may come with the next run.
 const CHUNKS_A_RUN: u64 = 64;
@@ -173,8 +173,27 @@ impl Cleaner {
         self.wants_ahead = turn.chunks.unreserved() < ahead || self.eagerness.is_some();
     }
 
-    /// The task that cleans the shard is over.
-    pub(crate) fn cleaned(&mut self, shard: ShardId, emptied: u64) {
+    /// Moves blocks of a shard that a run has reached.
+    pub(crate) fn clean(&mut self, shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        walk(shard, turn)?;
+        self.cleaned(shard.id, shard.space.emptied(shard.tree.displaced()));
+        Ok(())
+    }
+
+    /// That has failed. `shard`: unless it was given up.
+    pub(crate) fn cannot_clean(
+        &mut self,
+        id: ShardId,
+        shard: Option<&mut Shard>,
+        turn: &mut Turn<'_>,
+    ) {
+        if let Some(shard) = shard {
+            give_up_walk(shard, turn);
+        }
+        self.cleaned(id, 0);
+    }
+
+    fn cleaned(&mut self, shard: ShardId, emptied: u64) {
         if let Some(run) = self.run.as_mut().filter(|run| run.current == Some(shard)) {
             run.current = None;
             run.emptied += emptied;
@@ -238,7 +257,7 @@ impl Cleaner {
         if run.answers.is_empty() {
             return;
         }
-        let leaving = shards.values().map(|shard| match shard.cleaning {
+        let leaving = shards.values().map(|shard| match shard.space.cleaning {
             Cleaning::Walked | Cleaning::Departing => {
                 shard.space.emptied(shard.tree.displaced()) + shard.space.departing().len() as u64
             }

@@ -42,8 +42,7 @@ pub struct CellConfig {
     pub reserved_chunks: u64,
     /// Blocks of the whole pool device.
     pub total_blocks: u64,
-    pub backing: Backing,
-    pub reserve: SpaceReserve,
+    pub space: SpaceConfig,
     /// Frames of the buffer cache: its byte limit over 4096. With fewer than
     /// [`CellConfig::FRAMES_MIN`], requests that are larger than a fourth of the frames get ENOMEM.
     /// The driver provides [`CellConfig::frames_total`].
@@ -53,11 +52,25 @@ pub struct CellConfig {
     pub log: LogConfig,
     /// The last checkpoint that the superblock names.
     pub generation: u64,
+    /// A rule to break, for tests of the checkers.
+    pub plant: Planted,
+}
+
+/// What is behind the pool's blocks, and how a cell shares them out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct SpaceConfig {
+    pub backing: Backing,
+    pub reserve: SpaceReserve,
     /// After each checkpoint, what shards have beyond so many free blocks is cleaned, however many
     /// chunks are free. For simulations: a real fleet has `None`.
     pub eager_cleaning: Option<u64>,
-    /// A rule to break, for tests of the checkers.
-    pub plant: Planted,
+}
+
+impl SpaceConfig {
+    /// Nothing is kept for root.
+    pub const fn of(backing: Backing) -> Self {
+        Self { backing, reserve: SpaceReserve { chunks: 0, owner: 0 }, eager_cleaning: None }
+    }
 }
 
 /// Space that ordinary users cannot take, as the reserved blocks of ext4.

@@ -59,7 +59,7 @@ pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
             blocks_used: used,
             blocks_free: free,
             blocks_allocated: free,
-            blocks_kept: shard.unwritable_blocks(),
+            blocks_kept: shard.budget().unwritable(),
             blocks_reserved: 0,
             inodes: shard.inodes,
         }

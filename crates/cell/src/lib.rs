@@ -42,6 +42,6 @@ mod turn;
 mod txn;
 
 pub use cell::Cell;
-pub use config::{Backing, CellConfig, LogConfig, Recovery, SpaceReserve};
+pub use config::{Backing, CellConfig, LogConfig, Recovery, SpaceConfig, SpaceReserve};
 pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 pub use plant::{Plant, Planted};

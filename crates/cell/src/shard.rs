@@ -27,7 +27,6 @@ use warren_proto::{ACL_ACCESS, Attr, FileKind, FileName, InodeValue, LockKey, Lo
 use crate::budget::{Budget, Reservation, blocks_of_owed, blocks_of_pages};
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::behind::Behind;
-use crate::shard::cleaning::Cleaning;
 use crate::shard::filelock::FileLocks;
 use crate::shard::lease::ShardLeases;
 use crate::shard::lock::LockTable;
@@ -46,7 +45,6 @@ pub(crate) struct Shard {
     secret: u64,
     pub(crate) tree: Tree,
     pub(crate) space: Space,
-    pub(crate) cleaning: Cleaning,
     pub(crate) locks: LockTable<TaskId>,
     /// Pages of its files in the buffer cache.
     pub(crate) pages: Pages,
@@ -88,7 +86,6 @@ impl Shard {
             secret,
             tree: Tree::open(slot.shard, slot.root, slot.height),
             space: Space::default(),
-            cleaning: Cleaning::Idle,
             locks: LockTable::new(),
             pages: Pages::default(),
             opens: Opens::default(),
@@ -135,37 +132,13 @@ impl Shard {
     }
 
     /// The records of a range of keys, until `visit` breaks.
-    fn range<'a>(
+    pub(crate) fn range<'a>(
         &'a self,
         from: Key,
         to: Key,
         visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
     ) -> Result<(), Stop> {
         self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
-    }
-
-    /// All records from this key on, until `visit` breaks.
-    pub(crate) fn all_records<'a>(
-        &'a self,
-        from: Key,
-        visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
-    ) -> Result<(), Stop> {
-        self.range(from, Key::MAX, visit)
-    }
-
-    /// A checkpoint fixes the state of the shard. The chunks that were emptied leave with it.
-    pub(crate) fn fix_cleaning(&mut self) {
-        if self.cleaning == Cleaning::Walked {
-            self.cleaning = Cleaning::Departing;
-        }
-    }
-
-    /// That checkpoint is over. The closed chunks that could not be emptied are open again.
-    pub(crate) fn end_cleaning(&mut self) {
-        if self.cleaning == Cleaning::Departing {
-            self.space.open_all();
-            self.cleaning = Cleaning::Idle;
-        }
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was
@@ -450,12 +423,6 @@ impl Shard {
     pub(crate) fn kept_blocks(&self) -> u64 {
         let owed = blocks_of_owed(self.owed.blocks);
         if self.inodes == 0 { owed } else { owed + self.budget().kept_from_growth() }
-    }
-
-    /// Free blocks that no user can fill once the shard has a file: those that are kept back, and
-    /// the worst case of a small write.
-    pub(crate) fn unwritable_blocks(&self) -> u64 {
-        self.budget().kept_from_growth() + self.budget().write(1).blocks
     }
 
     /// Blocks that the shard owes to unwritten extents.

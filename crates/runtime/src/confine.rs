@@ -54,6 +54,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_fstatfs,
     libc::SYS_preadv,
     libc::SYS_preadv2,
+    libc::SYS_pwrite64,
     libc::SYS_pwritev,
     libc::SYS_pwritev2,
     // Its bell, its peers' bells, standard error, the supervisor, and bodies too long for a packet.

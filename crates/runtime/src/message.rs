@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use warren_base::{BlockNo, CellId, Epoch, Instant, Lsn, MapVersion};
-use warren_cell::{Backing, SpaceReserve};
+use warren_cell::SpaceConfig;
 use warren_mailbox::Capability;
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Wire};
@@ -187,8 +187,7 @@ pub(crate) struct CellStart {
     pub free_chunks: Runs,
     pub reserved_chunks: u64,
     pub total_blocks: u64,
-    pub backing: Backing,
-    pub reserve: SpaceReserve,
+    pub space: SpaceConfig,
     /// Frames of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
     pub log: LogStart,

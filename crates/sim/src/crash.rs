@@ -183,9 +183,8 @@ impl World {
         fleet.plant = options.plant;
         fleet.frames = mix.frames;
         fleet.nodes_max = mix.nodes_max;
-        fleet.eager_cleaning = mix.eager_cleaning;
-        fleet.backing = mix.backing;
-        if mix.backing == Backing::OnDemand {
+        fleet.space = mix.space;
+        if mix.space.backing == Backing::OnDemand {
             fleet.make_sparse(HOST_ROOM).expect("a new pool");
         }
         fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };

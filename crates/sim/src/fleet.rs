@@ -35,7 +35,7 @@ use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{Backing, Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef, SpaceReserve};
+use warren_cell::{Backing, Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef, SpaceConfig};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answered, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
@@ -260,13 +260,9 @@ pub(crate) struct Fleet<H> {
     pub frames: u32,
     /// Tree nodes that a cell keeps.
     pub nodes_max: usize,
-    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
-    pub eager_cleaning: Option<u64>,
-    /// What each cell keeps for root.
-    pub reserve: SpaceReserve,
     /// Free chunks for all cells together, if they do not get all of them.
     pub chunks: Option<usize>,
-    pub backing: Backing,
+    pub space: SpaceConfig,
     pub map: Vec<CellId>,
     pub cells: Vec<CellHost>,
     links: BTreeMap<(CellId, CellId), Link>,
@@ -313,10 +309,8 @@ impl<H> Fleet<H> {
             plant: None,
             frames: 0,
             nodes_max: CellConfig::NODES_MIN,
-            eager_cleaning: None,
-            reserve: SpaceReserve::default(),
             chunks: None,
-            backing: Backing::Whole,
+            space: SpaceConfig::of(Backing::Whole),
             map: Vec::new(),
             cells: Vec::new(),
             links: BTreeMap::new(),

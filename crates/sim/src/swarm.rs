@@ -100,6 +100,28 @@ const KINDS: [(Kind, u64); 43] = [
     (Kind::Chattr, 1),
 ];
 
+/// The space of the pool, and what cells do with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// Free chunks for all cells together; a small number runs out.
+    pub chunks: Option<u64>,
+    /// Free chunks that each cell keeps for root.
+    pub reserve: u64,
+    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
+    pub eager_cleaning: Option<u64>,
+}
+
+impl Space {
+    fn draw(rng: &mut Rng, shards: u16) -> Self {
+        let few = u64::from(shards).div_ceil(2);
+        Self {
+            chunks: rng.chance(1, 5).then(|| few + rng.below(4)),
+            reserve: rng.below(3),
+            eager_cleaning: rng.chance(1, 3).then(|| *rng.pick(&[0, 20, 60])),
+        }
+    }
+}
+
 /// The mix that one seed draws.
 #[derive(Clone, Debug)]
 pub struct Swarm {
@@ -116,8 +138,7 @@ pub struct Swarm {
     pub hot_files: usize,
     /// Frames of a cell's cache.
     pub frames: u32,
-    /// Free chunks for all cells together; a small number runs out.
-    pub chunks: Option<u64>,
+    pub space: Space,
     /// Clients that are not root.
     pub plain_users: bool,
     /// Bytes of the largest write, and the range of a file that calls use.
@@ -168,10 +189,6 @@ pub struct Swarm {
     pub nodes_max: usize,
     /// Directories are made in each other, and renamed across each other.
     pub deep: bool,
-    /// Free chunks that each cell keeps for root.
-    pub reserve: u64,
-    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
-    pub eager_cleaning: Option<u64>,
     /// Long names, and so many in one directory that a listing takes several pages.
     pub long_names: bool,
     kinds: Vec<Kind>,
@@ -188,7 +205,7 @@ impl Swarm {
             1..=4 => cells,
             _ => cells * (1 + rng.below(6) as u16),
         };
-        let chunks = rng.chance(1, 5).then(|| u64::from(shards).div_ceil(2) + rng.below(4));
+        let space = Space::draw(rng, shards);
         let clients = 1 + rng.below(6) as usize;
         let fronts =
             if rng.chance(1, 2) { rng.below(clients.min(3) as u64 + 1) as usize } else { 0 };
@@ -203,7 +220,7 @@ impl Swarm {
             names: *rng.pick(&[2, 3, 5, 8, 20]),
             hot_files: *rng.pick(&[2, 4, 12, 12]),
             frames: *rng.pick(&[40, 64, 96, 1024]),
-            chunks,
+            space,
             plain_users: rng.chance(1, 2),
             write_max: *rng.pick(&[10, 5000, 20_000]),
             reach: *rng.pick(&[100, 10_000, 400_000]),
@@ -232,8 +249,6 @@ impl Swarm {
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             deep: rng.chance(1, 6),
             long_names: false,
-            reserve: rng.below(3),
-            eager_cleaning: rng.chance(1, 3).then(|| *rng.pick(&[0, 20, 60])),
             kinds: draw_kinds(rng),
         }
         .crowded(rng)

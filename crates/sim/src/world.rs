@@ -205,12 +205,12 @@ impl World {
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
-        fleet.eager_cleaning = swarm.eager_cleaning;
-        fleet.reserve.chunks = swarm.reserve;
+        fleet.space.eager_cleaning = swarm.space.eager_cleaning;
+        fleet.space.reserve.chunks = swarm.space.reserve;
         if damage.evicts() {
             fleet.nodes_max = NODES_FEW;
         }
-        fleet.chunks = swarm.chunks.map(|chunks| chunks as usize);
+        fleet.chunks = swarm.space.chunks.map(|chunks| chunks as usize);
         fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
         fleet.faults.stall = swarm.stall;
         Self {
@@ -241,7 +241,7 @@ impl World {
         self.live()?;
         self.check_history()?;
         self.fsck("after the stop")?;
-        if !self.is_lost() && self.swarm.chunks.is_none() {
+        if !self.is_lost() && self.swarm.space.chunks.is_none() {
             damage::check_kept(&mut self.fleet, POOL_BYTES / BLOCK_SIZE as u64)?;
         }
         self.restart()?;
@@ -450,7 +450,7 @@ impl World {
     /// `invoked`.
     fn excuses(&self, request: &Request, from: CellId, invoked: u64) -> Excuses {
         let mut excuses = Excuses::default();
-        let is_small = self.swarm.chunks.is_some() && self.is_first_life();
+        let is_small = self.swarm.space.chunks.is_some() && self.is_first_life();
         excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
         excuses.set(Excuses::READ_ONLY, self.fleet.may_be_read_only() && changes(request));
         excuses.set(Excuses::DAMAGED, self.fleet.incidents.has_damage());

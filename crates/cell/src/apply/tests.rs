@@ -51,8 +51,7 @@ impl Room {
             free_chunks: Vec::new(),
             reserved_chunks: 0,
             total_blocks: 4096,
-            backing: Backing::Whole,
-            reserve: crate::config::SpaceReserve::default(),
+            space: crate::config::SpaceConfig::of(Backing::Whole),
             frames,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig {
@@ -63,7 +62,6 @@ impl Room {
                 may_lose: false,
             },
             generation: 1,
-            eager_cleaning: None,
             plant: crate::plant::Planted::NONE,
         };
         let total = CellConfig::frames_total(frames, area) as usize;

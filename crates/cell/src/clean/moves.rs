@@ -43,20 +43,20 @@ pub(crate) fn spare_blocks(shard: &Shard) -> u64 {
 /// shard which goes on to write does not want them back at once. Returns whether there are any to
 /// empty.
 pub(crate) fn begin(shard: &mut Shard, spare: u64) -> bool {
-    if shard.cleaning != Cleaning::Idle {
+    if shard.space.cleaning != Cleaning::Idle {
         return false;
     }
     let half = (spare / 2).max(spare.min(warren_base::limits::CHUNK_BLOCKS));
     let is_any = shard.space.close_sparsest(half, MOVES_MAX) > 0;
     if is_any {
-        shard.cleaning = Cleaning::Walking { after: None, batch: Vec::new() };
+        shard.space.cleaning = Cleaning::Walking { after: None, batch: Vec::new() };
     }
     is_any
 }
 
 /// Goes on with the walk. Called until it no longer waits.
 pub(crate) fn walk(shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let Cleaning::Walking { after, .. } = shard.cleaning else { return Ok(()) };
+    let Cleaning::Walking { after, .. } = shard.space.cleaning else { return Ok(()) };
     if turn.log.commits.is_last() {
         return end(shard);
     }
@@ -72,7 +72,7 @@ pub(crate) fn walk(shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
         Ok(moved) => moved,
         Err(Stop::Fail(Errno::ENOSPC)) => return end(shard),
         Err(stop) => {
-            shard.cleaning = Cleaning::Walking { after, batch: found.pages };
+            shard.space.cleaning = Cleaning::Walking { after, batch: found.pages };
             return Err(stop);
         }
     };
@@ -82,26 +82,26 @@ pub(crate) fn walk(shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
         // The extent that has it may begin before it.
         Some(((ino, page), _)) => Key::extent(*ino, page.saturating_sub(EXTENT_BLOCKS_MAX)),
     };
-    shard.cleaning = Cleaning::Walking { after: Some(after), batch: Vec::new() };
+    shard.space.cleaning = Cleaning::Walking { after: Some(after), batch: Vec::new() };
     Err(Stop::Wait(Wait::Turn))
 }
 
 const EXTENT_BLOCKS_MAX: u64 = warren_disk::EXTENT_BLOCKS_MAX as u64;
 
 fn end(shard: &mut Shard) -> Result<(), Stop> {
-    shard.cleaning = Cleaning::Walked;
+    shard.space.cleaning = Cleaning::Walked;
     Ok(())
 }
 
 /// The walk has failed, because a node or a page cannot be read. The chunks of such pages stay.
 pub(crate) fn give_up_walk(shard: &mut Shard, turn: &mut Turn<'_>) {
-    if let Cleaning::Walking { batch, .. } = std::mem::take(&mut shard.cleaning) {
+    if let Cleaning::Walking { batch, .. } = std::mem::take(&mut shard.space.cleaning) {
         for (at, block) in batch {
             if shard.pages.page(at, turn.frames).is_none() {
                 shard.space.is_immovable(block);
             }
         }
-        shard.cleaning = Cleaning::Walked;
+        shard.space.cleaning = Cleaning::Walked;
     }
 }
 
@@ -132,7 +132,7 @@ fn look(shard: &Shard, after: Option<Key>) -> Found {
         let is_enough = seen == RECORDS_A_TURN || pages.len() >= PAGES_A_TURN;
         if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let end = shard.all_records(after.unwrap_or(Key::MIN), visit);
+    let end = shard.range(after.unwrap_or(Key::MIN), Key::MAX, visit);
     Found { pages, last, end }
 }
 

@@ -8,7 +8,6 @@ use crate::authority::granted;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::chunks::supply::poll_pool;
-use crate::clean::moves::{give_up_walk, walk};
 use crate::core::Core;
 use crate::event::{Effect, SlotRef};
 use crate::frames::transfer::{issue_node_writes, read_node, wait_for_pages};
@@ -220,11 +219,7 @@ impl Core {
             }
         }
         task.state.holds_locks = task.holds_locks();
-        task.state.is_privileged = match &task.work {
-            Work::Request { who, .. } => turn.volume.is_privileged(who.uid),
-            Work::Prepare { is_privileged, .. } => *is_privileged,
-            _ => true,
-        };
+        task.state.is_privileged = is_privileged(&task.work, turn);
         let may_wait = match &task.work {
             // The log has room for the record of a lock that was granted.
             Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
@@ -236,6 +231,16 @@ impl Core {
         if may_wait && !turn.log_has_room() {
             return Err(Stop::Wait(Wait::LogRoom));
         }
+        self.dispatch(id, task, turn)
+    }
+
+    /// Hands the work to the machine that does it.
+    fn dispatch(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_>,
+    ) -> Result<Finished, Stop> {
         match &task.work {
             Work::Request { request: Request::Create { name, .. }, .. }
                 if turn.plants(Plant::Poison) && name.as_bytes() == Plant::POISON =>
@@ -277,11 +282,7 @@ impl Core {
                 reap(self.shards.own(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
             }
             Work::Clean { shard } => {
-                let own = self.shards.own(*shard);
-                walk(own, turn)?;
-                let emptied = own.space.emptied(own.tree.displaced());
-                self.cleaner.cleaned(*shard, emptied);
-                Ok(None)
+                self.cleaner.clean(self.shards.own(*shard), turn).map(|()| None)
             }
             Work::Fix => {
                 let (shards, participants) = (&mut self.shards, &mut self.participants);
@@ -368,10 +369,7 @@ impl Core {
                 send_reply(*from, refused, turn);
             }
             (Work::Clean { shard }, Err(_)) => {
-                if let Some(own) = self.shards.get_mut(shard) {
-                    give_up_walk(own, turn);
-                }
-                self.cleaner.cleaned(*shard, 0);
+                self.cleaner.cannot_clean(*shard, self.shards.get_mut(shard), turn);
             }
             (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn),
             (Work::Save, Err(_)) => turn.report_stopped(),
@@ -502,6 +500,16 @@ impl Core {
                 unreachable!("only operations on names meet other cells")
             }
         }
+    }
+}
+
+/// Whether the work may take the space that is kept for root: that of privileged users, and the
+/// cell's own.
+fn is_privileged(work: &Work, turn: &Turn<'_>) -> bool {
+    match work {
+        Work::Request { who, .. } => turn.volume.is_privileged(who.uid),
+        Work::Prepare { is_privileged, .. } => *is_privileged,
+        _ => true,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::run::wait::Wait;
 
 /// Cleanings that a task waits for without coming nearer to what it needs. Each of them has made
 /// some chunk free, and others have taken it.
-const CLEANINGS_MAX: u32 = 8;
+const CLEANINGS_MAX: u32 = 4;
 
 /// A task runs from its start whenever something that it waited for has come. It remembers its
 /// requests here, so that it makes each only once.
@@ -29,7 +29,7 @@ pub(crate) struct TaskState {
     /// whether none could make room.
     pub(crate) cleanings: u32,
     pub(crate) no_room: bool,
-    /// Blocks that it lacked when no chunk was left.
+    /// The fewest blocks that it has lacked when no chunk was left.
     pub(crate) short: Option<u64>,
     /// The task was granted the lock that it waited for.
     pub(crate) granted: bool,
@@ -55,8 +55,9 @@ impl TaskState {
             self.checkpointed |= are_certain;
             return Some(Wait::Checkpoint);
         }
-        let has_lacked = self.short.replace(short.unwrap_or(0));
-        let is_nearer = short.is_some_and(|short| has_lacked.is_some_and(|before| short < before));
+        let is_nearer = short.is_some_and(|short| self.short.is_some_and(|least| short < least));
+        // What is lacked may go up and down, so only less than ever before is nearer.
+        self.short = self.short.into_iter().chain(short).min();
         self.cleanings = if is_nearer { 1 } else { self.cleanings + 1 };
         let may_help = !self.no_room && self.cleanings <= CLEANINGS_MAX;
         may_help.then_some(Wait::Cleaning)

@@ -23,6 +23,7 @@ use warren_disk::SharedRun;
 
 use crate::budget::{nodes_of_chunks, nodes_of_shared};
 use crate::plant::{Plant, Planted};
+use crate::shard::cleaning::Cleaning;
 use crate::shard::sharing::Sharing;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +67,7 @@ pub(crate) struct Space {
     private: u64,
     /// The used blocks that several places of files share.
     pub(crate) sharing: Sharing,
+    pub(crate) cleaning: Cleaning,
     planted: Planted,
 }
 
@@ -327,11 +329,6 @@ impl Space {
     /// Whether blocks become free with a checkpoint.
     pub(crate) fn holds_freed(&self) -> bool {
         !(self.freed.is_empty() && self.sealed.is_empty() && self.retracted.is_empty())
-    }
-
-    /// The same, which are gone at once: [`Plant::GiveEarly`].
-    pub(crate) fn take_departing(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.departing)
     }
 
     /// Chunks that leave with the checkpoint being written.

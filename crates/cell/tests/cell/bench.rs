@@ -170,7 +170,7 @@ impl Bench {
     /// A cell whose pool is a sparse file, on a host with room for so many chunks more.
     pub(crate) fn sparse(image: &Image, host_room: u64) -> Self {
         let mut bench = Self::new(image, false);
-        bench.config.backing = Backing::OnDemand;
+        bench.config.space.backing = Backing::OnDemand;
         (bench.host_room, bench.allocated) =
             (host_room, image.owned.values().flatten().copied().collect());
         bench.cell = Cell::new(bench.config.clone(), WHEN, &mut bench.effects);
@@ -253,13 +253,11 @@ impl Bench {
             free_chunks: (6..20).collect(),
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
-            backing: Backing::Whole,
-            reserve: warren_cell::SpaceReserve::default(),
+            space: warren_cell::SpaceConfig::of(Backing::Whole),
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig { area: LOG, incarnation: 1, start: Lsn(0), recovery, may_lose: false },
             generation: 1,
-            eager_cleaning: None,
             plant: Planted::NONE,
         };
         let mut effects = Vec::new();
@@ -447,7 +445,7 @@ impl Bench {
                     let chunks = RESERVED..CHUNKS;
                     let is_known = is_log || chunks.contains(&(block.0 / CHUNK_BLOCKS));
                     assert!(is_known, "{block:?} is written");
-                    let is_allocated = self.config.backing != Backing::OnDemand
+                    let is_allocated = self.config.space.backing != Backing::OnDemand
                         || self.allocated.contains(&(block.0 / CHUNK_BLOCKS));
                     assert!(is_log || is_allocated, "{block:?} is not allocated");
                     self.device.insert(block, self.memory.frame(frame).to_vec());

@@ -22,7 +22,7 @@ use warren_base::{
 };
 use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
-    PeerMessage, Recovery,
+    PeerMessage, Recovery, SpaceConfig, SpaceReserve,
 };
 use warren_disk::{LOG_BLOCKS_MIN, LogArea};
 use warren_proto::control::{Order, Report};
@@ -68,12 +68,12 @@ pub(crate) struct Setup {
     /// The pool is a sparse file, and its host has space for so many more chunks.
     pub host_room: Option<u64>,
     /// What each cell keeps for root.
-    pub reserve: warren_cell::SpaceReserve,
+    pub reserve: SpaceReserve,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        let reserve = warren_cell::SpaceReserve::default();
+        let reserve = SpaceReserve::default();
         Self { cells: 2, free_chunks: usize::MAX, host_room: None, reserve }
     }
 }
@@ -190,6 +190,9 @@ impl Pair {
         let at = usize::from(id.0);
         let free = (RESERVED..CHUNKS).filter(|chunk| durable.is_free(*chunk));
         let share = free.take(self.setup.free_chunks).skip(at).step_by(usize::from(cells));
+        let backing = self.setup.host_room.map_or(Backing::Whole, |_| Backing::OnDemand);
+        let reserve = self.setup.reserve;
+        let space = SpaceConfig { reserve, ..SpaceConfig::of(backing) };
         CellConfig {
             id,
             epoch,
@@ -205,8 +208,7 @@ impl Pair {
             free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
             reserved_chunks: RESERVED,
             total_blocks: CHUNKS * CHUNK_BLOCKS,
-            backing: self.setup.host_room.map_or(Backing::Whole, |_| Backing::OnDemand),
-            reserve: self.setup.reserve,
+            space,
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig {
@@ -220,7 +222,6 @@ impl Pair {
                 may_lose: false,
             },
             generation: durable.generation,
-            eager_cleaning: None,
             plant: warren_cell::Planted::NONE,
         }
     }

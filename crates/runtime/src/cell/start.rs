@@ -58,8 +58,7 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
         free_chunks: start.free_chunks.chunks().collect(),
         reserved_chunks: start.reserved_chunks,
         total_blocks: start.total_blocks,
-        backing: start.backing,
-        reserve: start.reserve,
+        space: start.space,
         frames: start.frames,
         nodes_max: CellConfig::nodes_for(start.frames),
         log: LogConfig {
@@ -70,7 +69,6 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             may_lose: false,
         },
         generation: start.generation,
-        eager_cleaning: None,
         plant: planted(),
     })
 }

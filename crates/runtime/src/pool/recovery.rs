@@ -493,8 +493,11 @@ fn config(
         free_chunks,
         reserved_chunks: superblock.layout.reserved_chunks(),
         total_blocks: superblock.layout.total_blocks(),
-        backing: if superblock.reserved { Backing::Whole } else { Backing::OnDemand },
-        reserve: warren_cell::SpaceReserve::default(),
+        space: warren_cell::SpaceConfig::of(if superblock.reserved {
+            Backing::Whole
+        } else {
+            Backing::OnDemand
+        }),
         frames,
         nodes_max: CellConfig::nodes_for(frames),
         log: LogConfig {
@@ -505,7 +508,6 @@ fn config(
             may_lose: damaged.contains(&id),
         },
         generation: superblock.generation,
-        eager_cleaning: None,
         plant: Planted::NONE,
     }
 }

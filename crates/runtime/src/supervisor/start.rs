@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
-use warren_cell::{CellConfig, SpaceReserve};
+use warren_cell::{CellConfig, SpaceConfig, SpaceReserve};
 use warren_disk::{Layout, LogArea};
 use warren_proto::{CapabilityKey, Wire};
 use warren_shm::ShardMap;
@@ -216,8 +216,10 @@ impl Starter<'_, '_> {
             free_chunks: Runs::of(&free_chunks),
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
-            backing: self.pool.backing(ledger),
-            reserve: reserve_of_a_cell(&superblock.layout, self.plan.cells),
+            space: SpaceConfig {
+                reserve: reserve_of_a_cell(&superblock.layout, self.plan.cells),
+                ..SpaceConfig::of(self.pool.backing(ledger))
+            },
             frames: frames_of_a_cell(self.plan),
             log: LogStart { start: area.start, blocks: area.blocks, from, incarnation },
             successor,

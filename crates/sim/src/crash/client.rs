@@ -211,7 +211,8 @@ impl World {
             Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
             Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
             Errno::ENOSPC => {
-                let may_be_full = self.is_space_short() || self.fleet.backing == Backing::OnDemand;
+                let may_be_full =
+                    self.is_space_short() || self.fleet.space.backing == Backing::OnDemand;
                 may_be_full && takes_space(request)
             }
             _ => false,

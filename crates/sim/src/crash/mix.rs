@@ -1,7 +1,7 @@
 //! The draws of one seed: shape of the fleet, sizes, operations and faults.
 
 use warren_base::Rng;
-use warren_cell::{Backing, CellConfig};
+use warren_cell::{Backing, CellConfig, SpaceConfig};
 
 use crate::fleet::Faults;
 
@@ -87,10 +87,8 @@ pub(super) struct Mix {
     pub rot: u64,
     pub pauses: u64,
     pub nodes_max: usize,
-    /// Cells clean after each checkpoint what shards have beyond so many free blocks.
-    pub eager_cleaning: Option<u64>,
     /// The medium of the pool; for a sparse file, the chunks that the host has room for.
-    pub backing: Backing,
+    pub space: SpaceConfig,
     pub host_room: u64,
     kinds: Vec<Kind>,
 }
@@ -128,11 +126,10 @@ impl Mix {
             rot,
             pauses: *rng.pick(&[0, 0, 0, 5, 50]),
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
-            backing: *rng.pick(&[Backing::Whole, Backing::Device, Backing::OnDemand]),
+            space: draw_space(rng),
             host_room: *rng.pick(&[0, 5, 20, 100, 1000]),
             kinds: draw_kinds(rng),
             damage: *rng.pick(&[0, 0, 0, 5, 50]),
-            eager_cleaning: rng.chance(1, 2).then(|| *rng.pick(&[0, 20, 60])),
         }
     }
 
@@ -181,4 +178,10 @@ fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
         kinds.extend(std::iter::repeat_n(kind, weight * times));
     }
     kinds
+}
+
+fn draw_space(rng: &mut Rng) -> SpaceConfig {
+    let backing = *rng.pick(&[Backing::Whole, Backing::Device, Backing::OnDemand]);
+    let eager_cleaning = rng.chance(1, 2).then(|| *rng.pick(&[0, 20, 60]));
+    SpaceConfig { eager_cleaning, ..SpaceConfig::of(backing) }
 }

@@ -135,7 +135,7 @@ impl<H> Fleet<H> {
         let mut host = Host::new(room);
         let used = ledger.regions().iter().filter(|(_, owner)| *owner != Owner::Free);
         used.for_each(|(chunk, _)| host.force(chunk));
-        (self.disk.host, self.backing) = (Some(host), Backing::OnDemand);
+        (self.disk.host, self.space.backing) = (Some(host), Backing::OnDemand);
         Ok(())
     }
 
@@ -177,8 +177,7 @@ impl<H> Fleet<H> {
             },
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
-            backing: self.backing,
-            reserve: self.reserve,
+            space: self.space,
             frames: match log.recovery {
                 Recovery::Power => RECOVERY_FRAMES,
                 _ => self.frames,
@@ -186,7 +185,6 @@ impl<H> Fleet<H> {
             nodes_max: self.nodes_max,
             log,
             generation: superblock.generation,
-            eager_cleaning: self.eager_cleaning,
             plant: Planted::of(self.plant),
         }
     }

@@ -42,7 +42,7 @@ impl Chunks {
         host.batch.extend(pool.take_newest(count, |chunk| !host.allocated.contains(chunk)));
     }
 
-    pub(super) fn add_all(&mut self, mut chunks: Vec<u64>) {
+    pub(crate) fn add_all(&mut self, mut chunks: Vec<u64>) {
         // The pool hands out the newest first, and files should grow upwards.
         chunks.sort_unstable_by(|a, b| b.cmp(a));
         chunks.into_iter().for_each(|chunk| self.add(chunk));

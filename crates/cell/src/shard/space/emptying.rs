@@ -10,6 +10,7 @@ use warren_base::BlockNo;
 use warren_base::limits::CHUNK_BLOCKS;
 
 use super::{Chunk, Space, split};
+use crate::shard::cleaning::Cleaning;
 
 impl Space {
     /// Closes the chunks with the fewest used blocks, as long as the shard can spare their blocks:
@@ -80,6 +81,28 @@ impl Space {
             self.open_closed(number);
             self.immovable.insert(number);
         }
+    }
+
+    /// A checkpoint fixes the state of the shard. The chunks that were emptied leave with it.
+    pub(crate) fn fix_cleaning(&mut self) {
+        if self.cleaning == Cleaning::Walked {
+            self.cleaning = Cleaning::Departing;
+        }
+    }
+
+    /// That checkpoint is over. The closed chunks that could not be emptied are open again.
+    pub(crate) fn end_cleaning(&mut self) {
+        if self.cleaning == Cleaning::Departing {
+            self.open_all();
+            self.cleaning = Cleaning::Idle;
+        }
+    }
+
+    /// The chunks that leave with the checkpoint being written are gone at once:
+    /// [`crate::Plant::GiveEarly`].
+    pub(crate) fn give_early(&mut self) -> Vec<u64> {
+        let is_planted = self.planted == Some(crate::plant::Plant::GiveEarly);
+        if is_planted { std::mem::take(&mut self.departing) } else { Vec::new() }
     }
 
     fn open_closed(&mut self, number: u64) {
