@@ -26,7 +26,7 @@ use crate::call::SystemCall;
 use crate::calls::on_call;
 use crate::frame::{Frame, Resume};
 use crate::serve::clock::{LONG_CYCLES, WAITS};
-use crate::state::VFORKS;
+use crate::state::{CHILDREN, VFORKS};
 use crate::thread::{on_child, on_forked};
 
 const _: () = assert!(size_of::<Frame>().is_multiple_of(16));
@@ -102,6 +102,13 @@ core::arch::global_asm!(
     1:
     .endm
 
+    /* In the parent: the child is made. Changes rcx. */
+    .macro WARREN_CHILD_MADE base, held
+        movq \held(\base), %rcx
+        shrq $1, %rcx
+        lock subq %rcx, {children}(%rip)
+    .endm
+
     .pushsection .text.warren_stub,"ax",@progbits
     .p2align 12
     WARREN_LABEL warren_stub_start
@@ -168,10 +175,12 @@ core::arch::global_asm!(
         syscall
         movq %rax, {result}(%rsp)
         testq %rax, %rax
-        jnz 2f
+        jnz 1f
         movq %rsp, %rdi
         call {on_forked}
         WARREN_VECTORS load, %rsp, {vectors}
+        jmp 2f
+    1:  WARREN_CHILD_MADE %rsp, {held}
     2:  WARREN_UNHOLD %rsp, {mask}, {held}
         jmp 3b
 
@@ -184,6 +193,7 @@ core::arch::global_asm!(
         movq %rax, {result}(%rsp)
         movq {resume}(%rsp), %rcx
         lock subq %rcx, {vforks}(%rip)
+        WARREN_CHILD_MADE %rsp, {held}
         WARREN_UNHOLD %rsp, {mask}, {held}
         jmp 3b
     4:
@@ -227,7 +237,10 @@ core::arch::global_asm!(
         leaq -128(%rsp), %rsp
         pushq {r_flags}(%rbx)
         pushq %rax
-        WARREN_UNHOLD %rbx, {r_mask}, {r_held}
+        testq %rax, %rax
+        jz 1f
+        WARREN_CHILD_MADE %rbx, {r_held}
+    1:  WARREN_UNHOLD %rbx, {r_mask}, {r_held}
         popq %rax
         WARREN_LOAD %rbx, {r_kept}
         movq {r_return}(%rbx), %rcx
@@ -354,6 +367,7 @@ core::arch::global_asm!(
     held = const offset_of!(Frame, held),
     mask_byte = const offset_of!(crate::abi::Context, mask) + 3,
     vforks = sym VFORKS,
+    children = sym CHILDREN,
     waits = sym WAITS,
     long = const LONG_CYCLES,
     on_call = sym on_call,

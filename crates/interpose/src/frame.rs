@@ -21,7 +21,8 @@ pub(crate) struct Frame {
     /// A [`Resume`], or its notes, for calls that return twice. With [`Next::Thread`]: 1 if the
     /// parent is counted in `VFORKS`. With [`Next::Wait`]: when the call began, in cycles.
     pub resume: usize,
-    /// The signals that are blocked, and whether they are to be restored after the call.
+    /// The signals that are blocked, and whether they are to be restored after the call: 1, or 3 if
+    /// the parent is counted in `CHILDREN`.
     pub mask: u64,
     pub held: usize,
     /// The arguments of the call may point here.

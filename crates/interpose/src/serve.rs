@@ -103,6 +103,11 @@ pub(crate) fn on_call_32() {
     }
 }
 
+/// The program is about to make a child, with signals blocked: see `lending`.
+pub(crate) fn begin_child(flags: usize) -> bool {
+    files::lending::begin_child(flags)
+}
+
 /// In a child of `fork`, before it returns to the program.
 pub(crate) fn after_fork() {
     memory::after_fork();

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed},
+    Ordering::{Acquire, Relaxed, SeqCst},
 };
 
 use crate::stub;
@@ -63,6 +63,15 @@ pub(crate) static COUNTED: Flag = Flag::new();
 
 /// Parents that wait for a child of `vfork`, which shares their memory.
 pub(crate) static VFORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Children with a copy of the descriptors that threads are making. Until they are made, no
+/// descriptor is given out for a placeholder, because the child would have it as well.
+pub(crate) static CHILDREN: AtomicUsize = AtomicUsize::new(0);
+
+#[inline]
+pub(crate) fn is_making_children() -> bool {
+    CHILDREN.load(SeqCst) != 0
+}
 
 /// How many calls the process has answered itself.
 pub(crate) static SERVED: AtomicU64 = AtomicU64::new(0);

@@ -25,7 +25,7 @@ use core::sync::atomic::{
 use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGSYS_BIT, nr};
 use crate::frame::{Frame, Next, Resume, SCRATCH, child};
 use crate::serve::{self, watch};
-use crate::state::{FILTERED, INTERPOSED, THREADS, VFORKS, set_process};
+use crate::state::{CHILDREN, FILTERED, INTERPOSED, THREADS, VFORKS, set_process};
 use crate::threads::{BLOCKED, PENDING};
 use crate::{dispatch, exec, hook, patch, probe, scan, stub};
 
@@ -123,7 +123,7 @@ fn on_own_stack(frame: &mut Frame, flags: usize, notes: usize, top: usize) -> us
     let forked = if flags & CLONE_VM == 0 { child::FORKED } else { 0 };
     frame.resume = usize::from(flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK);
     VFORKS.fetch_add(frame.resume, AcqRel);
-    let mut resume = resume(frame, notes | forked);
+    let mut resume = resume(frame, flags, notes | forked);
     resume.stack_pointer = top;
     let start = top.wrapping_sub(RED_ZONE + size_of::<Resume>()) & !15;
     // SAFETY: the program gives this memory to the child, which has not started.
@@ -133,7 +133,7 @@ fn on_own_stack(frame: &mut Frame, flags: usize, notes: usize, top: usize) -> us
 
 fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
     if flags & CLONE_VM == 0 {
-        frame.resume = resume(frame, notes).notes;
+        frame.resume = resume(frame, flags, notes).notes;
         return Next::Fork;
     }
     let table = WAITING.0.get().cast::<Resume>();
@@ -142,7 +142,7 @@ fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
         let busy = unsafe { &(*table.add(at)).busy };
         if busy.load(Relaxed) == 0 && busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
             VFORKS.fetch_add(1, AcqRel);
-            let mut resume = resume(frame, notes);
+            let mut resume = resume(frame, flags, notes);
             *resume.busy.get_mut() = 1;
             // SAFETY: the element is claimed.
             unsafe { table.add(at).write(resume) };
@@ -151,11 +151,11 @@ fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
             return Next::Vfork;
         }
     }
-    copy_memory(frame, notes)
+    copy_memory(frame, flags & !CLONE_VM, notes)
 }
 
 /// The child gets a copy of the memory, although it has asked for the memory itself.
-fn copy_memory(frame: &mut Frame, notes: usize) -> Next {
+fn copy_memory(frame: &mut Frame, flags: usize, notes: usize) -> Next {
     match frame.call.number {
         nr::VFORK => {
             frame.call.number = nr::CLONE;
@@ -167,22 +167,24 @@ fn copy_memory(frame: &mut Frame, notes: usize) -> Next {
             frame.call.args[0] = &raw const frame.scratch as usize;
         }
     }
-    frame.resume = resume(frame, notes).notes;
+    frame.resume = resume(frame, flags, notes).notes;
     Next::Fork
 }
 
 /// Blocks all signals until the call has returned in the parent, and the child has switched
-/// dispatch on. No handler runs in a child that is not caught.
-fn hold_signals(frame: &mut Frame) {
+/// dispatch on. No handler runs in a child that is not caught. What the child must not find is the
+/// kernel's after that.
+fn hold_signals(frame: &mut Frame, flags: usize) {
     let all = !SIGSYS_BIT;
     let args = [SIG_BLOCK, &raw const all as usize, &raw mut frame.mask as usize, SET_SIZE];
     // SAFETY: both masks live longer than the call.
     let held = !FILTERED.get() && unsafe { stub::call(nr::RT_SIGPROCMASK, args) } == 0;
-    frame.held = usize::from(held);
+    let is_noted = held && serve::begin_child(flags);
+    frame.held = usize::from(held) | usize::from(is_noted) << 1;
 }
 
-fn resume(frame: &mut Frame, notes: usize) -> Resume {
-    hold_signals(frame);
+fn resume(frame: &mut Frame, flags: usize, notes: usize) -> Resume {
+    hold_signals(frame, flags);
     let blocked = !FILTERED.get() && BLOCKED.has(stub::thread());
     Resume {
         kept: frame.kept,
@@ -215,6 +217,7 @@ fn begin(notes: usize) {
         set_process(stub::process());
         THREADS.set(false);
         VFORKS.store(0, Relaxed);
+        CHILDREN.store(0, Relaxed);
         patch::after_fork();
         serve::after_fork();
         hook::reset();

@@ -110,6 +110,7 @@ static RUNTIME_DIR: Prefix = Prefix::new();
 /// The client exists. Changed under the lock.
 static IS_CLIENT: AtomicBool = AtomicBool::new(false);
 static END_WANTED: AtomicBool = AtomicBool::new(false);
+static UNPIN_WANTED: AtomicBool = AtomicBool::new(false);
 /// The open mountinfo of a client.
 static MOUNTS: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -285,14 +286,28 @@ pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
 fn exclusive_after<R>(waited: bool, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     let work = |room: &mut Room| {
         let result = work(room);
-        end_if_wanted(room);
+        do_wanted(room);
         result
     };
     let result = if waited { lock::with_after_wait(work) } else { lock::with(work) };
-    while END_WANTED.load(SeqCst) && lock::with(end_if_wanted).is_some() {
+    let is_wanted = || END_WANTED.load(SeqCst) || UNPIN_WANTED.load(SeqCst);
+    while is_wanted() && lock::with(do_wanted).is_some() {
         core::hint::spin_loop();
     }
     result
+}
+
+fn do_wanted(room: &mut Room) {
+    end_if_wanted(room);
+    if UNPIN_WANTED.swap(false, AcqRel) {
+        placeholder::unpin();
+    }
+}
+
+/// The mount may be unmounted unless files are open, once the lock is free.
+pub(crate) fn unpin() {
+    UNPIN_WANTED.store(true, SeqCst);
+    exclusive(|_| ());
 }
 
 /// Runs `work` under the lock, and waits for it. None under a filter that forbids that.
@@ -582,6 +597,7 @@ pub(crate) fn after_fork() {
     takeover::in_child();
     descriptors::after_fork();
     END_WANTED.store(false, Relaxed);
+    UNPIN_WANTED.store(false, Relaxed);
     FAILURES.store(0, Relaxed);
     RELATIVE_CYCLES.store(0, Relaxed);
     if !FOREVER.load(Acquire) {

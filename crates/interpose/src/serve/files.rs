@@ -29,6 +29,7 @@ mod parked;
 pub(super) mod passing;
 pub(super) mod pending;
 mod pieces;
+mod pin;
 pub(super) mod placeholder;
 mod places;
 mod read;
@@ -60,6 +61,7 @@ use super::facts::Admission;
 use super::why::Why;
 use super::{admission, memory, request};
 use pieces::Pieces;
+use pin::PIN;
 use table::Served;
 
 const F_DUPFD: usize = 0;
@@ -72,10 +74,10 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     if opening.writes() { create::open(opening, admission) } else { open::open(opening, admission) }
 }
 
-/// Whether there are any.
+/// Whether there are any, or a number is parked.
 #[inline]
 pub(super) fn are_any() -> bool {
-    table::are_any()
+    table::are_any() || parked::is_any()
 }
 
 /// A call of the program while it has such files. None if it concerns none of them, or not any
@@ -139,7 +141,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         }
         nr::CLOSE_RANGE => {
             close_range(call);
-            parked::before(call);
+            free_numbers(call);
             return None;
         }
         nr::EXECVE | nr::EXECVEAT => {
@@ -151,7 +153,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             if flags & CLONE_FILES == 0 {
                 lending::before_child(call, flags);
             }
-            parked::before(call);
+            free_numbers(call);
             return None;
         }
         _ => None,
@@ -174,8 +176,15 @@ pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
         return None;
     }
     let failed = handover::before(call);
-    parked::before(call);
+    free_numbers(call);
     failed
+}
+
+/// Before the kernel makes a call: what is not needed for files that are open is closed.
+fn free_numbers(call: &SystemCall) {
+    if parked::before(call) && PIN.is_unused() {
+        admission::unpin();
+    }
 }
 
 /// The directory behind a descriptor, if it is served here.
@@ -239,7 +248,7 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
             F_GETFL => Some(file.flags() as isize),
             // SAFETY: it concerns the number, which is the kernel's.
             F_GETFD => Some(unsafe { stub::call(call.number, call.args) }),
-            F_SETFD => Some(set_flags(call, file)),
+            F_SETFD => set_flags(call, file),
             F_DUPFD => directory::duplicate(file, Some(third), false),
             F_DUPFD_CLOEXEC => directory::duplicate(file, Some(third), true),
             F_SET_RW_HINT => hints::set_lifetime(file, third),
@@ -343,11 +352,17 @@ fn close(file: &Served) -> Option<isize> {
     Some(unsafe { stub::call(nr::CLOSE, [file.number]) })
 }
 
-fn set_flags(call: &SystemCall, file: &Served) -> isize {
-    // SAFETY: it concerns the number, which is the kernel's.
-    let result = unsafe { stub::call(call.number, call.args) };
-    file.set_closes_on_exec(call.args[2] & FD_CLOEXEC != 0);
-    result
+/// Under the lock, because a handover by another thread takes the flag from the table.
+fn set_flags(call: &SystemCall, file: &Served) -> Option<isize> {
+    admission::waiting(|_| {
+        if !file.is_open() {
+            return None;
+        }
+        // SAFETY: it concerns the number, which is the kernel's.
+        let result = unsafe { stub::call(call.number, call.args) };
+        file.set_closes_on_exec(call.args[2] & FD_CLOEXEC != 0);
+        Some(result)
+    })?
 }
 
 /// The file is not in the table any more.

@@ -314,7 +314,7 @@ struct Replaced {
 fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option<()> {
     // The mount stays while the file is open here. Whatever ends the serving of files from now on
     // finds this, and waits for the lock.
-    placeholder::ready(admission.facts)?;
+    let _held = placeholder::ready(admission.facts)?;
     let (candidates, path) = candidates(numbers, admission, room)?;
     let replaced: Vec<Replaced> =
         opened(candidates)?.into_iter().filter_map(|(it, first)| replace(it, first)).collect();

@@ -3,7 +3,7 @@
 //! The number comes first, because without one no file may be made. The rest is under the lock, so
 //! that the admission lasts until the file is in the table.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use warren_base::{Errno, FileKind};
 use warren_proto::{AccessMode, Attr, CreateFlags, NewInode, Rules};
@@ -36,20 +36,20 @@ const NO: u8 = 2;
 
 /// The program sets the limit of the length of files: from now on the kernel watches over it.
 pub(in super::super) fn before_limits() {
-    ANY_LENGTH.store(NO, Relaxed);
+    ANY_LENGTH.store(NO, SeqCst);
     if table::are_any() {
         handover::those(table::Served::is_written);
     }
 }
 
 pub(super) fn may_write_any_length() -> bool {
-    if ANY_LENGTH.load(Relaxed) == UNKNOWN {
+    if ANY_LENGTH.load(SeqCst) == UNKNOWN {
         let is_free = descriptors::limit(RLIMIT_FSIZE) == Some(u64::MAX);
         let found = if is_free { YES } else { NO };
         // If it fails, the program has just set the limit.
-        let _found = ANY_LENGTH.compare_exchange(UNKNOWN, found, Relaxed, Relaxed);
+        let _found = ANY_LENGTH.compare_exchange(UNKNOWN, found, SeqCst, SeqCst);
     }
-    ANY_LENGTH.load(Relaxed) == YES
+    ANY_LENGTH.load(SeqCst) == YES
 }
 
 /// Opens a file. Its answer is the program's.
@@ -59,14 +59,15 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     if !ends_plainly(opening.walked) {
         return Err(Why::Flags);
     }
-    if !may_write(admission) {
-        return Err(Why::Kernel);
-    }
     if !score::pays() {
         return Err(Why::NoGain);
     }
     admission::under_lock(admission, |room| {
-        placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
+        let _held = placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
+        // After the pin is held: what ends this looks for files that are open afterwards.
+        if !may_write(admission) || score::is_stopped() {
+            return Err(Why::Kernel);
+        }
         let epoch = parked::epoch();
         let number = parked::reserve(opening.closes_on_exec());
         let number = number.and_then(|it| usize::try_from(it).ok()).ok_or(Why::Kernel)?;

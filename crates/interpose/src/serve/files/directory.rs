@@ -8,7 +8,7 @@ use crate::fleet::directories;
 use crate::stub;
 
 use super::super::{admission, memory};
-use super::parked;
+use super::{parked, placeholder};
 use super::table::{self, Opening, PATH_MAX, Served};
 
 /// The most that the kernel is asked for at once.
@@ -62,6 +62,7 @@ pub(super) fn duplicate(
     }
     let admission = admission::current()?;
     admission::waiting(|_| {
+        let _held = placeholder::keep()?;
         // What has another number than the lowest is not parked.
         let epoch = lowest.map_or_else(parked::epoch, |_| u64::MAX);
         let given = match lowest {

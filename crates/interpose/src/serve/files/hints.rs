@@ -56,9 +56,9 @@ pub(super) fn set_lifetime(file: &Served, address: usize) -> Option<isize> {
 /// `fstatfs`, which is the same for all files of the mount.
 pub(super) fn stat_mount(buffer: usize) -> Option<isize> {
     admission::waiting(|_| {
-        let pin = placeholder::pin()?;
+        let held = placeholder::keep()?;
         // SAFETY: the program makes this call, on another descriptor of the same mount.
-        Some(unsafe { stub::call(nr::FSTATFS, [pin, buffer]) })
+        Some(unsafe { stub::call(nr::FSTATFS, [held.pin, buffer]) })
     })?
 }
 

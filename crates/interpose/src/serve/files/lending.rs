@@ -18,11 +18,13 @@
 //!
 //! Before a child gives up what it needs for that (rights, descriptors of ours), it takes all.
 
+use core::sync::atomic::Ordering::SeqCst;
+
 use warren_base::Errno;
 
-use crate::abi::{CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
+use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
 use crate::call::{SystemCall, Verdict};
-use crate::state::THREADS;
+use crate::state::{CHILDREN, THREADS, is_child};
 use crate::stub;
 
 use super::super::class::Class;
@@ -52,6 +54,26 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
     handover::those_before(call, |_| true);
 }
 
+/// The program is about to make a child that has a copy of its descriptors, with these flags.
+/// Signals are blocked until it is made. Returns whether it must be noted that it is
+/// ([`CHILDREN`]).
+///
+/// The kernel has taken over what the child must find, but another thread, or a handler, may have
+/// opened a file since. From here on none is opened, so that the child has no placeholder but those
+/// of files that stay.
+pub(in super::super) fn begin_child(flags: usize) -> bool {
+    let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
+    let has_copy = flags & CLONE_FILES == 0 && !(shares && !THREADS.get());
+    if !has_copy || is_child() {
+        return false;
+    }
+    CHILDREN.fetch_add(1, SeqCst);
+    if table::are_any() {
+        handover::those(|_| true);
+    }
+    true
+}
+
 /// Makes the sockets, if they are not there.
 fn ready() -> bool {
     passing::is_ready() || admission::waiting(|_| passing::make()).flatten().is_some()
@@ -69,7 +91,10 @@ pub(in super::super) fn in_child(call: &SystemCall) -> Option<Verdict> {
             continue;
         }
         why::count_handover(call.number);
-        if let Err(errno) = undisturbed(|| lend(&file)).unwrap_or(Err(-EIO))
+        // The kernel was to have all files of a process with threads. What it could not have then
+        // it cannot have now, and other threads use the table meanwhile.
+        let lent = if THREADS.get() { None } else { undisturbed(|| lend(&file)) };
+        if let Err(errno) = lent.unwrap_or(Err(-EIO))
             && is_named
         {
             return Some(Verdict::Made(errno));
@@ -163,6 +188,7 @@ pub(in super::super) fn take_back() {
         table::arrive();
     }
     if table::has_returned() {
-        admission::waiting(|_| table::take_returned().for_each(|file| takeover::let_go(&file)));
+        let let_go = |file: Served| takeover::let_go(file.at_cell());
+        admission::waiting(|_| table::take_returned().for_each(let_go));
     }
 }

@@ -1,10 +1,12 @@
 //! `open` and `openat` of files that can be served.
 
 use warren_base::{Errno, FileKind};
+use warren_client::Held;
 use warren_proto::{Attr, InodeRef, Rules};
 
 use crate::fleet::files::{self as fleet, OpenFile, Reached};
 use crate::fleet::{self as client, Found};
+use crate::state::is_making_children;
 use crate::stub;
 
 use super::super::choice;
@@ -35,13 +37,6 @@ const ALLOWED: u32 = HARMLESS | O_DIRECTORY;
 const ALLOWED_OF_PLACES: u32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 /// They mean nothing here, or are the number's.
 pub(super) const HARMLESS: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC;
-
-/// What a cell was asked for.
-enum Asked {
-    File(OpenFile),
-    /// A directory has its number already.
-    Number(isize),
-}
 
 /// A file to be opened.
 #[derive(Clone, Copy)]
@@ -120,27 +115,35 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
             if let Some(file) = other {
                 fleet::release(file.held);
             }
-            match ask(opening, admission)? {
-                Asked::File(file) => file,
-                Asked::Number(number) => return Ok(number),
-            }
+            return ask(opening, admission);
         }
     };
+    let held = file.held;
+    let given = finish(file, opening, admission);
+    if given.is_err() && !fleet::release(held) {
+        admission::waiting(|_| fleet::drop_held(held));
+    }
+    given
+}
+
+/// Gives the file a number.
+fn finish(file: OpenFile, opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
+    let object = Object::File(file);
     match opening.descriptor {
-        None => finish(file, (opening, &[]), admission),
-        Some(_) => finish_at_descriptor(file, opening, admission),
+        None => give_number(&object, (opening, &[]), admission),
+        Some(_) => finish_at_descriptor(&object, opening, admission),
     }
 }
 
 #[cold]
 fn finish_at_descriptor(
-    file: OpenFile,
+    object: &Object,
     opening: &Opening<'_>,
     admission: &Admission,
 ) -> Result<isize, Why> {
     let mut room = [0; PATH_MAX];
     let base = opening.base_of_descriptor(&mut room);
-    finish(file, (opening, base), admission)
+    give_number(object, (opening, base), admission)
 }
 
 /// A name that does not exist needs no file.
@@ -184,27 +187,29 @@ pub(in super::super) fn begins_here(descriptor: Option<usize>, path: &[u8]) -> b
 /// directory that is to be listed that is the fleet: the kernel sends four requests for a listing,
 /// and keeps none.
 #[cold]
-fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<Asked, Why> {
+fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     admission::under_lock(admission, |room| {
         let is_fleets =
             opening.flags & O_DIRECTORY != 0 || begins_here(opening.descriptor, opening.path);
         if !is_fleets && choice::OPENS.is_kernels(opening.walked) {
             return Err(Why::FirstUse);
         }
-        placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
+        let _held = placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
         if !score::pays() {
             return Err(Why::NoGain);
         }
         let asked = || match reach(opening) {
             Found::Is(Reached::File(file, attr)) => {
-                check(&attr, opening.flags, admission).inspect_err(|_| drop_file(&file))?;
-                Ok(Asked::File(file))
+                let held = file.held;
+                check(&attr, opening.flags, admission)
+                    .and_then(|()| finish(file, opening, admission))
+                    .inspect_err(|_| drop_held(held))
             }
             Found::Is(Reached::Other(node, attr)) => {
                 check(&attr, opening.flags, admission)?;
-                directory(node, opening, room, admission).map(Asked::Number)
+                directory(node, opening, room, admission)
             }
-            Found::Fails(errno) => missing(errno, admission).map(Asked::Number),
+            Found::Fails(errno) => missing(errno, admission),
             Found::Kernel => Err(Why::Kernel),
         };
         choice::OPENS.through_fleet(asked, |_| true)
@@ -236,9 +241,9 @@ fn reach(opening: &Opening<'_>) -> Found<Reached> {
     }
 }
 
-fn drop_file(file: &OpenFile) {
-    if !fleet::release(file.held) {
-        fleet::drop_held(file.held);
+fn drop_held(held: Held) {
+    if !fleet::release(held) {
+        fleet::drop_held(held);
     }
 }
 
@@ -260,32 +265,11 @@ fn directory(
         return Err(Why::Long);
     }
     let place = places::new().ok_or(Why::Kernel)?;
-    let object = Object::Directory(node, place);
-    let number = give_number(&object, (opening, base), admission);
-    let number = number.inspect_err(|_| object.forget())?;
-    // Another thread may have unpinned the mount meanwhile.
-    let _pinned = placeholder::ready(admission.facts);
-    Ok(number)
+    give_number(&Object::Directory(node, place), (opening, base), admission)
 }
 
-/// Gives the file a number.
-fn finish(
-    file: OpenFile,
-    (opening, base): (&Opening<'_>, &[u8]),
-    admission: &Admission,
-) -> Result<isize, Why> {
-    let held = file.held;
-    let given = give_number(&Object::File(file), (opening, base), admission);
-    if given.is_err() && !fleet::release(held) {
-        admission::waiting(|_| fleet::drop_held(held));
-    }
-    if given.is_ok() && !placeholder::is_ready() {
-        // Another thread has unpinned the mount meanwhile.
-        admission::waiting(|_| placeholder::ready(admission.facts));
-    }
-    given
-}
-
+/// Gives the object a number. With the lock the caller holds the pin. Without the lock another
+/// thread may close it meanwhile, and then the file is the kernel's.
 fn give_number(
     object: &Object,
     (opening, base): (&Opening<'_>, &[u8]),
@@ -294,25 +278,38 @@ fn give_number(
     let epoch = parked::epoch();
     let number = match parked::reserve(opening.closes_on_exec()).map(usize::try_from) {
         Some(Ok(number)) => number,
-        Some(Err(_)) => return Err(Why::Kernel),
-        None => return Err(Why::Lost),
+        given => {
+            object.forget();
+            return Err(if given.is_some() { Why::Kernel } else { Why::Lost });
+        }
     };
     if !table::add(number, object, &opening.kept(base, epoch)) {
+        object.forget();
+        parked::note_free();
         stub::close(number);
         return Err(Why::Kernel);
     }
-    // Another thread may have locked the file before it was in the table.
-    let is_locked = record_locks::has(object.ino());
-    if admission.is_current() && !is_locked {
-        return Ok(number as isize);
-    }
-    // The client may have ended before.
+    let Some(why) = ended(object, admission) else { return Ok(number as isize) };
     if let Some(file) = table::find(number)
         && file.take()
     {
+        parked::note_free();
         stub::close(number);
-        return Err(if is_locked { Why::Locked } else { Why::Lost });
+        return Err(why);
     }
     // It has been handed over.
     Ok(number as isize)
+}
+
+/// Why a file that was just added to the table must not stay there, if that is so. Another thread
+/// may have ended it before it could see the file: the client has ended, the program has locked the
+/// file, watches files, or makes a child.
+fn ended(object: &Object, admission: &Admission) -> Option<Why> {
+    if !admission.is_current() {
+        return Some(Why::Lost);
+    }
+    if record_locks::has(object.ino()) {
+        return Some(Why::Locked);
+    }
+    (score::is_stopped() || is_making_children()).then_some(Why::Kernel)
 }

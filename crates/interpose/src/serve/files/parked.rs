@@ -19,7 +19,7 @@ use crate::state::THREADS;
 use crate::stub;
 
 use super::super::descriptors;
-use super::{arguments, placeholder, table};
+use super::{arguments, placeholder};
 
 const F_DUPFD: usize = 0;
 
@@ -95,6 +95,11 @@ fn number_of(packed: usize) -> usize {
     (packed & 0xffff_ffff) >> 1
 }
 
+#[inline]
+pub(super) fn is_any() -> bool {
+    PARKED.load(Relaxed) != 0
+}
+
 pub(super) fn epoch() -> u64 {
     EPOCH.load(Acquire)
 }
@@ -110,7 +115,6 @@ fn take(closes_on_exec: bool) -> Option<usize> {
         return None;
     }
     PARKED.compare_exchange(packed, 0, AcqRel, Relaxed).ok()?;
-    table::uncount();
     Some(number_of(packed))
 }
 
@@ -119,12 +123,13 @@ pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
     if let Some(number) = take(closes_on_exec) {
         return Some(number as isize);
     }
-    let template = placeholder::number()?;
-    // SAFETY: it duplicates a descriptor of ours.
-    Some(unsafe {
-        match closes_on_exec {
-            false => stub::call(nr::DUP, [template]),
-            true => stub::call(nr::FCNTL, [template, descriptors::F_DUPFD_CLOEXEC, 0]),
+    placeholder::duplicate(|template| {
+        // SAFETY: it duplicates a descriptor of ours.
+        unsafe {
+            match closes_on_exec {
+                false => stub::call(nr::DUP, [template]),
+                true => stub::call(nr::FCNTL, [template, descriptors::F_DUPFD_CLOEXEC, 0]),
+            }
         }
     })
 }
@@ -132,10 +137,11 @@ pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
 /// The same, from a number on.
 pub(super) fn reserve_from(lowest: usize, closes_on_exec: bool) -> Option<isize> {
     flush();
-    let template = placeholder::number()?;
     let command = if closes_on_exec { descriptors::F_DUPFD_CLOEXEC } else { F_DUPFD };
-    // SAFETY: it duplicates a descriptor of ours.
-    Some(unsafe { stub::call(nr::FCNTL, [template, command, lowest]) })
+    placeholder::duplicate(|template| {
+        // SAFETY: it duplicates a descriptor of ours.
+        unsafe { stub::call(nr::FCNTL, [template, command, lowest]) }
+    })
 }
 
 /// The program closes the number, which was given out in this epoch. Returns whether it is parked.
@@ -148,9 +154,7 @@ pub(super) fn park(number: usize, epoch: u64, closes_on_exec: bool) -> bool {
     if old != 0 && number_of(old) < number {
         return false;
     }
-    table::count();
     if PARKED.compare_exchange(old, pack(number, closes_on_exec), AcqRel, Relaxed).is_err() {
-        table::uncount();
         return false;
     }
     if old != 0 {
@@ -164,14 +168,13 @@ pub(super) fn note_free() {
     EPOCH.fetch_add(1, AcqRel);
 }
 
-/// The kernel is about to make this call.
-pub(super) fn before(call: &SystemCall) {
+/// The kernel is about to make this call. Returns whether it may wait for long, or show numbers.
+pub(super) fn before(call: &SystemCall) -> bool {
     let is_harmless = HARMLESS.get(call.number).is_some_and(|harmless| *harmless);
     if !is_harmless {
         note_free();
         flush();
-        placeholder::unpin();
-        return;
+        return true;
     }
     let packed = PARKED.load(Relaxed);
     let named = arguments::descriptors(call.number);
@@ -182,6 +185,7 @@ pub(super) fn before(call: &SystemCall) {
     if packed != 0 && (is_named() || arguments::leads_to_descriptors(call)) {
         flush();
     }
+    false
 }
 
 /// Closes the placeholder, if there is one.
@@ -195,7 +199,6 @@ pub(in super::super) fn flush() {
 fn close(packed: usize) {
     note_free();
     stub::close(number_of(packed));
-    table::uncount();
 }
 
 #[cfg(test)]

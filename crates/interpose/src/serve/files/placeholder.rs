@@ -4,63 +4,128 @@
 //! fails with ENXIO. It stays while the process is admitted. The second keeps the mount from being
 //! unmounted while files are open here, as the kernel's open files do. It is closed with the last
 //! file, or rather before the next call that may wait, because the program may open another one
-//! first.
+//! first. [`super::pin`] knows who uses it.
+//!
+//! Both are opened and closed under the lock only. A thread that opens a file without the lock
+//! duplicates the template by its number, which may be another file's by then. So it looks
+//! afterwards whether the template is still the same one.
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, SeqCst},
 };
 
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::state::is_making_children;
 use crate::stub;
 
 use super::super::answer::STAT_WORDS;
 use super::super::descriptors::{self, OF_PIN, OF_PLACEHOLDER, RLIMIT_NOFILE};
-use super::super::facts::Facts;
+use super::super::facts::{self, Facts};
 use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::proc;
-use super::table;
+use super::pin::PIN;
 
 const F_GETFL: usize = 3;
 const O_PATH: usize = 0o1000_0000;
 const AF_UNIX: usize = 1;
 const SOCK_STREAM: usize = 1;
-const NONE: usize = usize::MAX;
+/// In the word of the template: its number plus one, and how many there were before.
+const COUNT_SHIFT: u32 = 32;
 
-static TEMPLATE: AtomicUsize = AtomicUsize::new(NONE);
-static PIN: AtomicUsize = AtomicUsize::new(NONE);
-/// Of the mount. Set under the lock.
+/// 0 in the low half: there is none.
+static TEMPLATE: AtomicU64 = AtomicU64::new(0);
+/// Of the mount. Set under the lock, as the next is.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
+/// The admission for which the mount was pinned.
+static ADMISSION: AtomicUsize = AtomicUsize::new(0);
+
+/// The pin, which is held as long as this lives. Only the lock's holder has one.
+pub(super) struct Held {
+    pub pin: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        PIN.release();
+    }
+}
+
+fn number_of(word: u64) -> Option<usize> {
+    (word as u32).checked_sub(1).map(|number| number as usize)
+}
 
 pub(super) fn number() -> Option<usize> {
-    Some(TEMPLATE.load(Acquire)).filter(|number| *number != NONE)
+    number_of(TEMPLATE.load(Acquire))
 }
 
-/// Whether a file may be opened.
+/// Makes a descriptor from the template. None if there is no template, or not any more.
+pub(super) fn duplicate(make: impl FnOnce(usize) -> isize) -> Option<isize> {
+    let word = TEMPLATE.load(SeqCst);
+    let made = make(number_of(word)?);
+    if TEMPLATE.load(SeqCst) == word {
+        return Some(made);
+    }
+    // It may be a duplicate of another file.
+    if let Ok(number) = usize::try_from(made) {
+        stub::close(number);
+    }
+    None
+}
+
+/// Whether a file may be opened without the lock.
 pub(super) fn is_ready() -> bool {
-    PIN.load(Acquire) != NONE
+    PIN.is_set() && ADMISSION.load(Relaxed) == facts::admissions() && number().is_some()
 }
 
-/// Opens both, as far as they are not there. Called under the lock.
-pub(super) fn ready(facts: &Facts) -> Option<()> {
+/// Opens both, as far as they are not there, so that a file can be opened: the pin stays until what
+/// is returned is dropped, or until the file is closed. None also while a child is being made,
+/// which would find a placeholder. Called under the lock.
+pub(super) fn ready(facts: &Facts) -> Option<Held> {
     if number().is_none() {
-        TEMPLATE.store(descriptors::move_away(socket()?, OF_PLACEHOLDER)?, Release);
+        let template = descriptors::move_away(socket()?, OF_PLACEHOLDER)?;
+        let count = TEMPLATE.load(Relaxed) >> COUNT_SHIFT;
+        TEMPLATE.store((count + 1) << COUNT_SHIFT | (template as u64 + 1), SeqCst);
     }
-    if is_ready() {
-        return Some(());
+    // It may have been left by an earlier admission, with a file that could not be handed over.
+    if PIN.is_set() && ADMISSION.load(Relaxed) != facts::admissions() {
+        unpin();
     }
-    let opened = open(facts.prefix.address())?;
-    let (device, ino) = identity(opened)?;
-    let pin = descriptors::move_away(opened, OF_PIN)?;
-    if ino != facts.mount.root.ino.0 {
-        // Something else is mounted there now.
-        descriptors::show(OF_PIN);
-        stub::close(pin);
+    if !PIN.is_set() {
+        pin(facts)?;
+    } else if ADMISSION.load(Relaxed) == facts::admissions() {
+        PIN.hold();
+    } else {
         return None;
     }
+    held()
+}
+
+/// The pin of a file that was open a moment ago, and so of the mount. None if it is closed by now,
+/// or while a child is being made. Called under the lock.
+pub(super) fn keep() -> Option<Held> {
+    PIN.hold()?;
+    held()
+}
+
+/// The pin is held. Children are looked for after that: see [`super::super::before_child`].
+fn held() -> Option<Held> {
+    let held = Held { pin: PIN.number()? };
+    (!is_making_children()).then_some(held)
+}
+
+fn pin(facts: &Facts) -> Option<()> {
+    let opened = open(facts.prefix.address())?;
+    let root = facts.mount.root.ino.0;
+    let Some((device, _)) = identity(opened).filter(|(_, ino)| *ino == root) else {
+        // Something else is mounted there now.
+        stub::close(opened);
+        return None;
+    };
+    let pin = descriptors::move_away(opened, OF_PIN)?;
     DEVICE.store(device, Relaxed);
-    table::count();
-    PIN.store(pin, Release);
+    ADMISSION.store(facts::admissions(), Relaxed);
+    PIN.set(pin);
     Some(())
 }
 
@@ -77,11 +142,6 @@ fn open(path: usize) -> Option<usize> {
     // SAFETY: the path is a string of ours.
     let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, O_PATH | O_CLOEXEC]) };
     usize::try_from(opened).ok()
-}
-
-/// The directory that is mounted, while files may be open.
-pub(super) fn pin() -> Option<usize> {
-    Some(PIN.load(Acquire)).filter(|number| *number != NONE)
 }
 
 /// Runs `open` where the process has as many descriptors as it may have: with a higher limit, or,
@@ -127,16 +187,11 @@ pub(super) fn identity(descriptor: usize) -> Option<(u64, u64)> {
     (result == 0).then_some((stat[0], stat[1]))
 }
 
-/// The mount may be unmounted, unless files are open.
-pub(super) fn unpin() {
-    if !is_ready() || !table::is_one() {
-        return;
-    }
-    let pin = PIN.swap(NONE, AcqRel);
-    if pin != NONE {
+/// The mount may be unmounted, unless files are open. Called under the lock.
+pub(in super::super) fn unpin() {
+    if let Some(pin) = PIN.take_unused() {
         descriptors::show(OF_PIN);
         stub::close(pin);
-        table::uncount();
     }
 }
 
@@ -147,8 +202,8 @@ pub(in super::super) fn forget() {
 }
 
 fn forget_template() {
-    let number = TEMPLATE.swap(NONE, AcqRel);
-    if number != NONE {
+    let word = TEMPLATE.fetch_and(!u64::from(u32::MAX), SeqCst);
+    if let Some(number) = number_of(word) {
         descriptors::show(OF_PLACEHOLDER);
         stub::close(number);
     }

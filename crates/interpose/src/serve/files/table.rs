@@ -16,7 +16,7 @@
 
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
 use warren_base::Ino;
@@ -27,6 +27,7 @@ use super::super::descriptors;
 use super::super::facts;
 use super::super::lock::{relax, undisturbed};
 use super::passing;
+use super::pin::PIN;
 use super::places::{self, DESCRIPTORS};
 use crate::abi::{O_CLOEXEC, nr};
 use crate::fleet::files::OpenFile;
@@ -98,27 +99,12 @@ static FILES: [File; DESCRIPTORS] = [const {
     }
 }; DESCRIPTORS];
 
-/// How many are open, one more if a number is parked, and one if the mount is pinned.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// A child of `vfork` has begun to take files: those that are frozen.
 static IS_LENT: AtomicBool = AtomicBool::new(false);
 /// Files have arrived.
 static HAS_RETURNED: AtomicBool = AtomicBool::new(false);
 /// No higher number was ever open.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
-
-/// One more of what [`COUNT`] counts.
-pub(super) fn count() {
-    COUNT.fetch_add(1, Relaxed);
-}
-
-pub(super) fn is_one() -> bool {
-    COUNT.load(Acquire) == 1
-}
-
-pub(super) fn uncount() {
-    COUNT.fetch_sub(1, Relaxed);
-}
 
 /// A file that was open when it was looked up.
 #[derive(Clone, Copy)]
@@ -153,6 +139,12 @@ impl Object {
     }
 }
 
+/// What an open file holds at its cell.
+pub(crate) struct AtCell {
+    pub held: Option<Held>,
+    pub handle: Option<Handle>,
+}
+
 /// How a file was opened.
 pub(crate) struct Opening<'a> {
     /// An absolute path that leads to where the other one begins, or nothing.
@@ -167,8 +159,10 @@ pub(crate) struct Opening<'a> {
     pub offset: u64,
 }
 
+/// Whether files may be open: the mount is pinned.
+#[inline]
 pub(crate) fn are_any() -> bool {
-    COUNT.load(Relaxed) != 0
+    PIN.is_set()
 }
 
 /// The file behind a descriptor, if it is served here. Waits while it becomes the kernel's.
@@ -260,9 +254,14 @@ pub(crate) fn has(number: usize) -> bool {
     number < DESCRIPTORS
 }
 
-/// Adds a file under a number that the kernel has just given out. False if it is too high.
+/// Adds a file under a number that the kernel has just given out. False if the number is too high,
+/// or if the mount is not pinned, which cannot be while the caller holds the pin.
+///
+/// The file is in the table before this returns, for all threads. What ends the serving of files
+/// (the end of the admission, record locks, children) is noted first and looks at the table then.
+/// So a caller that looks afterwards whether it was noted misses nothing.
 pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
-    let Some(file) = FILES.get(number) else { return false };
+    let Some(file) = FILES.get(number).filter(|_| PIN.join()) else { return false };
     let generation = (file.state.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
     let (kind, node, client) = match open {
         Object::File(open) => (u64::from(open.held.0) << HELD_SHIFT, open.node, open.client),
@@ -291,9 +290,8 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
         base => file.set_joined(base, opening.path),
     }
     file.offset.store(tagged(state, opening.offset), Relaxed);
-    count();
     HIGHEST.fetch_max(number, Relaxed);
-    file.state.store(state, Release);
+    file.state.store(state, SeqCst);
     true
 }
 
@@ -378,6 +376,11 @@ impl Served {
     /// Of the lease on a handle for writing.
     pub(crate) fn guard(&self) -> Guard {
         Guard::load(&self.file.guard)
+    }
+
+    /// What it holds at its cell.
+    pub(crate) fn at_cell(&self) -> AtCell {
+        AtCell { held: self.held(), handle: self.handle() }
     }
 
     fn is_here(&self) -> bool {
@@ -496,7 +499,7 @@ impl Served {
         if self.is_directory() {
             places::leave(self.file.place.load(Relaxed));
         }
-        uncount();
+        PIN.leave();
     }
 
     /// Makes all other calls wait, and returns the offset. None if the file is not open any more.

@@ -17,7 +17,8 @@ use crate::stub;
 use super::super::cwd::{self, Directory};
 use super::super::descriptors;
 use super::super::lock::{self, PATH, Room};
-use super::table::{self, Served};
+use super::pin::PIN;
+use super::table::{self, AtCell, Served};
 use super::{parked, passing, pending, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
@@ -51,7 +52,8 @@ fn keep_whole_paths(room: &mut Room) {
 
 /// In a child of `fork`: what another thread of the parent has opened meanwhile.
 pub(in super::super) fn in_child() {
-    if table::are_any() {
+    PIN.release();
+    if table::are_any() || parked::is_any() {
         table::unfreeze_all();
         // What the parent, itself a child of `vfork`, has closed or taken.
         for file in table::unfrozen().filter(|file| !placeholder::is_at(file.number)) {
@@ -97,22 +99,24 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
             let _replaced = replace(&other, opened);
         }
     }
+    // Behind this another thread may close the number and open another file under it.
+    let at_cell = file.at_cell();
     let replaced = replace(file, opened);
     stub::close(opened);
     replaced?;
-    let_go(file);
+    let_go(at_cell);
     Ok(())
 }
 
 /// The kernel has the file now: what it holds at its cell is closed. Under the lock.
-pub(super) fn let_go(file: &Served) {
+pub(super) fn let_go(AtCell { held, handle }: AtCell) {
     score::handed_over();
-    if let Some(held) = file.held()
+    if let Some(held) = held
         && !fleet::release(held)
     {
         fleet::drop_held(held);
     }
-    if let Some(handle) = file.handle() {
+    if let Some(handle) = handle {
         written::close(handle);
     }
 }
@@ -152,7 +156,8 @@ fn by_search(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
 
 /// By a path from the mount's root, whatever else is mounted there now.
 fn in_mount(file: &Served, name: &[u8], path: &mut [u8; PATH]) -> Result<usize, isize> {
-    let root = placeholder::pin().ok_or(-EIO)?;
+    // The file is still in the table, so that it is open as long as this takes.
+    let root = PIN.number().ok_or(-EIO)?;
     if name.len() >= PATH {
         return Err(-EIO);
     }
