@@ -64,13 +64,22 @@ pub(crate) static COUNTED: Flag = Flag::new();
 /// Parents that wait for a child of `vfork`, which shares their memory.
 pub(crate) static VFORKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Children with a copy of the descriptors that threads are making. Until they are made, no
-/// descriptor is given out for a placeholder, because the child would have it as well.
+/// Children with a copy of the descriptors: those that threads are making, and from bit 32 on those
+/// that were begun. Until they are made, no descriptor is given out for a placeholder, because the
+/// child would have it as well. The entry counts down by 1.
 pub(crate) static CHILDREN: AtomicUsize = AtomicUsize::new(0);
+const BEGUN: usize = 1 << 32;
 
+/// A thread is about to make a child.
+pub(crate) fn begin_child() {
+    CHILDREN.fetch_add(BEGUN + 1, SeqCst);
+}
+
+/// How many children were begun so far. None while one is being made.
 #[inline]
-pub(crate) fn is_making_children() -> bool {
-    CHILDREN.load(SeqCst) != 0
+pub(crate) fn children() -> Option<usize> {
+    let children = CHILDREN.load(SeqCst);
+    (children % BEGUN == 0).then_some(children)
 }
 
 /// How many calls the process has answered itself.

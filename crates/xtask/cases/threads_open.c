@@ -22,8 +22,10 @@
 
 #define WARM 40000
 #define THREADS_MAX 4
-/* Of the files, those that the kernel must have in the end: a few, or none would be served. */
+/* One of so many files the kernel must have in the end, and one has lost its name when it is used.
+ * They are few, or none would be served. */
 #define HANDED_OVER 48
+#define UNNAMED 64
 /* A spawn takes as long as so many files. */
 #define FILES_OF_A_SPAWN 50
 #define SYNCED 96
@@ -118,6 +120,9 @@ static void use(int fd, int flags, struct worker *worker, int is_own)
         int is_right = length >= 0;
         if (is_written && is_right && (is_own || !(flags & O_APPEND)))
             is_right = length == RECORD && memcmp(got, record, RECORD) == 0;
+        if (length >= 0 && !is_right)
+            printf("%ld bytes at %ld with flags %o: \"%s\" instead of \"%s\"\n", length, at, flags,
+                   got, record);
         check(is_right, PREAD, "of what was written");
     }
     check(fstat(fd, &found) == 0 && S_ISREG(found.st_mode), FSTAT, "of an open file");
@@ -145,7 +150,7 @@ static void open_and_use(const char *path, int flags, struct worker *worker, int
     check(close(fd) == 0, CLOSE, "of an open file");
 }
 
-/* Files that lose their names while they are open. */
+/* Files that lose their names while they are open, a few of them before they are used. */
 static void temporary(struct worker *worker)
 {
     char path[256];
@@ -154,8 +159,12 @@ static void temporary(struct worker *worker)
     opened++;
     if (!check(fd >= 0, OPEN, path))
         return;
-    must(unlink(path) == 0, "unlink");
+    int is_last = below(&worker->state, UNNAMED) != 0;
+    if (!is_last)
+        must(unlink(path) == 0, "unlink");
     use(fd, flags, worker, 1);
+    if (is_last)
+        must(unlink(path) == 0, "unlink");
     check(close(fd) == 0, CLOSE, "of an open file");
 }
 

@@ -36,6 +36,7 @@ mod process;
 mod refusals;
 mod script;
 mod suites;
+mod threads;
 mod tree;
 mod two_fleets;
 
@@ -144,6 +145,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             access::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);
             interposed::run(&ground, cells, &mut tally);
+            threads::run(&ground, cells, &mut tally);
             held::run(&ground, cells, &mut tally);
             file_handles::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);

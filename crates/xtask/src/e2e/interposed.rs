@@ -139,7 +139,7 @@ pub(super) fn compiled(ground: &Ground, name: &str) -> Result<PathBuf> {
 
 /// The arguments of a shell that runs what follows as this user: root, an owner of files who is
 /// also in their group, or a stranger.
-const USERS: [&[&str]; 3] = [
+pub(super) const USERS: [&[&str]; 3] = [
     &[],
     &["setpriv", "--reuid", "54321", "--regid", "54321", "--groups", "54330"],
     &["setpriv", "--reuid", "54322", "--regid", "54321", "--clear-groups"],
@@ -174,7 +174,7 @@ fn prepare(ground: &Ground, tree: &Path) -> Result<()> {
 }
 
 /// How many calls a process has served, according to its block.
-fn served(block: &str) -> u64 {
+pub(super) fn served(block: &str) -> u64 {
     let count = block.lines().find_map(|line| line.strip_prefix("served "));
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
@@ -245,13 +245,13 @@ impl Drop for Beside {
 }
 
 /// One run of a probe in a mount of its own, by `warren run`.
-struct Run<'a> {
-    program: &'a str,
-    user: &'a [&'a str],
-    options: &'a [&'a str],
-    cells: u16,
+pub(super) struct Run<'a> {
+    pub program: &'a str,
+    pub user: &'a [&'a str],
+    pub options: &'a [&'a str],
+    pub cells: u16,
     /// Of a probe that makes calls by chance: its seed, and more.
-    words: &'a str,
+    pub words: &'a str,
 }
 
 impl Run<'_> {
@@ -261,7 +261,12 @@ impl Run<'_> {
     }
 
     /// Prepares a tree and compares. Returns the report of the library.
-    fn compare(&self, ground: &Ground) -> Result<String> {
+    pub(super) fn compare(&self, ground: &Ground) -> Result<String> {
+        self.compare_within(ground, self.limit(ground))
+    }
+
+    /// The same with another limit.
+    pub(super) fn compare_within(&self, ground: &Ground, limit: Duration) -> Result<String> {
         let Self { program, user, options, cells, words: arguments } = *self;
         let executable = text(&compiled(ground, program)?);
         let report = ground.path(&format!("{program}.report"));
@@ -290,7 +295,7 @@ impl Run<'_> {
         words.extend(["--", "bash", "-c", &script]);
         let mut command = Command::new(&ground.warren);
         command.args(words);
-        let outcome = process::run(command, &ground.path("run"), self.limit(ground))?;
+        let outcome = process::run(command, &ground.path("run"), limit)?;
         ensure!(
             !outcome.timed_out,
             "{user:?} {options:?}: not finished: {}",

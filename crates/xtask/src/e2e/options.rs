@@ -31,6 +31,8 @@ pub(crate) struct Options {
     pub kills: Option<u32>,
     /// MiB of the buffer cache of fleets whose cells are killed, and of the files that fill it.
     pub cache_mib: Option<u32>,
+    /// Files that threads open in each scene of `threads_open.c`.
+    pub files: Option<u32>,
     /// Seed of everything that is drawn. Without it every run draws a new one.
     pub seed: Option<u64>,
 }
@@ -52,6 +54,7 @@ impl Options {
                     options.cache_mib = Some(value()?.parse().context("--cache-mib")?);
                 }
                 "--seed" => options.seed = Some(value()?.parse().context("--seed")?),
+                "--files" => options.files = Some(value()?.parse().context("--files")?),
                 "--cells" => options.cells = Some(value()?.parse().context("--cells")?),
                 other => bail!("unknown option {other:?} of e2e"),
             }
@@ -76,6 +79,7 @@ impl Options {
             ("--cells", self.cells.map(u64::from)),
             ("--kills", self.kills.map(u64::from)),
             ("--cache-mib", self.cache_mib.map(u64::from)),
+            ("--files", self.files.map(u64::from)),
         ];
         for (option, number) in numbers {
             arguments.extend(number.iter().flat_map(|n| [option.to_owned(), n.to_string()]));

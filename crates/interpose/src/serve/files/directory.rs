@@ -8,8 +8,8 @@ use crate::fleet::directories;
 use crate::stub;
 
 use super::super::{admission, memory};
-use super::{parked, placeholder};
 use super::table::{self, Opening, PATH_MAX, Served};
+use super::{parked, placeholder};
 
 /// The most that the kernel is asked for at once.
 const ROOM_MAX: usize = 1 << 20;

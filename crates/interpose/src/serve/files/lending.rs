@@ -18,13 +18,11 @@
 //!
 //! Before a child gives up what it needs for that (rights, descriptors of ours), it takes all.
 
-use core::sync::atomic::Ordering::SeqCst;
-
 use warren_base::Errno;
 
 use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
 use crate::call::{SystemCall, Verdict};
-use crate::state::{CHILDREN, THREADS, is_child};
+use crate::state::{self, THREADS, is_child};
 use crate::stub;
 
 use super::super::class::Class;
@@ -56,7 +54,7 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
 
 /// The program is about to make a child that has a copy of its descriptors, with these flags.
 /// Signals are blocked until it is made. Returns whether it must be noted that it is
-/// ([`CHILDREN`]).
+/// (`state::CHILDREN`).
 ///
 /// The kernel has taken over what the child must find, but another thread, or a handler, may have
 /// opened a file since. From here on none is opened, so that the child has no placeholder but those
@@ -67,7 +65,7 @@ pub(in super::super) fn begin_child(flags: usize) -> bool {
     if !has_copy || is_child() {
         return false;
     }
-    CHILDREN.fetch_add(1, SeqCst);
+    state::begin_child();
     if table::are_any() {
         handover::those(|_| true);
     }

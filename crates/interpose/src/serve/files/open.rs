@@ -6,7 +6,7 @@ use warren_proto::{Attr, InodeRef, Rules};
 
 use crate::fleet::files::{self as fleet, OpenFile, Reached};
 use crate::fleet::{self as client, Found};
-use crate::state::is_making_children;
+use crate::state::children;
 use crate::stub;
 
 use super::super::choice;
@@ -276,6 +276,7 @@ fn give_number(
     admission: &Admission,
 ) -> Result<isize, Why> {
     let epoch = parked::epoch();
+    let before = children();
     let number = match parked::reserve(opening.closes_on_exec()).map(usize::try_from) {
         Some(Ok(number)) => number,
         given => {
@@ -289,7 +290,7 @@ fn give_number(
         stub::close(number);
         return Err(Why::Kernel);
     }
-    let Some(why) = ended(object, admission) else { return Ok(number as isize) };
+    let Some(why) = ended(object, before, admission) else { return Ok(number as isize) };
     if let Some(file) = table::find(number)
         && file.take()
     {
@@ -303,13 +304,14 @@ fn give_number(
 
 /// Why a file that was just added to the table must not stay there, if that is so. Another thread
 /// may have ended it before it could see the file: the client has ended, the program has locked the
-/// file, watches files, or makes a child.
-fn ended(object: &Object, admission: &Admission) -> Option<Why> {
+/// file, watches files, or makes a child, or has made one since there were these `children`.
+fn ended(object: &Object, before: Option<usize>, admission: &Admission) -> Option<Why> {
     if !admission.is_current() {
         return Some(Why::Lost);
     }
     if record_locks::has(object.ino()) {
         return Some(Why::Locked);
     }
-    (score::is_stopped() || is_making_children()).then_some(Why::Kernel)
+    let is_seen = before.is_none() || children() != before;
+    (score::is_stopped() || is_seen).then_some(Why::Kernel)
 }

@@ -126,6 +126,9 @@ impl<W: Word> Pin<W> {
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

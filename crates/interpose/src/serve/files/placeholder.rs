@@ -16,7 +16,7 @@ use core::sync::atomic::{
 };
 
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
-use crate::state::is_making_children;
+use crate::state::children;
 use crate::stub;
 
 use super::super::answer::STAT_WORDS;
@@ -108,10 +108,11 @@ pub(super) fn keep() -> Option<Held> {
     held()
 }
 
-/// The pin is held. Children are looked for after that: see [`super::super::before_child`].
+/// The pin is held. Children are looked for after that, because who makes one looks for the pin
+/// afterwards, and then waits for the lock: see [`super::lending::begin_child`].
 fn held() -> Option<Held> {
     let held = Held { pin: PIN.number()? };
-    (!is_making_children()).then_some(held)
+    children().is_some().then_some(held)
 }
 
 fn pin(facts: &Facts) -> Option<()> {

@@ -1,0 +1,55 @@
+//! Files that threads open, use and close while other threads make other calls, and threads and
+//! other processes remove and replace the files (`threads_open.c`). No call on an open file may
+//! fail, and no child may lose its output, through the kernel and with the library.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::access::{Case, run_cases};
+use super::ground::{Ground, Tally};
+use super::interposed::{Run, USERS, served};
+use super::process::tail;
+
+const CASES: &[(&str, Case)] = &[("threads_open", threads_open)];
+
+const SCENES: usize = 12;
+/// Files of each scene. While the pin of the mount could be lost, some calls of most scenes failed
+/// with so few, and 28,000 of 260,000 with 20,000.
+const FILES: u32 = 3_000;
+const FILES_FULL: u32 = 50_000;
+/// Of the calls of a scene that makes the process known to the fleet, those that are served at
+/// least, for each file: the rest is the kernel's, because the kernel had to have some files.
+const SERVED_OF_A_FILE: u64 = 2;
+/// What makes a process known to the fleet, and how many of these calls are served then.
+const WARM_SERVED: u64 = 20_000;
+const LIMIT: Duration = Duration::from_secs(120);
+/// Each file takes less on a busy machine.
+const LIMIT_OF_A_FILE: Duration = Duration::from_millis(10);
+
+pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
+    run_cases(CASES, ground, cells, tally);
+}
+
+fn threads_open(ground: &Ground, cells: u16) -> Result<()> {
+    let usual = if ground.options.full { FILES_FULL } else { FILES };
+    let files = ground.options.files.unwrap_or(usual);
+    let words = format!("{} {files}", ground.seed);
+    let limit = LIMIT + LIMIT_OF_A_FILE * files * SCENES as u32;
+    for (user, options) in [(USERS[0], &[][..]), (USERS[1], &[]), (USERS[0], &["--no-interpose"])] {
+        let run = Run { program: "threads_open", user, options, cells, words: &words };
+        let report = run.compare_within(ground, limit)?;
+        if options.is_empty() {
+            ensure_served(&report, files).with_context(|| format!("{user:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The process of each scene has served calls on files.
+fn ensure_served(report: &str, files: u32) -> Result<()> {
+    let least = WARM_SERVED + SERVED_OF_A_FILE * u64::from(files);
+    let scenes = report.split("warren ").filter(|block| served(block) >= least).count();
+    ensure!(scenes >= SCENES, "only {scenes} scenes were served:\n{}", tail(report));
+    Ok(())
+}
