@@ -26,7 +26,6 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 
-use crate::abi::AT_FDCWD;
 use crate::fleet::{self, Admitted, Found};
 use crate::state::FILTERED;
 use crate::stub;
@@ -67,8 +66,6 @@ const COMPARISONS: usize = 4;
 const CANDIDATES: usize = 8;
 /// Paths on other file systems without disks, after which all mounts are looked at.
 const OTHERS_MAX: u32 = 4;
-/// The longest path whose directory is looked at.
-const NAME_MAX: usize = 512;
 /// How long a call by path waits for the lock at most, in parts. A file that is left to the kernel
 /// costs several calls.
 const WAIT_OF_PATHS: Duration = Duration::from_micros(250);
@@ -109,8 +106,10 @@ static RUNTIME_DIR: Prefix = Prefix::new();
 
 /// The client exists. Changed under the lock.
 static IS_CLIENT: AtomicBool = AtomicBool::new(false);
-static END_WANTED: AtomicBool = AtomicBool::new(false);
-static UNPIN_WANTED: AtomicBool = AtomicBool::new(false);
+/// What the thread that has the lock, or is the next to have it, is to do: these two.
+static WANTED: AtomicU8 = AtomicU8::new(0);
+const END: u8 = 1;
+const UNPIN: u8 = 2;
 /// The open mountinfo of a client.
 static MOUNTS: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -145,8 +144,8 @@ pub(crate) fn count_young(cycles: u64) -> bool {
 #[inline(never)]
 pub(crate) fn examine(Named { path, descriptor }: Named) {
     // It asks the file system for nothing. What is to be made is not there, but its directory is.
-    let found =
-        Statx::of_path(descriptor, path, MNT_ID_UNIQUE).or_else(|| directory_of(path, descriptor));
+    let found = Statx::of_path(descriptor, path, MNT_ID_UNIQUE)
+        .or_else(|| look::directory_of(path, descriptor));
     if let Some(found) = found.filter(|found| found.device().0 == 0) {
         exclusive(|room| meet(&found, room));
     }
@@ -176,20 +175,6 @@ fn add(at: &[u8]) -> bool {
         candidate.cycles.store(0, Relaxed);
         candidate.prefix.set(at.iter().copied())
     })
-}
-
-/// The directory of a path.
-fn directory_of(path: usize, descriptor: Option<usize>) -> Option<Statx> {
-    let mut name = Name::new();
-    name.copy(path).ok()?;
-    let bytes = name.bytes();
-    let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else {
-        return Statx::of_descriptor(descriptor.unwrap_or(AT_FDCWD), MNT_ID_UNIQUE);
-    };
-    let mut directory = [0; NAME_MAX + 1];
-    let length = slash.max(1);
-    directory.get_mut(..length)?.copy_from_slice(&bytes[..length]);
-    Statx::of_path(descriptor, directory.as_ptr() as usize, MNT_ID_UNIQUE)
 }
 
 /// Where the cost of calls by this path is counted, while mounts are looked after. `None` for a
@@ -290,23 +275,25 @@ fn exclusive_after<R>(waited: bool, work: impl FnOnce(&mut Room) -> R) -> Option
         result
     };
     let result = if waited { lock::with_after_wait(work) } else { lock::with(work) };
-    let is_wanted = || END_WANTED.load(SeqCst) || UNPIN_WANTED.load(SeqCst);
-    while is_wanted() && lock::with(do_wanted).is_some() {
+    while WANTED.load(SeqCst) != 0 && lock::with(do_wanted).is_some() {
         core::hint::spin_loop();
     }
     result
 }
 
 fn do_wanted(room: &mut Room) {
-    end_if_wanted(room);
-    if UNPIN_WANTED.swap(false, AcqRel) {
+    let wanted = WANTED.swap(0, SeqCst);
+    if wanted & END != 0 {
+        end_under_lock(room);
+    }
+    if wanted & UNPIN != 0 {
         placeholder::unpin();
     }
 }
 
 /// The mount may be unmounted unless files are open, once the lock is free.
 pub(crate) fn unpin() {
-    UNPIN_WANTED.store(true, SeqCst);
+    WANTED.fetch_or(UNPIN, SeqCst);
     exclusive(|_| ());
 }
 
@@ -417,7 +404,7 @@ fn attempt(room: &mut Room, candidate: &Candidate) {
     }
     if let Err(refusal) = admit(room, &candidate.prefix) {
         if IS_CLIENT.load(Acquire) {
-            END_WANTED.store(true, SeqCst);
+            WANTED.fetch_or(END, SeqCst);
         }
         close_mounts();
         failed(refusal);
@@ -508,7 +495,7 @@ pub(crate) fn renew(room: &mut Room, admission: &Admission) -> bool {
         clock::renew(moment);
     } else if admission.is_current() {
         facts::withdraw();
-        END_WANTED.store(true, SeqCst);
+        WANTED.fetch_or(END, SeqCst);
         failed(Refusal::Mount);
     }
     is_valid
@@ -538,19 +525,16 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
 /// No call is answered any more. Returns whether the client has ended, too.
 pub(crate) fn end() -> bool {
     facts::withdraw();
-    END_WANTED.store(true, SeqCst);
+    WANTED.fetch_or(END, SeqCst);
     for _ in 0..END_TRIES {
-        if lock::with(end_if_wanted).is_some() {
+        if lock::with(do_wanted).is_some() {
             return true;
         }
     }
     !IS_CLIENT.load(Acquire)
 }
 
-fn end_if_wanted(room: &mut Room) {
-    if !END_WANTED.swap(false, AcqRel) {
-        return;
-    }
+fn end_under_lock(room: &mut Room) {
     facts::withdraw();
     if IS_CLIENT.load(Acquire) {
         takeover::all_under_lock(room);
@@ -596,8 +580,7 @@ pub(crate) fn after_fork() {
     close_mounts();
     takeover::in_child();
     descriptors::after_fork();
-    END_WANTED.store(false, Relaxed);
-    UNPIN_WANTED.store(false, Relaxed);
+    WANTED.store(0, Relaxed);
     FAILURES.store(0, Relaxed);
     RELATIVE_CYCLES.store(0, Relaxed);
     if !FOREVER.load(Acquire) {

@@ -1,13 +1,14 @@
 //! A look at the mount and at the process: what an admission requires.
 
-use crate::abi::nr;
+use crate::abi::{AT_FDCWD, nr};
 use crate::stub;
 
 use super::descriptors;
 use super::identity::{Identity, maps_all_ids};
+use super::kernel::{MNT_ID_UNIQUE, Statx};
 use super::lock::Room;
 use super::mountinfo::{Mount, Options, unescaped};
-use super::name::{PREFIX, Prefix};
+use super::name::{Name, PREFIX, Prefix};
 use super::proc;
 use super::why::Refusal;
 
@@ -15,6 +16,8 @@ use super::why::Refusal;
 const LOOKS_MAX: usize = 4;
 /// A client reserves a hundred megabytes of addresses.
 const RLIMIT_AS: usize = 9;
+/// The longest path whose directory is looked at.
+const NAME_MAX: usize = 512;
 const PR_GET_TSC: usize = 25;
 const PR_TSC_ENABLE: i32 = 1;
 const POLLPRI: u64 = 2;
@@ -155,6 +158,20 @@ pub(crate) fn has_changed(descriptor: usize) -> bool {
     // SAFETY: the kernel reads and writes `poll`, and does not wait.
     let count = unsafe { stub::call(nr::POLL, [&raw mut poll as usize, 1, 0]) };
     count != 0 || (poll >> 48) & (POLLPRI | POLLERR) != 0
+}
+
+/// The directory of a path.
+pub(crate) fn directory_of(path: usize, descriptor: Option<usize>) -> Option<Statx> {
+    let mut name = Name::new();
+    name.copy(path).ok()?;
+    let bytes = name.bytes();
+    let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else {
+        return Statx::of_descriptor(descriptor.unwrap_or(AT_FDCWD), MNT_ID_UNIQUE);
+    };
+    let mut directory = [0; NAME_MAX + 1];
+    let length = slash.max(1);
+    directory.get_mut(..length)?.copy_from_slice(&bytes[..length]);
+    Statx::of_path(descriptor, directory.as_ptr() as usize, MNT_ID_UNIQUE)
 }
 
 #[cfg(test)]
