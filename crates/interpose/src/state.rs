@@ -79,7 +79,7 @@ pub(crate) fn begin_child() {
 #[inline]
 pub(crate) fn children() -> Option<usize> {
     let children = CHILDREN.load(SeqCst);
-    (children % BEGUN == 0).then_some(children)
+    children.is_multiple_of(BEGUN).then_some(children)
 }
 
 /// How many calls the process has answered itself.

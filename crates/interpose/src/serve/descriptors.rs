@@ -5,8 +5,8 @@
 
 use core::ops::Range;
 use core::sync::atomic::{
-    AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    AtomicU64,
+    Ordering::{Acquire, Release},
 };
 
 use crate::abi::nr;
@@ -37,8 +37,18 @@ pub(crate) const OF_SNAPSHOT: usize = 4;
 /// The sockets through which a child of `vfork` gives files to its parent.
 pub(crate) const OF_LENDING: [usize; 2] = [5, 6];
 
-/// By start and end: the open mountinfo, the fleet's, and five for files that are served.
-static HIDDEN: [[AtomicUsize; 2]; RANGES] = [const { [const { AtomicUsize::new(0) }; 2] }; RANGES];
+/// The open mountinfo, the fleet's, and five for files that are served. Start and end of a range are
+/// one word, so that a thread that looks meanwhile finds a range that was there, and no other one:
+/// the descriptors of the program in it would not be open for it.
+static HIDDEN: [AtomicU64; RANGES] = [const { AtomicU64::new(0) }; RANGES];
+
+const fn pack(range: &Range<usize>) -> u64 {
+    (range.start as u64) << 32 | range.end as u64
+}
+
+fn unpack(word: u64) -> Range<usize> {
+    (word >> 32) as usize..word as u32 as usize
+}
 
 /// The first number for descriptors of ours. If the process has threads, they are at the end of its
 /// table: there the kernel takes ten milliseconds to make it larger, because it waits until no
@@ -105,9 +115,7 @@ pub(crate) fn show(at: usize) {
 }
 
 pub(crate) fn set(at: usize, range: Range<usize>) {
-    let [start, end] = &HIDDEN[at];
-    start.store(range.start, Relaxed);
-    end.store(range.end, Release);
+    HIDDEN[at].store(pack(&range), Release);
 }
 
 /// The first number behind those that are hidden.
@@ -116,9 +124,8 @@ pub(crate) fn behind_all() -> Option<usize> {
 }
 
 pub(crate) fn forget() {
-    for [start, end] in &HIDDEN {
-        end.store(0, Relaxed);
-        start.store(0, Release);
+    for range in &HIDDEN {
+        range.store(0, Release);
     }
 }
 
@@ -131,7 +138,7 @@ pub(crate) fn after_fork() {
 }
 
 fn hidden() -> [Range<usize>; RANGES] {
-    HIDDEN.each_ref().map(|[start, end]| start.load(Acquire)..end.load(Acquire))
+    HIDDEN.each_ref().map(|range| unpack(range.load(Acquire)))
 }
 
 /// Whether the descriptor is one of ours.

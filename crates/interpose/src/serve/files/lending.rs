@@ -61,7 +61,7 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
 /// of files that stay.
 pub(in super::super) fn begin_child(flags: usize) -> bool {
     let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
-    let has_copy = flags & CLONE_FILES == 0 && !(shares && !THREADS.get());
+    let has_copy = flags & CLONE_FILES == 0 && (!shares || THREADS.get());
     if !has_copy || is_child() {
         return false;
     }

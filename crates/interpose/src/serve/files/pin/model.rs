@@ -63,7 +63,7 @@ impl Process {
             self.pin.set(NUMBER);
         }
         fence(SeqCst);
-        let is_ready = self.children.load(SeqCst) % BEGUN == 0;
+        let is_ready = self.children.load(SeqCst).is_multiple_of(BEGUN);
         if !is_ready {
             self.pin.release();
         }
@@ -202,7 +202,7 @@ fn open_beside_child(is_seen: fn(usize, usize) -> bool) {
 
 #[test]
 fn a_child_finds_no_placeholder_of_a_file_that_is_open() {
-    open_beside_child(|before, after| before % BEGUN != 0 || after != before);
+    open_beside_child(|before, after| !before.is_multiple_of(BEGUN) || after != before);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn control_a_file_is_opened_without_a_look_for_children() {
 #[test]
 #[should_panic(expected = "a child has a placeholder")]
 fn control_a_file_is_opened_with_a_look_for_children_that_are_being_made() {
-    open_beside_child(|_, after| after % BEGUN != 0);
+    open_beside_child(|_, after| !after.is_multiple_of(BEGUN));
 }
 
 /// The two words that were there before: what is open and pinned, and the descriptor.
