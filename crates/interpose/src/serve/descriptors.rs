@@ -37,9 +37,9 @@ pub(crate) const OF_SNAPSHOT: usize = 4;
 /// The sockets through which a child of `vfork` gives files to its parent.
 pub(crate) const OF_LENDING: [usize; 2] = [5, 6];
 
-/// The open mountinfo, the fleet's, and five for files that are served. Start and end of a range are
-/// one word, so that a thread that looks meanwhile finds a range that was there, and no other one:
-/// the descriptors of the program in it would not be open for it.
+/// The open mountinfo, the fleet's, and five for files that are served. Start and end of a range
+/// are one word, so that a thread that looks meanwhile finds a range that was there. Between two
+/// words it could find one with descriptors of the program, which would not be open for it.
 static HIDDEN: [AtomicU64; RANGES] = [const { AtomicU64::new(0) }; RANGES];
 
 const fn pack(range: &Range<usize>) -> u64 {
