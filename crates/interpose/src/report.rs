@@ -26,7 +26,9 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, nr};
+use crate::abi::{
+    AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, SIG_SETMASK, nr,
+};
 use crate::serve::adoption;
 use crate::serve::why::{self, Refusal, Why};
 use crate::state::{COUNTED, FILTERED, SERVED, THREADS, process};
@@ -37,6 +39,8 @@ const TEXT: usize = 16 << 10;
 const PATH: usize = 4096;
 /// `struct stat` of the kernel.
 const STAT: usize = 144 / 8;
+const SIGXFSZ: usize = 25;
+const EFBIG: isize = 27;
 
 /// Where to write: a path (with its final zero), or a descriptor and the file it had at the start.
 /// Written once, before the program starts.
@@ -112,14 +116,37 @@ pub(crate) fn write(state: &str) {
     fill(&mut text, state);
     let opened = if to_path { open() } else { checked(descriptor) };
     if let Some(opened) = opened {
-        let args = [opened, text.bytes.as_ptr() as usize, text.length];
-        // SAFETY: the kernel reads from `text`.
-        unsafe { stub::call(nr::WRITE, args) };
+        append(opened, &text.bytes[..text.length]);
         if to_path {
             stub::close(opened);
         }
     }
     BUSY.store(false, Relaxed);
+}
+
+/// Appends to the report, which may be longer than the files that the program may make. The kernel
+/// would end the program for this call, so the signal is blocked and taken back, unless the program
+/// has one to receive itself.
+fn append(descriptor: usize, text: &[u8]) {
+    let signal = 1_u64 << (SIGXFSZ - 1);
+    let (mut before, mut pending, at_once) = (0_u64, 0_u64, [0_u64; 2]);
+    let wanted = &raw const signal as usize;
+    let mask = |how, new, old| {
+        // SAFETY: the masks live longer than the call.
+        unsafe { stub::call(nr::RT_SIGPROCMASK, [how, new, old, SET_SIZE]) };
+    };
+    mask(SIG_BLOCK, wanted, &raw mut before as usize);
+    // SAFETY: the kernel writes into `pending`.
+    unsafe { stub::call(nr::RT_SIGPENDING, [&raw mut pending as usize, SET_SIZE]) };
+    // SAFETY: the kernel reads from `text`.
+    let wrote = unsafe { stub::call(nr::WRITE, [descriptor, text.as_ptr() as usize, text.len()]) };
+    if wrote == -EFBIG && pending & signal == 0 {
+        // SAFETY: the kernel reads the signals that are wanted, and for how long to wait.
+        unsafe {
+            stub::call(nr::RT_SIGTIMEDWAIT, [wanted, 0, at_once.as_ptr() as usize, SET_SIZE]);
+        }
+    }
+    mask(SIG_SETMASK, &raw const before as usize, 0);
 }
 
 struct Buffer(UnsafeCell<[u8; TEXT]>);

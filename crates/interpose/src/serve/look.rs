@@ -1,5 +1,7 @@
 //! A look at the mount and at the process: what an admission requires.
 
+use warren_transport::control::FLIGHTS_LEN;
+
 use crate::abi::{AT_FDCWD, nr};
 use crate::stub;
 
@@ -16,6 +18,7 @@ use super::why::Refusal;
 const LOOKS_MAX: usize = 4;
 /// A client reserves a hundred megabytes of addresses.
 const RLIMIT_AS: usize = 9;
+const RLIMIT_FSIZE: usize = 1;
 /// The longest path whose directory is looked at.
 const NAME_MAX: usize = 512;
 const PR_GET_TSC: usize = 25;
@@ -45,6 +48,10 @@ pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> 
     }
     if descriptors::limit(RLIMIT_AS).is_none_or(|limit| limit != u64::MAX) {
         return Err(Refusal::AddressSpace);
+    }
+    // A client makes a memfd, and the kernel would end the process for it.
+    if descriptors::limit(RLIMIT_FSIZE).is_none_or(|limit| limit < FLIGHTS_LEN as u64) {
+        return Err(Refusal::FileSize);
     }
     let status = proc::whole(c"/proc/thread-self/status", &mut room.text);
     let status = status.ok_or(Refusal::NoProc)?;

@@ -69,6 +69,7 @@ reasons! {
         NoCycles: "the cycle counter cannot be read",
         Descriptors: "no descriptors left",
         AddressSpace: "its address space is limited",
+        FileSize: "its files may not be as long as one of a client",
         Mount: "the mount is not as expected",
         MountInside: "another mount inside the mount",
         NotAllowed: "the mount is another user's",

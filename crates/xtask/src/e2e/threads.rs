@@ -1,6 +1,7 @@
 //! Files that threads open, use and close while other threads make other calls, and threads and
 //! other processes remove and replace the files (`threads_open.c`). No call on an open file may
-//! fail, and no child may lose its output, through the kernel and with the library.
+//! fail, and no child may lose its output, through the kernel and with the library. And programs
+//! with small limits (`limits.c`), which the kernel must not end for a call of the library's.
 
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use super::ground::{Ground, Tally};
 use super::interposed::{Run, USERS, served};
 use super::process::tail;
 
-const CASES: &[(&str, Case)] = &[("threads_open", threads_open)];
+const CASES: &[(&str, Case)] = &[("threads_open", threads_open), ("limits_small", limits_small)];
 
 const SCENES: usize = 12;
-/// Files of each scene. While the pin of the mount could be lost, calls of most scenes failed with so
-/// few.
+/// Files of each scene. While the pin of the mount could be lost, calls of most scenes failed with
+/// so few.
 const FILES: u32 = 2_000;
 const FILES_FULL: u32 = 50_000;
 /// Of the calls of a scene that makes the process known to the fleet, those that are served at
@@ -23,6 +24,9 @@ const FILES_FULL: u32 = 50_000;
 const SERVED_OF_A_FILE: u64 = 2;
 /// What makes a process known to the fleet, and how many of these calls are served then.
 const WARM_SERVED: u64 = 20_000;
+/// Of the programs of `limits.c`. Those that may open too few files, or make too short ones, are
+/// left to the kernel from the start.
+const LIMITED_MIN: usize = 30;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Each file takes less on a busy machine.
 const LIMIT_OF_A_FILE: Duration = Duration::from_millis(10);
@@ -44,6 +48,18 @@ fn threads_open(ground: &Ground, cells: u16) -> Result<()> {
         if options.is_empty() {
             ensure_served(&report, files).with_context(|| format!("{user:?}"))?;
         }
+    }
+    Ok(())
+}
+
+/// Limits that are set before a program is known to the fleet, or afterwards.
+fn limits_small(ground: &Ground, cells: u16) -> Result<()> {
+    for (user, options) in [(USERS[0], &[][..]), (USERS[1], &[]), (USERS[1], &["--no-interpose"])] {
+        let report = Run { program: "limits", user, options, cells, words: "" }.compare(ground)?;
+        let blocks = report.split("warren ");
+        let limited = blocks.filter(|block| served(block) >= WARM_SERVED).count();
+        let enough = !options.is_empty() || limited >= LIMITED_MIN;
+        ensure!(enough, "{user:?}: {limited} programs were served: {}", tail(&report));
     }
     Ok(())
 }

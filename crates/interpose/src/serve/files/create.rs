@@ -34,12 +34,12 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// The program sets the limit of the length of files: from now on the kernel watches over it.
+/// The program sets the limit of the length of files: from now on the kernel watches over it. The
+/// lock is taken in any case, because its holder may be about to make a file of ours, for which the
+/// kernel would end the program.
 pub(in super::super) fn before_limits() {
     ANY_LENGTH.store(NO, SeqCst);
-    if table::are_any() {
-        handover::those(table::Served::is_written);
-    }
+    handover::those(table::Served::is_written);
 }
 
 pub(super) fn may_write_any_length() -> bool {

@@ -50,10 +50,13 @@ pub(super) fn map(call: &SystemCall) -> Option<isize> {
     let file = table::find(descriptor as u32 as usize)?;
     let (held, admission) = (file.held()?, admission::current()?);
     // Of a mount without programs no page may be made executable later, either.
-    if admission.facts.mount.options.no_exec || !may_write_any_length() || is_written(&file) {
+    if admission.facts.mount.options.no_exec || is_written(&file) {
         return None;
     }
     admission::waiting(|_| {
+        if !may_write_any_length() {
+            return None;
+        }
         let snapshot = Snapshot::new(&file)?;
         fleet::whole(held, SERVED_MAX, |data| snapshot.add(data))?;
         if !admission.is_current() || !file.is_open() {
