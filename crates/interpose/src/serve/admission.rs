@@ -72,8 +72,6 @@ const WAIT_OF_PATHS: Duration = Duration::from_micros(250);
 const WAITS_OF_PATHS: usize = 4;
 /// A call that only the fleet can make waits as long as it takes, in parts.
 const WAIT_OF_FILES: Duration = Duration::from_millis(10);
-/// How often `end` tries to take the lock: longer than a walk of the fleet takes.
-const END_TRIES: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -156,7 +154,7 @@ fn meet(found: &Statx, room: &mut Room) {
     match statmount::of(found, &mut room.text) {
         Seen::Ours(at) => {
             if phase() != Phase::Never && add(at) {
-                PHASE.store(Phase::Looking as u8, Release);
+                advance(Phase::Looking);
             }
         }
         Seen::Other if OTHERS.fetch_add(1, Relaxed) + 1 < OTHERS_MAX => {}
@@ -379,7 +377,7 @@ fn survey(room: &mut Room) {
     match (read, count) {
         (None, _) => set_never(Refusal::NoProc),
         (_, 0) => set_never(Refusal::NoMount),
-        _ => PHASE.store(Phase::Looking as u8, Release),
+        _ => advance(Phase::Looking),
     }
 }
 
@@ -389,13 +387,24 @@ fn set_never(refusal: Refusal) {
     pending::stop();
 }
 
+/// Another phase, unless another thread has found out meanwhile that there is to be none.
+fn advance(to: Phase) {
+    let next = |phase| (phase != Phase::Never as u8).then_some(to as u8);
+    // If it fails, it is never.
+    let _phase = PHASE.fetch_update(SeqCst, SeqCst, next);
+}
+
 /// Mounts are looked for from the beginning.
 fn be_young() {
+    forget_candidates();
+    PHASE.store(Phase::Young as u8, Release);
+}
+
+fn forget_candidates() {
     CALLS.store(0, Relaxed);
     OTHERS.store(0, Relaxed);
     HAS_ALL.store(false, Relaxed);
     FOUND.iter().for_each(|candidate| candidate.prefix.clear());
-    PHASE.store(Phase::Young as u8, Release);
 }
 
 fn attempt(room: &mut Room, candidate: &Candidate) {
@@ -418,7 +427,8 @@ fn failed(refusal: Refusal) {
         matches!(refusal, Refusal::Fleet | Refusal::Root | Refusal::Mount | Refusal::MountInside);
     let failures = FAILURES.fetch_add(1, Relaxed) + 1;
     if passing && failures < FAILURES_MAX {
-        be_young();
+        forget_candidates();
+        advance(Phase::Young);
     } else {
         PHASE.store(Phase::Never as u8, Release);
     }
@@ -522,16 +532,12 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
     })
 }
 
-/// No call is answered any more. Returns whether the client has ended, too.
+/// No call is answered any more. Returns whether the client has ended, too. An admission by another
+/// thread is waited for, because it may be of what the caller is about to change.
 pub(crate) fn end() -> bool {
     facts::withdraw();
     WANTED.fetch_or(END, SeqCst);
-    for _ in 0..END_TRIES {
-        if lock::with(do_wanted).is_some() {
-            return true;
-        }
-    }
-    !IS_CLIENT.load(Acquire)
+    waiting(|_| ()).is_some() || !IS_CLIENT.load(Acquire)
 }
 
 fn end_under_lock(room: &mut Room) {

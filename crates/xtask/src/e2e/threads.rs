@@ -1,7 +1,8 @@
 //! Files that threads open, use and close while other threads make other calls, and threads and
 //! other processes remove and replace the files (`threads_open.c`). No call on an open file may
-//! fail, and no child may lose its output, through the kernel and with the library. And programs
-//! with small limits (`limits.c`), which the kernel must not end for a call of the library's.
+//! fail, and no child may lose its output, through the kernel and with the library. Threads that
+//! change their own ids beside others (`ids.c`). And programs with small limits (`limits.c`), which
+//! the kernel must not end for a call of the library's.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use super::ground::{Ground, Tally};
 use super::interposed::{Run, USERS, served};
 use super::process::tail;
 
-const CASES: &[(&str, Case)] = &[("threads_open", threads_open), ("limits_small", limits_small)];
+const CASES: &[(&str, Case)] =
+    &[("threads_open", threads_open), ("ids_beside", ids_beside), ("limits_small", limits_small)];
 
 const SCENES: usize = 12;
 /// Files of each scene. While the pin of the mount could be lost, calls of most scenes failed with
@@ -24,6 +26,9 @@ const FILES_FULL: u32 = 50_000;
 const SERVED_OF_A_FILE: u64 = 2;
 /// What makes a process known to the fleet, and how many of these calls are served then.
 const WARM_SERVED: u64 = 20_000;
+/// Processes of `ids.c` for each call that changes ids.
+const IDS: u32 = 4;
+const IDS_FULL: u32 = 100;
 /// Of the programs of `limits.c`. Those that may open too few files, or make too short ones, are
 /// left to the kernel from the start.
 const LIMITED_MIN: usize = 30;
@@ -48,6 +53,19 @@ fn threads_open(ground: &Ground, cells: u16) -> Result<()> {
         if options.is_empty() {
             ensure_served(&report, files).with_context(|| format!("{user:?}"))?;
         }
+    }
+    Ok(())
+}
+
+/// Threads that change their ids while another thread uses files.
+fn ids_beside(ground: &Ground, cells: u16) -> Result<()> {
+    let processes = if ground.options.full { IDS_FULL } else { IDS };
+    let words = format!("{} {processes}", ground.seed);
+    for options in [&[][..], &["--no-interpose"]] {
+        let run = Run { program: "ids", user: &[], options, cells, words: &words };
+        let report = run.compare(ground)?;
+        let are_served = report.split("warren ").any(|block| served(block) > 0);
+        ensure!(are_served != options.contains(&"--no-interpose"), "{}", tail(&report));
     }
     Ok(())
 }
