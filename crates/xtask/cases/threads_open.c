@@ -4,7 +4,9 @@
  * files make a fixed number of them, and what disturbs them ends with them.
  *   threads_open prepare DIR
  *   threads_open compare DIR SEED COUNT     each scene with COUNT files, in a process of its own
- * With the name of a scene in ONLY, `compare` runs that one alone. Prints what fails. */
+ * With the name of a scene in ONLY, `compare` runs that one alone. Prints what fails. Of a file that
+ * more than one thread writes, contents are compared with CONTENTS set only: some calls on it are the
+ * kernel's and others the library's at the same time. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -36,6 +38,7 @@ extern char **environ;
 static const char *root, *scene_name;
 static unsigned long seed;
 static long count;
+static int compares;
 static atomic_long lines, failed, opened, spawned;
 static atomic_int working;
 
@@ -104,6 +107,17 @@ static void hand_over(int fd, int flags, unsigned long chosen)
     }
 }
 
+/* Other bytes than those that were written: what is read again, and what the kernel reads. */
+static void show_again(int fd, long at, const char *got, const char *record)
+{
+    char again[RECORD + 1] = "", kernels[RECORD + 1] = "";
+    long length = pread(fd, again, RECORD, at);
+    close(dup(fd));
+    long of_kernel = pread(fd, kernels, RECORD, at);
+    printf("\"%s\" instead of \"%s\" at %ld, then %ld bytes \"%s\", through the kernel %ld \"%s\"\n",
+           got, record, at, length, again, of_kernel, kernels);
+}
+
 /* All that is done with one file. `is_own`: no other thread writes it. */
 static void use(int fd, int flags, struct worker *worker, int is_own)
 {
@@ -118,11 +132,10 @@ static void use(int fd, int flags, struct worker *worker, int is_own)
     if (is_read) {
         long length = pread(fd, got, RECORD, at);
         int is_right = length >= 0;
-        if (is_written && is_right && (is_own || !(flags & O_APPEND)))
+        if (is_written && is_right && (is_own || (compares && !(flags & O_APPEND))))
             is_right = length == RECORD && memcmp(got, record, RECORD) == 0;
         if (length >= 0 && !is_right)
-            printf("%ld bytes at %ld with flags %o: \"%s\" instead of \"%s\"\n", length, at, flags,
-                   got, record);
+            show_again(fd, at, got, record);
         check(is_right, PREAD, "of what was written");
     }
     check(fstat(fd, &found) == 0 && S_ISREG(found.st_mode), FSTAT, "of an open file");
@@ -137,16 +150,16 @@ static void use(int fd, int flags, struct worker *worker, int is_own)
     }
 }
 
-/* `may_fail`: another thread or process may have removed the name. */
-static void open_and_use(const char *path, int flags, struct worker *worker, int may_fail)
+/* `is_own`: no other thread opens it. Without O_CREAT, another one may have removed the name. */
+static void open_and_use(const char *path, int flags, struct worker *worker, int is_own)
 {
     int fd = open(path, flags | O_CLOEXEC, 0644);
     opened++;
-    if (fd < 0 && may_fail && errno == ENOENT)
+    if (fd < 0 && !(flags & O_CREAT) && errno == ENOENT)
         return;
     if (!check(fd >= 0, OPEN, path))
         return;
-    use(fd, flags, worker, 0);
+    use(fd, flags, worker, is_own);
     check(close(fd) == 0, CLOSE, "of an open file");
 }
 
@@ -174,14 +187,14 @@ static void one_name(struct worker *worker)
                                 O_WRONLY | O_CREAT | O_APPEND, O_RDWR | O_CREAT};
     char path[256];
     int flags = FLAGS[below(&worker->state, 6)];
-    open_and_use(path_of(path, "f", 0), flags, worker, !(flags & O_CREAT));
+    open_and_use(path_of(path, "f", 0), flags, worker, 0);
 }
 
 /* Another name for each thread. The first one is removed. */
 static void own_name(struct worker *worker)
 {
     char path[256];
-    open_and_use(path_of(path, "own", worker->number), O_RDWR | O_CREAT, worker, 0);
+    open_and_use(path_of(path, "own", worker->number), O_RDWR | O_CREAT, worker, 1);
 }
 
 /* A program with a file as its output. Files in between keep the library from leaving all files to
@@ -421,5 +434,6 @@ int main(int argc, char **argv)
             scene = &SCENES[at];
     must(scene != NULL, "find a scene");
     scene_name = scene->name;
+    compares = getenv("CONTENTS") != NULL;
     return run();
 }
