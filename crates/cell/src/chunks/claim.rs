@@ -7,7 +7,6 @@ use warren_proto::Step;
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
-use crate::chunks::free::Chunks;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
@@ -27,7 +26,9 @@ pub(crate) fn reserve(
         if !turn.log_has_room() && !state.holds_locks {
             return Err(Stop::Wait(Wait::LogRoom));
         }
-        let kept = if state.is_privileged { 0 } else { shard.space.private() };
+        // A change that takes no block for good takes nothing from root.
+        let is_growth_of_user = need.growth == Growth::Grows && !state.is_privileged;
+        let kept = if is_growth_of_user { shard.space.private() } else { 0 };
         if let Some(room) = shard.budget().admit(shard.room().saturating_sub(kept), need) {
             if state.is_privileged {
                 shard.space.use_private(need.blocks);
@@ -81,22 +82,28 @@ fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, turn: &Turn<'_>) -
 }
 
 /// Claims a chunk that is kept for root, if the task is privileged and there is one.
-fn take_private(shard: &mut Shard, state: &TaskState, turn: &mut Turn<'_>) -> Result<bool, Stop> {
+fn take_private(
+    shard: &mut Shard,
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<bool, Stop> {
     if !state.is_privileged {
         return Ok(false);
     }
-    match turn.chunks.take_reserved() {
-        None => Ok(false),
-        Some(Ok(chunk)) => {
-            claim_in_part(shard, chunk, turn);
-            shard.space.make_private();
-            Ok(true)
-        }
-        Some(Err(chunk)) => {
-            turn.chunks.reserve_for(shard.id, chunk);
-            Err(Stop::Wait(Wait::Space(shard.id)))
-        }
+    if let Some(chunk) = turn.chunks.take_reserved() {
+        claim_in_part(shard, chunk, turn);
+        shard.space.make_private();
+        return Ok(true);
     }
+    // The host is asked once, because it may be full. Then the task waits for a checkpoint.
+    if !std::mem::replace(&mut state.asked_host, true)
+        && let Some(chunk) = turn.chunks.take_unallocated_reserved()
+    {
+        turn.chunks.reserve_for(shard.id, chunk);
+        return Err(Stop::Wait(Wait::Space(shard.id)));
+    }
+    state.asked_host = false;
+    Ok(false)
 }
 
 /// Claims a chunk for a change that is not made yet. A long range takes more chunks than one record
@@ -111,8 +118,7 @@ fn claim_in_part(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) {
 /// Claims a chunk that a checkpoint needs, if one is at hand. Chunks that are kept for root are for
 /// checkpoints, too.
 pub(crate) fn claim_spare(shard: &mut Shard, turn: &mut Turn<'_>) -> bool {
-    let reserved = |chunks: &mut Chunks| chunks.take_reserved().and_then(Result::ok);
-    match turn.chunks.take_allocated().or_else(|| reserved(turn.chunks)) {
+    match turn.chunks.take_allocated().or_else(|| turn.chunks.take_reserved()) {
         Some(chunk) => claim(shard, chunk, turn),
         None => false,
     }

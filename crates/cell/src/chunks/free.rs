@@ -145,15 +145,18 @@ impl Chunks {
         }
     }
 
-    /// A chunk that is kept for root goes to a shard. `Err`: the host has to allocate it first.
-    pub(crate) fn take_reserved(&mut self) -> Option<Result<u64, u64>> {
+    /// A chunk that is kept for root goes to a shard. None if the host has allocated none of them.
+    pub(crate) fn take_reserved(&mut self) -> Option<u64> {
         let is_ready = |chunk: &u64| self.host.has_all() || self.host.is_allocated(*chunk);
-        let ready = self.reserve.iter().rposition(is_ready);
-        let chunk = match ready {
-            Some(at) => self.reserve.remove(at),
-            None => self.reserve.pop()?,
-        };
-        Some(if self.host.take(chunk) { Ok(chunk) } else { Err(chunk) })
+        let at = self.reserve.iter().rposition(is_ready)?;
+        let chunk = self.reserve.remove(at);
+        self.host.forget(chunk);
+        Some(chunk)
+    }
+
+    /// A chunk that is kept for root, and that the host has to allocate.
+    pub(crate) fn take_unallocated_reserved(&mut self) -> Option<u64> {
+        self.reserve.pop()
     }
 
     /// Removes chunks that are in use. The caller calls it before any chunk is given.

@@ -25,6 +25,8 @@ pub(crate) struct TaskState {
     pub(crate) checkpointed: bool,
     /// The pool of free chunks was empty.
     pub(crate) no_chunk: bool,
+    /// The host was asked to allocate a chunk that is kept for root.
+    pub(crate) asked_host: bool,
     /// How often it has waited for cells to clean since it last came nearer to what it needs, and
     /// whether none could make room.
     pub(crate) cleanings: u32,

@@ -320,6 +320,8 @@ impl Space {
                 self.closed.remove(&number);
                 self.immovable.remove(&number);
                 self.free -= free;
+                // A chunk that leaves fills the reserve first, so root loses nothing.
+                self.private = self.private.saturating_sub(CHUNK_BLOCKS);
                 self.stale.insert(number);
                 self.departing.push(number);
             }
@@ -452,6 +454,22 @@ mod tests {
         space.seal();
         space.switched();
         assert_eq!(space.alloc(), Some(blocks[0]));
+    }
+
+    #[test]
+    fn blocks_of_a_chunk_that_leaves_are_not_private_any_more() {
+        let mut space = space();
+        for number in 10..20 {
+            space.claim(number);
+            space.make_private();
+            space.use_private(8);
+            let blocks: Vec<_> = (0..8).map(|_| space.alloc().unwrap()).collect();
+            assert_eq!(space.private(), CHUNK_BLOCKS - 8);
+            blocks.into_iter().for_each(|block| space.free(block));
+            space.depart(0);
+            space.seal();
+            assert_eq!((space.switched(), space.private()), (vec![number], 0));
+        }
     }
 
     #[test]

@@ -122,3 +122,15 @@ fn what_is_kept_for_root_no_other_user_can_take() {
         assert!(fill(&mut pair, user, IN_A, "more-").is_empty());
     }
 }
+
+#[test]
+fn a_full_host_ends_the_search_for_chunks_that_are_kept_for_root() {
+    for host_room in [2, 4, 9] {
+        let reserve = SpaceReserve { chunks: 3, owner: 0 };
+        let host_room = Some(host_room);
+        let mut pair = Pair::with(Setup { reserve, host_room, ..Setup::default() });
+        let root = pair.client();
+        fill(&mut pair, root, IN_A, "file");
+        pair.sync(root);
+    }
+}
