@@ -58,7 +58,8 @@ pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
         Count {
             blocks_used: used,
             blocks_free: free,
-            blocks_allocated: free,
+            // A shard that is not used yet keeps blocks only once it has some.
+            blocks_allocated: free.saturating_sub(shard.budget().unwritable()),
             blocks_kept: shard.budget().unwritable(),
             blocks_reserved: 0,
             inodes: shard.inodes,
@@ -93,8 +94,8 @@ impl Counting {
             return Err(Stop::Wait(Wait::Registered));
         };
         let total = add(count(shards, turn), ask.sum);
-        let free = total.blocks_free.min(total.blocks_allocated.saturating_add(host));
-        let free = free.saturating_sub(total.blocks_kept);
+        let of_host = total.blocks_allocated.saturating_add(host);
+        let free = total.blocks_free.saturating_sub(total.blocks_kept).min(of_host);
         let reserved = if turn.volume.is_privileged(uid) { 0 } else { total.blocks_reserved };
         Ok(StatFs {
             blocks: total.blocks_used.saturating_add(free).min(turn.volume.total_blocks),

@@ -170,10 +170,7 @@ fn move_pages(
         if page.state != PageState::Clean {
             continue;
         }
-        // An entry that is there already is older, and counts whatever happens now.
-        if turn.frames.is_flushed(page.frame) {
-            tag(page.frame, *at, turn);
-        }
+        tag(page.frame, *at, turn);
         shard.pages.mark_dirty(*at, turn.frames);
     }
     for file in pages.chunk_by(|a, b| a.0.0 == b.0.0) {
@@ -182,20 +179,23 @@ fn move_pages(
     Ok(count)
 }
 
-/// Waits until the pages are in the cache, and none of them is being written.
+/// Waits until the pages are in the cache, and those that were written are flushed. Otherwise a
+/// failed flush would make a page dirty while it is being written to its new place from the same
+/// frame.
 fn bring(shard: &mut Shard, pages: &[(PageNo, BlockNo)], turn: &mut Turn<'_>) -> Result<(), Stop> {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::with_capacity(pages.len());
     let (mut is_missing, mut is_written) = (false, false);
     for (at, _) in pages {
         let page = shard.pages.page(*at, turn.frames);
         is_missing |= page.is_none_or(|page| matches!(page.state, PageState::Loading(_)));
-        is_written |= page.is_some_and(|page| page.writing.is_some());
+        is_written |=
+            page.is_some_and(|page| page.writing.is_some() || !turn.frames.is_flushed(page.frame));
         let placed = if page.is_some() { None } else { shard.placed(at.0, at.1)? };
         needed.push((*at, placed));
     }
     if is_missing {
         return Err(Stop::Wait(Wait::Pages(shard.id, needed)));
     }
-    // Each I/O that ends wakes the tasks that wait for frames.
+    // Each I/O that ends wakes the tasks that wait for frames, and for these the cell flushes.
     if is_written { Err(Stop::Wait(Wait::Frames)) } else { Ok(()) }
 }

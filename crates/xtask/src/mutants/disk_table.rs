@@ -46,8 +46,12 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/chunks/claim.rs",
         what: "a write to allocated blocks waits for one checkpoint only",
-        find: "state.checkpointed && !is_kept_back)",
-        replace: "state.checkpointed && (is_kept_back || !is_kept_back))",
+        find: "shard.is_unsettled() {\n        return Stop::Wait(Wait::Checkpoint);",
+        replace: "shard.is_unsettled() {
+        if std::mem::replace(&mut state.checkpointed, true) {
+            return Errno::ENOSPC.into();
+        }
+        return Stop::Wait(Wait::Checkpoint);",
         found_by: ALLOCATION,
         is_proven: true,
     },
