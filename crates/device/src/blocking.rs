@@ -41,7 +41,7 @@ impl Blocking {
     fn carry_out(&self, transfer: &mut Transfer) -> Result<(), Errno> {
         loop {
             if let Step::Done(result) = transfer.advance(self.trip(transfer)) {
-                return self.pool.reserved_by_writing(transfer, result);
+                return self.pool.reserved_whole(transfer, result);
             }
         }
     }

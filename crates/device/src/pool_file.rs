@@ -289,25 +289,38 @@ impl PoolFile {
     }
 
     /// The result of a request. A request to reserve blocks on a host that cannot allocate writes
-    /// them.
-    pub(crate) fn reserved_by_writing(
+    /// them. A failed one leaves none of them allocated, because nobody would know of them.
+    pub(crate) fn reserved_whole(
         &self,
         transfer: &Transfer,
         result: Result<(), warren_base::Errno>,
     ) -> Result<(), warren_base::Errno> {
-        let is_told_to_write = transfer.action == Action::Reserve && !self.is_block_device;
-        if !is_told_to_write || result != Err(warren_base::Errno::EOPNOTSUPP) {
+        if transfer.action != Action::Reserve || self.is_block_device || result.is_ok() {
             return result;
         }
+        let block = BlockNo(transfer.offset / BLOCK_SIZE as u64);
+        let result = match result {
+            Err(warren_base::Errno::EOPNOTSUPP) => self.reserve_by_writing(block, transfer.span),
+            result => result,
+        };
+        if result.is_err() {
+            // If this fails, too, the blocks stay allocated until they are used.
+            let _ = self.discard(block, transfer.span / BLOCK_SIZE as u64);
+        }
+        result
+    }
+
+    fn reserve_by_writing(&self, mut block: BlockNo, bytes: u64) -> Result<(), warren_base::Errno> {
         let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
-        let (mut block, mut left) = (transfer.offset / BLOCK_SIZE as u64, transfer.span as usize);
+        let mut left = bytes as usize;
         while left > 0 {
             let part = &zeros[..left.min(zeros.len())];
-            self.put(BlockNo(block), part).map_err(|error| match error {
+            self.put(block, part).map_err(|error| match error {
                 DeviceError::NoSpace(_) => warren_base::Errno::ENOSPC,
                 _ => warren_base::Errno::EIO,
             })?;
-            (block, left) = (block + (part.len() / BLOCK_SIZE) as u64, left - part.len());
+            block = BlockNo(block.0 + (part.len() / BLOCK_SIZE) as u64);
+            left -= part.len();
         }
         Ok(())
     }

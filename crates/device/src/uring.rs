@@ -187,7 +187,7 @@ impl Uring {
         match step {
             Step::Again => self.backlog.push_front(index),
             Step::Done(result) => {
-                let result = self.pool.reserved_by_writing(transfer, result);
+                let result = self.pool.reserved_whole(transfer, result);
                 self.finished.push(transfer.done(result));
                 self.transfers[index] = None;
                 self.free.push(index);

@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_interposer, build_release, release_binary, target_directory};
+use crate::cargo::{build_interposer, build_release, target_directory};
 use crate::packages;
 use ground::{Ground, Tally};
 use options::fresh_seed;
@@ -66,7 +66,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
             "no /dev/fuse; load it with `modprobe fuse`, or leave mounts out with `test --no-mounts`"
         );
     }
-    if !release_binary(root).is_file() && !options.rehearse && !build_release(root)? {
+    // Cargo finds out whether there is anything to build.
+    if !options.rehearse && !build_release(root)? {
         bail!("the release build failed");
     }
     if !options.rehearse && !build_interposer(root)? {

@@ -134,7 +134,9 @@ impl Chunks {
         if self.host.has_all() {
             return self.unreserved();
         }
-        self.pool.elements().filter(|chunk| self.host.is_allocated(**chunk)).count() as u64
+        let ready = self.pool.elements().filter(|chunk| self.host.is_allocated(**chunk)).count();
+        // What is being given back to the host makes room there.
+        (ready + self.host.under_way().count()) as u64
     }
 
     /// Lets other cells have some of the chunks that are kept for root.
