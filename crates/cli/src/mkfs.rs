@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, fstatvfs};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, OFlags, SeekFrom, fallocate, flock, fstatvfs, seek,
+};
 use rustix::io::Errno;
 use serde::Serialize;
 use warren_base::Timestamp;
@@ -26,8 +28,12 @@ use crate::failure::{CODE_FAILURE, CODE_USAGE, Failure, print_json};
 use crate::output::say;
 use crate::size;
 
-/// Blocks 0 and 1: their contents decide whether a device is empty.
+/// Blocks 0 and 1, which make a file a pool.
 const SUPERBLOCKS: usize = 2;
+
+/// Bytes of a device whose contents decide whether it is empty; holes of a file do not count. The
+/// metadata of a pool that has lost its superblocks lies within them.
+const EXAMINED: u64 = 64 << 20;
 
 /// The mode of a pool's file.
 const MODE: u32 = 0o600;
@@ -121,7 +127,10 @@ fn check_size(bytes: u64) -> Result<(), Failure> {
 fn write(pool: &Path, file: &File, wish: &Wish<'_>) -> Result<FormatOptions, Failure> {
     let failed = |doing| move |error: io::Error| Failure::io(pool, doing, &error);
     if !wish.force && has_contents(file).map_err(failed("read it"))? {
-        let line = format!("{}: not empty; overwrite it with --force", pool.display());
+        let line = format!(
+            "{}: not empty; check the path, or destroy what is there with --force",
+            pool.display()
+        );
         return Err(Failure::new(CODE_FAILURE, line));
     }
     let before = file.metadata().map_err(failed("read its metadata"))?;
@@ -156,7 +165,7 @@ fn reserve(pool: &Path, file: &File, options: &FormatOptions) -> Result<(), Fail
     let lacks = || {
         let (bytes, room) = (size::display(bytes), size::display(room));
         let line = format!(
-            "{}: needs {bytes} of its file system, which has {room} left; free some, or make the pool smaller",
+            "{}: needs {bytes} of its file system, which has {room} left; free some, or make the pool smaller (--size)",
             pool.display()
         );
         Failure::new(CODE_FAILURE, line)
@@ -249,17 +258,28 @@ fn restrict_mode(pool: &Path, file: &File) -> Result<(), Failure> {
     file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)
 }
 
-/// Whether the first blocks contain anything but zeros.
+/// Whether the first [`EXAMINED`] bytes of data contain anything but zeros.
 fn has_contents(file: &File) -> io::Result<bool> {
-    let mut start = vec![0; SUPERBLOCKS * BLOCK_SIZE];
-    let mut filled = 0;
-    while filled < start.len() {
-        match file.read_at(&mut start[filled..], filled as u64)? {
-            0 => break,
-            read => filled += read,
+    let mut piece = vec![0; 1 << 20];
+    let (mut at, mut left) = (0, EXAMINED);
+    while left > 0 {
+        at = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // There is no data behind it.
+            Err(Errno::NXIO) => return Ok(false),
+            // A block device, or a host without holes.
+            Err(_) => at,
+        };
+        let len = left.min(piece.len() as u64) as usize;
+        let read = file.read_at(&mut piece[..len], at)?;
+        if piece[..read].iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        } else if read == 0 {
+            return Ok(false);
         }
+        (at, left) = (at + read as u64, left - read as u64);
     }
-    Ok(start.iter().any(|&byte| byte != 0))
+    Ok(false)
 }
 
 /// The pool's size: the wanted one, or the device's. A file is extended to it.
@@ -340,6 +360,18 @@ mod tests {
         assert_eq!(modes, [0o600; 2]);
         let superblock = Superblock::choose(&bytes[..4096], &bytes[4096..8192]).expect("pool").0;
         assert_eq!(superblock.label, "test");
+    }
+
+    /// With its first blocks a pool loses its name, not its data.
+    #[test]
+    fn a_pool_that_lost_its_superblocks_is_not_empty() {
+        let pool = place("lost");
+        make(&pool, &WISH).expect("made");
+        let file = OpenOptions::new().write(true).open(&pool).expect("open");
+        file.write_all_at(&[0; SUPERBLOCKS * BLOCK_SIZE], 0).expect("zeroed");
+        let refused = make(&pool, &WISH);
+        std::fs::remove_file(&pool).expect("cleanup");
+        assert_eq!(refused.expect_err("it is not empty").code(), CODE_FAILURE);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error("{}: not found; check the path, or make a pool with `warren mkfs`", .0.display())]
+    #[error("{}: no such file; check the path, or make a pool with `warren mkfs`", .0.display())]
     NotFound(PathBuf),
     #[error("{}: permission denied; run as its owner or as root", .0.display())]
     Denied(PathBuf),
@@ -21,7 +21,10 @@ pub enum DeviceError {
     WrongKind(PathBuf),
     #[error("{}: no space left; free some on its file system", .0.display())]
     NoSpace(PathBuf),
-    #[error("{}: not a Warren pool, too short for one; make one with `warren mkfs`", .0.display())]
+    #[error(
+        "{}: not a Warren pool, too short for one; check the path, or restore it from a backup",
+        .0.display()
+    )]
     TooShort(PathBuf),
     #[error("{}: cannot {doing}: {source}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },

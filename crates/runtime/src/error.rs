@@ -15,7 +15,7 @@ pub use warren_transport::control::ErrorKind;
 /// Why a fleet did not start, a client was not admitted, or a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    #[error("{}: no such file; make a pool with `warren mkfs`", .0.display())]
+    #[error("{}: no such file; check the path, or make a pool with `warren mkfs`", .0.display())]
     NoSuchPool(PathBuf),
     #[error("{}: permission denied; run as its owner or as root", .0.display())]
     NoPermission(PathBuf),
@@ -198,6 +198,9 @@ mod tests {
     fn opening_names_the_remedy() {
         let missing = io::Error::from(io::ErrorKind::NotFound);
         let line = FleetError::opening(Path::new("/no/pool"), &missing).to_string();
-        assert_eq!(line, "/no/pool: no such file; make a pool with `warren mkfs`");
+        assert_eq!(
+            line,
+            "/no/pool: no such file; check the path, or make a pool with `warren mkfs`"
+        );
     }
 }

@@ -23,8 +23,10 @@ pub(super) fn check_pool(
     if report.superblock.is_none() {
         let why = report.findings.first().map_or_else(String::new, |found| format!(" ({found})"));
         let path = path.display();
-        let line =
-            format!("{path}: not a pool that can be read{why}; name one made by `warren mkfs`");
+        let line = format!(
+            "{path}: not a pool that can be read{why}; check the path. If it was a pool, restore \
+             it from a backup: `warren mkfs` would destroy what is left of it"
+        );
         return Err(Failure::new(CODE_FSCK_OPERATIONAL, line));
     }
     Ok(report)

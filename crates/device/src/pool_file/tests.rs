@@ -90,7 +90,7 @@ fn errors_name_the_pool_and_a_remedy() {
     let scratch = ScratchPath::new();
     let text = |e: DeviceError| e.to_string();
     let missing = text(PoolFile::open_exclusive(scratch.path()).unwrap_err());
-    assert!(missing.contains("not found") && missing.contains("mkfs"), "{missing}");
+    assert!(missing.contains("no such file") && missing.contains("mkfs"), "{missing}");
     std::fs::write(scratch.path(), b"short").unwrap();
     let short = text(PoolFile::open_exclusive(scratch.path()).unwrap_err());
     assert!(short.contains("too short"), "{short}");

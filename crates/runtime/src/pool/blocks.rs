@@ -93,7 +93,7 @@ pub(crate) fn superblock(
     let (a, b) = both.split_at(BLOCK_SIZE);
     match Superblock::choose(a, b) {
         Ok(chosen) => Ok(chosen),
-        // Nothing is known about the device, so it must not be called a place for a new pool.
+        // It may hold a superblock.
         Err(SuperblockError::NotAPool) if is_unread(a) || is_unread(b) => Err(FleetError::PoolIo {
             pool: path.to_path_buf(),
             doing: "read its superblocks",
@@ -136,10 +136,13 @@ pub(crate) fn errno_of_device(error: &DeviceError) -> Errno {
     }
 }
 
+/// It may be a pool whose superblocks were overwritten, so the message must not advise `mkfs`.
 fn not_a_pool(path: &Path) -> FleetError {
     FleetError::BadPool {
         pool: path.to_path_buf(),
-        what: "not a Warren pool; make one with `warren mkfs`".into(),
+        what: "not a Warren pool: it has no Warren superblock; check the path. If it was a pool, \
+               restore it from a backup: `warren mkfs` would destroy what is left of it"
+            .into(),
     }
 }
 
@@ -181,11 +184,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_that_lost_its_superblocks_is_not_called_a_place_for_a_new_one() {
+        let line = superblock(&Zeros(&[]), Path::new("pool")).expect_err("no pool").to_string();
+        assert!(line.contains("no Warren superblock") && line.contains("backup"), "{line}");
+        assert!(line.contains("`warren mkfs` would destroy"), "{line}");
+    }
+
+    #[test]
     fn an_unreadable_device_is_not_reported_as_no_pool() {
         let error = |unreadable| {
             superblock(&Zeros(unreadable), Path::new("pool")).expect_err("no pool").to_string()
         };
-        assert!(error(&[]).contains("mkfs"));
         for unreadable in [&[0, 1][..], &[0], &[1]] {
             assert_eq!(error(unreadable), "pool: cannot read its superblocks: input/output error");
         }

@@ -36,12 +36,14 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["mkfs", "--size", "64M", "@/no/such/directory/new"], NOT_FOUND, "no such"),
     Refusal(&["mkfs", "--size", "64M", "@/pool"], 1, "--force"),
     Refusal(&["mkfs", "--size", "64M", "@/text"], 1, "--force"),
+    Refusal(&["mkfs", "--size", "64M", "@/zeroed"], 1, "not empty"),
     Refusal(&["mkfs", "--size", "64M", "@"], 1, "directory"),
     Refusal(&["mkfs", "--size", "64M", "/dev/null"], 1, "no block device"),
     Refusal(&["serve"], USAGE, "--pool"),
     Refusal(&["serve", "--pool", "@/missing"], NOT_FOUND, "missing"),
     Refusal(&["serve", "--pool", "@/text"], BAD_POOL, "not a"),
-    Refusal(&["serve", "--pool", "@/empty"], BAD_POOL, "empty"),
+    Refusal(&["serve", "--pool", "@/empty"], BAD_POOL, "too short"),
+    Refusal(&["serve", "--pool", "@/zeroed"], BAD_POOL, "`warren mkfs` would destroy"),
     Refusal(&["serve", "--pool", "@/cut"], BAD_POOL, "cut"),
     Refusal(&["serve", "--pool", "@/damaged"], BAD_POOL, "damaged"),
     Refusal(&["serve", "--pool", "@"], BAD_POOL, "neither"),
@@ -76,6 +78,7 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["fsck", "-n", "@"], FSCK_OPERATIONAL, "neither"),
     Refusal(&["fsck", "-y", "@/cut"], FSCK_ERRORS_LEFT, "cut off"),
     Refusal(&["fsck", "--no-such-option", "@/pool"], FSCK_USAGE, "no-such-option"),
+    Refusal(&["fsck", "-y", "@/zeroed"], FSCK_OPERATIONAL, "`warren mkfs` would destroy"),
     Refusal(&["debug", "dump", "@/text", "map"], BAD_POOL, "not a"),
     Refusal(&["debug", "dump", "@/cut", "map"], BAD_POOL, "the device only"),
     Refusal(&["debug", "dump", "@/pool", "tree", "999"], NOT_FOUND, "no shard 999"),
@@ -114,6 +117,9 @@ fn prepare(ground: &Ground, place: &Path) -> Result<()> {
     let image = fs::read(&pool).context(writing)?;
     fs::write(path("cut"), &image[..image.len() / 2]).context(writing)?;
     // The two superblocks are the first two blocks.
+    let mut zeroed = image.clone();
+    zeroed[..2 * 4096].fill(0);
+    fs::write(path("zeroed"), zeroed).context(writing)?;
     let mut damaged = image;
     for block in [0, 4096] {
         damaged[block + 60] ^= 1;
