@@ -77,6 +77,21 @@ impl PoolFile {
         Ok(pool)
     }
 
+    /// Whether a cell of a fleet may write to the pool now. Takes no lock.
+    pub fn has_writers(path: &Path) -> Result<bool, DeviceError> {
+        let pool = Self::open_beside(path)?;
+        let mut range = writers_range(libc::F_RDLCK, 0, 0);
+        // SAFETY: the descriptor is open, and the kernel writes no more than `range`, which outlives
+        // the call.
+        let rc = unsafe { libc::fcntl(pool.fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+        let error = std::io::Error::last_os_error();
+        if rc != 0 {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            return Err(pool.failed("look for its writers", errno));
+        }
+        Ok(libc::c_int::from(range.l_type) != libc::F_UNLCK)
+    }
+
     /// Makes a sparse pool file of zero blocks and locks it.
     pub fn create(path: &Path, blocks: u64) -> Result<Self, DeviceError> {
         let failed = |errno| DeviceError::of(path, "create it", errno);
@@ -423,13 +438,7 @@ fn set_writers_lock(
     first: i64,
     count: i64,
 ) -> Result<(), Errno> {
-    let range = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: WRITERS_AT + first,
-        l_len: count,
-        l_pid: 0,
-    };
+    let range = writers_range(kind, first, count);
     retry_on_intr(|| {
         // SAFETY: the descriptor is open, and the kernel only reads `range`, which outlives the
         // call.
@@ -437,6 +446,17 @@ fn set_writers_lock(
         let error = std::io::Error::last_os_error();
         if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)) }
     })
+}
+
+/// A lock of this kind on the bytes of these writers.
+fn writers_range(kind: libc::c_int, first: i64, count: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: WRITERS_AT + first,
+        l_len: count,
+        l_pid: 0,
+    }
 }
 
 /// The kind of the pool's file, and its length in bytes.

@@ -71,6 +71,19 @@ fn a_writers_lock_goes_with_its_open_file() {
 }
 
 #[test]
+fn writers_are_seen_without_a_lock() {
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 4).unwrap();
+    assert!(!PoolFile::has_writers(scratch.path()).unwrap(), "a lock alone is no writer");
+    let cell = pool.reopen().unwrap();
+    cell.lock_as_writer(63).unwrap();
+    assert!(PoolFile::has_writers(scratch.path()).unwrap());
+    assert!(PoolFile::has_writers(scratch.path()).unwrap(), "a look takes nothing");
+    drop(cell);
+    assert!(!PoolFile::has_writers(scratch.path()).unwrap());
+}
+
+#[test]
 fn an_open_file_of_ones_own_reaches_the_same_blocks() {
     let scratch = ScratchPath::new();
     let pool = PoolFile::create(scratch.path(), 4).unwrap();

@@ -13,6 +13,7 @@ use crate::identity;
 use crate::limit;
 use crate::link::{Link, Received, Trust, Wait};
 use crate::message::path_of;
+use crate::socket_path::PoolId;
 
 /// A client's place in a fleet, whether or not a process uses it now.
 #[derive(Debug)]
@@ -43,7 +44,8 @@ impl Admission {
                 let (reply, segments) = control::ask(&mut call.link, &request, call.until)?;
                 let socket = call.link.share().map_err(system("keep an admission"))?.into_fd();
                 let host = identity::of_peer(&socket).map_err(system("identify the fleet"))?;
-                Ok((socket, host.uid == 0 && call.pool.is_roots(), reply, segments))
+                let is_roots = host.uid == 0 && call.pool.is_some_and(PoolId::is_roots);
+                Ok((socket, is_roots, reply, segments))
             })?;
         let pool = pool.as_os_str().as_bytes();
         let granted = warren_transport::Admission::welcomed(pool, reply, socket, segments)?;

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno as OsError;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warren_base::Errno;
+use warren_device::PoolFile;
 use warren_proto::Wire;
 use warren_transport::control::{CONTROL_VERSION, ControlReply, ControlRequest};
 
@@ -49,8 +50,8 @@ enum Attempt {
 /// A connection to the fleet that serves a pool.
 pub(crate) struct Call {
     pub link: Link,
-    /// The pool as it was when the socket was searched.
-    pub pool: PoolId,
+    /// The pool as it was when the socket was searched. `None` if its file was deleted.
+    pub pool: Option<PoolId>,
     /// The deadline for the fleet's answer.
     pub until: Instant,
 }
@@ -60,15 +61,51 @@ pub(crate) fn connect_to(pool: &Path, until: Instant) -> Result<Call, FleetError
     let id = PoolId::of(pool)?;
     for socket in id.sockets() {
         match open(&socket, until)? {
-            Attempt::Connected(link) => return Ok(Call { link, pool: id, until }),
+            Attempt::Connected(link) => return Ok(Call { link, pool: Some(id), until }),
             Attempt::NoFleet => {}
             Attempt::Denied => is_denied = true,
         }
     }
-    Err(match is_denied {
+    Err(match is_denied && may_be_served(pool) {
         true => FleetError::NotAdmitted(pool.to_path_buf()),
         false => FleetError::NoFleet(pool.to_path_buf()),
     })
+}
+
+/// Whether a fleet may serve the pool, although its socket cannot be seen: a directory of sockets is
+/// closed to other users also while no fleet serves this pool.
+fn may_be_served(pool: &Path) -> bool {
+    // A pool that this process may not read cannot be examined.
+    PoolFile::has_writers(pool).unwrap_or(true)
+}
+
+/// The same as [`connect_to`], also if the pool's file was deleted or replaced while it was served:
+/// then the fleet is found by the path that it was started with.
+fn connect_by_name(pool: &Path, until: Instant) -> Result<Call, FleetError> {
+    let missing = match connect_to(pool, until) {
+        Err(error @ (FleetError::NoSuchPool(_) | FleetError::NoFleet(_))) => error,
+        connected => return connected,
+    };
+    let Some(name) = name_of_deleted(pool) else { return Err(missing) };
+    let is_it = |status: &FleetStatus| status.pool_harm.is_some() && status.pool == name;
+    for socket in socket_path::all_sockets() {
+        let status = status_at(&socket, until.min(Instant::now() + STATUS_TIMEOUT));
+        if status.as_ref().is_some_and(is_it)
+            && let Ok(Attempt::Connected(link)) = open(&socket, until)
+        {
+            return Ok(Call { link, pool: None, until });
+        }
+    }
+    Err(missing)
+}
+
+/// The path of a file that may not exist, as a fleet shows it.
+fn name_of_deleted(pool: &Path) -> Option<String> {
+    let pool = std::path::absolute(pool).ok()?;
+    let parent = pool.parent()?;
+    let parent = parent.canonicalize().unwrap_or_else(|_| parent.to_path_buf());
+    let name = parent.join(pool.file_name()?);
+    Some(name.to_string_lossy().into_owned())
 }
 
 /// Exchanges messages with the fleet that serves the pool. If the fleet closes the connection, the
@@ -77,15 +114,24 @@ pub(crate) fn connect_to(pool: &Path, until: Instant) -> Result<Call, FleetError
 pub(crate) fn exchange<T>(
     pool: &Path,
     until: Instant,
+    talk: impl FnMut(&mut Call) -> Result<T, FleetError>,
+) -> Result<T, FleetError> {
+    exchange_over(connect_to, pool, until, talk)
+}
+
+fn exchange_over<T>(
+    connect: fn(&Path, Instant) -> Result<Call, FleetError>,
+    pool: &Path,
+    until: Instant,
     mut talk: impl FnMut(&mut Call) -> Result<T, FleetError>,
 ) -> Result<T, FleetError> {
-    let mut outcome = talk(&mut connect_to(pool, until)?);
+    let mut outcome = talk(&mut connect(pool, until)?);
     for _ in 1..EXCHANGES_MAX {
         if !outcome.as_ref().is_err_and(is_closed) {
             break;
         }
         // If no process listens any more, the whole fleet has died, not only its supervisor.
-        let Ok(mut call) = connect_to(pool, until) else { break };
+        let Ok(mut call) = connect(pool, until) else { break };
         outcome = talk(&mut call);
     }
     match outcome {
@@ -177,13 +223,16 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Fle
 
 /// The status of the fleet of this pool.
 pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
-    exchange(pool, reply_deadline(), |call| ask_status(&mut call.link, call.until))
+    exchange_over(connect_by_name, pool, reply_deadline(), |call| {
+        ask_status(&mut call.link, call.until)
+    })
 }
 
 /// The same within [`STATUS_TIMEOUT`]. The error names the process that does not answer.
 pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
     let mut silence = None;
-    let status = exchange(pool, Instant::now() + STATUS_TIMEOUT, |call| {
+    let until = Instant::now() + STATUS_TIMEOUT;
+    let status = exchange_over(connect_by_name, pool, until, |call| {
         let status = ask_status(&mut call.link, call.until);
         if matches!(status, Err(FleetError::NotReady(_))) {
             silence = Some(Silence::of(&call.link));
@@ -288,15 +337,17 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let StopOptions { force, discard, if_unused } = options;
     let version = CONTROL_VERSION;
     let request = ControlRequest::Stop { version, force, discard, if_unused };
-    let (mut link, keeper) =
-        exchange(pool, reply_deadline(), |call| match begin_stop(call, &request)? {
+    let asked = exchange_over(connect_by_name, pool, reply_deadline(), |call| {
+        match begin_stop(call, &request)? {
             ControlReply::Stopping { keeper } => {
                 Ok((call.link.share().map_err(system("talk to the fleet"))?, keeper))
             }
             ControlReply::StopRefused { errno } => Err(stop_refused(errno)),
             ControlReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
             _ => Err(FleetError::Refused(Errno::EPROTO)),
-        })?;
+        }
+    });
+    let (mut link, keeper) = asked?;
     // The keeper still runs, because its supervisor has just answered. If it is invisible from this
     // process namespace, the hang-up of the socket must do.
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);

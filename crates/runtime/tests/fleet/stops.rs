@@ -106,6 +106,25 @@ pub(crate) fn a_stop_is_refused_while_a_mount_is_in_use() {
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
 
+/// The number of the file, which names the socket, is gone with it.
+pub(crate) fn a_fleet_whose_pool_was_deleted_is_stopped_by_its_name() {
+    for replaced in [false, true] {
+        let scratch = Scratch::formatted(&format!("deleted{replaced}"));
+        let fleet = start_fleet(&scratch.options(1), Lifetime::Stays).expect("start");
+        std::fs::remove_file(&scratch.pool).expect("delete");
+        if replaced {
+            std::fs::write(&scratch.pool, "another file").expect("replace");
+        }
+        let status = control::status_soon(&scratch.pool).expect("it serves");
+        assert_eq!(status.pool_harm.as_deref(), Some("deleted"));
+        assert!(!matches!(control::is_served(&scratch.pool), Ok(true)), "no client finds it");
+        stop(&scratch.pool, false).expect("by its name");
+        drop(fleet);
+        assert_eq!(scratch.processes(), Vec::<String>::new());
+        assert!(stop(&scratch.pool, false).is_err());
+    }
+}
+
 /// Two commands ask for the stop, the mount leaves, and the supervisor dies in between.
 pub(crate) fn a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor() {
     const ROUNDS: u64 = 12;

@@ -34,6 +34,7 @@ pub(super) type Case = fn(&Ground, u16) -> Result<()>;
 const CASES: &[(&str, Case)] = &[
     ("admission_to_roots_fleet", admission_to_roots_fleet),
     ("admission_to_a_users_fleet", admission_to_a_users_fleet),
+    ("closed_directory_of_sockets", closed_directory_of_sockets),
     ("stopped_processes", stopped_processes),
     ("silent_sockets", silent_sockets),
     ("json_errors", json_errors),
@@ -269,6 +270,43 @@ fn refuses_another_number(ground: &Ground, (pool, cells): (&str, u16)) -> Result
         let why = format!("its fleet has {cells} cells, not {more}");
         ensure!(refused.stderr.contains(&why), "{}", refused.stderr);
     }
+    for wanted in [["--cache", "64M"], ["-o", "cache=64M"]] {
+        let words = [&["mount"], &wanted[..], &[pool, &place]].concat();
+        let refused = warren(ground, &words)?;
+        expect(&refused, 1, "a mount with another cache")?;
+        ensure!(refused.stderr.contains("256 MiB, not 64 MiB"), "{}", refused.stderr);
+    }
+    Ok(())
+}
+
+/// A directory of sockets that is closed to a user says nothing about the user's own pool. A pool
+/// that another user's fleet serves is one that does not admit him.
+fn closed_directory_of_sockets(ground: &Ground, _cells: u16) -> Result<()> {
+    let place = ground.path("closed");
+    fs::create_dir_all(&place).context("cannot make a directory")?;
+    std::os::unix::fs::chown(&place, Some(ANN), Some(ANN)).context("chown")?;
+    let pool = place.join("pool").to_string_lossy().into_owned();
+    as_user(ground, ANN, None, &["mkfs", "--size", "64M", &pool])?.expect_success("mkfs")?;
+    let served = Fleet::start(ground, "closed-of-root", "64M", 1)?;
+    let sockets = Path::new("/run/warren");
+    ensure!(mode_of(sockets)? == 0o700, "mode {:o}", mode_of(sockets)?);
+    for task in ["status", "stop"] {
+        let free = as_user(ground, ANN, None, &[task, &pool])?;
+        expect(&free, NO_FLEET, "a pool that no fleet serves")?;
+    }
+    served.stop_and_check()?;
+    let mut serving = Command::new(&ground.warren)
+        .args(["serve", "--pool", &pool])
+        .spawn()
+        .context("cannot serve")?;
+    let deadline = Instant::now() + LIMIT;
+    while !warren(ground, &["status", &pool])?.status.success() {
+        ensure!(Instant::now() < deadline, "it does not serve");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    expect(&as_user(ground, ANN, None, &["status", &pool])?, PERMISSION, "root serves it")?;
+    warren(ground, &["stop", &pool])?.expect_success("stop")?;
+    ensure!(serving.wait().context("cannot wait")?.success(), "the fleet failed");
     Ok(())
 }
 
