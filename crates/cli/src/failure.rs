@@ -16,6 +16,8 @@ use crate::output::{print_json_line, printable};
 /// A failure without a code of its own.
 pub(crate) const CODE_FAILURE: u8 = 1;
 pub(crate) const CODE_USAGE: u8 = 2;
+/// The pool is in use, or a mount is.
+pub(crate) const CODE_IN_USE: u8 = 4;
 /// Permission is missing.
 pub(crate) const CODE_PERMISSION: u8 = 5;
 /// FUSE is not available.
@@ -55,7 +57,7 @@ impl Failure {
         match error.kind() {
             io::ErrorKind::NotFound => Self::new(
                 CODE_NOT_FOUND,
-                format!("{path}: no such file or directory; make it first"),
+                format!("{path}: no such file or directory; check the path"),
             ),
             io::ErrorKind::PermissionDenied => {
                 let line = format!("{path}: permission denied; run as its owner or as root");
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn a_line_stays_one_line() {
         let failure = Failure::io(Path::new("a\nb"), "open", &io::ErrorKind::NotFound.into());
-        assert_eq!(failure.to_string(), "a\\nb: no such file or directory; make it first");
+        assert_eq!(failure.to_string(), "a\\nb: no such file or directory; check the path");
         assert_eq!(failure.code(), CODE_NOT_FOUND);
     }
 }

@@ -143,9 +143,10 @@ fn words_of(word: &str) -> Option<MountWords> {
 pub(crate) fn mount_failure(error: &MountError) -> Failure {
     let code = match error {
         MountError::NoDevice | MountError::Device(_) => CODE_NO_FUSE,
-        MountError::DeviceDenied | MountError::Denied(_) | MountError::NeedsRoot(_) => {
-            CODE_PERMISSION
-        }
+        MountError::DeviceDenied(_)
+        | MountError::Denied(_)
+        | MountError::AllowOther(_)
+        | MountError::NeedsRoot(_) => CODE_PERMISSION,
         MountError::NoMountPoint(_) => CODE_NOT_FOUND,
         MountError::MountPoint(_, os) if os.kind() == std::io::ErrorKind::PermissionDenied => {
             CODE_PERMISSION

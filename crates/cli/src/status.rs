@@ -115,6 +115,15 @@ fn warnings(fleet: &FleetStatus) -> String {
              all else is served; stop the fleet and run `warren fsck -y`"
         );
     }
+    let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
+    if let Some(why) = refused {
+        let why = printable(why);
+        let _ = writeln!(
+            text,
+            "  WITHOUT IO_URING ({why}): each cell waits for every read and write; allow it (sysctl \
+             kernel.io_uring_disabled=0, or the container's seccomp profile) and start the fleet again"
+        );
+    }
     if let Some(harm) = &fleet.pool_harm {
         let harm = printable(harm);
         let _ = writeln!(
@@ -180,7 +189,7 @@ fn times(restarts: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_runtime::CheckpointStatus;
+    use warren_runtime::{CheckpointStatus, DeviceCounters};
     use warren_runtime::ClientStatus;
 
     #[test]
@@ -206,6 +215,19 @@ mod tests {
         let harmed = FleetStatus { pool_harm: Some("deleted".into()), ..FleetStatus::default() };
         assert!(describe(&harmed).contains("\n  POOL FILE deleted: its data may be lost"));
         assert!(!describe(&FleetStatus::default()).contains("POOL FILE"));
+    }
+
+    #[test]
+    fn a_fleet_without_io_uring_is_shown_with_the_remedy() {
+        let device = DeviceCounters {
+            io_uring_refused: Some("operation not permitted".into()),
+            ..DeviceCounters::default()
+        };
+        let cells = vec![CellStatus { device, ..CellStatus::default() }, CellStatus::default()];
+        let text = describe(&FleetStatus { cells, ..FleetStatus::default() });
+        assert!(text.contains("\n  WITHOUT IO_URING (operation not permitted): "), "{text}");
+        assert!(text.contains("io_uring_disabled=0") && text.contains("seccomp"), "{text}");
+        assert!(!describe(&FleetStatus::default()).contains("IO_URING"));
     }
 
     #[test]

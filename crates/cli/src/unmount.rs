@@ -18,7 +18,7 @@ use warren_fuse::mountinfo::{self, MountEntry};
 use warren_runtime::{ErrorKind, FleetError, StopOptions, control};
 
 use crate::arguments::Umount;
-use crate::failure::{CODE_FAILURE, CODE_PERMISSION, Failure};
+use crate::failure::{CODE_FAILURE, CODE_IN_USE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
 
 /// How long the process of a mount may take to end. A mount that is also in another namespace, or
 /// bound to another place, does not end.
@@ -40,12 +40,8 @@ pub(crate) fn unmount(directory: &Path, flags: UnmountFlags) -> Result<(), Failu
     let ending = if lazy { None } else { Ending::expected(&mount) };
     match rustix::mount::unmount(&mount.at, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => {}
-        Err(Errno::PERM) => by_fusermount(&mount.at, lazy)?,
-        Err(Errno::BUSY) => {
-            let (directory, uses) = (directory.display(), Uses::of(mount.device));
-            let line = format!("{directory}: in use by {uses}; end these or unmount with --lazy");
-            return Err(Failure::new(CODE_FAILURE, line));
-        }
+        Err(Errno::PERM) => by_fusermount(&mount, lazy)?,
+        Err(Errno::BUSY) => return Err(busy(&mount)),
         Err(os) => return Err(Failure::io(directory, "unmount it", &os.into())),
     }
     ending.map_or(Ok(()), |ending| ending.wait(&mount))
@@ -108,7 +104,9 @@ pub(crate) fn mounted_at(directory: &Path) -> Result<MountEntry, Failure> {
     let resolved = match directory.canonicalize() {
         Ok(resolved) => resolved,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Failure::io(directory, "unmount it", &error));
+            let directory = directory.display();
+            let line = format!("{directory}: no such directory; see `warren status` for mounts");
+            return Err(Failure::new(CODE_NOT_FOUND, line));
         }
         Err(_) => std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf()),
     };
@@ -121,16 +119,38 @@ pub(crate) fn mounted_at(directory: &Path) -> Result<MountEntry, Failure> {
     })
 }
 
-fn by_fusermount(mounted: &Path, lazy: bool) -> Result<(), Failure> {
+fn busy(mount: &MountEntry) -> Failure {
+    let (at, uses) = (mount.at.display(), Uses::of(mount.device));
+    let line = format!("{at}: in use by {uses}; end these or unmount with --lazy");
+    Failure::new(CODE_IN_USE, line)
+}
+
+/// The failure of a user who has not mounted it.
+fn not_owned(mount: &MountEntry, user: u32) -> Option<Failure> {
+    let owner = mount.owner().filter(|&owner| owner != user)?;
+    let line = format!(
+        "{}: mounted by uid {owner}; only that user and root may unmount it",
+        mount.at.display()
+    );
+    Some(Failure::new(CODE_PERMISSION, line))
+}
+
+fn by_fusermount(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
+    if let Some(failure) = not_owned(mount, rustix::process::geteuid().as_raw()) {
+        return Err(failure);
+    }
+    let mounted = mount.at.as_path();
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mounted);
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => {
-            let line = format!(
-                "{}: fusermount3 failed to unmount it; see its message above",
-                mounted.display()
-            );
+    match command.output() {
+        Ok(ended) if ended.status.success() => Ok(()),
+        Ok(ended) => {
+            let reason = warren_fuse::fusermount_reason(&ended);
+            // It does not translate its messages.
+            if reason.ends_with("Device or resource busy") {
+                return Err(busy(mount));
+            }
+            let line = format!("{}: fusermount3 cannot unmount it: {reason}", mounted.display());
             Err(Failure::new(CODE_FAILURE, line))
         }
         Err(_) => {
@@ -146,6 +166,33 @@ fn by_fusermount(mounted: &Path, lazy: bool) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_is_left_to_the_user_who_has_made_it() {
+        let mount = MountEntry {
+            id: 50,
+            parent: 30,
+            device: (0, 45),
+            root: "/".into(),
+            at: "/mnt".into(),
+            is_ours: true,
+            source: "/pool".into(),
+            options: ["rw", "rw,user_id=1000"].map(Into::into),
+            effects: warren_fuse::Effects::empty(),
+        };
+        assert!(not_owned(&mount, 1000).is_none());
+        let failure = not_owned(&mount, 1001).expect("another user's");
+        assert_eq!(failure.code(), CODE_PERMISSION);
+        assert!(failure.to_string().contains("uid 1000"), "{failure}");
+        assert_eq!(busy(&mount).code(), CODE_IN_USE);
+    }
+
+    #[test]
+    fn a_directory_that_does_not_exist_is_not_to_be_made() {
+        let refused = mounted_at(Path::new("/no/such/mount")).expect_err("no mount");
+        assert_eq!(refused.code(), CODE_NOT_FOUND);
+        assert!(!refused.to_string().contains("make"), "{refused}");
+    }
 
     #[test]
     fn a_directory_that_is_no_mount_is_refused() {

@@ -50,7 +50,7 @@ pub use connection::{FleetConnection, FleetSlot};
 pub use effects::Effects;
 pub use front::{FrontOptions, PageCaching};
 pub use keeper::keep_mount;
-pub use mount::{MountError, MountOptions, check_mount_point, check_unmounted};
+pub use mount::{MountError, MountOptions, check_mount_point, check_unmounted, fusermount_reason};
 pub use process::dispatch;
 pub use rustix::mount::MountFlags;
 pub use serve::{MountConfig, MountedFront, mount};

@@ -4,12 +4,13 @@
 //! set-uid root, opens the device, and passes it back over a socket.
 
 use std::ffi::{CString, OsStr};
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno as Os;
@@ -68,8 +69,8 @@ pub enum MountError {
         "no {DEVICE}: load the module (modprobe fuse), or give the container --device {DEVICE}"
     )]
     NoDevice,
-    #[error("may not open {DEVICE}: run as root, or give the container --device {DEVICE}")]
-    DeviceDenied,
+    #[error("{0}")]
+    DeviceDenied(DeviceDenied),
     #[error("{DEVICE}: {0}")]
     Device(io::Error),
     #[error("{0}: not a directory; mount on a directory")]
@@ -96,10 +97,54 @@ pub enum MountError {
          leave it out"
     )]
     NeedsRoot(PathBuf),
-    #[error("{FUSERMOUNT} could not mount on {0}: it says why above")]
-    Fusermount(PathBuf),
+    #[error(
+        "{0}: {FUSERMOUNT} lets only root give allow_other; leave it out, or have root write \
+         user_allow_other into /etc/fuse.conf"
+    )]
+    AllowOther(PathBuf),
+    #[error("{0}: {FUSERMOUNT} could not mount on it: {1}")]
+    Fusermount(PathBuf, String),
     #[error("serving {0}: {1}")]
     Serve(PathBuf, io::Error),
+}
+
+/// A device of FUSE that is there and that this process may not open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceDenied {
+    mode: u32,
+    owner: u32,
+    group: u32,
+    uid: u32,
+}
+
+impl DeviceDenied {
+    fn now() -> Self {
+        let found = rustix::fs::stat(DEVICE).ok();
+        Self {
+            mode: found.map_or(0, |found| found.st_mode & 0o7777),
+            owner: found.map_or(0, |found| found.st_uid),
+            group: found.map_or(0, |found| found.st_gid),
+            uid: rustix::process::geteuid().as_raw(),
+        }
+    }
+}
+
+impl fmt::Display for DeviceDenied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, owner, group, uid } = self;
+        write!(f, "{DEVICE}: permission denied for uid {uid}: ")?;
+        if *uid == 0 {
+            return write!(
+                f,
+                "the container's device rules forbid it; give the container --device {DEVICE}"
+            );
+        }
+        write!(
+            f,
+            "it has mode {mode:04o}, owner {owner}, group {group}; allow it (chmod 0666 {DEVICE}, or \
+             membership in the group), or run as root"
+        )
+    }
 }
 
 /// A mount that this process has made.
@@ -260,7 +305,7 @@ pub fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
 fn open_device() -> Result<OwnedFd, MountError> {
     rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|os| match os {
         Os::NOENT | Os::NODEV | Os::NXIO => MountError::NoDevice,
-        Os::ACCESS | Os::PERM => MountError::DeviceDenied,
+        Os::ACCESS | Os::PERM => MountError::DeviceDenied(DeviceDenied::now()),
         _ => MountError::Device(os.into()),
     })
 }
@@ -283,6 +328,7 @@ fn mount_directly(device: &OwnedFd, dir: &Path, options: &MountOptions) -> Resul
 }
 
 fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    use io::ErrorKind::{NotFound, PermissionDenied};
     let failed = |error: io::Error| MountError::Mount(dir.into(), error);
     let settable = OF_FUSERMOUNT.iter().fold(ALWAYS | NEEDLESS, |all, (flag, _)| all | *flag);
     if !settable.contains(options.flags) || !options.flags.contains(ALWAYS) {
@@ -297,23 +343,47 @@ fn mount_by_fusermount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mo
     )
     .map_err(|os| failed(os.into()))?;
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(|os| failed(os.into()))?;
-    let status = Command::new(FUSERMOUNT)
+    let ended = Command::new(FUSERMOUNT)
         .arg("-o")
         .arg(OsStr::from_bytes(&fusermount_options(options)))
         .arg("--")
         .arg(dir)
         .env(FUSERMOUNT_SOCKET, theirs.as_raw_fd().to_string())
-        .status();
+        .stdin(Stdio::null())
+        .output();
     drop(theirs);
-    match status {
-        Ok(status) if status.success() => {}
-        Ok(_) => return Err(MountError::Fusermount(dir.into())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+    match ended {
+        Ok(ended) if ended.status.success() => {}
+        Ok(ended) => {
+            let reason = fusermount_reason(&ended);
+            let is_for_others = options.allow_other && reason.contains("allow_other");
+            return Err(match is_for_others {
+                true => MountError::AllowOther(dir.into()),
+                false => MountError::Fusermount(dir.into(), reason),
+            });
+        }
+        // EACCES is that of a directory of PATH.
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
             return Err(MountError::Denied(dir.into()));
         }
         Err(error) => return Err(failed(error)),
     }
     receive_device(&ours).map_err(failed)
+}
+
+/// Why `fusermount3` failed: its own words in one line. Its caller may have no standard error.
+pub fn fusermount_reason(ended: &Output) -> String {
+    let text = String::from_utf8_lossy(&ended.stderr);
+    let lines = text.lines().map(|line| {
+        let line = line.trim();
+        line.strip_prefix(FUSERMOUNT).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(line)
+    });
+    let reason = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    if reason.is_empty() {
+        format!("it ended with {} and no message", ended.status)
+    } else {
+        reason
+    }
 }
 
 /// The options in one argument. In a value, commas and backslashes are escaped.
@@ -376,6 +446,23 @@ mod tests {
         let options = MountOptions { flags, allow_other: true, ..MountOptions::new("a") };
         let text = String::from_utf8(fusermount_options(&options)).expect("text");
         assert!(text.ends_with(",allow_other,ro,noatime,fsname=a"), "{text}");
+    }
+
+    #[test]
+    fn what_fusermount_printed_is_the_reason() {
+        let ended = |script| Command::new("sh").args(["-c", script]).output().expect("sh");
+        let printed = ended("echo 'fusermount3: user has no write access' >&2; echo >&2; exit 1");
+        assert_eq!(fusermount_reason(&printed), "user has no write access");
+        assert!(fusermount_reason(&ended("exit 3")).contains("exit status: 3"));
+    }
+
+    #[test]
+    fn a_closed_device_is_named_with_its_mode() {
+        let denied = DeviceDenied { mode: 0o600, owner: 0, group: 0, uid: 1000 };
+        let line = denied.to_string();
+        assert!(line.contains("mode 0600, owner 0") && line.contains("chmod 0666"), "{line}");
+        let in_container = DeviceDenied { uid: 0, ..denied }.to_string();
+        assert!(in_container.contains("device rules"), "{in_container}");
     }
 
     #[test]

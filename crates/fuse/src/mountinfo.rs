@@ -35,6 +35,15 @@ pub struct MountEntry {
     pub effects: Effects,
 }
 
+impl MountEntry {
+    /// The user who has mounted it, and who may unmount it besides root.
+    pub fn owner(&self) -> Option<u32> {
+        let list = self.options[1].to_str()?;
+        let owner = list.split(',').find_map(|option| option.strip_prefix("user_id="))?;
+        owner.parse().ok()
+    }
+}
+
 /// All mounts. Of several mounts on one directory, the last is on top.
 pub fn read() -> io::Result<Vec<MountEntry>> {
     fs::read("/proc/thread-self/mountinfo").map(|text| parse(&text))
@@ -133,6 +142,7 @@ nonsense
             (Path::new("/srv/a b"), Path::new("/pool"))
         );
         assert!(ours.is_ours && !mounts[4].is_ours);
+        assert_eq!((ours.owner(), mounts[4].owner()), (Some(0), None));
         assert_eq!(ours.options, ["rw,nosuid", "rw,user_id=0"].map(OsString::from));
         assert_eq!(unescape(b"a\\134040\\9"), Path::new("a\\040\\9"));
     }

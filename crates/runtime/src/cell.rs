@@ -187,6 +187,8 @@ impl CellLoop {
             busy_since: now.monotonic,
         };
         cell.vitals.set_spinners(1);
+        let refused = cell.disk.uring_refused().map_or(0, |errno| errno.raw().unsigned_abs());
+        cell.vitals.set(Counter::UringRefused, refused.into());
         // Before the cell takes anything from clients or peers. It has, or is sent, all that it
         // needs.
         confine()?;

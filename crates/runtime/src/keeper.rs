@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use rustix::time::Timespec;
 use segments::Segments;
 use tracing::{error, info, warn};
@@ -32,7 +32,7 @@ use crate::error::{FleetError, errno_of, system};
 use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, ToKeeper};
-use crate::process::{ROLE_SUPERVISOR, Tie, pool_name, role_args, spawn};
+use crate::process::{ROLE_SUPERVISOR, Tie, open_pidfd, pool_name, role_args, spawn};
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
@@ -152,14 +152,14 @@ impl ChildProcess {
         link: OwnedFd,
     ) -> std::io::Result<Self> {
         let mut child = spawn(args, link, Tie::Child(recorder.pipe(&name)?))?;
-        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        match open_pidfd(Pid::from_child(&child)) {
             Ok(pidfd) => {
                 info!(target: LIFE, pid = child.id(), "{name} starts");
                 Ok(Self { name, child, pidfd })
             }
             Err(error) => {
                 end(&mut child);
-                Err(error.into())
+                Err(error)
             }
         }
     }

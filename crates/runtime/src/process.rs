@@ -10,8 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
-use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use warren_transport::control::OsBytes;
 
 use crate::error::{FleetError, system};
@@ -47,6 +48,27 @@ pub fn spawn(args: &[OsBytes], link: OwnedFd, tie: Tie) -> std::io::Result<Child
         Tie::Daemon => command.stderr(Stdio::null()),
     };
     command.spawn()
+}
+
+/// A descriptor of a process. A machine without pidfds is named, because nothing of Warren runs
+/// there.
+pub fn open_pidfd(pid: Pid) -> std::io::Result<OwnedFd> {
+    pidfd_open(pid, PidfdFlags::empty()).map_err(without_pidfds)
+}
+
+fn without_pidfds(os: Errno) -> std::io::Error {
+    let why = match os {
+        Errno::NOSYS => {
+            "the kernel has none (it must be Linux 5.3 or later), or a sandbox hides them"
+        }
+        Errno::PERM | Errno::ACCESS => "a sandbox forbids them",
+        _ => return os.into(),
+    };
+    let line = format!(
+        "pidfd_open: {}: {why}; allow pidfd_open in the container's seccomp profile, or update",
+        std::io::Error::from(os)
+    );
+    std::io::Error::new(std::io::Error::from(os).kind(), line)
 }
 
 /// The arguments of a role; `ps` shows them.
@@ -113,6 +135,16 @@ pub fn guarded<T>(role: impl FnOnce() -> Result<T, FleetError>) -> Result<T, Fle
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_without_pidfds_is_named_with_the_remedy() {
+        for os in [Errno::NOSYS, Errno::PERM] {
+            let line = without_pidfds(os).to_string();
+            assert!(line.starts_with("pidfd_open: ") && line.contains("seccomp"), "{line}");
+        }
+        let short = without_pidfds(Errno::MFILE);
+        assert_eq!(short.raw_os_error(), Some(Errno::MFILE.raw_os_error()), "a shortage stays one");
+    }
 
     #[test]
     fn a_panic_becomes_an_error() {

@@ -1,4 +1,4 @@
-//! The status of a fleet. The JSON of `warren status --json` is exactly this.
+//! The status of a fleet: an element of `fleets` in the JSON of `warren status --json`.
 
 use serde::{Deserialize, Serialize};
 use warren_proto::Rules;
@@ -18,6 +18,9 @@ pub struct FleetStatus {
     pub log: LogStatus,
     #[serde(flatten)]
     pub uses: UseStatus,
+    /// Bytes of the cells' caches of file data and tree nodes, all together. Zero if unknown.
+    #[serde(default)]
+    pub cache_bytes: u64,
     /// The user that runs it, from the kernel of the querying process.
     #[serde(default)]
     pub uid: u32,
@@ -138,6 +141,9 @@ pub struct DeviceCounters {
     /// Writes of one or more blocks, and flushes.
     pub writes: u64,
     pub flushes: u64,
+    /// Why io_uring was refused to the cell, which then waits for each I/O. Absent if it has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_uring_refused: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -102,10 +102,12 @@ pub enum Counter {
     Stale,
     /// Files that clients other than fronts have open for writing now (gauge).
     Written,
+    /// The errno with which io_uring was refused to the cell, or zero if it has it (gauge).
+    UringRefused,
 }
 
 impl Counter {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
@@ -123,6 +125,7 @@ impl Counter {
         Self::Refused,
         Self::Stale,
         Self::Written,
+        Self::UringRefused,
     ];
 
     fn at(self) -> usize {

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno as Os;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use tracing::info;
 use warren_log::{LIFE, Recorder};
 use warren_proto::Wire;
 use warren_runtime::Admission;
 use warren_runtime::link::{Link, Received, Wait};
-use warren_runtime::process::{Tie, role_args, spawn};
+use warren_runtime::process::{Tie, open_pidfd, role_args, spawn};
 
 use super::poll::poll_for;
 use crate::effects::Effects;
@@ -68,15 +68,17 @@ impl FrontProcess {
         let log = resources.recorder.pipe(&format!("front of {}", dir.display()))?;
         let mut child = spawn(&args, of_front.into_fd(), Tie::Child(log))?;
         info!(target: LIFE, pid = child.id(), "a front starts");
-        let sent = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-            .and_then(|pidfd| Self::send_start(resources, &link).map(|()| pidfd));
+        let sent = open_pidfd(Pid::from_child(&child)).and_then(|pidfd| {
+            Self::send_start(resources, &link)?;
+            Ok(pidfd)
+        });
         match sent {
             Ok(pidfd) => Ok(Self { child, pidfd, link, started: Instant::now() }),
             Err(error) => {
                 // Fails only if the child has ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(error.into())
+                Err(error)
             }
         }
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tracing::{error, warn};
 use warren_base::{BlockNo, Errno};
 use warren_cell::{FrameNo, IoId};
-use warren_device::{Device, Done, FRAMES_MAX, PoolFile, open_queue};
+use warren_device::{Device, DeviceError, Done, FRAMES_MAX, PoolFile, open_queue};
 use warren_shm::Frames;
 
 use crate::bell::{self, Rings};
-use crate::error::FleetError;
+use crate::error::{FleetError, errno_of};
 
 /// An I/O that is too long for one request of the device and is split.
 struct InParts {
@@ -31,6 +31,8 @@ pub(super) struct Disk {
     under_way: Vec<(IoId, What, BlockNo)>,
     /// The host has no room for blocks.
     host_is_full: bool,
+    /// Why the device has no queue of the kernel's, and each I/O is waited for.
+    uring_refused: Option<Errno>,
     done: Vec<Done>,
     finished: VecDeque<Finished>,
     /// Keeps the fleet's lock on the pool for as long as this process may write to it.
@@ -70,9 +72,13 @@ impl Disk {
     pub(super) fn open(device: PoolFile, bell: OwnedFd, pool: OwnedFd) -> Result<Self, FleetError> {
         let file = device.try_clone()?;
         let (mut device, without_ring) = open_queue(device)?;
-        if let Some(why) = without_ring {
+        let uring_refused = without_ring.map(|why| {
             warn!("{why}; until then a cell waits for each of its reads and writes");
-        }
+            match &why {
+                DeviceError::NoUring(os) => errno_of(os),
+                _ => Errno::EIO,
+            }
+        });
         let wake = bell.try_clone().map_err(crate::error::system("share a bell"))?;
         device.set_wake(wake);
         Ok(Self {
@@ -82,10 +88,15 @@ impl Disk {
             split: BTreeMap::new(),
             under_way: Vec::new(),
             host_is_full: false,
+            uring_refused,
             done: Vec::new(),
             finished: VecDeque::new(),
             _pool: pool,
         })
+    }
+
+    pub(super) fn uring_refused(&self) -> Option<Errno> {
+        self.uring_refused
     }
 
     pub(super) fn read(&mut self, io: IoId, block: BlockNo, into: &[FrameNo], frames: &Frames) {

@@ -1,7 +1,7 @@
 //! The fleet's status, from the core, the vitals and the plan.
 
-use warren_base::ShardId;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
+use warren_base::{Errno, ShardId};
 use warren_shm::Counter;
 use warren_supervisor::{CellState, GivenUp, Stage};
 
@@ -38,6 +38,7 @@ fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
             files_written: it.memory.cells.iter().map(|cell| cell.counter(Counter::Written)).sum(),
         },
         pool: String::from_utf8_lossy(&it.plan.pool).into_owned(),
+        cache_bytes: it.plan.cache_bytes,
         pool_harm: it.pool.harm(layout.total_blocks()).map(str::to_owned),
         keeper_pid: keeper,
         supervisor_pid: std::process::id(),
@@ -95,8 +96,15 @@ fn cell_status(it: &SupervisorLoop<'_>, cell: &warren_supervisor::CellStatus) ->
             blocks_written: memory.counter(Counter::BlocksWritten),
             writes: memory.counter(Counter::Writes),
             flushes: memory.counter(Counter::Flushes),
+            io_uring_refused: io_uring_refused(memory.counter(Counter::UringRefused)),
         },
     }
+}
+
+fn io_uring_refused(errno: u64) -> Option<String> {
+    let raw = i32::try_from(errno).ok().filter(|&raw| raw != 0)?;
+    // The cell wrote it, and may write anything.
+    Some(Errno::from_raw(raw).unwrap_or(Errno::EIO).to_string())
 }
 
 fn given_up_status((shard, gone): &(ShardId, GivenUp)) -> GivenUpStatus {

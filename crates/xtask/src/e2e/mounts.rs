@@ -167,7 +167,7 @@ fn stop_of_busy_mounts(ground: &Ground, cells: u16) -> Result<()> {
         ensure!(is_mounted(&fleet.mounted)? && is_mounted(&second)?, "a mount is gone");
     }
     let refused = fleet.warren(&["umount"], &[&fleet.mounted])?;
-    expect_refusal(&refused, 1, &[&pid, "python3", "--lazy"])?;
+    expect_refusal(&refused, IN_USE, &[&pid, "python3", "--lazy"])?;
     std::fs::write(second.join("new"), "x").context("after a refusal")?;
     drop(program);
     // No program uses them any more, so the stop unmounts both.
