@@ -112,9 +112,9 @@ pub(crate) struct FleetSize {
     /// Threads of each cell; only 1 for now
     #[arg(long, default_value_t = 1, value_parser = threads)]
     pub threads: u16,
-    /// Memory for file data and tree nodes, all cells together
-    #[arg(long, default_value = "256MiB", value_parser = size::parse)]
-    pub cache: u64,
+    /// Memory for file data and tree nodes, all cells together [default: 256MiB]
+    #[arg(long, value_parser = size::parse)]
+    pub cache: Option<u64>,
     /// Users that the fleet admits besides root and the user who starts it: USER, :GROUP or all
     #[arg(long, value_name = "WHO", value_parser = clients::parse)]
     pub clients: Option<Clients>,

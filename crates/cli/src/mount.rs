@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use warren_runtime::{ErrorKind, Fleet, FleetError, Lifetime, ServeOptions};
+use warren_runtime::{ErrorKind, Fleet, FleetError, FleetStatus, Lifetime, ServeOptions};
 
 use crate::arguments::{FleetSize, Mount};
 use crate::failure::{CODE_FAILURE, CODE_NO_FLEET, Failure};
 use crate::front::{self, Tie};
 use crate::mount_options::{FleetWords, MountWords, Unknown};
-use crate::{remount, serve};
+use crate::{remount, serve, size};
 
 /// How long to wait for a fleet that another process is starting or stopping.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -89,7 +89,7 @@ pub(crate) fn mount(wish: &Wish<'_>) -> Result<(), Failure> {
 fn sized(size: FleetSize, words: &FleetWords) -> FleetSize {
     FleetSize {
         cells: words.cells.or(size.cells),
-        cache: words.cache.unwrap_or(size.cache),
+        cache: words.cache.or(size.cache),
         clients: words.clients.or(size.clients),
         log: words.log.clone().unwrap_or(size.log),
         ..size
@@ -118,7 +118,7 @@ pub(crate) fn ensure_fleet(
     loop {
         let refused = match warren_runtime::is_served(pool) {
             Ok(true) if size.clients.is_some() => return Err(clients_are_set(pool)),
-            Ok(true) => return check_cells(pool, size).map(|()| None),
+            Ok(true) => return check_size(pool, size).map(|()| None),
             Ok(false) => None,
             // Perhaps no fleet serves the pool: without access to the sockets that is unknown.
             Err(error @ FleetError::NotAdmitted(_)) => Some(error),
@@ -136,22 +136,32 @@ pub(crate) fn ensure_fleet(
     }
 }
 
-/// Fails if a fleet with another number of cells serves the pool than is wanted.
-fn check_cells(pool: &Path, size: &FleetSize) -> Result<(), Failure> {
-    let Some(wanted) = size.cells else { return Ok(()) };
-    let cells = match warren_runtime::control::status(pool) {
-        Ok(status) => status.cells.len(),
-        // It is ending, and the mount will say so.
-        Err(error) if error.kind() == ErrorKind::NoFleet => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    if cells == usize::from(wanted) {
+/// Fails if a fleet with another number of cells, or another cache, serves the pool than is wanted.
+fn check_size(pool: &Path, size: &FleetSize) -> Result<(), Failure> {
+    if (size.cells, size.cache) == (None, None) {
         return Ok(());
     }
-    let line = format!(
-        "{}: its fleet has {cells} cells, not {wanted}; leave the number out, or stop it first",
-        pool.display()
-    );
+    match warren_runtime::control::status(pool) {
+        Ok(status) => compare_size(pool, size, &status),
+        // It is ending, and the mount will say so.
+        Err(error) if error.kind() == ErrorKind::NoFleet => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn compare_size(pool: &Path, wanted: &FleetSize, found: &FleetStatus) -> Result<(), Failure> {
+    let (pool, cells) = (pool.display(), found.cells.len());
+    let line = match (wanted.cells, wanted.cache) {
+        (Some(wanted), _) if cells != usize::from(wanted) => format!(
+            "{pool}: its fleet has {cells} cells, not {wanted}; leave the number out, or stop it first"
+        ),
+        (_, Some(wanted)) if found.cache_bytes != wanted => format!(
+            "{pool}: its fleet has a cache of {}, not {}; leave --cache out, or stop it first",
+            size::display(found.cache_bytes),
+            size::display(wanted)
+        ),
+        _ => return Ok(()),
+    };
     Err(Failure::new(CODE_FAILURE, line))
 }
 
@@ -161,4 +171,33 @@ fn clients_are_set(pool: &Path) -> Failure {
     let line =
         format!("{pool}: --clients: a fleet serves it already; stop it first, or leave this out");
     Failure::new(CODE_FAILURE, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_runtime::CellStatus;
+
+    #[test]
+    fn a_fleet_of_another_size_is_refused_not_ignored() {
+        let cells = vec![CellStatus::default(), CellStatus::default()];
+        let found = FleetStatus { cells, cache_bytes: 64 << 20, ..FleetStatus::default() };
+        let usual = FleetSize {
+            cells: None,
+            threads: 1,
+            cache: None,
+            clients: None,
+            log: warren_log::Target::default(),
+        };
+        let compared = |cells, cache| {
+            let wanted = FleetSize { cells, cache, ..usual.clone() };
+            compare_size(Path::new("/pool"), &wanted, &found).err()
+        };
+        assert_eq!(compared(Some(2), Some(64 << 20)), None);
+        assert_eq!(compared(None, None), None);
+        let cache = compared(Some(2), Some(128 << 20)).expect("another cache");
+        assert_eq!(cache.code(), CODE_FAILURE);
+        assert!(cache.to_string().contains("64 MiB, not 128 MiB"), "{cache}");
+        assert!(compared(Some(3), None).is_some());
+    }
 }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use warren_base::limits::CELLS_MAX;
 use warren_runtime::{FleetError, ServeOptions};
 
 use crate::arguments::{FleetSize, Serve};
@@ -11,6 +12,10 @@ use crate::failure::{CODE_USAGE, Failure};
 
 /// The default number of cells. Two make a fleet and leave a small machine room for other work.
 const CELLS_DEFAULT: u16 = 2;
+
+/// Bytes of buffer cache of a fleet.
+const CACHE_DEFAULT: u64 = 256 << 20;
+const _: () = assert!(CELLS_MAX as u64 * CACHE_MIN <= CACHE_DEFAULT);
 
 /// Bytes of buffer cache that a cell needs for the largest request.
 const CACHE_MIN: u64 = 4 << 20;
@@ -30,8 +35,9 @@ pub(crate) fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Fai
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cells = size.cells.unwrap_or(if cores == 1 { 1 } else { CELLS_DEFAULT });
     let least = u64::from(cells) * CACHE_MIN;
-    if size.cache < least {
-        let (given, mib) = (size.cache, least >> 20);
+    let cache = size.cache.unwrap_or(CACHE_DEFAULT);
+    if cache < least {
+        let (given, mib) = (cache, least >> 20);
         let line = format!("--cache {given}: too small for {cells} cells; give at least {mib}MiB");
         return Err(Failure::new(CODE_USAGE, line));
     }
@@ -40,5 +46,5 @@ pub(crate) fn options(pool: &Path, size: &FleetSize) -> Result<ServeOptions, Fai
     let usual = ServeOptions::new(pool, cells);
     let clients = size.clients.unwrap_or_default();
     let log = size.log.clone();
-    Ok(ServeOptions { threads: size.threads, cache_bytes: size.cache, clients, log, ..usual })
+    Ok(ServeOptions { threads: size.threads, cache_bytes: cache, clients, log, ..usual })
 }

@@ -257,7 +257,7 @@ fn stopped_processes(ground: &Ground, cells: u16) -> Result<()> {
     other.stop_and_check()
 }
 
-/// A mount that wants another number of cells than the fleet has is refused.
+/// A mount that wants another number of cells than the fleet has, or another cache, is refused.
 fn refuses_another_number(ground: &Ground, (pool, cells): (&str, u16)) -> Result<()> {
     let place = ground.path("another-number");
     fs::create_dir_all(&place).context("cannot make a directory")?;
