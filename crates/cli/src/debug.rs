@@ -7,17 +7,20 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use warren_base::{BlockNo, Ino, ShardId};
-use warren_fsck::dump::{DumpError, Section, Subject, dump};
+use warren_fsck::dump::{DumpError, Field, Section, Subject, dump};
 use warren_runtime::{Blocks, FleetError, OfflinePool, Purpose};
 
 use crate::arguments::{Debug, Dump, DumpSubject};
 use crate::failure::{CODE_NOT_FOUND, Failure, print_json};
 use crate::output::say;
 
+/// The largest whole number up to which JSON readers that use doubles are exact.
+const EXACT_MAX: u64 = 1 << 53;
+
 #[derive(Serialize)]
 struct Line<'a> {
     title: &'a str,
-    fields: BTreeMap<&'a str, &'a str>,
+    fields: BTreeMap<&'a str, serde_json::Value>,
     lines: &'a [String],
 }
 
@@ -65,13 +68,36 @@ fn subject(arguments: &Dump) -> Subject {
     }
 }
 
+/// A number as JSON readers hold it, and as a string beyond that.
+fn json_of(value: &Field) -> serde_json::Value {
+    match value {
+        Field::Number(number) if *number <= EXACT_MAX => (*number).into(),
+        Field::Flag(flag) => (*flag).into(),
+        Field::Number(_) | Field::Text(_) => value.to_string().into(),
+    }
+}
+
 fn print(section: &Section, json: bool) -> Result<(), Failure> {
     if json {
-        let fields = section.fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let fields = section.fields.iter().map(|(name, value)| (*name, json_of(value))).collect();
         return print_json(&Line { title: &section.title, fields, lines: &section.lines });
     }
     say!("{}", section.title);
     section.fields.iter().for_each(|(name, value)| say!("  {name}: {value}"));
     section.lines.iter().for_each(|line| say!("    {line}"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_numbers_as_long_as_readers_hold_them() {
+        let json = |field: Field| json_of(&field).to_string();
+        assert_eq!(json(Field::Number(EXACT_MAX)), "9007199254740992");
+        assert_eq!(json(Field::Number(EXACT_MAX + 1)), "\"9007199254740993\"");
+        assert_eq!(json(Field::Flag(true)), "true");
+        assert_eq!(json(Field::Text("none".into())), "\"none\"");
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use serde::Serialize;
 use warren_runtime::control::STATUS_TIMEOUT;
 use warren_runtime::{CellStatus, FleetStatus, SILENT, StopOptions};
 
@@ -16,15 +17,20 @@ pub(crate) fn perform(arguments: &Status) -> Result<ExitCode, Failure> {
         Some(pool) => vec![warren_runtime::control::status_soon(pool)?],
         None => warren_runtime::control::status_of_all(),
     };
-    match (arguments.json, &arguments.pool, fleets.first()) {
-        (true, Some(_), Some(fleet)) => print_json(fleet)?,
-        (true, ..) => print_json(&fleets)?,
-        (false, _, None) => say!("no fleet of this user is running here"),
-        (false, ..) => {
-            fleets.iter().for_each(|fleet| output::print(format_args!("{}", describe(fleet))))
-        }
+    if arguments.json {
+        print_json(&Fleets { fleets: &fleets })?;
+    } else if fleets.is_empty() {
+        say!("no fleet of this user is running here");
+    } else {
+        fleets.iter().for_each(|fleet| output::print(format_args!("{}", describe(fleet))));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The JSON of a status, of one pool and of all.
+#[derive(Serialize)]
+struct Fleets<'a> {
+    fleets: &'a [FleetStatus],
 }
 
 pub(crate) fn perform_stop(arguments: &Stop) -> Result<ExitCode, Failure> {
@@ -189,8 +195,16 @@ fn times(restarts: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_runtime::{CheckpointStatus, DeviceCounters};
     use warren_runtime::ClientStatus;
+    use warren_runtime::{CheckpointStatus, DeviceCounters};
+
+    #[test]
+    fn the_json_of_one_fleet_has_the_shape_of_that_of_all() {
+        let json = |fleets: &[FleetStatus]| serde_json::to_value(Fleets { fleets }).expect("json");
+        assert_eq!(json(&[]), serde_json::json!({ "fleets": [] }));
+        let one = json(&[FleetStatus { pool: "/p".into(), ..FleetStatus::default() }]);
+        assert_eq!(one["fleets"][0]["pool"], "/p");
+    }
 
     #[test]
     fn every_cell_has_a_line() {

@@ -3,14 +3,15 @@
 //! A dump trusts and judges nothing: it shows every structure that it can decode, reports those
 //! that it cannot, and shows the rest as bytes. `fsck` judges.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+
 use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId};
-use warren_disk::Key;
 use warren_disk::ROOT_SLOT_SIZE;
 use warren_disk::XattrValue;
 use warren_disk::{BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX};
+use warren_disk::{Inode, Key};
 use warren_disk::{LogTable, read_record};
 use warren_disk::{Owner, RegionMap};
 use warren_disk::{RootSlot, RootSlotError};
@@ -35,11 +36,47 @@ pub enum Subject {
     Block(BlockNo),
 }
 
+/// The value of a field.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Field {
+    Number(u64),
+    Flag(bool),
+    Text(String),
+}
+
+impl From<u64> for Field {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<bool> for Field {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<String> for Field {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
 /// One structure.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Section {
     pub title: String,
-    pub fields: Vec<(&'static str, String)>,
+    pub fields: Vec<(&'static str, Field)>,
     pub lines: Vec<String>,
 }
 
@@ -48,19 +85,19 @@ impl Section {
         Self { title: title.into(), ..Self::default() }
     }
 
-    fn field(&mut self, name: &'static str, value: impl ToString) {
-        self.fields.push((name, value.to_string()));
+    fn field(&mut self, name: &'static str, value: impl Into<Field>) {
+        self.fields.push((name, value.into()));
     }
 
     fn never_written(title: String) -> Self {
         let mut section = Self::new(title);
-        section.field("never written", "");
+        section.field("never written", true);
         section
     }
 
     fn wrong(title: String, why: impl ToString) -> Self {
         let mut section = Self::new(title);
-        section.field("not intact", why);
+        section.field("not intact", why.to_string());
         section
     }
 }
@@ -183,8 +220,8 @@ impl Dumper<'_> {
         let (map, lost) = RegionMap::salvage(superblock, [&copies[0], &copies[1]]);
         let mut section = Section::new("region map");
         section.field("pages", layout.region_pages());
-        section.field("pages lost", lost.len());
-        section.field("pages of which one copy is bad", map.bad_pages().len());
+        section.field("pages lost", lost.len() as u64);
+        section.field("pages of which one copy is bad", map.bad_pages().len() as u64);
         section.field("chunks", layout.chunks());
         section.field("free chunks", map.free_chunks());
         let mut runs: Vec<(u64, u64, Owner)> = Vec::new();
@@ -218,7 +255,7 @@ impl Dumper<'_> {
         for (log, start) in table.starts.iter().enumerate() {
             let area = layout.log_area(log, table.starts.len());
             let mut section = Section::new(format!("log {log}"));
-            section.field("first block", area.start);
+            section.field("first block", area.start.0);
             section.field("blocks", area.blocks);
             let limit = Lsn(start.0.saturating_add(area.bytes()));
             let mut at = *start;
@@ -360,15 +397,15 @@ fn superblock_section(title: String, superblock: &Superblock) -> Section {
     section.field("generation", superblock.generation);
     section.field("clean", superblock.clean);
     section.field("blocks", layout.total_blocks());
-    section.field("shards", layout.shards());
-    section.field("region map at block", layout.region_start());
+    section.field("shards", u64::from(layout.shards()));
+    section.field("region map at block", layout.region_start().0);
     section.field("pages of the region map", layout.region_pages());
-    section.field("root slots at block", layout.roots_start());
-    section.field("op logs at block", layout.log_start());
+    section.field("root slots at block", layout.roots_start().0);
+    section.field("op logs at block", layout.log_start().0);
     section.field("blocks of the op logs", layout.log_blocks());
     section.field("first block that may be allocated", layout.metadata_blocks());
-    section.field("created", superblock.created.0);
-    section.field("label", superblock.label.escape_debug());
+    section.field("created", superblock.created.0.to_string());
+    section.field("label", superblock.label.escape_debug().to_string());
     section
 }
 
@@ -381,13 +418,13 @@ fn slot_section(title: String, bytes: &[u8]) -> Section {
         Err(error) => return Section::wrong(title, error),
     };
     let mut section = Section::new(title);
-    section.field("shard", slot.shard);
+    section.field("shard", u64::from(slot.shard.0));
     section.field("generation", slot.generation);
     match slot.root {
-        Some(root) => section.field("root at block", root.block),
-        None => section.field("root", "none"),
+        Some(root) => section.field("root at block", root.block.0),
+        None => section.field("root", "none".to_owned()),
     }
-    section.field("height", slot.height);
+    section.field("height", u64::from(slot.height));
     section.field("next sequence", slot.next_sequence);
     section.field("inodes", slot.inodes);
     section.field("used blocks", slot.used_blocks);
@@ -404,10 +441,10 @@ fn stray_node(title: String, block: BlockNo, bytes: &[u8]) -> Section {
 
 fn node_section(title: String, shard: ShardId, node: &DecodedNode, only: Option<Ino>) -> Section {
     let mut section = Section::new(title);
-    section.field("shard", shard);
-    section.field("level", node.level);
+    section.field("shard", u64::from(shard.0));
+    section.field("level", u64::from(node.level));
     section.field("generation", node.generation);
-    section.field("bytes of records", node.size);
+    section.field("bytes of records", node.size as u64);
     match &node.body {
         DecodedBody::Leaf(values) => {
             let records = node.keys.iter().zip(values);
@@ -469,9 +506,21 @@ fn value_text(value: &Value) -> String {
             let sums = sums.collect::<Vec<_>>().join(" ");
             format!("{} blocks from block {} on, crcs {sums}", extent.len(), extent.start)
         }
-        Value::Inode(inode) => format!("{inode:?}"),
+        Value::Inode(inode) => inode_text(inode),
         Value::Part(part) => format!("{part:?}"),
     }
+}
+
+/// The fields as derived, but with the mode in octal.
+fn inode_text(inode: &Inode) -> String {
+    let Inode { kind, mode, uid, gid, nlink, rdev, size, blocks, .. } = inode;
+    let Inode { atime, mtime, ctime, btime, generation, parent, flags, .. } = inode;
+    format!(
+        "Inode {{ kind: {kind:?}, mode: {mode:04o}, uid: {uid}, gid: {gid}, nlink: {nlink}, \
+         rdev: {rdev}, size: {size}, blocks: {blocks}, atime: {atime:?}, mtime: {mtime:?}, \
+         ctime: {ctime:?}, btime: {btime:?}, generation: {generation}, parent: {parent:?}, \
+         flags: {flags:?} }}"
+    )
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -544,7 +593,7 @@ mod tests {
         assert!(text(Subject::Map).contains("shard 0"));
         assert!(text(Subject::Log).contains("incarnation"));
         assert!(text(Subject::Log).contains("never written"), "the other copy of a new pool");
-        assert!(text(Subject::Tree(ShardId(0))).contains("uid: 1000"));
+        assert!(text(Subject::Tree(ShardId(0))).contains("mode: 0755, uid: 1000"));
         assert!(text(Subject::Inode(Ino::ROOT)).contains("Directory"));
         assert!(!text(Subject::Inode(Ino(2))).contains("Directory"));
         let refused = Err(DumpError::NoShard { shard: ShardId(4), shards: 4 });
