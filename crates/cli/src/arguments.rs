@@ -196,6 +196,10 @@ pub(crate) struct Run {
     #[arg(long)]
     pub mount: Option<PathBuf>,
     #[command(flatten)]
+    /// Size of the default pool if this run makes it, like 256M [default: 64GiB, sparse, of which
+    /// 66MiB are allocated at once; 256M: 34MiB, 64M: 9MiB]
+    #[arg(long, value_parser = size::parse, conflicts_with = "pool")]
+    pub size: Option<u64>,
     pub powers: Powers,
     #[command(flatten)]
     pub interpose: Interpose,

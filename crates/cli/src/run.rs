@@ -18,6 +18,7 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -30,12 +31,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_open,
-    pidfd_send_signal, set_child_subreaper, test_kill_process, waitpid,
+    Pid, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_send_signal,
+    set_child_subreaper, test_kill_process, waitpid,
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use warren_runtime::{ClientStatus, Fleet};
+use warren_fsck::{Options, ReadError};
+use warren_runtime::process::open_pidfd;
+use warren_runtime::{Blocks, ClientStatus, Fleet, OfflinePool, Purpose};
 
 use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
@@ -44,8 +47,7 @@ use crate::interposer::Variables;
 use crate::mkfs::{self, Wish};
 use crate::mount;
 use crate::mount_options::MountWords;
-use crate::serve;
-use crate::unmount;
+use crate::{serve, size, unmount};
 
 /// Size of the default pool. The file is sparse and grows as it is used.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
@@ -103,21 +105,37 @@ pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
 }
 
 fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
-    let failed = |os| Failure::new(CODE_FAILURE, format!("cannot guard the command: {os}"));
+    let failed =
+        |os: io::Error| Failure::new(CODE_FAILURE, format!("cannot guard the command: {os}"));
     let starter = Starter::of(starter).map_err(failed)?;
-    set_child_subreaper(Some(rustix::process::getpid())).map_err(failed)?;
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(|os| failed(os.into()))?;
     let signals = catch(&[&PASSED_ON[..], &[SIGCHLD]].concat())?;
     let pool = match &arguments.pool {
-        Some(pool) => mount::absolute(pool)?,
-        None => default_pool()?,
+        Some(pool) => Pool { path: mount::absolute(pool)?, made: false },
+        None => default_pool(arguments.size)?,
     };
-    let options = serve::options(&pool, &arguments.fleet)?;
+    let mut own_front = None;
+    let served = serve_and_run(&pool.path, arguments, (starter, signals), &mut own_front);
+    if pool.made && own_front.is_none() {
+        remove_unused(&pool.path);
+    }
+    served
+}
+
+/// Runs the command with the fleet that serves the pool, or with one of its own. `own_front`
+/// becomes the process that served the mount, if there was a mount.
+fn serve_and_run(
+    pool: &Path,
+    arguments: &Run,
+    (starter, signals): (Starter, Signals),
+    own_front: &mut Option<u32>,
+) -> Result<ExitCode, Failure> {
+    let options = serve::options(pool, &arguments.fleet)?;
     let fleet = mount::ensure_fleet(&options, &arguments.fleet)?;
     let keeper = fleet.as_ref().map(Fleet::keeper_pid);
-    let mut own_front = None;
     let guarded = Guarded { starter, signals, own: Vec::from_iter(keeper) };
-    let outcome = run_mounted(&pool, arguments, guarded, &mut own_front);
-    let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(&pool, fleet, own_front));
+    let outcome = run_mounted(pool, arguments, guarded, own_front);
+    let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(pool, fleet, *own_front));
     let code = outcome?;
     match stopped {
         // What the command has failed with says more to those who have started it.
@@ -137,11 +155,11 @@ struct Starter {
 }
 
 impl Starter {
-    fn of(pid: Pid) -> rustix::io::Result<Self> {
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    fn of(pid: Pid) -> io::Result<Self> {
+        let pidfd = open_pidfd(pid)?;
         // The process is still the parent, so no other process has its number.
         if getppid() != Some(pid) {
-            return Err(rustix::io::Errno::SRCH);
+            return Err(Errno::SRCH.into());
         }
         Ok(Self { pidfd, group: getpgid(Some(pid))? })
     }
@@ -259,8 +277,7 @@ fn run_command(
     let failed = |error: std::io::Error| {
         Failure::new(CODE_FAILURE, format!("cannot wait for the command: {error}"))
     };
-    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-    let handle = handle.map_err(|os| failed(os.into()))?;
+    let handle = open_pidfd(Pid::from_child(&child)).map_err(failed)?;
     let not_reaped = own.iter().copied().chain([child.id()]).collect();
     guard_command(handle.try_clone().map_err(failed)?, signals, not_reaped);
     let mut ends = [&handle, &starter.pidfd].map(|fd| PollFd::new(fd, PollFlags::IN));
@@ -359,7 +376,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Passes signals on to the guard. The command receives those of the terminal's keys itself.
 fn pass_signals_on(guard: &Child, mut signals: Signals) {
-    let Ok(pidfd) = pidfd_open(Pid::from_child(guard), PidfdFlags::empty()) else { return };
+    let Ok(pidfd) = open_pidfd(Pid::from_child(guard)) else { return };
     std::thread::spawn(move || {
         for number in signals.forever() {
             let from_keys = matches!(number, SIGINT | SIGQUIT) && in_foreground();
@@ -400,8 +417,15 @@ fn exists(process: u32) -> bool {
     process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
 }
 
+/// The pool of a run.
+struct Pool {
+    path: PathBuf,
+    /// This run has made it.
+    made: bool,
+}
+
 /// The user's own pool. It is made if it does not exist.
-fn default_pool() -> Result<PathBuf, Failure> {
+fn default_pool(size: Option<u64>) -> Result<Pool, Failure> {
     let directory = data_directory()?.join("warren");
     DirBuilder::new()
         .recursive(true)
@@ -409,17 +433,47 @@ fn default_pool() -> Result<PathBuf, Failure> {
         .create(&directory)
         .map_err(|error| Failure::io(&directory, "make it", &error))?;
     let pool = directory.join("pool");
-    if !pool.exists() {
-        make_default_pool(&pool)?;
+    if let Ok(found) = std::fs::metadata(&pool) {
+        return match size.filter(|&size| size != found.len()) {
+            Some(_) => Err(is_there(&pool, found.len())),
+            None => Ok(Pool { path: mount::absolute(&pool)?, made: false }),
+        };
     }
-    mount::absolute(&pool)
+    let made = make_default_pool(&pool, size.unwrap_or(DEFAULT_POOL_BYTES))?;
+    Ok(Pool { path: mount::absolute(&pool)?, made })
+}
+
+/// The pool keeps the size that it was made with.
+fn is_there(pool: &Path, bytes: u64) -> Failure {
+    let (pool, size) = (pool.display(), size::display(bytes));
+    let line = format!("{pool}: exists already, with {size}; leave --size out, or remove it first");
+    Failure::new(CODE_FAILURE, line)
+}
+
+/// Removes a new pool that this run could not mount, unless another process uses it, or has put
+/// something into it.
+fn remove_unused(path: &Path) {
+    // The lock keeps a fleet from opening the file until it is gone.
+    let Ok(locked) = OfflinePool::open(path, Purpose::Repair) else { return };
+    if has_nothing(&locked) {
+        // If it stays, the next run uses it.
+        let _kept = std::fs::remove_file(path);
+    }
+}
+
+/// Whether the pool was left in order with its root directory alone.
+fn has_nothing(pool: &OfflinePool) -> bool {
+    let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
+    let report = warren_fsck::check(Options::default(), pool.len_blocks(), &mut read, &mut |_| {});
+    let is_clean = report.superblock.as_ref().is_some_and(|superblock| superblock.clean);
+    is_clean && report.is_sound() && !report.incomplete && report.inodes == 1
 }
 
 /// Makes the pool under another name first, so that no process finds half a pool. If two processes
-/// make one, the first wins.
-fn make_default_pool(pool: &Path) -> Result<(), Failure> {
+/// make one, the first wins. Returns whether this one did.
+fn make_default_pool(pool: &Path, bytes: u64) -> Result<bool, Failure> {
     let making = pool.with_extension(format!("new-{}", std::process::id()));
-    let size = Some(DEFAULT_POOL_BYTES);
+    let size = Some(bytes);
     mkfs::make(
         &making,
         &Wish { size, shards: None, log: None, label: "default", reserve: false, force: true },
@@ -430,7 +484,7 @@ fn make_default_pool(pool: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             Err(Failure::io(pool, "make it", &error))
         }
-        _ => Ok(()),
+        linked => Ok(linked.is_ok()),
     }
 }
 
@@ -476,11 +530,18 @@ mod tests {
             std::env::temp_dir().join(format!("warren-run-test-{}", std::process::id()));
         std::fs::create_dir(&directory).expect("directory");
         let pool = directory.join("pool");
-        make_default_pool(&pool).expect("first");
+        assert!(make_default_pool(&pool, 64 << 20).expect("first"));
         let before = std::fs::metadata(&pool).expect("pool").modified().expect("time");
-        make_default_pool(&pool).expect("second");
+        assert!(!make_default_pool(&pool, 64 << 20).expect("second"));
         let after = std::fs::metadata(&pool).expect("pool").modified().expect("time");
         let left = std::fs::read_dir(&directory).expect("list").count();
+        assert!(has_nothing(&OfflinePool::open(&pool, Purpose::Check).expect("a pool")));
+        let locked = OfflinePool::open(&pool, Purpose::Repair).expect("its lock");
+        remove_unused(&pool);
+        assert!(pool.exists(), "another process uses it");
+        drop(locked);
+        remove_unused(&pool);
+        assert!(!pool.exists());
         std::fs::remove_dir_all(&directory).expect("cleanup");
         assert_eq!((before, left), (after, 1));
     }

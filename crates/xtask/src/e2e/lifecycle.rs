@@ -29,6 +29,7 @@ const CASES: &[(&str, Case)] = &[
     ("killed_fleet", killed_fleet),
     ("run_command", run_command),
     ("run_default_pool", run_default_pool),
+    ("run_in_a_small_home", run_in_a_small_home),
     ("run_signalled", run_signalled),
     ("run_together", run_together),
     ("run_without_fleet", run_without_fleet),
@@ -173,6 +174,33 @@ fn run_default_pool(ground: &Ground, cells: u16) -> Result<()> {
         ensure!(outcome.stdout == expected, "said {:?}, expected {expected:?}", outcome.stdout);
     }
     Ok(())
+}
+
+/// The first run chooses the size of the pool, and leaves none behind that it could not mount.
+fn run_in_a_small_home(ground: &Ground, cells: u16) -> Result<()> {
+    let home = ground.path(&format!("small-home-{cells}"));
+    std::fs::create_dir_all(&home).context("cannot make a home")?;
+    let at = home.to_string_lossy().into_owned();
+    process::quietly("mount", &["-t", "tmpfs", "-o", "size=40m", "tmpfs", &at])?;
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&ground.warren);
+        command.arg("run").args(arguments).args(["--", "true"]);
+        command.env("HOME", &home).env_remove("XDG_DATA_HOME").env_remove("XDG_RUNTIME_DIR");
+        process::run(command, &ground.path("run"), SCRIPT_LIMIT)
+    };
+    let pool = home.join(".local/share/warren/pool");
+    let large = run(&[])?;
+    ensure!(large.code() == 1 && large.stderr.contains("--size"), "said {}", large.stderr);
+    let no_mount = run(&["--size", "64M", "--mount", "/proc/self/status"])?;
+    ensure!(no_mount.code() == 1, "exit {}: {}", no_mount.code(), no_mount.stderr);
+    ensure!(!pool.exists(), "a pool is left: {}", no_mount.stderr);
+    run(&["--size", "64M"])?.expect_success("a run in a small home")?;
+    run(&["--mount", "/proc/self/status"])?;
+    ensure!(pool.exists(), "the pool of an earlier run was removed");
+    let other = run(&["--size", "128M"])?;
+    ensure!(other.code() == 1 && other.stderr.contains("64 MiB"), "said {}", other.stderr);
+    run(&[])?.expect_success("another run")?;
+    process::quietly("umount", &[&at])
 }
 
 /// A signal to `warren run` is one to its command, and nothing is left afterwards.
