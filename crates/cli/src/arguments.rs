@@ -27,16 +27,17 @@ Examples:
 
 Exit codes:
   0 success            1 failure              2 wrong usage
-  3 not a pool, or a damaged one              4 the pool is in use
+  3 not a pool, or a damaged one              4 the pool, or a mount, is in use
   5 permission denied  6 no FUSE              7 no such file
   8 no fleet serves the pool
+  9 stop: the fleet continues to serve, because its last checkpoint failed
   run: the command's own; 128 + signal if it was killed, 126 or 127 if it could not be run
   fsck: the bits of fsck(8): 0 sound, 1 errors repaired, 4 errors left, 8 could not be checked,
         16 wrong usage, 32 interrupted";
 
 /// A user-level POSIX file system, served by a fleet of small processes.
 #[derive(Parser)]
-#[command(name = "warren", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "warren", version, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub task: Task,
@@ -192,14 +193,14 @@ pub(crate) struct Run {
     /// The pool [default: warren/pool in the user's data directory, made at the first use]
     #[arg(long)]
     pub pool: Option<PathBuf>,
-    /// Where to mount [default: a new directory, removed afterwards]
-    #[arg(long)]
-    pub mount: Option<PathBuf>,
-    #[command(flatten)]
     /// Size of the default pool if this run makes it, like 256M [default: 64GiB, sparse, of which
     /// 66MiB are allocated at once; 256M: 34MiB, 64M: 9MiB]
     #[arg(long, value_parser = size::parse, conflicts_with = "pool")]
     pub size: Option<u64>,
+    /// Where to mount [default: a new directory, removed afterwards]
+    #[arg(long)]
+    pub mount: Option<PathBuf>,
+    #[command(flatten)]
     pub powers: Powers,
     #[command(flatten)]
     pub interpose: Interpose,
@@ -240,6 +241,9 @@ pub(crate) struct Fsck {
     /// Repair without asking if that loses nothing; otherwise repair nothing (-a is the same)
     #[arg(short = 'p', short_alias = 'a', long)]
     pub preen: bool,
+    /// Accepted for fsck(8): everything is always checked
+    #[arg(short = 'f', long = "force", hide = true)]
+    pub _everything: bool,
     /// Check the last checkpoint of a pool that is served; changes nothing
     #[arg(long, conflicts_with_all = ["yes", "preen"])]
     pub online: bool,

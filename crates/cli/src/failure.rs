@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::Serialize;
 use warren_device::DeviceError;
 use warren_runtime::FleetError;
@@ -111,9 +111,23 @@ pub(crate) fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Fail
         _ => lines.join(" "),
     };
     let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let meant = meant_by(error).map(|word| format!("; did you mean `{word}`?")).unwrap_or_default();
     let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
     let code = if is_fsck { CODE_FSCK_USAGE } else { CODE_USAGE };
-    Failure::new(code, format!("{line}; see `warren --help`"))
+    let end = if meant.is_empty() { "; see" } else { " See" };
+    Failure::new(code, format!("{line}{meant}{end} `warren --help`"))
+}
+
+/// The word that the user may have meant.
+fn meant_by(error: &clap::Error) -> Option<&str> {
+    let kinds =
+        [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    match kinds.iter().find_map(|kind| error.get(*kind))? {
+        ContextValue::String(word) => Some(word),
+        // The most similar is the last.
+        ContextValue::Strings(words) => words.last().map(String::as_str),
+        _ => None,
+    }
 }
 
 /// The output of `--json` instead of a result.

@@ -1,12 +1,15 @@
-//! `mount.warren` and `umount.warren`: what mount(8) and umount(8) call.
+//! What mount(8), umount(8), fsck(8) and mkfs(8) call.
 //!
 //! ```text
 //! mount -t warren POOL DIR -o ...   ─▶ mount.warren POOL DIR [-sfnv] [-N NS] [-o ...] [-t TYPE]
 //! mount -o remount,... DIR          ─▶ mount.fuse.warren, as the kernel calls the type
 //! umount DIR                        ─▶ umount.fuse.warren DIR [-flnrv] [-N NS] [-t TYPE]
+//! fsck -t warren POOL               ─▶ fsck.warren [-a] [-n] [-y] [-f] ... POOL
+//! mkfs -t warren ... POOL           ─▶ mkfs.warren ... POOL
 //! ```
 //!
-//! These names are links to this program. The exit codes are those of mount(8).
+//! These names are links to this program. The exit codes are those of mount(8), and for the last two
+//! those of `warren fsck` and `warren mkfs`, whose arguments they have.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -81,6 +84,18 @@ struct Shared {
     /// The type of the mount
     #[arg(short = 't')]
     kind: Option<OsString>,
+}
+
+/// The command that a helper with the same arguments stands for.
+pub(crate) fn as_command(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let name = Path::new(arguments.first()?).file_name().and_then(OsStr::to_str)?;
+    let task = match name {
+        "fsck.warren" => "fsck",
+        "mkfs.warren" => "mkfs",
+        _ => return None,
+    };
+    let words = ["warren", task].map(OsString::from).into_iter();
+    Some(words.chain(arguments[1..].iter().cloned()).collect())
 }
 
 /// The options of a fleet without any words.
@@ -207,6 +222,7 @@ fn unmount(helper: &UmountHelper) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::{Fsck, Task};
     use clap::CommandFactory;
 
     #[test]
@@ -231,6 +247,21 @@ mod tests {
         for name in ["warren", "/usr/bin/warren", "mount", "mount.warrens"] {
             assert!(dispatch(&[name.into()]).is_none(), "{name}");
         }
+    }
+
+    #[test]
+    fn fsck_and_mkfs_find_the_commands() {
+        let task = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let command = as_command(&words)?;
+            Some(crate::arguments::Arguments::try_parse_from(command).expect(line).task)
+        };
+        // As fsck(8) calls it at boot, and with an option of e2fsck.
+        let checked = task("/sbin/fsck.warren -a -f /pool");
+        let Some(Task::Fsck(Fsck { preen: true, .. })) = checked else { panic!("fsck -a") };
+        let Some(Task::Mkfs(made)) = task("mkfs.warren -s 64M /pool") else { panic!("mkfs") };
+        assert_eq!(made.size, Some(64 << 20));
+        assert!(as_command(&["warren".into()]).is_none());
     }
 
     #[test]

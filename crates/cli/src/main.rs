@@ -49,7 +49,8 @@ fn main() -> ExitCode {
     if let Some(code) = helper::dispatch(&arguments) {
         return code;
     }
-    let json = wants_json(roles);
+    let arguments = helper::as_command(&arguments).unwrap_or(arguments);
+    let json = wants_json(arguments.get(1..).unwrap_or_default());
     match Arguments::try_parse_from(&arguments) {
         Ok(parsed) => perform(parsed.task).unwrap_or_else(|failure| failure.report(json)),
         Err(error) if error.use_stderr() => usage_failure(&arguments, &error).report(json),
@@ -103,6 +104,36 @@ mod tests {
         assert!(!wants_json(&words("run -- status --json /pool")));
         assert!(!wants_json(&words("run status --json /pool")));
         assert!(!wants_json(&words("status /pool")));
+    }
+
+    #[test]
+    fn the_help_names_every_exit_code_and_every_command_has_its_own() {
+        let help = Arguments::command().render_long_help().to_string();
+        for code in 0..=9 {
+            let is_named = |line: &str| {
+                line.split("  ").any(|part| part.trim_start().starts_with(&format!("{code} ")))
+            };
+            assert!(help.lines().any(is_named), "exit code {code}");
+        }
+        for line in ["warren help", "warren help mount", "warren help debug dump"] {
+            let shown = Arguments::try_parse_from(line.split(' ')).err().expect(line);
+            assert_eq!(shown.kind(), clap::error::ErrorKind::DisplayHelp, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_right_gets_the_right_one() {
+        for (line, meant) in [
+            ("warren mout /pool /mnt", "did you mean `mount`?"),
+            ("warren statsu", "did you mean `status`?"),
+            ("warren mkfs --sise 64M /pool", "did you mean `--size`?"),
+            ("warren help umont", "did you mean `umount`?"),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = Arguments::try_parse_from(&words).err().expect(line);
+            let text = usage_failure(&words, &error).to_string();
+            assert!(text.contains(meant) && text.lines().count() == 1, "{line}: {text}");
+        }
     }
 
     #[test]
