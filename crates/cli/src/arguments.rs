@@ -64,6 +64,9 @@ pub(crate) enum Task {
     /// Inspect a pool
     #[command(subcommand)]
     Debug(Debug),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Documents(Documents),
     /// Run the simulator
     #[cfg(feature = "sim")]
     Sim(Sim),
@@ -254,6 +257,12 @@ pub(crate) struct Fsck {
     #[arg(long)]
     pub json: bool,
     pub pool: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Documents {
+    /// Where to write them
+    pub directory: PathBuf,
 }
 
 #[derive(Subcommand)]

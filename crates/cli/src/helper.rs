@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory, Parser};
 use rustix::mount::UnmountFlags;
 
 use crate::arguments::FleetSize;
@@ -103,6 +103,11 @@ pub(crate) fn as_command(arguments: &[OsString]) -> Option<Vec<OsString>> {
 struct NoWords {
     #[command(flatten)]
     fleet: FleetSize,
+}
+
+/// The command lines of the helpers of mount(8), for their man pages.
+pub(crate) fn commands() -> [clap::Command; 2] {
+    [MountHelper::command(), UmountHelper::command()]
 }
 
 /// Runs a helper if the program is called by the name of one.
@@ -223,7 +228,6 @@ fn unmount(helper: &UmountHelper) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::arguments::{Fsck, Task};
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_lines_are_consistent() {

@@ -12,6 +12,7 @@ mod arguments;
 mod bench;
 mod clients;
 mod debug;
+mod documents;
 mod failure;
 mod front;
 mod fsck;
@@ -79,6 +80,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Stop(arguments) => status::perform_stop(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),
         Task::Debug(task) => debug::perform(&task),
+        Task::Documents(arguments) => documents::perform(&arguments),
         #[cfg(feature = "sim")]
         Task::Ace(arguments) => ace::perform(&arguments),
         #[cfg(feature = "sim")]
