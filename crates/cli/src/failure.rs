@@ -6,11 +6,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::Serialize;
 use warren_device::DeviceError;
 use warren_runtime::FleetError;
 
+use crate::arguments::Arguments;
 use crate::output::{print_json_line, printable};
 
 /// A failure without a code of its own.
@@ -111,11 +113,21 @@ pub(crate) fn usage_failure(arguments: &[OsString], error: &clap::Error) -> Fail
         _ => lines.join(" "),
     };
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    let meant = meant_by(error).map(|word| format!("; did you mean `{word}`?")).unwrap_or_default();
+    let without_help = without_help(arguments);
+    let meant = meant_by(without_help.as_ref().unwrap_or(error))
+        .map(|word| format!("; did you mean `{word}`?"))
+        .unwrap_or_default();
     let is_fsck = arguments.get(1).is_some_and(|name| name == "fsck");
     let code = if is_fsck { CODE_FSCK_USAGE } else { CODE_USAGE };
     let end = if meant.is_empty() { "; see" } else { " See" };
     Failure::new(code, format!("{line}{meant}{end} `warren --help`"))
+}
+
+/// The error of the command whose help is asked for: `warren help` itself suggests nothing.
+fn without_help(arguments: &[OsString]) -> Option<clap::Error> {
+    let [program, help, command @ ..] = arguments else { return None };
+    let words = [program].into_iter().chain(command);
+    if help == "help" { Arguments::try_parse_from(words).err() } else { None }
 }
 
 /// The word that the user may have meant.
