@@ -11,6 +11,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{Command, CommandFactory};
 use clap_complete::aot::{Bash, Fish, Generator, Zsh, generate};
 use clap_mangen::Man;
@@ -50,15 +51,35 @@ fn write_pages(directory: &Path, command: Command, section: &str) -> io::Result<
 
 fn write_page(directory: &Path, command: &Command, section: &str) -> io::Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
-    let page = Man::new(command.clone()).section(section);
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let page = Man::new(command.clone().after_help(Resettable::Reset)).section(section);
     let mut text = Vec::new();
     page.render(&mut text)?;
+    text.extend(preformatted(&after).bytes());
     fs::write(directory.join(format!("{name}.{section}")), text)?;
     let shown = command.get_subcommands().filter(|below| !below.is_hide_set());
     for below in shown {
         write_page(directory, below, section)?;
     }
     Ok(())
+}
+
+/// The text as sections of a page, whose lines stay as they are. A line that begins at the margin
+/// and ends with a colon is a title.
+fn preformatted(text: &str) -> String {
+    let mut page = String::new();
+    for line in text.lines() {
+        match line.strip_suffix(':').filter(|title| !title.starts_with(' ')) {
+            Some(title) => page += &format!(".fi\n.SH {}\n.nf\n", title.to_uppercase()),
+            None => {
+                let line = line.strip_prefix("  ").unwrap_or(line);
+                // A line that begins with a point or a quote would be a request.
+                let line = line.replace('\\', "\\e").replace('-', "\\-");
+                page += &format!("\\&{line}\n");
+            }
+        }
+    }
+    page
 }
 
 fn write_completion(path: &Path, shell: impl Generator, command: &Command) -> io::Result<()> {
@@ -89,7 +110,7 @@ mod tests {
         let shells = ["bash/warren", "zsh/_warren", "fish/warren.fish"].map(read);
         let hidden = directory.join("man1/warren-documents.1").exists();
         fs::remove_dir_all(&directory).expect("cleanup");
-        assert!(main.contains("Exit codes") && main.contains("9 stop"), "{main}");
+        assert!(main.contains(".SH EXIT CODES") && main.contains("9 stop"), "{main}");
         assert!(mount.contains(r"\-\-foreground") && dump.contains("dump"), "{mount}");
         assert!(helper.contains("mount.warren"), "{helper}");
         assert!(shells.iter().all(|script| script.contains("read-only-clients")));

@@ -8,8 +8,8 @@
 //! mkfs -t warren ... POOL           ─▶ mkfs.warren ... POOL
 //! ```
 //!
-//! These names are links to this program. The exit codes are those of mount(8), and for the last two
-//! those of `warren fsck` and `warren mkfs`, whose arguments they have.
+//! These names are links to this program. The exit codes are those of mount(8). The last two have
+//! the arguments and the exit codes of `warren fsck` and `warren mkfs`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

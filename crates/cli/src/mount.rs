@@ -155,9 +155,9 @@ fn compare_size(pool: &Path, wanted: &FleetSize, found: &FleetStatus) -> Result<
         (Some(wanted), _) if cells != usize::from(wanted) => format!(
             "{pool}: its fleet has {cells} cells, not {wanted}; leave the number out, or stop it first"
         ),
-        (_, Some(wanted)) if found.cache_bytes != wanted => format!(
+        (_, Some(wanted)) if found.uses.cache_bytes != wanted => format!(
             "{pool}: its fleet has a cache of {}, not {}; leave --cache out, or stop it first",
-            size::display(found.cache_bytes),
+            size::display(found.uses.cache_bytes),
             size::display(wanted)
         ),
         _ => return Ok(()),
@@ -176,12 +176,13 @@ fn clients_are_set(pool: &Path) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_runtime::CellStatus;
+    use warren_runtime::{CellStatus, UseStatus};
 
     #[test]
     fn a_fleet_of_another_size_is_refused_not_ignored() {
         let cells = vec![CellStatus::default(), CellStatus::default()];
-        let found = FleetStatus { cells, cache_bytes: 64 << 20, ..FleetStatus::default() };
+        let uses = UseStatus { cache_bytes: 64 << 20, ..UseStatus::default() };
+        let found = FleetStatus { cells, uses, ..FleetStatus::default() };
         let usual = FleetSize {
             cells: None,
             threads: 1,

@@ -81,7 +81,7 @@ impl PoolFile {
     pub fn has_writers(path: &Path) -> Result<bool, DeviceError> {
         let pool = Self::open_beside(path)?;
         let mut range = writers_range(libc::F_RDLCK, 0, 0);
-        // SAFETY: the descriptor is open, and the kernel writes no more than `range`, which outlives
+        // SAFETY: the descriptor is open, and the kernel writes nothing but `range`, which outlives
         // the call.
         let rc = unsafe { libc::fcntl(pool.fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
         let error = std::io::Error::last_os_error();

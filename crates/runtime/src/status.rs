@@ -18,9 +18,6 @@ pub struct FleetStatus {
     pub log: LogStatus,
     #[serde(flatten)]
     pub uses: UseStatus,
-    /// Bytes of the cells' caches of file data and tree nodes, all together. Zero if unknown.
-    #[serde(default)]
-    pub cache_bytes: u64,
     /// The user that runs it, from the kernel of the querying process.
     #[serde(default)]
     pub uid: u32,
@@ -62,12 +59,15 @@ pub struct LogStatus {
     pub log_trouble: Option<String>,
 }
 
-/// What a fleet's end and a remount depend on.
+/// What a fleet's end, a remount and another mount depend on.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct UseStatus {
     /// It ends with its last mount.
     #[serde(default)]
     pub ends_with_mounts: bool,
+    /// Bytes of the cells' caches of file data and tree nodes, all together. Zero if unknown.
+    #[serde(default)]
+    pub cache_bytes: u64,
     /// Files that clients other than mounts have open for writing.
     #[serde(default)]
     pub files_written: u64,

@@ -72,8 +72,8 @@ pub(crate) fn connect_to(pool: &Path, until: Instant) -> Result<Call, FleetError
     })
 }
 
-/// Whether a fleet may serve the pool, although its socket cannot be seen: a directory of sockets is
-/// closed to other users also while no fleet serves this pool.
+/// Whether a fleet may serve the pool, although its socket cannot be seen. A directory of sockets
+/// is closed to other users also while no fleet serves this pool.
 fn may_be_served(pool: &Path) -> bool {
     // A pool that this process may not read cannot be examined.
     PoolFile::has_writers(pool).unwrap_or(true)

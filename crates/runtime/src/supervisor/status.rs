@@ -35,10 +35,10 @@ fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
         },
         uses: UseStatus {
             ends_with_mounts: it.plan.ends_with_mounts,
+            cache_bytes: it.plan.cache_bytes,
             files_written: it.memory.cells.iter().map(|cell| cell.counter(Counter::Written)).sum(),
         },
         pool: String::from_utf8_lossy(&it.plan.pool).into_owned(),
-        cache_bytes: it.plan.cache_bytes,
         pool_harm: it.pool.harm(layout.total_blocks()).map(str::to_owned),
         keeper_pid: keeper,
         supervisor_pid: std::process::id(),
