@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what was built into a root directory: install.sh [DESTDIR]. The helpers of mount(8) are
-# links, and mount(8) looks for them in /sbin.
+# Installs what was built into a root directory: install.sh [DESTDIR]. The helpers of mount(8) and
+# fsck(8) are links, which these look for in /sbin. Man pages and completions come from the program.
 set -eu
 to=${1:-}
 case $to in
@@ -22,6 +22,28 @@ install -D -m 0755 "$library" "$to/usr/lib/warren/libwarren_interpose.so"
 install -D -m 0644 packaging/systemd/warren@.service \
     "$to/usr/lib/systemd/system/warren@.service"
 mkdir -p "$to/usr/sbin"
-for name in mount.warren mount.fuse.warren umount.warren umount.fuse.warren; do
+for name in mount.warren mount.fuse.warren umount.warren umount.fuse.warren fsck.warren mkfs.warren; do
     ln -sf ../bin/warren "$to/usr/sbin/$name"
+done
+
+documents=$(mktemp -d)
+trap 'rm -rf "$documents"' EXIT
+"$program" documents "$documents"
+share=$to/usr/share
+gzip -9n "$documents"/man?/*
+for page in "$documents"/man?/*; do
+    section=${page%/*}
+    install -D -m 0644 "$page" "$share/man/${section##*/}/${page##*/}"
+done
+for name in mount umount; do
+    ln -sf "$name.warren.8.gz" "$share/man/man8/$name.fuse.warren.8.gz"
+done
+for name in fsck mkfs; do
+    ln -sf "../man1/warren-$name.1.gz" "$share/man/man8/$name.warren.8.gz"
+done
+install -D -m 0644 "$documents/bash/warren" "$share/bash-completion/completions/warren"
+install -D -m 0644 "$documents/zsh/_warren" "$share/zsh/vendor-completions/_warren"
+install -D -m 0644 "$documents/fish/warren.fish" "$share/fish/vendor_completions.d/warren.fish"
+for text in README.md docs/operations.md LICENSE-APACHE LICENSE-MIT; do
+    install -D -m 0644 "$text" "$share/doc/warren/${text##*/}"
 done

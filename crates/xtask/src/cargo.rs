@@ -11,6 +11,11 @@ pub(crate) fn build_release(root: &Path) -> Result<bool> {
     cargo(root, ["build", "--release", "--package", "warren", "--features", "sim"])
 }
 
+/// The same program without the simulator.
+pub(crate) fn build_shipped(root: &Path) -> Result<bool> {
+    cargo(root, ["build", "--release", "--package", "warren"])
+}
+
 pub(crate) fn release_binary(root: &Path) -> PathBuf {
     target_directory(root).join("release/warren")
 }

@@ -16,6 +16,7 @@ mod access;
 mod attacked;
 mod checks;
 mod device_faults;
+mod dist;
 mod file_handles;
 mod fleet;
 mod full_host;
@@ -137,6 +138,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
         script::rehearse(&ground, &scripts, &mut tally);
     } else {
         refusals::run(&ground, &mut tally);
+        dist::run(&ground, &mut tally);
         for cells in options.cells() {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);

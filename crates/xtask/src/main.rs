@@ -11,6 +11,7 @@
 
 mod beside;
 mod cargo;
+mod dist;
 mod e2e;
 mod fuzz;
 mod hostile;
@@ -38,6 +39,7 @@ usage: cargo xtask TASK [OPTION...]
                                   the fuzz targets, a minute each
   mutants [--only NAME] [--part K/N] [--proven] [--print]
                                   faults planted in a copy of the source: do the tests find them?
+  dist                            what a user installs, as a .deb and a tarball, in target/dist
   build                           what the end-to-end tests run: the release and the library
 
   --full        the long version: more seeds, bigger trees, 1, 2, 3 and 8 cells
@@ -66,6 +68,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "tidy" if options == ["--report"] => tidy::report(&root),
         "tidy" => tidy::run(&root),
         test::BUILD => test::build(&root),
+        "dist" => dist::run(&root),
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),
         "mutants" => mutants::run(&root, &mutants::Options::parse(options)?),

@@ -9,16 +9,21 @@ use std::process::{Command, Stdio};
 
 /// A program the tests use and the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[
+    ("ar", "binutils"),
     ("c++", "g++"),
     ("chattr", "e2fsprogs"),
     ("diff", "diffutils"),
+    ("dpkg-deb", "dpkg"),
     ("find", "findutils"),
     ("flock", "util-linux"),
     ("gcc", "gcc"),
     ("gdb", "gdb"),
     ("getfattr", "attr"),
     ("git", "git"),
+    ("groff", "groff"),
+    ("gzip", "gzip"),
     ("make", "make"),
+    ("man", "man-db"),
     ("python3", "python3"),
     ("rsync", "rsync"),
     ("setcap", "libcap2-bin"),
@@ -26,6 +31,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    ("strip", "binutils"),
     ("tar", "tar"),
     ("unshare", "util-linux"),
 ];
