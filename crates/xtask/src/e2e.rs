@@ -35,6 +35,7 @@ mod preloaded;
 mod privileges;
 mod process;
 mod refusals;
+mod sandboxes;
 mod script;
 mod suites;
 mod threads;
@@ -146,6 +147,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             mount_options::run(&ground, cells, &mut tally);
             log::run(&ground, cells, &mut tally);
             access::run(&ground, cells, &mut tally);
+            sandboxes::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);
             interposed::run(&ground, cells, &mut tally);
             threads::run(&ground, cells, &mut tally);

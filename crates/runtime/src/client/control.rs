@@ -80,7 +80,8 @@ fn may_be_served(pool: &Path) -> bool {
 }
 
 /// The same as [`connect_to`], also if the pool's file was deleted or replaced while it was served:
-/// then the fleet is found by the path that it was started with.
+/// then the fleet of this user is found by the path that it was started with. A fleet of another
+/// user may show any path.
 fn connect_by_name(pool: &Path, until: Instant) -> Result<Call, FleetError> {
     let missing = match connect_to(pool, until) {
         Err(error @ (FleetError::NoSuchPool(_) | FleetError::NoFleet(_))) => error,
@@ -88,7 +89,8 @@ fn connect_by_name(pool: &Path, until: Instant) -> Result<Call, FleetError> {
     };
     let Some(name) = name_of_deleted(pool) else { return Err(missing) };
     let is_it = |status: &FleetStatus| status.pool_harm.is_some() && status.pool == name;
-    for socket in socket_path::all_sockets() {
+    let own = socket_path::uid();
+    for socket in socket_path::all_sockets().into_iter().filter(|socket| socket.uid == own) {
         let status = status_at(&socket, until.min(Instant::now() + STATUS_TIMEOUT));
         if status.as_ref().is_some_and(is_it)
             && let Ok(Attempt::Connected(link)) = open(&socket, until)
