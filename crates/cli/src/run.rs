@@ -474,10 +474,15 @@ fn has_nothing(pool: &OfflinePool) -> bool {
 fn make_default_pool(pool: &Path, bytes: u64) -> Result<bool, Failure> {
     let making = pool.with_extension(format!("new-{}", std::process::id()));
     let size = Some(bytes);
-    mkfs::make(
+    let made = mkfs::make(
         &making,
         &Wish { size, shards: None, log: None, label: "default", reserve: false, force: true },
-    )?;
+    );
+    made.map_err(|failure| {
+        let line = failure.to_string();
+        let [new, named] = [making.as_path(), pool].map(|path| path.display().to_string());
+        Failure::new(failure.code(), line.replace(&new, &named))
+    })?;
     let linked = std::fs::hard_link(&making, pool);
     std::fs::remove_file(&making).map_err(|error| Failure::io(&making, "remove it", &error))?;
     match linked {

@@ -190,7 +190,9 @@ fn run_in_a_small_home(ground: &Ground, cells: u16) -> Result<()> {
     };
     let pool = home.join(".local/share/warren/pool");
     let large = run(&[])?;
-    ensure!(large.code() == 1 && large.stderr.contains("--size"), "said {}", large.stderr);
+    let why = format!("{}: needs 65.8 MiB", pool.display());
+    ensure!(large.code() == 1 && large.stderr.contains(&why), "said {}", large.stderr);
+    ensure!(large.stderr.contains("--size"), "said {}", large.stderr);
     let no_mount = run(&["--size", "64M", "--mount", "/proc/self/status"])?;
     ensure!(no_mount.code() == 1, "exit {}: {}", no_mount.code(), no_mount.stderr);
     ensure!(!pool.exists(), "a pool is left: {}", no_mount.stderr);
