@@ -145,6 +145,8 @@ pub(crate) const EXPIRE_ONLY: u32 = 1 << 0;
 /// The kernel must queue again all requests that were read and have no reply.
 pub(crate) const NOTIFY_RESEND: i32 = 7;
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
+/// Since version 7.45. An older kernel refuses it.
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 /// A bit of `unique`: the request may have been read before.
 pub(crate) const UNIQUE_RESEND: u64 = 1 << 63;

@@ -36,7 +36,7 @@ fn listen(pair: &mut Pair, front: ClientId, pages: bool, acknowledged: u64) -> C
 /// The recall that a call of [`listen`] was answered with.
 fn recalled(pair: &Pair, call: Call) -> (u64, Vec<LeaseKey>) {
     match pair.answer(call) {
-        Some(Ok(Reply::Recall { number, keys })) => (number, keys),
+        Some(Ok(Reply::Recall { number, keys, .. })) => (number, keys),
         other => panic!("no recall: {other:?}"),
     }
 }
