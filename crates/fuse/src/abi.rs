@@ -138,6 +138,9 @@ pub(crate) mod ioctl {
     pub(crate) const FSSETXATTR: u32 = 0x401c_5820;
 }
 
+/// A flag of `fuse_getattr_in`: there is a file handle.
+pub(crate) const GETATTR_FH: u32 = 1 << 0;
+
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// A flag of that notice: the entry stays if it is found unchanged.
