@@ -37,7 +37,7 @@ use warren_proto::{Change, LeaseKey};
 use crate::plant::{Plant, Planted};
 use inherited::Inherited;
 use objects::ObjectCount;
-use recalls::{RecallClass, Recalls};
+use recalls::{RecallClass, RecallEffect, Recalls, Sent};
 use stamps::Stamps;
 
 /// What the shards share of the leases, by client.
@@ -103,13 +103,14 @@ impl ClientLeases {
         key: &LeaseKey,
         holders: &[ClientId],
         (except, is_inherited): (Option<ClientId>, bool),
+        effect: RecallEffect,
     ) -> bool {
         let known = holders.iter().copied();
         let inherited = self.inherited.of(key).filter(|_| is_inherited);
         let mut free = true;
         for holder in known.chain(inherited).filter(|holder| Some(*holder) != except) {
             free = false;
-            self.recalls.begin(key, holder);
+            self.recalls.begin(key, effect, holder);
         }
         free || self.plant == Some(Plant::SkipRecall)
     }
@@ -125,7 +126,7 @@ impl ClientLeases {
         let mut free = true;
         for client in self.inherited.of(key).filter(|client| from(*client)) {
             free = false;
-            self.recalls.begin(key, client);
+            self.recalls.begin(key, RecallEffect::None, client);
         }
         free
     }
@@ -147,11 +148,7 @@ impl ClientLeases {
     }
 
     /// The next recall to send to `client`, which is listening for the class.
-    pub(crate) fn take_recall(
-        &mut self,
-        client: ClientId,
-        class: RecallClass,
-    ) -> Option<(u64, Vec<LeaseKey>)> {
+    pub(crate) fn take_recall(&mut self, client: ClientId, class: RecallClass) -> Option<Sent> {
         self.recalls.take(client, class)
     }
 

@@ -5,6 +5,7 @@ use warren_proto::{Capability, LeaseKey, LockKey, LockMode, Reply};
 
 use crate::event::Effect;
 use crate::lease::marks::is_marked;
+use crate::lease::recalls::RecallEffect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
@@ -21,8 +22,28 @@ pub(crate) fn recall(
     except: Option<ClientId>,
     turn: &mut Turn<'_>,
 ) -> bool {
+    recall_for(shard, key, except, RecallEffect::None, turn)
+}
+
+/// The same for attributes of which the owner or the group changes.
+pub(crate) fn recall_owner(
+    shard: &mut Shard,
+    ino: Ino,
+    except: Option<ClientId>,
+    turn: &mut Turn<'_>,
+) -> bool {
+    recall_for(shard, &LeaseKey::Attr(ino), except, RecallEffect::Owner, turn)
+}
+
+fn recall_for(
+    shard: &mut Shard,
+    key: &LeaseKey,
+    except: Option<ClientId>,
+    effect: RecallEffect,
+    turn: &mut Turn<'_>,
+) -> bool {
     let is_inherited = turn.leases.has_inherited() && is_marked(key, turn);
-    let free = shard.leases.recall(key, (except, is_inherited), turn.leases);
+    let free = shard.leases.recall(key, (except, is_inherited), effect, turn.leases);
     if !free {
         // A front's own copy ends before that of its kernel, which would get it again otherwise.
         if !turn.plants(Plant::RecallKeepsCopies) {
@@ -152,8 +173,10 @@ pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
     }
     let Turn { clients, leases, effects, .. } = turn;
     clients.answer_listeners(|client, lane, (to, seq)| {
-        let Some((number, keys)) = leases.take_recall(client, lane) else { return false };
-        let (answer, granted) = (Ok(Reply::Recall { number, keys }), Capability::NONE);
+        let Some(sent) = leases.take_recall(client, lane) else { return false };
+        let (number, owners) = (sent.number, sent.effect == RecallEffect::Owner);
+        let recall = Reply::Recall { number, keys: sent.keys.into_iter().collect(), owners };
+        let (answer, granted) = (Ok(recall), Capability::NONE);
         effects.push(Effect::Reply {
             to,
             seq,

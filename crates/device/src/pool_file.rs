@@ -27,7 +27,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use warren_base::BlockNo;
-use warren_base::limits::BLOCK_SIZE;
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 
 use crate::transfer::{Action, Transfer};
 use crate::{DeviceError, TraceWriter};
@@ -326,6 +326,12 @@ impl PoolFile {
     }
 
     fn reserve_by_writing(&self, mut block: BlockNo, bytes: u64) -> Result<(), warren_base::Errno> {
+        // Such a host seldom takes blocks back, so those of a failed attempt would be lost to others.
+        // A single chunk may be allocated already.
+        let count = bytes / BLOCK_SIZE as u64;
+        if count > CHUNK_BLOCKS && self.host_room() < count {
+            return Err(warren_base::Errno::ENOSPC);
+        }
         let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
         let mut left = bytes as usize;
         while left > 0 {

@@ -138,6 +138,9 @@ pub(crate) mod ioctl {
     pub(crate) const FSSETXATTR: u32 = 0x401c_5820;
 }
 
+/// A flag of `fuse_getattr_in`: there is a file handle.
+pub(crate) const GETATTR_FH: u32 = 1 << 0;
+
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// A flag of that notice: the entry stays if it is found unchanged.
@@ -145,6 +148,8 @@ pub(crate) const EXPIRE_ONLY: u32 = 1 << 0;
 /// The kernel must queue again all requests that were read and have no reply.
 pub(crate) const NOTIFY_RESEND: i32 = 7;
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
+/// Since version 7.45. An older kernel refuses it.
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 /// A bit of `unique`: the request may have been read before.
 pub(crate) const UNIQUE_RESEND: u64 = 1 << 63;

@@ -36,6 +36,7 @@ use crate::dir_copies::DirCopies;
 use crate::effects::Effects;
 use crate::front_state::FrontState;
 use crate::interrupt::Interrupts;
+use crate::link_counts::LinkCounts;
 use crate::lock_owners::LockOwners;
 use crate::message::{Header, Operation};
 use crate::on_removed::OnRemoved;
@@ -70,6 +71,8 @@ pub struct FrontOptions {
 pub(crate) enum Outcome {
     /// The reply is the body.
     Body,
+    /// The reply is the body, but the kernel must not keep the attributes of this inode in it.
+    Passing(Ino),
     /// The reply is this many bytes of the slot's payload lane from the cells.
     Payload(usize),
     /// The reply is the body, but the kernel's pages must be dropped: it cached an append at the
@@ -108,6 +111,7 @@ pub(crate) struct Front {
     retries: Retries,
     sent_entries: SentEntries,
     plain_inodes: PlainInodes,
+    link_counts: LinkCounts,
     shown_rights: ShownRights,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
@@ -139,6 +143,7 @@ impl Front {
             retries: Retries::new(negotiated.is_some()),
             sent_entries: SentEntries::new(negotiated.is_some()),
             plain_inodes: PlainInodes::new(),
+            link_counts: LinkCounts::new(),
             shown_rights: ShownRights::default(),
             lock_owners: LockOwners::new(Arc::clone(&state)),
             state,
@@ -199,12 +204,21 @@ impl Front {
         header: Header,
         operation: Operation,
     ) -> Result<Outcome, Errno> {
+        self.link_counts.came(&header, &operation);
         let recalls_before = self.sent_entries.recalls();
         let forgotten_before = self.plain_inodes.forgotten();
         let changed = self.effects().durable(&operation, header.ino);
         let slot = &mut *slot;
-        let mut call =
-            Call { front: self, slot, body, header, recalls_before, forgotten_before, steps: 0 };
+        let mut call = Call {
+            front: self,
+            slot,
+            body,
+            header,
+            recalls_before,
+            forgotten_before,
+            steps: 0,
+            passing: None,
+        };
         // The data of a write is in the slot already.
         if !matches!(operation, Operation::Write(_)) {
             call.remove_pins();
@@ -238,6 +252,8 @@ struct Call<'a> {
     forgotten_before: u64,
     /// The cursor in the slot's record: the next step.
     steps: usize,
+    /// An inode whose attributes in the reply the kernel must not keep ([`LinkCounts`]).
+    passing: Option<Ino>,
 }
 
 /// What the handler of a request returns. The reply is in the body.
@@ -257,7 +273,7 @@ impl Call<'_> {
             Operation::Lookup(name) => self.lookup(name),
             Operation::LookupInode => self.lookup_inode(false),
             Operation::LookupParent => self.lookup_inode(true),
-            Operation::GetAttr => self.get_attr(),
+            Operation::GetAttr { open } => self.get_attr(open),
             Operation::Statx => self.statx(),
             Operation::SetAttr { open, set } => self.set_attr(open, set),
             Operation::ReadLink => self.read_link(),
@@ -313,7 +329,7 @@ impl Call<'_> {
             Operation::Flags(call) => self.flags(call),
             Operation::Unsupported(errno) => Err(errno),
         }?;
-        Ok(Outcome::Body)
+        Ok(self.passing.map_or(Outcome::Body, Outcome::Passing))
     }
 
     fn call<T: Typed>(&mut self, request: T) -> Result<T::Reply, Errno> {
@@ -330,6 +346,12 @@ impl Call<'_> {
         self.front.open_files.handle_of(self.header.ino, open)
     }
 
+    /// Finds out whether the kernel may keep these attributes.
+    fn pass(&mut self, attr: &Attr) {
+        let is_passing = self.front.link_counts.may_be_counted_twice(attr);
+        self.passing = is_passing.then_some(attr.ino);
+    }
+
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
         match self.front.dir_copies.get(ino, self.front.fleet()) {
             Some((attr, lease)) => Ok((attr, Some(lease))),
@@ -341,14 +363,18 @@ impl Call<'_> {
         }
     }
 
-    fn get_attr(&mut self) -> Served {
+    fn get_attr(&mut self, open: bool) -> Served {
         let (attr, lease) = self.attr_of(self.header.ino)?;
+        if !open {
+            self.pass(&attr);
+        }
         self.body.attr_out(&attr, validity(lease.is_some()));
         Ok(())
     }
 
     fn statx(&mut self) -> Served {
         let (attr, lease) = self.attr_of(self.header.ino)?;
+        self.pass(&attr);
         self.body.statx(&attr, validity(lease.is_some()));
         Ok(())
     }

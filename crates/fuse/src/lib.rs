@@ -22,6 +22,7 @@ mod front;
 mod front_state;
 mod interrupt;
 mod keeper;
+mod link_counts;
 mod lock_owners;
 mod message;
 mod mount;

@@ -51,6 +51,11 @@ impl Header {
         (header.len == received).then_some(header)
     }
 
+    /// The caller's thread, or the request itself if the kernel does not name the thread.
+    pub(crate) fn thread_key(&self) -> u64 {
+        if self.thread == 0 { self.unique | 1 << 63 } else { u64::from(self.thread) }
+    }
+
     /// The caller's (uid, gid).
     pub(crate) const fn identity(&self) -> (u32, u32) {
         (self.uid, self.gid)
@@ -134,7 +139,10 @@ pub(crate) enum Operation {
     LookupInode,
     /// Of `..`: the parent of a directory that a file handle names.
     LookupParent,
-    GetAttr,
+    /// `open`: for an open file.
+    GetAttr {
+        open: bool,
+    },
     Statx,
     SetAttr {
         open: Option<u64>,
@@ -308,7 +316,11 @@ impl Operation {
     pub(crate) const fn is_of_walk(&self) -> bool {
         matches!(
             self,
-            Self::Lookup(_) | Self::ReadLink | Self::GetAttr | Self::Statx | Self::GetXattr { .. }
+            Self::Lookup(_)
+                | Self::ReadLink
+                | Self::GetAttr { .. }
+                | Self::Statx
+                | Self::GetXattr { .. }
         )
     }
 
@@ -352,7 +364,7 @@ fn connection(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
 fn names(code: u32, fields: &mut Fields<'_>) -> Result<Operation, Errno> {
     Ok(match code {
         opcode::LOOKUP => lookup(fields.string()?)?,
-        opcode::GETATTR => Operation::GetAttr,
+        opcode::GETATTR => Operation::GetAttr { open: fields.u32()? & abi::GETATTR_FH != 0 },
         opcode::SETATTR => {
             let (open, set) = set_attr(fields)?;
             Operation::SetAttr { open, set }

@@ -55,6 +55,14 @@ impl Notice {
         Self { code: abi::NOTIFY_INVAL_ENTRY, body: [&head, name, &[0]].concat() }
     }
 
+    /// Unused names of an inode are forgotten, and with the last of them the inode. That waits for
+    /// reads of its pages.
+    pub(crate) fn unused_names(ino: Ino) -> Self {
+        // `fuse_notify_prune_out`: the number of inodes, 12 bytes that are not used.
+        let body = [&1_u32.to_ne_bytes()[..], &[0; 12], &ino.0.to_ne_bytes()].concat();
+        Self { code: abi::NOTIFY_PRUNE, body }
+    }
+
     /// All names, and what is mounted under them. Takes no lock.
     pub(crate) const fn all_names() -> Self {
         Self { code: abi::NOTIFY_INC_EPOCH, body: Vec::new() }

@@ -25,7 +25,7 @@ pub(crate) enum OnRemoved {
 impl OnRemoved {
     pub(crate) const fn of(operation: &Operation) -> Self {
         match operation {
-            Operation::GetAttr => Self::Attr,
+            Operation::GetAttr { .. } => Self::Attr,
             Operation::Statx => Self::Statx,
             Operation::OpenDir => Self::Open,
             Operation::Lookup(_) | Operation::ReadDir { .. } => Self::Names,

@@ -75,8 +75,11 @@ pub(crate) fn serve_recalls(
         let request = Request::AwaitRecall { pages, acknowledged };
         let answer = inherited.take().unwrap_or_else(|| slot.call_cell(cell, &request));
         match AwaitRecall::reply(answer) {
-            Ok(Recall { number, keys }) => {
+            Ok(Recall { number, keys, owners }) => {
                 copies.drop_copies(&keys);
+                if owners {
+                    copies.forget_owners(&keys);
+                }
                 acknowledged = number;
             }
             Err(Errno::EINTR) => {}
@@ -119,6 +122,19 @@ impl KernelCopies<'_> {
         if drops_all || !is_done {
             self.drop_all_names(unknown.into_iter().map(|(ino, _)| ino));
         }
+    }
+
+    /// The kernel checks rights to change an inode by the owner and the group that it has, also
+    /// after it has dropped the attributes. It gets new ones with the next look-up of a name, so it
+    /// forgets the names. A name that is in use (by an open file, a working directory) stays, and
+    /// with it the old owner until the attributes are read.
+    fn forget_owners(&mut self, keys: &[LeaseKey]) {
+        let attributes = keys.iter().filter_map(|key| match key {
+            LeaseKey::Attr(ino) => Some(Notice::unused_names(*ino)),
+            _ => None,
+        });
+        // If it takes longer, the kernel has the old owner for that time.
+        self.notices.send_within(attributes.collect(), LOCK_WAIT);
     }
 
     /// Has the kernel look up every name again, which also gets the attributes again of inodes that

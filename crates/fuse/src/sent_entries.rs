@@ -115,8 +115,7 @@ impl SentEntries {
         name: Option<Hash>,
         recalls_before: u64,
     ) -> Leasable {
-        let thread = u64::from(header.thread);
-        let key = if thread == 0 { header.unique | 1 << 63 } else { thread };
+        let key = header.thread_key();
         let mut sent = self.lock();
         let since = self.recalls().saturating_sub(recalls_before) as usize;
         let is_recalled = |hash: Hash| {

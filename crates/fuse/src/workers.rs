@@ -383,6 +383,11 @@ impl Shared {
                 unseen.into_iter().flatten().for_each(|ino| drop_attributes(&*self.channel, ino));
                 self.channel.reply(unique, Ok(worker.body.as_bytes()));
             }
+            Ok(Outcome::Passing(ino)) => {
+                unseen.into_iter().flatten().for_each(|ino| drop_attributes(&*self.channel, ino));
+                drop_attributes(&*self.channel, ino);
+                self.channel.reply(unique, Ok(worker.body.as_bytes()));
+            }
             Ok(Outcome::Payload(len)) => {
                 let read = worker.slot.payload_in().get(..len).ok_or(Errno::EIO);
                 self.channel.reply(unique, read);

@@ -78,6 +78,7 @@ pub struct Listing {
 pub struct Recall {
     pub number: u64,
     pub keys: Vec<LeaseKey>,
+    pub owners: bool,
 }
 
 /// Of a `GetXattr` or `ListXattr`: what was asked for, or how many bytes of it are in the payload;
@@ -181,7 +182,7 @@ typed! {
     ReleaseLocks { ino: Ino, owner: LockOwner } -> () { Reply::Done => () }
     Cancel { slot: SlotNo, seq: u32 } -> () { Reply::Done => () }
     AwaitRecall { pages: bool, acknowledged: u64 } -> Recall {
-        Reply::Recall { number, keys } => Recall { number, keys }
+        Reply::Recall { number, keys, owners } => Recall { number, keys, owners }
     }
     Claim { client: ClientId, ino: Ino, capability: Capability } -> Attr {
         Reply::Attr { attr, .. } => attr

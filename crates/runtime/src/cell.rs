@@ -62,9 +62,9 @@ const DEATHS_MAX: u32 = 3;
 const MESSAGES_A_TURN: usize = 64;
 
 /// The work of a turn, before the loop looks again for urgent work and for other senders: so many
-/// requests, or so many bytes of their data, which take about as long.
+/// requests, or what takes so long. A listing takes as long as some hundred null requests.
 const WORK_A_TURN: usize = 16;
-const BYTES_A_TURN: u64 = 256 << 10;
+const TURN: Duration = Duration::from_micros(200);
 
 /// When a busy loop looks again at the supervisor's link, and at its bell.
 #[derive(Clone, Copy)]
@@ -99,8 +99,6 @@ struct CellLoop {
     next_look: NextLook,
     /// A buffer for bodies.
     body: Vec<u8>,
-    /// Bytes of file data that went through clients' lanes.
-    moved: u64,
     stage: Stage,
     clocks: Clocks,
     /// The time since then is not counted as busy yet.
@@ -181,7 +179,6 @@ impl CellLoop {
             host_room: None,
             next_look: NextLook::AT_ONCE,
             body: Vec::new(),
-            moved: 0,
             stage: Stage::Recovering,
             clocks: Clocks::default(),
             busy_since: now.monotonic,
@@ -250,15 +247,14 @@ impl CellLoop {
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
         let mut worked = self.gather(now.monotonic)?;
-        let moved = self.moved;
         for _ in 0..WORK_A_TURN {
-            if self.moved - moved >= BYTES_A_TURN {
-                break;
-            }
             let live = self.core.live_tasks();
             let Some(work) = self.intake.next(live, &self.memory) else { break };
             self.perform(now, work)?;
             worked = true;
+            if self.intake.has_more() && clock::monotonic() >= now.monotonic + TURN {
+                break;
+            }
         }
         if now.monotonic >= self.next_look.bell {
             worked |= self.look_around(now.monotonic);
@@ -382,7 +378,6 @@ impl CellLoop {
         }
         match Request::from_body(&self.body, &mut header.capabilities) {
             Ok(request) if !must_end_tasks || request.ends_tasks() => {
-                self.moved += u64::from(header.payload_len);
                 self.apply(now, Event::Request { from, header, request })?;
                 self.memory.end_turn(from, &header);
                 Ok(())
@@ -431,7 +426,6 @@ impl CellLoop {
             Effect::Reply { to, seq, ref answer, payload_len, granted, ref changed } => {
                 let errno = encode(answer, granted, changed, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
-                self.moved += u64::from(payload_len);
                 self.memory.reply(to, seq, header, &self.body);
             }
             Effect::AwaitsLock { from } => self.memory.await_lock(from),

@@ -165,6 +165,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
         }
     }
     preloaded::check(&ground, &mut tally);
+    tally.miss(&options.only);
     let passed = tally.finish(&failures(root))?;
     if options.keep && !passed {
         println!("kept: {}", ground.place.display());

@@ -4,7 +4,8 @@ use warren_base::limits::SYMLINK_MAX;
 use warren_base::{ClientId, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, Reply, SetAttr, SetTime, Step,
+    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, LockMode, Reply, SetAttr,
+    SetTime, Step,
 };
 
 use crate::apply::step;
@@ -17,9 +18,9 @@ use crate::inode::{acl, capability};
 use crate::permission;
 use crate::permission::WRITE;
 use crate::plant::Plant;
-use crate::recall::recall_pages;
+use crate::recall::{recall_owner, recall_pages};
 use crate::run::state::TaskState;
-use crate::run::wait::Stop;
+use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 use crate::turn::Turn;
 
@@ -61,6 +62,12 @@ pub(crate) fn set_attr(
     let owner = set.uid.is_some() || set.gid.is_some();
     let loses = set.size.is_some() || owner || set.kill_privileges;
     let loss = if loses { capability::loss(shard, ino)? } else { None };
+    if owner {
+        shard.check_unlocked(ino, LockMode::Write)?;
+        if !recall_owner(shard, ino, state.client, turn) {
+            return Err(Stop::Wait(Wait::Recall));
+        }
+    }
     let mut room = ready_to_change(shard, ino, need.with(follows).with(loss), state, turn)?;
     if set.size.is_some() && writable == Some(false) {
         return Err(Errno::EINVAL.into());

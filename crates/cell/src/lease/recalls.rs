@@ -42,13 +42,34 @@ impl RecallClass {
     }
 }
 
+/// What a change of attributes does beside changing them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(crate) enum RecallEffect {
+    #[default]
+    None,
+    /// It changes the owner or the group. The kernel checks rights by those that it has, even after
+    /// it has dropped the attributes.
+    Owner,
+}
+
+/// A recall that was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub number: u64,
+    pub keys: BTreeSet<LeaseKey>,
+    /// The most that any of the changes does.
+    pub effect: RecallEffect,
+}
+
 /// The recalls of one class to one holder.
 #[derive(Debug, Default)]
 struct Queue {
     /// Not yet sent.
     queued: BTreeSet<LeaseKey>,
-    /// Sent with this number, not yet acknowledged.
-    sent: Option<(u64, BTreeSet<LeaseKey>)>,
+    /// The most that any of these changes does.
+    effect: RecallEffect,
+    /// Not yet acknowledged.
+    sent: Option<Sent>,
     /// The files with a task that waits for the recall of their pages.
     awaited: BTreeSet<Ino>,
     next: u64,
@@ -56,7 +77,13 @@ struct Queue {
 
 impl Queue {
     fn is_sent(&self, key: &LeaseKey) -> bool {
-        self.sent.as_ref().is_some_and(|(_, keys)| keys.contains(key))
+        self.sent.as_ref().is_some_and(|sent| sent.keys.contains(key))
+    }
+
+    /// Whether the holder will have dropped the object as that change needs it.
+    fn covers(&self, key: &LeaseKey, effect: RecallEffect) -> bool {
+        let is_sent = self.sent.as_ref().is_some_and(|sent| sent.effect >= effect);
+        self.queued.contains(key) || is_sent && self.is_sent(key)
     }
 
     fn names(&self, key: &LeaseKey) -> bool {
@@ -120,10 +147,14 @@ impl Recalls {
     }
 
     /// Recalls the object from a client, unless that is under way.
-    pub(super) fn begin(&mut self, key: &LeaseKey, client: ClientId) {
+    pub(super) fn begin(&mut self, key: &LeaseKey, effect: RecallEffect, client: ClientId) {
         let queues = self.by_client.entry(client).or_default();
-        if !queues.names(key) {
-            queues.get_mut(RecallClass::of(key)).queued.insert(key.clone());
+        let queue = queues.get_mut(RecallClass::of(key));
+        if !queue.covers(key, effect) {
+            queue.queued.insert(key.clone());
+        }
+        if queue.queued.contains(key) {
+            queue.effect = queue.effect.max(effect);
         }
     }
 
@@ -159,11 +190,7 @@ impl Recalls {
     }
 
     /// The next recall to send to `client`, which is listening for the class.
-    pub(super) fn take(
-        &mut self,
-        client: ClientId,
-        class: RecallClass,
-    ) -> Option<(u64, Vec<LeaseKey>)> {
+    pub(super) fn take(&mut self, client: ClientId, class: RecallClass) -> Option<Sent> {
         let queue = self.by_client.get_mut(&client)?.get_mut(class);
         if queue.sent.is_some() || queue.queued.is_empty() {
             return None;
@@ -171,9 +198,12 @@ impl Recalls {
         let keys: BTreeSet<_> = queue.queued.iter().take(RECALL_KEYS).cloned().collect();
         queue.queued.retain(|key| !keys.contains(key));
         queue.next += 1;
-        let number = self.number_base + queue.next;
-        queue.sent = Some((number, keys.clone()));
-        Some((number, keys.into_iter().collect()))
+        let sent = Sent { number: self.number_base + queue.next, keys, effect: queue.effect };
+        if queue.queued.is_empty() {
+            queue.effect = RecallEffect::None;
+        }
+        queue.sent = Some(sent.clone());
+        Some(sent)
     }
 
     /// `client` listens for the class, and acknowledges the recall with this number. Returns the
@@ -185,8 +215,8 @@ impl Recalls {
         number: u64,
     ) -> Option<Vec<LeaseKey>> {
         let queue = self.by_client.entry(client).or_default().get_mut(class);
-        let (_, keys) = queue.sent.take_if(|(sent, _)| *sent == number)?;
-        let dropped: Vec<_> = keys.into_iter().filter(|key| !queue.names(key)).collect();
+        let sent = queue.sent.take_if(|sent| sent.number == number)?;
+        let dropped: Vec<_> = sent.keys.into_iter().filter(|key| !queue.names(key)).collect();
         for key in &dropped {
             if let LeaseKey::Pages(ino) = key {
                 queue.awaited.remove(ino);

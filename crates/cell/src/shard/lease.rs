@@ -15,6 +15,7 @@ use warren_proto::{Lease, LeaseKey};
 use crate::event::Memory;
 use crate::lease::ClientLeases;
 use crate::lease::marks::Marked;
+use crate::lease::recalls::RecallEffect;
 pub(crate) use contended::WaitFor;
 
 use contended::Contended;
@@ -145,17 +146,18 @@ impl ShardLeases {
         self.holders.remove(key, client, &mut clients.objects);
     }
 
-    /// Whether no client but `except` holds an acknowledged lease on `key`. `is_inherited`: those
-    /// to which a predecessor may have granted it count too. If any client does, the recall is
+    /// Whether no client but the first of `whom` holds an acknowledged lease on `key`. The second:
+    /// those to which a predecessor may have granted it count too. If any client does, the recall is
     /// under way on return (or queued: see [`ClientLeases::take_recall`]).
     pub(crate) fn recall(
         &self,
         key: &LeaseKey,
-        (except, is_inherited): (Option<ClientId>, bool),
+        whom: (Option<ClientId>, bool),
+        effect: RecallEffect,
         clients: &mut ClientLeases,
     ) -> bool {
         let holders = self.holders.of(key);
-        !clients.has_acknowledged() || clients.recall(key, holders, (except, is_inherited))
+        !clients.has_acknowledged() || clients.recall(key, holders, whom, effect)
     }
 
     /// Names of the directory are being recalled because of a change by `client`, so none is

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use warren_base::{Errno, FileKind, Timestamp};
+use warren_base::{Errno, FileKind, InodeFlags, Timestamp};
 use warren_proto::{
     AccessMode, CreateFlags, NewInode, Position, Reply, Request, SetAttr, SetTime, XattrMode,
     XattrName,
@@ -195,4 +195,28 @@ fn statfs_counts_the_blocks_and_inodes_of_all_cells() {
     let after = used(&mut pair);
     assert_eq!(after.1, before.1 + 2);
     assert!(after.0 >= before.0 + 11, "{} blocks, {} before", after.0, before.0);
+}
+
+#[test]
+fn a_file_that_only_grows_is_not_emptied_by_an_open_that_appends() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "log", page(1));
+    let set = SetAttr { flags: Some(InodeFlags::APPEND), ..NOTHING };
+    let flagged = pair.call(client, Request::SetAttr { ino: file.ino, handle: None, set });
+    assert!(flagged.is_ok());
+    let open = |pair: &mut Pair, access| {
+        pair.call(client, Request::Open { ino: file.ino, access }).map(drop)
+    };
+    let append = AccessMode::WRITE | AccessMode::APPEND;
+    assert_eq!(open(&mut pair, append), Ok(()));
+    for access in [
+        append | AccessMode::TRUNCATE,
+        AccessMode::READ | AccessMode::TRUNCATE,
+        AccessMode::WRITE,
+        AccessMode::WRITE | AccessMode::TRUNCATE,
+    ] {
+        assert_eq!(open(&mut pair, access), Err(Errno::EPERM), "{access:?}");
+    }
+    assert_eq!(pair.attr(client, file.ino).size, page(1).0.len() as u64);
 }

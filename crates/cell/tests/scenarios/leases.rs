@@ -36,7 +36,7 @@ fn listen(pair: &mut Pair, front: ClientId, pages: bool, acknowledged: u64) -> C
 /// The recall that a call of [`listen`] was answered with.
 fn recalled(pair: &Pair, call: Call) -> (u64, Vec<LeaseKey>) {
     match pair.answer(call) {
-        Some(Ok(Reply::Recall { number, keys })) => (number, keys),
+        Some(Ok(Reply::Recall { number, keys, .. })) => (number, keys),
         other => panic!("no recall: {other:?}"),
     }
 }
@@ -176,6 +176,31 @@ fn a_change_waits_until_a_front_has_dropped_its_copy() {
     listen(&mut pair, front, false, number);
     assert!(pair.answer(change).is_some_and(|answer| answer.is_ok()));
     assert_eq!(pair.attr(front, file.ino).mode, 0o600);
+}
+
+#[test]
+fn a_recall_says_whether_the_owner_changes() {
+    let mut pair = Pair::alone();
+    let (front, root) = (pair.front(), pair.client());
+    let file = pair.create(root, IN_A, "file");
+    let owner = SetAttr { uid: Some(7), ..SetAttr::default() };
+    let group = SetAttr { gid: Some(7), ..SetAttr::default() };
+    let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    let mut acknowledged = 0;
+    for (set, expected) in [(owner, true), (mode, false), (group, true)] {
+        pair.attr(front, file.ino);
+        let listening = listen(&mut pair, front, false, acknowledged);
+        let change = pair.send(root, Request::SetAttr { ino: file.ino, handle: None, set });
+        let Some(Ok(Reply::Recall { number, keys, owners })) = pair.answer(listening) else {
+            panic!("no recall");
+        };
+        assert_eq!((keys, owners), (vec![LeaseKey::Attr(file.ino)], expected));
+        assert!(!pair.is_answered(change));
+        acknowledged = number;
+        let next = listen(&mut pair, front, false, acknowledged);
+        assert!(pair.answer(change).is_some_and(|answer| answer.is_ok()));
+        pair.cancel(front, next);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! The code: `data/copy.rs`, `shard/sharing.rs`, `shard/extents.rs`.
 
 use warren_base::{ClientId, Errno};
-use warren_proto::{AccessMode, Answer, Handle, RangeCopy, Reply, Request, SetAttr};
+use warren_proto::{AccessMode, Answer, Handle, LeaseKey, RangeCopy, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
 use crate::pair::*;
@@ -64,6 +64,36 @@ fn a_copy_takes_no_blocks_and_each_file_changes_alone() {
     assert_eq!(pair.read(client, source, 0, 100 * PAGE), expected);
     let expected = page(1).repeat(5).then(page(3)).then(page(1).repeat(94));
     assert_eq!(pair.read(client, target, 0, 100 * PAGE), expected);
+}
+
+#[test]
+fn a_copy_waits_until_a_front_has_dropped_the_pages_of_the_target() {
+    let mut pair = Pair::alone();
+    let (front, client) = (pair.front(), pair.client());
+    let source = pair.file(client, IN_A, "source", page(1).repeat(2));
+    let target = pair.file(client, IN_A, "target", page(2).repeat(2));
+    pair.sync(client);
+    let handle = pair.open(front, target.ino);
+    assert_eq!(pair.read(front, handle, 0, 100), &[2; 100]);
+    let listen = |pair: &mut Pair, acknowledged| {
+        let request = Request::AwaitRecall { pages: true, acknowledged };
+        let call = pair.submit_to(A, front, request, &[]);
+        pair.drive();
+        call
+    };
+    let pages = listen(&mut pair, 0);
+    let range = RangeCopy { from: 0, to: 0, length: 2 * PAGE as u64 };
+    let request =
+        Request::CopyRange { handle: target, source, copy: range, kill_privileges: false };
+    let copied = pair.send(client, request);
+    let Some(Ok(Reply::Recall { number, keys, .. })) = pair.answer(pages) else {
+        panic!("the pages of the target are not recalled");
+    };
+    assert_eq!(keys, [LeaseKey::Pages(target.ino)]);
+    assert!(!pair.is_answered(copied));
+    listen(&mut pair, number);
+    assert!(pair.answer(copied).is_some_and(|answer| answer.is_ok()));
+    assert_eq!(pair.read(front, handle, 0, 100), &[1; 100]);
 }
 
 #[test]

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_removed_directory_has_attributes_and_can_be_opened() {
         let mut test = test();
-        for operation in [Operation::GetAttr, Operation::Statx] {
+        for operation in [Operation::GetAttr { open: false }, Operation::Statx] {
             assert_eq!(test.serve_on(DIR, operation), Ok(Outcome::Body));
             assert_eq!(test.u64_at(0), 0, "the kernel asks again");
         }
@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn what_is_no_removed_directory_stays_stale() {
         let mut test = test();
-        let operations = [Operation::GetAttr, Operation::OpenDir, Operation::Lookup(name())];
+        let operations =
+            [Operation::GetAttr { open: false }, Operation::OpenDir, Operation::Lookup(name())];
         for operation in operations {
             assert_eq!(test.serve_on(Ino(9), operation), Err(Errno::ESTALE));
         }

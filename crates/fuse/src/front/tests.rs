@@ -242,7 +242,7 @@ fn a_changed_directory_is_answered_from_the_reply_to_the_change() {
     test.serve(unlink()).unwrap();
     let mut asks = |stamp: u64| {
         test.fleet.words.lock().unwrap().insert(lease.word, stamp);
-        test.serve(Operation::GetAttr).unwrap();
+        test.serve(Operation::GetAttr { open: false }).unwrap();
         asked.swap(0, std::sync::atomic::Ordering::SeqCst)
     };
     assert_eq!([asks(lease.stamp), asks(lease.stamp)], [0, 0]);
@@ -540,7 +540,11 @@ fn a_walk_that_is_repeated_after_estale_pins_what_it_finds() {
     test.serve(lookup(b"n")).unwrap();
     assert_eq!(test.u64_at(0), 7);
     assert_eq!(pinned(&sent), [Ino(6), Ino(7)], "the first one is gone");
-    assert_eq!(test.serve(Operation::GetAttr), Err(Errno::ESTALE), "of another inode");
+    assert_eq!(
+        test.serve(Operation::GetAttr { open: false }),
+        Err(Errno::ESTALE),
+        "of another inode"
+    );
     test.serve(lookup(b"n")).unwrap();
     assert_eq!(closed(&sent), [1], "another repetition");
     assert_eq!(test.serve_on(Ino(7), OPEN), Ok(Outcome::Body));

@@ -111,6 +111,12 @@ impl Intake {
         self.dispatch.push_client(sender, from).is_ok()
     }
 
+    /// Whether anything is queued.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        !self.dispatch.is_empty()
+    }
+
     /// Clients' requests that wait in their slots.
     pub(super) fn clients_waiting(&self) -> usize {
         self.dispatch.clients_queued()

@@ -177,7 +177,7 @@ impl World {
             return;
         }
         let listener = &mut self.front(client).listeners[listener_no];
-        let Ok(Reply::Recall { number, keys }) = answer else {
+        let Ok(Reply::Recall { number, keys, .. }) = answer else {
             return self.fleet.fail(format!("a front that listens was answered {answer:?}"));
         };
         if listener.seq != seq || listener.recall.is_some() {

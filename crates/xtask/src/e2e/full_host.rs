@@ -1,4 +1,5 @@
-//! Sparse pools on a full host file system: a small tmpfs, and a small ext4 on a loop device.
+//! Sparse pools on a full host file system: a small tmpfs, a small ext4 on a loop device, and a
+//! small ext2, which can neither allocate blocks nor take them back.
 
 use std::path::Path;
 use std::process::Command;
@@ -54,6 +55,12 @@ const HOSTS: &[Host] = &[
     Host {
         name: "ext4",
         make: "truncate -s 70M \"$HOST.image\"; mkfs.ext4 -q -m 0 \"$HOST.image\"
+               mount -o loop \"$HOST.image\" \"$HOST\"; head -c 5M /dev/zero > \"$HOST/ballast\"",
+        grow: "rm \"$HOST/ballast\"; sync -f \"$HOST\"",
+    },
+    Host {
+        name: "ext2",
+        make: "truncate -s 70M \"$HOST.image\"; mkfs.ext2 -q -m 0 \"$HOST.image\"
                mount -o loop \"$HOST.image\" \"$HOST\"; head -c 5M /dev/zero > \"$HOST/ballast\"",
         grow: "rm \"$HOST/ballast\"; sync -f \"$HOST\"",
     },

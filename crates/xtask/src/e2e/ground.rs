@@ -61,6 +61,7 @@ pub(super) struct Tally {
     skipped: usize,
     /// A case and its error each.
     failed: Vec<String>,
+    names: Vec<String>,
 }
 
 /// The result of a case that found nothing wrong.
@@ -75,6 +76,7 @@ impl Tally {
         let start = Instant::now();
         let verdict = run();
         let seconds = start.elapsed().as_secs_f64();
+        self.names.push(name.to_owned());
         match verdict {
             Ok(Verdict::Passed) => {
                 println!("{name}: ok ({seconds:.1} s)");
@@ -89,6 +91,16 @@ impl Tally {
                 self.failed.push(format!("{name}: {error:#}"));
             }
         }
+    }
+
+    /// A name of which there is no case fails.
+    pub(super) fn miss(&mut self, wanted: &[String]) {
+        let is_missed =
+            |only: &&String| !self.names.iter().any(|name| name.contains(only.as_str()));
+        let missed: Vec<&String> = wanted.iter().filter(is_missed).collect();
+        self.failed.extend(missed.iter().map(|only| {
+            format!("no case is named {only:?}; `cargo xtask e2e` alone prints all names")
+        }));
     }
 
     /// Prints the sum. What failed is left in a file for the process that started this one.

@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Only with this many cells.
     pub cells: Option<u16>,
     /// Only cases whose name contains this.
-    pub only: Option<String>,
+    pub only: Vec<String>,
     /// Programs load the library that answers their calls.
     pub interposed: bool,
     /// Leave the working directory.
@@ -48,7 +48,7 @@ impl Options {
                 "--interposed" => options.interposed = true,
                 "--keep" => options.keep = true,
                 "--rehearse" => options.rehearse = true,
-                "--only" => options.only = Some(value()?.clone()),
+                "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
                 "--kills" => options.kills = Some(value()?.parse().context("--kills")?),
                 "--cache-mib" => {
                     options.cache_mib = Some(value()?.parse().context("--cache-mib")?);
@@ -71,8 +71,8 @@ impl Options {
         ];
         let mut arguments: Vec<String> =
             flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()).collect();
-        if let Some(only) = &self.only {
-            arguments.extend(["--only".to_owned(), only.clone()]);
+        if !self.only.is_empty() {
+            arguments.extend(["--only".to_owned(), self.only.join(",")]);
         }
         let numbers = [
             ("--seed", self.seed),
@@ -97,7 +97,7 @@ impl Options {
     }
 
     pub(crate) fn wants(&self, name: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+        self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str()))
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>)
         return;
     }
     let waiting = std::mem::take(&mut chunks.host.waiting);
-    if !chunks.host.any_allocated && chunks.host.batch_len > 1 && !waiting.is_empty() {
+    if !chunks.host.any_allocated && chunks.host.batch_len > 1 {
         chunks.host.batch = chunks.pool.take_newest(1, |_| true);
         if !chunks.host.batch.is_empty() {
             chunks.host.waiting = waiting;

@@ -5,7 +5,7 @@ use warren_proto::FileName;
 use super::*;
 use crate::event::{FrameNo, SlotRef};
 use crate::lease::objects::OBJECTS_MAX;
-use crate::lease::recalls::RecallClass;
+use crate::lease::recalls::{RecallClass, RecallEffect};
 use crate::plant::Planted;
 
 const KEY: LeaseKey = LeaseKey::Attr(Ino::ROOT);
@@ -37,7 +37,25 @@ impl Leases {
     }
 
     fn recall(&mut self, key: &LeaseKey, except: Option<ClientId>) -> bool {
-        self.shard.recall(key, (except, true), &mut self.clients)
+        self.shard.recall(key, (except, true), RecallEffect::None, &mut self.clients)
+    }
+
+    fn recall_owner(&mut self) -> bool {
+        self.shard.recall(&KEY, (None, true), RecallEffect::Owner, &mut self.clients)
+    }
+
+    /// The next recall of names and attributes to the client: its number and objects.
+    fn take(&mut self, client: ClientId) -> Option<(u64, Vec<LeaseKey>)> {
+        self.take_of(client, RecallClass::Other)
+    }
+
+    fn take_pages(&mut self, client: ClientId) -> Option<(u64, Vec<LeaseKey>)> {
+        self.take_of(client, RecallClass::Pages)
+    }
+
+    fn take_of(&mut self, client: ClientId, class: RecallClass) -> Option<(u64, Vec<LeaseKey>)> {
+        let sent = self.clients.take_recall(client, class)?;
+        Some((sent.number, sent.keys.into_iter().collect()))
     }
 
     fn overtakes(&mut self, ino: Ino, client: ClientId) -> bool {
@@ -110,7 +128,7 @@ fn a_recall_is_over_when_it_was_acknowledged() {
     assert!(leases.hold(KEY, A));
     assert!(leases.recall(&KEY, Some(A)));
     assert!(!leases.recall(&KEY, Some(B)));
-    let (number, keys) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let (number, keys) = leases.take(A).unwrap();
     assert_eq!(keys, [KEY]);
     assert!(!leases.hold(KEY, B), "no grant while it is recalled");
     assert!(!leases.listens(A, RecallClass::Other, number + 1));
@@ -124,7 +142,7 @@ fn the_client_of_a_recall_is_known() {
     assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
     assert!(!leases.recall(&KEY, Some(A)));
     assert!(leases.clients.is_recalled_from(&KEY, B) && !leases.clients.is_recalled_from(&KEY, A));
-    leases.clients.take_recall(B, RecallClass::Other).unwrap();
+    leases.take(B).unwrap();
     assert!(leases.clients.is_recalled_from(&KEY, B), "until it has acknowledged");
 }
 
@@ -133,11 +151,11 @@ fn what_was_read_during_a_recall_is_recalled_again() {
     let mut leases = Leases::new(1);
     assert!(leases.hold(KEY, A));
     assert!(!leases.recall(&KEY, None));
-    let (number, _) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let (number, _) = leases.take(A).unwrap();
     leases.hold_again(KEY, A);
     assert!(leases.listens(A, RecallClass::Other, number));
     assert!(!leases.recall(&KEY, None));
-    let (number, _) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let (number, _) = leases.take(A).unwrap();
     assert!(leases.listens(A, RecallClass::Other, number));
     assert!(leases.recall(&KEY, None));
 }
@@ -149,7 +167,7 @@ fn what_a_predecessor_may_have_granted_is_recalled_once() {
     assert!(leases.clients.has_acknowledged());
     assert!(leases.recall(&KEY, Some(A)), "what a client itself changes is not recalled from it");
     assert!(!leases.recall(&KEY, Some(B)));
-    let (number, keys) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let (number, keys) = leases.take(A).unwrap();
     assert_eq!(keys, [KEY]);
     assert!(!leases.listens(A, RecallClass::Other, 1), "a predecessor's number");
     assert!(leases.listens(A, RecallClass::Other, number));
@@ -164,11 +182,8 @@ fn pages_of_a_predecessor_do_not_hold_up_attributes() {
     leases.clients.inherit(A);
     assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
     assert!(!leases.listens(A, RecallClass::Other, 0));
-    assert_eq!(leases.clients.take_recall(A, RecallClass::Other).unwrap().1, [KEY]);
-    assert!(
-        leases.clients.take_recall(A, RecallClass::Other).is_none(),
-        "not before it listens for pages"
-    );
+    assert_eq!(leases.take(A).unwrap().1, [KEY]);
+    assert!(leases.take(A).is_none(), "not before it listens for pages");
 }
 
 #[test]
@@ -177,7 +192,7 @@ fn names_of_a_predecessor_are_dropped_one_by_one() {
     let mut leases = Leases::new(2);
     leases.clients.inherit(A);
     assert!(!leases.recall(&name(b"a"), None));
-    let (number, _) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let (number, _) = leases.take(A).unwrap();
     assert!(leases.listens(A, RecallClass::Other, number));
     assert!(leases.recall(&name(b"a"), None) && !leases.recall(&name(b"b"), None));
     leases.forget_client(A);
@@ -190,20 +205,17 @@ fn attributes_are_not_behind_pages() {
     let pages = LeaseKey::Pages(Ino::ROOT);
     assert!(leases.hold(KEY, A) && leases.hold(pages.clone(), A));
     assert!(!leases.recall(&pages, None));
-    assert!(
-        leases.clients.take_recall(A, RecallClass::Other).is_none(),
-        "not before it listens for pages"
-    );
-    let (number, keys) = leases.clients.take_recall(A, RecallClass::Pages).unwrap();
+    assert!(leases.take(A).is_none(), "not before it listens for pages");
+    let (number, keys) = leases.take_pages(A).unwrap();
     assert_eq!(keys, std::slice::from_ref(&pages));
     leases.hold_again(pages.clone(), A);
     assert!(!leases.recall(&KEY, None));
-    let (other, keys) = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let (other, keys) = leases.take(A).unwrap();
     assert_eq!(keys, [KEY], "seed 54000007573");
     assert!(leases.listens(A, RecallClass::Other, other) && leases.recall(&KEY, None));
     assert!(!leases.recall(&pages, None), "the pages are not dropped yet");
     assert!(leases.listens(A, RecallClass::Pages, number) && !leases.recall(&pages, None));
-    let (number, _) = leases.clients.take_recall(A, RecallClass::Pages).unwrap();
+    let (number, _) = leases.take_pages(A).unwrap();
     assert!(leases.listens(A, RecallClass::Pages, number) && leases.recall(&pages, None));
 }
 
@@ -218,11 +230,11 @@ fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
     assert!(leases.clients.await_pages(ino, Some(B)) && !leases.clients.await_pages(ino, Some(B)));
     assert!(leases.overtakes(ino, A) && leases.shard.has_overtaken(ino, A));
     leases.listens(B, RecallClass::Pages, 0);
-    let (number, _) = leases.clients.take_recall(B, RecallClass::Pages).unwrap();
+    let (number, _) = leases.take_pages(B).unwrap();
     leases.hold_again(pages.clone(), B);
     leases.listens(B, RecallClass::Pages, number);
     assert!(leases.shard.has_overtaken(ino, A), "it has read during the recall");
-    let (number, _) = leases.clients.take_recall(B, RecallClass::Pages).unwrap();
+    let (number, _) = leases.take_pages(B).unwrap();
     leases.listens(B, RecallClass::Pages, number);
     assert!(!leases.shard.has_overtaken(ino, A));
 }
@@ -234,7 +246,7 @@ fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
     leases.clients.inherit(A);
     assert!(leases.clients.recall_inherited(&pages, |client| client == B));
     assert!(!leases.clients.recall_inherited(&pages, |client| client == A));
-    let (number, _) = leases.clients.take_recall(A, RecallClass::Pages).unwrap();
+    let (number, _) = leases.take_pages(A).unwrap();
     leases.listens(A, RecallClass::Pages, number);
     assert!(leases.clients.recall_inherited(&pages, |client| client == A));
 }
@@ -377,4 +389,22 @@ fn the_objects_of_all_shards_are_limited_together() {
     assert!(leases.clients.has_acknowledged(), "an object of the other shard");
     another.forget_client(A, &mut leases.clients);
     assert!(!leases.clients.has_acknowledged());
+}
+
+#[test]
+fn a_recall_that_was_sent_is_repeated_if_the_owner_changes() {
+    let mut leases = Leases::new(1);
+    assert!(leases.hold(KEY, A) && !leases.recall(&KEY, None));
+    let plain = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(plain.effect, RecallEffect::None);
+    assert!(!leases.recall_owner());
+    assert!(leases.listens(A, RecallClass::Other, plain.number) && !leases.recall_owner());
+    let owners = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(owners.effect, RecallEffect::Owner);
+    assert!(!leases.recall_owner(), "that recall is under way");
+    assert!(leases.take(A).is_none());
+    assert!(leases.listens(A, RecallClass::Other, owners.number) && leases.recall_owner());
+    assert!(leases.hold(KEY, A) && !leases.recall(&KEY, None));
+    let next = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(next.effect, RecallEffect::None, "of another change");
 }
