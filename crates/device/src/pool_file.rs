@@ -326,8 +326,8 @@ impl PoolFile {
     }
 
     fn reserve_by_writing(&self, mut block: BlockNo, bytes: u64) -> Result<(), warren_base::Errno> {
-        // Such a host seldom takes blocks back, so those of a failed attempt would be lost to others.
-        // A single chunk may be allocated already.
+        // Such a host seldom takes blocks back, so those of a failed attempt would be lost to
+        // others. A single chunk may be allocated already.
         let count = bytes / BLOCK_SIZE as u64;
         if count > CHUNK_BLOCKS && self.host_room() < count {
             return Err(warren_base::Errno::ENOSPC);

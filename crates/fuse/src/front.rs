@@ -346,12 +346,6 @@ impl Call<'_> {
         self.front.open_files.handle_of(self.header.ino, open)
     }
 
-    /// Finds out whether the kernel may keep these attributes.
-    fn pass(&mut self, attr: &Attr) {
-        let is_passing = self.front.link_counts.may_be_counted_twice(attr);
-        self.passing = is_passing.then_some(attr.ino);
-    }
-
     fn attr_of(&mut self, ino: Ino) -> Result<(Attr, Option<Lease>), Errno> {
         match self.front.dir_copies.get(ino, self.front.fleet()) {
             Some((attr, lease)) => Ok((attr, Some(lease))),
@@ -366,7 +360,7 @@ impl Call<'_> {
     fn get_attr(&mut self, open: bool) -> Served {
         let (attr, lease) = self.attr_of(self.header.ino)?;
         if !open {
-            self.pass(&attr);
+            self.passing = self.front.link_counts.passing(&attr);
         }
         self.body.attr_out(&attr, validity(lease.is_some()));
         Ok(())
@@ -374,7 +368,7 @@ impl Call<'_> {
 
     fn statx(&mut self) -> Served {
         let (attr, lease) = self.attr_of(self.header.ino)?;
-        self.pass(&attr);
+        self.passing = self.front.link_counts.passing(&attr);
         self.body.statx(&attr, validity(lease.is_some()));
         Ok(())
     }

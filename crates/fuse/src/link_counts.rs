@@ -68,8 +68,12 @@ impl LinkCounts {
         self.are_any.store(!removing.is_empty(), Ordering::Release);
     }
 
-    /// Whether the kernel must not keep these attributes, which were just read for the thread.
-    pub(crate) fn may_be_counted_twice(&self, attr: &Attr) -> bool {
+    /// The inode, if the kernel must not keep these attributes of it, which were just read.
+    pub(crate) fn passing(&self, attr: &Attr) -> Option<Ino> {
+        self.may_be_counted_twice(attr).then_some(attr.ino)
+    }
+
+    fn may_be_counted_twice(&self, attr: &Attr) -> bool {
         let (word, bit) = self.place(attr.ino);
         if attr.kind == FileKind::Directory {
             return false;
@@ -107,7 +111,7 @@ mod tests {
         let unlink = || Operation::Unlink(FileName::new(b"name").unwrap());
         let two = Attr { nlink: 2, ..attr(Ino(9)) };
         let one = Attr { nlink: 1, ..two };
-        assert!(!counts.may_be_counted_twice(&two), "nobody removes a name");
+        assert!(!counts.may_be_counted_twice(&two), "no name is being removed");
         counts.came(&header(1), &unlink());
         counts.came(&header(2), &unlink());
         assert!(counts.may_be_counted_twice(&two) && counts.may_be_counted_twice(&one));

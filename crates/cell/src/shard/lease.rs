@@ -147,8 +147,8 @@ impl ShardLeases {
     }
 
     /// Whether no client but the first of `whom` holds an acknowledged lease on `key`. The second:
-    /// those to which a predecessor may have granted it count too. If any client does, the recall is
-    /// under way on return (or queued: see [`ClientLeases::take_recall`]).
+    /// those to which a predecessor may have granted it count too. If any client does, the recall
+    /// is under way on return (or queued: see [`ClientLeases::take_recall`]).
     pub(crate) fn recall(
         &self,
         key: &LeaseKey,

@@ -107,7 +107,7 @@ impl Call<'_> {
         if attr.ino != entry.ino {
             return Err(Errno::EIO);
         }
-        self.pass(&attr);
+        self.passing = self.front.link_counts.passing(&attr);
         let name_leased = entry.lease.is_some() && self.names_cached();
         let known = known.filter(|_| name_leased);
         let sent = &self.front.sent_entries;
