@@ -20,6 +20,7 @@
 //! * One question of this cell is under way at a time. Tasks that come later wait for the next.
 
 pub(crate) mod moves;
+mod shared;
 
 use std::collections::BTreeSet;
 

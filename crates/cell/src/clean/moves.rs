@@ -6,21 +6,26 @@
 //! what it leaves of a write-back. A node is made dirty, and the next checkpoint writes it
 //! elsewhere.
 //!
+//! A block that several places share is moved once: one place gets another block as above, and the
+//! others share that one, as by a copy (`clean/shared.rs`).
+//!
 //! The walk goes on for a bounded number of records or pages at a time. Then the cell takes in
 //! other work.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use warren_base::{BlockNo, Errno, Ino};
 use warren_disk::{Key, Value};
 
+use super::shared::share_others;
 use crate::budget::{Growth, Need};
 use crate::data::writeback::place_pages_of;
 use crate::frames::pages::tag;
 use crate::frames::{PageNo, Placed};
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
-use crate::shard::cleaning::Cleaning;
+use crate::shard::cleaning::{Cleaning, Walk};
 use crate::shard::pages::PageState;
 use crate::turn::Turn;
 
@@ -49,54 +54,90 @@ pub(crate) fn begin(shard: &mut Shard, spare: u64) -> bool {
     let half = (spare / 2).max(spare.min(warren_base::limits::CHUNK_BLOCKS));
     let is_any = shard.space.close_sparsest(half, MOVES_MAX) > 0;
     if is_any {
-        shard.space.cleaning = Cleaning::Walking { after: None, batch: Vec::new() };
+        shard.space.cleaning = Cleaning::Walking(Walk::default());
     }
     is_any
 }
 
 /// Goes on with the walk. Called until it no longer waits.
 pub(crate) fn walk(shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let Cleaning::Walking { after, .. } = shard.space.cleaning else { return Ok(()) };
+    let Cleaning::Walking(walk) = &mut shard.space.cleaning else { return Ok(()) };
+    let mut walk = std::mem::take(walk);
     if turn.log.commits.is_last() {
         return end(shard);
     }
     if !turn.log_has_room() {
+        shard.space.cleaning = Cleaning::Walking(walk);
         return Err(Stop::Wait(Wait::LogRoom));
     }
-    let found = look(shard, after);
+    let found = look(shard, walk.after);
     let Some(last) = found.last else {
+        shard.space.cleaning = Cleaning::Walking(walk);
         return found.end.and_then(|()| end(shard));
     };
     soil_nodes(shard);
-    let moved = match move_pages(shard, &found.pages, turn) {
-        Ok(moved) => moved,
+    let left = match empty(shard, &found.pages, &mut walk, turn) {
+        Ok(left) => left,
         Err(Stop::Fail(Errno::ENOSPC)) => return end(shard),
         Err(stop) => {
-            shard.space.cleaning = Cleaning::Walking { after, batch: found.pages };
+            walk.batch = found.pages;
+            shard.space.cleaning = Cleaning::Walking(walk);
             return Err(stop);
         }
     };
-    let after = match found.pages.get(moved) {
-        None => last,
-        Some(_) if moved == 0 => return end(shard),
+    walk.batch = Vec::new();
+    walk.after = match left {
+        None => Some(last),
         // The extent that has it may begin before it.
-        Some(((ino, page), _)) => Key::extent(*ino, page.saturating_sub(EXTENT_BLOCKS_MAX)),
+        Some((ino, page)) => Some(Key::extent(ino, page.saturating_sub(EXTENT_BLOCKS_MAX))),
     };
-    shard.space.cleaning = Cleaning::Walking { after: Some(after), batch: Vec::new() };
+    shard.space.cleaning = Cleaning::Walking(walk);
     Err(Stop::Wait(Wait::Turn))
 }
 
-const EXTENT_BLOCKS_MAX: u64 = warren_disk::EXTENT_BLOCKS_MAX as u64;
+/// Empties the blocks of these pages. Returns the first page that still has its block. ENOSPC if
+/// there is no room for any.
+fn empty(
+    shard: &mut Shard,
+    pages: &[(PageNo, BlockNo)],
+    walk: &mut Walk,
+    turn: &mut Turn<'_>,
+) -> Result<Option<PageNo>, Stop> {
+    let mut first = BTreeSet::new();
+    let mut is_alone = |(at, block): &&(PageNo, BlockNo)| {
+        let page = shard.pages.page(*at, turn.frames);
+        let mut is_first = || !shard.space.sharing.is_shared(*block) || first.insert(*block);
+        page.is_some_and(|page| page.state == PageState::Dirty)
+            || !walk.moved.contains_key(block) && is_first()
+    };
+    let (alone, others): (Vec<_>, Vec<_>) = pages.iter().partition(&mut is_alone);
+    let alone: Vec<(PageNo, BlockNo)> = alone.into_iter().copied().collect();
+    let count = move_pages(shard, &alone, turn)?;
+    for (at, block) in &alone[..count] {
+        if first.contains(block)
+            && let Some(placed) = shard.placed(at.0, at.1)?
+        {
+            walk.moved.insert(*block, (*at, placed.block));
+        }
+    }
+    if count == 0 && !alone.is_empty() {
+        return Err(Errno::ENOSPC.into());
+    }
+    let left = share_others(shard, &others, walk, turn)?;
+    Ok(left.into_iter().chain(alone.get(count).map(|(at, _)| *at)).min())
+}
 
 fn end(shard: &mut Shard) -> Result<(), Stop> {
     shard.space.cleaning = Cleaning::Walked;
     Ok(())
 }
 
+const EXTENT_BLOCKS_MAX: u64 = warren_disk::EXTENT_BLOCKS_MAX as u64;
+
 /// The walk has failed, because a node or a page cannot be read. The chunks of such pages stay.
 pub(crate) fn give_up_walk(shard: &mut Shard, turn: &mut Turn<'_>) {
-    if let Cleaning::Walking { batch, .. } = std::mem::take(&mut shard.space.cleaning) {
-        for (at, block) in batch {
+    if let Cleaning::Walking(walk) = std::mem::take(&mut shard.space.cleaning) {
+        for (at, block) in walk.batch {
             if shard.pages.page(at, turn.frames).is_none() {
                 shard.space.is_immovable(block);
             }

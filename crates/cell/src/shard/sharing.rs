@@ -40,11 +40,6 @@ impl Sharing {
         self.chunks.len()
     }
 
-    /// Whether the chunk has shared blocks.
-    pub(crate) fn has_chunk(&self, number: u64) -> bool {
-        self.chunks.contains_key(&number)
-    }
-
     fn others(&self, block: BlockNo) -> u16 {
         let (number, at) = split(block);
         self.chunks.get(&number).map_or(0, |others| others[at])

@@ -5,12 +5,12 @@
 //! A block is moved as a write-back of its page moves it, so a crash at any moment leaves the file
 //! as it was.
 //!
-//! The code: `clean.rs`, `clean/moves.rs`, `shard/space/emptying.rs`.
+//! The code: `clean.rs`, `clean/moves.rs`, `clean/shared.rs`, `shard/space/emptying.rs`.
 
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{ClientId, Errno, Ino};
 use warren_cell::SpaceReserve;
-use warren_proto::{Handle, Reply, Request, SetAttr};
+use warren_proto::{Handle, RangeCopy, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
 use crate::client::create;
@@ -87,6 +87,59 @@ fn what_is_free_in_one_shard_can_be_written_in_another() {
         let read = pair.read(client, *file, 0, PAGES * PAGE);
         assert_eq!(read, page(byte_of(number)).repeat(PAGES), "file {number}");
     }
+}
+
+/// Makes three files that share the blocks of each of these, without their last two.
+fn share(pair: &mut Pair, client: ClientId, dir: Ino, files: &[Handle]) -> Vec<[Handle; 3]> {
+    let length = ((PAGES - 2) * PAGE) as u64;
+    let copy = |pair: &mut Pair, number: usize, at: usize| {
+        let handle = pair.create(client, dir, &format!("copy{number}-{at}"));
+        let copy = RangeCopy { from: 0, to: 0, length };
+        let source = files[number];
+        let request = Request::CopyRange { handle, source, copy, kill_privileges: false };
+        assert!(matches!(pair.call(client, request), Ok(Reply::Written { .. })), "{number}");
+        handle
+    };
+    (0..files.len()).map(|number| [0, 1, 2].map(|at| copy(pair, number, at))).collect()
+}
+
+#[test]
+fn shared_blocks_of_sparse_chunks_stay_shared_in_their_new_places() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let mut files = fill(&mut pair, client, IN_A, "file");
+    // Room for the records of the copies.
+    for _ in 0..20 {
+        let file = files.pop().expect("a hundred");
+        assert_eq!(pair.call(client, Request::Close { handle: file }), Ok(Reply::Done));
+        pair.unlink(client, IN_A, &format!("file{}", files.len()));
+    }
+    pair.sync(client);
+    let shared: Vec<Handle> = files.iter().copied().step_by(2).collect();
+    let copies = share(&mut pair, client, IN_A, &shared);
+    thin_out(&mut pair, client, IN_A, "file", &files);
+    pair.sync(client);
+    let times = pair.attr(client, copies[0][0].ino);
+    let before = free(&mut pair, client);
+    assert!(before > 6 * CHUNK_BLOCKS);
+    fill(&mut pair, client, IN_B, "more");
+    let left = free(&mut pair, client);
+    assert!(left < before / 2 && left < 4 * 2 * CHUNK_BLOCKS, "{left} of {before} are left");
+    check(&mut pair, client, &files);
+    let look = |pair: &mut Pair| {
+        for (number, copies) in copies.iter().enumerate() {
+            let expected = page(byte_of(2 * number)).repeat(PAGES - 2);
+            for copy in copies {
+                let read = pair.read(client, *copy, 0, PAGES * PAGE);
+                assert_eq!(read, expected, "copy of {number}");
+            }
+        }
+    };
+    look(&mut pair);
+    assert_eq!(pair.attr(client, copies[0][0].ino), times, "a move is no change of the file");
+    pair.write(client, copies[1][1], 0, page(251));
+    assert_eq!(pair.read(client, copies[1][0], 0, PAGE), page(byte_of(2)));
+    assert_eq!(pair.read(client, copies[1][1], 0, PAGE), page(251));
 }
 
 /// The free blocks that the user of this client can take.

@@ -17,11 +17,8 @@ impl Space {
     /// `spare` free blocks in all. The blocks that are moved out of them take free ones too. Stops
     /// when more than `moves` blocks would have to be moved. Returns how many chunks it has closed.
     pub(crate) fn close_sparsest(&mut self, mut spare: u64, moves: u64) -> u64 {
-        let is_movable = |(number, chunk): &(&u64, &Chunk)| {
-            !chunk.is_closed
-                && !self.immovable.contains(number)
-                && !self.sharing.has_chunk(**number)
-        };
+        let is_movable =
+            |(number, chunk): &(&u64, &Chunk)| !chunk.is_closed && !self.immovable.contains(number);
         let movable = self.chunks.iter().filter(is_movable);
         let mut sparse: Vec<(u32, Reverse<u64>)> =
             movable.map(|(number, chunk)| (chunk.used.count_ones(), Reverse(*number))).collect();
@@ -92,9 +89,13 @@ impl Space {
 
     /// That checkpoint is over. The closed chunks that could not be emptied are open again.
     pub(crate) fn end_cleaning(&mut self) {
-        if self.cleaning == Cleaning::Departing {
-            self.open_all();
-            self.cleaning = Cleaning::Idle;
+        match &mut self.cleaning {
+            Cleaning::Departing => {
+                self.open_all();
+                self.cleaning = Cleaning::Idle;
+            }
+            Cleaning::Walking(walk) => walk.moved.clear(),
+            Cleaning::Idle | Cleaning::Walked => {}
         }
     }
 
