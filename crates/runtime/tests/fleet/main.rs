@@ -89,6 +89,7 @@ const TESTS: &[(&str, fn())] = named![
     clients::a_shortage_of_descriptors_refuses_and_passes,
     clients::unread_welcomes_leave_room_for_the_fleet,
     clients::silent_connections_leave_room_for_the_fleet,
+    clients::the_regions_of_a_connection_are_all_its_memory,
     clients::forged_requests_are_refused,
     crowd::a_thousand_small_clients_need_few_descriptors,
     crowd::only_mounts_change_their_rules,
