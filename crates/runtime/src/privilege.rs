@@ -7,8 +7,8 @@
 //! them (in a container) asks for the others only: who may do as much as its starter is its owner.
 //!
 //! The kernel tells no capabilities of a peer, so they are read in `/proc`, of the process that has
-//! connected (`SO_PEERPIDFD`). A process that executes a program after it has connected is judged by
-//! what it has then; user 0 could have executed that program before, too.
+//! connected (`SO_PEERPIDFD`). A process that executes a program after it has connected is judged
+//! by what it has then; user 0 could have executed that program before, too.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
