@@ -219,7 +219,16 @@ impl MountPlace {
         let usable = runtime.filter(|path| path.is_absolute() && path.is_dir());
         let parent = usable.unwrap_or_else(std::env::temp_dir);
         let parent = parent.canonicalize().map_err(|e| Failure::io(&parent, "use it", &e))?;
-        let path = parent.join(format!("warren-run-{}", std::process::id()));
+        Self::make(&parent)
+    }
+
+    /// A part of the name is drawn, so that no other user can take it first in `/tmp`.
+    fn make(parent: &Path) -> Result<Self, Failure> {
+        let mut drawn = [0; 8];
+        rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Failure::new(CODE_FAILURE, format!("no random numbers: {error}")))?;
+        let drawn = u64::from_ne_bytes(drawn);
+        let path = parent.join(format!("warren-run-{}-{drawn:x}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(Self { path, made: true }),
             Err(error) => Err(Failure::io(&path, "make it", &error)),
@@ -527,6 +536,20 @@ mod tests {
             let (found, why) = of(program, kind);
             assert!(found == code && why.contains(remedy), "{program}: {found}, {why}");
         }
+    }
+
+    #[test]
+    fn no_other_user_can_take_the_mount_point_first() {
+        let parent = std::env::temp_dir().join(format!("warren-places-{}", std::process::id()));
+        std::fs::create_dir(&parent).expect("directory");
+        let taken = parent.join(format!("warren-run-{}", std::process::id()));
+        std::fs::create_dir(&taken).expect("another user's");
+        let places = [(); 2].map(|()| MountPlace::make(&parent).expect("a place"));
+        assert!(places.iter().all(|place| place.path != taken && place.path.is_dir()));
+        assert_ne!(places[0].path, places[1].path);
+        drop(places);
+        std::fs::remove_dir(&taken).expect("cleanup");
+        std::fs::remove_dir(&parent).expect("the places are removed");
     }
 
     #[test]

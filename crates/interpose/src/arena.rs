@@ -61,11 +61,12 @@ pub(crate) fn words(count: usize) -> Option<&'static [AtomicU64]> {
     Some(unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, count) })
 }
 
-/// In a child, where the parent had other memory.
+/// Where a segment of the client is, or was in the parent.
 pub(crate) fn put_zeros((start, length): (usize, usize)) {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     let args = [start, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
-    // SAFETY: the parent has mapped the client's memory there, which the child has not got.
+    // SAFETY: the range is the client's, which is never unmapped. All accesses are atomic or
+    // copies, and no reference to the bytes exists.
     unsafe { stub::call(nr::MMAP, args) };
 }
 

@@ -5,8 +5,9 @@
 //! slow   admit, end, stat, ...        one thread, under the lock, with signals blocked
 //! ```
 //!
-//! What the hot path reads (the lease words, the answers by path) is never unmapped while the
-//! process lives, because a thread may be in the middle of it when an admission ends.
+//! What the hot path reads is there as long as the process lives, because a thread may be in the
+//! middle of it when an admission ends. The answers stay. The segments are replaced by zeros, which
+//! no valid lease word has: a program that has dropped its rights must not use them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -19,14 +20,13 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::time::Duration;
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, Errno};
 use warren_client::{Cache, Call, Caller, PathOp};
 use warren_proto::slot::LaneSize;
 use warren_proto::{Answered, Attr, Credentials, FileKind, InodeRef, Reply, Rules};
 use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
-use warren_transport::{Admission, ConnectOptions};
+use warren_transport::{Admission, ConnectOptions, REGIONS_MAX};
 
 use crate::abi::nr;
 use crate::{arena, stub};
@@ -84,9 +84,9 @@ impl Deref for Target {
     }
 }
 
-/// Memory of the connection that the hot path uses, by start and length: two of each cell, and one.
-static REGIONS: [[AtomicUsize; 2]; 2 * CELLS_MAX + 1] =
-    [const { [const { AtomicUsize::new(0) }; 2] }; 2 * CELLS_MAX + 1];
+/// The segments of the connection, by start and length.
+static REGIONS: [[AtomicUsize; 2]; REGIONS_MAX] =
+    [const { [const { AtomicUsize::new(0) }; 2] }; REGIONS_MAX];
 
 /// The first and the last of the descriptors, both 0 without any.
 static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -181,9 +181,14 @@ fn credentials() -> Credentials {
 
 /// Ends the admission. Slow, under the lock.
 pub(crate) fn end() {
+    let ended = hot();
     HOT.store(null_mut(), Release);
     // SAFETY: the caller holds the lock.
     unsafe { *SLOW.0.get() = None };
+    if let Some(hot) = ended {
+        hot.connection.end();
+    }
+    unmap_segments();
     close_descriptors();
 }
 
@@ -191,16 +196,22 @@ pub(crate) fn end() {
 /// descriptors.
 pub(crate) fn forget() {
     HOT.store(null_mut(), Release);
+    unmap_segments();
+    // SAFETY: the child has one thread. The parent's client is not dropped: its memory is not here.
+    unsafe { SLOW.0.get().write(None) };
+    arena::forget();
+    close_descriptors();
+}
+
+/// Other threads, or a handler's caller, may be in the middle of a call that reads them or marks an
+/// inode as used, so there is memory in their place.
+fn unmap_segments() {
     for region in &REGIONS {
         let [start, length] = region.each_ref().map(|word| word.swap(0, Relaxed));
         if length > 0 {
             arena::put_zeros((start, length));
         }
     }
-    // SAFETY: the child has one thread. The parent's client is not dropped: its memory is not here.
-    unsafe { SLOW.0.get().write(None) };
-    arena::forget();
-    close_descriptors();
 }
 
 /// A connection that other threads may still read keeps its numbers, so they are closed here.

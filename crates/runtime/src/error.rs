@@ -19,6 +19,21 @@ pub enum FleetError {
     NoSuchPool(PathBuf),
     #[error("{}: permission denied; run as its owner or as root", .0.display())]
     NoPermission(PathBuf),
+    /// The directory for a socket that other users must reach, or one that has a substitute.
+    #[error(
+        "{}: not this user's directory, so no fleet of this user can have its socket there; {}",
+        .directory.display(),
+        match .is_open {
+            true => "let root remove it: with --clients there is no other place",
+            false => "set XDG_RUNTIME_DIR to a directory of your own for all commands, or let root remove it",
+        }
+    )]
+    TakenDirectory { directory: PathBuf, is_open: bool },
+    #[error(
+        "{}: other users may write to it, so no fleet can have its socket there; `chmod go-w` it",
+        .0.display()
+    )]
+    SharedDirectory(PathBuf),
     #[error("{}: neither a file nor a block device; name a pool made by `warren mkfs`", .0.display())]
     NotAFile(PathBuf),
     #[error("{}: read-only; make it writable or copy it to a writable place", .0.display())]
@@ -94,9 +109,11 @@ impl FleetError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NoSuchPool(_) => ErrorKind::NotFound,
-            Self::NoPermission(_) | Self::ReadOnly(_) | Self::NotAdmitted(_) => {
-                ErrorKind::Permission
-            }
+            Self::NoPermission(_)
+            | Self::TakenDirectory { .. }
+            | Self::SharedDirectory(_)
+            | Self::ReadOnly(_)
+            | Self::NotAdmitted(_) => ErrorKind::Permission,
             Self::BadPool { .. } | Self::NotAFile(_) | Self::DamagedLogs(_) => ErrorKind::BadPool,
             Self::NoFleet(_) => ErrorKind::NoFleet,
             Self::StopRefused(_) => ErrorKind::StopRefused,

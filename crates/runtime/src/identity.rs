@@ -5,8 +5,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warren_base::limits::GROUPS_MAX;
 
 /// The process at the other end.
@@ -47,6 +48,32 @@ fn peer_cred(socket: &impl AsFd) -> io::Result<libc::ucred> {
     }
     // SAFETY: zeroes are a valid `ucred`, and the kernel writes only valid ones.
     Ok(unsafe { cred.assume_init() })
+}
+
+/// The process of a connected socket's peer (`SO_PEERPIDFD`). `None` if there is none any more, or
+/// it is not visible from here. Before Linux 6.5 the process that has the peer's number now.
+pub(crate) fn pidfd_of_peer(socket: impl AsFd) -> Option<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer and length describe `fd`, which outlives the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &mut len,
+        )
+    };
+    if rc == 0 {
+        // SAFETY: the kernel has made the descriptor for this call, and nothing else knows it.
+        return Some(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    if io::Error::last_os_error().raw_os_error() != Some(libc::ENOPROTOOPT) {
+        return None;
+    }
+    let pid = Pid::from_raw(peer_cred(&socket).ok()?.pid)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 /// `SO_PEERGROUPS`.

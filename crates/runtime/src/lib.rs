@@ -16,10 +16,10 @@
 //! process       starting this program again   confine  what a cell gives up
 //! limit, reserve  how many descriptors there must be, and which are kept for the fleet
 //! socket_path   where a pool's control socket is     clients  which clients a fleet admits
-//! identity      the peer of a socket          silence  processes that do not run
+//! identity      the peer of a socket          privilege  which peers have the owner's rights
 //! interposer    the library that answers a program's calls, and how it is loaded
 //! status        the state that a fleet reports       slice  how soon a process runs that was woken
-//! loads         whether processors are idle
+//! loads         whether processors are idle   silence  processes that do not run
 //! ```
 //!
 //! Nothing here decides anything about files. A process may do what its descriptors allow: the
@@ -44,6 +44,7 @@ mod loads;
 mod message;
 mod notice;
 mod pool;
+mod privilege;
 pub mod process;
 mod reserve;
 mod silence;

@@ -175,8 +175,11 @@ fn make_directory(path: &Path, is_open: bool) -> Result<(), FleetError> {
         made => made.map_err(system(doing))?,
     }
     let found = fs::symlink_metadata(path).map_err(system(doing))?;
-    if !found.is_dir() || found.uid() != uid() || found.mode() & 0o022 != 0 {
-        return Err(FleetError::NoPermission(path.to_path_buf()));
+    if !found.is_dir() || found.uid() != uid() {
+        return Err(FleetError::TakenDirectory { directory: path.to_path_buf(), is_open });
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(FleetError::SharedDirectory(path.to_path_buf()));
     }
     let wanted = found.mode() & 0o777 | if is_open { 0o711 } else { 0o700 };
     fs::set_permissions(path, fs::Permissions::from_mode(wanted)).map_err(system(doing))
@@ -221,10 +224,27 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("warren-open-{}", std::process::id()));
         fs::create_dir(&directory).expect("directory");
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(matches!(make_directory(&directory, true), Err(FleetError::NoPermission(_))));
+        assert!(matches!(make_directory(&directory, true), Err(FleetError::SharedDirectory(_))));
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("chmod");
         assert!(make_directory(&directory, true).is_ok());
         fs::remove_dir(&directory).expect("cleanup");
+    }
+
+    /// In `/tmp` any user can make it first.
+    #[test]
+    fn a_directory_of_another_user_is_no_place_for_a_socket_and_there_is_a_remedy() {
+        if uid() != 0 {
+            return;
+        }
+        let directory = std::env::temp_dir().join(format!("warren-taken-{}", std::process::id()));
+        fs::create_dir(&directory).expect("directory");
+        std::os::unix::fs::chown(&directory, Some(uid() + 1), None).expect("chown");
+        let [alone, open] = [false, true].map(|is_open| make_directory(&directory, is_open));
+        fs::remove_dir(&directory).expect("cleanup");
+        let [alone, open] = [alone, open].map(|made| made.expect_err("it is another user's"));
+        assert_eq!((alone.exit_code(), open.exit_code()), (5, 5));
+        assert!(alone.to_string().contains("set XDG_RUNTIME_DIR"), "{alone}");
+        assert!(open.to_string().contains("let root remove it: with --clients"), "{open}");
     }
 
     #[test]

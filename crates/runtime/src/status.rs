@@ -45,6 +45,7 @@ pub struct FleetStatus {
     /// Reports without a capability of the supervisor's mailbox.
     pub reports_refused: u64,
     pub cells: Vec<CellStatus>,
+    /// For a user other than root and the fleet's own, only the user's own clients.
     pub clients: Vec<ClientStatus>,
 }
 

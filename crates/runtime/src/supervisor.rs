@@ -61,6 +61,7 @@ use crate::limit;
 use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FromCell, FromKeeper, ToCell, ToKeeper};
 use crate::pool::blocks::Blocks;
+use crate::privilege::Privilege;
 use crate::process;
 
 /// How long the processes of cells that have reported `Stopped` may take to exit.
@@ -81,14 +82,17 @@ pub(crate) fn main() -> Result<(), FleetError> {
     };
     limit::raise();
     let mut keeper = Outbox::new(link);
-    let ended = process::guarded(|| match limit_supervisor().map(|()| first)? {
-        FromKeeper::Begin { plan, in_tables } => {
-            start::open(&mut keeper, plan, in_tables).and_then(SupervisorLoop::serve)
-        }
-        FromKeeper::Adopt(left) => {
-            adopt::take_over(&mut keeper, left).and_then(SupervisorLoop::serve)
-        }
-        _ => Err(keeper_died()),
+    let ended = process::guarded(|| {
+        let privilege = Privilege::of_this_process()?;
+        limit_supervisor()?;
+        let supervisor = match first {
+            FromKeeper::Begin { plan, in_tables } => {
+                start::open(&mut keeper, plan, in_tables, privilege)?
+            }
+            FromKeeper::Adopt(left) => adopt::take_over(&mut keeper, left, privilege)?,
+            _ => return Err(keeper_died()),
+        };
+        supervisor.serve()
     });
     if let Err(error) = &ended {
         // The keeper knows whether the fleet had ended before that.
@@ -342,8 +346,8 @@ impl SupervisorLoop<'_> {
     fn receive_request(&mut self, connection: ConnectionNo) -> Result<(), FleetError> {
         match self.connections.receive(connection) {
             Some(ConnectionEvent::Enter(applicant)) => self.admit(connection, applicant),
-            Some(ConnectionEvent::Status) => {
-                self.send_status(connection);
+            Some(ConnectionEvent::Status { viewer }) => {
+                self.send_status(connection, viewer);
                 Ok(())
             }
             Some(ConnectionEvent::Stop { force, discard, if_unused }) => {
@@ -372,8 +376,8 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    fn send_status(&mut self, connection: ConnectionNo) {
-        let json = self.status_json();
+    fn send_status(&mut self, connection: ConnectionNo, viewer: Option<u32>) {
+        let json = self.status_json(viewer);
         let mut parts = json.chunks(STATUS_PART_MAX).peekable();
         while let Some(part) = parts.next() {
             let more = parts.peek().is_some();

@@ -100,7 +100,7 @@ impl ReadMap {
 }
 
 impl WriteMap {
-    pub(crate) fn region(&self) -> Region {
+    pub fn region(&self) -> Region {
         (self.0.base.as_ptr() as usize, self.0.len)
     }
 

@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_base::{CellId, Epoch, MapVersion, ShardId};
 
-use crate::map::{ReadMap, WriteMap};
+use crate::map::{ReadMap, Region, WriteMap};
 use crate::memory::{Load, Store};
 use crate::segment::{SegmentError, SegmentKind, check, stamp};
 
@@ -123,6 +123,12 @@ impl<W: Store> ShardMapWriter<W> {
 /// The side of all other processes.
 pub struct ShardMapReader<R = ReadMap> {
     memory: R,
+}
+
+impl ShardMapReader {
+    pub fn region(&self) -> Region {
+        self.memory.region()
+    }
 }
 
 impl<R: Load> ShardMapReader<R> {

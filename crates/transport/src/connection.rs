@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
+use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, ClientId, Ino, SlotNo};
 use warren_client::{Marks, Words};
 use warren_shm::Region;
@@ -16,6 +17,9 @@ use crate::admission::Admission;
 use crate::error::TransportError;
 use crate::segments::{InFlight, Segments};
 use crate::slot::Slot;
+
+/// Parts of the memory of an admission at most: two for each cell, and those of all cells.
+pub const REGIONS_MAX: usize = 2 * CELLS_MAX + 3;
 
 /// An open admission to a fleet. Clones are the same admission.
 #[derive(Clone)]
@@ -114,12 +118,17 @@ impl Connection {
         self.shared.requests.shape().payload()
     }
 
-    /// The memory that calls without a request use. A child of `fork` has none of it, and needs
-    /// something in its place if it goes on in the middle of such a call.
+    /// The memory of the admission, at most [`REGIONS_MAX`] parts. A child of `fork` has none of
+    /// it, and needs something in its place if it goes on in the middle of a call. So does a
+    /// process that gives its admission up while threads may be in the middle of calls.
     pub fn regions(&self) -> impl Iterator<Item = Region> {
-        let of_cells = self.shared.cells.iter();
-        let of_cells = of_cells.flat_map(|it| [it.replies.region(), it.vitals.region()]);
-        of_cells.chain([self.shared.requests.region()])
+        self.shared.regions()
+    }
+
+    /// The process gives the admission up, and closes its socket next: no thread waits for an
+    /// answer any more. For a connection that is never dropped.
+    pub fn end(&self) {
+        self.shared.end();
     }
 
     /// Whether the fleet still exists: `false` once it has closed the socket.

@@ -25,7 +25,7 @@ mod slot;
 mod spin;
 
 pub use admission::{Admission, ConnectOptions};
-pub use connection::Connection;
+pub use connection::{Connection, REGIONS_MAX};
 pub use error::TransportError;
 pub use segments::InFlight;
 pub use slot::{Authority, Slot};

@@ -16,8 +16,8 @@ use warren_base::limits::LEASE_WORDS;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_client::{ShardMap, Words};
 use warren_shm::{
-    ClientWriter, Load, Presence, ReplyReader, ShardMapError, ShardMapReader, Store, VitalsReader,
-    WaitOutcome, WakeFd, WriteMap, map_read_only, map_writable, now,
+    ClientWriter, Load, Presence, Region, ReplyReader, ShardMapError, ShardMapReader, Store,
+    VitalsReader, WaitOutcome, WakeFd, WriteMap, map_read_only, map_writable, now,
 };
 
 use crate::admission::Admission;
@@ -241,6 +241,18 @@ impl Segments {
     pub(crate) fn is_closed(&self, cell: CellId, ino: Ino) -> bool {
         let of_cell = self.cells.get(usize::from(cell.0));
         of_cell.is_some_and(|of_cell| of_cell.replies.is_closed(ino))
+    }
+
+    /// Where all its memory is.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = Region> {
+        let of_cells = self.cells.iter();
+        let of_cells = of_cells.flat_map(|it| [it.replies.region(), it.vitals.region()]);
+        of_cells.chain([self.requests.region(), self.map.region(), self.flights.region()])
+    }
+
+    /// No call waits for an answer any more.
+    pub(crate) fn end(&self) {
+        self.dead.store(true, Relaxed);
     }
 
     pub(crate) fn is_alive(&self) -> bool {

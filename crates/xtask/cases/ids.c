@@ -69,6 +69,20 @@ static void change(void)
     check(result == 0, "the change");
 }
 
+/* A program that has dropped rights must not have the memory by which it used the fleet. */
+static int has_segments(void)
+{
+    char line[512];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    if (!maps)
+        return 1;
+    while (fgets(line, sizeof line, maps))
+        found += strstr(line, "/memfd:warren-") && strchr(line, ' ')[4] == 's';
+    fclose(maps);
+    return found;
+}
+
 /* A file that a thread makes belongs to the ids that it has. */
 static void make(const char *name, unsigned uid, unsigned gid)
 {
@@ -97,6 +111,8 @@ static void *change_and_use(void *argument)
         sched_yield();
     change();
     changed = 1;
+    errno = 0;
+    check(!has_segments(), "no segments of the fleet");
     int is_user = kind <= SETFSUID, is_group = kind >= SETGID && kind <= SETFSGID;
     for (long at = 0; at < ROUNDS; at++) {
         make("a", is_user ? OTHER : 0, is_group ? OTHER : 0);

@@ -9,6 +9,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, Handle, Reply};
 
 use crate::inode::answer::{Finished, done};
+use crate::inode::open::descriptor;
 use crate::recall::recall_pages;
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
@@ -25,7 +26,7 @@ pub(crate) fn find_data(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = state.client.expect("a request");
-    shard.opens.get(handle, client)?;
+    descriptor(shard, handle, client)?;
     let ino = handle.ino;
     let inode = shard.living_inode(ino)?;
     if inode.kind != FileKind::Regular {

@@ -244,7 +244,7 @@ pub(crate) fn seek(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
-    shard.opens.get(handle, client)?;
+    descriptor(shard, handle, client)?;
     move_to(shard, handle, position, turn);
     done(Reply::Done)
 }

@@ -343,6 +343,28 @@ fn who_may_only_execute_a_file_reads_nothing_of_it() {
     }
 }
 
+/// As of a descriptor of `O_PATH`. Where a file has data is part of its contents.
+#[test]
+fn a_handle_without_rights_shows_no_place_in_a_file() {
+    let mut bench = bench(0o711);
+    let places = |handle| {
+        let find = |hole| Request::FindData { handle, offset: 0, hole };
+        [Request::Seek { handle, position: 0 }, find(false), find(true)]
+    };
+    for access in [AccessMode::empty(), AccessMode::EXECUTE] {
+        let handle = open(&mut bench, FILE, access).expect("open");
+        for request in places(handle) {
+            assert_eq!(ask(&mut bench, request), Err(Errno::EBADF), "{access:?}");
+        }
+    }
+    assert_eq!(open(&mut bench, FILE, AccessMode::READ), Err(Errno::EACCES));
+    bench.call(set(FILE, SetAttr { mode: Some(0o622), ..SetAttr::default() })).expect("chmod");
+    let handle = open(&mut bench, FILE, AccessMode::WRITE).expect("open");
+    for request in places(handle) {
+        assert_ne!(ask(&mut bench, request), Err(Errno::EBADF), "a writer has a descriptor");
+    }
+}
+
 #[test]
 fn locks_and_fsync_need_an_open_file() {
     let mut bench = bench(0o666);

@@ -1,16 +1,16 @@
 //! Whose rights a process has, and what they allow.
 //!
 //! Only processes with plain rights are admitted, because the fleet and `access` then decide as the
-//! kernel does: all user ids are equal, all group ids too, root has all capabilities that concern
-//! files, and other users have none.
+//! kernel does: all user ids are equal, all group ids too, root has all capabilities that a cell
+//! takes root to have, and other users have none.
+
+use warren_base::CAPABILITIES_OF_ROOT;
 
 use super::proc::number;
 use super::why::Refusal;
 
 /// Supplementary groups at most.
 pub(crate) const GROUPS_MAX: usize = 64;
-/// CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, MKNOD and SETFCAP.
-const FILE_CAPABILITIES: u64 = 0b1_1111 | 1 << 27 | 1 << 31;
 /// What `/proc/self/uid_map` has if it maps each id to itself.
 const ALL_IDS: [u64; 3] = [0, 0, 0xffff_ffff];
 
@@ -52,7 +52,7 @@ impl Identity {
             identity.group_count += 1;
         }
         let effective = capabilities(field(b"CapEff:")?).ok_or(Refusal::NoProc)?;
-        let wanted = if identity.uid == 0 { FILE_CAPABILITIES } else { 0 };
+        let wanted = if identity.uid == 0 { CAPABILITIES_OF_ROOT } else { 0 };
         let plain = match identity.uid {
             0 => effective & wanted == wanted,
             _ => effective == 0,

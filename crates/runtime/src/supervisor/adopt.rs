@@ -49,6 +49,7 @@ use crate::link::{Link, Outbox, Received, Trust, Wait};
 use crate::message::{FromKeeper, Handover, Kept, ToKeeper, path_of};
 use crate::pool::blocks::{self, Blocks};
 use crate::pool::shares;
+use crate::privilege::Privilege;
 use crate::reserve::Reserve;
 
 /// A token that no process has.
@@ -101,6 +102,7 @@ fn newcomers(notes: &Notes) -> BTreeMap<u64, ClientId> {
 pub(super) fn take_over(
     keeper: &mut Outbox,
     handover: Handover,
+    privilege: Privilege,
 ) -> Result<SupervisorLoop<'_>, FleetError> {
     let mut kept = KeptDescriptors::receive(keeper, handover.kept)?;
     let (journal, notes) = Journal::adopt(kept.take_one(Kept::Record)?)?;
@@ -118,8 +120,8 @@ pub(super) fn take_over(
     let mailboxes = Mailboxes::adopt(in_place, notes.grants.clone(), notes.reports_refused)?;
     let listener = kept.take_one(Kept::Listener)?;
     let (path, reserve) = (path_of(&notes.socket), Reserve::of(processes.len()));
-    let clients = handover.plan.clients;
-    let connections = Connections::adopt(listener, path, clients, notes.next_connection, reserve)?;
+    let rule = (handover.plan.clients, privilege);
+    let connections = Connections::adopt(listener, path, rule, notes.next_connection, reserve)?;
     connections.listen()?;
     let tokens: BTreeSet<u32> = processes.iter().map(|process| process.token).collect();
     let children = handover.children.iter().map(|&(token, _)| token);

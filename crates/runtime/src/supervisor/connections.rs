@@ -34,8 +34,9 @@ use crate::clients::Clients;
 use crate::error::{FleetError, system};
 use crate::identity::{self, Identity};
 use crate::link::{Link, Outbox, Received, Trust, Wait};
+use crate::privilege::Privilege;
 use crate::reserve::Reserve;
-use crate::socket_path::{self, PoolId};
+use crate::socket_path::PoolId;
 
 /// Connections at a time, clients included. Connections over the limit are closed.
 const CONNECTIONS_MAX: usize = 4096;
@@ -57,6 +58,8 @@ const ACCEPTS_A_TURN: usize = 16;
 struct Accepted {
     link: Outbox,
     identity: Identity,
+    /// It has the rights of the fleet's owner.
+    privileged: bool,
     state: State,
 }
 
@@ -76,7 +79,10 @@ enum State {
 /// A request that the supervisor must handle.
 pub(super) enum ConnectionEvent {
     Enter(Applicant),
-    Status,
+    Status {
+        /// `None` for a peer that may see the clients of all users.
+        viewer: Option<u32>,
+    },
     Stop {
         force: bool,
         discard: bool,
@@ -102,6 +108,7 @@ pub(super) struct Connections {
     path: PathBuf,
     /// The users whose requests are answered, besides root and the fleet's user.
     clients: Clients,
+    privilege: Privilege,
     next: u64,
     accepted: BTreeMap<ConnectionNo, Accepted>,
     ready: Ready,
@@ -120,7 +127,7 @@ impl Connections {
     /// Makes the socket. The pool is locked, so an existing socket belongs to a dead fleet.
     pub(super) fn open(
         pool: PoolId,
-        clients: Clients,
+        (clients, privilege): (Clients, Privilege),
         reserve: Reserve,
     ) -> Result<Self, FleetError> {
         let doing = "open the fleet's socket";
@@ -141,7 +148,7 @@ impl Connections {
         // them.
         let _ = identity::refuse_descriptors(&listener);
         clients.guard(&path).map_err(system(doing))?;
-        Self::adopt(listener, path, clients, 0, reserve)
+        Self::adopt(listener, path, (clients, privilege), 0, reserve)
     }
 
     /// Takes over the socket of an earlier supervisor. Connections that the keeper did not hold are
@@ -149,7 +156,7 @@ impl Connections {
     pub(super) fn adopt(
         listener: OwnedFd,
         path: PathBuf,
-        clients: Clients,
+        (clients, privilege): (Clients, Privilege),
         next: u64,
         reserve: Reserve,
     ) -> Result<Self, FleetError> {
@@ -162,6 +169,7 @@ impl Connections {
             listener,
             path,
             clients,
+            privilege,
             next,
             accepted,
             ready,
@@ -200,12 +208,13 @@ impl Connections {
         client: Option<ClientId>,
     ) -> bool {
         let Ok(identity) = identity::of_peer(&socket) else { return false };
+        let privileged = self.privilege.covers(identity.uid, &socket);
         let state = client.map_or(State::Stopping, State::Client);
         let link = Outbox::new(Link::new(socket, Trust::Stranger));
         self.next = self.next.max(number.0 + 1);
         // The dead supervisor may have sent it.
         self.unread.extend(client.map(|_| number));
-        self.insert(number, Accepted { link, identity, state })
+        self.insert(number, Accepted { link, identity, privileged, state })
     }
 
     /// False if the connection cannot be watched. Then it is closed.
@@ -291,11 +300,12 @@ impl Connections {
             self.pace.count();
             // A connection that cannot be identified, or is over the limit, is closed.
             let Ok(identity) = identity::of_peer(&socket) else { continue };
-            let is_scarce = match is_privileged(identity.uid) {
+            let privileged = self.privilege.covers(identity.uid, &socket);
+            let is_scarce = match privileged {
                 true => self.reserve.needs(&socket),
                 false => self.reserve.has(&socket),
             };
-            if is_scarce || !self.has_room_for(identity.uid) {
+            if is_scarce || !self.has_room_for(identity.uid, privileged) {
                 let why =
                     if is_scarce { "few descriptors are left" } else { "too many connections" };
                 let Identity { uid, pid, .. } = identity;
@@ -306,14 +316,14 @@ impl Connections {
                 warn!(uid = identity.uid, "few descriptors are left: the reserve is used");
             }
             let link = Outbox::new(Link::new(socket, Trust::Stranger));
-            let connection = Accepted { link, identity, state: State::New };
+            let connection = Accepted { link, identity, privileged, state: State::New };
             self.insert(ConnectionNo(self.next), connection);
             self.next += 1;
         }
     }
 
-    fn has_room_for(&self, uid: u32) -> bool {
-        if is_privileged(uid) {
+    fn has_room_for(&self, uid: u32, privileged: bool) -> bool {
+        if privileged {
             return self.accepted.len() < CONNECTIONS_MAX;
         }
         let connected = self.accepted.values().map(|connection| connection.identity.uid);
@@ -373,7 +383,7 @@ impl Connections {
 
     fn answer(&mut self, number: ConnectionNo, request: ControlRequest) -> Option<ConnectionEvent> {
         let connection = self.accepted.get_mut(&number)?;
-        let privileged = is_privileged(connection.identity.uid);
+        let privileged = connection.privileged;
         let (ControlRequest::Enter { version, .. }
         | ControlRequest::Status { version }
         | ControlRequest::InUse { version, .. }
@@ -388,7 +398,8 @@ impl Connections {
         match request {
             ControlRequest::Status { .. } => {
                 connection.state = State::Answered;
-                Some(ConnectionEvent::Status)
+                let viewer = (!privileged).then_some(connection.identity.uid);
+                Some(ConnectionEvent::Status { viewer })
             }
             ControlRequest::Stop { force, discard, if_unused, .. } if privileged => {
                 connection.state = State::Stopping;
@@ -398,7 +409,7 @@ impl Connections {
                 Some(ConnectionEvent::Stop { force, discard, if_unused })
             }
             ControlRequest::Enter { front, slots, payload, rules, mounted, .. }
-                if privileged || !front =>
+                if privileged || !front && connection.identity.uid != 0 =>
             {
                 let is_path = mounted.len() <= if front { MOUNTED_MAX } else { 0 };
                 // A front holds many leases, and its kernel sends the largest writes.
@@ -408,8 +419,10 @@ impl Connections {
                 };
                 connection.state = State::Applying;
                 let terms = (shape, rules, mounted);
-                Some(ConnectionEvent::Enter(applicant(&connection.identity, front, terms)))
+                Some(ConnectionEvent::Enter(applicant(connection, front, terms)))
             }
+            // Among them a client with user 0 that is not root: cells take it to be root. It can
+            // use a mount, whose kernel knows its capabilities.
             _ => self.refuse(number, Errno::EPERM),
         }
     }
@@ -510,13 +523,8 @@ fn is_of_another_version(bytes: &[u8]) -> bool {
     version.is_some_and(|version| u32::from_le_bytes(version) != CONTROL_VERSION)
 }
 
-/// Root and the fleet's own user may stop it and run a front.
-fn is_privileged(uid: u32) -> bool {
-    uid == 0 || uid == socket_path::uid()
-}
-
 fn applicant(
-    identity: &Identity,
+    Accepted { identity, privileged, .. }: &Accepted,
     front: bool,
     (shape, rules, mounted): (Shape, Rules, OsBytes),
 ) -> Applicant {
@@ -526,7 +534,7 @@ fn applicant(
         groups: identity.groups.clone(),
         checked_by_kernel: front,
     };
-    let (pid, privileged) = (identity.pid.unsigned_abs(), is_privileged(identity.uid));
+    let (pid, privileged) = (identity.pid.unsigned_abs(), *privileged);
     Applicant { credentials, pid, front, privileged, shape, rules, mounted }
 }
 

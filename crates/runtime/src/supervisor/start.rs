@@ -25,6 +25,7 @@ use crate::message::{CellStart, FleetPlan, Kept, LogStart, PeerRoute, Runs, path
 use crate::pool::blocks;
 use crate::pool::recovery;
 use crate::pool::shares;
+use crate::privilege::Privilege;
 use crate::process::{ROLE_CELL, pool_name, role_args};
 use crate::reserve::Reserve;
 use crate::socket_path::PoolId;
@@ -45,6 +46,7 @@ pub(super) fn open(
     keeper: &mut Outbox,
     plan: FleetPlan,
     in_tables: bool,
+    privilege: Privilege,
 ) -> Result<SupervisorLoop<'_>, FleetError> {
     let mut keeper = KeeperLink::new(keeper, 0, in_tables);
     let path = path_of(&plan.pool);
@@ -72,7 +74,7 @@ pub(super) fn open(
         |cell| CellConfig::frames_total(frames_of_a_cell(&plan), log_area(&ledger, cell, &plan));
     let memory = FleetMemory::create(map, frames)?;
     let reserve = Reserve::of(usize::from(plan.cells));
-    let connections = Connections::open(PoolId::of(&path)?, plan.clients, reserve)?;
+    let connections = Connections::open(PoolId::of(&path)?, (plan.clients, privilege), reserve)?;
     let mut mailboxes = Mailboxes::open(plan.cells)?;
     let (journal, capabilities) = (Journal::create()?, CapabilityKey([entropy()?, entropy()?]));
     let mut cells = Vec::new();

@@ -13,15 +13,17 @@ use crate::status::{
 };
 
 impl SupervisorLoop<'_> {
-    /// JSON of the fleet as it is now.
-    pub(super) fn status_json(&self) -> Box<[u8]> {
+    /// JSON of the fleet as it is now. A user is shown no clients and mounts of other users, unless
+    /// the user has the rights of the fleet's owner (`viewer` is `None`).
+    pub(super) fn status_json(&self, viewer: Option<u32>) -> Box<[u8]> {
         // Our own numbers and strings always have a JSON form.
-        serde_json::to_vec(&fleet_status(self)).unwrap_or_default().into()
+        serde_json::to_vec(&fleet_status(self, viewer)).unwrap_or_default().into()
     }
 }
 
-fn fleet_status(it: &SupervisorLoop<'_>) -> FleetStatus {
-    let core = it.core.status();
+fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
+    let mut core = it.core.status();
+    core.clients.retain(|client| viewer.is_none_or(|uid| client.uid == uid));
     let cells = core.cells.iter().map(|cell| cell_status(it, cell)).collect();
     let clients = core.clients.iter().map(client_status).collect();
     let keeper = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().unsigned_abs());

@@ -255,6 +255,30 @@ pub(crate) fn a_list_of_attributes_fits_its_answer() {
     fleet.stop().expect("stop");
 }
 
+/// A process that gives up its admission puts zeros in place of all of it.
+pub(crate) fn the_regions_of_a_connection_are_all_its_memory() {
+    let scratch = Scratch::formatted("regions");
+    let fleet = start_fleet(&scratch.options(2), Lifetime::WithStarter).expect("start");
+    let connection = connect(&scratch.pool);
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let is_shared = |line: &&str| {
+        let rights = line.split(' ').nth(1).unwrap_or_default();
+        line.contains("/memfd:warren-") && rights.ends_with('s')
+    };
+    let range = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some((number(start)?, number(end)?))
+    };
+    let mut mapped: Vec<_> = maps.lines().filter(is_shared).filter_map(range).collect();
+    let page_end = |(start, len): (usize, usize)| (start, (start + len).next_multiple_of(4096));
+    let mut regions: Vec<_> = connection.regions().map(page_end).collect();
+    mapped.sort_unstable();
+    regions.sort_unstable();
+    assert_eq!(mapped, regions);
+    fleet.stop().expect("stop");
+}
+
 /// The client's transactions over two cells complete without it.
 pub(crate) fn a_client_may_die_in_the_middle_of_a_change() {
     const ROUNDS: u64 = 12;

@@ -20,6 +20,7 @@ mod ground;
 mod lifecycle;
 #[cfg(feature = "plants")]
 mod plants;
+mod privileges;
 mod recovery;
 mod stops;
 
@@ -29,6 +30,11 @@ const STARTER: &str = "starter";
 const SERVER: &str = "server";
 /// The role of a client that makes directories until it is killed.
 const MAKER: &str = "maker";
+
+/// The role of a process with user 0 that has no capabilities.
+const BARE: &str = "bare";
+/// The role of a client that prints what status shows it.
+const VIEWER: &str = "viewer";
 
 /// The tests by their names.
 macro_rules! named {
@@ -84,11 +90,14 @@ const TESTS: &[(&str, fn())] = named![
     clients::a_shortage_of_descriptors_refuses_and_passes,
     clients::unread_welcomes_leave_room_for_the_fleet,
     clients::silent_connections_leave_room_for_the_fleet,
+    clients::the_regions_of_a_connection_are_all_its_memory,
     clients::forged_requests_are_refused,
     crowd::a_thousand_small_clients_need_few_descriptors,
     crowd::only_mounts_change_their_rules,
     crowd::only_sizes_of_the_set_are_admitted,
     crowd::threads_share_slots,
+    privileges::user_0_without_capabilities_is_not_root,
+    privileges::a_user_sees_only_own_clients,
     lifecycle::an_idle_fleet_sleeps,
 ];
 
@@ -121,6 +130,11 @@ fn play(args: &[OsString]) -> Option<ExitCode> {
             Some(served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
         }
         MAKER => clients::make_for_ever(pool),
+        BARE => Some(privileges::be_bare(pool)),
+        lacking if lacking.starts_with(BARE) => {
+            Some(privileges::lack(&lacking[BARE.len() + 1..], pool))
+        }
+        VIEWER => Some(privileges::view(pool)),
         _ => None,
     }
 }

@@ -155,7 +155,7 @@ impl State {
 
     pub(super) fn seek(&mut self, step: &Step<'_>, handle: Handle, position: u64) -> Legal {
         let in_range = if position > FILE_SIZE_MAX { Err(Errno::EINVAL) } else { Ok(()) };
-        let must = self.opened(step, handle).and(in_range);
+        let must = self.descriptor(step, handle).and(in_range);
         let Some((_, reply)) = step.settle(must)? else { return Ok(()) };
         self.set_offset(handle, position);
         expect_done(reply)

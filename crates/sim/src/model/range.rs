@@ -129,7 +129,7 @@ impl Step<'_> {
         offset: u64,
         hole: bool,
     ) -> Legal {
-        let must = state.opened(self, handle).and_then(|(inode, _)| match &inode.body {
+        let must = state.descriptor(self, handle).and_then(|(inode, _)| match &inode.body {
             Body::File(content) if offset >= content.size() => Err(Errno::ENXIO),
             Body::File(content) => content.find(offset, hole).ok_or(Errno::ENXIO),
             _ => Err(Errno::EINVAL),

@@ -130,11 +130,15 @@ fn clear_up(supervisor: &SupervisorLoop<'_>, path: &Path) {
     std::fs::remove_file(path).expect("cleanup");
 }
 
+fn ours() -> Privilege {
+    Privilege::of_this_process().expect("our rights")
+}
+
 #[test]
 fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     let (path, plan) = plan("failed-start");
     let (mut keeper, mut link) = FakeKeeper::new();
-    let mut supervisor = start::open(&mut link, plan.clone(), false).expect("a pool");
+    let mut supervisor = start::open(&mut link, plan.clone(), false, ours()).expect("a pool");
     serve(&mut supervisor, &mut keeper);
     (supervisor.cells[CELL].alive, supervisor.cells[CELL].exited) = (false, true);
     let mut effects = Vec::new();
@@ -150,7 +154,7 @@ fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     keeper.execute();
     assert_eq!(keeper.cells.len(), 1);
     let (_link, mut link, handover) = keeper.hand_over(plan);
-    let next = take_over(&mut link, handover).expect("all that was kept");
+    let next = take_over(&mut link, handover, ours()).expect("all that was kept");
     assert_eq!(next.core.status().cells[0].state, CellState::Lost);
     clear_up(&next, &path);
 }
@@ -160,7 +164,7 @@ fn a_cell_whose_reports_have_a_gap_is_ended() {
     for gap in [3, u64::MAX] {
         let (path, plan) = plan(&format!("gap-{gap}"));
         let (mut keeper, mut link) = FakeKeeper::new();
-        let mut supervisor = start::open(&mut link, plan, false).expect("a pool");
+        let mut supervisor = start::open(&mut link, plan, false, ours()).expect("a pool");
         let capability = serve(&mut supervisor, &mut keeper);
         let report = Report::WantCheckpoint { cell: CELL };
         for number in [0, 1] {

@@ -19,7 +19,8 @@ impl Place {
         let file = std::env::temp_dir().join(format!("warren-{name}-{}", std::process::id()));
         fs::write(&file, b"no pool").expect("a file");
         let pool = PoolId::of(&file).expect("id");
-        let mut socket = Connections::open(pool, clients, Reserve::of(1)).expect("socket");
+        let rule = (clients, Privilege::of_this_process().expect("privilege"));
+        let mut socket = Connections::open(pool, rule, Reserve::of(1)).expect("socket");
         socket.listen().expect("listen");
         socket.pace = Pace::new(pace::CORES);
         Self { file, socket, now: Instant(0) }
@@ -84,7 +85,7 @@ fn a_connection_gets_one_answer() {
     for _ in 0..3 {
         ask(&link, &ControlRequest::Status { version: CONTROL_VERSION });
     }
-    assert!(matches!(place.socket.receive(number), Some(ConnectionEvent::Status)));
+    assert!(matches!(place.socket.receive(number), Some(ConnectionEvent::Status { .. })));
     place.socket.send(
         number,
         &ControlReply::Status { json: (*b"{}").into(), more: false },
@@ -158,7 +159,9 @@ fn descriptors_of_clients_are_not_kept() {
     match link.send(&request, &[writer.as_fd()], Wait::Yes) {
         Err(error) => assert_eq!(error, OsError::PERM, "the kernel refuses them"),
         // An older kernel passes them, and they are dropped.
-        Ok(()) => assert!(matches!(place.socket.receive(number), Some(ConnectionEvent::Status))),
+        Ok(()) => {
+            assert!(matches!(place.socket.receive(number), Some(ConnectionEvent::Status { .. })))
+        }
     }
     drop(writer);
     let mut fds = [PollFd::new(&reader, PollFlags::IN)];
@@ -174,7 +177,7 @@ fn a_closed_connection_makes_no_room_before_its_client_is_forgotten() {
     let mut place = Place::new("leaving");
     let clients: Vec<ClientId> = (0..CONNECTIONS_OF_ONE_MAX as u32).map(ClientId).collect();
     for &client in &clients {
-        assert!(place.socket.has_room_for(STRANGER), "{client:?}");
+        assert!(place.socket.has_room_for(STRANGER, false), "{client:?}");
         let (link, number) = place.enter();
         place.socket.accepted.get_mut(&number).expect("it is there").identity.uid = STRANGER;
         assert!(place.socket.enter(number, client));
@@ -183,10 +186,10 @@ fn a_closed_connection_makes_no_room_before_its_client_is_forgotten() {
             matches!(place.socket.receive(number), Some(ConnectionEvent::Hangup(gone)) if gone == client)
         );
     }
-    assert!(!place.socket.has_room_for(STRANGER));
-    assert!(place.socket.has_room_for(STRANGER - 1), "other users have room");
+    assert!(!place.socket.has_room_for(STRANGER, false));
+    assert!(place.socket.has_room_for(STRANGER - 1, false), "other users have room");
     place.socket.forget(clients[0], None);
-    assert!(place.socket.has_room_for(STRANGER));
+    assert!(place.socket.has_room_for(STRANGER, false));
     place.close();
 }
 
@@ -220,24 +223,28 @@ fn only_users_that_the_rule_admits_are_answered() {
         },
     ];
     let cases = [
-        (Clients::Own, STRANGER, [EACCES; 4]),
-        (Clients::User(STRANGER - 1), STRANGER, [EACCES; 4]),
-        (Clients::User(STRANGER), STRANGER, [None, EPERM, EPERM, None]),
-        (Clients::Group(STRANGER), STRANGER, [None, EPERM, EPERM, None]),
-        (Clients::Group(STRANGER - 1), STRANGER, [EACCES; 4]),
-        (Clients::All, STRANGER, [None, EPERM, EPERM, None]),
-        (Clients::Own, 0, [None; 4]),
-        (Clients::User(STRANGER), socket_path::uid(), [None; 4]),
+        (Clients::Own, (STRANGER, false), [EACCES; 4]),
+        (Clients::User(STRANGER - 1), (STRANGER, false), [EACCES; 4]),
+        (Clients::User(STRANGER), (STRANGER, false), [None, EPERM, EPERM, None]),
+        (Clients::Group(STRANGER), (STRANGER, false), [None, EPERM, EPERM, None]),
+        (Clients::Group(STRANGER - 1), (STRANGER, false), [EACCES; 4]),
+        (Clients::All, (STRANGER, false), [None, EPERM, EPERM, None]),
+        (Clients::Own, (0, true), [None; 4]),
+        (Clients::User(STRANGER), (OWNER, true), [None; 4]),
+        // Without the capabilities of root.
+        (Clients::Own, (0, false), [EACCES; 4]),
+        (Clients::All, (0, false), [None, EPERM, EPERM, EPERM]),
     ];
+    const OWNER: u32 = 1000;
     const EACCES: Option<Errno> = Some(Errno::EACCES);
     const EPERM: Option<Errno> = Some(Errno::EPERM);
-    for (rule, uid, expected) in cases {
+    for (rule, (uid, privileged), expected) in cases {
         let mut place = Place::with_clients("rule", rule);
         for (request, expected) in requests.iter().zip(expected) {
             let (mut link, number) = place.enter();
-            let identity =
-                &mut place.socket.accepted.get_mut(&number).expect("it is there").identity;
-            (identity.uid, identity.gid) = (uid, uid);
+            let accepted = place.socket.accepted.get_mut(&number).expect("it is there");
+            (accepted.identity.uid, accepted.identity.gid) = (uid, uid);
+            accepted.privileged = privileged;
             ask(&link, request);
             let asked = place.socket.receive(number);
             assert_eq!(asked.is_some(), expected.is_none(), "{rule:?}, {uid}: {request:?}");
@@ -252,4 +259,28 @@ fn only_users_that_the_rule_admits_are_answered() {
         }
         place.close();
     }
+}
+
+/// Only the kernel knows what a process with user 0 may do.
+#[test]
+fn user_0_without_the_capabilities_of_root_is_not_root() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut place = Place::with_clients("bare-root", Clients::All);
+    let (_link, number) = place.enter();
+    assert!(place.socket.accepted[&number].privileged, "this process is root");
+    // No process has this one.
+    place.socket.privilege = place.socket.privilege.clone().with_wanted(1 << 63);
+    let (link, number) = place.enter();
+    assert!(!place.socket.accepted[&number].privileged);
+    let stop = ControlRequest::Stop {
+        version: CONTROL_VERSION,
+        force: false,
+        discard: false,
+        if_unused: false,
+    };
+    ask(&link, &stop);
+    assert!(place.socket.receive(number).is_none(), "it may not stop the fleet");
+    place.close();
 }
