@@ -94,6 +94,7 @@ pub(crate) fn format_options() -> FormatOptions {
         gid: rustix::process::getgid().as_raw(),
         label: "benchmark".to_owned(),
         reserved: false,
+        kept_percent: None,
     }
 }
 

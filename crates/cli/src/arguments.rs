@@ -11,6 +11,7 @@ use warren_bench::apps::Workload;
 use warren_bench::micro::Operation;
 use warren_bench::scale::PROGRAMS_MAX;
 use warren_bench::{ContenderName, LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_disk::KEPT_PERCENT_MAX;
 use warren_log::Target;
 use warren_runtime::Clients;
 
@@ -94,6 +95,10 @@ pub(crate) struct Mkfs {
     /// Allocate the whole file on its host now and keep it allocated, instead of as the pool fills
     #[arg(long)]
     pub reserve: bool,
+    /// Percentage of the pool that only root and the user who serves it may fill, 0 to 50 [default:
+    /// a sixteenth]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(KEPT_PERCENT_MAX)))]
+    pub root_percent: Option<u8>,
     /// Overwrite existing contents
     #[arg(long, short)]
     pub force: bool,

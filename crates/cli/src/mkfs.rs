@@ -56,6 +56,8 @@ pub(crate) struct Wish<'a> {
     pub label: &'a str,
     /// Allocate all of a file.
     pub reserve: bool,
+    /// Percentage that only root and the fleet's owner may fill.
+    pub kept_percent: Option<u8>,
     /// Overwrite existing contents.
     pub force: bool,
 }
@@ -67,6 +69,7 @@ pub(crate) fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
         log: arguments.log_size,
         label: &arguments.label,
         reserve: arguments.reserve,
+        kept_percent: arguments.root_percent,
         force: arguments.force,
     };
     let options = make(&arguments.pool, &wish)?;
@@ -323,6 +326,7 @@ fn format_options(wish: &Wish<'_>, size_bytes: u64) -> Result<FormatOptions, Fai
         gid: rustix::process::getegid().as_raw(),
         label: wish.label.to_owned(),
         reserved: wish.reserve,
+        kept_percent: wish.kept_percent,
     })
 }
 
@@ -336,8 +340,15 @@ mod tests {
 
     const WISH: Wish<'_> =
         Wish { size: Some(64 << 20), shards: None, log: None, label: "test", ..NOTHING };
-    const NOTHING: Wish<'_> =
-        Wish { size: None, shards: None, log: None, label: "", reserve: false, force: false };
+    const NOTHING: Wish<'_> = Wish {
+        size: None,
+        shards: None,
+        log: None,
+        label: "",
+        reserve: false,
+        kept_percent: None,
+        force: false,
+    };
 
     fn place(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("warren-mkfs-{}-{name}", std::process::id()))

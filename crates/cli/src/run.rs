@@ -485,7 +485,15 @@ fn make_default_pool(pool: &Path, bytes: u64) -> Result<bool, Failure> {
     let size = Some(bytes);
     let made = mkfs::make(
         &making,
-        &Wish { size, shards: None, log: None, label: "default", reserve: false, force: true },
+        &Wish {
+            size,
+            shards: None,
+            log: None,
+            label: "default",
+            reserve: false,
+            kept_percent: None,
+            force: true,
+        },
     );
     made.map_err(|failure| {
         let line = failure.to_string();

@@ -48,6 +48,11 @@ pub struct FormatOptions {
     pub label: String,
     /// The host has allocated all of its file, and keeps it allocated.
     pub reserved: bool,
+    /// The part of the pool that only root and the fleet's owner may fill, at most
+    /// [`KEPT_PERCENT_MAX`]. `None`: a sixteenth.
+    ///
+    /// [`KEPT_PERCENT_MAX`]: crate::KEPT_PERCENT_MAX
+    pub kept_percent: Option<u8>,
 }
 
 /// Why a pool cannot be made.
@@ -103,6 +108,7 @@ pub fn image(options: &FormatOptions) -> Result<Vec<BlockWrite>, FormatError> {
         created: options.now,
         label: options.label.clone(),
         reserved: options.reserved,
+        kept_percent: options.kept_percent,
         clean: true,
     };
     let mut region = RegionMap::new(layout);
@@ -230,6 +236,7 @@ mod tests {
             gid: 1001,
             label: "test".to_owned(),
             reserved: false,
+            kept_percent: None,
         }
     }
 

@@ -41,7 +41,7 @@ pub use node::{
 pub use record::{INTERNAL_RECORD, NODE_CAPACITY, RECORD_OVERHEAD, VALUE_MAX, ValueError};
 pub use region::{BadPage, Owner, RegionError, RegionMap};
 pub use root_slot::{ChosenRoot, RootSlot, RootSlotError, SlotState};
-pub use superblock::{CopiesState, Superblock, SuperblockError};
+pub use superblock::{CopiesState, KEPT_PERCENT_MAX, Superblock, SuperblockError};
 pub use tree::{Absent, Tree};
 pub use value::{
     Dentry, EXTENT_BLOCKS_MAX, Extent, Owed, SHARED_MAX, SHARED_RECORD_MAX, SharedRun,

@@ -34,6 +34,10 @@ const COVERED_FROM: usize = 12;
 const FIELDS_LEN: usize = 184;
 const FLAG_CLEAN: u16 = 1;
 const FLAG_RESERVED: u16 = 2;
+/// Bits of the flags with the percentage that is kept for root, and one. Zero: the usual part.
+const KEPT_SHIFT: u32 = 8;
+/// The largest part of a pool that can be kept for root.
+pub const KEPT_PERCENT_MAX: u8 = 50;
 
 const _: () = {
     assert!(FIELDS_LEN == 8 + 4 + 4 + 16 + 10 * 8 + 2 + 2 + 4 + LABEL_MAX);
@@ -56,6 +60,8 @@ pub struct Superblock {
     pub clean: bool,
     /// The host has allocated all of the file and keeps it allocated: nothing is returned to it.
     pub reserved: bool,
+    /// The part of the pool that only root and the fleet's owner may fill. `None`: the usual part.
+    pub kept_percent: Option<u8>,
 }
 
 /// Why a block is not a superblock.
@@ -109,7 +115,8 @@ impl Superblock {
         out.i64(self.created.0);
         out.u16(self.layout.shards());
         let flag = |is_set, flag| if is_set { flag } else { 0 };
-        out.u16(flag(self.clean, FLAG_CLEAN) | flag(self.reserved, FLAG_RESERVED));
+        let kept = self.kept_percent.map_or(0, |percent| u16::from(percent) + 1) << KEPT_SHIFT;
+        out.u16(flag(self.clean, FLAG_CLEAN) | flag(self.reserved, FLAG_RESERVED) | kept);
         out.u32(self.label.len() as u32);
         out.extend_from_slice(self.label.as_bytes());
         debug_assert_eq!(out.len(), FIELDS_LEN - LABEL_MAX + self.label.len());
@@ -164,15 +171,29 @@ impl Superblock {
         let Some(layout) = Layout::new(total_blocks, shards, log_blocks) else {
             return nonsense("size of the device, number of shards or size of the logs");
         };
-        if flags & !(FLAG_CLEAN | FLAG_RESERVED) != 0 {
+        let [kept, few] = flags.to_be_bytes();
+        let kept_percent = kept.checked_sub(1);
+        if u16::from(few) & !(FLAG_CLEAN | FLAG_RESERVED) != 0 {
             return nonsense("flags");
+        } else if kept_percent.is_some_and(|percent| percent > KEPT_PERCENT_MAX) {
+            return nonsense("space that is kept for root");
         } else if layout.logs_max() == 0 {
             return nonsense("size of the logs");
         } else if !(1..=GENERATION_MAX).contains(&generation) {
             return nonsense("generation");
         }
         let (clean, reserved) = (flags & FLAG_CLEAN != 0, flags & FLAG_RESERVED != 0);
-        let superblock = Self { uuid, secret, generation, layout, created, label, clean, reserved };
+        let superblock = Self {
+            uuid,
+            secret,
+            generation,
+            layout,
+            created,
+            label,
+            clean,
+            reserved,
+            kept_percent,
+        };
         for ((what, computed), stored) in superblock.layout_fields().into_iter().zip(stored) {
             if computed != stored {
                 return nonsense(what);
@@ -228,6 +249,7 @@ pub(crate) mod tests {
             label: "größe".to_owned(),
             clean: true,
             reserved: true,
+            kept_percent: Some(7),
         }
     }
 
@@ -257,6 +279,9 @@ pub(crate) mod tests {
         assert_eq!(tampered(12, 9), Err(SuperblockError::UnknownVersion(9)));
         assert!(matches!(tampered(56, 1), Err(SuperblockError::Nonsense(_))), "region map");
         assert!(matches!(tampered(113, 0xff), Err(SuperblockError::Nonsense(_))), "shards");
+        assert!(matches!(tampered(115, 52), Err(SuperblockError::Nonsense(_))), "kept for root");
+        assert_eq!(tampered(115, 51).map(|it| it.kept_percent), Ok(Some(50)));
+        assert_eq!(tampered(115, 0).map(|it| it.kept_percent), Ok(None));
         assert!(matches!(tampered(47, 0x80), Err(SuperblockError::Nonsense(_))), "generation");
         let no_logs = Layout::new(1 << 20, 256, 64).unwrap();
         let no_logs = Superblock { layout: no_logs, ..superblock(7) }.encode();

@@ -396,6 +396,8 @@ fn superblock_section(title: String, superblock: &Superblock) -> Section {
     section.field("uuid", hex(&superblock.uuid));
     section.field("generation", superblock.generation);
     section.field("clean", superblock.clean);
+    let kept = superblock.kept_percent.map(|percent| format!("{percent} %"));
+    section.field("kept for root", kept.unwrap_or_else(|| "a sixteenth".into()));
     section.field("blocks", layout.total_blocks());
     section.field("shards", u64::from(layout.shards()));
     section.field("region map at block", layout.region_start().0);
@@ -556,6 +558,7 @@ mod tests {
             gid: 0,
             label: "dumped".to_owned(),
             reserved: false,
+            kept_percent: None,
         };
         image(&options).unwrap().into_iter().collect()
     }

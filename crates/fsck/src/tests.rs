@@ -160,6 +160,7 @@ impl Draft {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let blocks: BTreeMap<_, _> = image(&options).unwrap().into_iter().collect();
         let superblock = Superblock::decode(&blocks[&BlockNo(0)]).unwrap();

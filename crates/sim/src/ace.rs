@@ -379,6 +379,7 @@ fn make_base(secret: u64) -> Result<Option<Rc<Blocks>>, String> {
         gid: 0,
         label: String::new(),
         reserved: false,
+        kept_percent: None,
     };
     let disk = Disk::new(image(&options).map_err(|error| error.to_string())?);
     let mut fleet = Fleet::serve(disk, CELLS, None)?;

@@ -175,6 +175,7 @@ impl World {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let image = image(&format).expect("the options are sensible");
         let mut trace = Trace::new(verbose);

@@ -193,6 +193,7 @@ impl World {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let image = image(&options).expect("the options are sensible");
         let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };

@@ -26,6 +26,7 @@ impl Pool {
             log: None,
             label: "",
             reserve: false,
+            kept_percent: None,
             force: true,
         };
         make(&path, &wish).expect("mkfs");

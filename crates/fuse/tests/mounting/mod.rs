@@ -57,6 +57,7 @@ impl Scratch {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         for (block, bytes) in image(&options).expect("format") {
             file.write_blocks(block, &bytes).expect("write");

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
 use warren_cell::{CellConfig, SpaceConfig, SpaceReserve};
-use warren_disk::{Layout, LogArea};
+use warren_disk::{LogArea, Superblock};
 use warren_proto::{CapabilityKey, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{Config, Ledger, Supervisor};
@@ -219,7 +219,7 @@ impl Starter<'_, '_> {
             reserved_chunks: superblock.layout.reserved_chunks(),
             total_blocks: superblock.layout.total_blocks(),
             space: SpaceConfig {
-                reserve: reserve_of_a_cell(&superblock.layout, self.plan.cells),
+                reserve: reserve_of_a_cell(superblock, self.plan.cells),
                 ..SpaceConfig::of(self.pool.backing(ledger))
             },
             frames: frames_of_a_cell(self.plan),
@@ -268,8 +268,41 @@ fn cell_at(address: Address) -> Result<CellId, FleetError> {
 }
 
 /// Each cell keeps its part of the chunks that ordinary users must leave.
-fn reserve_of_a_cell(layout: &Layout, cells: u16) -> SpaceReserve {
-    let chunks = layout.chunks() - layout.reserved_chunks();
-    let kept = warren_base::budget::reserve_of(chunks as usize) as u64;
+fn reserve_of_a_cell(superblock: &Superblock, cells: u16) -> SpaceReserve {
+    let chunks = superblock.layout.chunks() - superblock.layout.reserved_chunks();
+    let kept = superblock.kept_percent.map_or_else(
+        || warren_base::budget::reserve_of(chunks as usize) as u64,
+        |percent| chunks * u64::from(percent) / 100,
+    );
     SpaceReserve { chunks: kept / u64::from(cells), owner: rustix::process::geteuid().as_raw() }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::Timestamp;
+    use warren_disk::Layout;
+
+    use super::*;
+
+    #[test]
+    fn each_cell_keeps_its_part_of_what_the_pool_says() {
+        let layout = Layout::new(1 << 20, 256, 16_386).expect("a layout");
+        let chunks = layout.chunks() - layout.reserved_chunks();
+        let kept = |kept_percent, cells| {
+            let superblock = Superblock {
+                uuid: [0; 16],
+                secret: 0,
+                generation: 1,
+                layout,
+                created: Timestamp(0),
+                label: String::new(),
+                clean: true,
+                reserved: false,
+                kept_percent,
+            };
+            reserve_of_a_cell(&superblock, cells).chunks
+        };
+        assert_eq!(kept(None, 1), chunks / 16);
+        assert_eq!((kept(Some(0), 4), kept(Some(50), 4)), (0, chunks / 2 / 4));
+    }
 }

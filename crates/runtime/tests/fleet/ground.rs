@@ -57,6 +57,7 @@ impl Scratch {
             gid: rustix::process::getegid().as_raw(),
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         for (block, bytes) in image(&options).expect("format") {
             file.write_blocks(block, &bytes).expect("write");

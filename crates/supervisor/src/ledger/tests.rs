@@ -29,6 +29,7 @@ impl Pool {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let blocks: BTreeMap<_, _> = image(&options).expect("a pool").into_iter().collect();
         let superblock = Superblock::decode(&blocks[&BlockNo(0)]).expect("a superblock");

@@ -59,6 +59,7 @@ impl Device {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let blocks = image(&options).expect("the options make a pool");
         Self { durable: blocks.into_iter().collect(), cached: Vec::new() }

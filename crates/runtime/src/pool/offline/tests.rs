@@ -97,6 +97,7 @@ impl Device {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let device = Self { trail: RefCell::new(vec![Vec::new()]), ..Self::default() };
         device.put_all(image(&options).expect("a pool"));

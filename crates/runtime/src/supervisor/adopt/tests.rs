@@ -80,6 +80,7 @@ fn plan(name: &str) -> (PathBuf, FleetPlan) {
         gid: 0,
         label: String::new(),
         reserved: false,
+        kept_percent: None,
     };
     let file = PoolFile::create(&path, options.size_bytes / BLOCK_SIZE as u64).expect("pool");
     for (block, bytes) in image(&options).expect("format") {
