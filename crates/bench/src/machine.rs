@@ -49,7 +49,7 @@ pub(crate) fn places() -> Result<(usize, usize), BenchError> {
     Ok((first, usable.get(1).copied().unwrap_or(first)))
 }
 
-/// Pins this thread to a processor while the value lives.
+/// Pins this thread to processors while the value lives.
 pub(crate) struct Pinned {
     before: CpuSet,
 }
@@ -58,6 +58,18 @@ impl Pinned {
     pub(crate) fn here(cpu: usize) -> Result<Self, BenchError> {
         let before = sched_getaffinity(None).map_err(system("ask for this thread's processors"))?;
         pin(None, cpu)?;
+        Ok(Self { before })
+    }
+
+    /// To all processors but this one, which also holds for threads that this thread starts. If
+    /// there is no other, nothing changes.
+    pub(crate) fn away_from(cpu: usize) -> Result<Self, BenchError> {
+        let before = sched_getaffinity(None).map_err(system("ask for this thread's processors"))?;
+        let mut others = before;
+        others.unset(cpu);
+        if others.count() > 0 {
+            sched_setaffinity(None, &others).map_err(system("leave a processor to a cell"))?;
+        }
         Ok(Self { before })
     }
 }

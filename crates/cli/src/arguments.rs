@@ -363,6 +363,8 @@ pub(crate) enum BenchTask {
     /// Whole programs (tar, git, make, sqlite3, ...), on a mount and on other file systems; needs
     /// root
     Apps(BenchApps),
+    /// How much slower clients become beside those of another user, by operation; needs root
+    Beside(BenchBeside),
     /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
     /// What many idle clients cost: the latency of others, memory, descriptors, admissions
@@ -425,6 +427,22 @@ pub(crate) struct BenchMicro {
     /// Measure a second time with all processors busy, in a fifth of the rounds
     #[arg(long)]
     pub busy: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchBeside {
+    /// Directory of the temporary pool [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Milliseconds for which a victim is observed alone, and beside attackers, in a round
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub millis: Option<u64>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,

@@ -1,0 +1,312 @@
+//! `warren bench beside`: how much slower the clients of one user become beside clients of another
+//! user that send requests without a pause.
+//!
+//! ```text
+//! round:  for each attack, for each kind of victim:  a slice alone, a slice beside the attackers
+//! slice:  the victim executes one operation in a closed loop, and each is timed
+//! ```
+//!
+//! The cell has a processor for itself if there are two; all clients share the other ones. The
+//! attack without requests shows what the victim loses because of that.
+//!
+//! ```text
+//! operation  the operations, and the clients       report  the result as text
+//! ```
+
+mod operation;
+mod report;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::costs::{self, Costs};
+use crate::error::BenchError;
+use crate::ground::{Ground, Interruption};
+use crate::machine::{self, Machine, Pinned};
+use crate::sample::{median, median_ratio, quantile};
+pub use operation::Operation;
+use operation::{Client, make_parent};
+
+/// Clients that attack at once.
+const ATTACKERS: usize = 2;
+
+/// The user of the attackers, and the ordinary user among the victims.
+const ATTACKER_UID: u32 = 61_001;
+const VICTIM_UID: u32 = 61_002;
+
+/// Operations of a slice: without as many, it has no 99th percentile and goes on, up to
+/// [`SLICE_MAX`].
+const SAMPLES_MIN: usize = 100;
+const SLICE_MAX: Duration = Duration::from_secs(1);
+
+/// How long operations are executed before they count.
+const WARM_UP: Duration = Duration::from_millis(5);
+
+/// The pause after an attack, in which the cell finishes what the attack has left.
+const SETTLE: Duration = Duration::from_millis(10);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BesideOptions {
+    /// Where the temporary pool is made.
+    pub directory: PathBuf,
+    pub rounds: u32,
+    /// A victim is observed for this time alone, and as long beside the attackers, in each round.
+    pub slice: Duration,
+}
+
+impl Default for BesideOptions {
+    fn default() -> Self {
+        let (directory, slice) = (std::env::temp_dir(), Duration::from_millis(100));
+        Self { directory, rounds: 5, slice }
+    }
+}
+
+/// The result. Its `Display` is the report as text.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BesideReport {
+    pub machine: Machine,
+    pub rounds: u32,
+    pub slice_ms: u64,
+    pub attackers: usize,
+    /// Whether the cell had a processor for itself.
+    pub two_cores: bool,
+    /// By attack, then by victim.
+    pub pairs: Vec<Pair>,
+    pub costs: Costs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum User {
+    Ordinary,
+    Root,
+}
+
+impl User {
+    pub const ALL: [Self; 2] = [Self::Ordinary, Self::Root];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ordinary => "user",
+            Self::Root => "root",
+        }
+    }
+
+    const fn uid(self) -> u32 {
+        match self {
+            Self::Ordinary => VICTIM_UID,
+            Self::Root => 0,
+        }
+    }
+}
+
+/// A victim beside an attack: medians over the rounds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Pair {
+    pub attack: Operation,
+    pub victim: Operation,
+    pub user: User,
+    pub alone: Times,
+    pub beside: Times,
+    /// The medians of the times beside the attackers divided by the times alone just before.
+    pub mean_ratio: f64,
+    pub p99_ratio: f64,
+    /// Operations of all attackers together.
+    pub attacks_a_second: f64,
+}
+
+/// Times of single operations, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Times {
+    pub mean_ns: f64,
+    pub p99_ns: f64,
+}
+
+/// The slices of a pair, one of each kind a round.
+#[derive(Clone, Default)]
+struct Slices {
+    alone: Vec<Times>,
+    beside: Vec<Times>,
+    attacks_a_second: Vec<f64>,
+}
+
+/// All clients. The victims are in the order of [`User::ALL`].
+struct Clients {
+    attackers: Vec<Client>,
+    victims: Vec<Client>,
+}
+
+/// Measures. The calling program must hand the roles of a fleet's processes to
+/// [`warren_runtime::dispatch`].
+pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
+    if !rustix::process::geteuid().is_root() {
+        let why = "clients of several users: no permission to admit them; run it as root";
+        return Err(BenchError::Unavailable(why.to_owned()));
+    }
+    let interruption = Interruption::watch()?;
+    let (client_cpu, cell_cpu) = machine::places()?;
+    let ground = Ground::start_for_all(&options.directory, 1)?;
+    for process in ground.cell_processes()? {
+        machine::pin(Some(process), cell_cpu)?;
+    }
+    let mut clients = Clients::new(&ground)?;
+    let pairs = pairs();
+    let mut slices = vec![Slices::default(); pairs.len()];
+    let mut costs = costs::Measured::default();
+    for _ in 0..options.rounds {
+        costs.measure(&interruption)?;
+        let _pinned = Pinned::away_from(cell_cpu)?;
+        for (pair, slices) in pairs.iter().zip(&mut slices) {
+            interruption.check()?;
+            clients.measure(*pair, options.slice, slices)?;
+        }
+    }
+    Ok(BesideReport {
+        machine: Machine::here(),
+        rounds: options.rounds,
+        slice_ms: options.slice.as_millis() as u64,
+        attackers: ATTACKERS,
+        two_cores: client_cpu != cell_cpu,
+        pairs: pairs.iter().zip(&slices).map(|(pair, slices)| slices.result(*pair)).collect(),
+        costs: costs.costs(),
+    })
+}
+
+/// All pairs of an attack and a victim, in the order of a round.
+fn pairs() -> Vec<(Operation, Operation, User)> {
+    let mut pairs = Vec::new();
+    for attack in Operation::ATTACKS {
+        for victim in Operation::OF_VICTIMS {
+            pairs.extend(User::ALL.map(|user| (attack, victim, user)));
+        }
+    }
+    pairs
+}
+
+impl Clients {
+    fn new(ground: &Ground) -> Result<Self, BenchError> {
+        make_parent(ground)?;
+        let attackers = (0..ATTACKERS).map(|at| Client::new(ground, ATTACKER_UID, at));
+        let attackers = attackers.collect::<Result<_, _>>()?;
+        let victim = |(at, user): (usize, User)| Client::new(ground, user.uid(), ATTACKERS + at);
+        let victims = User::ALL.into_iter().enumerate().map(victim).collect::<Result<_, _>>()?;
+        Ok(Self { attackers, victims })
+    }
+
+    fn measure(
+        &mut self,
+        (attack, victim, user): (Operation, Operation, User),
+        slice: Duration,
+        slices: &mut Slices,
+    ) -> Result<(), BenchError> {
+        let Self { attackers, victims } = self;
+        let client = &mut victims[user as usize];
+        slices.alone.push(observe(client, victim, slice)?);
+        let (times, attacks_a_second) =
+            beside_attackers(attackers, attack, || observe(client, victim, slice))?;
+        slices.beside.push(times);
+        slices.attacks_a_second.push(attacks_a_second);
+        thread::sleep(SETTLE);
+        Ok(())
+    }
+}
+
+/// One slice of a victim.
+fn observe(
+    client: &mut Client,
+    operation: Operation,
+    slice: Duration,
+) -> Result<Times, BenchError> {
+    let begun = Instant::now();
+    while begun.elapsed() < WARM_UP {
+        client.perform(operation)?;
+    }
+    let (begun, mut samples) = (Instant::now(), Vec::new());
+    let mut last = begun;
+    loop {
+        client.perform(operation)?;
+        let now = Instant::now();
+        samples.push((now - last).as_nanos() as f64);
+        last = now;
+        let elapsed = now - begun;
+        if elapsed >= slice && (samples.len() >= SAMPLES_MIN || elapsed >= SLICE_MAX) {
+            return Ok(Times::of(&samples));
+        }
+    }
+}
+
+/// Does something while the attackers are active. Also returns their operations a second.
+fn beside_attackers<T>(
+    attackers: &mut [Client],
+    attack: Operation,
+    work: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<(T, f64), BenchError> {
+    let (enough, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let (enough, attacks) = (&enough, &attacks);
+        let attack = |client| scope.spawn(move || run_attacker(client, attack, enough, attacks));
+        let threads: Vec<_> = attackers.iter_mut().map(attack).collect();
+        // Long enough for all of them to begin. An attacker that failed has ended.
+        thread::sleep(WARM_UP);
+        let (before, begun) = (attacks.load(Ordering::Relaxed), Instant::now());
+        let done = work();
+        let count = attacks.load(Ordering::Relaxed) - before;
+        let seconds = begun.elapsed().as_secs_f64();
+        enough.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().expect("an attacker does not panic")?;
+        }
+        Ok((done?, count as f64 / seconds))
+    })
+}
+
+fn run_attacker(
+    client: &mut Client,
+    attack: Operation,
+    enough: &AtomicBool,
+    attacks: &AtomicU64,
+) -> Result<(), BenchError> {
+    while !enough.load(Ordering::Relaxed) {
+        client.perform(attack)?;
+        attacks.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+impl Times {
+    fn of(samples: &[f64]) -> Self {
+        let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
+        Self { mean_ns, p99_ns: quantile(samples, 0.99) }
+    }
+
+    fn median(slices: &[Self]) -> Self {
+        Self { mean_ns: median(&means(slices)), p99_ns: median(&p99s(slices)) }
+    }
+}
+
+fn means(slices: &[Times]) -> Vec<f64> {
+    slices.iter().map(|times| times.mean_ns).collect()
+}
+
+fn p99s(slices: &[Times]) -> Vec<f64> {
+    slices.iter().map(|times| times.p99_ns).collect()
+}
+
+impl Slices {
+    fn result(&self, (attack, victim, user): (Operation, Operation, User)) -> Pair {
+        Pair {
+            attack,
+            victim,
+            user,
+            alone: Times::median(&self.alone),
+            beside: Times::median(&self.beside),
+            mean_ratio: median_ratio(&means(&self.beside), &means(&self.alone)),
+            p99_ratio: median_ratio(&p99s(&self.beside), &p99s(&self.alone)),
+            attacks_a_second: median(&self.attacks_a_second),
+        }
+    }
+}
