@@ -6,8 +6,9 @@
 //! slice:  the victim executes one operation in a closed loop, and each is timed
 //! ```
 //!
-//! The cell has a processor for itself if there are two; all clients share the other ones. The
-//! attack without requests shows what the victim loses because of that.
+//! The victim has a processor for itself, so that it waits for the cell and not for a processor.
+//! The attackers have those that neither the victim nor the cell has. If there are none, they share
+//! the cell's, and the attack without requests shows what the victim loses because of that.
 //!
 //! ```text
 //! operation  the operations, and the clients       report  the result as text
@@ -72,8 +73,8 @@ pub struct BesideReport {
     pub rounds: u32,
     pub slice_ms: u64,
     pub attackers: usize,
-    /// Whether the cell had a processor for itself.
-    pub two_cores: bool,
+    /// Whether the attackers shared the cell's processor, because there were only two.
+    pub beside_cell: bool,
     /// By attack, then by victim.
     pub pairs: Vec<Pair>,
     pub costs: Costs,
@@ -136,8 +137,14 @@ struct Slices {
 
 /// All clients. The victims are in the order of [`User::ALL`].
 struct Clients {
-    attackers: Vec<Client>,
+    attackers: Attackers,
     victims: Vec<Client>,
+}
+
+struct Attackers {
+    clients: Vec<Client>,
+    /// Their processors.
+    cpus: Vec<usize>,
 }
 
 /// Measures. The calling program must hand the roles of a fleet's processes to
@@ -148,18 +155,24 @@ pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
         return Err(BenchError::Unavailable(why.to_owned()));
     }
     let interruption = Interruption::watch()?;
-    let (client_cpu, cell_cpu) = machine::places()?;
+    let (victim_cpu, cell_cpu) = machine::places()?;
+    let mut attacker_cpus = machine::processors()?;
+    attacker_cpus.retain(|&cpu| cpu != victim_cpu && cpu != cell_cpu);
+    let beside_cell = attacker_cpus.is_empty();
+    if beside_cell {
+        attacker_cpus.push(cell_cpu);
+    }
     let ground = Ground::start_for_all(&options.directory, 1)?;
     for process in ground.cell_processes()? {
         machine::pin(Some(process), cell_cpu)?;
     }
-    let mut clients = Clients::new(&ground)?;
+    let mut clients = Clients::new(&ground, attacker_cpus)?;
     let pairs = pairs();
     let mut slices = vec![Slices::default(); pairs.len()];
     let mut costs = costs::Measured::default();
     for _ in 0..options.rounds {
         costs.measure(&interruption)?;
-        let _pinned = Pinned::away_from(cell_cpu)?;
+        let _pinned = Pinned::here(victim_cpu)?;
         for (pair, slices) in pairs.iter().zip(&mut slices) {
             interruption.check()?;
             clients.measure(*pair, options.slice, slices)?;
@@ -170,7 +183,7 @@ pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
         rounds: options.rounds,
         slice_ms: options.slice.as_millis() as u64,
         attackers: ATTACKERS,
-        two_cores: client_cpu != cell_cpu,
+        beside_cell,
         pairs: pairs.iter().zip(&slices).map(|(pair, slices)| slices.result(*pair)).collect(),
         costs: costs.costs(),
     })
@@ -188,10 +201,10 @@ fn pairs() -> Vec<(Operation, Operation, User)> {
 }
 
 impl Clients {
-    fn new(ground: &Ground) -> Result<Self, BenchError> {
+    fn new(ground: &Ground, cpus: Vec<usize>) -> Result<Self, BenchError> {
         make_parent(ground)?;
-        let attackers = (0..ATTACKERS).map(|at| Client::new(ground, ATTACKER_UID, at));
-        let attackers = attackers.collect::<Result<_, _>>()?;
+        let clients = (0..ATTACKERS).map(|at| Client::new(ground, ATTACKER_UID, at));
+        let attackers = Attackers { clients: clients.collect::<Result<_, _>>()?, cpus };
         let victim = |(at, user): (usize, User)| Client::new(ground, user.uid(), ATTACKERS + at);
         let victims = User::ALL.into_iter().enumerate().map(victim).collect::<Result<_, _>>()?;
         Ok(Self { attackers, victims })
@@ -206,8 +219,7 @@ impl Clients {
         let Self { attackers, victims } = self;
         let client = &mut victims[user as usize];
         slices.alone.push(observe(client, victim, slice)?);
-        let (times, attacks_a_second) =
-            beside_attackers(attackers, attack, || observe(client, victim, slice))?;
+        let (times, attacks_a_second) = attackers.run(attack, || observe(client, victim, slice))?;
         slices.beside.push(times);
         slices.attacks_a_second.push(attacks_a_second);
         thread::sleep(SETTLE);
@@ -239,32 +251,41 @@ fn observe(
     }
 }
 
-/// Does something while the attackers are active. Also returns their operations a second.
-fn beside_attackers<T>(
-    attackers: &mut [Client],
-    attack: Operation,
-    work: impl FnOnce() -> Result<T, BenchError>,
-) -> Result<(T, f64), BenchError> {
-    let (enough, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
-    thread::scope(|scope| {
-        let (enough, attacks) = (&enough, &attacks);
-        let attack = |client| scope.spawn(move || run_attacker(client, attack, enough, attacks));
-        let threads: Vec<_> = attackers.iter_mut().map(attack).collect();
-        // Long enough for all of them to begin. An attacker that failed has ended.
-        thread::sleep(WARM_UP);
-        let (before, begun) = (attacks.load(Ordering::Relaxed), Instant::now());
-        let done = work();
-        let count = attacks.load(Ordering::Relaxed) - before;
-        let seconds = begun.elapsed().as_secs_f64();
-        enough.store(true, Ordering::Relaxed);
-        for thread in threads {
-            thread.join().expect("an attacker does not panic")?;
-        }
-        Ok((done?, count as f64 / seconds))
-    })
+impl Attackers {
+    /// Does something while the attackers are active. Also returns their operations a second.
+    fn run<T>(
+        &mut self,
+        attack: Operation,
+        work: impl FnOnce() -> Result<T, BenchError>,
+    ) -> Result<(T, f64), BenchError> {
+        let (enough, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
+        let Self { clients, cpus } = self;
+        thread::scope(|scope| {
+            let (enough, attacks, cpus) = (&enough, &attacks, &*cpus);
+            let start = |client| {
+                scope.spawn(move || {
+                    machine::pin_among(None, cpus)?;
+                    repeat(client, attack, enough, attacks)
+                })
+            };
+            let threads: Vec<_> = clients.iter_mut().map(start).collect();
+            // Long enough for all of them to begin. An attacker that failed has ended.
+            thread::sleep(WARM_UP);
+            let (before, begun) = (attacks.load(Ordering::Relaxed), Instant::now());
+            let done = work();
+            let count = attacks.load(Ordering::Relaxed) - before;
+            let seconds = begun.elapsed().as_secs_f64();
+            enough.store(true, Ordering::Relaxed);
+            for thread in threads {
+                thread.join().expect("an attacker does not panic")?;
+            }
+            Ok((done?, count as f64 / seconds))
+        })
+    }
 }
 
-fn run_attacker(
+/// The loop of an attacker.
+fn repeat(
     client: &mut Client,
     attack: Operation,
     enough: &AtomicBool,

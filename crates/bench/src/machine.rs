@@ -49,7 +49,7 @@ pub(crate) fn places() -> Result<(usize, usize), BenchError> {
     Ok((first, usable.get(1).copied().unwrap_or(first)))
 }
 
-/// Pins this thread to processors while the value lives.
+/// Pins this thread to a processor while the value lives.
 pub(crate) struct Pinned {
     before: CpuSet,
 }
@@ -58,18 +58,6 @@ impl Pinned {
     pub(crate) fn here(cpu: usize) -> Result<Self, BenchError> {
         let before = sched_getaffinity(None).map_err(system("ask for this thread's processors"))?;
         pin(None, cpu)?;
-        Ok(Self { before })
-    }
-
-    /// To all processors but this one, which also holds for threads that this thread starts. If
-    /// there is no other, nothing changes.
-    pub(crate) fn away_from(cpu: usize) -> Result<Self, BenchError> {
-        let before = sched_getaffinity(None).map_err(system("ask for this thread's processors"))?;
-        let mut others = before;
-        others.unset(cpu);
-        if others.count() > 0 {
-            sched_setaffinity(None, &others).map_err(system("leave a processor to a cell"))?;
-        }
         Ok(Self { before })
     }
 }
@@ -83,8 +71,13 @@ impl Drop for Pinned {
 
 /// Pins a process (its main thread) to a processor; `None` is this thread.
 pub(crate) fn pin(process: Option<Pid>, cpu: usize) -> Result<(), BenchError> {
+    pin_among(process, &[cpu])
+}
+
+/// The same to several processors.
+pub(crate) fn pin_among(process: Option<Pid>, cpus: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|&cpu| set.set(cpu));
     sched_setaffinity(process, &set).map_err(system("pin a process to a processor"))
 }
 

@@ -15,8 +15,11 @@ impl fmt::Display for BesideReport {
         let Self { rounds, slice_ms, attackers, pairs, costs, .. } = self;
         let cores = self.machine.cores;
         writeln!(f, "{processor}, {cores} cores, Linux {kernel}; one cell")?;
-        let cell = if self.two_cores { "the cell has a processor" } else { "one processor" };
-        writeln!(f, "{attackers} attackers of one user; {cell}; {rounds} rounds of {slice_ms} ms")?;
+        let place = if self.beside_cell { "the processor of the cell" } else { "other processors" };
+        writeln!(
+            f,
+            "{attackers} attackers of one user, on {place}; {rounds} rounds of {slice_ms} ms"
+        )?;
         show_ratios(f, pairs)?;
         for operation in Operation::OF_VICTIMS {
             for user in User::ALL {
@@ -109,7 +112,7 @@ mod tests {
             rounds: 3,
             slice_ms: 100,
             attackers: 2,
-            two_cores: true,
+            beside_cell: true,
             pairs: pairs().into_iter().map(|pair| slices().result(pair)).collect(),
             costs: Costs { system_call: spread, cache_line: spread, wake_up: spread },
         }
