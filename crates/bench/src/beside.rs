@@ -2,8 +2,8 @@
 //! user that send requests without a pause.
 //!
 //! ```text
-//! round:  for each attack, for each kind of victim:  a slice alone, a slice beside the attackers
-//! slice:  the victim executes one operation in a closed loop, and each is timed
+//! round:  for each attack, for each victim:  a period alone, a period beside the attackers
+//! period: the victim executes one operation in a closed loop, and each is timed
 //! ```
 //!
 //! The victim has a processor for itself, so that it waits for the cell and not for a processor.
@@ -39,10 +39,10 @@ const ATTACKERS: usize = 2;
 const ATTACKER_UID: u32 = 61_001;
 const VICTIM_UID: u32 = 61_002;
 
-/// Operations of a slice: without as many, it has no 99th percentile and goes on, up to
-/// [`SLICE_MAX`].
+/// Operations of a period: without as many, it has no 99th percentile and goes on, up to
+/// [`PERIOD_MAX`].
 const SAMPLES_MIN: usize = 100;
-const SLICE_MAX: Duration = Duration::from_secs(1);
+const PERIOD_MAX: Duration = Duration::from_secs(1);
 
 /// How long operations are executed before they count.
 const WARM_UP: Duration = Duration::from_millis(5);
@@ -56,13 +56,13 @@ pub struct BesideOptions {
     pub directory: PathBuf,
     pub rounds: u32,
     /// A victim is observed for this time alone, and as long beside the attackers, in each round.
-    pub slice: Duration,
+    pub period: Duration,
 }
 
 impl Default for BesideOptions {
     fn default() -> Self {
-        let (directory, slice) = (std::env::temp_dir(), Duration::from_millis(100));
-        Self { directory, rounds: 5, slice }
+        let (directory, period) = (std::env::temp_dir(), Duration::from_millis(100));
+        Self { directory, rounds: 5, period }
     }
 }
 
@@ -71,7 +71,7 @@ impl Default for BesideOptions {
 pub struct BesideReport {
     pub machine: Machine,
     pub rounds: u32,
-    pub slice_ms: u64,
+    pub period_ms: u64,
     pub attackers: usize,
     /// Whether the attackers shared the cell's processor, because there were only two.
     pub beside_cell: bool,
@@ -127,9 +127,9 @@ pub struct Times {
     pub p99_ns: f64,
 }
 
-/// The slices of a pair, one of each kind a round.
+/// The periods of a pair, one of each kind a round.
 #[derive(Clone, Default)]
-struct Slices {
+struct Periods {
     alone: Vec<Times>,
     beside: Vec<Times>,
     attacks_a_second: Vec<f64>,
@@ -168,23 +168,23 @@ pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
     }
     let mut clients = Clients::new(&ground, attacker_cpus)?;
     let pairs = pairs();
-    let mut slices = vec![Slices::default(); pairs.len()];
+    let mut periods = vec![Periods::default(); pairs.len()];
     let mut costs = costs::Measured::default();
     for _ in 0..options.rounds {
         costs.measure(&interruption)?;
         let _pinned = Pinned::here(victim_cpu)?;
-        for (pair, slices) in pairs.iter().zip(&mut slices) {
+        for (pair, periods) in pairs.iter().zip(&mut periods) {
             interruption.check()?;
-            clients.measure(*pair, options.slice, slices)?;
+            clients.measure(*pair, options.period, periods)?;
         }
     }
     Ok(BesideReport {
         machine: Machine::here(),
         rounds: options.rounds,
-        slice_ms: options.slice.as_millis() as u64,
+        period_ms: options.period.as_millis() as u64,
         attackers: ATTACKERS,
         beside_cell,
-        pairs: pairs.iter().zip(&slices).map(|(pair, slices)| slices.result(*pair)).collect(),
+        pairs: pairs.iter().zip(&periods).map(|(pair, periods)| periods.result(*pair)).collect(),
         costs: costs.costs(),
     })
 }
@@ -213,25 +213,26 @@ impl Clients {
     fn measure(
         &mut self,
         (attack, victim, user): (Operation, Operation, User),
-        slice: Duration,
-        slices: &mut Slices,
+        period: Duration,
+        periods: &mut Periods,
     ) -> Result<(), BenchError> {
         let Self { attackers, victims } = self;
         let client = &mut victims[user as usize];
-        slices.alone.push(observe(client, victim, slice)?);
-        let (times, attacks_a_second) = attackers.run(attack, || observe(client, victim, slice))?;
-        slices.beside.push(times);
-        slices.attacks_a_second.push(attacks_a_second);
+        periods.alone.push(observe(client, victim, period)?);
+        let (times, attacks_a_second) =
+            attackers.run(attack, || observe(client, victim, period))?;
+        periods.beside.push(times);
+        periods.attacks_a_second.push(attacks_a_second);
         thread::sleep(SETTLE);
         Ok(())
     }
 }
 
-/// One slice of a victim.
+/// One period of a victim.
 fn observe(
     client: &mut Client,
     operation: Operation,
-    slice: Duration,
+    period: Duration,
 ) -> Result<Times, BenchError> {
     let begun = Instant::now();
     while begun.elapsed() < WARM_UP {
@@ -245,7 +246,7 @@ fn observe(
         samples.push((now - last).as_nanos() as f64);
         last = now;
         let elapsed = now - begun;
-        if elapsed >= slice && (samples.len() >= SAMPLES_MIN || elapsed >= SLICE_MAX) {
+        if elapsed >= period && (samples.len() >= SAMPLES_MIN || elapsed >= PERIOD_MAX) {
             return Ok(Times::of(&samples));
         }
     }
@@ -304,20 +305,20 @@ impl Times {
         Self { mean_ns, p99_ns: quantile(samples, 0.99) }
     }
 
-    fn median(slices: &[Self]) -> Self {
-        Self { mean_ns: median(&means(slices)), p99_ns: median(&p99s(slices)) }
+    fn median(periods: &[Self]) -> Self {
+        Self { mean_ns: median(&means(periods)), p99_ns: median(&p99s(periods)) }
     }
 }
 
-fn means(slices: &[Times]) -> Vec<f64> {
-    slices.iter().map(|times| times.mean_ns).collect()
+fn means(periods: &[Times]) -> Vec<f64> {
+    periods.iter().map(|times| times.mean_ns).collect()
 }
 
-fn p99s(slices: &[Times]) -> Vec<f64> {
-    slices.iter().map(|times| times.p99_ns).collect()
+fn p99s(periods: &[Times]) -> Vec<f64> {
+    periods.iter().map(|times| times.p99_ns).collect()
 }
 
-impl Slices {
+impl Periods {
     fn result(&self, (attack, victim, user): (Operation, Operation, User)) -> Pair {
         Pair {
             attack,

@@ -98,7 +98,7 @@ fn perform_beside(arguments: &BenchBeside) -> Result<ExitCode, Failure> {
     let options = BesideOptions {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
         rounds: arguments.rounds.unwrap_or(usual.rounds),
-        slice: arguments.millis.map_or(usual.slice, Duration::from_millis),
+        period: arguments.millis.map_or(usual.period, Duration::from_millis),
     };
     let report = beside::run(&options)?;
     show(&report, arguments.json)

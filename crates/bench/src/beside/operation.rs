@@ -251,7 +251,9 @@ impl Client {
                 self.ask(self.authority(), &Request::Rmdir { dir, name }, 0)?;
             }
             Operation::CopyRange => {
-                let copy = RangeCopy { from: 0, to: 0, length: RANGE_BYTES };
+                // Each copy moves all blocks, because the previous one went elsewhere.
+                let to = self.turn % 2 * BLOCK_SIZE as u64;
+                let copy = RangeCopy { from: 0, to, length: RANGE_BYTES };
                 let (handle, source) = (self.file.1, self.source);
                 let request = Request::CopyRange { handle, source, copy, kill_privileges: false };
                 self.ask(NOTHING, &request, 0)?;

@@ -12,13 +12,13 @@ const TIME: usize = 12;
 impl fmt::Display for BesideReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (processor, kernel) = (&self.machine.processor, &self.machine.kernel);
-        let Self { rounds, slice_ms, attackers, pairs, costs, .. } = self;
+        let Self { rounds, period_ms, attackers, pairs, costs, .. } = self;
         let cores = self.machine.cores;
         writeln!(f, "{processor}, {cores} cores, Linux {kernel}; one cell")?;
         let place = if self.beside_cell { "the processor of the cell" } else { "other processors" };
         writeln!(
             f,
-            "{attackers} attackers of one user, on {place}; {rounds} rounds of {slice_ms} ms"
+            "{attackers} attackers of one user, on {place}; {rounds} rounds of {period_ms} ms"
         )?;
         show_ratios(f, pairs)?;
         for operation in Operation::OF_VICTIMS {
@@ -86,7 +86,7 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Slices, Times, pairs};
+    use super::super::{Periods, Times, pairs};
     use super::*;
     use crate::costs::Costs;
     use crate::machine::Machine;
@@ -94,9 +94,9 @@ mod tests {
 
     /// Three rounds: twice the mean and twenty times the 99th percentile, on a machine that is
     /// slower in the last round.
-    fn slices() -> Slices {
+    fn periods() -> Periods {
         let times = |mean_ns, p99_ns| Times { mean_ns, p99_ns };
-        Slices {
+        Periods {
             alone: vec![times(1000.0, 2000.0), times(1000.0, 2000.0), times(8000.0, 16_000.0)],
             beside: vec![times(2000.0, 40_000.0), times(2000.0, 40_000.0), times(16e3, 320e3)],
             attacks_a_second: vec![5000.0, 7000.0, 6000.0],
@@ -110,10 +110,10 @@ mod tests {
         BesideReport {
             machine: Machine { processor, cores: 2, is_virtual: false, kernel },
             rounds: 3,
-            slice_ms: 100,
+            period_ms: 100,
             attackers: 2,
             beside_cell: true,
-            pairs: pairs().into_iter().map(|pair| slices().result(pair)).collect(),
+            pairs: pairs().into_iter().map(|pair| periods().result(pair)).collect(),
             costs: Costs { system_call: spread, cache_line: spread, wake_up: spread },
         }
     }
