@@ -434,7 +434,8 @@ pub(crate) struct BenchMicro {
 
 #[derive(Args)]
 pub(crate) struct BenchBeside {
-    /// Directory of the temporary pool [default: the temporary directory]
+    /// Directory of the temporary pool, like /dev/shm to keep it in memory [default: the temporary
+    /// directory]
     #[arg(long)]
     pub directory: Option<PathBuf>,
     /// Rounds that are counted
