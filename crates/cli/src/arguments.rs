@@ -9,11 +9,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_bench::apps::Workload;
 use warren_bench::micro::Operation;
-use warren_bench::scale::PROGRAMS_MAX;
-use warren_bench::{ContenderName, LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_bench::{ContenderName, LOG_BYTES_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
 
+use crate::repetitions::{programs, repetitions};
 use crate::{clients, size};
 
 const EXAMPLES: &str = "\
@@ -583,16 +583,6 @@ fn log() -> impl TypedValueParser<Value = Target> {
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(i64::from(*CELLS.start())..=i64::from(*CELLS.end()))
-}
-
-/// Programs of a benchmark that work at once.
-fn programs() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(PROGRAMS_MAX))
-}
-
-/// Rounds, or calls in each, of a benchmark.
-fn repetitions() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(REPETITIONS_MAX))
 }
 
 fn shards() -> clap::builder::RangedI64ValueParser<u16> {
