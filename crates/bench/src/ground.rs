@@ -13,7 +13,7 @@ use warren_base::{BlockNo, Timestamp};
 use warren_device::{DeviceError, PoolFile};
 use warren_disk::Layout;
 use warren_disk::format::{FormatOptions, image};
-use warren_runtime::{FleetError, Lifetime, ServeOptions, start_fleet};
+use warren_runtime::{Clients, FleetError, Lifetime, ServeOptions, start_fleet};
 
 use crate::error::{BenchError, system};
 
@@ -109,29 +109,48 @@ impl Ground {
         Self::start_with_log(parent, cells, format_options().log_bytes)
     }
 
+    /// With a fleet that admits all users.
+    pub(crate) fn start_for_all(parent: &Path, cells: u16) -> Result<Self, BenchError> {
+        Self::start_with(parent, cells, format_options().log_bytes, Clients::All)
+    }
+
     /// On a pool with so many bytes of logs.
     pub(crate) fn start_with_log(
         parent: &Path,
         cells: u16,
         log_bytes: u64,
     ) -> Result<Self, BenchError> {
+        Self::start_with(parent, cells, log_bytes, Clients::default())
+    }
+
+    fn start_with(
+        parent: &Path,
+        cells: u16,
+        log_bytes: u64,
+        clients: Clients,
+    ) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let pool = scratch.path().join("pool");
         let options = FormatOptions { log_bytes, ..format_options() };
         let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64);
         make_pool(file.map_err(FleetError::from)?, &options)?;
-        Self::serve(&pool, cells, Some(scratch))
+        Self::serve(&pool, (cells, clients), Some(scratch))
     }
 
     /// On a device of at least [`POOL_BYTES`].
     pub(crate) fn on_device(device: &Path, cells: u16) -> Result<Self, BenchError> {
         let file = PoolFile::open_exclusive(device).map_err(FleetError::from)?;
         make_pool(file, &format_options())?;
-        Self::serve(device, cells, None)
+        Self::serve(device, (cells, Clients::default()), None)
     }
 
-    fn serve(pool: &Path, cells: u16, scratch: Option<Scratch>) -> Result<Self, BenchError> {
-        let fleet = start_fleet(&ServeOptions::new(pool, cells), Lifetime::WithStarter)?;
+    fn serve(
+        pool: &Path,
+        (cells, clients): (u16, Clients),
+        scratch: Option<Scratch>,
+    ) -> Result<Self, BenchError> {
+        let options = ServeOptions { clients, ..ServeOptions::new(pool, cells) };
+        let fleet = start_fleet(&options, Lifetime::WithStarter)?;
         Ok(Self { fleet, _scratch: scratch })
     }
 

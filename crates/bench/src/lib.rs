@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! apps     whole programs on Warren's mount and on other file systems
+//! beside   how much slower the clients of one user become beside those of another
 //! client   one client and one cell, in memory, beside the same calls on other file systems
 //! clients  what many idle clients cost the others, in time, memory and descriptors
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
@@ -14,6 +15,7 @@
 //! medium   the media of the contenders: files, loop devices, memory
 //! process  processes that a benchmark starts
 //! sample   times of batches, medians and tails
+//! costs    what a system call, a cache line and a wake-up cost on this machine
 //! transfer  a cache line between two cores
 //! machine  the processors: pinning, and their model
 //! ```
@@ -27,9 +29,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub mod apps;
+pub mod beside;
 pub mod client;
 pub mod clients;
 mod contender;
+mod costs;
 mod error;
 pub mod fsync;
 mod ground;

@@ -71,8 +71,13 @@ impl Drop for Pinned {
 
 /// Pins a process (its main thread) to a processor; `None` is this thread.
 pub(crate) fn pin(process: Option<Pid>, cpu: usize) -> Result<(), BenchError> {
+    pin_among(process, &[cpu])
+}
+
+/// The same to several processors.
+pub(crate) fn pin_among(process: Option<Pid>, cpus: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|&cpu| set.set(cpu));
     sched_setaffinity(process, &set).map_err(system("pin a process to a processor"))
 }
 

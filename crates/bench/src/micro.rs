@@ -9,7 +9,7 @@
 //! ```text
 //! benchmark (a thread in a mount namespace) ── lines on pipes ──▶ program ── calls ──▶ contender
 //!
-//! operation  what is measured                  costs    system call, cache line, wake-up
+//! operation  what is measured
 //! order      the lines on the pipes            busy     load on all processors
 //! program    the programs of a contender       report   the result as text
 //! worker     the process of a program
@@ -18,7 +18,6 @@
 //! The contenders are those of [`crate::contender`].
 
 pub(crate) mod busy;
-mod costs;
 mod operation;
 mod order;
 pub(crate) mod program;
@@ -31,12 +30,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::contender::traffic::TrafficPerCall;
 use crate::contender::{Contender, ContenderName, Contenders, namespace};
+use crate::costs;
+pub use crate::costs::Costs;
 use crate::error::BenchError;
 use crate::ground::Interruption;
 use crate::machine::Machine;
 use crate::sample::{Spread, geometric_mean, median_ratio};
 use busy::Load;
-pub use costs::Costs;
 use operation::Comparison;
 pub use operation::Operation;
 use program::Programs;

@@ -1,5 +1,6 @@
 //! Times of batches. One number is a batch's time divided by its calls, in nanoseconds.
 
+use std::fmt;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,13 @@ impl Spread {
     pub fn of(batches: &[f64]) -> Self {
         let at = |share| quantile(batches, share);
         Self { median_ns: at(0.5), p25_ns: at(0.25), p75_ns: at(0.75) }
+    }
+}
+
+/// The quartiles.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0}-{:.0}", self.p25_ns, self.p75_ns)
     }
 }
 

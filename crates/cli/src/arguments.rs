@@ -9,12 +9,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
 use warren_bench::apps::Workload;
 use warren_bench::micro::Operation;
-use warren_bench::scale::PROGRAMS_MAX;
-use warren_bench::{ContenderName, LOG_BYTES_MAX, REPETITIONS_MAX};
+use warren_bench::{ContenderName, LOG_BYTES_MAX};
 use warren_disk::KEPT_PERCENT_MAX;
 use warren_log::Target;
 use warren_runtime::Clients;
 
+use crate::repetitions::{programs, repetitions};
 use crate::{clients, size};
 
 const EXAMPLES: &str = "\
@@ -368,6 +368,8 @@ pub(crate) enum BenchTask {
     /// Whole programs (tar, git, make, sqlite3, ...), on a mount and on other file systems; needs
     /// root
     Apps(BenchApps),
+    /// How much slower clients become beside those of another user, by operation; needs root
+    Beside(BenchBeside),
     /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
     /// What many idle clients cost: the latency of others, memory, descriptors, admissions
@@ -430,6 +432,23 @@ pub(crate) struct BenchMicro {
     /// Measure a second time with all processors busy, in a fifth of the rounds
     #[arg(long)]
     pub busy: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchBeside {
+    /// Directory of the temporary pool, like /dev/shm to keep it in memory [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Milliseconds for which a victim is observed alone, and beside attackers, in a round
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub millis: Option<u64>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,
@@ -569,16 +588,6 @@ fn log() -> impl TypedValueParser<Value = Target> {
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(i64::from(*CELLS.start())..=i64::from(*CELLS.end()))
-}
-
-/// Programs of a benchmark that work at once.
-fn programs() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(PROGRAMS_MAX))
-}
-
-/// Rounds, or calls in each, of a benchmark.
-fn repetitions() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(REPETITIONS_MAX))
 }
 
 fn shards() -> clap::builder::RangedI64ValueParser<u16> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use warren_bench::apps::{self, AppsOptions};
+use warren_bench::beside::{self, BesideOptions};
 use warren_bench::client::{self, ClientOptions};
 use warren_bench::clients::{self, ClientsOptions};
 use warren_bench::fsync::{self, FsyncOptions};
@@ -18,8 +19,8 @@ use warren_bench::scale::{self, ScaleOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
-    Bench, BenchApps, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn, BenchRecovery,
-    BenchScale, BenchTask,
+    Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn,
+    BenchRecovery, BenchScale, BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
@@ -27,6 +28,7 @@ use crate::output;
 pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
     match &arguments.what {
         BenchTask::Apps(arguments) => perform_apps(arguments),
+        BenchTask::Beside(arguments) => perform_beside(arguments),
         BenchTask::Client(arguments) => perform_client(arguments),
         BenchTask::Clients(arguments) => perform_clients(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
@@ -88,6 +90,17 @@ fn perform_micro(arguments: &BenchMicro) -> Result<ExitCode, Failure> {
         busy: arguments.busy,
     };
     let report = micro::run(&options)?;
+    show(&report, arguments.json)
+}
+
+fn perform_beside(arguments: &BenchBeside) -> Result<ExitCode, Failure> {
+    let usual = BesideOptions::default();
+    let options = BesideOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        period: arguments.millis.map_or(usual.period, Duration::from_millis),
+    };
+    let report = beside::run(&options)?;
     show(&report, arguments.json)
 }
 

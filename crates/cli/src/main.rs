@@ -23,6 +23,7 @@ mod mount;
 mod mount_options;
 mod output;
 mod remount;
+mod repetitions;
 mod run;
 mod serve;
 #[cfg(feature = "sim")]

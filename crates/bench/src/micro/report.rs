@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use super::costs::Costs;
 use super::operation::Operation;
 use super::{Measured, MicroReport, OperationTraffic, Speed, Table};
-use crate::sample::Spread;
 
 /// Columns of the names of operations and of each contender.
 const NAME: usize = 22;
@@ -35,7 +33,7 @@ impl fmt::Display for MicroReport {
 }
 
 fn show(f: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
-    show_costs(f, &table.costs)?;
+    writeln!(f, "{}", table.costs)?;
     writeln!(f, "\nns a call, median (times that of tmpfs; of ext4, where marked by *)")?;
     heading(f, table)?;
     for measured in &table.operations {
@@ -54,7 +52,7 @@ fn show(f: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
     writeln!(f, "\nns a call, 25th to 75th percentile of the batches")?;
     heading(f, table)?;
     for measured in &table.operations {
-        row(f, measured, |speed| range(&speed.spread))?;
+        row(f, measured, |speed| speed.spread.to_string())?;
     }
     show_starts(f, table)
 }
@@ -71,17 +69,6 @@ fn show_traffic(f: &mut fmt::Formatter<'_>, traffic: &[OperationTraffic]) -> fmt
         writeln!(f, "{name:<NAME$}{contender:>COLUMN$}{requests:>COLUMN$}{sleeps:>COLUMN$}")?;
     }
     Ok(())
-}
-
-fn show_costs(f: &mut fmt::Formatter<'_>, costs: &Costs) -> fmt::Result {
-    let one = |spread: &Spread| format!("{:.0} ns ({})", spread.median_ns, range(spread));
-    let (call, line) = (one(&costs.system_call), one(&costs.cache_line));
-    let wake_up = one(&costs.wake_up);
-    writeln!(f, "a system call {call}, a cache line between cores {line}, a wake-up {wake_up}")
-}
-
-fn range(spread: &Spread) -> String {
-    format!("{:.0}-{:.0}", spread.p25_ns, spread.p75_ns)
 }
 
 fn heading(f: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! What the results rest on: the time of a system call, of a cache line from core to core, and of a
 //! wake-up.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::thread;
 
@@ -28,7 +29,7 @@ pub struct Costs {
 
 /// Measured once in each round.
 #[derive(Default)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     system_call: Vec<f64>,
     cache_line: Vec<f64>,
     wake_up: Vec<f64>,
@@ -36,7 +37,7 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Adds a batch of each.
-    pub(super) fn measure(&mut self, interruption: &Interruption) -> Result<(), BenchError> {
+    pub(crate) fn measure(&mut self, interruption: &Interruption) -> Result<(), BenchError> {
         let cpus = machine::places()?;
         let _pinned = Pinned::here(cpus.0)?;
         let getppid = |_| {
@@ -50,12 +51,21 @@ impl Measured {
         Ok(())
     }
 
-    pub(super) fn costs(&self) -> Costs {
+    pub(crate) fn costs(&self) -> Costs {
         Costs {
             system_call: Spread::of(&self.system_call),
             cache_line: Spread::of(&self.cache_line),
             wake_up: Spread::of(&self.wake_up),
         }
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |spread: &Spread| format!("{:.0} ns ({spread})", spread.median_ns);
+        let (call, line) = (one(&self.system_call), one(&self.cache_line));
+        let wake_up = one(&self.wake_up);
+        write!(f, "a system call {call}, a cache line between cores {line}, a wake-up {wake_up}")
     }
 }
 
