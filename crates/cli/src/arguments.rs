@@ -6,16 +6,15 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use warren_base::limits::{CELLS_MAX, SHARDS_MAX};
+use warren_base::limits::CELLS_MAX;
 use warren_bench::apps::Workload;
 use warren_bench::micro::Operation;
 use warren_bench::{ContenderName, LOG_BYTES_MAX};
-use warren_disk::KEPT_PERCENT_MAX;
 use warren_log::Target;
 use warren_runtime::Clients;
 
 use crate::repetitions::{programs, repetitions};
-use crate::{clients, size};
+use crate::{clients, mkfs, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +83,7 @@ pub(crate) struct Mkfs {
     #[arg(long, short, value_parser = size::parse)]
     pub size: Option<u64>,
     /// Number of shards: parts of the name space that different cells can serve
-    #[arg(long, value_parser = shards())]
+    #[arg(long, value_parser = mkfs::shards())]
     pub shards: Option<u16>,
     /// Size of the op logs, like 64M: larger logs mean fewer checkpoints and a longer recovery
     #[arg(long, value_parser = size::parse)]
@@ -97,7 +96,7 @@ pub(crate) struct Mkfs {
     pub reserve: bool,
     /// Percentage of the pool that only root and the user who serves it may fill, 0 to 50 [default:
     /// a sixteenth]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(KEPT_PERCENT_MAX)))]
+    #[arg(long, value_parser = mkfs::root_percent())]
     pub root_percent: Option<u8>,
     /// Overwrite existing contents
     #[arg(long, short)]
@@ -588,10 +587,6 @@ fn log() -> impl TypedValueParser<Value = Target> {
 
 fn cells() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(i64::from(*CELLS.start())..=i64::from(*CELLS.end()))
-}
-
-fn shards() -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX))
 }
 
 /// A cell runs its affinities in one thread for now, so any other number is refused.
