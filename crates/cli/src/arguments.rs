@@ -13,8 +13,8 @@ use warren_bench::{ContenderName, LOG_BYTES_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
 
-use crate::repetitions::{programs, repetitions};
-use crate::{clients, mkfs, size};
+use crate::numbers::{programs, repetitions, root_percent, shards};
+use crate::{clients, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,7 +83,7 @@ pub(crate) struct Mkfs {
     #[arg(long, short, value_parser = size::parse)]
     pub size: Option<u64>,
     /// Number of shards: parts of the name space that different cells can serve
-    #[arg(long, value_parser = mkfs::shards())]
+    #[arg(long, value_parser = shards())]
     pub shards: Option<u16>,
     /// Size of the op logs, like 64M: larger logs mean fewer checkpoints and a longer recovery
     #[arg(long, value_parser = size::parse)]
@@ -96,7 +96,7 @@ pub(crate) struct Mkfs {
     pub reserve: bool,
     /// Percentage of the pool that only root and the user who serves it may fill, 0 to 50 [default:
     /// a sixteenth]
-    #[arg(long, value_parser = mkfs::root_percent())]
+    #[arg(long, value_parser = root_percent())]
     pub root_percent: Option<u8>,
     /// Overwrite existing contents
     #[arg(long, short)]

@@ -21,9 +21,10 @@ mod interposer;
 mod mkfs;
 mod mount;
 mod mount_options;
+mod numbers;
 mod output;
 mod remount;
-mod repetitions;
+
 mod run;
 mod serve;
 #[cfg(feature = "sim")]

@@ -11,17 +11,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::builder::RangedI64ValueParser;
 use rustix::fs::{
     FallocateFlags, FlockOperation, OFlags, SeekFrom, fallocate, flock, fstatvfs, seek,
 };
 use rustix::io::Errno;
 use serde::Serialize;
 use warren_base::Timestamp;
-use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, SHARDS_MAX};
+use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_device::await_writers;
 use warren_disk::format::{self, FormatOptions, SIZE_MAX, SIZE_MIN};
-use warren_disk::{BlockWrite, KEPT_PERCENT_MAX, Layout};
+use warren_disk::{BlockWrite, Layout};
 use warren_runtime::FleetError;
 
 use crate::arguments::Mkfs;
@@ -61,16 +60,6 @@ pub(crate) struct Wish<'a> {
     pub kept_percent: Option<u8>,
     /// Overwrite existing contents.
     pub force: bool,
-}
-
-/// The number of shards.
-pub(crate) fn shards() -> RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX))
-}
-
-/// The percentage that is kept for root.
-pub(crate) fn root_percent() -> RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(0..=i64::from(KEPT_PERCENT_MAX))
 }
 
 pub(crate) fn perform(arguments: &Mkfs) -> Result<ExitCode, Failure> {
