@@ -44,6 +44,7 @@ done
 install -D -m 0644 "$documents/bash/warren" "$share/bash-completion/completions/warren"
 install -D -m 0644 "$documents/zsh/_warren" "$share/zsh/vendor-completions/_warren"
 install -D -m 0644 "$documents/fish/warren.fish" "$share/fish/vendor_completions.d/warren.fish"
-for text in README.md docs/operations.md LICENSE-APACHE LICENSE-MIT; do
-    install -D -m 0644 "$text" "$share/doc/warren/${text##*/}"
+# The pages refer to each other by these paths.
+for text in README.md LICENSE-APACHE LICENSE-MIT docs/operations.md docs/performance.md docs/user/*.md; do
+    install -D -m 0644 "$text" "$share/doc/warren/$text"
 done

@@ -17,12 +17,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 const NEEDED: [&str; 6] = ["strip", "ar", "gzip", "dpkg-deb", "man", "groff"];
 
 /// What the package must have, besides a man page for each command.
-const INSTALLED: [&str; 7] = [
+const INSTALLED: [&str; 8] = [
     "usr/lib/warren/libwarren_interpose.so",
     "usr/lib/systemd/system/warren@.service",
     "usr/share/bash-completion/completions/warren",
     "usr/share/zsh/vendor-completions/_warren",
     "usr/share/fish/vendor_completions.d/warren.fish",
+    "usr/share/doc/warren/docs/user/tutorial.md",
     "usr/share/man/man1/warren-mount.1.gz",
     "usr/share/man/man8/fsck.warren.8.gz",
 ];
