@@ -47,12 +47,13 @@ fn describe(fleet: &FleetStatus) -> String {
     // The report of another user's fleet may contain anything.
     let bytes = |blocks: u64| size::display(blocks.saturating_mul(u64::from(fleet.block_size)));
     let mut text = format!(
-        "{}: {}{}, {} of {} free, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
+        "{}: {}{}, {} of {} free{}, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
         printable(&fleet.pool),
         printable(&fleet.state),
         whose(fleet),
         bytes(fleet.free_blocks),
         bytes(fleet.total_blocks),
+        if fleet.limited_by_host { " (its host has no room for more)" } else { "" },
         fleet.shards,
         fleet.checkpoint.generation,
         fleet.keeper_pid,
@@ -220,7 +221,9 @@ mod tests {
         };
         let text = describe(&fleet);
         assert_eq!(text.lines().count(), 3);
-        assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free"));
+        assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free, "));
+        let text = describe(&FleetStatus { limited_by_host: true, ..fleet });
+        assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free (its host has no room"));
         assert!(!text.contains("restarted"));
     }
 

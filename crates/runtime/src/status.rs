@@ -36,6 +36,9 @@ pub struct FleetStatus {
     pub total_blocks: u64,
     /// Blocks of chunks that belong to no shard, limited by the room on the host of a sparse pool.
     pub free_blocks: u64,
+    /// They are fewer than the pool has, because its host has no room for more.
+    #[serde(default)]
+    pub limited_by_host: bool,
     pub shards: u16,
     /// Shards that are not served until they are repaired.
     #[serde(default)]

@@ -23,6 +23,7 @@ impl SupervisorLoop<'_> {
 
 fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
     let mut core = it.core.status();
+    let (free, host_room) = (core.chunks_free * CHUNK_BLOCKS, it.pool.host_room());
     core.clients.retain(|client| viewer.is_none_or(|uid| client.uid == uid));
     let cells = core.cells.iter().map(|cell| cell_status(it, cell)).collect();
     let clients = core.clients.iter().map(client_status).collect();
@@ -58,7 +59,8 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
         },
         block_size: BLOCK_SIZE as u32,
         total_blocks: layout.total_blocks(),
-        free_blocks: (core.chunks_free * CHUNK_BLOCKS).min(it.pool.host_room()),
+        free_blocks: free.min(host_room),
+        limited_by_host: host_room < free,
         shards: layout.shards(),
         given_up: core.given_up.iter().map(given_up_status).collect(),
         mailboxes: it.mailboxes.names(),
