@@ -20,9 +20,9 @@ use crate::shard::extents::may_be_copied;
 use crate::turn::Turn;
 
 const PAGE: u64 = BLOCK_SIZE as u64;
-/// So often a walk waits for data to be durable. A program that writes to a moved page all the time
-/// must not keep it for ever.
-const WAITS_MAX: u32 = 64;
+/// So many ends of I/O a walk awaits until data is durable. A program that writes to a moved page
+/// all the time must not keep it for ever.
+const WAITS_MAX: u32 = 1000;
 
 /// Each of these pages has a block of which another place was moved. Returns the first page that
 /// keeps its block for now.
@@ -40,14 +40,13 @@ pub(super) fn share_others(
             continue;
         };
         match follow(shard, *at, moved, turn) {
-            Ok(true) => {}
+            Ok(true) => walk.waits = 0,
             Ok(false) => {
                 walk.moved.remove(block);
                 left = left.or(Some(*at));
             }
-            Err(Stop::Wait(Wait::Frames)) if walk.waits >= WAITS_MAX => {
-                shard.space.is_immovable(*block);
-            }
+            // The chunk stays, until another walk.
+            Err(Stop::Wait(Wait::Frames)) if walk.waits >= WAITS_MAX => walk.waits = 0,
             Err(stop) => {
                 walk.waits += 1;
                 return Err(stop);
