@@ -12,7 +12,7 @@
 //! The walk goes on for a bounded number of records or pages at a time. Then the cell takes in
 //! other work.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use warren_base::{BlockNo, Errno, Ino};
@@ -103,10 +103,13 @@ fn empty(
     walk: &mut Walk,
     turn: &mut Turn<'_>,
 ) -> Result<Option<PageNo>, Stop> {
-    let mut first = BTreeSet::new();
+    // Of each shared block the first place whose page has the data of the block. A page that was
+    // changed since has other data.
+    let mut first: BTreeMap<BlockNo, PageNo> = BTreeMap::new();
     let mut is_alone = |(at, block): &&(PageNo, BlockNo)| {
         let page = shard.pages.page(*at, turn.frames);
-        let mut is_first = || !shard.space.sharing.is_shared(*block) || first.insert(*block);
+        let mut is_first =
+            || !shard.space.sharing.is_shared(*block) || *first.entry(*block).or_insert(*at) == *at;
         page.is_some_and(|page| page.state == PageState::Dirty)
             || !walk.moved.contains_key(block) && is_first()
     };
@@ -114,7 +117,7 @@ fn empty(
     let alone: Vec<(PageNo, BlockNo)> = alone.into_iter().copied().collect();
     let count = move_pages(shard, &alone, turn)?;
     for (at, block) in &alone[..count] {
-        if first.contains(block)
+        if first.get(block) == Some(at)
             && let Some(placed) = shard.placed(at.0, at.1)?
         {
             walk.moved.insert(*block, (*at, placed.block));
