@@ -45,15 +45,16 @@ fn describe(fleet: &FleetStatus) -> String {
         return describe_silent(fleet);
     }
     // The report of another user's fleet may contain anything.
-    let bytes = |blocks: u64| size::display(blocks.saturating_mul(u64::from(fleet.block_size)));
+    let bytes =
+        |blocks: u64| size::display(blocks.saturating_mul(u64::from(fleet.space.block_size)));
     let mut text = format!(
         "{}: {}{}, {} of {} free{}, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
         printable(&fleet.pool),
         printable(&fleet.state),
         whose(fleet),
-        bytes(fleet.free_blocks),
-        bytes(fleet.total_blocks),
-        if fleet.limited_by_host { " (its host has no room for more)" } else { "" },
+        bytes(fleet.space.free_blocks),
+        bytes(fleet.space.total_blocks),
+        if fleet.space.limited_by_host { " (its host has no room for more)" } else { "" },
         fleet.shards,
         fleet.checkpoint.generation,
         fleet.keeper_pid,
@@ -197,7 +198,7 @@ fn times(restarts: u64) -> String {
 mod tests {
     use super::*;
     use warren_runtime::ClientStatus;
-    use warren_runtime::{CheckpointStatus, DeviceCounters};
+    use warren_runtime::{CheckpointStatus, DeviceCounters, SpaceStatus};
 
     #[test]
     fn the_json_of_one_fleet_has_the_shape_of_that_of_all() {
@@ -213,8 +214,11 @@ mod tests {
         let fleet = FleetStatus {
             pool: "/p".into(),
             state: "serving".into(),
-            block_size: 4096,
-            total_blocks: 1 << 18,
+            space: SpaceStatus {
+                block_size: 4096,
+                total_blocks: 1 << 18,
+                ..SpaceStatus::default()
+            },
             uid: rustix::process::geteuid().as_raw(),
             cells: vec![cell(0), cell(1)],
             ..FleetStatus::default()
@@ -222,7 +226,10 @@ mod tests {
         let text = describe(&fleet);
         assert_eq!(text.lines().count(), 3);
         assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free, "));
-        let text = describe(&FleetStatus { limited_by_host: true, ..fleet });
+        let text = describe(&FleetStatus {
+            space: SpaceStatus { limited_by_host: true, ..fleet.space },
+            ..fleet
+        });
         assert!(text.starts_with("/p: serving, 0 bytes of 1 GiB free (its host has no room"));
         assert!(!text.contains("restarted"));
     }
@@ -284,8 +291,11 @@ mod tests {
             pool: evil.clone(),
             state: evil.clone(),
             checkpoint: CheckpointStatus { broken: Some(evil), ..CheckpointStatus::default() },
-            block_size: u32::MAX,
-            total_blocks: u64::MAX,
+            space: SpaceStatus {
+                total_blocks: u64::MAX,
+                block_size: u32::MAX,
+                ..SpaceStatus::default()
+            },
             ..FleetStatus::default()
         };
         let text = describe(&fleet);

@@ -65,7 +65,7 @@ pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
 pub use status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, LogStatus, SILENT,
-    UseStatus, names_of_rules,
+    SpaceStatus, UseStatus, names_of_rules,
 };
 pub use warren_transport::control::Leave;
 pub use warren_transport::{Authority, ConnectOptions, Connection, InFlight, Slot};

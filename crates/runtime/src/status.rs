@@ -32,13 +32,8 @@ pub struct FleetStatus {
     pub stopped_pids: Vec<u32>,
     #[serde(flatten)]
     pub checkpoint: CheckpointStatus,
-    pub block_size: u32,
-    pub total_blocks: u64,
-    /// Blocks of chunks that belong to no shard, limited by the room on the host of a sparse pool.
-    pub free_blocks: u64,
-    /// They are fewer than the pool has, because its host has no room for more.
-    #[serde(default)]
-    pub limited_by_host: bool,
+    #[serde(flatten)]
+    pub space: SpaceStatus,
     pub shards: u16,
     /// Shards that are not served until they are repaired.
     #[serde(default)]
@@ -50,6 +45,18 @@ pub struct FleetStatus {
     pub cells: Vec<CellStatus>,
     /// For a user other than root and the fleet's own, only the user's own clients.
     pub clients: Vec<ClientStatus>,
+}
+
+/// The blocks of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SpaceStatus {
+    pub block_size: u32,
+    pub total_blocks: u64,
+    /// Blocks of chunks that belong to no shard, limited by the room on the host of a sparse pool.
+    pub free_blocks: u64,
+    /// They are fewer than the pool has, because its host has no room for more.
+    #[serde(default)]
+    pub limited_by_host: bool,
 }
 
 /// The log of a fleet.

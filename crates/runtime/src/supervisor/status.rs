@@ -9,7 +9,7 @@ use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, GivenUpStatus,
-    LogStatus, UseStatus, names_of_rules,
+    LogStatus, SpaceStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -57,10 +57,12 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
             broken: core.broken.map(|errno| errno.to_string()),
             read_only_since: core.broken_since.map(|since| since.0 / 1_000_000_000),
         },
-        block_size: BLOCK_SIZE as u32,
-        total_blocks: layout.total_blocks(),
-        free_blocks: free.min(host_room),
-        limited_by_host: host_room < free,
+        space: SpaceStatus {
+            block_size: BLOCK_SIZE as u32,
+            total_blocks: layout.total_blocks(),
+            free_blocks: free.min(host_room),
+            limited_by_host: host_room < free,
+        },
         shards: layout.shards(),
         given_up: core.given_up.iter().map(given_up_status).collect(),
         mailboxes: it.mailboxes.names(),
