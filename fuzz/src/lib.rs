@@ -54,6 +54,7 @@ impl Pool {
             gid: 0,
             label: String::new(),
             reserved: false,
+            kept_percent: None,
         };
         let blocks: Blocks = image(&options).expect("a pool").into_iter().collect();
         let superblock = Superblock::decode(&blocks[&BlockNo(0)]).expect("a superblock");
