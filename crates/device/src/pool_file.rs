@@ -304,7 +304,7 @@ impl PoolFile {
     }
 
     /// The result of a request. A request to reserve blocks on a host that cannot allocate writes
-    /// them. A failed one leaves none of them allocated, because nobody would know of them.
+    /// them. A failed one leaves none of them allocated, because the cell would not know of them.
     pub(crate) fn reserved_whole(
         &self,
         transfer: &Transfer,

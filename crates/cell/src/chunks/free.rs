@@ -135,7 +135,7 @@ impl Chunks {
             return self.unreserved();
         }
         let ready = self.pool.elements().filter(|chunk| self.host.is_allocated(**chunk)).count();
-        // What is being given back to the host makes room there.
+        // Those on their way are allocated soon, or make room on the host.
         (ready + self.host.under_way().count()) as u64
     }
 

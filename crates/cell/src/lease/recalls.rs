@@ -42,7 +42,7 @@ impl RecallClass {
     }
 }
 
-/// What a change of attributes does beside changing them.
+/// A change of attributes may have this effect on the holder, beside making its copy old.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) enum RecallEffect {
     #[default]

@@ -10,10 +10,10 @@
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{ClientId, Errno, Ino};
 use warren_cell::SpaceReserve;
-use warren_proto::{Handle, RangeCopy, Reply, Request, SetAttr};
+use warren_proto::{Handle, Position, RangeCopy, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
-use crate::client::create;
+use crate::client::{create, write};
 use crate::pair::*;
 
 /// Pages of the files that fill the pool.
@@ -122,9 +122,12 @@ fn shared_blocks_of_sparse_chunks_stay_shared_in_their_new_places() {
     let times = pair.attr(client, copies[0][0].ino);
     let before = free(&mut pair, client);
     assert!(before > 6 * CHUNK_BLOCKS);
-    fill(&mut pair, client, IN_B, "more");
+    let more = fill(&mut pair, client, IN_B, "more");
     let left = free(&mut pair, client);
     assert!(left < before / 2 && left < 4 * 2 * CHUNK_BLOCKS, "{left} of {before} are left");
+    // Places of their own for all copies would take more than there was.
+    let written = (more.len() * PAGES) as u64;
+    assert!(written + left + 2 * CHUNK_BLOCKS > before, "{written} of {before} were written");
     check(&mut pair, client, &files);
     let look = |pair: &mut Pair| {
         for (number, copies) in copies.iter().enumerate() {
@@ -140,6 +143,43 @@ fn shared_blocks_of_sparse_chunks_stay_shared_in_their_new_places() {
     pair.write(client, copies[1][1], 0, page(251));
     assert_eq!(pair.read(client, copies[1][0], 0, PAGE), page(byte_of(2)));
     assert_eq!(pair.read(client, copies[1][1], 0, PAGE), page(251));
+}
+
+#[test]
+fn places_of_a_shared_block_do_not_follow_a_page_that_was_changed() {
+    let mut emptied = 0;
+    // The changes come after so many events of a checkpoint, and of the cleaning behind it.
+    for events in 1..80 {
+        let mut pair = Pair::with(Setup { eager_cleaning: Some(8), ..Setup::default() });
+        let client = pair.client();
+        let files: Vec<Handle> = (0..120)
+            .map(|number| {
+                let content = page(byte_of(number)).repeat(PAGES);
+                pair.file(client, IN_A, &format!("file{number}"), content)
+            })
+            .collect();
+        let [first, second, third] = share(&mut pair, client, IN_A, &files[56..57]).remove(0);
+        // The chunk of the source is sparser than others.
+        for (number, file) in files.iter().enumerate() {
+            if number % 2 == 1 || (44..=68).contains(&number) && number != 56 {
+                assert_eq!(pair.call(client, Request::Close { handle: *file }), Ok(Reply::Done));
+                pair.unlink(client, IN_A, &format!("file{number}"));
+            }
+        }
+        pair.order_checkpoint();
+        let left = std::cell::Cell::new(events);
+        pair.drive_until(|_| left.replace(left.get() - 1) == 1);
+        // The last place is changed, while the first ones have the old data.
+        pair.submit(client, write(third, Position::At(0)), &page(251).0);
+        pair.drive();
+        emptied += pair.cell(A).chunks_emptied();
+        for file in [files[56], first, second] {
+            let read = pair.read(client, file, 0, PAGE);
+            assert_eq!(read, page(byte_of(56)), "after {events} events");
+        }
+        assert_eq!(pair.read(client, third, 0, PAGE), page(251), "after {events} events");
+    }
+    assert!(emptied > 0);
 }
 
 /// The free blocks that the user of this client can take.

@@ -69,12 +69,15 @@ pub(crate) struct Setup {
     pub host_room: Option<u64>,
     /// What each cell keeps for root.
     pub reserve: SpaceReserve,
+    /// After each checkpoint, what a shard has beyond so many free blocks is cleaned.
+    pub eager_cleaning: Option<u64>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let reserve = SpaceReserve::default();
-        Self { cells: 2, free_chunks: usize::MAX, host_room: None, reserve }
+        let eager_cleaning = None;
+        Self { cells: 2, free_chunks: usize::MAX, host_room: None, reserve, eager_cleaning }
     }
 }
 
@@ -191,8 +194,8 @@ impl Pair {
         let free = (RESERVED..CHUNKS).filter(|chunk| durable.is_free(*chunk));
         let share = free.take(self.setup.free_chunks).skip(at).step_by(usize::from(cells));
         let backing = self.setup.host_room.map_or(Backing::Whole, |_| Backing::OnDemand);
-        let reserve = self.setup.reserve;
-        let space = SpaceConfig { reserve, ..SpaceConfig::of(backing) };
+        let Setup { reserve, eager_cleaning, .. } = self.setup;
+        let space = SpaceConfig { backing, reserve, eager_cleaning };
         CellConfig {
             id,
             epoch,
@@ -484,8 +487,15 @@ impl Pair {
 
     /// Begins a checkpoint as the supervisor's timer does.
     pub(crate) fn begin_checkpoint(&mut self) {
-        self.supervisor.is_wanted = true;
-        self.grant_checkpoints();
+        self.order_checkpoint();
+        self.drive();
+    }
+
+    /// The same, and processes no event yet.
+    pub(crate) fn order_checkpoint(&mut self) {
+        (self.supervisor.is_wanted, self.supervisor.grants) = (true, true);
+        let orders = self.supervisor.advance();
+        self.orders(orders);
     }
 
     // Lease words.
