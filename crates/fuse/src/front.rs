@@ -69,10 +69,8 @@ pub struct FrontOptions {
 /// How the front replies to a request that did not fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// The reply is the body.
-    Body,
-    /// The reply is the body, but the kernel must not keep the attributes of this inode in it.
-    Passing(Ino),
+    /// The reply is the body. The kernel must not keep the attributes of the inode `passing` in it.
+    Body { passing: Option<Ino> },
     /// The reply is this many bytes of the slot's payload lane from the cells.
     Payload(usize),
     /// The reply is the body, but the kernel's pages must be dropped: it cached an append at the
@@ -82,6 +80,11 @@ pub(crate) enum Outcome {
     NoReply,
     /// The thread that retries the lock replies.
     Deferred(DeferredLock),
+}
+
+impl Outcome {
+    /// The kernel may keep all attributes in the body.
+    pub(crate) const BODY: Self = Self::Body { passing: None };
 }
 
 /// Makes durable what a request has changed, on a mount with `sync` or `dirsync`. Repeating it has
@@ -329,7 +332,7 @@ impl Call<'_> {
             Operation::Flags(call) => self.flags(call),
             Operation::Unsupported(errno) => Err(errno),
         }?;
-        Ok(self.passing.map_or(Outcome::Body, Outcome::Passing))
+        Ok(Outcome::Body { passing: self.passing })
     }
 
     fn call<T: Typed>(&mut self, request: T) -> Result<T::Reply, Errno> {

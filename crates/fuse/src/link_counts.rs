@@ -12,23 +12,18 @@
 //! (`Notice::attributes`), which makes it ignore the copy in the reply. That is not done for
 //! requests with an open file, by which the kernel learns the size before it reads.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use warren_base::Ino;
 use warren_proto::{Attr, FileKind};
 
+use crate::by_thread::ByThread;
 use crate::message::{Header, Operation};
 
 /// Inodes that had several links, by their hashes.
 const LINKED_BITS: usize = 1 << 16;
-/// A thread whose request is answered is on a processor, or waits for one.
-const AGE_MAX: Duration = Duration::from_secs(10);
-/// With so many threads, those that are gone are removed first.
-const PRUNED_FROM: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct LinkCounts {
@@ -36,7 +31,7 @@ pub(crate) struct LinkCounts {
     hashes: RandomState,
     are_any: AtomicBool,
     /// The threads that remove a name, or have removed one and may not have processed the reply.
-    removing: Mutex<HashMap<u64, Instant>>,
+    removing: Mutex<ByThread<()>>,
 }
 
 impl LinkCounts {
@@ -45,7 +40,7 @@ impl LinkCounts {
             linked: (0..LINKED_BITS / 64).map(|_| AtomicU64::new(0)).collect(),
             hashes: RandomState::new(),
             are_any: AtomicBool::new(false),
-            removing: Mutex::new(HashMap::new()),
+            removing: Mutex::new(ByThread::new()),
         }
     }
 
@@ -56,14 +51,10 @@ impl LinkCounts {
             return;
         }
         let mut removing = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !removes {
-            removing.remove(&header.thread_key());
+        if removes {
+            removing.insert(header, ());
         } else {
-            let now = Instant::now();
-            if removing.len() >= PRUNED_FROM {
-                removing.retain(|_, since| now.duration_since(*since) < AGE_MAX);
-            }
-            removing.insert(header.thread_key(), now);
+            removing.remove(header);
         }
         self.are_any.store(!removing.is_empty(), Ordering::Release);
     }
@@ -85,7 +76,7 @@ impl LinkCounts {
             return false;
         }
         let removing = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
-        removing.values().any(|since| since.elapsed() < AGE_MAX)
+        removing.young().next().is_some()
     }
 
     fn place(&self, ino: Ino) -> (&AtomicU64, u64) {

@@ -51,11 +51,6 @@ impl Header {
         (header.len == received).then_some(header)
     }
 
-    /// The caller's thread, or the request itself if the kernel does not name the thread.
-    pub(crate) fn thread_key(&self) -> u64 {
-        if self.thread == 0 { self.unique | 1 << 63 } else { u64::from(self.thread) }
-    }
-
     /// The caller's (uid, gid).
     pub(crate) const fn identity(&self) -> (u32, u32) {
         (self.uid, self.gid)

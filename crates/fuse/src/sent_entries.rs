@@ -11,21 +11,18 @@
 //!
 //! In both cases a reply that was not sent yet comes without the lease.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use warren_base::Ino;
 use warren_proto::FileName;
 
+use crate::by_thread::{AGE_MAX, ByThread};
 use crate::message::Header;
 
-/// A thread whose request is answered is on a processor, or waits for one.
-const AGE_MAX: Duration = Duration::from_secs(10);
-/// With so many replies, the old ones are removed first.
-const PRUNED_FROM: usize = 1024;
 /// So many of the objects that were recalled last are known.
 const RECALLED_MAX: usize = 1024;
 /// Bits of the names that the kernel may know.
@@ -38,7 +35,6 @@ pub(crate) struct Hash(u64);
 /// A reply to a request in directory `dir`, which led to `ino`.
 #[derive(Clone, Copy, Debug)]
 struct SentEntry {
-    at: Instant,
     ino: Ino,
     dir: Ino,
     /// A name that the kernel may have looked up without a lock, and that was leased.
@@ -47,10 +43,8 @@ struct SentEntry {
 
 #[derive(Debug)]
 struct Sent {
-    /// The last such reply to each thread: a thread has processed the one before. The kernel does
-    /// not name the threads of some containers, and these replies are here until they are old.
-    by_thread: HashMap<u64, SentEntry>,
-    pruned_from: usize,
+    /// The last such reply to each thread.
+    by_thread: ByThread<SentEntry>,
     /// The objects that were recalled last.
     recalled: VecDeque<Hash>,
     /// Until then there may be replies of a predecessor.
@@ -78,8 +72,7 @@ impl SentEntries {
     /// The kernel may know any name from a predecessor.
     pub(crate) fn new(has_predecessor: bool) -> Self {
         let sent = Sent {
-            by_thread: HashMap::new(),
-            pruned_from: PRUNED_FROM,
+            by_thread: ByThread::new(),
             recalled: VecDeque::new(),
             predecessor: has_predecessor.then(|| Instant::now() + AGE_MAX),
         };
@@ -115,7 +108,6 @@ impl SentEntries {
         name: Option<Hash>,
         recalls_before: u64,
     ) -> Leasable {
-        let key = header.thread_key();
         let mut sent = self.lock();
         let since = self.recalls().saturating_sub(recalls_before) as usize;
         let is_recalled = |hash: Hash| {
@@ -126,12 +118,7 @@ impl SentEntries {
             attributes: since == 0 || !is_recalled(self.hash_of_inode(ino)),
         };
         let name = name.filter(|_| leasable.name);
-        let entry = SentEntry { at: Instant::now(), ino, dir: header.ino, name };
-        sent.by_thread.insert(key, entry);
-        if sent.by_thread.len() > sent.pruned_from {
-            sent.by_thread.retain(|_, old| entry.at.duration_since(old.at) < AGE_MAX);
-            sent.pruned_from = PRUNED_FROM.max(2 * sent.by_thread.len());
-        }
+        sent.by_thread.insert(header, SentEntry { ino, dir: header.ino, name });
         leasable
     }
 
@@ -139,7 +126,7 @@ impl SentEntries {
     /// directories that the kernel has locked while it processes a reply with it.
     pub(crate) fn recall_unknown(&self, ino: Ino) -> Vec<Ino> {
         let sent = self.recall(self.hash_of_inode(ino));
-        sent.by_thread.values().filter(|entry| entry.ino == ino).map(|entry| entry.dir).collect()
+        sent.by_thread.all().filter(|entry| entry.ino == ino).map(|entry| entry.dir).collect()
     }
 
     /// The name is recalled. Returns whether the kernel may still have to process a reply that
@@ -147,9 +134,7 @@ impl SentEntries {
     pub(crate) fn recall_name(&self, dir: Ino, name: &FileName) -> bool {
         let hash = self.hash_of_name(dir, name);
         let sent = self.recall(hash);
-        let now = Instant::now();
-        let mut entries = sent.by_thread.values();
-        entries.any(|it| it.name == Some(hash) && now.duration_since(it.at) < AGE_MAX)
+        sent.by_thread.young().any(|it| it.name == Some(hash))
     }
 
     fn recall(&self, hash: Hash) -> MutexGuard<'_, Sent> {

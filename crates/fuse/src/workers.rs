@@ -379,13 +379,9 @@ impl Shared {
         let unique = header.unique;
         match outcome {
             Ok(Outcome::NoReply) => {}
-            Ok(Outcome::Body) => {
-                unseen.into_iter().flatten().for_each(|ino| drop_attributes(&*self.channel, ino));
-                self.channel.reply(unique, Ok(worker.body.as_bytes()));
-            }
-            Ok(Outcome::Passing(ino)) => {
-                unseen.into_iter().flatten().for_each(|ino| drop_attributes(&*self.channel, ino));
-                drop_attributes(&*self.channel, ino);
+            Ok(Outcome::Body { passing }) => {
+                let dropped = unseen.into_iter().flatten().chain(passing);
+                dropped.for_each(|ino| drop_attributes(&*self.channel, ino));
                 self.channel.reply(unique, Ok(worker.body.as_bytes()));
             }
             Ok(Outcome::Payload(len)) => {

@@ -236,7 +236,7 @@ impl Call<'_> {
         let leased = self.front.options.page_caching == PageCaching::Leased;
         let expected = write.offset.saturating_add(u64::from(len));
         let misplaced = write.append && leased && size != expected;
-        Ok(if misplaced { Outcome::Misplaced } else { Outcome::Body })
+        Ok(if misplaced { Outcome::Misplaced } else { Outcome::BODY })
     }
 
     /// Copies a range by sharing blocks. After EXDEV the kernel copies through its cache. It has

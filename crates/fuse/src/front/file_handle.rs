@@ -60,7 +60,7 @@ mod tests {
             _ => Err(Errno::EIO),
         });
         for (operation, ino) in [(Operation::LookupInode, DIR), (Operation::LookupParent, Ino(3))] {
-            assert_eq!(test.serve_on(DIR, operation), Ok(Outcome::Body));
+            assert_eq!(test.serve_on(DIR, operation), Ok(Outcome::BODY));
             assert_eq!([0, 16, 24].map(|at| test.u64_at(at)), [ino.0, 0, 0]);
         }
     }

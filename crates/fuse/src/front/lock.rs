@@ -93,7 +93,7 @@ impl Call<'_> {
     pub(super) fn wait_lock(&mut self, open: u64, spec: LockSpec) -> Result<Outcome, Errno> {
         match self.lock(open, spec, false) {
             Err(Errno::EAGAIN) => {}
-            other => return other.map(|()| Outcome::Body),
+            other => return other.map(|()| Outcome::BODY),
         }
         let front = self.front;
         let unique = self.header.unique;
@@ -111,7 +111,7 @@ impl Call<'_> {
             served
         });
         front.lock_waiters.fetch_sub(1, Ordering::Relaxed);
-        served.map(|()| Outcome::Body)
+        served.map(|()| Outcome::BODY)
     }
 
     /// Ends the wait of request `unique`. The `Cancel` can reach the cell before that request does.

@@ -45,7 +45,7 @@ impl Call<'_> {
             OnRemoved::Names | OnRemoved::Change(_) => return Err(Errno::ENOENT),
             OnRemoved::Stale => return Err(Errno::ESTALE),
         }
-        Ok(Outcome::Body)
+        Ok(Outcome::BODY)
     }
 }
 
@@ -78,15 +78,15 @@ mod tests {
     fn a_removed_directory_has_attributes_and_can_be_opened() {
         let mut test = test();
         for operation in [Operation::GetAttr { open: false }, Operation::Statx] {
-            assert_eq!(test.serve_on(DIR, operation), Ok(Outcome::Body));
+            assert_eq!(test.serve_on(DIR, operation), Ok(Outcome::BODY));
             assert_eq!(test.u64_at(0), 0, "the kernel asks again");
         }
-        assert_eq!(test.serve_on(DIR, Operation::OpenDir), Ok(Outcome::Body));
+        assert_eq!(test.serve_on(DIR, Operation::OpenDir), Ok(Outcome::BODY));
         let open = test.u64_at(0);
         let list = Operation::ReadDir { offset: 0, len: 4096 };
         assert_eq!(test.serve_on(DIR, list), Err(Errno::ENOENT));
-        assert_eq!(test.serve_on(DIR, Operation::ReleaseDir { open }), Ok(Outcome::Body));
-        assert_eq!(test.serve_on(DIR, Operation::ListXattr { len: 0 }), Ok(Outcome::Body));
+        assert_eq!(test.serve_on(DIR, Operation::ReleaseDir { open }), Ok(Outcome::BODY));
+        assert_eq!(test.serve_on(DIR, Operation::ListXattr { len: 0 }), Ok(Outcome::BODY));
     }
 
     #[test]

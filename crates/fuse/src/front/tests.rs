@@ -80,7 +80,7 @@ fn lookup(name: &[u8]) -> Operation {
 fn only_offered_features_are_negotiated_and_old_kernels_are_refused() {
     let mut test = FrontTest::new(FrontOptions::default(), |_| Err(Errno::EIO));
     assert_eq!(test.init(30, u64::MAX), Err(Errno::EPROTO));
-    assert_eq!(test.init(45, crate::abi::init::FLOCK_LOCKS), Ok(Outcome::Body));
+    assert_eq!(test.init(45, crate::abi::init::FLOCK_LOCKS), Ok(Outcome::BODY));
     let flags = u32::from_ne_bytes(test.body.as_bytes()[12..16].try_into().unwrap());
     assert_eq!(u64::from(flags), crate::abi::init::FLOCK_LOCKS);
 }
@@ -113,7 +113,7 @@ fn a_kernel_without_epochs_caches_no_names() {
     test.init(43, 0).unwrap();
     assert_eq!(test.serve(lookup(b"n")), Err(Errno::ENOENT));
     test.init(44, 0).unwrap();
-    assert_eq!(test.serve(lookup(b"n")), Ok(Outcome::Body));
+    assert_eq!(test.serve(lookup(b"n")), Ok(Outcome::BODY));
     assert_eq!(test.u64_at(0), 0);
 }
 
@@ -266,7 +266,7 @@ fn an_append_at_another_offset_drops_leased_pages() {
             sync: false,
         })
     };
-    assert_eq!(test.serve(write(100)), Ok(Outcome::Body));
+    assert_eq!(test.serve(write(100)), Ok(Outcome::BODY));
     assert_eq!(test.serve(write(50)), Ok(Outcome::Misplaced));
 }
 
@@ -336,8 +336,8 @@ fn a_close_without_locks_sends_no_request() {
     };
     let open = test.add_open();
     test.serve(Operation::Lock { open, spec, wait: false }).unwrap();
-    assert_eq!(test.serve(Operation::Flush { owner: LockOwner(2) }), Ok(Outcome::Body));
-    assert_eq!(test.serve(Operation::Flush { owner: LockOwner(1) }), Ok(Outcome::Body));
+    assert_eq!(test.serve(Operation::Flush { owner: LockOwner(2) }), Ok(Outcome::BODY));
+    assert_eq!(test.serve(Operation::Flush { owner: LockOwner(1) }), Ok(Outcome::BODY));
 }
 
 #[test]
@@ -402,9 +402,9 @@ fn open_created_elsewhere(found: Attr, flags: i32) -> (Result<Outcome, Errno>, b
 fn a_file_that_another_mount_created_is_opened_if_the_caller_owns_it() {
     let create = libc::O_CREAT | libc::O_RDWR;
     let own = attr(Ino(5));
-    assert_eq!(open_created_elsewhere(own, create), (Ok(Outcome::Body), false, false));
+    assert_eq!(open_created_elsewhere(own, create), (Ok(Outcome::BODY), false, false));
     let truncated = open_created_elsewhere(own, create | libc::O_TRUNC);
-    assert_eq!(truncated, (Ok(Outcome::Body), true, false));
+    assert_eq!(truncated, (Ok(Outcome::BODY), true, false));
     let exclusive = open_created_elsewhere(own, create | libc::O_EXCL);
     assert_eq!(exclusive, (Err(Errno::EEXIST), false, false));
 }
@@ -547,7 +547,7 @@ fn a_walk_that_is_repeated_after_estale_pins_what_it_finds() {
     );
     test.serve(lookup(b"n")).unwrap();
     assert_eq!(closed(&sent), [1], "another repetition");
-    assert_eq!(test.serve_on(Ino(7), OPEN), Ok(Outcome::Body));
+    assert_eq!(test.serve_on(Ino(7), OPEN), Ok(Outcome::BODY));
     assert_eq!(closed(&sent), [1]);
     test.serve(Operation::Forget).unwrap();
     assert_eq!(closed(&sent), [1, 2], "after the call");

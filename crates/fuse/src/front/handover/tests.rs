@@ -78,7 +78,7 @@ fn a_file_that_a_program_has_open_is_claimed_at_its_cell() {
     let (handover, claim, attr) = file();
     let mut mount = Mount::new(Ok(Reply::Attr { attr, lease: None }));
     let mut name = [0; HANDOVER_NAME_MAX];
-    assert_eq!(mount.look_up(handover.name(&mut name)), Ok(Outcome::Body));
+    assert_eq!(mount.look_up(handover.name(&mut name)), Ok(Outcome::BODY));
     assert_eq!(*mount.asked.lock().unwrap(), [claim]);
     assert_eq!(mount.node(), FILE.0);
     assert!(are_zero(&mount), "the kernel must not cache it");
@@ -96,7 +96,7 @@ fn the_owner_is_shown_the_rights_to_open_his_file_until_he_does() {
         let kind = FileKind::Regular;
         let attr = Attr { uid, mode, kind, ..attr };
         let mut mount = Mount::new(Ok(Reply::Attr { attr, lease: None }));
-        assert_eq!(mount.look_up(name), Ok(Outcome::Body));
+        assert_eq!(mount.look_up(name), Ok(Outcome::BODY));
         assert_eq!(mount.mode() & 0o7777, u32::from(shown));
         assert_eq!(are_zero(&mount), mode == shown);
         let open = Header { opcode: opcode::OPEN, ino: FILE, ..HEADER };
