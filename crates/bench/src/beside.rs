@@ -18,7 +18,7 @@ mod operation;
 mod report;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,8 @@ const PERIOD_MAX: Duration = Duration::from_secs(1);
 /// How long operations are executed before they count.
 const WARM_UP: Duration = Duration::from_millis(5);
 
-/// The pause after an attack, in which the cell finishes what the attack has left.
+/// The pause after an attack, in which the cell finishes what the attack has left: no request tells
+/// when that is done.
 const SETTLE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -260,22 +261,27 @@ impl Attackers {
         work: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(T, f64), BenchError> {
         let (enough, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
+        let begun = AtomicUsize::new(0);
         let Self { clients, cpus } = self;
         thread::scope(|scope| {
-            let (enough, attacks, cpus) = (&enough, &attacks, &*cpus);
+            let (enough, attacks, begun, cpus) = (&enough, &attacks, &begun, &*cpus);
             let start = |client| {
                 scope.spawn(move || {
                     machine::pin_among(None, cpus)?;
-                    repeat(client, attack, enough, attacks)
+                    repeat(client, attack, begun, (enough, attacks))
                 })
             };
             let threads: Vec<_> = clients.iter_mut().map(start).collect();
-            // Long enough for all of them to begin. An attacker that failed has ended.
-            thread::sleep(WARM_UP);
-            let (before, begun) = (attacks.load(Ordering::Relaxed), Instant::now());
+            // An attacker that failed has ended.
+            while begun.load(Ordering::Relaxed) < threads.len()
+                && !threads.iter().any(thread::ScopedJoinHandle::is_finished)
+            {
+                thread::yield_now();
+            }
+            let (before, since) = (attacks.load(Ordering::Relaxed), Instant::now());
             let done = work();
             let count = attacks.load(Ordering::Relaxed) - before;
-            let seconds = begun.elapsed().as_secs_f64();
+            let seconds = since.elapsed().as_secs_f64();
             enough.store(true, Ordering::Relaxed);
             for thread in threads {
                 thread.join().expect("an attacker does not panic")?;
@@ -285,13 +291,15 @@ impl Attackers {
     }
 }
 
-/// The loop of an attacker.
+/// The loop of an attacker. `begun` counts those that have executed an operation.
 fn repeat(
     client: &mut Client,
     attack: Operation,
-    enough: &AtomicBool,
-    attacks: &AtomicU64,
+    begun: &AtomicUsize,
+    (enough, attacks): (&AtomicBool, &AtomicU64),
 ) -> Result<(), BenchError> {
+    client.perform(attack)?;
+    begun.fetch_add(1, Ordering::Relaxed);
     while !enough.load(Ordering::Relaxed) {
         client.perform(attack)?;
         attacks.fetch_add(1, Ordering::Relaxed);

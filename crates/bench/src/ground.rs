@@ -109,7 +109,7 @@ impl Ground {
         Self::start_with_log(parent, cells, format_options().log_bytes)
     }
 
-    /// With a fleet that admits all users.
+    /// Starts a fleet that admits all users.
     pub(crate) fn start_for_all(parent: &Path, cells: u16) -> Result<Self, BenchError> {
         Self::start_with(parent, cells, format_options().log_bytes, Clients::All)
     }

@@ -1,4 +1,4 @@
-//! What mount(8), umount(8), fsck(8) and mkfs(8) call.
+//! The helpers that mount(8), umount(8), fsck(8) and mkfs(8) call are links to this program.
 //!
 //! ```text
 //! mount -t warren POOL DIR -o ...   ─▶ mount.warren POOL DIR [-sfnv] [-N NS] [-o ...] [-t TYPE]
@@ -8,8 +8,8 @@
 //! mkfs -t warren ... POOL           ─▶ mkfs.warren ... POOL
 //! ```
 //!
-//! These names are links to this program. The exit codes are those of mount(8). The last two have
-//! the arguments and the exit codes of `warren fsck` and `warren mkfs`.
+//! The exit codes are those of mount(8). The last two have the arguments and the exit codes of
+//! `warren fsck` and `warren mkfs`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

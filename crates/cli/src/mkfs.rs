@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(superblock.label, "test");
     }
 
-    /// With its first blocks a pool loses its name, not its data.
+    /// A pool that loses its first blocks still has its data.
     #[test]
     fn a_pool_that_lost_its_superblocks_is_not_empty() {
         let pool = place("lost");

@@ -82,6 +82,16 @@ fn socket_of(pool: &Path) -> Result<PathBuf> {
     Ok(Path::new("/run/warren").join(name))
 }
 
+/// Asks for the status of a fleet that was just started until it serves.
+pub(super) fn await_serving(status: impl Fn() -> Result<Outcome>) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    while !status()?.status.success() {
+        ensure!(Instant::now() < deadline, "it does not serve");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 fn mode_of(path: &Path) -> Result<u32> {
     Ok(fs::metadata(path).with_context(|| format!("no {}", path.display()))?.mode() & 0o777)
 }
@@ -144,11 +154,7 @@ fn admission_to_a_users_fleet(ground: &Ground, cells: u16) -> Result<()> {
     serving.args(["--reuid", &ANN.to_string(), "--regid", &ANN.to_string(), "--clear-groups"]);
     serving.arg(&ground.warren).args(["serve", "--cells", &cells.to_string(), "--pool", &pool]);
     let mut serving = serving.env_remove("XDG_RUNTIME_DIR").spawn().context("cannot serve")?;
-    let deadline = Instant::now() + LIMIT;
-    while !as_user(ground, ANN, None, &["status", &pool])?.status.success() {
-        ensure!(Instant::now() < deadline, "it does not serve");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_serving(|| as_user(ground, ANN, None, &["status", &pool]))?;
     let directory = PathBuf::from(format!("/tmp/warren-{ANN}"));
     ensure!(mode_of(&directory)? == 0o700, "mode {:o}", mode_of(&directory)?);
     expect(&as_user(ground, BOB, None, &["status", &pool])?, PERMISSION, "status of Ann's fleet")?;
@@ -299,11 +305,7 @@ fn closed_directory_of_sockets(ground: &Ground, _cells: u16) -> Result<()> {
         .args(["serve", "--pool", &pool])
         .spawn()
         .context("cannot serve")?;
-    let deadline = Instant::now() + LIMIT;
-    while !warren(ground, &["status", &pool])?.status.success() {
-        ensure!(Instant::now() < deadline, "it does not serve");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_serving(|| warren(ground, &["status", &pool]))?;
     expect(&as_user(ground, ANN, None, &["status", &pool])?, PERMISSION, "root serves it")?;
     warren(ground, &["stop", &pool])?.expect_success("stop")?;
     ensure!(serving.wait().context("cannot wait")?.success(), "the fleet failed");

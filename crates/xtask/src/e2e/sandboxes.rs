@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::access::{ANN, Case, LIMIT, OK, PERMISSION, expect, run_cases};
+use super::access::{ANN, Case, LIMIT, OK, PERMISSION, await_serving, expect, run_cases};
 use super::fleet::{Fleet, warren};
 use super::ground::{Ground, Tally};
 use super::process::{self, Outcome, quietly};
@@ -52,11 +51,7 @@ fn without_io_uring(ground: &Ground, cells: u16) -> Result<()> {
     let serve = ["serve", "--cells", &number, "--pool", &pool];
     let mut serving =
         forbidden(ground, EPERM, IO_URING_SETUP, &serve).spawn().context("cannot serve")?;
-    let deadline = Instant::now() + LIMIT;
-    while !warren(ground, &["status", &pool])?.status.success() {
-        ensure!(Instant::now() < deadline, "it does not serve");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_serving(|| warren(ground, &["status", &pool]))?;
     let shown = warren(ground, &["status", &pool])?.expect_success("status")?.stdout;
     for word in ["WITHOUT IO_URING (operation not permitted)", "seccomp"] {
         ensure!(shown.contains(word), "no {word:?} in {shown}");
