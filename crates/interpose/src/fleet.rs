@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The memory that the hot path reads exists as long as the process lives, because a thread may be
-//! in the middle of a read when an admission ends. The answers stay. The segments are replaced by zeros, which
-//! no valid lease word has: a program that has dropped its rights must not use them.
+//! in the middle of a read when an admission ends. The answers stay. The segments are replaced by
+//! zeros, which no valid lease word has: a program that has dropped its rights must not use them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
