@@ -1,5 +1,5 @@
-//! Sparse pools on a full host file system: a small tmpfs, a small ext4 on a loop device, and a
-//! small ext2, which can neither allocate blocks nor take them back.
+//! Sparse pools on a full host file system: a small tmpfs, and a small ext4 on a loop device. And a
+//! pool on an ext2, which can neither allocate blocks nor take them back, but has room.
 
 use std::path::Path;
 use std::process::Command;
@@ -58,13 +58,22 @@ const HOSTS: &[Host] = &[
                mount -o loop \"$HOST.image\" \"$HOST\"; head -c 5M /dev/zero > \"$HOST/ballast\"",
         grow: "rm \"$HOST/ballast\"; sync -f \"$HOST\"",
     },
-    Host {
-        name: "ext2",
-        make: "truncate -s 70M \"$HOST.image\"; mkfs.ext2 -q -m 0 \"$HOST.image\"
-               mount -o loop \"$HOST.image\" \"$HOST\"; head -c 5M /dev/zero > \"$HOST/ballast\"",
-        grow: "rm \"$HOST/ballast\"; sync -f \"$HOST\"",
-    },
 ];
+
+const EXT2: &str = "truncate -s 100M \"$HOST.image\"; mkfs.ext2 -q -m 0 \"$HOST.image\"
+    mount -o loop \"$HOST.image\" \"$HOST\"";
+
+/// Writes less than the host has room for.
+const WRITE: &str = r#"
+    mkdir d
+    for i in $(seq 20); do
+      head -c 500000 /dev/urandom > d/f$i; sync d/f$i; cksum d/f$i >> "$SUMS"
+    done
+    rm d/f3; sed -i '/f3$/d' "$SUMS"
+"#;
+
+const LOOK: &str = r#"while read -r sum bytes name; do
+    test "$(cksum < $name)" = "$sum $bytes" || { echo "$name is lost"; exit 44; }; done < "$SUMS""#;
 
 /// A pool on a loop device that runs out of room, as a thin one does. A stop is refused, then there
 /// is room.
@@ -107,10 +116,24 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             outcome.expect_success("stopping").map(|_| Verdict::Passed)
         });
     }
+    if ground.options.wants("host_without_fallocate") {
+        tally.case(&format!("host_without_fallocate ({cells} cells)"), || {
+            on_host(ground, "ext2", EXT2, cells, |name| {
+                let fleet = Fleet::start(ground, &format!("{name}/pool"), "64M", cells)?;
+                during(ground, fleet, name, WRITE)?;
+                let fleet = Fleet::resume(ground, &format!("{name}/pool"), cells % 3 + 1)?;
+                during(ground, fleet, name, LOOK)
+            })?;
+            Ok(Verdict::Passed)
+        });
+    }
     if ground.options.wants("full_host") {
         for host in HOSTS {
             tally.case(&format!("full_host on {} ({cells} cells)", host.name), || {
-                full_host(ground, host, cells).map(|()| Verdict::Passed)
+                on_host(ground, host.name, host.make, cells, |name| {
+                    on_full_host(ground, host, name, cells)
+                })?;
+                Ok(Verdict::Passed)
             });
         }
     }
@@ -123,12 +146,29 @@ fn bash(ground: &Ground, directory: &Path, host: &Path, script: &str) -> Result<
     process::run(command, &ground.path("run"), SCRIPT_LIMIT)
 }
 
-fn full_host(ground: &Ground, host: &Host, cells: u16) -> Result<()> {
-    let name = format!("host-{}-{cells}", host.name);
+/// Runs a script in the mount, and stops the fleet.
+fn during(ground: &Ground, fleet: Fleet, host: &str, script: &str) -> Result<()> {
+    let done = bash(ground, &fleet.mounted, &ground.path(host), script);
+    if let Err(error) = done.and_then(|outcome| outcome.expect_success("a script")) {
+        fleet.kill();
+        return Err(error);
+    }
+    fleet.stop_and_check()
+}
+
+/// Makes a host, and does something on it. `work` is given its name.
+fn on_host(
+    ground: &Ground,
+    kind: &str,
+    make: &str,
+    cells: u16,
+    work: impl FnOnce(&str) -> Result<()>,
+) -> Result<()> {
+    let name = format!("host-{kind}-{cells}");
     let place = ground.path(&name);
     std::fs::create_dir_all(&place)?;
-    bash(ground, &ground.path("run"), &place, host.make)?.expect_success("making the host")?;
-    let result = on_full_host(ground, host, &name, cells);
+    bash(ground, &ground.path("run"), &place, make)?.expect_success("making the host")?;
+    let result = work(&name);
     let _detached = process::quietly("umount", &["--lazy", &place.to_string_lossy()]);
     result
 }
@@ -157,12 +197,5 @@ fn on_full_host(ground: &Ground, host: &Host, name: &str, cells: u16) -> Result<
     }
     fleet.stop_and_check()?;
     let fleet = Fleet::resume(ground, &pool, cells % 3 + 1)?;
-    let look = r#"test "$(cat kept)" = precious; while read -r sum bytes name; do
-        test "$(cksum < $name)" = "$sum $bytes" || { echo "$name is lost"; exit 44; }; done < "$SUMS""#;
-    let looked = bash(ground, &fleet.mounted, &place, look)?.expect_success("looking");
-    if let Err(error) = looked {
-        fleet.kill();
-        return Err(error);
-    }
-    fleet.stop_and_check()
+    during(ground, fleet, name, &format!("test \"$(cat kept)\" = precious; {LOOK}"))
 }

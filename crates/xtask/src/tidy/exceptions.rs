@@ -80,7 +80,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "fuzz", 5),
     except(Rule::Columns, "log", 1),
     except(Rule::Columns, "shm", 1),
-    except(Rule::Words, "device", 1),
     except(Rule::Words, "mailbox", 1),
     except(Rule::Words, "shm", 1),
     except(Rule::Words, "xtask", 1),
