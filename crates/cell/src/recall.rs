@@ -25,17 +25,8 @@ pub(crate) fn recall(
     recall_for(shard, key, except, RecallEffect::None, turn)
 }
 
-/// The same for attributes of which the owner or the group changes.
-pub(crate) fn recall_owner(
-    shard: &mut Shard,
-    ino: Ino,
-    except: Option<ClientId>,
-    turn: &mut Turn<'_>,
-) -> bool {
-    recall_for(shard, &LeaseKey::Attr(ino), except, RecallEffect::Owner, turn)
-}
-
-fn recall_for(
+/// The same for a change that has an `effect` on the holders.
+pub(crate) fn recall_for(
     shard: &mut Shard,
     key: &LeaseKey,
     except: Option<ClientId>,
@@ -174,8 +165,8 @@ pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
     let Turn { clients, leases, effects, .. } = turn;
     clients.answer_listeners(|client, lane, (to, seq)| {
         let Some(sent) = leases.take_recall(client, lane) else { return false };
-        let (number, owners) = (sent.number, sent.effect == RecallEffect::Owner);
-        let recall = Reply::Recall { number, keys: sent.keys.into_iter().collect(), owners };
+        let (number, rights) = (sent.number, sent.effect == RecallEffect::Rights);
+        let recall = Reply::Recall { number, keys: sent.keys.into_iter().collect(), rights };
         let (answer, granted) = (Ok(recall), Capability::NONE);
         effects.push(Effect::Reply {
             to,

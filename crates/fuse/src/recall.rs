@@ -75,10 +75,10 @@ pub(crate) fn serve_recalls(
         let request = Request::AwaitRecall { pages, acknowledged };
         let answer = inherited.take().unwrap_or_else(|| slot.call_cell(cell, &request));
         match AwaitRecall::reply(answer) {
-            Ok(Recall { number, keys, owners }) => {
+            Ok(Recall { number, keys, rights }) => {
                 copies.drop_copies(&keys);
-                if owners {
-                    copies.forget_owners(&keys);
+                if rights {
+                    copies.forget_rights(&keys);
                 }
                 acknowledged = number;
             }
@@ -128,7 +128,7 @@ impl KernelCopies<'_> {
     /// after it has dropped the attributes. It gets new ones with the next look-up of a name, so it
     /// forgets the names. A name that is in use (by an open file, a working directory) stays, and
     /// with it the old owner until the attributes are read.
-    fn forget_owners(&mut self, keys: &[LeaseKey]) {
+    fn forget_rights(&mut self, keys: &[LeaseKey]) {
         let attributes = keys.iter().filter_map(|key| match key {
             LeaseKey::Attr(ino) => Some(Notice::unused_names(*ino)),
             _ => None,

@@ -144,12 +144,12 @@ pub enum Reply {
     XattrNames(Vec<Box<[u8]>>),
     /// The conflicting lock, if there is one.
     LockHolder(Option<LockSpec>),
-    /// Drop the copies under these leases, then acknowledge `number`. `owners`: the owner or group
-    /// of one of these inodes changes.
+    /// Drop the copies under these leases, then acknowledge `number`. `rights`: the owner, the
+    /// group or the mode of one of these inodes changes.
     Recall {
         number: u64,
         keys: Vec<LeaseKey>,
-        owners: bool,
+        rights: bool,
     },
     /// Nothing was executed: read shard map `version` (or newer) and send to the owner.
     Moved(MapVersion),

@@ -78,7 +78,7 @@ pub struct Listing {
 pub struct Recall {
     pub number: u64,
     pub keys: Vec<LeaseKey>,
-    pub owners: bool,
+    pub rights: bool,
 }
 
 /// Of a `GetXattr` or `ListXattr`: what was asked for, or how many bytes of it are in the payload;
@@ -182,7 +182,7 @@ typed! {
     ReleaseLocks { ino: Ino, owner: LockOwner } -> () { Reply::Done => () }
     Cancel { slot: SlotNo, seq: u32 } -> () { Reply::Done => () }
     AwaitRecall { pages: bool, acknowledged: u64 } -> Recall {
-        Reply::Recall { number, keys, owners } => Recall { number, keys, owners }
+        Reply::Recall { number, keys, rights } => Recall { number, keys, rights }
     }
     Claim { client: ClientId, ino: Ino, capability: Capability } -> Attr {
         Reply::Attr { attr, .. } => attr

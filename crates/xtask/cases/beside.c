@@ -1,5 +1,5 @@
 /* An interposed program changes names and appends to files, while programs that the kernel serves,
- * by KERNEL_FD, have their working directories beside these names and read these files.
+ * by KERNEL_FD, have their working directories beside these names, and read and append to files.
  *   beside prepare DIR
  *   beside compare DIR      prints what is wrong */
 #define _GNU_SOURCE
@@ -20,6 +20,7 @@
 #define READERS 2
 #define NAMES_MS 1500
 #define APPENDED_MS 800
+#define ROUNDS 50
 
 static struct shared {
     volatile long ready, stop, wrong, records;
@@ -180,6 +181,25 @@ static void appended(const char *name, enum order order)
     end(READERS);
 }
 
+/* A file that the kernel has open to append is emptied by its name: it knows the new end. */
+static void emptied(void)
+{
+    const char *name = path("emptied", 0) + strlen(root) + 1;
+    int file = openat(kernel_fd, name, O_CREAT | O_WRONLY | O_APPEND, 0644);
+    must(file >= 0, "open a file to append");
+    for (long round = 0; round < ROUNDS; round++) {
+        must(write(file, "longer", 6) == 6, "append");
+        int other = open(path("emptied", 0), O_WRONLY | O_TRUNC);
+        must(other >= 0 && close(other) == 0, "empty");
+        must(write(file, "end", 3) == 3, "append again");
+        long at = lseek(file, 0, SEEK_CUR);
+        if (at != 3)
+            wrong("an end of a file that was emptied", at);
+        must(ftruncate(file, 0) == 0, "empty it through the kernel");
+    }
+    close(file);
+}
+
 int main(int count, char **words)
 {
     must(count >= 3, "find the words");
@@ -200,6 +220,7 @@ int main(int count, char **words)
     appended("log1", READERS_FIRST);
     appended("log2", WRITER_FIRST);
     appended("log3", EACH_RECORD);
+    emptied();
     if (shared->wrong > 0)
         printf("%ld wrong\n", shared->wrong);
     return shared->wrong > 0;

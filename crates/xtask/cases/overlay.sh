@@ -1,7 +1,7 @@
 # An overlay whose layers lie in the tree, and a program that has its root there.
 # limit: 120
 # tree: no
-# needs: gcc python3
+# needs: gcc python3 setfacl setpriv
 mkdir lower lower/kept lower/emptied lower/replaced upper work merged
 echo one >lower/one; echo two >lower/two; echo in >lower/kept/in; echo gone >lower/emptied/gone
 echo old >lower/replaced/old; ln -s one lower/link; chmod 4755 lower/two
@@ -26,8 +26,21 @@ show() {
     find "$1" -mindepth 1 -printf '%P %y %m %s %l\n' | grep -v ' d ' | sort
     find "$1" -mindepth 1 -type d -printf '%P %m\n' | sort
 }
-# An overlay takes the modes of files from the kernel's copies (decision 56): these are fresh now.
-ls -lR lower >/dev/null
+# The kernel's copies, from which an overlay takes modes, are older than the modes.
+cat >look.c <<'END'
+#include <sys/stat.h>
+int main(int count, char **paths)
+{
+    struct stat stat_of;
+    while (--count && !stat(paths[count], &stat_of))
+        ;
+    return count;
+}
+END
+gcc -static -O1 -o look look.c || exit 1
+echo echo ran >lower/runs; echo read >lower/read; touch lower/listed; chmod 600 lower/read lower/listed
+./look lower/runs lower/read lower/listed || exit 1
+chmod 755 lower/runs; chmod 644 lower/read; setfacl -m u:1234:rwx lower/listed
 mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 1
 {
     cat merged/one merged/kept/in
@@ -42,6 +55,7 @@ mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged ||
     python3 -c "import os; os.rename('merged/made', 'merged/moved')"
     python3 -c "import os; print(os.getxattr('merged/one', 'user.colour'))"
     chroot merged /shows
+    sh -c 'exec merged/runs'; setpriv --reuid 1234 --clear-groups cat merged/read
     echo == merged; show merged
     echo == upper; show upper
     python3 -c "import os; print(os.getxattr('upper/replaced', 'trusted.overlay.opaque'))"

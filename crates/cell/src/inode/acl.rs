@@ -9,7 +9,7 @@ use warren_proto::{
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
 use crate::inode::answer::{Finished, done};
-use crate::inode::ready::{attributes_of, ready_to_change};
+use crate::inode::ready::{attributes_of, ready_to_change_rights};
 use crate::permission::{self, SET_GID};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
@@ -30,7 +30,7 @@ pub(crate) fn set_acl(
     let budget = shard.budget();
     let growth = if value.is_some() { Growth::Grows } else { Growth::Keeps };
     let need = budget.xattr(growth).with(Some(budget.attributes()));
-    let mut room = ready_to_change(shard, ino, need, state, turn)?;
+    let mut room = ready_to_change_rights(shard, ino, need, state, turn)?;
     let inode = shard.living(ino)?;
     permission::check_unflagged(&inode.attr)?;
     let is_access = *name.as_bytes() == *ACL_ACCESS;

@@ -4,7 +4,7 @@ use warren_base::limits::SYMLINK_MAX;
 use warren_base::{ClientId, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, LockMode, Reply, SetAttr,
+    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, Reply, SetAttr,
     SetTime, Step,
 };
 
@@ -13,14 +13,14 @@ use crate::data::truncate::{need_to_truncate, ready_to_truncate, truncate_now};
 use crate::inode::answer::{Finished, done, go_on_if};
 use crate::inode::grant::grant_attr;
 use crate::inode::idle::close_idle;
-use crate::inode::ready::ready_to_change;
+use crate::inode::ready::{ready_to_change, ready_to_change_rights};
 use crate::inode::{acl, capability};
 use crate::permission;
 use crate::permission::WRITE;
 use crate::plant::Plant;
-use crate::recall::{recall_owner, recall_pages};
+use crate::recall::recall_pages;
 use crate::run::state::TaskState;
-use crate::run::wait::{Stop, Wait};
+use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
@@ -62,13 +62,9 @@ pub(crate) fn set_attr(
     let owner = set.uid.is_some() || set.gid.is_some();
     let loses = set.size.is_some() || owner || set.kill_privileges;
     let loss = if loses { capability::loss(shard, ino)? } else { None };
-    if owner {
-        shard.check_unlocked(ino, LockMode::Write)?;
-        if !recall_owner(shard, ino, state.client, turn) {
-            return Err(Stop::Wait(Wait::Recall));
-        }
-    }
-    let mut room = ready_to_change(shard, ino, need.with(follows).with(loss), state, turn)?;
+    let changes_rights = owner || set.mode.is_some_and(|mode| mode != value.attr.mode);
+    let ready = if changes_rights { ready_to_change_rights } else { ready_to_change };
+    let mut room = ready(shard, ino, need.with(follows).with(loss), state, turn)?;
     if set.size.is_some() && writable == Some(false) {
         return Err(Errno::EINVAL.into());
     }

@@ -55,7 +55,8 @@ pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Gets what an open needs if it truncates the file. Returns the room for that.
+/// Gets what an open needs if it truncates the file. Returns the room for that. EBUSY if a client
+/// wants the file for itself that a front has open.
 pub(crate) fn ready_to_open(
     shard: &mut Shard,
     ino: Ino,
@@ -65,6 +66,11 @@ pub(crate) fn ready_to_open(
 ) -> Result<Reservation, Stop> {
     if !access.contains(AccessMode::TRUNCATE) {
         return Ok(Reservation::none());
+    }
+    let client = state.client.expect("a request");
+    if access.contains(AccessMode::SOLE) && exclude_copies(shard, ino, access, client, turn) {
+        // The kernel of that front appends where it believes the end. It has to empty the file.
+        return Err(Errno::EBUSY.into());
     }
     let need = shard.budget().truncate().with(capability::loss(shard, ino)?);
     let room = ready_to_change(shard, ino, need, state, turn)?;

@@ -6,7 +6,9 @@ use warren_proto::{Attributes, FileKind, LeaseKey, LockMode};
 
 use crate::budget::{Need, Reservation};
 use crate::chunks::claim::reserve;
-use crate::recall::recall;
+use crate::lease::recalls::RecallEffect;
+use crate::permission::{SET_GID, SET_UID};
+use crate::recall::recall_for;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -20,10 +22,33 @@ pub(crate) fn ready_to_change(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
+    ready(shard, ino, (need, RecallEffect::None), state, turn)
+}
+
+/// The same for a change of the owner, the group or the mode.
+pub(crate) fn ready_to_change_rights(
+    shard: &mut Shard,
+    ino: Ino,
+    need: Need,
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<Reservation, Stop> {
+    ready(shard, ino, (need, RecallEffect::Rights), state, turn)
+}
+
+fn ready(
+    shard: &mut Shard,
+    ino: Ino,
+    (need, effect): (Need, RecallEffect),
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<Reservation, Stop> {
     shard.check_unlocked(ino, LockMode::Write)?;
-    shard.living_inode(ino)?;
+    // Most changes take the set-id bits away.
+    let has_set_id = shard.living_inode(ino)?.mode & (SET_UID | SET_GID) != 0;
+    let effect = if has_set_id { RecallEffect::Rights } else { effect };
     let room = reserve(shard, need, state, turn)?;
-    if !recall(shard, &LeaseKey::Attr(ino), state.client, turn) {
+    if !recall_for(shard, &LeaseKey::Attr(ino), state.client, effect, turn) {
         return Err(Stop::Wait(Wait::Recall));
     }
     Ok(room)

@@ -47,9 +47,10 @@ impl RecallClass {
 pub(crate) enum RecallEffect {
     #[default]
     None,
-    /// It changes the owner or the group. The kernel checks rights by those that it has, even after
-    /// it has dropped the attributes.
-    Owner,
+    /// It changes the owner, the group or the mode. The kernel checks rights by the owner and the
+    /// group that it has even after it has dropped the attributes, and an overlay above it takes
+    /// all three.
+    Rights,
 }
 
 /// A recall that was sent.

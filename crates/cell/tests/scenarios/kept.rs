@@ -334,6 +334,10 @@ fn a_file_that_a_front_writes_is_left_to_its_kernel() {
     let opened = open(&mut pair, front, ino, AccessMode::WRITE);
     let other = open(&mut pair, client, ino, SOLE);
     assert!(other.direct && other.kept.is_none());
+    pair.close(client, other.handle);
+    let access = SOLE | AccessMode::TRUNCATE;
+    assert_eq!(pair.call(client, Request::Open { ino, access }), Err(Errno::EBUSY));
+    assert_eq!(pair.attr(client, ino).size, 4);
     pair.close(front, opened.handle);
     assert!(!open(&mut pair, client, ino, SOLE).direct);
 }

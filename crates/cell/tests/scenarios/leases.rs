@@ -14,7 +14,7 @@
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_cell::Effect;
-use warren_proto::{Lease, LeaseKey, Position, Reply, Request, SetAttr};
+use warren_proto::{Lease, LeaseKey, Position, Reply, Request, SetAttr, SetTime};
 
 use crate::bytes::page;
 use crate::client::{Call, create, read, rename};
@@ -179,22 +179,26 @@ fn a_change_waits_until_a_front_has_dropped_its_copy() {
 }
 
 #[test]
-fn a_recall_says_whether_the_owner_changes() {
+fn a_recall_says_whether_rights_change() {
     let mut pair = Pair::alone();
     let (front, root) = (pair.front(), pair.client());
     let file = pair.create(root, IN_A, "file");
     let owner = SetAttr { uid: Some(7), ..SetAttr::default() };
     let group = SetAttr { gid: Some(7), ..SetAttr::default() };
     let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    let time = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let set_id = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
     let mut acknowledged = 0;
-    for (set, expected) in [(owner, true), (mode, false), (group, true)] {
+    let changes = [(owner, true), (mode, true), (time, false), (mode, false), (group, true)];
+    // Changes of a file with a set-id bit may take it away.
+    for (set, expected) in changes.into_iter().chain([(set_id, true), (time, true)]) {
         pair.attr(front, file.ino);
         let listening = listen(&mut pair, front, false, acknowledged);
         let change = pair.send(root, Request::SetAttr { ino: file.ino, handle: None, set });
-        let Some(Ok(Reply::Recall { number, keys, owners })) = pair.answer(listening) else {
+        let Some(Ok(Reply::Recall { number, keys, rights })) = pair.answer(listening) else {
             panic!("no recall");
         };
-        assert_eq!((keys, owners), (vec![LeaseKey::Attr(file.ino)], expected));
+        assert_eq!((keys, rights), (vec![LeaseKey::Attr(file.ino)], expected));
         assert!(!pair.is_answered(change));
         acknowledged = number;
         let next = listen(&mut pair, front, false, acknowledged);

@@ -253,7 +253,7 @@ impl ToySlot {
             let recalls = &mut state.recalls[stream];
             if !recalls.unsent.is_empty() {
                 let keys = std::mem::take(&mut recalls.unsent);
-                return Ok(Reply::Recall { number: recalls.number, keys, owners: false });
+                return Ok(Reply::Recall { number: recalls.number, keys, rights: false });
             }
             state = self.toy.changed.wait(state).unwrap();
         }

@@ -40,8 +40,8 @@ impl Leases {
         self.shard.recall(key, (except, true), RecallEffect::None, &mut self.clients)
     }
 
-    fn recall_owner(&mut self) -> bool {
-        self.shard.recall(&KEY, (None, true), RecallEffect::Owner, &mut self.clients)
+    fn recall_rights(&mut self) -> bool {
+        self.shard.recall(&KEY, (None, true), RecallEffect::Rights, &mut self.clients)
     }
 
     /// The next recall of names and attributes to the client: its number and objects.
@@ -392,18 +392,18 @@ fn the_objects_of_all_shards_are_limited_together() {
 }
 
 #[test]
-fn a_recall_that_was_sent_is_repeated_if_the_owner_changes() {
+fn a_recall_that_was_sent_is_repeated_if_rights_change() {
     let mut leases = Leases::new(1);
     assert!(leases.hold(KEY, A) && !leases.recall(&KEY, None));
     let plain = leases.clients.take_recall(A, RecallClass::Other).unwrap();
     assert_eq!(plain.effect, RecallEffect::None);
-    assert!(!leases.recall_owner());
-    assert!(leases.listens(A, RecallClass::Other, plain.number) && !leases.recall_owner());
-    let owners = leases.clients.take_recall(A, RecallClass::Other).unwrap();
-    assert_eq!(owners.effect, RecallEffect::Owner);
-    assert!(!leases.recall_owner(), "that recall is under way");
+    assert!(!leases.recall_rights());
+    assert!(leases.listens(A, RecallClass::Other, plain.number) && !leases.recall_rights());
+    let rights = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    assert_eq!(rights.effect, RecallEffect::Rights);
+    assert!(!leases.recall_rights(), "that recall is under way");
     assert!(leases.take(A).is_none());
-    assert!(leases.listens(A, RecallClass::Other, owners.number) && leases.recall_owner());
+    assert!(leases.listens(A, RecallClass::Other, rights.number) && leases.recall_rights());
     assert!(leases.hold(KEY, A) && !leases.recall(&KEY, None));
     let next = leases.clients.take_recall(A, RecallClass::Other).unwrap();
     assert_eq!(next.effect, RecallEffect::None, "of another change");
