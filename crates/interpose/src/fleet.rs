@@ -62,6 +62,19 @@ const SYNCS: u16 = 6;
 const SOL_SOCKET: usize = 1;
 const SO_PEERCRED: usize = 17;
 
+/// The user who may mount any pool.
+const ROOT: u32 = 0;
+
+/// What mountinfo says of a mount.
+pub(crate) struct Mounted<'a> {
+    /// The path of the pool.
+    pub source: &'a [u8],
+    /// The directory of the pool that is mounted.
+    pub root: &'a [u8],
+    pub mounter: u32,
+    pub rules: Rules,
+}
+
 /// A client that the fleet has admitted.
 pub(crate) struct Admitted {
     /// The descriptors that stay open.
@@ -91,16 +104,15 @@ static REGIONS: [[AtomicUsize; 2]; REGIONS_MAX] =
 /// The first and the last of the descriptors, both 0 without any.
 static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Becomes a client of the fleet that serves `pool`, for paths from its directory `root` on. Slow,
-/// under the lock. Descriptors that stay open are moved to numbers from `first_descriptor` on.
+/// Becomes a client of the fleet that serves the pool of a mount. Slow, under the lock. Descriptors
+/// that stay open are moved to numbers from `first_descriptor` on.
 pub(crate) fn admit(
-    (pool, rules): (&[u8], Rules),
-    root: &[u8],
+    mounted: &Mounted<'_>,
     runtime_dir: Option<&[u8]>,
     first_descriptor: usize,
 ) -> Result<Admitted, &'static str> {
     arena::begin().ok_or("no memory")?;
-    let mut admission = ask(pool, rules, runtime_dir)?;
+    let mut admission = ask(mounted, runtime_dir)?;
     let rules = admission.rules();
     let first = i32::try_from(first_descriptor).map_err(|_| "no descriptors")?;
     let numbers = admission.move_descriptors(first).map_err(|_| "no descriptors")?;
@@ -116,7 +128,7 @@ pub(crate) fn admit(
         watched: BTreeSet::new(),
     };
     let (root, attr) =
-        slow.directory(root).ok_or("the directory that is mounted is out of sight")?;
+        slow.directory(mounted.root).ok_or("the directory that is mounted is out of sight")?;
     let answers = Answers::new().ok_or("no memory")?;
     let files = Files::new(&connection).ok_or("no memory")?;
     for (place, (start, length)) in REGIONS.iter().zip(connection.regions()) {
@@ -132,12 +144,16 @@ pub(crate) fn admit(
     Ok(Admitted { descriptors, root, attr, rules })
 }
 
-fn ask(pool: &[u8], rules: Rules, runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
+fn ask(mounted: &Mounted<'_>, runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
+    let (pool, rules) = (mounted.source, mounted.rules);
     let options = ConnectOptions { front: false, slots: 2 + SYNCS, lanes: LaneSize::Medium, rules };
     let id = PoolId::of(pool).map_err(|_| "the pool is out of sight")?;
     let seeker = Seeker { uid: rustix::process::geteuid().as_raw(), runtime_dir };
     let until = now() + PATIENCE;
-    let socket = id.places(seeker).iter().find_map(connect).ok_or("no fleet is found")?;
+    // Any user can mount what names this pool as its source and has a root that looks the same.
+    let is_trusted = |place: &&Place| [ROOT, place.uid].contains(&mounted.mounter);
+    let places = id.places(seeker);
+    let socket = places.iter().filter(is_trusted).find_map(connect).ok_or("no fleet is found")?;
     Admission::ask(pool, &options, socket, until).map_err(|_| "not admitted")
 }
 

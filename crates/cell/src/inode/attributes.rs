@@ -4,8 +4,7 @@ use warren_base::limits::SYMLINK_MAX;
 use warren_base::{ClientId, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Inode, Kind, Value};
 use warren_proto::{
-    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, Reply, SetAttr,
-    SetTime, Step,
+    Attr, Attributes, Credentials, FileKind, InodeValue, LeaseKey, Reply, SetAttr, SetTime, Step,
 };
 
 use crate::apply::step;

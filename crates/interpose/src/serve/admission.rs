@@ -26,7 +26,7 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 
-use crate::fleet::{self, Admitted, Found};
+use crate::fleet::{self, Admitted, Found, Mounted};
 use crate::state::FILTERED;
 use crate::stub;
 
@@ -450,11 +450,11 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     let directory = (!directory.is_empty()).then_some(directory);
     let (source, rest) = room.path.split_at(looked.source_length);
     let root = &rest[..looked.root_length];
-    let admitted = fleet::admit((source, looked.options.rules), root, directory, mounts + 1)
-        .map_err(|text| {
-            why::set_fleet_text(text);
-            Refusal::Fleet
-        })?;
+    let mounted = Mounted { source, root, mounter: looked.mounter, rules: looked.options.rules };
+    let admitted = fleet::admit(&mounted, directory, mounts + 1).map_err(|text| {
+        why::set_fleet_text(text);
+        Refusal::Fleet
+    })?;
     IS_CLIENT.store(true, Release);
     clock::forget_fleet();
     descriptors::hide(mounts, &admitted.descriptors);

@@ -32,6 +32,8 @@ pub(crate) struct Looked {
     pub id: u64,
     pub device: (u32, u32),
     pub options: Options,
+    /// The user who has mounted it.
+    pub mounter: u32,
     /// In `room.path`: the source, and behind it the directory that is mounted.
     pub source_length: usize,
     pub root_length: usize,
@@ -153,6 +155,7 @@ fn looked(mount: &Mount<'_>, identity: &Identity, paths: &mut [u8]) -> Result<Lo
         id: mount.id,
         device: mount.device,
         options: Options::of(mount),
+        mounter: mount.mounter().ok_or(Refusal::Mount)?,
         source_length,
         root_length,
     })

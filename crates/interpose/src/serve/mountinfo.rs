@@ -129,17 +129,23 @@ impl<'a> Mount<'a> {
         !has(self.options, b"nosymfollow")
     }
 
+    /// The user who has mounted it.
+    pub(crate) fn mounter(&self) -> Option<u32> {
+        self.id_of(b"user_id=")
+    }
+
     /// Whether the kernel lets a process with these ids use the mount, and checks modes itself.
     /// Without `allow_other` it lets in those of the user and the group that have mounted only.
     pub(crate) fn allows(&self, uid: u32, gid: u32) -> bool {
-        let is = |name: &[u8], id: u32| {
-            let mut options = self.super_options.split(|byte| *byte == b',');
-            let value = options.find_map(|option| option.strip_prefix(name));
-            value.and_then(number) == Some(u64::from(id))
-        };
-        let own = is(b"user_id=", uid) && is(b"group_id=", gid);
+        let own = self.mounter() == Some(uid) && self.id_of(b"group_id=") == Some(gid);
         has(self.super_options, b"default_permissions")
             && (has(self.super_options, b"allow_other") || own)
+    }
+
+    fn id_of(&self, name: &[u8]) -> Option<u32> {
+        let mut options = self.super_options.split(|byte| *byte == b',');
+        let value = options.find_map(|option| option.strip_prefix(name));
+        u32::try_from(number(value?)?).ok()
     }
 }
 

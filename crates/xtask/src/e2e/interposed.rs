@@ -46,6 +46,7 @@ const CASES: &[(&str, Case)] = &[
     ("unusual_uses", unusual_uses),
     ("kernel_beside", kernel_beside),
     ("mounts_changed", mounts_changed),
+    ("forged_mount", forged_mount),
     ("names_of_the_handover", names_of_the_handover),
 ];
 
@@ -554,6 +555,26 @@ fn mounts_changed(ground: &Ground, cells: u16) -> Result<()> {
     });
     let stopped = fleet.stop_and_check();
     changed.and(stopped)
+}
+
+/// A mount that another user has made is not the fleet's, whatever it says. Otherwise what root does
+/// there, `rm -r` for example, would be done to the pool.
+fn forged_mount(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("forged-{cells}"), "256M", cells)?;
+    let forged = ground.path(&format!("forged-at-{cells}"));
+    let looked = fs::create_dir_all(&forged)
+        .and_then(|()| fs::write(fleet.mounted.join("name"), "of the pool"))
+        .context("cannot prepare")
+        .and_then(|()| {
+            let mut command = Command::new(compiled(ground, "forged")?);
+            command.arg("serve").args([&fleet.pool, &fleet.mounted, &forged]);
+            command.env("LIBRARY", interposer(&ground.root));
+            let outcome = process::run(command, &ground.path("run"), PROBE_LIMIT)?;
+            ensure!(outcome.code() == 0, "{}", tail(&outcome.stdout));
+            Ok(())
+        });
+    let stopped = fleet.stop_and_check();
+    looked.and(stopped)
 }
 
 /// The reserved names, for each user.
