@@ -1,9 +1,9 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
 //! Replies first, because they finish work; then peers' requests, because a task of the peer waits
-//! for them; then clients' requests, the user first that has used the least time ([`Turns`]). At the limit of live tasks no new
-//! requests are handed out. This puts back-pressure on the senders: their queues fill up, and a
-//! push returns `Full`.
+//! for them; then clients' requests, the user first that has used the least time ([`Turns`]). At
+//! the limit of live tasks no new requests are handed out. This puts back-pressure on the senders:
+//! their queues fill up, and a push returns `Full`.
 //!
 //! Invariants:
 //! * A reply is always handed out, however many tasks are live.
