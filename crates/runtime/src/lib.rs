@@ -32,7 +32,7 @@ mod cell;
 mod client;
 mod clients;
 mod clock;
-mod confine;
+pub mod confine;
 mod error;
 mod identity;
 pub mod interposer;
