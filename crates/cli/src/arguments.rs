@@ -194,6 +194,7 @@ pub(crate) struct Umount {
 }
 
 #[derive(Args)]
+#[command(after_help = crate::environment::OF_RUN)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub fleet: FleetSize,

@@ -13,6 +13,7 @@ mod bench;
 mod clients;
 mod debug;
 mod documents;
+mod environment;
 mod failure;
 mod front;
 mod fsck;
