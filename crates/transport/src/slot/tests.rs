@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fleet::{Fleet, Received};
 use warren_base::{FileKind, Ino, InodeFlags, ShardId, Timestamp};
 use warren_client::{Caller, Op};
-use warren_proto::Credentials;
+use warren_proto::{Credentials, FileName};
 
 use super::*;
 
@@ -122,9 +122,12 @@ fn a_request_follows_its_shard_when_the_map_has_changed() {
     let mut fleet = Fleet::new(2, &[0]);
     let mut slot = fleet.connect().slot().expect("a slot");
     slot.payload_out()[..4].copy_from_slice(b"data");
-    let capabilities = Capabilities::of(Capability(77));
+    let capabilities = Capabilities { inode: Capability(77), other: Capability(78) };
+    let name = || FileName::new(b"a").expect("a name");
+    let link = Request::Link { ino: Ino(5), dir: Ino::ROOT, name: name() };
+    let sent = link.clone();
     let answer = fleet.serve(
-        move || (slot.call(capabilities, &on(5), 4), slot.last_cell()),
+        move || (slot.call(capabilities, &sent, 4), slot.last_cell()),
         |fleet| {
             let first = fleet.cells[0].receive();
             assert_eq!((first.header.map_version, first.header.uid), (MapVersion(1), 0));
@@ -136,12 +139,55 @@ fn a_request_follows_its_shard_when_the_map_has_changed() {
             assert_eq!(second.header.map_version, MapVersion(3));
             assert_eq!(second.header.seq, first.header.seq + 1);
             assert_eq!(second.header.capabilities, capabilities);
-            assert_eq!((&second.request, &*second.payload), (&on(5), &b"data"[..]));
-            fleet.cells[1].echo(&second);
+            assert_eq!((&second.request, &*second.payload), (&link, &b"data"[..]));
+            fleet.cells[1].answer(&second, echo(5));
             assert!(fleet.cells[0].has_none());
         },
     );
     assert_eq!(answer, (echo(5), Some(CellId(1))));
+}
+
+/// Until then the former owner is not asked again.
+#[test]
+fn a_request_that_has_moved_waits_for_the_map() {
+    for is_submitted in [false, true] {
+        let mut fleet = Fleet::new(1, &[0]);
+        let mut slot = fleet.connect().slot().expect("a slot");
+        let answer = fleet.serve(
+            move || match is_submitted {
+                true => {
+                    slot.submit(USER, on(5));
+                    slot.settle()
+                }
+                false => Some(slot.call(USER, &on(5), 0)),
+            },
+            |fleet| {
+                let request = fleet.cells[0].receive();
+                fleet.publish(2, &[0]);
+                fleet.cells[0].answer(&request, Ok(Reply::Moved(MapVersion(3))));
+            },
+        );
+        assert_eq!(answer, Some(Err(Errno::EIO)), "the fleet has ended");
+        assert!(fleet.cells[0].has_none());
+    }
+}
+
+#[test]
+fn the_old_map_counts_while_a_new_one_is_written() {
+    let mut fleet = Fleet::new(1, &[0]);
+    let mut slot = fleet.connect().slot().expect("a slot");
+    let answers = fleet.serve(
+        move || [1, 2].map(|n| slot.call(USER, &on(n), 0)),
+        |fleet| {
+            for _ in 0..2 {
+                let request = fleet.cells[0].receive();
+                assert_eq!(request.header.map_version, MapVersion(1));
+                fleet.begin_map(2);
+                fleet.cells[0].echo(&request);
+            }
+        },
+    );
+    assert_eq!(answers, [echo(1), echo(2)]);
 }
 
 #[test]
@@ -516,6 +562,27 @@ fn an_answer_that_came_before_the_end_is_returned() {
     fleet.cells[0].echo(&request);
     fleet.hang_up();
     assert_eq!(slot.settle(), Some(echo(1)));
+}
+
+#[test]
+fn what_comes_with_an_answer_reaches_the_call() {
+    let mut fleet = Fleet::new(1, &[0]);
+    let mut slot = fleet.connect().slot().expect("a slot");
+    let credentials = Arc::new(Credentials::default());
+    let name = FileName::new(b"a").expect("a name");
+    let op = Op::Ino(Request::Unlink { dir: Ino::ROOT, name }, Capabilities::default());
+    let mut call = Call::new(op, Caller { credentials, near: CellId(0) });
+    let leased = (attr(Ino::ROOT, 8), Lease { word: 5, stamp: 6 });
+    let answered = fleet.serve(
+        move || slot.perform(&mut call, &mut Cache::new(8)),
+        |fleet| {
+            let request = fleet.cells[0].receive();
+            let (slot, seq) = (request.slot, request.header.seq);
+            fleet.cells[0].send(slot, seq, Ok(Reply::Done), Capability(9), &[leased], b"");
+        },
+    );
+    assert_eq!((answered.answer, answered.granted), (Ok(Reply::Done), Capability(9)));
+    assert_eq!(answered.changed, [leased]);
 }
 
 /// A call of the client library: what comes with an answer reaches its copies.

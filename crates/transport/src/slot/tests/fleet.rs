@@ -4,6 +4,7 @@
 //! Client threads run beside the script. A script that ends, or panics, hangs up, so that a client
 //! that still waits gets EIO instead of waiting for ever.
 
+use core::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use warren_base::{ClientId, Epoch, Ino};
 use warren_proto::Rules;
 use warren_proto::slot::{LaneSize, Shape};
 use warren_shm::{
-    ClientReader, ClientWriter, ReplyHeader, ReplyWriter, SHARD_MAP_LEN, Segment, ShardMapWriter,
-    VITALS_LEN, VitalsWriter, WakeFd, map_read_only,
+    ClientReader, ClientWriter, Load, ReplyHeader, ReplyWriter, SHARD_MAP_LEN, Segment,
+    ShardMapWriter, Store, VITALS_LEN, VitalsWriter, WakeFd, WriteMap, map_read_only,
 };
 
 use super::*;
@@ -28,6 +29,9 @@ use crate::control::FLIGHTS_LEN;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const SLOTS: u16 = 3;
+
+/// Where a shard map has its sequence number, which is odd while it is written, and its version.
+const MAP_SEQUENCE: usize = 4096;
 
 /// A request as a cell has received it.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,6 +57,8 @@ pub(super) struct FakeCell {
     memory: Segment,
     bell: WakeFd,
     seen: u64,
+    /// Slots to look at, as bits.
+    due: u64,
     taken: [u32; SLOTS as usize],
 }
 
@@ -60,17 +66,15 @@ impl FakeCell {
     /// The next request, once its bell has rung.
     pub(super) fn receive(&mut self) -> Received {
         loop {
-            let rung = self.requests.rung(self.cell, &mut self.seen);
-            for slot in (0..SLOTS).filter(|slot| rung & 1 << slot != 0) {
+            self.due |= self.requests.rung(self.cell, &mut self.seen);
+            while self.due != 0 {
+                let slot = self.due.trailing_zeros() as u16;
+                self.due &= self.due - 1;
                 if let Some(received) = self.take(SlotNo(slot)) {
-                    // The other bits are looked at next time.
-                    self.seen ^= rung & !(1 << slot);
                     return received;
                 }
             }
-            if rung == 0 {
-                self.sleep();
-            }
+            self.sleep();
         }
     }
 
@@ -99,11 +103,6 @@ impl FakeCell {
         (0..SLOTS)
             .map(SlotNo)
             .all(|slot| !self.requests.waits(self.cell, slot, self.taken[usize::from(slot.0)]))
-    }
-
-    /// Looks at the doorbells without receiving requests, like a cell that dies then.
-    pub(super) fn look(&mut self) {
-        self.requests.rung(self.cell, &mut self.seen);
     }
 
     pub(super) fn answer(&self, to: &Received, answer: Answer) {
@@ -157,9 +156,9 @@ impl FakeCell {
         let memory = self.memory.map().clone();
         self.replies = ReplyWriter::new(memory, shape(), self.cell, Epoch(2)).expect("replies");
         assert!(self.replies.is_inherited());
-        self.look();
+        self.requests.rung(self.cell, &mut self.seen);
         self.taken = core::array::from_fn(|slot| self.replies.last_seq(SlotNo(slot as u16)));
-        self.seen = !self.seen;
+        self.due = u64::MAX >> (64 - SLOTS);
     }
 }
 
@@ -167,6 +166,7 @@ impl FakeCell {
 pub(super) struct Fleet {
     pub cells: Vec<FakeCell>,
     pub map: ShardMapWriter,
+    of_map: WriteMap,
     socket: OwnedFd,
     admission: Admission,
 }
@@ -198,6 +198,7 @@ fn fake_cell(cell: CellId, requests: &Segment, fds: &mut Vec<OwnedFd>) -> FakeCe
         memory,
         bell,
         seen: 0,
+        due: 0,
         taken: [0; SLOTS as usize],
     }
 }
@@ -217,6 +218,7 @@ impl Fleet {
         drop(ClientWriter::new(requests.map().clone(), shape()).expect("requests"));
         let map = Segment::create("warren-test", SHARD_MAP_LEN).expect("memory");
         let writer = ShardMapWriter::new(map.map().clone()).expect("a map");
+        let of_map = map.map().clone();
         let mut fds = vec![duplicate(requests.fd()), map.read_only_fd().expect("a descriptor")];
         let of_cells = (0..cells).map(|cell| fake_cell(CellId(cell), &requests, &mut fds));
         let of_cells = of_cells.collect();
@@ -232,7 +234,7 @@ impl Fleet {
             shards: 2,
         };
         let admission = Admission { terms, socket: end, flights, segments: fds };
-        Self { cells: of_cells, map: writer, socket, admission }
+        Self { cells: of_cells, map: writer, of_map, socket, admission }
     }
 
     pub(super) fn publish(&mut self, version: u32, owners: &[u16]) {
@@ -241,6 +243,13 @@ impl Fleet {
             owners: owners.iter().copied().map(CellId).collect(),
             epochs: vec![Epoch(1); self.cells.len()],
         });
+    }
+
+    /// Begins to write a map of this version, which takes a while.
+    pub(super) fn begin_map(&self, version: u32) {
+        let sequence = self.of_map.load32(MAP_SEQUENCE, Ordering::Relaxed);
+        self.of_map.store32(MAP_SEQUENCE, sequence | 1, Ordering::Relaxed);
+        self.of_map.store32(MAP_SEQUENCE + 4, version, Ordering::Relaxed);
     }
 
     /// A process of the client; a further one is a successor of the ones before.
