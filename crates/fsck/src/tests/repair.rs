@@ -5,7 +5,8 @@ use super::*;
 use crate::{Mend, Repair, RepairError, footing, repair};
 use std::collections::BTreeSet;
 use warren_base::ACL_DEFAULT;
-use warren_disk::{Kind, Owner, ROOT_SLOT_SIZE};
+use warren_base::limits::FILE_SIZE_MAX;
+use warren_disk::{Kind, Owed, Owner, ROOT_SLOT_SIZE};
 
 impl Draft {
     pub(super) fn work_out_repair(&self) -> Result<Repair, RepairError> {
@@ -25,7 +26,15 @@ impl Draft {
         self.blocks.extend(repair.into_stages().into_iter().flatten());
         let wrong: Vec<_> = self.findings().into_iter().filter(is_damage).collect();
         assert_eq!(wrong, [], "after {trail:#?}");
+        self.assert_mended(&trail);
         mends
+    }
+
+    /// A further repair finds nothing that it could mend, and would change no record.
+    pub(super) fn assert_mended(&self, trail: &[String]) {
+        let again = self.work_out_repair().expect("a further repair").mends;
+        let again: Vec<String> = again.iter().map(Mend::to_string).collect();
+        assert_eq!(again, [""; 0], "after {trail:#?}");
     }
 
     /// Computes the basis for a replay of logs, if there were any: asserts only that this ends.
@@ -53,6 +62,7 @@ impl Draft {
         let is_wrong = |finding: &Finding| is_damage(finding) && !finding.is_lost_data();
         let wrong: Vec<_> = self.findings().into_iter().filter(is_wrong).collect();
         assert_eq!(wrong, [], "after {trail:#?}");
+        self.assert_mended(&trail);
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
@@ -313,6 +323,92 @@ fn a_list_that_cannot_be_read_goes_with_the_rights_of_the_group() {
     });
     assert!(mends.contains(&Mend::RecordDropped { ino: DIR, what, why }), "{mends:?}");
     assert_eq!((lists(&draft), draft.inode(DIR).unwrap().mode), ([true, false], 0o770));
+}
+
+/// Only a directory has a list for its new files: no cell can read another inode with its flag.
+#[test]
+fn a_directory_that_became_a_file_loses_the_list_for_its_files() {
+    let list = [2, 0, 0, 0];
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].list(DIR, ACL_DEFAULT, &list);
+        draft.shards[1].change(DIR, |inode| {
+            (inode.kind, inode.parent) = (FileKind::Regular, Ino(0));
+            inode.flags = InodeFlags::NODUMP;
+        });
+    });
+    let (what, why) = ("an access control list", "files of its kind have none such");
+    assert!(mends.contains(&Mend::RecordDropped { ino: DIR, what, why }), "{mends:?}");
+    let inode = draft.inode(DIR).unwrap();
+    let found = (inode.kind, inode.flags, inode.mode, inode.nlink, inode.parent);
+    assert_eq!(found, (FileKind::Regular, InodeFlags::NODUMP, 0o644, 1, Ino(0)));
+    let of_dir = draft.records(1).into_keys().filter(|key| key.ino == DIR.0);
+    assert_eq!(of_dir.collect::<Vec<_>>(), [Key::inode(DIR)]);
+    assert!(draft.found(INNER), "its entry is lost");
+    assert_eq!(draft.lookup(Ino::ROOT, "dir"), Some(DIR));
+}
+
+#[test]
+fn the_last_block_of_the_largest_file_is_kept() {
+    let last = FILE_SIZE_MAX / BLOCK_SIZE as u64;
+    for (size, expected) in [(FILE_SIZE_MAX, FILE_SIZE_MAX), (9, FILE_SIZE_MAX)] {
+        let (draft, mends) = mended(|draft| {
+            let extent = draft.shards[0].records.remove(&Key::extent(FILE, 4)).unwrap();
+            draft.shards[0].records.insert(Key::extent(FILE, last), extent);
+            draft.shards[0].change(FILE, |inode| (inode.size, inode.nlink) = (size, 1));
+        });
+        let is_lost = |mend: &Mend| matches!(mend, Mend::DataLost { .. });
+        assert!(!mends.iter().any(is_lost), "{mends:?}");
+        let inode = draft.inode(FILE).unwrap();
+        assert_eq!((inode.size, inode.blocks, inode.nlink), (expected, 3, 2));
+        assert!(draft.records(0).contains_key(&Key::extent(FILE, last)));
+    }
+}
+
+/// Shard 1's file refers to a block of shard 0 that cannot be read, so it cannot be copied.
+#[test]
+fn a_block_that_cannot_be_copied_is_not_counted() {
+    let file = Ino(1 << 48 | 3);
+    let (draft, mends) = mended(|draft| {
+        let inode = draft.shards[1].inode(file, FileKind::Regular, 1, Ino(0));
+        (inode.size, inode.blocks) = (7 * BLOCK_SIZE as u64, 4);
+        let extent = Extent { start: BlockNo(20 * CHUNK_BLOCKS + 50), checksums: [7].into() };
+        draft.shards[1].records.insert(Key::extent(file, 0), Value::Extent(Box::new(extent)));
+        draft.shards[1].records.insert(Key::extent(file, 2), Value::Unwritten(3));
+        let owed = Owed { blocks: 3, extents: 1 };
+        draft.shards[1].records.insert(Key::owed(), Value::Owed(owed));
+        draft.shards[1].entry(DIR, "other", file, FileKind::Regular);
+        draft.shards[1].part(DIR, 2, 0);
+    });
+    let why = "it cannot be read";
+    assert!(mends.contains(&Mend::DataLost { ino: file, file_block: 0, why }), "{mends:?}");
+    let inode = draft.inode(file).unwrap();
+    assert_eq!((inode.size, inode.blocks), (7 * BLOCK_SIZE as u64, 3));
+    assert_eq!(draft.records(1)[&Key::extent(file, 2)], Value::Unwritten(3));
+}
+
+/// However many files of a pool have the names that are given in `lost+found`.
+#[test]
+fn a_name_in_lost_found_that_is_taken_gets_a_number() {
+    let lost = Ino(9);
+    let (draft, _) = mended(|draft| {
+        let zero = &mut draft.shards[0];
+        zero.records.remove(&Key::entry(Ino::ROOT, name_hash(SECRET, b"link")));
+        zero.entry(Ino::ROOT, "lost+found", lost, FileKind::Directory);
+        zero.inode(lost, FileKind::Directory, 2, Ino::ROOT);
+        zero.part(Ino::ROOT, 4, 2);
+        let mut taken: Vec<String> = vec![format!("#{LINK}")];
+        while taken[taken.len() - 1].len() < 255 {
+            taken.push(format!("{}~", taken[taken.len() - 1]));
+        }
+        taken.push(format!("#{LINK}~1"));
+        for name in &taken {
+            zero.entry(lost, name, FILE, FileKind::Regular);
+        }
+        zero.part(lost, taken.len() as u64, 0);
+        zero.change(FILE, |inode| inode.nlink += taken.len() as u32);
+    });
+    assert_eq!(draft.lookup(lost, &format!("#{LINK}~2")), Some(LINK));
+    assert_eq!(draft.lookup(lost, &format!("#{LINK}")), Some(FILE));
 }
 
 /// An attribute of so many bytes, and pieces, each with its number and length.
