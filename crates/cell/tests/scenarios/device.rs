@@ -147,6 +147,12 @@ impl Device {
         self.durable.insert(block, bytes);
     }
 
+    /// Changes all bits of a block.
+    pub(crate) fn wipe(&mut self, block: BlockNo) {
+        let bytes = self.block(block).iter().map(|byte| !byte).collect();
+        self.durable.insert(block, bytes);
+    }
+
     /// The blocks of chunks that hold these bytes.
     pub(crate) fn find(&self, bytes: &[u8]) -> Vec<BlockNo> {
         let blocks: BTreeSet<_> = self.durable.keys().chain(self.cached.keys()).collect();

@@ -17,6 +17,8 @@
 //! | `two_logs.rs` | a log that depends on another cell's log |
 //! | `power.rs` | recovery after a power failure |
 //! | `successors.rs` | a process that takes over from a dead one |
+//! | `adoption.rs` | entries of a dead process's table that do not count |
+//! | `loads.rs` | a log that is read in several loads |
 //! | `space.rs` | blocks, chunks, and the space of the host |
 //! | `cleaning.rs` | sparse chunks are emptied, so that other shards can have them |
 //! | `allocation.rs` | ranges of files that are allocated or freed |
@@ -37,6 +39,7 @@ mod machine;
 mod pair;
 mod supervisor;
 
+mod adoption;
 mod allocation;
 mod attributes;
 mod calls;
@@ -45,6 +48,7 @@ mod cleaning;
 mod data;
 mod kept;
 mod leases;
+mod loads;
 mod log;
 mod long_xattrs;
 mod neighbours;
