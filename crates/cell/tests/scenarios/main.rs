@@ -12,6 +12,7 @@
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
 //! | `removed.rs` | what is remembered of a removed directory |
 //! | `log.rs` | the op log, `fsync`, group commit |
+//! | `flushes.rs` | a device that fails while a commit is under way |
 //! | `checkpoints.rs` | the state of all cells becomes durable, and their logs become free |
 //! | `transactions.rs` | operations over two cells |
 //! | `two_logs.rs` | a log that depends on another cell's log |
@@ -46,6 +47,7 @@ mod calls;
 mod checkpoints;
 mod cleaning;
 mod data;
+mod flushes;
 mod kept;
 mod leases;
 mod loads;
