@@ -325,6 +325,82 @@ fn a_list_that_cannot_be_read_goes_with_the_rights_of_the_group() {
     assert_eq!((lists(&draft), draft.inode(DIR).unwrap().mode), ([true, false], 0o770));
 }
 
+#[test]
+fn a_directory_keeps_its_times_when_its_counts_are_set_right() {
+    let (mtime, ctime) = (Timestamp(77), Timestamp(78));
+    let (draft, _) = mended(|draft| {
+        let part = Part { entries: 9, subdirs: 3, mtime, ctime };
+        draft.shards[1].records.insert(Key::part(DIR, 0), Value::Part(Box::new(part)));
+    });
+    let part = Part { entries: 1, subdirs: 0, mtime, ctime };
+    assert_eq!(draft.records(1)[&Key::part(DIR, 0)], Value::Part(Box::new(part)));
+}
+
+/// What is left of a target would lead elsewhere; a length that is too short is set right.
+#[test]
+fn a_symlink_without_the_end_of_its_target_is_removed() {
+    let (draft, mends) =
+        mended(|draft| drop(draft.shards[0].records.remove(&Key::target(LINK, 1))));
+    let why = "the symlink's target is incomplete";
+    assert!(mends.contains(&Mend::Dropped { ino: LINK, why }), "{mends:?}");
+    assert_eq!((draft.inode(LINK), draft.lookup(Ino::ROOT, "link")), (None, None));
+    assert!(!draft.records(0).keys().any(|key| key.ino == LINK.0));
+    let (draft, _) = mended(|draft| draft.shards[0].change(LINK, |inode| inode.size = 3));
+    assert_eq!(draft.inode(LINK).unwrap().size, 1500);
+    assert_eq!(draft.lookup(Ino::ROOT, "link"), Some(LINK));
+}
+
+#[test]
+fn a_root_of_which_nothing_is_left_is_open_to_all_users() {
+    let (draft, mends) =
+        mended(|draft| draft.shards[0].records.retain(|key, _| key.ino != Ino::ROOT.0));
+    let invented = Mend::Invented { ino: Ino::ROOT, kind: FileKind::Directory };
+    assert!(mends.contains(&invented), "{mends:?}");
+    let root = draft.inode(Ino::ROOT).unwrap();
+    assert_eq!((root.mode, root.uid, root.nlink, root.parent), (0o755, 0, 2, Ino::ROOT));
+}
+
+/// The other name comes first in every order.
+#[test]
+fn a_directory_with_two_names_keeps_that_in_its_parent() {
+    let sub = Ino(1 << 48 | 9);
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].inode(sub, FileKind::Directory, 2, DIR);
+        draft.shards[1].part(sub, 0, 0);
+        draft.shards[1].entry(DIR, "sub", sub, FileKind::Directory);
+        draft.shards[1].part(DIR, 2, 1);
+        draft.shards[0].entry(Ino::ROOT, "again", sub, FileKind::Directory);
+        draft.shards[0].part(Ino::ROOT, 5, 2);
+    });
+    let why = "a directory has one name";
+    let unlinked = Mend::Unlinked { dir: Ino::ROOT, name: name("again"), ino: sub, why };
+    assert!(mends.contains(&unlinked), "{mends:?}");
+    let names = (draft.lookup(DIR, "sub"), draft.lookup(Ino::ROOT, "again"));
+    assert_eq!(names, (Some(sub), None));
+    assert_eq!(draft.inode(sub).unwrap().parent, DIR);
+}
+
+/// What is in a directory is not removed with it, whatever its record or its links say.
+#[test]
+fn a_directory_with_entries_and_no_name_is_found_again() {
+    for is_orphan in [true, false] {
+        let (draft, mends) = mended(|draft| {
+            draft.shards[0].records.remove(&Key::entry(Ino::ROOT, name_hash(SECRET, b"dir")));
+            draft.shards[0].part(Ino::ROOT, 3, 0);
+            draft.shards[1].change(DIR, |inode| inode.nlink = 0);
+            if is_orphan {
+                draft.shards[1].records.insert(Key::orphan(DIR), Value::Orphan);
+            }
+        });
+        assert!(mends.contains(&Mend::Found { ino: DIR }), "{mends:?}");
+        assert!(draft.found(DIR) && !draft.records(1).contains_key(&Key::orphan(DIR)));
+        let inode = draft.inode(DIR).unwrap();
+        let lost_found = draft.lookup(Ino::ROOT, "lost+found").unwrap();
+        assert_eq!((inode.nlink, inode.parent), (2, lost_found));
+        assert_eq!(draft.lookup(DIR, "inner"), Some(INNER));
+    }
+}
+
 /// Only a directory has a list for its new files: no cell can read another inode with its flag.
 #[test]
 fn a_directory_that_became_a_file_loses_the_list_for_its_files() {
