@@ -462,6 +462,42 @@ fn a_block_that_cannot_be_copied_is_not_counted() {
     assert_eq!(draft.records(1)[&Key::extent(file, 2)], Value::Unwritten(3));
 }
 
+/// The first keeps its place, and the shard owes what is left.
+#[test]
+fn of_unwritten_extents_that_overlap_the_first_is_kept() {
+    let (draft, mends) = mended(|draft| {
+        for (at, blocks) in [(8, 5), (10, 2), (13, 4)] {
+            draft.shards[0].records.insert(Key::extent(FILE, at), Value::Unwritten(blocks));
+        }
+        let owed = Owed { blocks: 11, extents: 3 };
+        draft.shards[0].records.insert(Key::owed(), Value::Owed(owed));
+        draft.shards[0].change(FILE, |inode| inode.blocks = 14);
+    });
+    let (what, why) = ("an unwritten extent", "another extent has its place");
+    assert!(mends.contains(&Mend::RecordDropped { ino: FILE, what, why }), "{mends:?}");
+    let records = draft.records(0);
+    let unwritten = [8, 10, 13].map(|at| records.get(&Key::extent(FILE, at)).cloned());
+    assert_eq!(unwritten, [Some(Value::Unwritten(5)), None, Some(Value::Unwritten(4))]);
+    assert_eq!(records[&Key::owed()], Value::Owed(Owed { blocks: 9, extents: 2 }));
+    assert_eq!(draft.inode(FILE).unwrap().blocks, 12);
+}
+
+/// What is recorded as used may be in use by what could not be read.
+#[test]
+fn blocks_that_are_recorded_as_used_are_written_last() {
+    let recorded = 0xffff_ffff;
+    let mut draft = Draft::new();
+    draft.shards[0].change(FILE, |inode| inode.nlink = 1);
+    draft.write();
+    let mut leaking = Draft::new();
+    leaking.shards[0].change(FILE, |inode| inode.nlink = 1);
+    leaking.shards[0].used |= recorded;
+    leaking.write();
+    let written = |draft: &Draft| draft.work_out_repair().expect("a repair").body;
+    assert!(written(&draft).iter().any(|(block, _)| block.0 % CHUNK_BLOCKS < 32), "the first free");
+    assert!(written(&leaking).iter().all(|(block, _)| block.0 % CHUNK_BLOCKS >= 32));
+}
+
 /// However many files of a pool have the names that are given in `lost+found`.
 #[test]
 fn a_name_in_lost_found_that_is_taken_gets_a_number() {
