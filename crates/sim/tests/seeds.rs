@@ -17,7 +17,7 @@ fn threads() -> usize {
 }
 
 /// All seeds have passed, and each of these has happened in some of them.
-fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&str]) {
+fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&'static str]) {
     let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
     let missed = summary.never_reached(rare);
     assert!(missed.is_empty(), "never reached: {missed:?}");
