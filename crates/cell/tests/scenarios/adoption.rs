@@ -1,7 +1,7 @@
-//! **What a successor does not believe.** A process may die between any two stores, and the table of
-//! its frames then has entries that do not count: of a change that did not happen, of a page that
-//! was replaced, cut off or removed. Each scenario forges one such entry, whose frame holds bytes
-//! that nobody has written. One check alone keeps them out of the file.
+//! **Entries that do not count.** A process may die between any two stores, and the table of its
+//! frames then has entries that do not count: of a change that did not happen, of a page that was
+//! replaced or cut off, of an inode that is gone. Each scenario forges one such entry, whose frame
+//! holds bytes that no client has written. One check alone keeps them out of the file.
 //!
 //! The code: `recovery/frames.rs`, `frames/table.rs`.
 

@@ -473,7 +473,7 @@ fn a_successor_of_a_cell_answers_what_its_predecessor_had_not() {
 
 /// A bell rings by changing a bit, so the ring of a successor undoes one that was not seen.
 #[test]
-fn a_successor_of_a_client_rings_until_it_is_heard() {
+fn a_successor_of_a_client_rings_until_it_is_answered() {
     let mut fleet = Fleet::new(1, &[0]);
     let mut before = fleet.connect().slot().expect("a slot");
     before.submit(USER, on(1));
