@@ -71,13 +71,21 @@ pub(crate) struct Setup {
     pub reserve: SpaceReserve,
     /// After each checkpoint, what a shard has beyond so many free blocks is cleaned.
     pub eager_cleaning: Option<u64>,
+    /// Blocks of the log of each cell.
+    pub log_blocks: u64,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let reserve = SpaceReserve::default();
-        let eager_cleaning = None;
-        Self { cells: 2, free_chunks: usize::MAX, host_room: None, reserve, eager_cleaning }
+        Self {
+            cells: 2,
+            free_chunks: usize::MAX,
+            host_room: None,
+            reserve,
+            eager_cleaning: None,
+            log_blocks: LOG_BLOCKS,
+        }
     }
 }
 
@@ -216,8 +224,8 @@ impl Pair {
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig {
                 area: LogArea {
-                    start: LOG_START.offset(LOG_BLOCKS * at as u64),
-                    blocks: LOG_BLOCKS,
+                    start: LOG_START.offset(self.setup.log_blocks * at as u64),
+                    blocks: self.setup.log_blocks,
                 },
                 incarnation: durable.incarnation,
                 start: durable.log_starts[at],
@@ -250,6 +258,11 @@ impl Pair {
 
     pub(crate) fn cells(&self) -> impl Iterator<Item = CellId> + use<> {
         (0..self.setup.cells).map(CellId)
+    }
+
+    /// A block of the cell's log.
+    pub(crate) fn log_block(&self, cell: CellId, n: u64) -> BlockNo {
+        LOG_START.offset(self.setup.log_blocks * u64::from(cell.0) + n)
     }
 
     /// The cell that serves the inode.
