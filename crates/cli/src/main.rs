@@ -17,6 +17,7 @@ mod environment;
 mod failure;
 mod front;
 mod fsck;
+mod grow;
 mod helper;
 mod interposer;
 mod mkfs;
@@ -75,6 +76,7 @@ fn wants_json(arguments: &[OsString]) -> bool {
 fn perform(task: Task) -> Result<ExitCode, Failure> {
     match task {
         Task::Mkfs(arguments) => mkfs::perform(&arguments),
+        Task::Grow(arguments) => grow::perform(&arguments),
         Task::Serve(arguments) => serve::perform(&arguments),
         Task::Mount(arguments) => mount::perform(&arguments),
         Task::Umount(arguments) => unmount::perform(&arguments),

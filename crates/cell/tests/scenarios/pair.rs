@@ -24,7 +24,7 @@ use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
     PeerMessage, Recovery, SpaceConfig, SpaceReserve,
 };
-use warren_disk::{LOG_BLOCKS_MIN, LogArea};
+use warren_disk::{ChunkBounds, LOG_BLOCKS_MIN, LogArea};
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Credentials, FileKind, Lease};
 
@@ -217,7 +217,7 @@ impl Pair {
             kept: Vec::new(),
             owned_chunks: durable.owned.clone(),
             free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
-            reserved_chunks: RESERVED,
+            bounds: ChunkBounds::of(RESERVED, CHUNKS),
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             space,
             frames: FRAMES,
