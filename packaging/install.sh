@@ -21,6 +21,7 @@ install -D -m 0755 "$program" "$to/usr/bin/warren"
 install -D -m 0755 "$library" "$to/usr/lib/warren/libwarren_interpose.so"
 install -D -m 0644 packaging/systemd/warren@.service \
     "$to/usr/lib/systemd/system/warren@.service"
+install -D -m 0644 packaging/magic/warren "$to/usr/share/warren/magic"
 mkdir -p "$to/usr/sbin"
 for name in mount.warren mount.fuse.warren umount.warren umount.fuse.warren fsck.warren mkfs.warren; do
     ln -sf ../bin/warren "$to/usr/sbin/$name"

@@ -27,6 +27,6 @@ pub use id::{BlockNo, CellId, ClientId, Epoch, Ino, Lsn, MapVersion, ShardId, Sl
 pub use kind::FileKind;
 pub use queue::{BoundedQueue, Full};
 pub use rng::Rng;
-pub use roots::CAPABILITIES_OF_ROOT;
+pub use roots::{CAPABILITIES_OF_ROOT, CAPABILITIES_OF_SERVED_ROOT};
 pub use siphash::{siphash_1_3, siphash_2_4};
 pub use time::{Instant, Timestamp};

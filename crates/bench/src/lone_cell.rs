@@ -247,7 +247,7 @@ fn config(device: &BTreeMap<BlockNo, Vec<u8>>) -> CellConfig {
         kept: Vec::new(),
         owned_chunks: [(ShardId(0), vec![layout.reserved_chunks()])].into(),
         free_chunks: (layout.reserved_chunks() + 1..layout.chunks()).collect(),
-        reserved_chunks: layout.reserved_chunks(),
+        bounds: layout.bounds(),
         total_blocks: layout.total_blocks(),
         space: warren_cell::SpaceConfig::of(Backing::Whole),
         frames: FRAMES,

@@ -170,7 +170,7 @@ impl Cleaner {
 
     /// A checkpoint is over. Perhaps few chunks are left.
     pub(crate) fn review(&mut self, turn: &Turn<'_>) {
-        let ahead = AHEAD_MAX.min(turn.volume.total_blocks / CHUNK_BLOCKS / AHEAD_PART);
+        let ahead = AHEAD_MAX.min(turn.chunks.total_blocks() / CHUNK_BLOCKS / AHEAD_PART);
         self.wants_ahead = turn.chunks.unreserved() < ahead || self.eagerness.is_some();
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::{BLOCK_SIZE, PAYLOAD_MAX};
 use warren_base::{CellId, Epoch, Lsn, MapVersion, ShardId};
-use warren_disk::{KeptRecords, LogArea, RootSlot};
+use warren_disk::{ChunkBounds, KeptRecords, LogArea, RootSlot};
 use warren_proto::{CapabilityKey, Wire};
 
 use crate::frames::table::FrameTable;
@@ -38,9 +38,9 @@ pub struct CellConfig {
     pub owned_chunks: BTreeMap<ShardId, Vec<u64>>,
     /// Free chunks that this cell may give to its shards.
     pub free_chunks: Vec<u64>,
-    /// Chunks below this number belong to no shard: they hold the pool's own structures.
-    pub reserved_chunks: u64,
-    /// Blocks of the whole pool device.
+    /// The chunks that shards may own: the others hold the pool's own structures.
+    pub bounds: ChunkBounds,
+    /// Blocks of the whole pool.
     pub total_blocks: u64,
     pub space: SpaceConfig,
     /// Frames of the buffer cache: its byte limit over 4096. With fewer than

@@ -98,7 +98,7 @@ impl Counting {
         let free = total.blocks_free.saturating_sub(total.blocks_kept).min(of_host);
         let reserved = if turn.volume.is_privileged(uid) { 0 } else { total.blocks_reserved };
         Ok(StatFs {
-            blocks: total.blocks_used.saturating_add(free).min(turn.volume.total_blocks),
+            blocks: total.blocks_used.saturating_add(free).min(turn.chunks.total_blocks()),
             blocks_free: free,
             blocks_available: free.saturating_sub(reserved),
             files: total.inodes.saturating_add(free),

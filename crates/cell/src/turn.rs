@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
 use warren_proto::{Cause, Change, Rules, Step};
@@ -38,8 +37,6 @@ pub(crate) struct Volume {
     pub(crate) map: Vec<CellId>,
     /// The pool's secret for hashing names.
     pub(crate) secret: u64,
-    /// Blocks of the whole pool device.
-    pub(crate) total_blocks: u64,
     /// The user that runs the fleet.
     owner: u32,
     pub(crate) epoch: Epoch,
@@ -167,7 +164,6 @@ impl Shared {
                 id: config.id,
                 map: config.map.clone(),
                 secret: config.secret,
-                total_blocks: config.total_blocks,
                 owner: config.space.reserve.owner,
                 epoch: config.epoch,
                 map_version: config.map_version,
@@ -180,7 +176,7 @@ impl Shared {
             chunks: Chunks::new(
                 config.id,
                 (first, config.cells),
-                config.reserved_chunks..config.total_blocks / CHUNK_BLOCKS,
+                (config.bounds, config.total_blocks),
                 config.free_chunks.clone(),
                 (
                     recovery,

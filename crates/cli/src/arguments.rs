@@ -1,5 +1,7 @@
 //! The command line.
 
+mod pool;
+
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,8 +15,10 @@ use warren_bench::{ContenderName, LOG_BYTES_MAX};
 use warren_log::Target;
 use warren_runtime::Clients;
 
-use crate::numbers::{programs, repetitions, root_percent, shards};
+use crate::numbers::{programs, repetitions};
 use crate::{clients, size};
+
+pub(crate) use pool::{Grow, Mkfs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +51,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Task {
     /// Make a pool in a file or on a block device
     Mkfs(Mkfs),
+    /// Make a pool larger, while it is served or not
+    Grow(Grow),
     /// Serve a pool in the foreground until stopped
     Serve(Serve),
     /// Mount a pool, starting its fleet if none serves it
@@ -75,37 +81,6 @@ pub(crate) enum Task {
     Ace(Ace),
     /// Measure the cost of calls
     Bench(Bench),
-}
-
-#[derive(Args)]
-pub(crate) struct Mkfs {
-    /// Size of the pool, like 10G [default: the size of the block device or existing file]
-    #[arg(long, short, value_parser = size::parse)]
-    pub size: Option<u64>,
-    /// Number of shards: parts of the name space that different cells can serve
-    #[arg(long, value_parser = shards())]
-    pub shards: Option<u16>,
-    /// Size of the op logs, like 64M: larger logs mean fewer checkpoints and a longer recovery
-    #[arg(long, value_parser = size::parse)]
-    pub log_size: Option<u64>,
-    /// A name for people, at most 64 bytes
-    #[arg(long, default_value = "")]
-    pub label: String,
-    /// Allocate the whole file on its host now and keep it allocated, instead of as the pool fills
-    #[arg(long)]
-    pub reserve: bool,
-    /// Percentage of the pool that only root and the user who serves it may fill, 0 to 50 [default:
-    /// a sixteenth]
-    #[arg(long, value_parser = root_percent())]
-    pub root_percent: Option<u8>,
-    /// Overwrite existing contents
-    #[arg(long, short)]
-    pub force: bool,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
-    /// A file, which is made sparse, or a block device
-    pub pool: PathBuf,
 }
 
 /// How many cells a fleet may have.
@@ -194,6 +169,7 @@ pub(crate) struct Umount {
 }
 
 #[derive(Args)]
+#[command(after_help = crate::environment::OF_RUN)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub fleet: FleetSize,

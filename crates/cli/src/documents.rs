@@ -101,7 +101,7 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         write(&directory).expect("written");
         let read = |path: &str| fs::read_to_string(directory.join(path)).unwrap_or_default();
-        let [main, mount, dump] = ["", "-mount", "-debug-dump"].map(|of| {
+        let [main, mount, run, dump] = ["", "-mount", "-run", "-debug-dump"].map(|of| {
             let page = read(&format!("man1/warren{of}.1"));
             assert!(page.contains(".SH NAME"), "{of}: {page}");
             page
@@ -112,6 +112,7 @@ mod tests {
         fs::remove_dir_all(&directory).expect("cleanup");
         assert!(main.contains(".SH EXIT CODES") && main.contains("9 stop"), "{main}");
         assert!(mount.contains(r"\-\-foreground") && dump.contains("dump"), "{mount}");
+        assert!(run.contains(".SH ENVIRONMENT") && run.contains("WARREN_INTERPOSE=off"), "{run}");
         assert!(helper.contains("mount.warren"), "{helper}");
         assert!(shells.iter().all(|script| script.contains("read-only-clients")));
         assert!(!hidden);

@@ -187,7 +187,7 @@ pub(crate) fn start(
     } else {
         command.stderr(Stdio::null());
     }
-    let mut process = command.spawn().map_err(lost)?;
+    let mut process = command.spawn().map_err(warren_runtime::process::explained).map_err(lost)?;
     let mut line = String::new();
     if let Some(stdout) = process.stdout.take() {
         BufReader::new(stdout).read_line(&mut line).map_err(lost)?;

@@ -13,9 +13,11 @@ mod bench;
 mod clients;
 mod debug;
 mod documents;
+mod environment;
 mod failure;
 mod front;
 mod fsck;
+mod grow;
 mod helper;
 mod interposer;
 mod mkfs;
@@ -74,6 +76,7 @@ fn wants_json(arguments: &[OsString]) -> bool {
 fn perform(task: Task) -> Result<ExitCode, Failure> {
     match task {
         Task::Mkfs(arguments) => mkfs::perform(&arguments),
+        Task::Grow(arguments) => grow::perform(&arguments),
         Task::Serve(arguments) => serve::perform(&arguments),
         Task::Mount(arguments) => mount::perform(&arguments),
         Task::Umount(arguments) => unmount::perform(&arguments),

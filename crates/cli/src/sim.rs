@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
-use warren_sim::{Options, STEPS_DEFAULT, Summary, crash, run_many};
+use warren_sim::{Options, STEPS_DEFAULT, Summary, crash, rare, run_many};
 
 use crate::arguments::Sim;
 use crate::failure::{CODE_FAILURE, Failure, print_json};
@@ -22,6 +22,8 @@ struct Outcome {
     /// The same for the same seeds, whatever the threads did.
     hash: String,
     coverage: Vec<(String, u64)>,
+    /// Rare branches that the campaign should reach, and that none of these seeds has reached.
+    never_reached: Vec<&'static str>,
     failed_seed: Option<u64>,
     rule: Option<String>,
 }
@@ -52,7 +54,7 @@ pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
     };
     let _ours = std::panic::take_hook();
     let (outcome, events) = match result {
-        Ok(summary) => (passed(arguments.seed, summary), String::new()),
+        Ok(summary) => (passed(arguments, summary), String::new()),
         Err(failure) => {
             let seeds_done = done.load(Ordering::Relaxed);
             (failed(arguments.seed, seeds_done, &failure), failure.to_string())
@@ -66,10 +68,17 @@ pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if outcome.failed == 0 { 0 } else { CODE_FAILURE }))
 }
 
-fn passed(first_seed: u64, summary: Summary) -> Outcome {
+fn passed(arguments: &Sim, summary: Summary) -> Outcome {
+    let rare = match (arguments.crash, arguments.damage) {
+        (false, false) => rare::SIMULATION,
+        (false, true) => rare::DAMAGED_SIMULATION,
+        (true, false) => rare::CRASHES,
+        (true, true) => rare::DAMAGED_CRASHES,
+    };
     let coverage = summary.coverage.iter().map(|(what, times)| ((*what).to_owned(), *times));
     Outcome {
-        first_seed,
+        first_seed: arguments.seed,
+        never_reached: summary.never_reached(rare),
         passed: summary.runs,
         operations: summary.operations,
         events: summary.events,
@@ -114,6 +123,9 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
     } else {
         for (what, times) in &outcome.coverage {
             say!("{times:>12}  {what}");
+        }
+        for what in &outcome.never_reached {
+            say!("{:>12}  {what}", 0);
         }
         say!("{} operations, {} events, hash {}", outcome.operations, outcome.events, outcome.hash);
     }

@@ -1,6 +1,7 @@
 //! `warren status` and `warren stop`.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -104,6 +105,10 @@ fn describe(fleet: &FleetStatus) -> String {
 /// The lines that ask for an administrator.
 fn warnings(fleet: &FleetStatus) -> String {
     let mut text = String::new();
+    if fleet.space.bytes_behind > 0 {
+        let line = warren_runtime::behind_line(Path::new(&fleet.pool), fleet.space.bytes_behind);
+        let _ = writeln!(text, "  {}", printable(&line));
+    }
     // Writing to a string cannot fail.
     if let Some(why) = &fleet.checkpoint.broken {
         let since = fleet.checkpoint.read_only_since;

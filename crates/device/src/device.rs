@@ -28,6 +28,9 @@ pub trait Device: Send {
     /// Blocks of the pool.
     fn len_blocks(&self) -> u64;
 
+    /// The pool has grown, and its file is that long already.
+    fn grow(&mut self, len_blocks: u64);
+
     /// Reads `frames.len()` blocks, starting at `block`, into the frames, at most
     /// [`crate::FRAMES_MAX`].
     ///

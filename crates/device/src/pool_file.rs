@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate,
-    fcntl_getfl, fcntl_setfl, fdatasync, flock, fstat, fstatvfs, ftruncate, open, stat, statx,
+    fcntl_getfl, fcntl_setfl, fdatasync, flock, fstat, fstatvfs, fsync, ftruncate, open, stat,
+    statx,
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use warren_base::BlockNo;
@@ -210,6 +211,89 @@ impl PoolFile {
     /// The number of whole blocks of the device.
     pub fn len_blocks(&self) -> u64 {
         self.len_blocks
+    }
+
+    /// The file or device is at least that long by now. Takes no system call.
+    pub fn grow(&mut self, len_blocks: u64) {
+        self.len_blocks = self.len_blocks.max(len_blocks);
+    }
+
+    /// Measures the file or device again, which may have become longer.
+    pub fn measure(&mut self) -> Result<u64, DeviceError> {
+        let (_, bytes) = kind_and_len(self.fd.as_fd(), &self.path)?;
+        self.len_blocks = bytes / BLOCK_SIZE as u64;
+        Ok(self.len_blocks)
+    }
+
+    /// The length of the file or device now, in whole blocks. If it cannot be measured, the length
+    /// that it had.
+    pub fn len_now(&self) -> u64 {
+        let measured = kind_and_len(self.fd.as_fd(), &self.path);
+        measured.map_or(self.len_blocks, |(_, bytes)| bytes / BLOCK_SIZE as u64)
+    }
+
+    /// Makes the file so many blocks long, with a hole up to there, and has the host allocate these
+    /// `runs` of it. If that fails the file is as long as before. [`DeviceError::TooShort`]: a
+    /// block device has a size that cannot be changed here.
+    pub fn extend(&mut self, blocks: u64, runs: &[(BlockNo, u64)]) -> Result<(), DeviceError> {
+        let before = self.measure()?;
+        if self.is_block_device {
+            let fits = blocks <= before;
+            return if fits { Ok(()) } else { Err(DeviceError::TooShort(self.path.clone())) };
+        }
+        let extended = self.extend_file(before, blocks, runs);
+        if extended.is_err() && before < blocks {
+            // The first error is reported. What was allocated beyond is freed with it.
+            let _ = ftruncate(&self.fd, before * BLOCK_SIZE as u64);
+        }
+        self.measure()?;
+        extended
+    }
+
+    fn extend_file(
+        &mut self,
+        before: u64,
+        blocks: u64,
+        runs: &[(BlockNo, u64)],
+    ) -> Result<(), DeviceError> {
+        let path = self.path.clone();
+        let failed = |errno| match errno {
+            Errno::FBIG => {
+                let doing = "make it so long; choose a smaller size, or another file system";
+                DeviceError::of(&path, doing, errno)
+            }
+            _ => DeviceError::of(&path, "make it longer", errno),
+        };
+        let bytes = blocks.checked_mul(BLOCK_SIZE as u64).ok_or(failed(Errno::FBIG))?;
+        // Checked first, because a failed allocation may take the last room from others meanwhile.
+        let needed: u64 = runs.iter().map(|(_, count)| count).sum();
+        if before < blocks && self.host_room() < needed {
+            return Err(failed(Errno::NOSPC));
+        }
+        if before < blocks {
+            ftruncate(&self.fd, bytes).map_err(failed)?;
+            self.len_blocks = blocks;
+        }
+        for &(block, count) in runs {
+            match self.fallocate(FallocateFlags::empty(), block, count) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP) => self.put_zeros(block, count)?,
+                Err(errno) => return Err(self.failed("allocate its blocks", errno)),
+            }
+        }
+        // A flush need not make the length durable.
+        retry_on_intr(|| fsync(&self.fd)).map_err(failed)
+    }
+
+    fn put_zeros(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
+        let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
+        let mut done = 0;
+        while done < count {
+            let part = (count - done).min(BOUNCE_BLOCKS as u64);
+            self.put(block.offset(done), &zeros[..part as usize * BLOCK_SIZE])?;
+            done += part;
+        }
+        Ok(())
     }
 
     /// Fills `into`, a whole number of blocks, from blocks `block..`. Synchronous.

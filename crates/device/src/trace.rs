@@ -167,6 +167,10 @@ impl Device for TracedDevice {
         self.device.len_blocks()
     }
 
+    fn grow(&mut self, len_blocks: u64) {
+        self.device.grow(len_blocks);
+    }
+
     unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
         // SAFETY: the caller makes the same promise.
         unsafe { self.device.submit_read(token, block, frames) };

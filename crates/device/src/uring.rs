@@ -301,6 +301,10 @@ impl Device for Uring {
         self.pool.len_blocks()
     }
 
+    fn grow(&mut self, len_blocks: u64) {
+        self.pool.grow(len_blocks);
+    }
+
     unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
         let frames = frames.iter().copied();
         let end = self.len_blocks();

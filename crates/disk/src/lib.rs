@@ -29,7 +29,7 @@ use warren_base::BlockNo;
 pub use inode::{Inode, MODE_MASK, Part};
 pub use kept::{KEPT_MAX, KeptRecords};
 pub use key::{Key, Kind, NAME_HASH_BITS, name_hash};
-pub use layout::{Layout, OWNERS_PER_PAGE, ROOT_SLOT_SIZE, SlotPlace};
+pub use layout::{ChunkBounds, Layout, OWNERS_PER_PAGE, ROOT_SLOT_SIZE, SlotPlace};
 pub use log::{
     FoundRecord, LOG_BLOCKS_MIN, LogArea, LogTable, LogTableError, RECORD_ALIGN, RECORD_HEADER,
     RECORD_MAX, RawRecord, RecordPlace, durable_behind, find_record, read_record, seal_record,

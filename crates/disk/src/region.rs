@@ -7,8 +7,8 @@
 //!
 //! Each page has two copies, and each write goes to the copy that is not valid. The valid copy is
 //! the one with the highest generation that is not above the superblock's. Owners: 0xFFFF free,
-//! 0xFFFE reserved (the chunk overlaps the structures before the chunks), else the number of a
-//! shard.
+//! 0xFFFE reserved (the chunk overlaps the structures before the chunks, or holds a page of the map
+//! of a pool that has grown), else the number of a shard.
 //!
 //! A page of which only one copy can be read is *in doubt* if the other copy may have been the
 //! newer: then the map is an old one, in which chunks are free that have owners. A write torn by a
@@ -41,7 +41,7 @@ const _: () = {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     Free,
-    /// Overlaps superblocks, region map, root slots or logs.
+    /// Overlaps superblocks, root slots or logs, or holds a page of the region map.
     Reserved,
     Shard(ShardId),
 }
@@ -91,14 +91,13 @@ pub struct RegionMap {
 impl RegionMap {
     /// The map of a new pool: all pages dirty, to be written to copy 0.
     pub fn new(layout: Layout) -> Self {
-        let reserved = layout.reserved_chunks();
-        let owner = |chunk| if chunk < reserved { RESERVED } else { FREE };
+        let owner = |chunk| if layout.is_reserved(chunk) { RESERVED } else { FREE };
         Self {
             layout,
             owners: (0..layout.chunks()).map(owner).collect(),
             copies: vec![1; layout.region_pages() as usize],
             dirty: (0..layout.region_pages()).collect(),
-            free: layout.chunks() - reserved,
+            free: layout.bounds().count(),
             bad_pages: Vec::new(),
         }
     }
@@ -131,8 +130,8 @@ impl RegionMap {
             if map.load_page(page, pages, superblock.generation).is_err() {
                 lost.push(page);
                 for chunk in map.chunks_of(page) {
-                    let reserved = chunk < layout.reserved_chunks();
-                    map.owners[chunk as usize] = if reserved { RESERVED } else { FREE };
+                    let is_reserved = layout.is_reserved(chunk);
+                    map.owners[chunk as usize] = if is_reserved { RESERVED } else { FREE };
                 }
             }
         }
@@ -140,9 +139,37 @@ impl RegionMap {
         (map, lost)
     }
 
+    /// Marks the page of this chunk as changed.
+    pub fn soil_page_of(&mut self, chunk: u64) {
+        self.dirty.insert(chunk / OWNERS_PER_PAGE);
+    }
+
     /// Marks every page as changed.
     pub fn soil(&mut self) {
         self.dirty = (0..self.layout.region_pages()).collect();
+    }
+
+    /// Adds the chunks that the pool has in `layout` beyond its present ones. All pages that have
+    /// new chunks are dirty. Both copies of the new pages must be written, because nothing is known
+    /// of their places: [`Self::write_out`] returns the one that counts, and
+    /// [`Self::blank_pages`] the others.
+    pub fn grow(&mut self, layout: Layout) {
+        assert!(layout.is_of_same_pool(&self.layout) && layout.chunks() > self.layout.chunks());
+        let last = self.layout.region_pages() - 1;
+        for chunk in self.layout.chunks()..layout.chunks() {
+            let is_reserved = layout.is_reserved(chunk);
+            self.owners.push(if is_reserved { RESERVED } else { FREE });
+            self.free += u64::from(!is_reserved);
+        }
+        self.copies.resize(layout.region_pages() as usize, 1);
+        self.dirty.extend(last..layout.region_pages());
+        self.layout = layout;
+    }
+
+    /// The second copies of the pages from `first` on, which were never written: zeros.
+    pub fn blank_pages(&self, first: u64) -> Vec<BlockWrite> {
+        let pages = first..self.layout.region_pages();
+        pages.map(|page| (self.layout.region_page(1, page), vec![0; BLOCK_SIZE].into())).collect()
     }
 
     fn load_page(
@@ -183,8 +210,8 @@ impl RegionMap {
     }
 
     fn may_own(&self, chunk: u64, owner: u16) -> bool {
-        let reserved = chunk < self.layout.reserved_chunks();
-        (owner == RESERVED) == reserved && (owner >= RESERVED || owner < self.layout.shards())
+        (owner == RESERVED) == self.layout.is_reserved(chunk)
+            && (owner >= RESERVED || owner < self.layout.shards())
     }
 
     pub fn layout(&self) -> &Layout {
@@ -307,10 +334,10 @@ mod tests {
 
         fn write(&mut self, layout: &Layout, writes: Vec<BlockWrite>) {
             for (block, bytes) in writes {
-                let page = block.0 - layout.region_start().0;
-                let (copy, page) = (page / layout.region_pages(), page % layout.region_pages());
+                let page = layout.page_at(block).unwrap();
+                let copy = usize::from(layout.region_page(1, page) == block);
                 let at = page as usize * BLOCK_SIZE;
-                self.0[copy as usize][at..at + BLOCK_SIZE].copy_from_slice(&bytes);
+                self.0[copy][at..at + BLOCK_SIZE].copy_from_slice(&bytes);
             }
         }
 
@@ -338,6 +365,40 @@ mod tests {
         assert_eq!(loaded.owner(5001), Some(Owner::Shard(ShardId(8))));
         assert_eq!(loaded.owner(0), Some(Owner::Reserved));
         assert_eq!(loaded.owner(layout.chunks()), None);
+    }
+
+    #[test]
+    fn a_map_that_grows_is_the_old_one_until_it_is_committed() {
+        let layout = superblock(1).layout;
+        // The last page has room for more chunks, and two more pages follow.
+        let grown = layout.grown((layout.region_pages() + 2) * OWNERS_PER_PAGE * 64 - 640).unwrap();
+        let (mut map, mut copies) = (RegionMap::new(layout), Copies::new(&grown));
+        // Nothing is known of the places of the new pages: these were another pool's.
+        let mut stale = RegionMap::new(grown).write_out(3);
+        stale.retain(|(block, _)| grown.page_at(*block) >= Some(layout.region_pages()));
+        copies.write(&grown, stale);
+        copies.0[1] = copies.0[0].clone();
+        copies.write(&layout, map.write_out(1));
+        map.claim(16_000, ShardId(3));
+        copies.write(&layout, map.write_out(2));
+        let before = map.clone();
+        map.grow(grown);
+        let pages = layout.region_pages();
+        assert_eq!(map.free_chunks() - before.free_chunks(), 3 * 2032 - 128 - 10 - 2);
+        copies.write(&grown, map.blank_pages(pages));
+        copies.write(&grown, map.write_out(3));
+        let load = |generation, layout| {
+            let superblock = Superblock { layout, ..superblock(generation) };
+            RegionMap::load(&superblock, [&copies.0[0], &copies.0[1]])
+        };
+        assert_eq!(load(2, layout), Ok(before));
+        assert_eq!(load(3, grown), Ok(map.clone()));
+        assert_eq!(map.owner(pages * OWNERS_PER_PAGE), Some(Owner::Reserved));
+        assert_eq!(map.owner(16_000), Some(Owner::Shard(ShardId(3))));
+        map.claim(grown.chunks() - 1, ShardId(1));
+        copies.write(&grown, map.write_out(4));
+        let superblock = Superblock { layout: grown, ..superblock(4) };
+        assert_eq!(RegionMap::load(&superblock, [&copies.0[0], &copies.0[1]]), Ok(map));
     }
 
     #[test]

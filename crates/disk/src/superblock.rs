@@ -16,8 +16,12 @@ use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Timestamp};
 
-/// The version of the format that this crate reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 8;
+/// The newest version of the format that this crate reads and writes.
+pub(crate) const FORMAT_VERSION: u32 = 9;
+
+/// The version of a pool whose region map lies before the root slots: all that have not grown far.
+/// Their superblocks are written so, because earlier software can use them.
+const VERSION_BEFORE_GROWTH: u32 = 8;
 
 /// Bytes of a pool's label.
 pub(crate) const LABEL_MAX: usize = 64;
@@ -100,12 +104,24 @@ impl Superblock {
         [first, BlockNo(1 - first.0)].map(|block| (block, self.encode()))
     }
 
+    /// The chunks that ordinary users must leave to root and the fleet's owner.
+    pub fn kept_chunks(&self) -> u64 {
+        let chunks = self.layout.bounds().count();
+        self.kept_percent.map_or_else(
+            || warren_base::budget::reserve_of(chunks as usize) as u64,
+            |percent| chunks * u64::from(percent) / 100,
+        )
+    }
+
     pub fn encode(&self) -> Box<[u8]> {
         assert!(self.label.len() <= LABEL_MAX);
         let mut out = Vec::with_capacity(BLOCK_SIZE);
         out.extend_from_slice(&MAGIC);
         out.u32(0);
-        out.u32(FORMAT_VERSION);
+        out.u32(match self.layout.has_map_pages_in_chunks() {
+            true => FORMAT_VERSION,
+            false => VERSION_BEFORE_GROWTH,
+        });
         out.extend_from_slice(&self.uuid);
         for field in [self.secret, self.generation, self.layout.total_blocks()] {
             out.u64(field);
@@ -131,7 +147,7 @@ impl Superblock {
         let layout = &self.layout;
         [
             ("start of the region map", layout.region_start().0),
-            ("pages of the region map", layout.region_pages()),
+            ("pages of the region map", layout.first_pages()),
             ("start of the root slots", layout.roots_start().0),
             ("start of the op logs", layout.log_start().0),
             ("first block that may be allocated", layout.metadata_blocks()),
@@ -148,14 +164,14 @@ impl Superblock {
             Err(SuperblockError::NotAPool)
         } else if crc != crc_behind(bytes, COVERED_FROM) {
             Err(SuperblockError::BadChecksum)
-        } else if version != FORMAT_VERSION {
+        } else if !(VERSION_BEFORE_GROWTH..=FORMAT_VERSION).contains(&version) {
             Err(SuperblockError::UnknownVersion(version))
         } else {
-            Self::decode_fields(&mut take).unwrap_or(Err(short))
+            Self::decode_fields(&mut take, version).unwrap_or(Err(short))
         }
     }
 
-    fn decode_fields(take: &mut Take<'_>) -> Option<Result<Self, SuperblockError>> {
+    fn decode_fields(take: &mut Take<'_>, version: u32) -> Option<Result<Self, SuperblockError>> {
         let uuid = take.array()?;
         let (secret, generation, total_blocks) = (take.u64()?, take.u64()?, take.u64()?);
         let stored = [take.u64()?, take.u64()?, take.u64()?, take.u64()?, take.u64()?];
@@ -168,9 +184,13 @@ impl Superblock {
         let Some(label) = label.and_then(|label| String::from_utf8(label).ok()) else {
             return nonsense("label");
         };
-        let Some(layout) = Layout::new(total_blocks, shards, log_blocks) else {
-            return nonsense("size of the device, number of shards or size of the logs");
+        let [_, first_pages, ..] = stored;
+        let Some(layout) = Layout::with_pages(total_blocks, first_pages, shards, log_blocks) else {
+            return nonsense("sizes of the device, region map or logs, or number of shards");
         };
+        if layout.has_map_pages_in_chunks() != (version == FORMAT_VERSION) {
+            return nonsense("pages of the region map");
+        }
         let [kept, few] = flags.to_be_bytes();
         let kept_percent = kept.checked_sub(1);
         if u16::from(few) & !(FLAG_CLEAN | FLAG_RESERVED) != 0 {
@@ -218,7 +238,13 @@ impl Superblock {
     }
 
     fn choose_of_two(a: Self, b: Self) -> Result<(Self, CopiesState), SuperblockError> {
-        if a.uuid != b.uuid || a.layout != b.layout || a.secret != b.secret {
+        // A commit that made the pool larger may have been interrupted between the two.
+        let [older, newer] = if a.generation < b.generation { [&a, &b] } else { [&b, &a] };
+        let fits = older.layout == newer.layout
+            || older.generation < newer.generation
+                && older.layout.is_of_same_pool(&newer.layout)
+                && older.layout.total_blocks() < newer.layout.total_blocks();
+        if a.uuid != b.uuid || a.secret != b.secret || !fits {
             return Err(SuperblockError::Nonsense("the copies are of different pools"));
         } else if a == b {
             return Ok((a, CopiesState::Agree));
@@ -276,7 +302,9 @@ pub(crate) mod tests {
         let mut rotten = superblock(7).encode();
         rotten[4000] = 1;
         assert_eq!(Superblock::decode(&rotten), Err(SuperblockError::BadChecksum));
-        assert_eq!(tampered(12, 9), Err(SuperblockError::UnknownVersion(9)));
+        assert_eq!(tampered(12, 10), Err(SuperblockError::UnknownVersion(10)));
+        assert_eq!(tampered(12, 7), Err(SuperblockError::UnknownVersion(7)));
+        assert!(matches!(tampered(12, 9), Err(SuperblockError::Nonsense(_))), "has not grown");
         assert!(matches!(tampered(56, 1), Err(SuperblockError::Nonsense(_))), "region map");
         assert!(matches!(tampered(113, 0xff), Err(SuperblockError::Nonsense(_))), "shards");
         assert!(matches!(tampered(115, 52), Err(SuperblockError::Nonsense(_))), "kept for root");
@@ -302,6 +330,28 @@ pub(crate) mod tests {
         assert_eq!(choose(&new, &rotten), Ok((7, bad(1))));
         assert_eq!(choose(&rotten, &new), Ok((7, bad(0))));
         assert_eq!(choose(&rotten, &rotten), Err(SuperblockError::NotAPool));
+    }
+
+    #[test]
+    fn a_pool_that_has_grown_far_has_another_version_and_keeps_its_places() {
+        let before = superblock(7);
+        let grown = |blocks| {
+            let layout = before.layout.grown(blocks).unwrap();
+            Superblock { generation: 8, layout, ..before.clone() }
+        };
+        let (near, far) = (grown((1 << 20) + 64), grown(1 << 24));
+        for (superblock, version) in [(&before, 8), (&near, 8), (&far, 9)] {
+            let bytes = superblock.encode();
+            assert_eq!((bytes[12], Superblock::decode(&bytes)), (version, Ok(superblock.clone())));
+        }
+        // A commit was interrupted between the two copies.
+        for after in [near, far] {
+            let (old, new) = (before.encode(), after.encode());
+            assert_eq!(Superblock::choose(&new, &old), Ok((after.clone(), CopiesState::Behind(1))));
+            // The newer copy of a pool is not the smaller one.
+            let shrunk = Superblock { generation: 6, ..after }.encode();
+            assert!(matches!(Superblock::choose(&shrunk, &old), Err(SuperblockError::Nonsense(_))));
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub fn check(
         && is_whole(&superblock, device_blocks, &mut report)
         && let Some(region) = read_region(&superblock, &mut reader, &mut report)
     {
+        report.bytes_behind = superblock.layout.bytes_behind(device_blocks);
         check_log_table(&superblock, &mut reader, &mut report);
         let (space, names) = (Space::default(), Names::default());
         let roots = BTreeMap::new();

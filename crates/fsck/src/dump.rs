@@ -402,6 +402,7 @@ fn superblock_section(title: String, superblock: &Superblock) -> Section {
     section.field("shards", u64::from(layout.shards()));
     section.field("region map at block", layout.region_start().0);
     section.field("pages of the region map", layout.region_pages());
+    section.field("of them before the root slots", layout.first_pages());
     section.field("root slots at block", layout.roots_start().0);
     section.field("op logs at block", layout.log_start().0);
     section.field("blocks of the op logs", layout.log_blocks());

@@ -42,6 +42,8 @@ pub struct Report {
     pub directories: u64,
     pub nodes: u64,
     pub used_blocks: u64,
+    /// Bytes of the device behind the pool that it could grow into.
+    pub bytes_behind: u64,
     pub blocks_read: u64,
 }
 

@@ -13,6 +13,7 @@ use warren_disk::{
 };
 
 mod flips;
+mod forged;
 mod interrupted;
 mod repair;
 

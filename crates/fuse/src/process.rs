@@ -89,6 +89,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
 /// mount.
 fn serve() -> io::Result<()> {
     let mut link = begin("warren-front", false).map_err(io::Error::other)?;
+    warren_runtime::confine::limit_calls().map_err(io::Error::other)?;
     slice::shorten();
     record_all();
     // Before there are threads, because they inherit the signal mask.

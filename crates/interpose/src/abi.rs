@@ -78,6 +78,7 @@ pub(crate) mod nr {
     pub(crate) const FCHOWN: usize = 93;
     pub(crate) const LCHOWN: usize = 94;
     pub(crate) const UMASK: usize = 95;
+    pub(crate) const PTRACE: usize = 101;
     pub(crate) const SETUID: usize = 105;
     pub(crate) const SETGID: usize = 106;
     pub(crate) const GETEUID: usize = 107;
@@ -208,6 +209,7 @@ pub(crate) const O_NOCTTY: usize = 0o400;
 pub(crate) const O_NONBLOCK: usize = 0o4000;
 pub(crate) const O_CLOEXEC: usize = 0o2000000;
 
+pub(crate) const PROT_NONE: usize = 0;
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const PROT_EXEC: usize = 4;

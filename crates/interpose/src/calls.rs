@@ -9,7 +9,7 @@ use crate::exec;
 use crate::frame::{Frame, Next};
 use crate::hook::hook;
 use crate::serve::{clock, memory};
-use crate::{image, object, report, sandbox, signal, thread};
+use crate::{image, object, report, sandbox, signal, thread, tools};
 
 /// Numbers from here on need no care.
 const NUMBERS: usize = 448;
@@ -48,6 +48,7 @@ static NEEDS_CARE: [bool; NUMBERS] = {
         nr::EXIT_GROUP,
         nr::PRCTL,
         nr::SECCOMP,
+        nr::PTRACE,
     ];
     let mut table = [false; NUMBERS];
     let mut at = 0;
@@ -110,6 +111,7 @@ fn care(frame: &mut Frame) -> Next {
         nr::EXECVEAT => return exec::execute(frame, 3),
         nr::EXIT | nr::EXIT_GROUP => report::at_exit(frame.call.number),
         nr::PRCTL | nr::SECCOMP => return sandbox::enter(frame),
+        nr::PTRACE => tools::on_ptrace(frame.call.args[0]),
         _ => {}
     }
     Next::Pass

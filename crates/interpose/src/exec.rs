@@ -2,10 +2,15 @@
 //!
 //! A program may build the environment of its child from nothing. Then the variables that load this
 //! library, and that say where its report and its image are, are added. A static program, or one
-//! with more rights, ignores them.
+//! with more rights, ignores them. An environment that has our other variables and loads nothing is
+//! not from nothing: the user has taken this library out of it (`env -u LD_PRELOAD`), and it stays
+//! out.
 //!
 //! A seccomp filter outlives exec. The new program is told to leave dispatch alone, because the
-//! filter may kill it for the calls that dispatch needs.
+//! filter may kill it for the calls that dispatch needs. The same is told to a program that a
+//! tracer starts (`strace`, `gdb`), because it would see our signals in place of the program's
+//! calls. A user can tell it to any program. It holds for the children, too, which have the
+//! variable in their environment.
 
 use core::ffi::CStr;
 use core::sync::atomic::{
@@ -16,20 +21,21 @@ use core::sync::atomic::{
 use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
 use crate::frame::{Frame, Next};
 use crate::probe::Reader;
-use crate::state::{FILTERED, INTERPOSED, VFORKS, is_child};
+use crate::state::{FILTERED, INTERPOSED, TRACES, VFORKS, is_child};
 use crate::stub;
 
 /// `NAME=value` with its final zero.
 const ENTRY: usize = 4096;
-/// Tells the next program of this process, and its children, to leave dispatch alone.
-pub(crate) const ASIDE: &[u8] = b"WARREN_ASIDE=";
-const ASIDE_VARIABLE: &CStr = c"WARREN_ASIDE=1";
+/// Tells a program and its children whether they have dispatch. Users write `off`.
+pub(crate) const SWITCH: &[u8] = b"WARREN_INTERPOSE=";
+const OFF_FOR_FILTER: &CStr = c"WARREN_INTERPOSE=filter";
+const OFF_FOR_TRACER: &CStr = c"WARREN_INTERPOSE=tracer";
 /// Names of the variables that are kept.
 const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT=", b"WARREN_TEXT="];
 const KEPT: usize = 4;
 /// The first ones are lists of libraries.
 const LISTS: usize = 2;
-/// With `WARREN_ASIDE` and the null at the end.
+/// With `WARREN_INTERPOSE` and the null at the end.
 const ADDED_MAX: usize = KEPT + 2;
 /// The library's file name, wherever it is.
 const LIBRARY: &[u8] = b"libwarren_interpose";
@@ -79,6 +85,16 @@ fn loads_libraries(at: usize) -> bool {
     at < LISTS
 }
 
+/// Why the program is left alone, according to this value of `WARREN_INTERPOSE`.
+pub(crate) fn aside(value: &[u8]) -> Option<&'static str> {
+    match value {
+        b"" | b"on" => None,
+        b"filter" => Some("aside: a seccomp filter was there before"),
+        b"tracer" => Some("aside: a tracer has started it"),
+        _ => Some("aside: WARREN_INTERPOSE is set"),
+    }
+}
+
 /// The path of the image, if the environment has one.
 pub(crate) fn text() -> Option<&'static CStr> {
     let at = KEPT - 1;
@@ -89,12 +105,51 @@ pub(crate) fn text() -> Option<&'static CStr> {
 
 /// What an environment has of the kept variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum Variable {
     Nothing,
     /// It loads this library, or is no list of libraries.
     Ours,
     /// It loads other libraries only. This is its place.
     Others(usize),
+    /// It is there, and loads nothing.
+    Empty(usize),
+    /// This library was taken out of it.
+    Removed,
+}
+
+/// An environment.
+struct Found {
+    count: usize,
+    kept: [Variable; KEPT],
+    /// It says whether the program has dispatch.
+    has_switch: bool,
+}
+
+impl Found {
+    /// What was taken out of an environment that has our other variables.
+    fn note_removed(&mut self) {
+        let is_ours = |at: usize| kept(at).is_some() && self.kept[at] == Variable::Ours;
+        if (LISTS..KEPT).any(is_ours) {
+            for variable in &mut self.kept[..LISTS] {
+                if matches!(variable, Variable::Nothing | Variable::Empty(_)) {
+                    *variable = Variable::Removed;
+                }
+            }
+        }
+    }
+
+    fn lacks(&self, at: usize) -> bool {
+        let is_there = matches!(self.kept[at], Variable::Ours | Variable::Removed);
+        kept(at).is_some() && !is_there
+    }
+
+    /// The variable by which the next program leaves dispatch alone.
+    fn off(&self) -> Option<&'static CStr> {
+        match FILTERED.get() {
+            true => Some(OFF_FOR_FILTER),
+            false => (TRACES.get() && !self.has_switch).then_some(OFF_FOR_TRACER),
+        }
+    }
 }
 
 /// `execve` and `execveat`, whose argument `at` is the environment.
@@ -103,16 +158,17 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
     if !INTERPOSED.get() {
         return Next::Pass;
     }
-    let Some((count, found)) = examine(environment) else { return Next::Pass };
-    let missing = |at: usize| kept(at).is_some() && found[at] != Found::Ours;
-    if !FILTERED.get() && !(0..KEPT).any(missing) {
+    let Some(found) = examine(environment) else { return Next::Pass };
+    if found.off().is_none() && !(0..KEPT).any(|at| found.lacks(at)) {
         return Next::Pass;
     }
-    let room = (count + ADDED_MAX) * WORD;
-    let joined = found.iter().map(|it| if let Found::Others(_) = it { 2 * ENTRY } else { 0 });
-    let length = (room + joined.sum::<usize>() + LEFT_WORDS * WORD).next_multiple_of(PAGE);
+    let room = (found.count + ADDED_MAX) * WORD;
+    let is_joined =
+        |variable: &&Variable| matches!(variable, Variable::Others(_) | Variable::Empty(_));
+    let joined = found.kept.iter().filter(is_joined).count() * 2 * ENTRY;
+    let length = (room + joined + LEFT_WORDS * WORD).next_multiple_of(PAGE);
     let Some(memory) = map(length) else { return Next::Pass };
-    let Some(()) = compose(environment, count, &found, memory, room) else {
+    let Some(()) = compose(environment, &found, memory, room) else {
         unmap(memory, length);
         return Next::Pass;
     };
@@ -138,52 +194,56 @@ fn kept(at: usize) -> Option<usize> {
 }
 
 /// Counts the variables and looks for ours. None if they cannot be read.
-fn examine(environment: usize) -> Option<(usize, [Found; KEPT])> {
-    let mut found = [Found::Nothing; KEPT];
+fn examine(environment: usize) -> Option<Found> {
+    let mut found = Found { count: 0, kept: [Variable::Nothing; KEPT], has_switch: false };
     if environment == 0 {
-        return Some((0, found));
+        return Some(found);
     }
     if !environment.is_multiple_of(WORD) {
         return None;
     }
     let (mut list, mut strings) = (Reader::new(), Reader::new());
-    for count in 0..VARIABLES_MAX {
-        let variable = list.word(environment + count * WORD)?;
+    while found.count < VARIABLES_MAX {
+        let variable = list.word(environment + found.count * WORD)?;
         if variable == 0 {
-            return Some((count, found));
+            found.note_removed();
+            return Some(found);
         }
         for (at, name) in NAMES.iter().enumerate() {
             if starts_with(&mut strings, variable, name)? {
-                let ours = !loads_libraries(at) || contains(&mut strings, variable, LIBRARY)?;
-                found[at] = if ours { Found::Ours } else { Found::Others(count) };
+                found.kept[at] = if !loads_libraries(at) {
+                    Variable::Ours
+                } else if strings.byte(variable + name.len())? == 0 {
+                    Variable::Empty(found.count)
+                } else if contains(&mut strings, variable, LIBRARY)? {
+                    Variable::Ours
+                } else {
+                    Variable::Others(found.count)
+                };
             }
         }
+        found.has_switch |= starts_with(&mut strings, variable, SWITCH)?;
+        found.count += 1;
     }
     None
 }
 
-fn compose(
-    environment: usize,
-    count: usize,
-    found: &[Found; KEPT],
-    memory: usize,
-    mut used: usize,
-) -> Option<()> {
+fn compose(environment: usize, found: &Found, memory: usize, mut used: usize) -> Option<()> {
+    let mut count = found.count;
     // SAFETY: `memory` has room for all variables, the kept ones, and a zero.
     let list = unsafe { core::slice::from_raw_parts_mut(memory as *mut usize, count + ADDED_MAX) };
     let mut reader = Reader::new();
     for (at, variable) in list[..count].iter_mut().enumerate() {
         *variable = reader.word(environment + at * WORD)?;
     }
-    let mut count = count;
-    for (at, found) in found.iter().enumerate() {
-        match (kept(at), *found) {
-            (None, _) | (_, Found::Ours) => {}
-            (Some(kept), Found::Nothing) => {
+    for (at, variable) in found.kept.iter().enumerate() {
+        match (kept(at), *variable) {
+            (None, _) | (_, Variable::Ours | Variable::Removed) => {}
+            (Some(kept), Variable::Nothing) => {
                 list[count] = kept;
                 count += 1;
             }
-            (Some(kept), Found::Others(place)) => {
+            (Some(kept), Variable::Others(place) | Variable::Empty(place)) => {
                 let length = ENTRIES[at].length.load(Relaxed);
                 let to = memory + used;
                 // SAFETY: there is room for an entry of ours and one of theirs.
@@ -195,8 +255,8 @@ fn compose(
             }
         }
     }
-    if FILTERED.get() {
-        list[count] = ASIDE_VARIABLE.as_ptr() as usize;
+    if let Some(off) = found.off() {
+        list[count] = off.as_ptr() as usize;
         count += 1;
     }
     list[count] = 0;

@@ -139,7 +139,7 @@ pub(crate) fn admit(
     DESCRIPTORS[0].store(descriptors.start, Relaxed);
     DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
     // SAFETY: the caller holds the lock.
-    unsafe { *SLOW.0.get() = Some(slow) };
+    unsafe { *SLOW.0.get() = Some(Box::new(slow)) };
     HOT.store(Box::into_raw(Box::new(hot)), Release);
     Ok(Admitted { descriptors, root, attr, rules })
 }

@@ -58,6 +58,7 @@ mod state;
 mod stub;
 mod thread;
 mod threads;
+mod tools;
 mod trampoline;
 
 /// A defect of ours ends the process, because nothing may unwind into the program.

@@ -3,12 +3,17 @@
 //! The loader keeps a list of the objects that it has loaded, and shows it to debuggers. The entry
 //! `DT_DEBUG` of the program leads there. Reading it takes no call, where `/proc/self/maps` takes
 //! thirty microseconds.
+//!
+//! The runtime of AddressSanitizer looks at this list as well. It ends a program in which another
+//! library comes first, because that library's functions could take the place of its own. This
+//! library defines none, so its entry moves behind the runtime's. The order in which symbols are
+//! looked up is kept elsewhere and stays as it is.
 
 use core::ffi::CStr;
 
 use crate::abi::PAGE;
 use crate::object;
-use crate::probe;
+use crate::{probe, stub};
 
 /// The file names of C libraries start with one of these.
 const NAMES: [&[u8]; 2] = [b"libc.so.", b"libc-"];
@@ -28,7 +33,76 @@ struct Entry {
     bias: usize,
     name: *const core::ffi::c_char,
     dynamic: usize,
-    next: *const Entry,
+    next: *mut Entry,
+    previous: *mut Entry,
+}
+
+/// The same of runtimes of AddressSanitizer (`IsDynamicRTName` of compiler-rt, `asan_linux.cpp`).
+const SANITIZERS: [&[u8]; 2] = [b"libasan.so", b"libclang_rt.asan"];
+
+/// The entries of a list.
+///
+/// # Safety
+/// `list` is the loader's list, and is not changed while the result is used.
+unsafe fn entries(list: usize) -> impl Iterator<Item = *mut Entry> {
+    let mut at = list as *mut Entry;
+    core::iter::from_fn(move || {
+        let found = at;
+        // SAFETY: the list ends with a null.
+        at = unsafe { at.as_ref() }?.next;
+        Some(found)
+    })
+    .take(OBJECTS_MAX)
+}
+
+/// Whether the file name of the object starts with one of these.
+///
+/// # Safety
+/// The entry is in the loader's list.
+unsafe fn is_named(entry: *mut Entry, starts: &[&[u8]]) -> bool {
+    // SAFETY: the caller's. The loader keeps the path of the file there, if it has one.
+    let Some(path) = (unsafe { path(entry) }) else { return false };
+    let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    starts.iter().any(|start| name.starts_with(start))
+}
+
+/// The path of the object's file, if the loader has one.
+///
+/// # Safety
+/// The entry is in the loader's list.
+unsafe fn path(entry: *mut Entry) -> Option<&'static CStr> {
+    // SAFETY: the caller's. The loader keeps the path there.
+    unsafe { (!(*entry).name.is_null()).then(|| CStr::from_ptr((*entry).name)) }
+}
+
+/// Moves the entry of this library behind that of AddressSanitizer's runtime, if it stands before.
+///
+/// # Safety
+/// `list` is the loader's list, and no other thread runs.
+pub(crate) unsafe fn let_sanitizer_be_first(list: usize) {
+    // SAFETY: it is in the list.
+    let is_sanitizer = |entry: &*mut Entry| unsafe { is_named(*entry, &SANITIZERS) };
+    // SAFETY: the caller's.
+    let (mut before, mut rest) = unsafe { (entries(list), entries(list)) };
+    let Some(runtime) = rest.find(is_sanitizer) else { return };
+    // SAFETY: entries of the list can be read.
+    let is_ours = |entry: &*mut Entry| unsafe { (**entry).bias } == stub::base();
+    let Some(ours) = before.by_ref().take_while(|entry| *entry != runtime).find(is_ours) else {
+        return;
+    };
+    // SAFETY: the list is linked both ways. Ours is not its first entry, which is the program's,
+    // and the runtime is not its last, because it needs the C library.
+    unsafe {
+        let (previous, next, last) = ((*ours).previous, (*ours).next, (*runtime).next);
+        if previous.is_null() || next.is_null() || last.is_null() {
+            return;
+        }
+        (*previous).next = next;
+        (*next).previous = previous;
+        ((*ours).previous, (*ours).next) = (runtime, last);
+        (*last).previous = ours;
+        (*runtime).next = ours;
+    }
 }
 
 /// The C library, as it is mapped.
@@ -48,19 +122,14 @@ pub(crate) struct Library {
 /// # Safety
 /// `list` is the loader's list, and the loader does not change it meanwhile.
 pub(crate) unsafe fn c_library(list: usize) -> Option<(Library, &'static CStr)> {
-    let mut at = list as *const Entry;
-    for _ in 0..OBJECTS_MAX {
-        // SAFETY: the list ends with a null.
-        let entry = unsafe { at.as_ref() }?;
-        if !entry.name.is_null() {
-            // SAFETY: the loader keeps the path of the file there.
-            let path = unsafe { CStr::from_ptr(entry.name) };
-            let name = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            if NAMES.iter().any(|start| name.starts_with(start)) {
-                return Some((library(entry.bias)?, path));
+    // SAFETY: the caller's.
+    for entry in unsafe { entries(list) } {
+        // SAFETY: it is in the list.
+        unsafe {
+            if is_named(entry, &NAMES) {
+                return Some((library((*entry).bias)?, path(entry)?));
             }
         }
-        at = entry.next;
     }
     None
 }

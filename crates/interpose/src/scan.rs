@@ -3,7 +3,8 @@
 //!
 //! Afterwards only those that lie in one aligned word could be. A program with one thread, as most
 //! are, pays for the sites that it uses. One with threads pays once for all (0.9 ms: pages of
-//! text become its own).
+//! text become its own). So does a child that asks to be traced, because its tracer would take a
+//! call by dispatch for a signal.
 
 use crate::abi::{PROT_EXEC, SET_SIZE, SIG_SETMASK, SIGSYS_BIT, nr};
 use crate::image;
@@ -23,12 +24,17 @@ pub(crate) fn before_threads() {
     if THREADS.get() {
         return;
     }
+    patch_all();
+    THREADS.set(true);
+}
+
+/// Patches all sites of the C library and of the loader, in a program with one thread.
+pub(crate) fn patch_all() {
     // A handler that interrupts this and never returns would keep the lock.
     let all = !SIGSYS_BIT;
     let mut before = 0_u64;
     set_mask(&raw const all as usize, &raw mut before as usize);
     patch::with_workshop(scan);
-    THREADS.set(true);
     set_mask(&raw const before as usize, 0);
 }
 

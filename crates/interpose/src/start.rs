@@ -6,7 +6,7 @@
 use crate::program::Environment;
 use crate::serve::admission;
 use crate::state::{INTERPOSED, set_process};
-use crate::{dispatch, exec, image, report, stub};
+use crate::{dispatch, exec, image, loader, report, stub, tools};
 
 /// The variable that says where the report goes.
 const REPORT: &[u8] = b"WARREN_REPORT=";
@@ -49,20 +49,20 @@ extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
             if let Some(directory) = variable.strip_prefix(RUNTIME_DIR) {
                 admission::set_runtime_dir(directory);
             }
-            if variable.starts_with(exec::ASIDE) {
-                aside = Some("aside: a seccomp filter was there before");
-            }
+            let why = variable.strip_prefix(exec::SWITCH).map(exec::aside);
+            aside = aside.or(why.unwrap_or_else(|| tools::recorder(variable)));
         });
         if environment.is_go() {
             aside = Some("aside: a Go program");
         }
-        if exec::text().is_some()
-            && let Some(list) = environment.objects()
-        {
-            image::prepare(list);
+        if let Some(list) = environment.objects() {
+            loader::let_sanitizer_be_first(list);
+            if exec::text().is_some() {
+                image::prepare(list);
+            }
         }
     }
-    match aside.or_else(interpose) {
+    match aside.or_else(tools::emulator).or_else(interpose) {
         None => INTERPOSED.set(true),
         Some(reason) => report::write(reason),
     }

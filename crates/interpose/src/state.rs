@@ -58,6 +58,10 @@ pub(crate) static THREADS: Flag = Flag::new();
 /// because the filter may kill the process for it.
 pub(crate) static FILTERED: Filtered = Filtered(AtomicU8::new(0));
 
+/// The program traces others, or is a child that is about to be traced. The programs that it
+/// executes are left alone. A child of `vfork` sets it for its parent, which is the tracer.
+pub(crate) static TRACES: Flag = Flag::new();
+
 /// The report is to count the calls of this process.
 pub(crate) static COUNTED: Flag = Flag::new();
 

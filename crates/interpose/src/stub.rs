@@ -47,6 +47,11 @@ pub(crate) unsafe fn call_32(number: usize, args: &[usize; 6]) -> isize {
     unsafe { warren_call_32(number, args) }
 }
 
+/// Where this library is loaded.
+pub(crate) fn base() -> usize {
+    &raw const __ehdr_start as usize
+}
+
 /// The text of this library, as dispatch wants it: its start and its length.
 pub(crate) fn text() -> (usize, usize) {
     let header = (&raw const __ehdr_start).cast::<u8>();

@@ -45,6 +45,13 @@ pub enum Order {
     /// Free chunks that no cell has, because a cell was lost: they belong to this cell's pool now.
     /// Runs: the first chunk and the number of chunks.
     Found { runs: Vec<(u64, u64)> },
+    /// The pool is to have so many blocks. Chunks from beyond its present end may come from peers
+    /// after a later checkpoint. The device is that long already.
+    Grow { blocks: u64 },
+    /// The pool has grown. These new chunks, runs as in `Found`, belong to this cell's pool, and
+    /// ordinary users must leave `reserve` chunks at this cell from now on. `last`: the cell
+    /// reports [`Report::Grown`].
+    Grown { reserve: u64, runs: Vec<(u64, u64)>, last: bool },
     /// Recovery: the present end of each cell's log. The cell cuts its own accordingly.
     Cut { ends: Vec<Lsn> },
     /// Recovery: replay the log up to its cut.
@@ -175,6 +182,10 @@ pub enum Report {
     LossHandled {
         lost: CellId,
         epoch: Epoch,
+    },
+    /// The cell has the new chunks of a pool that has grown.
+    Grown {
+        cell: CellId,
     },
     /// The cell has given up a shard, whose state cannot be read or is invalid. It answers EIO to
     /// requests for what lies there, and serves its other shards.

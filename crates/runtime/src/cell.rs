@@ -532,6 +532,7 @@ impl CellLoop {
             Order::Save if self.stage == Stage::Serving => self.stage = Stage::Saving,
             Order::Lost { cell, .. } => self.drain_lost(now, cell)?,
             Order::Joined { cell, .. } => self.peers.joined(cell),
+            Order::Grow { blocks } => self.disk.grow(blocks),
             _ => {}
         }
         self.apply(now, Event::Order(order))

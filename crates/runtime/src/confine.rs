@@ -1,4 +1,5 @@
-//! Rights that a cell gives up before it serves, and a supervisor when it starts (decision 16).
+//! Rights that a cell gives up before it serves, and a supervisor and a front when they start
+//! (decision 16).
 //!
 //! ```text
 //! as it was started   the lock on the pool, the ring, the mappings of its own memory
@@ -104,6 +105,50 @@ const FCNTL_COMMANDS: &[libc::c_int] = &[
     libc::F_ADD_SEALS,
 ];
 
+/// System calls that neither a supervisor nor a front makes, by which one that a client or a forged
+/// pool controls would become another program or reach other processes, mounts and the kernel.
+const FOREIGN_CALLS: &[libc::c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_perf_event_open,
+    // Mounts, and files without a path.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_open_tree,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_acct,
+    // The kernel.
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_bpf,
+    libc::SYS_userfaultfd,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+];
+
 /// Gives up the rights that a cell does not need. The process has one thread.
 pub(crate) fn confine() -> Result<(), FleetError> {
     let parent = getppid();
@@ -142,7 +187,14 @@ pub(crate) fn limit_supervisor() -> Result<(), FleetError> {
         let sets = CapabilitySets { effective: kept, permitted: kept, ..NOTHING };
         set_capabilities(None, sets).map_err(system("give up capabilities"))?;
     }
-    set_no_new_privs(true).map_err(system("give up new privileges"))
+    limit_calls()
+}
+
+/// Gives up new privileges and [`FOREIGN_CALLS`], which fail with EPERM. Errors are the system's.
+pub fn limit_calls() -> Result<(), FleetError> {
+    set_no_new_privs(true).map_err(system("give up new privileges"))?;
+    let program = filter_foreign().map_err(not_filtered)?;
+    seccompiler::apply_filter_all_threads(&program).map_err(not_filtered)
 }
 
 const NOTHING: CapabilitySets = CapabilitySets {
@@ -152,7 +204,7 @@ const NOTHING: CapabilitySets = CapabilitySets {
 };
 
 fn not_filtered(error: impl Into<seccompiler::Error>) -> FleetError {
-    let doing = "filter the cell's system calls";
+    let doing = "filter system calls";
     FleetError::System { doing, source: std::io::Error::other(error.into()) }
 }
 
@@ -201,6 +253,13 @@ fn filter(pid: Pid) -> Result<BpfProgram, seccompiler::BackendError> {
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let architecture = std::env::consts::ARCH.try_into()?;
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture)?.try_into()
+}
+
+fn filter_foreign() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = FOREIGN_CALLS.iter().map(|&call| (call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let architecture = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)?.try_into()
 }
 
 #[cfg(test)]
@@ -273,6 +332,24 @@ mod tests {
         let mut word = [0; 16];
         let len = theirs.recv(&mut word).expect("recv");
         assert_eq!(&word[..len], b"still here");
+    }
+
+    #[test]
+    fn a_supervisor_and_a_front_become_no_other_program_and_mount_nothing() {
+        let limited = std::thread::spawn(|| {
+            set_no_new_privs(true).expect("no new privileges");
+            let program = filter_foreign().expect("a filter");
+            seccompiler::apply_filter(&program).expect("filtered");
+            let mut command = std::process::Command::new("/bin/true");
+            let executed = std::os::unix::process::CommandExt::exec(&mut command);
+            let unmounted = rustix::mount::unmount("/no/such", rustix::mount::UnmountFlags::DETACH);
+            let opened = File::open("/proc/self/status").map(drop);
+            (executed.raw_os_error(), unmounted, opened)
+        });
+        let (executed, unmounted, opened) = limited.join().expect("the limited thread");
+        assert_eq!(executed, Some(libc::EPERM));
+        assert_eq!(unmounted, Err(OsError::PERM));
+        opened.expect("files are opened still");
     }
 
     #[test]

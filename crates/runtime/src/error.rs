@@ -42,6 +42,9 @@ pub enum FleetError {
     BadPool { pool: PathBuf, what: String },
     #[error("{}: cannot {doing}: {errno}", .pool.display())]
     PoolIo { pool: PathBuf, doing: &'static str, errno: Errno },
+    /// A pool does not grow. It has the size that it had.
+    #[error("{}: {what}", .pool.display())]
+    Ungrown { pool: PathBuf, what: String },
     #[error("{}: no fleet serves it; start one with `warren serve`", .0.display())]
     NoFleet(PathBuf),
     #[error(

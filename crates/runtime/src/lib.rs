@@ -32,7 +32,7 @@ mod cell;
 mod client;
 mod clients;
 mod clock;
-mod confine;
+pub mod confine;
 mod error;
 mod identity;
 pub mod interposer;
@@ -61,6 +61,7 @@ pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
 pub use limit::raise as raise_descriptor_limit;
 pub use loads::Loads;
 pub use pool::blocks::Blocks;
+pub use pool::grow::{behind_line, grow};
 pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
 pub use status::{

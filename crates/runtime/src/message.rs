@@ -186,6 +186,8 @@ pub(crate) struct CellStart {
     pub owned_chunks: Vec<(u16, Runs)>,
     pub free_chunks: Runs,
     pub reserved_chunks: u64,
+    /// Pages of the region map before the root slots.
+    pub first_pages: u64,
     pub total_blocks: u64,
     pub space: SpaceConfig,
     /// Frames of the buffer cache; the op log's image and the cache's table are behind them.

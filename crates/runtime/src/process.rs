@@ -47,7 +47,20 @@ pub fn spawn(args: &[OsBytes], link: OwnedFd, tie: Tie) -> std::io::Result<Child
         // It makes its own session, which the leader of a process group cannot do.
         Tie::Daemon => command.stderr(Stdio::null()),
     };
-    command.spawn()
+    command.spawn().map_err(explained)
+}
+
+/// The device that a process gets in place of what it must not read or write.
+const NULL: &str = "/dev/null";
+
+/// Why no process can be started. Without a null device, the kernel's error names nothing.
+pub fn explained(error: std::io::Error) -> std::io::Error {
+    let lacks_null = || !std::path::Path::new(NULL).exists();
+    if error.kind() == std::io::ErrorKind::NotFound && lacks_null() {
+        let remedy = "there is no /dev/null; mount the devices (mount -t devtmpfs devtmpfs /dev)";
+        return std::io::Error::other(remedy);
+    }
+    error
 }
 
 /// A descriptor of a process. A machine without pidfds is named, because nothing of Warren runs
@@ -105,7 +118,7 @@ pub fn begin(name: &str, dies_with_parent: bool) -> Result<Link, FleetError> {
     let own = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)
         .map_err(system("take the process's link"))?;
     // Standard input must not keep the socket open; it is not read.
-    let null = std::fs::File::open("/dev/null").map_err(system("open /dev/null"))?;
+    let null = std::fs::File::open(NULL).map_err(explained).map_err(system("open /dev/null"))?;
     rustix::stdio::dup2_stdin(&null).map_err(system("close standard input"))?;
     Ok(Link::new(own, Trust::Fleet))
 }

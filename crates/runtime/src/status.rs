@@ -57,6 +57,9 @@ pub struct SpaceStatus {
     /// They are fewer than the pool has, because its host has no room for more.
     #[serde(default)]
     pub limited_by_host: bool,
+    /// Bytes of the file behind the pool, which it could grow into.
+    #[serde(default)]
+    pub bytes_behind: u64,
 }
 
 /// The log of a fleet.

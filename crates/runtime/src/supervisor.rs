@@ -19,6 +19,7 @@ mod cell_process;
 mod cells;
 mod clients;
 mod connections;
+mod grow;
 pub(crate) mod journal;
 mod keeper_link;
 mod logged;
@@ -303,6 +304,7 @@ impl SupervisorLoop<'_> {
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
             Effect::MayStop => self.stop.trial_succeeded(),
             Effect::StopRefused { errno } => self.refuse_stop(errno)?,
+            Effect::Grown { result } => grow::growth_ended(self, result),
             Effect::Exit(result) => self.ended = Some(result),
         }
         Ok(())
@@ -355,6 +357,7 @@ impl SupervisorLoop<'_> {
                 let asked = StopRequest::of_client(connections, force, discard);
                 self.begin_stop(StopRequest { if_unused, ..asked })
             }
+            Some(ConnectionEvent::Grow { blocks }) => grow::begin_growth(self, connection, blocks),
             Some(ConnectionEvent::InUse { client, number, by }) => {
                 if self.in_use(client, number, &by) {
                     return Ok(());
@@ -404,6 +407,11 @@ impl SupervisorLoop<'_> {
                     let _ = cell.link.link.skip();
                 }
                 Ok(Received::Nothing) => return Ok(false),
+                // It ends in order, and takes a moment for that.
+                Ok(Received::Closed) if self.core.has_stopped(from) => {
+                    self.cells[from].alive = false;
+                    return Ok(false);
+                }
                 // The cell is gone, or its messages are damaged, so that some are lost.
                 Ok(Received::Closed) | Err(_) => {
                     self.kill(from);

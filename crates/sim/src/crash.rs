@@ -15,6 +15,7 @@
 mod audit;
 mod client;
 mod damage;
+mod growth;
 mod mix;
 mod model;
 mod rot;
@@ -37,6 +38,7 @@ use crate::run::{Failure, Summary, many, twice};
 use crate::world::Broken;
 use client::Client;
 use damage::{Due, damage_at_cut, is_explained};
+use growth::Growths;
 use mix::Mix;
 
 /// Bytes of the pool: a mix with many clients fills it at times.
@@ -115,6 +117,8 @@ enum Own {
     Step { client: usize },
     /// A checkpoint is requested.
     Nudge,
+    /// The pool is to grow.
+    Grow,
 }
 
 struct World {
@@ -132,6 +136,7 @@ struct World {
     answered_from: CellId,
     operations: u64,
     damage: Option<Due>,
+    growths: Growths,
     /// With what a recovery must end, because a log is damaged.
     rotten: Option<Ended>,
 }
@@ -205,6 +210,7 @@ impl World {
             answered_from: CellId(0),
             operations: 0,
             damage,
+            growths: Growths::draw(seed, POOL_BYTES / BLOCK_SIZE as u64),
             rotten: None,
         }
     }
@@ -272,6 +278,9 @@ impl World {
             host.share(self.mix.host_room);
         }
         self.plan_nudge();
+        if let Some(delay) = self.growths.delay() {
+            self.plan(delay, Own::Grow);
+        }
         (0..self.auditor()).for_each(|client| self.plan_step(client));
         self.cut_at = self.fleet.trace.events + self.fleet.rng.below(self.mix.events);
         let is_over = |world: &Self| matches!(world.stage, Stage::Ended(_));
@@ -339,7 +348,12 @@ impl World {
 
     fn start(&mut self, cells: Option<u16>) -> Result<(), Halt> {
         self.stage = Stage::Starting;
-        self.fleet.start(cells).map_err(Halt::Broken)
+        self.fleet.start(cells).map_err(Halt::Broken)?;
+        let blocks = self.fleet.supervisor().ledger().superblock().layout.total_blocks();
+        if self.growths.check(blocks).map_err(Halt::Broken)? {
+            self.fleet.count("a pool grown although the power was cut");
+        }
+        Ok(())
     }
 
     /// Whether the fleet may end with this failure. Failed writes of cells end no fleet, but they
@@ -441,7 +455,7 @@ impl World {
     }
 
     fn fsck(&mut self, when: &str) -> Result<(), Halt> {
-        let blocks = POOL_BYTES / BLOCK_SIZE as u64;
+        let blocks = self.growths.device_blocks();
         let models: Vec<_> = self.clients.iter().filter_map(|it| it.model.as_ref()).collect();
         let matters = |finding: &_, all: &[_]| !is_explained(&self.fleet, &models, finding, all);
         match self.fleet.disk.damage(blocks, matters) {
@@ -467,6 +481,35 @@ impl World {
         if self.mix.nudge > 0 {
             let delay = self.fleet.rng.below(self.mix.nudge);
             self.plan(delay, Own::Nudge);
+        }
+    }
+
+    fn grow(&mut self) {
+        let layout = self.fleet.supervisor().ledger().superblock().layout;
+        let Some(grown) = self.growths.next(&layout) else { return };
+        let blocks = grown.total_blocks();
+        if self.stage != Stage::Serving || self.fleet.supervisor().may_grow(blocks).is_err() {
+            return;
+        }
+        if let Some(host) = &mut self.fleet.disk.host {
+            let new = layout.chunks()..grown.chunks();
+            new.filter(|chunk| grown.is_reserved(*chunk)).for_each(|chunk| host.force(chunk));
+        }
+        self.growths.ask(blocks);
+        notify_supervisor(self, SupervisorEvent::Grow { blocks });
+        if let Some(delay) = self.growths.delay_again() {
+            self.plan(delay, Own::Grow);
+        }
+    }
+
+    fn growth_ended(&mut self, result: Result<(), Errno>) {
+        let blocks = self.fleet.supervisor().ledger().superblock().layout.total_blocks();
+        match result {
+            Ok(()) => {
+                self.growths.answered(blocks);
+                self.fleet.count("a pool grown");
+            }
+            Err(_) => self.fleet.count("a growth failed"),
         }
     }
 

@@ -88,6 +88,9 @@ pub(crate) trait Surroundings: Sized {
 
     fn fleet_ended(&mut self, result: Result<(), Failure>);
 
+    /// The pool has grown, or it has not.
+    fn grown(&mut self, _result: Result<(), Errno>) {}
+
     /// The cell has released everything of the client.
     fn let_go(&mut self, _cell: CellId, _client: ClientId) {}
 

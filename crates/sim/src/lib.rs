@@ -25,6 +25,7 @@ mod fleet;
 pub mod history;
 pub mod linear;
 pub mod model;
+pub mod rare;
 mod run;
 pub mod swarm;
 pub mod world;

@@ -50,6 +50,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Those of these branches that no run has reached.
+    pub fn never_reached(&self, rare: &[&'static str]) -> Vec<&'static str> {
+        rare.iter().copied().filter(|what| !self.coverage.contains_key(what)).collect()
+    }
+
     fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         // The sum must not depend on the order in which threads finish.

@@ -2,7 +2,7 @@
 
 use warren_cell::Plant;
 use warren_sim::crash::{Options, run, run_many};
-use warren_sim::{Failure, Summary};
+use warren_sim::{Failure, Summary, rare};
 
 /// Few enough for every build.
 const SEEDS: u64 = 1000;
@@ -18,65 +18,23 @@ fn threads() -> usize {
 }
 
 /// All seeds have passed, and each of these has happened in some of them.
-fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&str]) {
+fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&'static str]) {
     let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    let missed = summary.never_reached(rare);
     assert!(missed.is_empty(), "never reached: {missed:?}");
 }
 
 #[test]
 fn seeds_pass_and_reach_the_rare_branches() {
     let outcome = run_many(1, SEEDS, SOUND, threads(), &|_| {});
-    let rare = [
-        "a block read was rotten",
-        "a cell killed",
-        "a cell killed after a failed flush",
-        "a cell paused",
-        "a checkpoint",
-        "a flush failed",
-        "a full inbox",
-        "a read failed",
-        "a report of an earlier epoch",
-        "a successor given up by another supervisor",
-        "a supervisor killed",
-        "a supervisor killed after a failed flush",
-        "a tree read back",
-        "a write failed",
-        "a write of the supervisor failed",
-        "all clients answered",
-        "blocks were shared",
-        "chunks emptied",
-        "fsync promised",
-        "logs replayed",
-        "power cut after a failed flush",
-        "power cut while opening",
-        "power cut while recovering",
-        "power cut while stopping",
-        "recovered",
-        "stopped in order",
-        "sync promised",
-        "the host is full",
-        "torn block",
-        "write lost",
-    ];
-    assert_passed(outcome, &rare);
+    assert_passed(outcome, rare::CRASHES);
 }
 
 #[test]
 fn what_needs_no_damaged_shard_is_as_it_was_promised() {
     let options = Options { damage: true, ..SOUND };
     let outcome = run_many(1, DAMAGE_SEEDS, options, threads(), &|_| {});
-    let rare = [
-        "a log record damaged",
-        "a node damaged",
-        "a root damaged",
-        "a shard damaged when the power was cut",
-        "a shard given up",
-        "a shard that refuses what is decided",
-        "a tree read back but for a damaged shard",
-        "root slots damaged",
-    ];
-    assert_passed(outcome, &rare);
+    assert_passed(outcome, rare::DAMAGED_CRASHES);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! found.
 
 use warren_cell::Plant;
-use warren_sim::{Failure, Options, Summary, run, run_many};
+use warren_sim::{Failure, Options, Summary, rare, run, run_many};
 
 /// Few enough for every build; `warren sim` runs any number.
 const SEEDS: u64 = 400;
@@ -17,96 +17,23 @@ fn threads() -> usize {
 }
 
 /// All seeds have passed, and each of these has happened in some of them.
-fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&str]) {
+fn assert_passed(outcome: Result<Summary, Failure>, rare: &[&'static str]) {
     let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    let missed: Vec<_> = rare.iter().filter(|what| !summary.coverage.contains_key(*what)).collect();
+    let missed = summary.never_reached(rare);
     assert!(missed.is_empty(), "never reached: {missed:?}");
 }
 
 #[test]
 fn seeds_pass_and_reach_the_rare_branches() {
     let outcome = run_many(Options::new(1), SEEDS, threads(), &|_| {});
-    let rare = [
-        "a cell killed among its effects",
-        "a cell killed at a store",
-        "a cell paused",
-        "a client acted between two stores of a cell",
-        "a client hung up that held files or locks",
-        "a client hung up with a request under way",
-        "a fleet started after a loss",
-        "a flush failed",
-        "a forged capability",
-        "a front hung up while it was recalled",
-        "a front knew that a name is absent",
-        "a kernel repeated a change that was refused",
-        "a recall of a name waits for a request in its directory",
-        "a front killed while it was recalled",
-        "a front killed with a request under way",
-        "a front's successor asked again",
-        "a front used copies while others were recalled",
-        "a full directory kept",
-        "a full inbox",
-        "a kernel knew a name",
-        "a kernel knew attributes",
-        "a kernel knew pages",
-        "a last checkpoint failed",
-        "a listing of several pages",
-        "a name looked up with its neighbours",
-        "a late acknowledgement",
-        "a mapped page written back",
-        "a message between cells of which one is suspect",
-        "an accused cell is to end",
-        "an accuser is to end",
-        "a range copied",
-        "a lease cleared while its holder was in a call",
-        "a path answered without a walk",
-        "a path walked over copies",
-        "a program stored in a mapped page",
-        "a recall of pages waits for a read or write of them",
-        "a rename into itself refused",
-        "a report of a lost cell",
-        "a report of an earlier epoch",
-        "a stale inode refused",
-        "a successor found requests waiting",
-        "a successor given up by another supervisor",
-        "a successor killed before it was ready",
-        "a stall",
-        "a supervisor killed",
-        "a sync returned a failure",
-        "a wait for a lock interrupted",
-        "a write failed",
-        "a write of the supervisor failed",
-        "answered from copies",
-        "chunks emptied",
-        "block read by a cell",
-        "remaining messages of a lost cell",
-        "ENOSPC answered",
-        "fsck while running",
-        "link over two cells",
-        "messages behind a damaged one",
-        "lock granted to a waiting call",
-        "permission denied",
-        "rename in one cell",
-        "rename over two cells",
-    ];
-    assert_passed(outcome, &rare);
+    assert_passed(outcome, rare::SIMULATION);
 }
 
 #[test]
 fn only_what_needs_a_damaged_shard_is_refused() {
     let options = Options { damage: true, ..Options::new(1) };
     let outcome = run_many(options, DAMAGE_SEEDS, threads(), &|_| {});
-    let rare = [
-        "a log record damaged",
-        "a node damaged",
-        "a root damaged",
-        "a shard damaged between two fleets",
-        "a shard given up",
-        "a shard that refuses what is decided",
-        "log records of a shard kept",
-        "root slots damaged",
-    ];
-    assert_passed(outcome, &rare);
+    assert_passed(outcome, rare::DAMAGED_SIMULATION);
 }
 
 #[test]

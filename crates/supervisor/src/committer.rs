@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use warren_base::{CellId, Errno};
-use warren_disk::Superblock;
+use warren_disk::{Layout, Superblock};
 use warren_proto::control::Written;
 
 use crate::event::{Effect, IoId};
@@ -86,20 +86,20 @@ impl Committer {
         self.broken = self.broken.or(Some(errno));
     }
 
-    /// Records what the cells wrote.
+    /// Records what the cells wrote, and the size of a pool that has `grown`.
     pub(crate) fn begin(
         &mut self,
         number: u64,
         clean: bool,
-        written: &[(CellId, Written)],
-        owners: &[CellId],
+        parts: (&[(CellId, Written)], &[CellId]),
+        grown: Option<Layout>,
         effects: &mut Vec<Effect>,
     ) -> Result<Begun, Errno> {
         assert!(matches!(self.step, Step::Idle));
         if self.broken.is_some() {
             return Err(Errno::EIO);
         }
-        let Some(attempt) = self.ledger.attempt(number, clean, written, owners)? else {
+        let Some(attempt) = self.ledger.attempt(number, clean, parts, grown)? else {
             return Ok(Begun::NothingChanged);
         };
         self.start(attempt, effects);

@@ -77,6 +77,11 @@ pub enum Event {
     Stop,
     /// The same, and a checkpoint that fails is no failure.
     GiveUp,
+    /// The file of the pool has so many blocks now, and the pool is to have them too. Where the
+    /// host must have allocated blocks before they are used, it has.
+    Grow {
+        blocks: u64,
+    },
     /// A flush of a cell has failed: writes of all processes may be lost.
     FlushFailed {
         errno: Errno,
@@ -146,6 +151,10 @@ pub enum Effect {
     /// The checkpoint of a trial, or the last checkpoint, has failed. The fleet continues to serve.
     StopRefused {
         errno: Errno,
+    },
+    /// The pool has grown, and all cells have their new chunks; or it has not.
+    Grown {
+        result: Result<(), Errno>,
     },
     /// The fleet has ended. The supervisor ignores all further events.
     Exit(Result<(), Failure>),

@@ -15,6 +15,9 @@
 //! next superblock would make it count.
 //!
 //! Claims and releases of an attempt that failed have no effect: the cells report them again.
+//!
+//! A pool grows with a checkpoint. The pages of the region map that have new chunks are written
+//! with it, and the superblock has the new size: it commits both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,7 +25,7 @@ use std::fmt;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, CellId, Errno, Ino, Lsn, ShardId};
 use warren_disk::{
-    BlockPtr, BlockWrite, ChosenRoot, LogTable, LogTableError, Owner, ROOT_HEIGHT_MAX,
+    BlockPtr, BlockWrite, ChosenRoot, Layout, LogTable, LogTableError, Owner, ROOT_HEIGHT_MAX,
     ROOT_SLOT_SIZE, RegionError, RegionMap, RootSlot, RootSlotError, SlotState, Superblock,
 };
 use warren_proto::control::{ShardRoot, Written};
@@ -71,7 +74,8 @@ pub struct Ledger {
     root_blocks: BTreeMap<BlockNo, Box<[u8]>>,
     /// Shards whose spare slot was never committed, or is bad.
     stale_shards: BTreeSet<ShardId>,
-    /// A chunk of each region-map page whose spare copy was never committed.
+    /// A chunk of each region-map page whose spare copy was never committed. The page may be one
+    /// that only a reserved chunk is in.
     stale_chunks: BTreeSet<u64>,
     /// Shards whose slots cannot be used, and the slots of theirs that were never committed.
     unreadable: BTreeMap<ShardId, RootSlotError>,
@@ -239,8 +243,8 @@ impl Ledger {
         &self,
         number: u64,
         clean: bool,
-        written: &[(CellId, Written)],
-        owners: &[CellId],
+        (written, owners): (&[(CellId, Written)], &[CellId]),
+        grown: Option<Layout>,
     ) -> Result<Option<Attempt>, Errno> {
         assert!(number > self.superblock.generation);
         let starts = self.log_starts(written)?;
@@ -250,12 +254,13 @@ impl Ledger {
                 && part.released.is_empty()
                 && part.given_up.is_empty()
         };
-        let unchanged = written.iter().all(is_empty) && starts == self.logs.starts;
+        let unchanged =
+            written.iter().all(is_empty) && starts == self.logs.starts && grown.is_none();
         if unchanged && (!clean || self.superblock.clean) {
             return Ok(None);
         }
         let mut attempt = self.blank(number, clean, LogTable { starts, ..self.logs.clone() });
-        self.add_chunks(&mut attempt, written, owners)?;
+        self.add_chunks(&mut attempt, (written, owners), grown)?;
         for (cell, part) in written {
             for root in &part.roots {
                 if owner(owners, root.shard) != Some(*cell) {
@@ -280,9 +285,18 @@ impl Ledger {
         let logs = LogTable { generation: 0, incarnation: number, starts: vec![Lsn(0); cells] };
         let mut attempt = self.blank(number, false, logs);
         // The superblock of the opening would make stale places count, as any other.
-        self.add_chunks(&mut attempt, &[], &[]).expect("nothing is claimed or released");
+        self.add_chunks(&mut attempt, (&[], &[]), None).expect("nothing is claimed or released");
         self.add_stale_shards(&mut attempt);
         attempt
+    }
+
+    /// The growth of a pool that no fleet uses: the writes before the superblock, and that. Logs
+    /// that count keep their places and their starts.
+    pub fn growth(&self, layout: Layout) -> (Vec<BlockWrite>, Superblock) {
+        let Superblock { generation, clean, .. } = self.superblock;
+        let attempt = self.attempt(generation + 1, clean, (&[], &[]), Some(layout));
+        let attempt = attempt.ok().flatten().expect("no cell takes part, and the size changes");
+        (attempt.writes(), attempt.superblock)
     }
 
     fn blank(&self, number: u64, clean: bool, logs: LogTable) -> Attempt {
@@ -312,20 +326,21 @@ impl Ledger {
         Ok(starts)
     }
 
-    /// Claims before releases: a chunk has one owner in the whole of a checkpoint.
+    /// Claims before releases: a chunk has one owner in the whole of a checkpoint. No cell can have
+    /// claimed a chunk that the pool has only when it has grown.
     fn add_chunks(
         &self,
         attempt: &mut Attempt,
-        written: &[(CellId, Written)],
-        owners: &[CellId],
+        (written, owners): (&[(CellId, Written)], &[CellId]),
+        grown: Option<Layout>,
     ) -> Result<(), Errno> {
         let is_quiet =
             |(_, part): &(_, Written)| part.claimed.is_empty() && part.released.is_empty();
-        if written.iter().all(is_quiet) && self.stale_chunks.is_empty() {
+        if written.iter().all(is_quiet) && self.stale_chunks.is_empty() && grown.is_none() {
             return Ok(());
         }
         let mut regions = self.regions.clone();
-        self.stale_chunks.iter().for_each(|&chunk| touch(&mut regions, chunk));
+        self.stale_chunks.iter().for_each(|&chunk| regions.soil_page_of(chunk));
         for (cell, part) in written {
             for &(chunk, shard) in &part.claimed {
                 match regions.owner(chunk) {
@@ -348,7 +363,16 @@ impl Ledger {
                 attempt.chunks.insert(chunk);
             }
         }
-        attempt.region_pages = regions.write_out(attempt.superblock.generation);
+        if let Some(layout) = grown {
+            let before = *regions.layout();
+            regions.grow(layout);
+            attempt.region_pages = regions.blank_pages(before.region_pages());
+            // If the attempt fails, this page is stale. Those that only the grown pool has count
+            // for nothing until the next growth, which writes them anew.
+            attempt.chunks.insert(before.chunks() - 1);
+            attempt.superblock.layout = layout;
+        }
+        attempt.region_pages.extend(regions.write_out(attempt.superblock.generation));
         attempt.regions = Some(regions);
         Ok(())
     }
@@ -480,21 +504,6 @@ fn owner(owners: &[CellId], shard: ShardId) -> Option<CellId> {
 
 fn owns(regions: &RegionMap, shard: ShardId, block: BlockNo) -> bool {
     regions.owner(block.0 / CHUNK_BLOCKS) == Some(Owner::Shard(shard))
-}
-
-/// Makes the page of the chunk dirty, by changing the chunk's owner twice.
-fn touch(regions: &mut RegionMap, chunk: u64) {
-    match regions.owner(chunk) {
-        Some(Owner::Free) => {
-            regions.claim(chunk, ShardId(0));
-            regions.release(chunk);
-        }
-        Some(Owner::Shard(shard)) => {
-            regions.release(chunk);
-            regions.claim(chunk, shard);
-        }
-        Some(Owner::Reserved) | None => {}
-    }
 }
 
 /// Whether the generation of a page is that of a checkpoint that was never committed. A damaged

@@ -21,6 +21,7 @@ mod committer;
 mod count;
 mod event;
 mod fleet;
+mod growth;
 mod ledger;
 mod loss;
 mod recovery;

@@ -21,6 +21,7 @@ use crate::barrier::Barrier;
 use crate::committer::Committer;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
+use crate::growth::Growth;
 use crate::ledger::Ledger;
 use crate::loss::{Ended, Losses, SUCCESSORS_MAX};
 use crate::recovery::{Next, Recovery};
@@ -64,6 +65,7 @@ pub struct Supervisor {
     barrier: Barrier,
     committer: Committer,
     schedule: Schedule,
+    growth: Growth,
     stage: Stage,
     stop: Stop,
     recovery: Option<Recovery>,
@@ -96,6 +98,7 @@ impl Supervisor {
             barrier: Barrier::new(ledger.superblock().generation),
             committer: Committer::new(ledger),
             schedule: Schedule::default(),
+            growth: Growth::default(),
             stage: Stage::Starting,
             stop: Stop::default(),
             behind: behind(copies),
@@ -162,6 +165,7 @@ impl Supervisor {
             Event::TryStop => self.stop_requested(Loss::Refused, turn),
             Event::Stop => self.stop_requested(Loss::Reported, turn),
             Event::GiveUp => self.stop_requested(Loss::Accepted, turn),
+            Event::Grow { blocks } => self.grow(blocks, turn),
             Event::FlushFailed { errno } => self.committer.break_off(errno),
             Event::IoDone { io, result } => {
                 let progress = self.committer.io_done(io, result, turn.effects);
@@ -192,6 +196,7 @@ impl Supervisor {
                 let next = self.recovery.as_mut().and_then(|r| r.replayed(from, chunks));
                 self.recover(next, turn);
             }
+            Report::Grown { cell } => self.growth.shared(cell, turn.effects),
             Report::LossHandled { lost, .. } => self.losses.acknowledged(from, lost),
             Report::GivenUp { shard, errno, .. } => {
                 if self.given_up.insert(shard, GivenUp { errno, since: turn.wall }).is_none() {
@@ -321,6 +326,7 @@ impl Supervisor {
         }
         let living = self.fleet.living();
         self.losses.lost(cell, living);
+        self.growth.shared(cell, turn.effects);
         self.admission.lost(cell);
         turn.send(living, &Order::Lost { cell, epoch });
         if self.barrier.is_answering() {
@@ -352,6 +358,29 @@ impl Supervisor {
             }
             self.admission.introduce(cell, turn.effects);
             turn.send(others, &Order::Joined { cell, epoch });
+        }
+    }
+
+    /// The pool is to grow, with the next checkpoint.
+    fn grow(&mut self, blocks: u64, turn: &mut Turn<'_>) {
+        match self.may_grow(blocks) {
+            Ok(()) => {
+                let layout = self.ledger().superblock().layout;
+                self.growth.request(blocks, &layout, turn.effects);
+            }
+            Err(errno) => turn.push(Effect::Grown { result: Err(errno) }),
+        }
+    }
+
+    /// Whether the pool can grow to so many blocks now, or has them. EAGAIN: the fleet has not
+    /// started yet, or ends. EBUSY: the pool grows to another size. EROFS: nothing can be recorded.
+    pub fn may_grow(&self, blocks: u64) -> Result<(), Errno> {
+        match (self.stage, self.committer.broken()) {
+            (Stage::Serving, None) => {
+                self.growth.admits(blocks, &self.ledger().superblock().layout)
+            }
+            (Stage::Serving, Some(_)) => Err(Errno::EROFS),
+            _ => Err(Errno::EAGAIN),
         }
     }
 
@@ -482,6 +511,11 @@ impl Supervisor {
     /// How many of the requested slots the applicant can have now, or why it cannot be a client.
     pub fn shape_for(&self, applicant: &Applicant) -> Result<Shape, Errno> {
         self.admission.shape_for(applicant)
+    }
+
+    /// Whether the cell has reported that it ends, or has ended.
+    pub fn has_stopped(&self, cell: CellId) -> bool {
+        matches!(self.fleet.state(cell), CellState::Stopped | CellState::Exited)
     }
 
     /// The process behind a client, as long as a cell may know the client.

@@ -15,7 +15,7 @@ use crate::packet::{DESCRIPTORS_MAX, INLINE_MAX};
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub const CONTROL_VERSION: u32 = 11;
+pub const CONTROL_VERSION: u32 = 12;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -60,6 +60,11 @@ pub enum ControlRequest {
         force: bool,
         discard: bool,
         if_unused: bool,
+    },
+    /// Make the pool so many blocks large, and its file that long.
+    Grow {
+        version: u32,
+        blocks: u64,
     },
     /// The answer of a mount's process to the `Leave` of this number: what uses the mount, or used
     /// it when it was cut off, as text. Empty if the mount is idle. A process that has left closes
@@ -132,7 +137,10 @@ pub enum ControlReply {
     Stopping {
         keeper: u32,
     },
-    /// Instead of `Stopping`: the fleet continues. After it: the last checkpoint failed.
+    /// The pool has the wanted size, and all cells can use it.
+    Grown,
+    /// Instead of `Stopping`: the fleet continues. After it: the last checkpoint failed. Instead of
+    /// `Grown`: the pool has its old size.
     Failed {
         kind: ErrorKind,
         line: Box<[u8]>,

@@ -24,6 +24,9 @@ use warren_shm::{Presence, Processor, WaitOutcome, now};
 use crate::segments::{InFlight, LOOK_AT_FLEET, LOOK_AT_FLEET_MAX, Segments};
 use crate::spin::Spins;
 
+#[cfg(test)]
+mod tests;
+
 /// When the bell of an inherited slot is rung again without an answer: see [`Slot::inherited`]. The
 /// pause doubles each time, beyond the second after which a cell looks anyway.
 const RING_AGAIN: Duration = Duration::from_millis(2);
@@ -265,7 +268,10 @@ impl Slot {
         let answer = self.wait(call.cell, call.seq, woken).and_then(|()| self.take(call));
         self.shared.set_flight(self.number, call, false);
         match answer {
-            Ok(Reply::Moved(_)) => Some(self.call(authority, &request, 0)),
+            Ok(Reply::Moved(version)) => {
+                let known = self.await_map(version);
+                Some(known.and_then(|()| self.call(authority, &request, 0)))
+            }
             answer => Some(answer),
         }
     }
@@ -279,7 +285,8 @@ impl Slot {
         payload_len: usize,
     ) -> RequestHeader {
         self.shared.requests.prepare(cell, self.number);
-        self.seq = self.seq.wrapping_add(1);
+        // 0 is no request: a cell that this slot has never asked would have answered it.
+        self.seq = self.seq.wrapping_add(1).max(1);
         self.body.clear();
         let (uid, gid, capabilities) = match authority {
             Authority::User(uid, gid) => (uid, gid, Capabilities::default()),

@@ -763,7 +763,7 @@ static pid_t start(const char *command, const char *name, const char *id, int is
     for (char **at = environ; *at && count < 198; at++)
         variables[count++] = *at;
     if (is_plain)
-        variables[count++] = "WARREN_ASIDE=1";
+        variables[count++] = "WARREN_INTERPOSE=off";
     variables[count] = 0;
     pid_t child;
     must(posix_spawn(&child, program, 0, 0, words, variables) == 0, "spawn");

@@ -21,6 +21,7 @@ mod file_handles;
 mod fleet;
 mod full_host;
 mod ground;
+mod grow;
 mod hardship;
 mod held;
 mod interposed;
@@ -154,6 +155,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             held::run(&ground, cells, &mut tally);
             file_handles::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
+            grow::run(&ground, cells, &mut tally);
             two_fleets::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);

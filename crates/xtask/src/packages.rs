@@ -22,10 +22,12 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("git", "git"),
     ("groff", "groff"),
     ("gzip", "gzip"),
+    ("ltrace", "ltrace"),
     ("make", "make"),
     ("man", "man-db"),
     ("python3", "python3"),
     ("rsync", "rsync"),
+    ("setarch", "util-linux"),
     ("setcap", "libcap2-bin"),
     ("setfacl", "acl"),
     ("setpriv", "util-linux"),
@@ -34,6 +36,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strip", "binutils"),
     ("tar", "tar"),
     ("unshare", "util-linux"),
+    ("valgrind", "valgrind"),
 ];
 
 /// What only long runs use.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use warren_base::{CellId, ClientId, Epoch, InodeFlags, Instant, Lsn, MapVersion, ShardId};
-use warren_disk::{Kind, LogArea, RootSlot};
+use warren_disk::{ChunkBounds, Kind, LogArea, RootSlot};
 use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode, XattrName};
 
 use super::*;
@@ -49,7 +49,7 @@ impl Room {
             kept: Vec::new(),
             owned_chunks: BTreeMap::new(),
             free_chunks: Vec::new(),
-            reserved_chunks: 0,
+            bounds: ChunkBounds::of(0, 64),
             total_blocks: 4096,
             space: crate::config::SpaceConfig::of(Backing::Whole),
             frames,

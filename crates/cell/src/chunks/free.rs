@@ -9,9 +9,10 @@
 //! that a shard may own and that this cell does not have, and each cell that it names must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
+use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, ShardId};
+use warren_disk::ChunkBounds;
 use warren_pool::{Algorithm, Pool, Ticket, Tuning};
 use warren_proto::control::{Exchanged, FreeChunks};
 
@@ -29,7 +30,9 @@ pub(crate) struct Chunks {
     pub(crate) host: HostSpace,
     /// How many cells the fleet has, and which chunks a shard may own.
     cells: u16,
-    legal: Range<u64>,
+    legal: ChunkBounds,
+    /// Blocks of the whole pool. It may grow.
+    total_blocks: u64,
     /// Chunks that can be added only when the other cells know this cell.
     early: Vec<u64>,
     /// Some of these chunks may be in use. No chunk is given before that is known.
@@ -61,7 +64,7 @@ impl Chunks {
     pub(crate) fn new(
         id: CellId,
         (first, cells): (CellId, u16),
-        legal: Range<u64>,
+        (legal, total_blocks): (ChunkBounds, u64),
         free: Vec<u64>,
         (recovery, backing, reserve): (Recovery, Backing, u64),
     ) -> Self {
@@ -88,6 +91,7 @@ impl Chunks {
             host: HostSpace::new(backing),
             cells,
             legal,
+            total_blocks,
             early: free,
             held_back,
             waiting,
@@ -100,7 +104,24 @@ impl Chunks {
 
     /// Whether the chunk exists, and shards may write to it.
     pub(crate) fn is_legal(&self, chunk: u64) -> bool {
-        self.legal.contains(&chunk)
+        self.legal.contain(chunk)
+    }
+
+    /// Blocks of the whole pool.
+    pub(crate) const fn total_blocks(&self) -> u64 {
+        self.total_blocks
+    }
+
+    /// The pool is to have so many blocks, or has them. Peers may have the new chunks before this
+    /// cell gets its part of them.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        self.total_blocks = self.total_blocks.max(blocks);
+        self.legal = self.legal.grown(self.total_blocks / CHUNK_BLOCKS);
+    }
+
+    /// Ordinary users must leave so many chunks at this cell from now on.
+    pub(crate) const fn reserve(&mut self, chunks: u64) {
+        self.reserve_max = chunks as usize;
     }
 
     /// Whether the fleet has such a cell.
@@ -250,9 +271,27 @@ mod tests {
     fn chunks_are_handed_out_from_the_lowest_up() {
         let free = vec![6, 7, 8];
         let kind = (Recovery::None, Backing::Whole, 0);
-        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), 3..40, free, kind);
+        let bounds = (ChunkBounds::of(3, 40), 40 * CHUNK_BLOCKS);
+        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), bounds, free, kind);
         assert!(chunks.is_open());
         let got: Vec<_> = (0..3).map(|_| chunks.pool.get()).collect();
         assert_eq!(got, [6, 7, 8].map(Get::Got));
+    }
+
+    #[test]
+    fn new_chunks_of_a_grown_pool_are_legal_and_fill_the_reserve_first() {
+        let kind = (Recovery::None, Backing::Whole, 1);
+        let bounds = (ChunkBounds::of(3, 40), 40 * CHUNK_BLOCKS + 5);
+        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), bounds, vec![6, 7], kind);
+        assert_eq!((chunks.local(), chunks.unreserved(), chunks.reserved()), (2, 1, 1));
+        assert!(!chunks.is_legal(40));
+        chunks.grow(5000 * CHUNK_BLOCKS);
+        assert!(chunks.is_legal(40) && chunks.is_legal(4999) && !chunks.is_legal(5000));
+        assert!(!chunks.is_legal(2032), "it holds a page of the region map");
+        chunks.grow(50 * CHUNK_BLOCKS);
+        assert_eq!(chunks.total_blocks(), 5000 * CHUNK_BLOCKS, "a pool does not shrink");
+        chunks.reserve(3);
+        (40..44).for_each(|chunk| chunks.add(chunk));
+        assert_eq!((chunks.local(), chunks.unreserved(), chunks.reserved()), (6, 3, 3));
     }
 }

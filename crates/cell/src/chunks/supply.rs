@@ -3,6 +3,7 @@
 
 use warren_base::CellId;
 use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
+use warren_proto::control::Report;
 
 use crate::chunks::claim::{claim, no_chunk_for};
 use crate::chunks::host::reserve::advance_host;
@@ -24,6 +25,21 @@ pub(crate) fn take_found(shards: &mut Shards, runs: &[(u64, u64)], turn: &mut Tu
     let chunks = runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
     let chunks = chunks.take_while(|chunk| chunks_known.is_legal(*chunk)).collect();
     give_chunks(shards, chunks, turn);
+}
+
+/// The part of this cell in the new chunks of a pool that has grown, and in what is kept for root.
+pub(crate) fn take_grown(
+    shards: &mut Shards,
+    (reserve, runs): (u64, &[(u64, u64)]),
+    last: bool,
+    turn: &mut Turn<'_>,
+) {
+    turn.chunks.reserve(reserve);
+    take_found(shards, runs, turn);
+    if last {
+        let cell = turn.volume.id;
+        turn.report(Report::Grown { cell });
+    }
 }
 
 pub(crate) fn pool_message(

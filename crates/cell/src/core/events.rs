@@ -11,7 +11,7 @@ use crate::authority::{granted, may_name};
 use crate::change::revoke_late;
 use crate::checkpoint::reclaim_retracted;
 use crate::chunks::host::reserve::{discarded, host_measured, reserved};
-use crate::chunks::supply::{poll_pool, pool_message, take_found};
+use crate::chunks::supply::{poll_pool, pool_message, take_found, take_grown};
 use crate::core::Core;
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::frames::PageNo;
@@ -185,6 +185,10 @@ impl Core {
                 self.checkpoint.abandoned(&mut self.shards, participants, number, turn);
             }
             Order::Found { runs } => take_found(&mut self.shards, &runs, turn),
+            Order::Grow { blocks } => turn.chunks.grow(blocks),
+            Order::Grown { reserve, runs, last } => {
+                take_grown(&mut self.shards, (reserve, &runs), last, turn);
+            }
             Order::GivenUp { shard } => self.shards.avoid(shard),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, turn),
             Order::Joined { cell, .. } => self.peer_joined(cell, turn),

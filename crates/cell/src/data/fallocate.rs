@@ -111,7 +111,7 @@ fn need_of(
         // The old blocks become free with a checkpoint.
         blocks += shard.placed_blocks(handle.ino, first, last)?;
     }
-    if blocks > turn.volume.total_blocks {
+    if blocks > turn.chunks.total_blocks() {
         return Err(Errno::ENOSPC.into());
     }
     Ok(budget.allocate(blocks, holes.len() as u64))

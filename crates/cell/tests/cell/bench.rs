@@ -13,8 +13,8 @@ use warren_cell::{
     PeerMessage, Planted, Recovery, SlotRef,
 };
 use warren_disk::{
-    BlockPtr, Extent, Inode, KeptRecords, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER, RecordPlace,
-    Tree, Value, seal_record,
+    BlockPtr, ChunkBounds, Extent, Inode, KeptRecords, Key, LOG_BLOCKS_MIN, LogArea, RECORD_HEADER,
+    RecordPlace, Tree, Value, seal_record,
 };
 use warren_pool::PoolMessage;
 use warren_proto::control::{Order, Report, ShardRoot, Written};
@@ -251,7 +251,7 @@ impl Bench {
             kept: Vec::new(),
             owned_chunks: image.owned.clone(),
             free_chunks: (6..20).collect(),
-            reserved_chunks: RESERVED,
+            bounds: ChunkBounds::of(RESERVED, CHUNKS),
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             space: warren_cell::SpaceConfig::of(Backing::Whole),
             frames: FRAMES,

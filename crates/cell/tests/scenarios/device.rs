@@ -44,7 +44,8 @@ pub(crate) struct Device {
     /// Blocks from here on belong to op logs.
     log_start: BlockNo,
     held: BTreeSet<Kind>,
-    failing: VecDeque<(Kind, Errno)>,
+    /// What fails, and after how many others of its kind.
+    failing: VecDeque<(Kind, Errno, usize)>,
     /// Blocks that cannot be read.
     pub unreadable: BTreeSet<BlockNo>,
     /// How many chunks the host of a sparse pool has space for, and which it has allocated.
@@ -80,18 +81,26 @@ impl Device {
 
     /// The next I/O of this kind fails.
     pub(crate) fn fail(&mut self, kind: Kind, errno: Errno) {
-        self.failing.push_back((kind, errno));
+        self.fail_after(kind, errno, 0);
+    }
+
+    /// An I/O of this kind fails after so many others.
+    pub(crate) fn fail_after(&mut self, kind: Kind, errno: Errno, others: usize) {
+        self.failing.push_back((kind, errno, others));
     }
 
     /// Carries the I/O out, all of it or nothing.
     pub(crate) fn finish(&mut self, action: Action) -> Result<(), Errno> {
         let kind = self.kind_of(&action);
-        if let Some(at) = self.failing.iter().position(|(of, _)| Some(*of) == kind) {
-            let (_, errno) = self.failing.remove(at).expect("just found");
+        let failing = self.failing.iter().position(|(of, ..)| Some(*of) == kind);
+        if let Some(at) = failing.filter(|at| self.failing[*at].2 == 0) {
+            let (_, errno, _) = self.failing.remove(at).expect("just found");
             if let Action::Flush { cached } = action {
                 self.cached.retain(|block, _| !cached.contains_key(block));
             }
             return Err(errno);
+        } else if let Some(at) = failing {
+            self.failing[at].2 -= 1;
         }
         match action {
             Action::Read { block } if self.unreadable.contains(&block) => Err(Errno::EIO),
@@ -144,6 +153,12 @@ impl Device {
     pub(crate) fn damage(&mut self, block: BlockNo) {
         let mut bytes = self.block(block);
         bytes[BLOCK_SIZE / 2] ^= 1;
+        self.durable.insert(block, bytes);
+    }
+
+    /// Changes all bits of a block.
+    pub(crate) fn wipe(&mut self, block: BlockNo) {
+        let bytes = self.block(block).iter().map(|byte| !byte).collect();
         self.durable.insert(block, bytes);
     }
 

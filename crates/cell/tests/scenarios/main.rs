@@ -12,11 +12,14 @@
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
 //! | `removed.rs` | what is remembered of a removed directory |
 //! | `log.rs` | the op log, `fsync`, group commit |
+//! | `flushes.rs` | a device that fails while a commit is under way |
 //! | `checkpoints.rs` | the state of all cells becomes durable, and their logs become free |
 //! | `transactions.rs` | operations over two cells |
 //! | `two_logs.rs` | a log that depends on another cell's log |
 //! | `power.rs` | recovery after a power failure |
 //! | `successors.rs` | a process that takes over from a dead one |
+//! | `adoption.rs` | entries of a dead process's table that do not count |
+//! | `loads.rs` | a log that is read in several loads |
 //! | `space.rs` | blocks, chunks, and the space of the host |
 //! | `cleaning.rs` | sparse chunks are emptied, so that other shards can have them |
 //! | `allocation.rs` | ranges of files that are allocated or freed |
@@ -37,14 +40,17 @@ mod machine;
 mod pair;
 mod supervisor;
 
+mod adoption;
 mod allocation;
 mod attributes;
 mod calls;
 mod checkpoints;
 mod cleaning;
 mod data;
+mod flushes;
 mod kept;
 mod leases;
+mod loads;
 mod log;
 mod long_xattrs;
 mod neighbours;

@@ -24,7 +24,7 @@ use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
     PeerMessage, Recovery, SpaceConfig, SpaceReserve,
 };
-use warren_disk::{LOG_BLOCKS_MIN, LogArea};
+use warren_disk::{ChunkBounds, LOG_BLOCKS_MIN, LogArea};
 use warren_proto::control::{Order, Report};
 use warren_proto::{CapabilityKey, Credentials, FileKind, Lease};
 
@@ -71,13 +71,21 @@ pub(crate) struct Setup {
     pub reserve: SpaceReserve,
     /// After each checkpoint, what a shard has beyond so many free blocks is cleaned.
     pub eager_cleaning: Option<u64>,
+    /// Blocks of the log of each cell.
+    pub log_blocks: u64,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let reserve = SpaceReserve::default();
-        let eager_cleaning = None;
-        Self { cells: 2, free_chunks: usize::MAX, host_room: None, reserve, eager_cleaning }
+        Self {
+            cells: 2,
+            free_chunks: usize::MAX,
+            host_room: None,
+            reserve,
+            eager_cleaning: None,
+            log_blocks: LOG_BLOCKS,
+        }
     }
 }
 
@@ -209,15 +217,15 @@ impl Pair {
             kept: Vec::new(),
             owned_chunks: durable.owned.clone(),
             free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
-            reserved_chunks: RESERVED,
+            bounds: ChunkBounds::of(RESERVED, CHUNKS),
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             space,
             frames: FRAMES,
             nodes_max: CellConfig::NODES_MIN,
             log: LogConfig {
                 area: LogArea {
-                    start: LOG_START.offset(LOG_BLOCKS * at as u64),
-                    blocks: LOG_BLOCKS,
+                    start: LOG_START.offset(self.setup.log_blocks * at as u64),
+                    blocks: self.setup.log_blocks,
                 },
                 incarnation: durable.incarnation,
                 start: durable.log_starts[at],
@@ -250,6 +258,11 @@ impl Pair {
 
     pub(crate) fn cells(&self) -> impl Iterator<Item = CellId> + use<> {
         (0..self.setup.cells).map(CellId)
+    }
+
+    /// A block of the cell's log.
+    pub(crate) fn log_block(&self, cell: CellId, n: u64) -> BlockNo {
+        LOG_START.offset(self.setup.log_blocks * u64::from(cell.0) + n)
     }
 
     /// The cell that serves the inode.

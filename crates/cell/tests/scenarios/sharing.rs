@@ -11,6 +11,7 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{AccessMode, Answer, Handle, LeaseKey, RangeCopy, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
+use crate::client::Call;
 use crate::pair::*;
 
 fn copy(
@@ -94,6 +95,123 @@ fn a_copy_waits_until_a_front_has_dropped_the_pages_of_the_target() {
     listen(&mut pair, number);
     assert!(pair.answer(copied).is_some_and(|answer| answer.is_ok()));
     assert_eq!(pair.read(front, handle, 0, 100), &[1; 100]);
+}
+
+fn listen(pair: &mut Pair, front: ClientId, acknowledged: u64) -> Call {
+    let request = Request::AwaitRecall { pages: true, acknowledged };
+    let call = pair.submit_to(A, front, request, &[]);
+    pair.drive();
+    call
+}
+
+/// Two fronts have pages of the target, and one of them copies: its kernel drops its own.
+#[test]
+fn a_copy_waits_for_all_other_fronts_and_not_for_its_own() {
+    let mut pair = Pair::alone();
+    let fronts = [(); 3].map(|()| pair.front());
+    let client = pair.client();
+    let source = pair.file(client, IN_A, "source", page(1).repeat(2));
+    let target = pair.file(client, IN_A, "target", page(2).repeat(2));
+    pair.sync(client);
+    let handles = fronts.map(|front| pair.open(front, target.ino));
+    for (front, handle) in fronts.into_iter().zip(handles) {
+        assert_eq!(pair.read(front, handle, 0, 100), &[2; 100]);
+    }
+    let calls = fronts.map(|front| listen(&mut pair, front, 0));
+    let range = RangeCopy { from: 0, to: 0, length: 2 * PAGE as u64 };
+    let (source, handle) = (pair.open(fronts[0], source.ino), handles[0]);
+    let request = Request::CopyRange { handle, source, copy: range, kill_privileges: false };
+    let copied = pair.send(fronts[0], request);
+    assert_eq!(pair.answer(calls[0]), None, "its own pages are not recalled");
+    for at in [2, 1] {
+        assert!(!pair.is_answered(copied), "front {at} may use old pages");
+        let Some(Ok(Reply::Recall { number, keys, .. })) = pair.answer(calls[at]) else {
+            panic!("the pages of front {at} are not recalled");
+        };
+        assert_eq!(keys, [LeaseKey::Pages(target.ino)]);
+        listen(&mut pair, fronts[at], number);
+    }
+    assert!(pair.answer(copied).is_some_and(|answer| answer.is_ok()));
+    for (front, handle) in fronts.into_iter().zip(handles) {
+        assert_eq!(pair.read(front, handle, 0, 2 * PAGE), page(1).repeat(2));
+    }
+}
+
+/// The kernel of another front has stored in pages of the source, and writes them back afterwards.
+#[test]
+fn what_a_front_writes_back_to_the_source_after_a_copy_is_not_in_the_target() {
+    for is_synced in [false, true] {
+        let mut pair = Pair::alone();
+        let (front, client) = (pair.front(), pair.client());
+        let source = pair.file(client, IN_A, "source", page(1).repeat(4));
+        let target = pair.create(client, IN_A, "target");
+        if is_synced {
+            pair.sync(client);
+        }
+        let handle = pair.open(front, source.ino);
+        assert_eq!(pair.read(front, handle, 0, 100), &[1; 100]);
+        let listening = listen(&mut pair, front, 0);
+        // Written before the copy, and in no place of the device yet.
+        pair.write(front, handle, 3 * PAGE, page(5));
+        let whole = (0, 0, 4 * PAGE);
+        let copied = copy(&mut pair, client, (source, target), whole);
+        assert!(matches!(copied, Ok(Reply::Written { .. })), "{copied:?}");
+        assert!(!pair.is_answered(listening), "the source is only read");
+        pair.write(front, handle, PAGE, page(3));
+        let copy = page(1).repeat(3).then(page(5));
+        let changed = page(1).then(page(3)).then(page(1)).then(page(5));
+        assert_eq!(pair.read(client, target, 0, 4 * PAGE), copy);
+        assert_eq!(pair.read(client, source, 0, 4 * PAGE), changed);
+        pair.fsync(client, target);
+        pair.sync(client);
+        pair.replace(A);
+        pair.cut_power();
+        let client = pair.client();
+        assert_eq!(pair.content(client, IN_A, "target"), copy);
+        assert_eq!(pair.content(client, IN_A, "source"), changed);
+    }
+}
+
+/// The target has all of the source or nothing, and the answer says which.
+#[test]
+fn a_copy_is_whole_wherever_its_cell_dies() {
+    let mut deaths = 0;
+    for step in 0.. {
+        let mut pair = Pair::alone();
+        let (other, client) = (pair.client(), pair.client());
+        let source = pair.file(client, IN_A, "source", page(1).repeat(30));
+        pair.fsync(client, source);
+        let target = pair.file(client, IN_A, "target", page(2).repeat(30));
+        pair.write(client, source, 0, page(3).repeat(20));
+        let handle = pair.open(other, source.ino);
+        pair.io_takes = std::time::Duration::from_micros(10);
+        let range = RangeCopy { from: 0, to: 0, length: 30 * PAGE as u64 };
+        let request =
+            Request::CopyRange { handle: target, source, copy: range, kill_privileges: false };
+        let copied = pair.submit(client, request, &[]);
+        let events = std::cell::Cell::new(0);
+        pair.drive_until(|_| events.replace(events.get() + 1) == step);
+        let was_answered = pair.is_answered(copied);
+        pair.replace(A);
+        deaths += usize::from(!was_answered);
+        let answer = pair.answer(copied).expect("its successor executes the copy");
+        let wanted = match answer {
+            Ok(Reply::Written { .. }) => page(3).repeat(20).then(page(1).repeat(10)),
+            // The successor waits for a checkpoint, so the client copies the data itself.
+            Err(Errno::EXDEV) => page(2).repeat(30),
+            other => panic!("step {step}: {other:?}"),
+        };
+        assert_eq!(pair.read(client, target, 0, 30 * PAGE), wanted, "step {step}");
+        pair.write(other, handle, 0, page(4));
+        pair.sync(client);
+        pair.cut_power();
+        let client = pair.client();
+        assert_eq!(pair.content(client, IN_A, "target"), wanted, "step {step}");
+        if was_answered {
+            break;
+        }
+    }
+    assert!(deaths > 2, "{deaths}");
 }
 
 #[test]

@@ -127,6 +127,8 @@ struct Summary<'a> {
     directories: u64,
     tree_nodes: u64,
     used_blocks: u64,
+    /// Bytes of the device behind the pool.
+    bytes_behind: u64,
     findings: Vec<Line>,
     further_findings: u64,
     repaired: bool,
@@ -189,6 +191,9 @@ impl Outcome {
             }
         }
         self.print_findings();
+        if self.report.bytes_behind > 0 {
+            say!("note: {}", warren_runtime::behind_line(pool, self.report.bytes_behind));
+        }
         say!("{}", self.verdict(pool));
         if let Some(refused) = &self.refused {
             let pool = pool.display();
@@ -277,6 +282,7 @@ impl Outcome {
             directories,
             tree_nodes: nodes,
             used_blocks,
+            bytes_behind: self.report.bytes_behind,
             findings: lines(&self.report),
             further_findings,
             repaired: self.repair.is_some(),

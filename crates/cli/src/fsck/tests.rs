@@ -288,3 +288,41 @@ fn superblock(pool: &Pool) -> Superblock {
     let offline = OfflinePool::open(&pool.0, Purpose::Check).expect("open");
     offline.superblock().expect("a superblock")
 }
+
+/// Overwrites a block in place: a grown pool is too large to be read as a whole.
+fn overwrite(pool: &Pool, block: BlockNo, byte: u8) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(&pool.0).expect("open");
+    file.write_all_at(&[byte; BLOCK_SIZE], block.0 * BLOCK_SIZE as u64).expect("write");
+}
+
+#[test]
+fn a_grown_pool_is_checked_and_repaired_as_any_other() {
+    const BLOCKS: u64 = 160_000;
+    for pool in [Pool::new("grown"), not_left_in_order("grown-logs")] {
+        let has_logs = || {
+            let pool = OfflinePool::open(&pool.0, Purpose::Check).expect("open");
+            pool.has_logs().expect("a pool")
+        };
+        let before = (has_logs(), pool.layout());
+        warren_runtime::grow(&pool.0, BLOCKS).expect("a host with room");
+        let layout = pool.layout();
+        assert_eq!((has_logs(), layout), (before.0, before.1.grown(BLOCKS).expect("larger")));
+        assert!(layout.has_map_pages_in_chunks());
+        assert_eq!(pool.fsck(Consent::Never), Ok(0));
+        let refused = warren_runtime::grow(&pool.0, BLOCKS - 1000).expect_err("a smaller size");
+        assert!(refused.to_string().contains("a pool only grows"), "{refused}");
+        // A replay writes both copies of the superblock anew.
+        overwrite(&pool, layout.superblock(1), 0);
+        let repaired = if before.0 { 0 } else { CODE_FSCK_REPAIRED };
+        assert_eq!(pool.fsck(Consent::IfHarmless), Ok(repaired));
+        (0..2).for_each(|copy| overwrite(&pool, layout.region_page(copy, 1), 1));
+        assert_eq!(pool.fsck(Consent::Never), Ok(CODE_FSCK_ERRORS_LEFT));
+        assert_eq!(pool.fsck(Consent::Given), Ok(CODE_FSCK_REPAIRED));
+        assert_eq!((pool.fsck(Consent::Never), pool.layout()), (Ok(0), layout));
+        let file = std::fs::OpenOptions::new().write(true).open(&pool.0).expect("open");
+        file.set_len((BLOCKS << 12) + (1 << 20)).expect("longer");
+        let outcome = check_and_repair(&pool.0, true, Consent::Never).expect("a report");
+        assert_eq!((exit_code(&outcome), outcome.report.bytes_behind), (0, 1 << 20));
+    }
+}

@@ -175,3 +175,22 @@ fn a_file_that_is_cut_or_deleted_while_it_is_open_says_so() {
     std::fs::remove_file(scratch.path()).unwrap();
     assert_eq!(pool.harm(4), Some("deleted"));
 }
+
+#[test]
+fn a_file_becomes_longer_as_a_whole_or_not_at_all() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = ScratchPath::new();
+    let mut pool = PoolFile::create(scratch.path(), 4).unwrap();
+    let len = || std::fs::metadata(scratch.path()).unwrap().len() / BLOCK_SIZE as u64;
+    pool.extend(100, &[(BlockNo(50), 2)]).unwrap();
+    assert_eq!((len(), pool.len_blocks(), pool.len_now()), (100, 100, 100));
+    assert!(std::fs::metadata(scratch.path()).unwrap().blocks() >= 16, "two are allocated");
+    pool.write_blocks(BlockNo(99), &[7; BLOCK_SIZE]).unwrap();
+    // A file system has no files, or no room, of that size.
+    for (blocks, run) in [(u64::MAX, 1), (1 << 51, 1), (1 << 40, 1 << 39)] {
+        assert!(pool.extend(blocks, &[(BlockNo(100), run)]).is_err(), "{blocks}");
+        assert_eq!((len(), pool.len_blocks()), (100, 100), "{blocks}");
+    }
+    pool.extend(80, &[]).unwrap();
+    assert_eq!(len(), 100, "it is not cut");
+}

@@ -15,7 +15,7 @@ use warren_disk::{
 };
 
 /// The offset at which the part of a node covered by its checksum begins.
-const NODE_COVERED: usize = 8;
+pub(super) const NODE_COVERED: usize = 8;
 
 impl Repairer<'_> {
     pub(super) fn collect(&mut self, shard: ShardId) -> Shard {

@@ -163,8 +163,7 @@ impl Repairer<'_> {
     fn doubtful_pages(&self) -> BTreeSet<u64> {
         let layout = self.superblock.layout;
         let in_doubt = self.region.bad_pages().iter().filter(|page| page.in_doubt);
-        let page_of = |block: BlockNo| (block.0 - layout.region_start().0) % layout.region_pages();
-        let in_doubt = in_doubt.map(|page| page_of(page.block));
+        let in_doubt = in_doubt.filter_map(|page| layout.page_at(page.block));
         in_doubt.chain(self.lost_pages.iter().copied()).collect()
     }
 

@@ -13,7 +13,7 @@ use crate::lists::is_legal;
 use crate::pieces::{Pieces, first_piece};
 use crate::rules::kind_that_has;
 use std::collections::BTreeSet;
-use warren_base::limits::BLOCK_SIZE;
+use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
 use warren_base::{FileKind, Ino, InodeFlags, ShardId};
 use warren_disk::{Dentry, Key, Kind, Part, TARGET_PIECE, Value, Xattr, name_hash};
 
@@ -54,7 +54,7 @@ impl Repairer<'_> {
         };
         self.drop_misplaced(ino, kind, group);
         self.rehash_xattrs(ino, group);
-        let mut mends = drop_illegal_lists(ino, group);
+        let mut mends = drop_illegal_lists(ino, kind, group);
         mends.append(&mut mend_pieces(ino, self.superblock.secret, group));
         mends.into_iter().for_each(|mend| self.mends.add(mend));
         self.mend_flags(ino, group);
@@ -210,7 +210,7 @@ impl Repairer<'_> {
         let end = blocks.last().map_or(0, |(at, ..)| at + 1);
         let Some(Value::Inode(inode)) = group.get_mut(&Key::inode(ino)) else { return };
         if end > inode.size.div_ceil(BLOCK_SIZE as u64) {
-            inode.size = end * BLOCK_SIZE as u64;
+            inode.size = (end * BLOCK_SIZE as u64).min(FILE_SIZE_MAX);
             self.mends
                 .add(Mend::SetRight { ino, what: "the size, which ended before its blocks," });
         }
@@ -225,7 +225,8 @@ impl Repairer<'_> {
     /// has.
     fn drop_impossible_blocks(&mut self, ino: Ino, group: &mut Records) {
         let layout = self.superblock.layout;
-        let size_max = warren_base::limits::FILE_SIZE_MAX / BLOCK_SIZE as u64;
+        // The last block of the longest file is not whole.
+        let last = FILE_SIZE_MAX / BLOCK_SIZE as u64;
         let all = file_blocks(group);
         let (mut kept, mut end) = (Vec::with_capacity(all.len()), 0);
         for &(at, block, checksum) in &all {
@@ -233,7 +234,7 @@ impl Repairer<'_> {
                 "another block has its place"
             } else if !layout.is_allocatable(block) {
                 "it would lie where no file data can lie"
-            } else if at >= size_max {
+            } else if at > last {
                 "no file is so long"
             } else {
                 kept.push((at, block, checksum));
@@ -301,12 +302,18 @@ fn mend_pieces(ino: Ino, secret: u64, group: &mut Records) -> Vec<Mend> {
     mends
 }
 
-/// Removes access control lists that no cell can read. With an access list, the rights of the group
-/// in the mode are what the list gives at most, so they go too.
-fn drop_illegal_lists(ino: Ino, group: &mut Records) -> Vec<Mend> {
+/// Removes access control lists that no cell can read, and those for the files of a directory that
+/// is none: no cell could read an inode with the flag of such a list. With an access list, the
+/// rights of the group in the mode are what the list gives at most, so they go too.
+fn drop_illegal_lists(ino: Ino, kind: FileKind, group: &mut Records) -> Vec<Mend> {
+    let is_misplaced = |xattr: &Xattr| {
+        let is_default = InodeFlags::of_xattr(&xattr.name) == InodeFlags::DEFAULT_ACL;
+        is_default && kind != FileKind::Directory
+    };
     let illegal = take_strays(group, Kind::Xattr, |_, value| match value {
         Value::Xattrs(bucket) => {
-            let (right, wrong) = split(bucket, is_legal);
+            let is_right = |xattr: &Xattr| is_legal(xattr) && !is_misplaced(xattr);
+            let (right, wrong) = split(bucket, is_right);
             (!wrong.is_empty()).then(|| (boxed(right).map(Value::Xattrs), wrong))
         }
         _ => None,
@@ -316,8 +323,12 @@ fn drop_illegal_lists(ino: Ino, group: &mut Records) -> Vec<Mend> {
     {
         inode.mode &= !GROUP_RIGHTS;
     }
-    let (what, why) = ("an access control list", "it cannot be read");
-    illegal.iter().map(|_| Mend::RecordDropped { ino, what, why }).collect()
+    let what = "an access control list";
+    let why = |xattr| match is_misplaced(xattr) {
+        true => "files of its kind have none such",
+        false => "it cannot be read",
+    };
+    illegal.iter().map(|xattr| Mend::RecordDropped { ino, what, why: why(xattr) }).collect()
 }
 
 /// Removes from all buckets of a kind the entries that `strays` reports as misplaced.

@@ -15,7 +15,7 @@ pub(super) enum Edit {
         dir: Ino,
         name: Box<[u8]>,
     },
-    /// Makes an entry, under another name if the wanted one exists.
+    /// Makes an entry, under the name with a number if the wanted one exists.
     Link {
         dir: Ino,
         name: Box<[u8]>,

@@ -2,7 +2,7 @@
 
 use super::mend::Mend;
 use thiserror::Error;
-use warren_disk::BlockWrite;
+use warren_disk::{BlockWrite, NodeError};
 
 /// Why a pool cannot be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -15,6 +15,9 @@ pub enum RepairError {
     NoSpace,
     #[error("the shard of the root directory has no numbers of inodes left")]
     NoNumbers,
+    /// A fault of this program: nothing is written then.
+    #[error("the repair would write a node that no cell can read: {0}")]
+    Unreadable(NodeError),
 }
 
 /// A repair that is ready to be written, in the order of its fields; [`Repair::into_stages`]

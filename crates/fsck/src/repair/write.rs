@@ -4,6 +4,7 @@
 //! shard's own chunks and then in free ones; only if there are none, to blocks that are recorded as
 //! used but have no reference.
 
+use super::collect::NODE_COVERED;
 use super::mend::Mend;
 use super::names::Edit;
 use super::outcome::{Repair, RepairError};
@@ -18,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, FileKind, Ino, ShardId};
 use warren_disk::{
-    BlockPtr, BlockWrite, ChosenRoot, Dentry, Key, LogTable, LogTableError, Owner, Part,
-    ROOT_SLOT_SIZE, RootSlot, Superblock, Tree, Value, name_hash,
+    BlockPtr, BlockWrite, ChosenRoot, DecodedNode, Dentry, Key, LogTable, LogTableError, Owner,
+    Part, ROOT_SLOT_SIZE, RootSlot, Superblock, Tree, Value, name_hash,
 };
 
 /// The space of a shard that is being written.
@@ -144,9 +145,12 @@ impl Repairer<'_> {
                     named.for_each(|dentry| dentry.kind = kind);
                 });
             }
-            Edit::Link { dir, mut name, ino, kind } => {
-                while !add_entry(records, secret, dir, Dentry { name: name.clone(), ino, kind }) {
-                    name = [&*name, b"~"].concat().into();
+            Edit::Link { dir, name, ino, kind } => {
+                let mut entry = Dentry { name: name.clone(), ino, kind };
+                let mut further = 1_u64..;
+                while !add_entry(records, secret, dir, entry.clone()) {
+                    let suffix = further.next().map(|n| format!("~{n}")).unwrap_or_default();
+                    entry.name = [&*name, suffix.as_bytes()].concat().into();
                 }
             }
             Edit::Links { ino, nlink } => {
@@ -193,6 +197,9 @@ impl Repairer<'_> {
             }
             if kept != blocks {
                 put_file_blocks(ino, records, &kept);
+            }
+            if let Some(Value::Inode(inode)) = records.get_mut(&Key::inode(ino)) {
+                inode.blocks -= (blocks.len() - kept.len()) as u64;
             }
         }
         Ok(())
@@ -245,6 +252,7 @@ impl Repairer<'_> {
             tree.insert(Key::chunk(*chunk), Value::Chunk(*used)).expect("as above");
         }
         let (root, height, writes) = tree.write_out(generation, &places);
+        writes.iter().try_for_each(|node| readable(draft.shard, node))?;
         draft.body.extend(writes);
         Ok((root, height))
     }
@@ -398,6 +406,14 @@ impl Repairer<'_> {
         let counts = LogTable::choose([&a, &b], self.superblock.generation, layout.logs_max());
         counts.map(|(table, spare)| (table, places[spare]))
     }
+}
+
+/// Checks a node that is to be written by the rules of its readers: a cell refuses a whole node for
+/// one illegal record, and a further repair would drop what is in it.
+fn readable(shard: ShardId, (block, bytes): &BlockWrite) -> Result<(), RepairError> {
+    let checksum = crc32c::crc32c(&bytes[NODE_COVERED..]);
+    let node = DecodedNode::decode(BlockPtr { block: *block, checksum }, shard, bytes);
+    node.map(drop).map_err(RepairError::Unreadable)
 }
 
 fn change_bucket(

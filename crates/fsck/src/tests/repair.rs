@@ -5,7 +5,8 @@ use super::*;
 use crate::{Mend, Repair, RepairError, footing, repair};
 use std::collections::BTreeSet;
 use warren_base::ACL_DEFAULT;
-use warren_disk::{Kind, Owner, ROOT_SLOT_SIZE};
+use warren_base::limits::FILE_SIZE_MAX;
+use warren_disk::{Kind, Owed, Owner, ROOT_SLOT_SIZE};
 
 impl Draft {
     pub(super) fn work_out_repair(&self) -> Result<Repair, RepairError> {
@@ -25,7 +26,15 @@ impl Draft {
         self.blocks.extend(repair.into_stages().into_iter().flatten());
         let wrong: Vec<_> = self.findings().into_iter().filter(is_damage).collect();
         assert_eq!(wrong, [], "after {trail:#?}");
+        self.assert_mended(&trail);
         mends
+    }
+
+    /// A further repair finds nothing that it could mend, and would change no record.
+    pub(super) fn assert_mended(&self, trail: &[String]) {
+        let again = self.work_out_repair().expect("a further repair").mends;
+        let again: Vec<String> = again.iter().map(Mend::to_string).collect();
+        assert_eq!(again, [""; 0], "after {trail:#?}");
     }
 
     /// Computes the basis for a replay of logs, if there were any: asserts only that this ends.
@@ -53,6 +62,7 @@ impl Draft {
         let is_wrong = |finding: &Finding| is_damage(finding) && !finding.is_lost_data();
         let wrong: Vec<_> = self.findings().into_iter().filter(is_wrong).collect();
         assert_eq!(wrong, [], "after {trail:#?}");
+        self.assert_mended(&trail);
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
@@ -313,6 +323,204 @@ fn a_list_that_cannot_be_read_goes_with_the_rights_of_the_group() {
     });
     assert!(mends.contains(&Mend::RecordDropped { ino: DIR, what, why }), "{mends:?}");
     assert_eq!((lists(&draft), draft.inode(DIR).unwrap().mode), ([true, false], 0o770));
+}
+
+#[test]
+fn a_directory_keeps_its_times_when_its_counts_are_set_right() {
+    let (mtime, ctime) = (Timestamp(77), Timestamp(78));
+    let (draft, _) = mended(|draft| {
+        let part = Part { entries: 9, subdirs: 3, mtime, ctime };
+        draft.shards[1].records.insert(Key::part(DIR, 0), Value::Part(Box::new(part)));
+    });
+    let part = Part { entries: 1, subdirs: 0, mtime, ctime };
+    assert_eq!(draft.records(1)[&Key::part(DIR, 0)], Value::Part(Box::new(part)));
+}
+
+/// What is left of a target would lead elsewhere; a length that is too short is set right.
+#[test]
+fn a_symlink_without_the_end_of_its_target_is_removed() {
+    let (draft, mends) =
+        mended(|draft| drop(draft.shards[0].records.remove(&Key::target(LINK, 1))));
+    let why = "the symlink's target is incomplete";
+    assert!(mends.contains(&Mend::Dropped { ino: LINK, why }), "{mends:?}");
+    assert_eq!((draft.inode(LINK), draft.lookup(Ino::ROOT, "link")), (None, None));
+    assert!(!draft.records(0).keys().any(|key| key.ino == LINK.0));
+    let (draft, _) = mended(|draft| draft.shards[0].change(LINK, |inode| inode.size = 3));
+    assert_eq!(draft.inode(LINK).unwrap().size, 1500);
+    assert_eq!(draft.lookup(Ino::ROOT, "link"), Some(LINK));
+}
+
+#[test]
+fn a_root_of_which_nothing_is_left_is_open_to_all_users() {
+    let (draft, mends) =
+        mended(|draft| draft.shards[0].records.retain(|key, _| key.ino != Ino::ROOT.0));
+    let invented = Mend::Invented { ino: Ino::ROOT, kind: FileKind::Directory };
+    assert!(mends.contains(&invented), "{mends:?}");
+    let root = draft.inode(Ino::ROOT).unwrap();
+    assert_eq!((root.mode, root.uid, root.nlink, root.parent), (0o755, 0, 2, Ino::ROOT));
+}
+
+/// The other name comes first in every order.
+#[test]
+fn a_directory_with_two_names_keeps_that_in_its_parent() {
+    let sub = Ino(1 << 48 | 9);
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].inode(sub, FileKind::Directory, 2, DIR);
+        draft.shards[1].part(sub, 0, 0);
+        draft.shards[1].entry(DIR, "sub", sub, FileKind::Directory);
+        draft.shards[1].part(DIR, 2, 1);
+        draft.shards[0].entry(Ino::ROOT, "again", sub, FileKind::Directory);
+        draft.shards[0].part(Ino::ROOT, 5, 2);
+    });
+    let why = "a directory has one name";
+    let unlinked = Mend::Unlinked { dir: Ino::ROOT, name: name("again"), ino: sub, why };
+    assert!(mends.contains(&unlinked), "{mends:?}");
+    let names = (draft.lookup(DIR, "sub"), draft.lookup(Ino::ROOT, "again"));
+    assert_eq!(names, (Some(sub), None));
+    assert_eq!(draft.inode(sub).unwrap().parent, DIR);
+}
+
+/// What is in a directory is not removed with it, whatever its record or its links say.
+#[test]
+fn a_directory_with_entries_and_no_name_is_found_again() {
+    for is_orphan in [true, false] {
+        let (draft, mends) = mended(|draft| {
+            draft.shards[0].records.remove(&Key::entry(Ino::ROOT, name_hash(SECRET, b"dir")));
+            draft.shards[0].part(Ino::ROOT, 3, 0);
+            draft.shards[1].change(DIR, |inode| inode.nlink = 0);
+            if is_orphan {
+                draft.shards[1].records.insert(Key::orphan(DIR), Value::Orphan);
+            }
+        });
+        assert!(mends.contains(&Mend::Found { ino: DIR }), "{mends:?}");
+        assert!(draft.found(DIR) && !draft.records(1).contains_key(&Key::orphan(DIR)));
+        let inode = draft.inode(DIR).unwrap();
+        let lost_found = draft.lookup(Ino::ROOT, "lost+found").unwrap();
+        assert_eq!((inode.nlink, inode.parent), (2, lost_found));
+        assert_eq!(draft.lookup(DIR, "inner"), Some(INNER));
+    }
+}
+
+/// Only a directory has a list for its new files: no cell can read another inode with its flag.
+#[test]
+fn a_directory_that_became_a_file_loses_the_list_for_its_files() {
+    let list = [2, 0, 0, 0];
+    let (draft, mends) = mended(|draft| {
+        draft.shards[1].list(DIR, ACL_DEFAULT, &list);
+        draft.shards[1].change(DIR, |inode| {
+            (inode.kind, inode.parent) = (FileKind::Regular, Ino(0));
+            inode.flags = InodeFlags::NODUMP;
+        });
+    });
+    let (what, why) = ("an access control list", "files of its kind have none such");
+    assert!(mends.contains(&Mend::RecordDropped { ino: DIR, what, why }), "{mends:?}");
+    let inode = draft.inode(DIR).unwrap();
+    let found = (inode.kind, inode.flags, inode.mode, inode.nlink, inode.parent);
+    assert_eq!(found, (FileKind::Regular, InodeFlags::NODUMP, 0o644, 1, Ino(0)));
+    let of_dir = draft.records(1).into_keys().filter(|key| key.ino == DIR.0);
+    assert_eq!(of_dir.collect::<Vec<_>>(), [Key::inode(DIR)]);
+    assert!(draft.found(INNER), "its entry is lost");
+    assert_eq!(draft.lookup(Ino::ROOT, "dir"), Some(DIR));
+}
+
+#[test]
+fn the_last_block_of_the_largest_file_is_kept() {
+    let last = FILE_SIZE_MAX / BLOCK_SIZE as u64;
+    for (size, expected) in [(FILE_SIZE_MAX, FILE_SIZE_MAX), (9, FILE_SIZE_MAX)] {
+        let (draft, mends) = mended(|draft| {
+            let extent = draft.shards[0].records.remove(&Key::extent(FILE, 4)).unwrap();
+            draft.shards[0].records.insert(Key::extent(FILE, last), extent);
+            draft.shards[0].change(FILE, |inode| (inode.size, inode.nlink) = (size, 1));
+        });
+        let is_lost = |mend: &Mend| matches!(mend, Mend::DataLost { .. });
+        assert!(!mends.iter().any(is_lost), "{mends:?}");
+        let inode = draft.inode(FILE).unwrap();
+        assert_eq!((inode.size, inode.blocks, inode.nlink), (expected, 3, 2));
+        assert!(draft.records(0).contains_key(&Key::extent(FILE, last)));
+    }
+}
+
+/// Shard 1's file refers to a block of shard 0 that cannot be read, so it cannot be copied.
+#[test]
+fn a_block_that_cannot_be_copied_is_not_counted() {
+    let file = Ino(1 << 48 | 3);
+    let (draft, mends) = mended(|draft| {
+        let inode = draft.shards[1].inode(file, FileKind::Regular, 1, Ino(0));
+        (inode.size, inode.blocks) = (7 * BLOCK_SIZE as u64, 4);
+        let extent = Extent { start: BlockNo(20 * CHUNK_BLOCKS + 50), checksums: [7].into() };
+        draft.shards[1].records.insert(Key::extent(file, 0), Value::Extent(Box::new(extent)));
+        draft.shards[1].records.insert(Key::extent(file, 2), Value::Unwritten(3));
+        let owed = Owed { blocks: 3, extents: 1 };
+        draft.shards[1].records.insert(Key::owed(), Value::Owed(owed));
+        draft.shards[1].entry(DIR, "other", file, FileKind::Regular);
+        draft.shards[1].part(DIR, 2, 0);
+    });
+    let why = "it cannot be read";
+    assert!(mends.contains(&Mend::DataLost { ino: file, file_block: 0, why }), "{mends:?}");
+    let inode = draft.inode(file).unwrap();
+    assert_eq!((inode.size, inode.blocks), (7 * BLOCK_SIZE as u64, 3));
+    assert_eq!(draft.records(1)[&Key::extent(file, 2)], Value::Unwritten(3));
+}
+
+/// The first keeps its place, and the shard owes what is left.
+#[test]
+fn of_unwritten_extents_that_overlap_the_first_is_kept() {
+    let (draft, mends) = mended(|draft| {
+        for (at, blocks) in [(8, 5), (10, 2), (13, 4)] {
+            draft.shards[0].records.insert(Key::extent(FILE, at), Value::Unwritten(blocks));
+        }
+        let owed = Owed { blocks: 11, extents: 3 };
+        draft.shards[0].records.insert(Key::owed(), Value::Owed(owed));
+        draft.shards[0].change(FILE, |inode| inode.blocks = 14);
+    });
+    let (what, why) = ("an unwritten extent", "another extent has its place");
+    assert!(mends.contains(&Mend::RecordDropped { ino: FILE, what, why }), "{mends:?}");
+    let records = draft.records(0);
+    let unwritten = [8, 10, 13].map(|at| records.get(&Key::extent(FILE, at)).cloned());
+    assert_eq!(unwritten, [Some(Value::Unwritten(5)), None, Some(Value::Unwritten(4))]);
+    assert_eq!(records[&Key::owed()], Value::Owed(Owed { blocks: 9, extents: 2 }));
+    assert_eq!(draft.inode(FILE).unwrap().blocks, 12);
+}
+
+/// What is recorded as used may be in use by what could not be read.
+#[test]
+fn blocks_that_are_recorded_as_used_are_written_last() {
+    let recorded = 0xffff_ffff;
+    let mut draft = Draft::new();
+    draft.shards[0].change(FILE, |inode| inode.nlink = 1);
+    draft.write();
+    let mut leaking = Draft::new();
+    leaking.shards[0].change(FILE, |inode| inode.nlink = 1);
+    leaking.shards[0].used |= recorded;
+    leaking.write();
+    let written = |draft: &Draft| draft.work_out_repair().expect("a repair").body;
+    assert!(written(&draft).iter().any(|(block, _)| block.0 % CHUNK_BLOCKS < 32), "the first free");
+    assert!(written(&leaking).iter().all(|(block, _)| block.0 % CHUNK_BLOCKS >= 32));
+}
+
+/// However many files of a pool have the names that are given in `lost+found`.
+#[test]
+fn a_name_in_lost_found_that_is_taken_gets_a_number() {
+    let lost = Ino(9);
+    let (draft, _) = mended(|draft| {
+        let zero = &mut draft.shards[0];
+        zero.records.remove(&Key::entry(Ino::ROOT, name_hash(SECRET, b"link")));
+        zero.entry(Ino::ROOT, "lost+found", lost, FileKind::Directory);
+        zero.inode(lost, FileKind::Directory, 2, Ino::ROOT);
+        zero.part(Ino::ROOT, 4, 2);
+        let mut taken: Vec<String> = vec![format!("#{LINK}")];
+        while taken[taken.len() - 1].len() < 255 {
+            taken.push(format!("{}~", taken[taken.len() - 1]));
+        }
+        taken.push(format!("#{LINK}~1"));
+        for name in &taken {
+            zero.entry(lost, name, FILE, FileKind::Regular);
+        }
+        zero.part(lost, taken.len() as u64, 0);
+        zero.change(FILE, |inode| inode.nlink += taken.len() as u32);
+    });
+    assert_eq!(draft.lookup(lost, &format!("#{LINK}~2")), Some(LINK));
+    assert_eq!(draft.lookup(lost, &format!("#{LINK}")), Some(FILE));
 }
 
 /// An attribute of so many bytes, and pieces, each with its number and length.

@@ -1,5 +1,6 @@
 //! The client itself: what its two halves hold, and the requests that they make.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -49,7 +50,8 @@ pub(super) struct Hot {
     pub files: Files,
 }
 
-/// What belongs to the slow path.
+/// What belongs to the slow path. It lies in the arena and not in a variable, where a leak checker
+/// would find what the stack had of the program's pointers when parts of it were written.
 pub(super) struct Slow {
     pub slot: Slot,
     /// For handles that are closed while the program goes on.
@@ -63,7 +65,7 @@ pub(super) struct Slow {
     pub watched: BTreeSet<Ino>,
 }
 
-pub(super) struct Locked(pub UnsafeCell<Option<Slow>>);
+pub(super) struct Locked(pub UnsafeCell<Option<Box<Slow>>>);
 
 // SAFETY: used by the holder of the slow path's lock alone.
 unsafe impl Sync for Locked {}
@@ -78,7 +80,7 @@ pub(super) fn hot() -> Option<&'static Hot> {
 
 pub(super) fn slow() -> Option<&'static mut Slow> {
     // SAFETY: the caller holds the lock, and keeps no two of these.
-    unsafe { (*SLOW.0.get()).as_mut() }
+    unsafe { (*SLOW.0.get()).as_deref_mut() }
 }
 
 /// Errors of a walk are the program's. Others are the fleet's own, and the kernel finds out what is

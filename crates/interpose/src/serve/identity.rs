@@ -1,10 +1,10 @@
 //! Whose rights a process has, and what they allow.
 //!
 //! Only processes with plain rights are admitted, because the fleet and `access` then decide as the
-//! kernel does: all user ids are equal, all group ids too, root has all capabilities that a cell
-//! takes root to have, and other users have none.
+//! kernel does: all user ids are equal, all group ids too, root has all capabilities that change an
+//! answer, and other users have none. The fleet asks root for what its starter had besides.
 
-use warren_base::CAPABILITIES_OF_ROOT;
+use warren_base::CAPABILITIES_OF_SERVED_ROOT;
 
 use super::proc::number;
 use super::why::Refusal;
@@ -52,9 +52,8 @@ impl Identity {
             identity.group_count += 1;
         }
         let effective = capabilities(field(b"CapEff:")?).ok_or(Refusal::NoProc)?;
-        let wanted = if identity.uid == 0 { CAPABILITIES_OF_ROOT } else { 0 };
         let plain = match identity.uid {
-            0 => effective & wanted == wanted,
+            0 => effective & CAPABILITIES_OF_SERVED_ROOT == CAPABILITIES_OF_SERVED_ROOT,
             _ => effective == 0,
         };
         if plain { Ok(identity) } else { Err(Refusal::Capabilities) }
@@ -133,6 +132,9 @@ mod tests {
         let root = ("7\t7\t7\t7", "0\t0\t0\t0");
         let all = ("CapEff:\t0000000000000000", "CapEff:\t000001ffffffffff");
         assert!(status(&[root, all]).is_ok());
+        // Docker's default, and SYS_ADMIN for the mount.
+        let container = ("CapEff:\t0000000000000000", "CapEff:\t00000000a82425fb");
+        assert!(status(&[root, container]).is_ok());
         let many: String = (0..=GROUPS_MAX).map(|group| format!("{group} ")).collect();
         for (changes, refusal) in [
             (&[("7\t7\t7\t7", "7\t7\t7\t0")][..], Refusal::Ids),

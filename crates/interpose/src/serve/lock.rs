@@ -7,17 +7,22 @@
 //! program runs inside.
 //!
 //! The work runs on a stack of its own, because the program's may be small. The lowest page of that
-//! stack cannot be used, so that an overflow ends the process.
+//! stack cannot be used, so that an overflow ends the process. The stack is mapped at its first use
+//! and is no variable: leak checkers and garbage collectors read all variables of all libraries.
+//! They would fault on that page, and what the stack has left of the program's pointers would keep
+//! its memory in use.
 
-use core::cell::UnsafeCell;
 use core::hint;
 use core::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use core::time::Duration;
 
-use crate::abi::{PAGE, SET_SIZE, SIG_SETMASK, nr};
+use crate::abi::{
+    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_NONE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK,
+    is_error, nr,
+};
 use crate::state::FILTERED;
 use crate::stub;
 
@@ -41,26 +46,21 @@ pub(crate) struct Room {
     pub path: [u8; PATH],
 }
 
+/// What is mapped for the holder of the lock. The stack is first, because an overflow leaves it
+/// downwards.
 #[repr(C, align(4096))]
 struct Place {
-    stack: UnsafeCell<[u8; STACK]>,
-    room: UnsafeCell<Room>,
+    stack: [u8; STACK],
+    room: Room,
 }
-
-// SAFETY: `TAKEN` lets one thread at a time use it.
-unsafe impl Sync for Place {}
-
-static PLACE: Place = Place {
-    stack: UnsafeCell::new([0; STACK]),
-    room: UnsafeCell::new(Room { text: [0; TEXT], path: [0; PATH] }),
-};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// Taken, and threads may sleep until it is free.
 const AWAITED: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(FREE);
-static GUARDED: AtomicBool = AtomicBool::new(false);
+/// The address of the [`Place`], which is never unmapped. 0 before it is mapped.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
 
 core::arch::global_asm!(
     r#"
@@ -109,14 +109,15 @@ pub(crate) fn with_after_wait<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R>
 
 fn taken_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     undisturbed(|| {
-        take(state).then(|| {
-            let result = on_stack(work);
-            if STATE.swap(FREE, Release) == AWAITED {
-                // SAFETY: it wakes threads that sleep at this word.
-                unsafe { stub::call(nr::FUTEX, [STATE.as_ptr() as usize, WAKE, 1]) };
-            }
-            result
-        })
+        if !take(state) {
+            return None;
+        }
+        let result = place().map(|place| on_stack(place, work));
+        if STATE.swap(FREE, Release) == AWAITED {
+            // SAFETY: it wakes threads that sleep at this word.
+            unsafe { stub::call(nr::FUTEX, [STATE.as_ptr() as usize, WAKE, 1]) };
+        }
+        result
     })?
 }
 
@@ -177,19 +178,41 @@ pub(crate) fn relax(turn: usize) {
 }
 
 struct Job<F, R> {
+    place: *mut Place,
     work: Option<F>,
     result: Option<R>,
 }
 
-fn on_stack<R, F: FnOnce(&mut Room) -> R>(work: F) -> R {
-    let bottom = PLACE.stack.get() as usize;
-    if !GUARDED.swap(true, Relaxed) {
-        // SAFETY: the page is the lowest of our stack, and nothing is there.
-        unsafe { stub::call(nr::MPROTECT, [bottom, PAGE, 0]) };
+/// Called under the lock. None without memory, in a process that has never used the lock.
+fn place() -> Option<*mut Place> {
+    let mapped = match PLACE.load(Relaxed) {
+        0 => map_place()?,
+        mapped => mapped,
+    };
+    Some(mapped as *mut Place)
+}
+
+#[cold]
+fn map_place() -> Option<usize> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    let args = [0, size_of::<Place>(), PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
+    // SAFETY: it replaces no mapping.
+    let mapped = unsafe { stub::call(nr::MMAP, args) };
+    if is_error(mapped) {
+        return None;
     }
-    let mut job = Job { work: Some(work), result: None };
+    let mapped = mapped as usize;
+    // SAFETY: the page is the lowest of our stack, and nothing is there.
+    unsafe { stub::call(nr::MPROTECT, [mapped, PAGE, PROT_NONE]) };
+    PLACE.store(mapped, Relaxed);
+    Some(mapped)
+}
+
+fn on_stack<R, F: FnOnce(&mut Room) -> R>(place: *mut Place, work: F) -> R {
+    let top = place as usize + STACK;
+    let mut job = Job { place, work: Some(work), result: None };
     // SAFETY: the lock is held, so no other code uses the stack.
-    unsafe { warren_on_stack(bottom + STACK, run::<R, F>, (&raw mut job).cast()) };
+    unsafe { warren_on_stack(top, run::<R, F>, (&raw mut job).cast()) };
     match job.result {
         Some(result) => result,
         None => unreachable!("`run` sets it"),
@@ -199,8 +222,8 @@ fn on_stack<R, F: FnOnce(&mut Room) -> R>(work: F) -> R {
 extern "C" fn run<R, F: FnOnce(&mut Room) -> R>(job: *mut u8) {
     // SAFETY: `on_stack` passes its job and waits.
     let job = unsafe { &mut *job.cast::<Job<F, R>>() };
-    // SAFETY: the lock is held. `work` cannot keep the reference.
-    let room = unsafe { &mut *PLACE.room.get() };
+    // SAFETY: the lock is held, and any bytes make a room. `work` cannot keep the reference.
+    let room = unsafe { &mut (*job.place).room };
     job.result = job.work.take().map(|work| work(room));
 }
 

@@ -14,6 +14,7 @@ type Check = fn(&Product) -> Outcome;
 pub(crate) const CHECKS: &[(&str, Check)] = &[
     ("library", library),
     ("environments", environments),
+    ("ways_out", ways_out),
     ("reports", reports),
     ("debuggers", debuggers),
     ("images", images),
@@ -102,6 +103,40 @@ fn environments(product: &Product) -> Outcome {
         let seen = run(&mut command, &output);
         if seen.status != 0 || seen.output != alone.output.replace("library 0", "library 1") {
             return Outcome::Failed(format!("{way}: {seen:?}"));
+        }
+    }
+    Outcome::Passed(String::new())
+}
+
+/// A user keeps the library out of a program and its children by taking it out of an environment,
+/// or by a variable. Programs that valgrind runs or a tracer starts are left alone.
+fn ways_out(product: &Product) -> Outcome {
+    let (output, report) = (product.scratch.join("output"), product.scratch.join("report"));
+    let child = "cat /proc/self/maps | grep -c libwarren_interpose";
+    let nested = format!("{child}; env -i sh -c '{child}'");
+    for (way, off, expected) in [
+        ("taken out", "env -u LD_PRELOAD -u LD_AUDIT", ["0\n0\n", ""]),
+        ("emptied", "env LD_PRELOAD= LD_AUDIT=", ["0\n0\n", ""]),
+        ("others", "env LD_PRELOAD=libc.so.6 LD_AUDIT=", ["2\n2\n", "ended"]),
+        ("the variable", "env WARREN_INTERPOSE=off", ["2\n0\n", "aside: WARREN_INTERPOSE is set"]),
+        ("on", "env WARREN_INTERPOSE=on", ["2\n2\n", "ended"]),
+        ("strace", "strace -o /dev/null", ["2\n0\n", "aside: a tracer has started it"]),
+        ("rr", "env RUNNING_UNDER_RR=1", ["2\n0\n", "aside: rr runs it"]),
+        ("valgrind", "valgrind -q", ["2\n2\n", "aside: valgrind runs it"]),
+    ] {
+        let tool = off.split(' ').next().unwrap_or_default();
+        if !exists(tool) {
+            continue;
+        }
+        let _ = std::fs::remove_file(&report);
+        let script = format!("exec {off} sh -c {nested:?}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("WARREN_REPORT", &report);
+        let seen = run(command.env(WAYS[0], &product.library), &output);
+        let text = std::fs::read_to_string(&report).unwrap_or_default();
+        let is_reported = text.lines().any(|line| line.ends_with(expected[1]));
+        if seen.output != expected[0] || !(expected[1].is_empty() || is_reported) {
+            return Outcome::Failed(format!("{way}: {seen:?} {text}"));
         }
     }
     Outcome::Passed(String::new())

@@ -137,6 +137,12 @@ impl Disk {
         self.device.submit_discard(io.0, block, count);
     }
 
+    /// The pool's file has so many blocks now.
+    pub(super) fn grow(&mut self, blocks: u64) {
+        self.device.grow(blocks);
+        self.file.grow(blocks);
+    }
+
     /// Blocks that the host can still allocate.
     pub(super) fn host_room(&self) -> u64 {
         self.file.host_room()

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use warren_base::ShardId;
+use warren_base::limits::CHUNK_BLOCKS;
 use warren_cell::{CellConfig, LogConfig, Planted, Recovery};
-use warren_disk::{LogArea, RootSlot};
+use warren_disk::{ChunkBounds, LogArea, RootSlot};
 use warren_proto::Wire;
 use warren_shm::Frames;
 
@@ -56,7 +57,11 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             .map(|(shard, runs)| (ShardId(*shard), runs.chunks().collect()))
             .collect(),
         free_chunks: start.free_chunks.chunks().collect(),
-        reserved_chunks: start.reserved_chunks,
+        bounds: ChunkBounds::new(
+            start.reserved_chunks,
+            start.total_blocks / CHUNK_BLOCKS,
+            start.first_pages,
+        ),
         total_blocks: start.total_blocks,
         space: start.space,
         frames: start.frames,

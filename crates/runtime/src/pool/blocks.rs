@@ -53,8 +53,10 @@ pub(crate) fn load_without(
             what: format!("truncated: has {has} of {needs} blocks; restore it from a copy"),
         });
     }
-    let pages = layout.region_pages();
-    let [first, second] = [0, 1].map(|copy| read(blocks, layout.region_page(copy, 0), pages));
+    let [first, second] = [0, 1].map(|copy| {
+        let runs = layout.region_runs(copy);
+        runs.flat_map(|(block, count)| read(blocks, block, count)).collect::<Vec<u8>>()
+    });
     let roots = read(blocks, layout.roots_start(), 2 * layout.roots_blocks());
     let tables = [0, 1].map(|copy| read(blocks, layout.log_table(copy), 1));
     let tables = [&tables[0][..], &tables[1]];

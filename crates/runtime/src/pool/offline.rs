@@ -48,6 +48,11 @@ impl OfflinePool {
         Ok(Self { file, path: path.to_path_buf(), over })
     }
 
+    /// The pool's file, of a pool that may be written.
+    pub(crate) fn file_mut(&mut self) -> &mut PoolFile {
+        &mut self.file
+    }
+
     /// The valid superblock.
     pub fn superblock(&self) -> Result<Superblock, FleetError> {
         Ok(blocks::superblock(self, &self.path)?.0)

@@ -437,6 +437,7 @@ impl<'a> LoneFleet<'a> {
                 | SupervisorEffect::AdmitClient { .. }
                 | SupervisorEffect::RefuseClient { .. }
                 | SupervisorEffect::ForgetClient { .. }
+                | SupervisorEffect::Grown { .. }
                 | SupervisorEffect::Kill { .. }
                 | SupervisorEffect::MayStop
                 | SupervisorEffect::Restart { .. } => continue,
@@ -491,7 +492,7 @@ fn config(
         kept: kept.clone(),
         owned_chunks,
         free_chunks,
-        reserved_chunks: superblock.layout.reserved_chunks(),
+        bounds: superblock.layout.bounds(),
         total_blocks: superblock.layout.total_blocks(),
         space: warren_cell::SpaceConfig::of(if superblock.reserved {
             Backing::Whole

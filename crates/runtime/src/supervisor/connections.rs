@@ -74,6 +74,8 @@ enum State {
     Client(ClientId),
     /// Waits for the end of the fleet.
     Stopping,
+    /// Waits until the pool has grown.
+    Growing,
 }
 
 /// A request that the supervisor must handle.
@@ -87,6 +89,10 @@ pub(super) enum ConnectionEvent {
         force: bool,
         discard: bool,
         if_unused: bool,
+    },
+    /// The pool is to have so many blocks.
+    Grow {
+        blocks: u64,
     },
     /// A client's answer what uses its mount.
     InUse {
@@ -234,9 +240,17 @@ impl Connections {
 
     /// Connections that wait for the end of the fleet.
     pub(super) fn stopping(&self) -> impl Iterator<Item = ConnectionNo> {
-        let stopping =
-            |(_, connection): &(&ConnectionNo, &Accepted)| connection.state == State::Stopping;
-        self.accepted.iter().filter(stopping).map(|(&number, _)| number)
+        self.in_state(State::Stopping)
+    }
+
+    /// Connections that wait until the pool has grown.
+    pub(super) fn growing(&self) -> impl Iterator<Item = ConnectionNo> {
+        self.in_state(State::Growing)
+    }
+
+    fn in_state(&self, state: State) -> impl Iterator<Item = ConnectionNo> {
+        let is_in = move |(_, it): &(&ConnectionNo, &Accepted)| it.state == state;
+        self.accepted.iter().filter(is_in).map(|(&number, _)| number)
     }
 
     /// Lets processes connect from now on. The kernel shows them this process as the listener.
@@ -386,6 +400,7 @@ impl Connections {
         let privileged = connection.privileged;
         let (ControlRequest::Enter { version, .. }
         | ControlRequest::Status { version }
+        | ControlRequest::Grow { version, .. }
         | ControlRequest::InUse { version, .. }
         | ControlRequest::Rule { version, .. }
         | ControlRequest::Stop { version, .. }) = request;
@@ -407,6 +422,13 @@ impl Connections {
                 let by = program(pid);
                 info!(uid, pid, by, force, discard, "the fleet is to stop");
                 Some(ConnectionEvent::Stop { force, discard, if_unused })
+            }
+            ControlRequest::Grow { blocks, .. } if privileged => {
+                connection.state = State::Growing;
+                let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
+                let by = program(pid);
+                info!(uid, pid, by, blocks, "the pool is to grow");
+                Some(ConnectionEvent::Grow { blocks })
             }
             ControlRequest::Enter { front, slots, payload, rules, mounted, .. }
                 if privileged || !front && connection.identity.uid != 0 =>
@@ -445,7 +467,7 @@ impl Connections {
         None
     }
 
-    /// Sends the last reply to a connection that waits for the end of a fleet that continues.
+    /// Sends the last reply to a connection that waits for something.
     pub(super) fn send_last(&mut self, number: ConnectionNo, reply: &ControlReply) {
         self.send(number, reply, Vec::new());
         if let Some(connection) = self.accepted.get_mut(&number) {

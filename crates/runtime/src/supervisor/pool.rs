@@ -8,13 +8,14 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{BlockNo, CellId, Errno, ShardId};
 use warren_cell::Backing;
 use warren_device::PoolFile;
-use warren_disk::{CopiesState, Owner};
+use warren_disk::{CopiesState, Layout, Owner};
 use warren_supervisor::Ledger;
 
 use super::memory::incomplete;
 use crate::error::{FleetError, system};
 use crate::message::Runs;
 use crate::pool::blocks::{self, Blocks, errno_of_device};
+use crate::pool::grow;
 
 /// A pool that this fleet has locked.
 pub(super) struct OpenPool {
@@ -56,6 +57,24 @@ impl OpenPool {
     /// Damage to the pool's file, which should have so many blocks.
     pub(super) fn harm(&self, blocks: u64) -> Option<&'static str> {
         self.file.harm(blocks)
+    }
+
+    /// Makes the file so many blocks long and has the host allocate these runs of it. A block
+    /// device must have them.
+    pub(super) fn extend(
+        &mut self,
+        blocks: u64,
+        runs: &[(BlockNo, u64)],
+    ) -> Result<(), FleetError> {
+        let Self { file, lock } = self;
+        grow::extend(file, blocks, runs)?;
+        lock.grow(blocks);
+        Ok(())
+    }
+
+    /// Bytes behind the pool that it could grow into.
+    pub(super) fn bytes_behind(&self, layout: &Layout) -> u64 {
+        layout.bytes_behind(self.file.len_now())
     }
 
     pub(super) fn backing(&self, ledger: &Ledger) -> Backing {

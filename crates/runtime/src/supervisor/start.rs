@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
+use tracing::warn;
 use warren_base::{CellId, Epoch, Lsn, MapVersion};
 use warren_cell::{CellConfig, SpaceConfig, SpaceReserve};
 use warren_disk::{LogArea, Superblock};
@@ -23,6 +24,7 @@ use crate::error::{FleetError, system};
 use crate::link::{Link, Outbox};
 use crate::message::{CellStart, FleetPlan, Kept, LogStart, PeerRoute, Runs, path_of};
 use crate::pool::blocks;
+use crate::pool::grow;
 use crate::pool::recovery;
 use crate::pool::shares;
 use crate::privilege::Privilege;
@@ -63,6 +65,10 @@ pub(super) fn open(
     }
     pool.discard_free(&ledger)?;
     let layout = ledger.superblock().layout;
+    let behind = pool.bytes_behind(&layout);
+    if behind > 0 {
+        warn!("{}", grow::behind_line(&path, behind));
+    }
     if usize::from(plan.cells) > layout.logs_max() {
         let (pool, most) = (path, layout.logs_max());
         return Err(FleetError::TooManyCells { pool, cells: plan.cells, most });
@@ -217,6 +223,7 @@ impl Starter<'_, '_> {
             owned_chunks: pool::chunks_of(ledger, &map.owners, cell),
             free_chunks: Runs::of(&free_chunks),
             reserved_chunks: superblock.layout.reserved_chunks(),
+            first_pages: superblock.layout.first_pages(),
             total_blocks: superblock.layout.total_blocks(),
             space: SpaceConfig {
                 reserve: reserve_of_a_cell(superblock, self.plan.cells),
@@ -269,12 +276,8 @@ fn cell_at(address: Address) -> Result<CellId, FleetError> {
 
 /// Each cell keeps its part of the chunks that ordinary users must leave.
 fn reserve_of_a_cell(superblock: &Superblock, cells: u16) -> SpaceReserve {
-    let chunks = superblock.layout.chunks() - superblock.layout.reserved_chunks();
-    let kept = superblock.kept_percent.map_or_else(
-        || warren_base::budget::reserve_of(chunks as usize) as u64,
-        |percent| chunks * u64::from(percent) / 100,
-    );
-    SpaceReserve { chunks: kept / u64::from(cells), owner: rustix::process::geteuid().as_raw() }
+    let chunks = superblock.kept_chunks() / u64::from(cells);
+    SpaceReserve { chunks, owner: rustix::process::geteuid().as_raw() }
 }
 
 #[cfg(test)]

@@ -62,6 +62,7 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
             total_blocks: layout.total_blocks(),
             free_blocks: free.min(host_room),
             limited_by_host: host_room < free,
+            bytes_behind: it.pool.bytes_behind(&layout),
         },
         shards: layout.shards(),
         given_up: core.given_up.iter().map(given_up_status).collect(),

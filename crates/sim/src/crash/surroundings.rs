@@ -24,6 +24,7 @@ impl Surroundings for World {
             Own::Connect { client } => self.connect(client),
             Own::Step { client } => self.begin_operation(client),
             Own::Nudge => self.nudge(),
+            Own::Grow => self.grow(),
         }
     }
 
@@ -32,6 +33,7 @@ impl Surroundings for World {
             Own::Step { client } => [3, *client as u64, 0, 0],
             Own::Nudge => [11, 0, 0, 0],
             Own::Connect { client } => [12, *client as u64, 0, 0],
+            Own::Grow => [17, 0, 0, 0],
         }
     }
 
@@ -60,6 +62,10 @@ impl Surroundings for World {
 
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
         self.fleet.fail(format!("{connection:?} was refused: {errno}"));
+    }
+
+    fn grown(&mut self, result: Result<(), Errno>) {
+        self.growth_ended(result);
     }
 
     fn fleet_ended(&mut self, result: Result<(), Failure>) {

@@ -433,6 +433,7 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
             let delay = fleet.message_delay();
             fleet.plan(delay, Happening::Kill { cell, epoch });
         }
+        SupervisorEffect::Grown { result } => world.grown(result),
         SupervisorEffect::Exit(result) => world.fleet_ended(result),
     }
 }

@@ -41,7 +41,10 @@ pub(crate) fn load_ledger(disk: &Disk) -> Result<(Ledger, CopiesState), String> 
     let (superblock, copies) =
         Superblock::choose(&copies[0], &copies[1]).map_err(|error| format!("{error:?}"))?;
     let layout = superblock.layout;
-    let regions = [0, 1].map(|copy| read(layout.region_page(copy, 0), layout.region_pages()));
+    let regions = [0, 1].map(|copy| {
+        let runs = layout.region_runs(copy);
+        runs.flat_map(|(block, count)| read(block, count)).collect::<Vec<u8>>()
+    });
     let slots = read(layout.roots_start(), 2 * layout.roots_blocks());
     let tables = [0, 1].map(|copy| read(layout.log_table(copy), 1));
     let (regions, tables) = ([&regions[0][..], &regions[1]], [&tables[0][..], &tables[1]]);
@@ -175,7 +178,7 @@ impl<H> Fleet<H> {
                 Recovery::Process => Vec::new(),
                 _ => share.map(|(chunk, _)| chunk).collect(),
             },
-            reserved_chunks: superblock.layout.reserved_chunks(),
+            bounds: superblock.layout.bounds(),
             total_blocks: superblock.layout.total_blocks(),
             space: self.space,
             frames: match log.recovery {

@@ -48,7 +48,8 @@ impl Pool {
         };
         let claimed = vec![(pool.superblock.layout.reserved_chunks() + 1, ShardId(1))];
         let written = Written { roots: vec![root], claimed, ..Written::default() };
-        let attempt = ledger.attempt(3, false, &[(CELL, written)], &[CELL; 4]).expect("legal");
+        let attempt =
+            ledger.attempt(3, false, (&[(CELL, written)], &[CELL; 4]), None).expect("legal");
         let attempt = attempt.expect("something changed");
         pool.commit(&attempt);
         pool
@@ -176,7 +177,8 @@ fn a_shard_with_a_bad_slot_is_never_taken_for_unused() {
             blocks: 1,
         };
         let written = Written { roots: vec![root], ..Written::default() };
-        let attempt = ledger.attempt(4, false, &[(CELL, written)], &[CELL; 4]).expect("legal");
+        let attempt =
+            ledger.attempt(4, false, (&[(CELL, written)], &[CELL; 4]), None).expect("legal");
         let attempt = attempt.expect("something changed");
         let before = (pool.superblock.clone(), pool.blocks.clone());
         // The power is cut before the superblock is written, or the attempt fails.

@@ -59,6 +59,7 @@ impl Supervisor {
             barrier,
             committer,
             schedule,
+            growth,
             stage,
             stop,
             recovery,
@@ -78,6 +79,7 @@ impl Supervisor {
         barrier.encode(out);
         committer.broken().encode(out);
         schedule.encode(out);
+        growth.encode(out);
         stage.encode(out);
         stop.encode(out);
         failure.encode(out);
@@ -102,6 +104,7 @@ impl Supervisor {
                 Committer::adopt(ledger, broken.or(flushed.err()))
             },
             schedule: Wire::decode(from)?,
+            growth: Wire::decode(from)?,
             stage: Wire::decode(from)?,
             stop: Wire::decode(from)?,
             recovery: None,

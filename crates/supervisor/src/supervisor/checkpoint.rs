@@ -39,6 +39,7 @@ impl Supervisor {
     pub(super) fn wants_checkpoint(&self, now: Instant) -> bool {
         let is_due = || self.stage == Stage::Serving && self.schedule.is_due(now);
         self.barrier.is_requested()
+            || self.growth.wants_checkpoint()
             || self.stop.wants_trial(self.stage)
             || (self.committer.broken().is_none() && is_due())
     }
@@ -46,6 +47,7 @@ impl Supervisor {
     pub(super) fn drain(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.start(self.fleet.all());
         self.stop.checkpoint_started(self.stage, number);
+        self.growth.announce(number, self.fleet.all(), turn.effects);
         turn.send(self.fleet.all(), &Order::Drain { number });
     }
 
@@ -96,7 +98,8 @@ impl Supervisor {
         let number = self.barrier.number();
         let clean = self.is_last();
         let written = self.barrier.parts().expect("all cells have written");
-        match self.committer.begin(number, clean, written, &self.owners, turn.effects) {
+        let grown = self.growth.committed_by(number, &self.ledger().superblock().layout);
+        match self.committer.begin(number, clean, (written, &self.owners), grown, turn.effects) {
             Ok(Begun::NothingChanged) => self.checkpoint_done(turn),
             Ok(Begun::Writing) => {}
             Err(errno) => self.checkpoint_failed(errno, turn),
@@ -140,6 +143,9 @@ impl Supervisor {
 
     fn checkpoint_ended(&mut self, number: u64, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         self.barrier.end();
+        let cells = (self.fleet.living(), self.fleet.all().iter().count());
+        let ledger = self.committer.ledger();
+        self.growth.checkpoint_ended(number, result, cells, ledger, turn.effects);
         if self.is_last() {
             self.close(Order::Stop, turn);
         } else {
@@ -155,6 +161,7 @@ impl Supervisor {
         let number = self.barrier.number();
         turn.send(self.fleet.living(), &Order::Abandoned { number });
         self.barrier.end();
+        self.growth.abandoned();
         self.barrier.request();
         if self.is_last() {
             self.stage = Stage::LastCheckpoint { started: false };

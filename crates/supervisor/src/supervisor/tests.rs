@@ -17,6 +17,7 @@ use crate::stop::STOP_MAX;
 
 mod adoption;
 mod alarm;
+mod growth;
 mod loss;
 mod stop;
 
@@ -31,6 +32,9 @@ struct State {
     roots: BTreeMap<ShardId, (BlockNo, u64)>,
     owners: BTreeMap<u64, ShardId>,
 }
+
+/// What is found where nothing was written: a pool that grows may find anything.
+const UNWRITTEN: [u8; BLOCK_SIZE] = [0xa5; BLOCK_SIZE];
 
 /// A device that loses writes that were not flushed.
 #[derive(Clone, Default)]
@@ -78,7 +82,7 @@ impl Device {
             Io::Flush(_) => None,
         });
         for (block, bytes) in std::mem::take(&mut self.cached).into_iter().chain(in_flight) {
-            let old = self.durable.entry(block).or_insert_with(|| vec![0; BLOCK_SIZE].into());
+            let old = self.durable.entry(block).or_insert_with(|| UNWRITTEN.into());
             for (old, new) in old.chunks_mut(512).zip(bytes.chunks(512)) {
                 if rng.chance(1, 2) {
                     old.copy_from_slice(new);
@@ -88,18 +92,18 @@ impl Device {
     }
 
     fn read(&self, from: BlockNo, blocks: u64) -> Vec<u8> {
-        let zeros = vec![0; BLOCK_SIZE];
-        (0..blocks)
-            .flat_map(|n| self.durable.get(&from.offset(n)).map_or(&zeros[..], |b| b).to_vec())
-            .collect()
+        let block = |at| self.durable.get(&from.offset(at)).map_or(&UNWRITTEN[..], |block| block);
+        (0..blocks).flat_map(|at| block(at).to_vec()).collect()
     }
 
     fn open(&self) -> (Ledger, CopiesState) {
         let (a, b) = (self.read(BlockNo(0), 1), self.read(BlockNo(1), 1));
         let (superblock, copies) = Superblock::choose(&a, &b).expect("a superblock is readable");
         let layout = superblock.layout;
-        let pages = layout.region_pages();
-        let regions = [0, 1].map(|copy| self.read(layout.region_page(copy, 0), pages));
+        let regions = [0, 1].map(|copy| {
+            let runs = layout.region_runs(copy);
+            runs.flat_map(|(block, count)| self.read(block, count)).collect::<Vec<u8>>()
+        });
         let slots = self.read(layout.roots_start(), 2 * layout.roots_blocks());
         let tables = [0, 1].map(|copy| self.read(layout.log_table(copy), 1));
         let (regions, tables) = ([&regions[0][..], &regions[1]], [&tables[0][..], &tables[1]]);
@@ -298,7 +302,10 @@ impl World {
                 return;
             }
             Order::Lost { cell: lost, epoch } => Report::LossHandled { lost: *lost, epoch: *epoch },
+            Order::Grown { last: true, .. } => Report::Grown { cell },
             Order::Joined { .. }
+            | Order::Grow { .. }
+            | Order::Grown { .. }
             | Order::Found { .. }
             | Order::Rule { .. }
             | Order::ReadOnly { .. }
@@ -370,9 +377,11 @@ impl World {
             self.staged.owners.remove(&chunk);
             written.released.push(chunk);
         } else if mine.len() < 5 {
-            let reserved = self.supervisor.ledger().superblock().layout.reserved_chunks();
-            let chunk = reserved + self.rng.below(128 - reserved);
-            let is_free = |state: &State| !state.owners.contains_key(&chunk);
+            let bounds = self.supervisor.ledger().superblock().layout.bounds();
+            let end = *self.rng.pick(&[128, self.supervisor.ledger().regions().layout().chunks()]);
+            let chunk = self.rng.below(end);
+            let is_free =
+                |state: &State| bounds.contain(chunk) && !state.owners.contains_key(&chunk);
             if is_free(&self.staged) && is_free(&self.committed) {
                 self.staged.owners.insert(chunk, shard);
                 written.claimed.push((chunk, shard));

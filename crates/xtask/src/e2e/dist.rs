@@ -17,7 +17,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const NEEDED: [&str; 6] = ["strip", "ar", "gzip", "dpkg-deb", "man", "groff"];
 
 /// What the package must have, besides a man page for each command.
-const INSTALLED: [&str; 8] = [
+const INSTALLED: [&str; 9] = [
+    "usr/share/warren/magic",
     "usr/lib/warren/libwarren_interpose.so",
     "usr/lib/systemd/system/warren@.service",
     "usr/share/bash-completion/completions/warren",
@@ -63,11 +64,24 @@ fn try_program(ground: &Ground, root: &Path) -> Result<()> {
     alone(ground, &root.join("usr/sbin/mkfs.warren"), &["--size", "64M", &pool])?;
     let checked = alone(ground, &root.join("usr/sbin/fsck.warren"), &["-a", &pool])?;
     ensure!(checked.contains("sound"), "fsck.warren: {checked}");
-    let report = text(&root.join("report"));
-    let run = ["run", "--pool", &pool, "--report", &report, "--", "ls", "-la"];
+    let report_path = text(&root.join("report"));
+    let run = ["run", "--pool", &pool, "--report", &report_path, "--", "ls", "-la"];
     alone(ground, &root.join("usr/bin/warren"), &run)?;
-    let report = fs::read_to_string(&report).context("the library was not loaded")?;
+    let report = fs::read_to_string(&report_path).context("the library was not loaded")?;
     ensure!(!report.is_empty(), "the library has reported nothing");
+    // A user who may not write to the report is named, not left out.
+    let mut other = Command::new(root.join("usr/bin/warren"));
+    other.args(["run", "--pool", &pool, "--report", &report_path, "--"]);
+    other.args(["setpriv", "--reuid", "54321", "--clear-groups", "true"]);
+    let ended = process::run(other, &ground.path("run"), LIMIT)?.expect_success("another user")?;
+    let said = ended.stderr.lines().filter(|line| line.contains("cannot write to the report"));
+    ensure!(said.count() == 1, "a lost report: {:?}", ended.stderr);
+    if present("file") {
+        let magic = text(&root.join("usr/share/warren/magic"));
+        let shown = alone(ground, Path::new("/usr/bin/file"), &["-m", &magic, &pool])?;
+        let expected = "Warren pool version 8, 16384 blocks of 4096 bytes, ";
+        ensure!(shown.contains(expected) && shown.contains("shards, clean"), "file: {shown}");
+    }
     let stripped = fs::metadata(root.join("usr/bin/warren")).context("no program")?.len();
     let built = fs::metadata(&ground.warren).context("no program")?.len();
     ensure!(stripped < built, "{stripped} bytes of {built} are left");

@@ -557,8 +557,8 @@ fn mounts_changed(ground: &Ground, cells: u16) -> Result<()> {
     changed.and(stopped)
 }
 
-/// A mount that another user has made is not the fleet's, whatever it says. Otherwise what root does
-/// there, `rm -r` for example, would be done to the pool.
+/// A mount that another user has made is not the fleet's, whatever it says. Otherwise what root
+/// does there, `rm -r` for example, would be done to the pool.
 fn forged_mount(ground: &Ground, cells: u16) -> Result<()> {
     let fleet = Fleet::start(ground, &format!("forged-{cells}"), "256M", cells)?;
     let forged = ground.path(&format!("forged-at-{cells}"));

@@ -50,7 +50,7 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["serve", "--pool", "@/pool", "--cells", "0"], USAGE, "cells"),
     Refusal(&["serve", "--pool", "@/pool", "--cells", "65"], USAGE, "cells"),
     Refusal(&["serve", "--pool", "@/pool", "--cache=-5"], USAGE, "cache"),
-    Refusal(&["serve", "--pool", "@/pool", "--cells", "8", "--cache", "1M"], USAGE, "32MiB"),
+    Refusal(&["serve", "--pool", "@/pool", "--cells", "8", "--cache", "1M"], USAGE, "32 MiB"),
     Refusal(&["serve", "--pool", "@/pool", "--threads", "4"], USAGE, "one thread"),
     Refusal(&["status", "@/pool"], NO_FLEET, "no fleet"),
     Refusal(&["status", "@/missing"], NOT_FOUND, "missing"),

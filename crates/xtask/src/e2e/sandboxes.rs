@@ -10,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use super::access::{ANN, Case, LIMIT, OK, PERMISSION, await_serving, expect, run_cases};
 use super::fleet::{Fleet, warren};
 use super::ground::{Ground, Tally};
+use super::interposed::{compiled, served};
 use super::process::{self, Outcome, quietly};
+use crate::cargo::interposer;
 
 const IO_URING_SETUP: &str = "425";
 const PIDFD_OPEN: &str = "434";
@@ -19,15 +21,66 @@ const ENOSYS: &str = "38";
 
 const IN_USE: i32 = 4;
 
+/// Of the calls of `developers_tools.c`, those that make it known to the fleet, and the others.
+const SERVED_MIN: u64 = 5_000;
+
 const CASES: &[(&str, Case)] = &[
     ("without_io_uring", without_io_uring),
     ("without_pidfds", without_pidfds),
     ("closed_fuse_device", closed_fuse_device),
     ("words_of_fusermount", words_of_fusermount),
+    ("root_of_a_container", root_of_a_container),
 ];
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
+}
+
+/// What root of a container lacks that may mount (Docker's default and SYS_ADMIN), and what it
+/// would be served otherwise without.
+const LACKS: [(&str, bool); 2] = [("dac_read_search,-linux_immutable", true), ("chown", false)];
+
+/// Programs of a root who lacks capabilities are served by a fleet of such a root, if their calls
+/// have the same results, and never by a fleet of a root who has all.
+fn root_of_a_container(ground: &Ground, cells: u16) -> Result<()> {
+    let probe = compiled(ground, "developers_tools")?;
+    let probe = probe.to_string_lossy();
+    let number = cells.to_string();
+    for (at, (lacks, is_served)) in LACKS.into_iter().enumerate() {
+        let pool = pool(ground, &format!("container-{cells}-{at}"))?;
+        let report = ground.path("container.report");
+        let is_reported = |expected: bool| -> Result<()> {
+            let text = fs::read_to_string(&report).context("no report")?;
+            let most = text.split("warren ").map(served).max().unwrap_or_default();
+            fs::write(&report, "").context("cannot empty it")?;
+            ensure!((most > SERVED_MIN) == expected, "without {lacks}, {most} served: {text}");
+            Ok(())
+        };
+        let of_weak_root = |program: &std::ffi::OsStr| {
+            let mut command = Command::new("setpriv");
+            let without = format!("-{lacks}");
+            command.args(["--bounding-set", &without, "--inh-caps", &without]).arg(program);
+            command
+        };
+        let run = ["run", "--cells", &number, "--pool", &pool, "--report"];
+        let mut command = of_weak_root(ground.warren.as_os_str());
+        command.args(run).arg(&report).args(["--", &*probe, "files", "."]);
+        process::run(command, &ground.path("run"), LIMIT)?.expect_success("a weak fleet")?;
+        is_reported(is_served)?;
+        let fleet = Fleet::start(ground, &format!("strong-{cells}-{at}"), "64M", cells)?;
+        for expected in [true, false] {
+            let mut command = match expected {
+                true => Command::new(&*probe),
+                false => of_weak_root((*probe).as_ref()),
+            };
+            command.arg("files").arg(&fleet.mounted);
+            command.env("LD_PRELOAD", interposer(&ground.root)).env("WARREN_REPORT", &report);
+            process::run(command, &ground.path("run"), LIMIT)?.expect_success("a strong fleet")?;
+            is_reported(expected)?;
+        }
+        fleet.stop_and_check()?;
+    }
+    Ok(())
 }
 
 /// The command, for which a system call fails.

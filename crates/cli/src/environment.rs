@@ -1,0 +1,8 @@
+//! Variables of the environment, for `--help` and the man pages.
+
+/// Those of the command of `run`, and of what it starts.
+pub(crate) const OF_RUN: &str = "\
+Environment:
+  WARREN_INTERPOSE=off  keeps the library out of one program below `run`, and of what it starts:
+                        `WARREN_INTERPOSE=off PROGRAM`; so does `env -u LD_PRELOAD PROGRAM`
+  WARREN_ROOT           is set to the root of the mount";
