@@ -1,9 +1,9 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
 //! Replies first, because they finish work; then peers' requests, because a task of the peer waits
-//! for them; then clients' requests, users in turn ([`Turns`]). At the limit of live tasks no new
-//! requests are handed out. This puts back-pressure on the senders: their queues fill up, and a
-//! push returns `Full`.
+//! for them; then clients' requests, the user first that has used the least time ([`Turns`]). At
+//! the limit of live tasks no new requests are handed out. This puts back-pressure on the senders:
+//! their queues fill up, and a push returns `Full`.
 //!
 //! Invariants:
 //! * A reply is always handed out, however many tasks are live.
@@ -12,7 +12,9 @@
 //! * A request is live from `take_next` until `finished`, however short it was; or the driver sets
 //!   the number of live tasks with `set_live`.
 
-use warren_base::{BoundedQueue, Full};
+use std::time::Duration;
+
+use warren_base::{BoundedQueue, Full, Instant};
 
 use crate::turns::{Next, Sender, Turns};
 
@@ -149,6 +151,29 @@ impl<R, P, C> Dispatch<R, P, C> {
         goes_first: impl FnMut(&C) -> bool,
     ) -> Option<Next<C>> {
         self.clients.pop(may_go_on, goes_first)
+    }
+
+    /// A user whose next request is worth a wait, although others wait. See [`Turns::awaits`].
+    #[inline]
+    pub fn awaits(&mut self, now: Instant, may_go_on: impl Fn(u32) -> bool) -> Option<u32> {
+        self.clients.awaits(now, may_go_on)
+    }
+
+    /// Requests of the user, or waits for them, have taken this time.
+    #[inline]
+    pub fn charge(&mut self, uid: u32, time: Duration) {
+        self.clients.charge(uid, time);
+    }
+
+    /// A request of the user was answered at this time.
+    #[inline]
+    pub fn answered(&mut self, uid: u32, now: Instant) {
+        self.clients.answered(uid, now);
+    }
+
+    /// The process sleeps, so what users have used does not matter any more.
+    pub fn rest(&mut self) {
+        self.clients.rest();
     }
 
     /// Sets the number of live tasks, for a driver that counts them itself instead of calling
@@ -335,7 +360,7 @@ mod tests {
         dispatch.set_live(Origin::Client, 5);
         assert_eq!((dispatch.take_next(), dispatch.room(Origin::Client)), (None, 0));
         let taken = dispatch.take_client(|uid| uid == 8, |_| false);
-        assert_eq!(taken, Some(Next { request: 3, is_exempt: false }));
+        assert_eq!(taken, Some(Next { uid: 8, request: 3, is_exempt: false }));
         assert_eq!(dispatch.take_client(|uid| uid == 8, |_| false), None);
         assert_eq!(dispatch.live(Origin::Client), 5);
         dispatch.set_live(Origin::Client, 1);

@@ -15,6 +15,7 @@ mod capability;
 mod dispatch;
 mod name;
 mod registry;
+mod shares;
 mod turns;
 
 pub use capability::{Capability, CapabilityList, Mint, Refused, Uses};

@@ -10,6 +10,7 @@ mod idling;
 mod intake;
 mod lost_flushes;
 mod memory;
+mod meter;
 mod moves;
 mod parking;
 mod peers;
@@ -44,7 +45,7 @@ use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, 
 use crate::{process, slice};
 use disk::{Disk, Finished};
 use idling::Idling;
-use intake::{ClientWork, Completion, Intake, Work};
+use intake::{Chosen, ClientWork, Completion, Intake, Work};
 use lost_flushes::LostFlushes;
 use memory::SharedMemory;
 use peers::PeerLinks;
@@ -62,9 +63,10 @@ const DEATHS_MAX: u32 = 3;
 const MESSAGES_A_TURN: usize = 64;
 
 /// The work of a turn, before the loop looks again for urgent work and for other senders: so many
-/// requests, or what takes so long. A listing takes as long as some hundred null requests.
+/// requests, or what takes so long. A copy takes as long as a hundred null requests, and a look
+/// much less than one.
 const WORK_A_TURN: usize = 16;
-const TURN: Duration = Duration::from_micros(200);
+const TURN: Duration = Duration::from_micros(10);
 
 /// When a busy loop looks again at the supervisor's link, and at its bell.
 #[derive(Clone, Copy)]
@@ -226,6 +228,7 @@ impl CellLoop {
                 continue;
             }
             self.count_busy(now);
+            self.intake.rest();
             self.park(now)?;
             clock = self.clocks.look();
             self.busy_since = clock.monotonic;
@@ -246,14 +249,27 @@ impl CellLoop {
     /// there was any work.
     fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
         self.vitals.beat();
+        self.intake.charge(now.monotonic, &mut self.memory);
         let mut worked = self.gather(now.monotonic)?;
+        let (mut at, end) = (now.monotonic, now.monotonic + TURN);
         for _ in 0..WORK_A_TURN {
             let live = self.core.live_tasks();
-            let Some(work) = self.intake.next(live, &self.memory) else { break };
+            let work = match self.intake.next(at, live, &mut self.memory) {
+                Chosen::Work(work) => work,
+                Chosen::Wait => {
+                    worked = true;
+                    break;
+                }
+                Chosen::Nothing => break,
+            };
             self.perform(now, work)?;
             worked = true;
-            if self.intake.has_more() && clock::monotonic() >= now.monotonic + TURN {
-                break;
+            if self.intake.has_more() {
+                at = clock::monotonic();
+                self.intake.charge(at, &mut self.memory);
+                if at >= end {
+                    break;
+                }
             }
         }
         if now.monotonic >= self.next_look.bell {
@@ -379,7 +395,7 @@ impl CellLoop {
         match Request::from_body(&self.body, &mut header.capabilities) {
             Ok(request) if !must_end_tasks || request.ends_tasks() => {
                 self.apply(now, Event::Request { from, header, request })?;
-                self.memory.end_turn(from, &header);
+                self.memory.end_turn(from);
                 Ok(())
             }
             _ => {

@@ -178,7 +178,7 @@ impl Shard {
             records.extend(piece(*at, value, after, blocks));
             freed += after - before;
             if let Value::Extent(extent) = value {
-                (before..after).for_each(|index| self.space.free(extent.start.offset(index)));
+                self.space.free_run(extent.start.offset(before), after - before);
             }
         }
         old.iter().for_each(|(_, value)| self.no_longer_owes(value));
@@ -237,8 +237,7 @@ impl Shard {
         let (from, to, count) = copy.blocks();
         let runs = runs_of(self, source, from, from + count - 1, to);
         for run in &runs {
-            let blocks = run.checksums.len() as u64;
-            (0..blocks).for_each(|at| self.space.sharing.share(run.block.offset(at)));
+            self.space.sharing.share(run.block, run.checksums.len() as u64);
         }
         let placed = runs.iter().map(|run| run.checksums.len() as u64).sum();
         (self.replace_extents(ino, to, to + count - 1, &runs), placed)
@@ -273,7 +272,7 @@ impl Shard {
     /// A record of an inode that ends is removed: its blocks are free.
     pub(crate) fn free_record(&mut self, value: &Value) {
         if let Value::Extent(extent) = value {
-            (0..extent.len()).for_each(|at| self.space.free(extent.start.offset(at)));
+            self.space.free_run(extent.start, extent.len());
         }
         self.no_longer_owes(value);
     }
@@ -337,8 +336,9 @@ pub(crate) fn may_be_copied(
     let (mut may_be, end) = (true, from.saturating_add(count));
     shard.allocated(source, from, end.saturating_sub(1), |_, value| {
         if let Value::Extent(extent) = value {
-            let mut blocks = (0..extent.len()).map(|at| extent.start.offset(at));
-            may_be &= blocks.all(|at| shard.space.uses(at) && shard.space.sharing.may_share(at));
+            let (start, blocks) = (extent.start, extent.len());
+            may_be &= shard.space.uses_run(start, blocks);
+            may_be &= shard.space.sharing.may_share(start, blocks);
         }
     })?;
     Ok(may_be)

@@ -24,7 +24,7 @@ use warren_disk::SharedRun;
 use crate::budget::{nodes_of_chunks, nodes_of_shared};
 use crate::plant::{Plant, Planted};
 use crate::shard::cleaning::Cleaning;
-use crate::shard::sharing::Sharing;
+use crate::shard::sharing::{Sharing, bits, by_chunk};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
@@ -106,8 +106,14 @@ impl Space {
 
     /// Whether the block is the shard's, and used.
     pub(crate) fn uses(&self, block: BlockNo) -> bool {
-        let (number, bit) = split(block);
-        self.chunks.get(&number).is_some_and(|chunk| chunk.used & bit != 0)
+        self.uses_run(block, 1)
+    }
+
+    /// The same for all of consecutive blocks.
+    pub(crate) fn uses_run(&self, first: BlockNo, count: u64) -> bool {
+        by_chunk(first, count).all(|(number, blocks)| {
+            self.chunks.get(&number).is_some_and(|chunk| !chunk.used & bits(&blocks) == 0)
+        })
     }
 
     /// A free chunk becomes the shard's. False if it already is: a peer gave it away twice.
@@ -212,30 +218,46 @@ impl Space {
     /// shard's, or not used, does not change: only a damaged image names one, and `fsck` reports
     /// it.
     pub(crate) fn free(&mut self, block: BlockNo) {
-        if self.sharing.leave(block) && self.planted != Some(Plant::FreeShared) {
+        self.free_run(block, 1);
+    }
+
+    /// The same for consecutive blocks.
+    pub(crate) fn free_run(&mut self, first: BlockNo, count: u64) {
+        for (number, blocks) in by_chunk(first, count) {
+            let mut gone = bits(&blocks);
+            let shared = self.sharing.leave(number, blocks);
+            if self.planted != Some(Plant::FreeShared) {
+                gone &= !shared;
+            }
+            self.free_of_chunk(number, gone);
+        }
+    }
+
+    fn free_of_chunk(&mut self, number: u64, blocks: u64) {
+        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let freed = chunk.used & blocks;
+        if freed == 0 {
             return;
         }
-        let (number, bit) = split(block);
-        let Some(chunk) = self.chunks.get_mut(&number).filter(|chunk| chunk.used & bit != 0) else {
-            return;
-        };
-        chunk.used &= !bit;
-        chunk.held |= bit;
-        self.used -= 1;
+        chunk.used &= !freed;
+        chunk.held |= freed;
+        self.used -= u64::from(freed.count_ones());
         self.stale.insert(number);
         if self.planted == Some(Plant::ReuseEmptied) && chunk.is_closed {
-            chunk.held &= !bit;
+            chunk.held &= !freed;
             self.open_all();
             self.cursor = number;
             return;
         }
         if self.planted == Some(Plant::ReuseBlocks) && !chunk.is_closed {
-            chunk.held &= !bit;
-            self.free += 1;
+            chunk.held &= !freed;
+            self.free += u64::from(freed.count_ones());
             self.cursor = number;
             return;
         }
-        self.freed.push(block);
+        let first = BlockNo(number * CHUNK_BLOCKS);
+        let is_freed = |at: &u64| freed >> at & 1 != 0;
+        self.freed.extend((0..CHUNK_BLOCKS).filter(is_freed).map(|at| first.offset(at)));
     }
 
     /// Takes back a block that was given but never written or named: nothing refers to it.

@@ -152,8 +152,10 @@ fn set_pieces(shard: &mut Shard, ino: Ino, hash: u64, value: &[u8]) {
         ControlFlow::Continue(())
     });
     visited.unwrap_or_else(|_| panic!("the pieces were read in the same go"));
-    // Leaves that become empty vanish. So those of the old value need no blocks.
-    old.iter().for_each(|key| drop(shard.take(key)));
+    // The new value takes the places of the old one. Leaves that become empty vanish, so those of
+    // the rest of the old value need no blocks.
+    let end = first.sub + value.len().div_ceil(XATTR_PIECE) as u64;
+    old.iter().filter(|key| key.sub >= end).for_each(|key| drop(shard.take(key)));
     for (piece, bytes) in (0..).zip(value.chunks(XATTR_PIECE)) {
         shard.put(Key::xattr_piece(ino, hash, piece), Value::XattrPiece(bytes.into()));
     }

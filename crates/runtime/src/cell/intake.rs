@@ -3,8 +3,13 @@
 //! ```text
 //! first   completions: replies of peers, finished I/O, the timer
 //! then    requests of peers
-//! then    requests of clients: users in turn, the clients of each in turn
+//! then    requests of clients: the user first that has used the least time of the cell, the
+//!         clients of each in turn
 //! ```
+//!
+//! If a user that was just answered has used less than the next one in turn, and that one's
+//! requests take long, then there is no work for a moment ([`Chosen::Wait`]): its next request
+//! comes first.
 //!
 //! Each user has a share of the [`TASKS_MAX`] live tasks (`base::budget`), however many clients it
 //! has. Requests beyond the share stay in their slots. Two kinds of request are taken even then,
@@ -22,9 +27,9 @@
 //! Invariant: a slot is in the queue at most once (its memory ensures that), so the queue holds at
 //! most all slots of all clients.
 
-use warren_base::CellId;
 use warren_base::budget::{ROOT, may_take, reserve_of};
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
+use warren_base::{CellId, Instant};
 use warren_cell::{PeerMessage, SlotRef};
 use warren_mailbox::{Dispatch, DispatchLimits, Next as Taken, Origin, Sender, Work as Next};
 use warren_proto::{Capabilities, Request};
@@ -66,8 +71,17 @@ pub(super) struct ClientWork {
     pub must_end_tasks: bool,
 }
 
-/// There is no idle work yet.
 pub(super) type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
+
+/// What the cell does next.
+#[derive(Debug)]
+pub(super) enum Chosen {
+    Work(Work),
+    /// The loop gathers again, because the next request of a user is awaited. That is bounded to
+    /// microseconds.
+    Wait,
+    Nothing,
+}
 
 /// All that has arrived and waits.
 pub(super) struct Intake {
@@ -134,18 +148,21 @@ impl Intake {
         })
     }
 
-    /// The next work, while `live` tasks are live.
+    /// The next work at this time, while `live` tasks are live.
     #[inline]
-    pub(super) fn next(&mut self, live: usize, memory: &SharedMemory) -> Option<Work> {
-        let urgent = self.next_urgent();
-        if urgent.is_some() {
-            return urgent;
+    pub(super) fn next(&mut self, now: Instant, live: usize, memory: &mut SharedMemory) -> Chosen {
+        if let Some(urgent) = self.next_urgent() {
+            return Chosen::Work(urgent);
         }
         if let Some((eased, then)) = self.stuck_since
             && eased == memory.eased()
             && live >= then
         {
-            return None;
+            return Chosen::Nothing;
+        }
+        if let Some(uid) = self.dispatch.awaits(now, |uid| may_go_on(uid, live, memory)) {
+            memory.meter().run(uid);
+            return Chosen::Wait;
         }
         let body = &mut self.body;
         let taken = self.dispatch.take_client(
@@ -153,8 +170,23 @@ impl Intake {
             |from| seems_to_end_tasks(*from, memory, body),
         );
         self.stuck_since = (taken.is_none() && live >= SHARES_FROM).then(|| (memory.eased(), live));
-        let Taken { request: from, is_exempt } = taken?;
-        Some(Next::Client(ClientWork { from, must_end_tasks: is_exempt }))
+        let Some(Taken { uid, request: from, is_exempt }) = taken else { return Chosen::Nothing };
+        memory.meter().run(uid);
+        Chosen::Work(Next::Client(ClientWork { from, must_end_tasks: is_exempt }))
+    }
+
+    /// Charges the users with what the cell has spent for them until now.
+    #[inline]
+    pub(super) fn charge(&mut self, now: Instant, memory: &mut SharedMemory) {
+        let answered = memory.meter().read(now, |uid, time| self.dispatch.charge(uid, time));
+        if let Some(uid) = answered {
+            self.dispatch.answered(uid, now);
+        }
+    }
+
+    /// The cell sleeps: what users have used does not matter any more.
+    pub(super) fn rest(&mut self) {
+        self.dispatch.rest();
     }
 }
 

@@ -31,6 +31,7 @@ use warren_shm::{
     map_read_only, map_writable,
 };
 
+use super::meter::Meter;
 use super::watch::{Place, Watch};
 use crate::bell::Rings;
 use crate::error::FleetError;
@@ -49,10 +50,11 @@ struct ClientMemory {
     rung: u64,
     queued: u64,
     in_progress: u64,
-    /// Of those in progress, the requests that count for a user, and that user by slot.
+    /// Of those in progress, the requests that count for a user.
     counted: u64,
     /// Requests that wait for file locks and so do not count.
     awaits_lock: u64,
+    /// The user of the last request taken from each slot.
     users: Vec<u32>,
     /// The client's own user, unless it acts for many (a front).
     user: Option<u32>,
@@ -148,6 +150,7 @@ pub(super) struct SharedMemory {
     watched: BTreeMap<WatchBit, u32>,
     /// Where the last client was that got an answer.
     last_client_at: Option<Processor>,
+    meter: Meter,
 }
 
 impl SharedMemory {
@@ -165,6 +168,7 @@ impl SharedMemory {
             vitals: None,
             watched: BTreeMap::new(),
             last_client_at: None,
+            meter: Meter::default(),
         }
     }
 
@@ -364,16 +368,20 @@ impl SharedMemory {
         self.in_progress.get(&uid).copied().unwrap_or(0)
     }
 
-    /// Ends the request's turn. If it is not answered it counts from now on for the client's user,
-    /// or for the one that `header` names.
+    /// What was spent for which user.
     #[inline]
-    pub(super) fn end_turn(&mut self, from: SlotRef, header: &RequestHeader) {
+    pub(super) fn meter(&mut self) -> &mut Meter {
+        &mut self.meter
+    }
+
+    /// Ends the request's turn. If it is not answered it counts for its user from now on.
+    #[inline]
+    pub(super) fn end_turn(&mut self, from: SlotRef) {
         let Some(memory) = self.find_mut(from.client) else { return };
         let bit = 1 << from.slot.0;
         if memory.in_progress & !memory.counted & !memory.awaits_lock & bit != 0 {
-            let uid = memory.user.unwrap_or(header.uid);
             memory.counted |= bit;
-            memory.users[usize::from(from.slot.0)] = uid;
+            let uid = memory.users[usize::from(from.slot.0)];
             *self.in_progress.entry(uid).or_default() += 1;
         }
     }
@@ -423,6 +431,7 @@ impl SharedMemory {
             Ok(Some(header)) => {
                 *taken = header.seq;
                 memory.in_progress |= bit;
+                memory.users[usize::from(from.slot.0)] = memory.user.unwrap_or(header.uid);
                 Some(Ok(header))
             }
             Err(unreadable) => {
@@ -439,12 +448,14 @@ impl SharedMemory {
         let bit = 1 << to.slot.0;
         memory.in_progress &= !bit;
         memory.awaits_lock &= !bit;
+        let uid = memory.users[usize::from(to.slot.0)];
         let at = memory.replies.reply(&memory.requests, to.slot, seq, header, body);
         // A slot that rang early can be offered now, which each turn does for active clients alone.
         if !memory.is_active && memory.to_offer() != 0 {
             self.activate(place, Instant(0));
         }
         self.last_client_at = Some(at);
+        self.meter.answer(uid);
         self.discount(to);
     }
 
@@ -512,6 +523,12 @@ impl Memory for SharedMemory {
     }
 
     fn executes(&mut self, request: Option<(SlotRef, u32)>) {
+        if let Some((from, _)) = request
+            && let Some(memory) = self.find(from.client)
+        {
+            let uid = memory.users[usize::from(from.slot.0)];
+            self.meter.run(uid);
+        }
         let Some(vitals) = &self.vitals else { return };
         match request {
             Some((from, seq)) => vitals.run(from.client, from.slot, seq),
@@ -618,7 +635,7 @@ mod tests {
         let header = memory.take(SLOT, &mut body).expect("new").expect("sound");
         assert_eq!((header.seq, body.as_slice()), (1, b"body".as_slice()));
         assert_eq!(memory.in_progress(USER), 0, "the turn has not ended");
-        (0..2).for_each(|_| memory.end_turn(SLOT, &header));
+        (0..2).for_each(|_| memory.end_turn(SLOT));
         assert_eq!(memory.in_progress(USER), 1);
         client.ring(CELL, SLOT.slot);
         assert!(offered(&mut memory).is_empty(), "its request is in progress");

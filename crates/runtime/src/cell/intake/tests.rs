@@ -67,12 +67,20 @@ impl Cell {
         self.memory.offer(Instant(0), |sender, slot| intake.push_client(sender, slot));
     }
 
+    fn choose(&mut self, live: usize) -> Option<Work> {
+        match self.intake.next(Instant(0), live, &mut self.memory) {
+            Chosen::Work(work) => Some(work),
+            Chosen::Nothing => None,
+            Chosen::Wait => panic!("no user was answered"),
+        }
+    }
+
     /// Takes the next client's request, which stays in progress.
     fn next(&mut self, live: usize) -> Option<(u32, u16)> {
-        match self.intake.next(live, &self.memory)? {
+        match self.choose(live)? {
             Next::Client(ClientWork { from, .. }) => {
-                let taken = self.memory.take(from, &mut Vec::new()).expect("new").expect("sound");
-                self.memory.end_turn(from, &taken);
+                self.memory.take(from, &mut Vec::new()).expect("new").expect("sound");
+                self.memory.end_turn(from);
                 Some((from.client.0, from.slot.0))
             }
             other => panic!("{other:?}"),
@@ -96,7 +104,7 @@ fn completions_come_first_and_clients_last() {
     cell.intake.push_peer(CellId(1), estimate(1));
     cell.intake.push_completion(Completion::Timer);
     let mut order = Vec::new();
-    while let Some(work) = cell.intake.next(0, &cell.memory) {
+    while let Some(work) = cell.choose(0) {
         order.push(match work {
             Next::Reply(_) => "completion",
             Next::Peer(_) => "peer",
@@ -128,7 +136,7 @@ fn many_live_tasks_delay_only_users_beyond_their_share() {
     others.sort_unstable();
     assert_eq!(others, [(2, 0), (3, 0), (3, 1), (3, 2), (4, 1), (4, 2)]);
     cell.intake.push_peer(CellId(1), estimate(1));
-    assert!(matches!(cell.intake.next(LIVE, &cell.memory), Some(Next::Peer(_))));
+    assert!(matches!(cell.choose(LIVE), Some(Next::Peer(_))));
     // One of its requests is answered, so another one is taken.
     cell.memory.refuse(slot_of(0, 0), 1);
     assert!(cell.next(LIVE).is_some());
@@ -175,7 +183,7 @@ fn requests_that_wait_for_locks_do_not_count() {
         assert_eq!((cell.next(LIVE), cell.memory.in_progress(USER)), (Some((0, slot)), 1));
         // It may begin to wait after its turn, or during its turn, which ends.
         cell.memory.await_lock(slot_of(0, slot));
-        cell.memory.end_turn(slot_of(0, slot), &RequestHeader::default());
+        cell.memory.end_turn(slot_of(0, slot));
         assert_eq!(cell.memory.in_progress(USER), 0);
     }
     (0..SLOTS as u16).for_each(|slot| cell.submit_as(USER, 1, slot, &Request::Null));
@@ -238,7 +246,7 @@ fn requests_that_end_tasks_are_recognized_by_peeking() {
     crowd.submit(0, 2, &unlock);
     crowd.gather();
     assert_eq!([crowd.next(LIVE), crowd.next(LIVE)], [Some((0, 0)), Some((0, 1))]);
-    let last = crowd.intake.next(LIVE, &crowd.memory);
+    let last = crowd.choose(LIVE);
     let unlocks = ClientWork { from: slot_of(0, 2), must_end_tasks: true };
     assert!(matches!(last, Some(Next::Client(work)) if work == unlocks), "{last:?}");
 }
