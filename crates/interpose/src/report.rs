@@ -2,8 +2,7 @@
 //!
 //! The value is a descriptor, if it is a number, or else the path of a file. Each process appends
 //! one block of lines, in one write. A process that ends by exec or by a signal writes none, and
-//! one that installs a seccomp filter writes its block before that. A process that may not write to
-//! the file says so in one line on its standard error.
+//! one that installs a seccomp filter writes its block before that.
 //!
 //! ```text
 //! warren PID STATE
@@ -41,10 +40,7 @@ const PATH: usize = 4096;
 /// `struct stat` of the kernel.
 const STAT: usize = 144 / 8;
 const SIGXFSZ: usize = 25;
-const SIGPIPE: usize = 13;
 const EFBIG: isize = 27;
-const EPIPE: isize = 32;
-const STDERR: usize = 2;
 
 /// Where to write: a path (with its final zero), or a descriptor and the file it had at the start.
 /// Written once, before the program starts.
@@ -118,29 +114,21 @@ pub(crate) fn write(state: &str) {
     // SAFETY: `BUSY` lets one thread in.
     let mut text = Text { bytes: unsafe { &mut *BUFFER.0.get() }, length: 0 };
     fill(&mut text, state);
-    let opened = if to_path { open() } else { checked(descriptor).ok_or(0) };
-    match opened {
-        Ok(opened) => {
-            append(opened, &text.bytes[..text.length]);
-            if to_path {
-                stub::close(opened);
-            }
+    let opened = if to_path { open() } else { checked(descriptor) };
+    if let Some(opened) = opened {
+        append(opened, &text.bytes[..text.length]);
+        if to_path {
+            stub::close(opened);
         }
-        Err(errno) if to_path => {
-            text.length = 0;
-            refused(&mut text, errno);
-            append(STDERR, &text.bytes[..text.length]);
-        }
-        Err(_) => {}
     }
     BUSY.store(false, Relaxed);
 }
 
-/// Appends to the report, which may be longer than the files that the program may make, or to a
-/// pipe that no process reads. The kernel would end the program for this call, so the signal is
-/// blocked and taken back, unless the program has one to receive itself.
+/// Appends to the report, which may be longer than the files that the program may make. The kernel
+/// would end the program for this call, so the signal is blocked and taken back, unless the program
+/// has one to receive itself.
 fn append(descriptor: usize, text: &[u8]) {
-    let signal = 1_u64 << (SIGXFSZ - 1) | 1_u64 << (SIGPIPE - 1);
+    let signal = 1_u64 << (SIGXFSZ - 1);
     let (mut before, mut pending, at_once) = (0_u64, 0_u64, [0_u64; 2]);
     let wanted = &raw const signal as usize;
     let mask = |how, new, old| {
@@ -152,7 +140,7 @@ fn append(descriptor: usize, text: &[u8]) {
     unsafe { stub::call(nr::RT_SIGPENDING, [&raw mut pending as usize, SET_SIZE]) };
     // SAFETY: the kernel reads from `text`.
     let wrote = unsafe { stub::call(nr::WRITE, [descriptor, text.as_ptr() as usize, text.len()]) };
-    if (wrote == -EFBIG || wrote == -EPIPE) && pending & signal == 0 {
+    if wrote == -EFBIG && pending & signal == 0 {
         // SAFETY: the kernel reads the signals that are wanted, and for how long to wait.
         unsafe {
             stub::call(nr::RT_SIGTIMEDWAIT, [wanted, 0, at_once.as_ptr() as usize, SET_SIZE]);
@@ -166,22 +154,12 @@ struct Buffer(UnsafeCell<[u8; TEXT]>);
 // SAFETY: `write` uses it while it has set `BUSY`.
 unsafe impl Sync for Buffer {}
 
-/// The file, or the number of the error.
-fn open() -> Result<usize, u64> {
+fn open() -> Option<usize> {
     let path = TARGET.path.as_ptr() as usize;
     let flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
     // SAFETY: the path ends with a zero, because a longer one is not stored.
     let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, flags, 0o644]) };
-    usize::try_from(opened).map_err(|_| opened.unsigned_abs() as u64)
-}
-
-/// The line about a report that is lost.
-fn refused(text: &mut Text, errno: u64) {
-    text.add("warren: process ");
-    text.add_number(process() as u64);
-    text.add(" cannot write to the report (errno ");
-    text.add_number(errno);
-    text.add("), so it is not in it; let its user write to that file\n");
+    usize::try_from(opened).ok()
 }
 
 /// The descriptor, unless the program has replaced its file.

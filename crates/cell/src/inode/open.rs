@@ -56,7 +56,7 @@ pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
 }
 
 /// Gets what an open needs if it truncates the file. Returns the room for that. EBUSY if a client
-/// wants the file for itself that a front has open.
+/// wants the file for itself that a front has open to append.
 pub(crate) fn ready_to_open(
     shard: &mut Shard,
     ino: Ino,
@@ -67,8 +67,7 @@ pub(crate) fn ready_to_open(
     if !access.contains(AccessMode::TRUNCATE) {
         return Ok(Reservation::none());
     }
-    let client = state.client.expect("a request");
-    if access.contains(AccessMode::SOLE) && exclude_copies(shard, ino, access, client, turn) {
+    if access.contains(AccessMode::SOLE) && is_appended(shard, ino, turn) {
         // The kernel of that front appends where it believes the end. It has to empty the file.
         return Err(Errno::EBUSY.into());
     }
@@ -186,6 +185,14 @@ fn conflicts(shard: &Shard, ino: Ino, client: ClientId, access: AccessMode) -> b
     let has_open = |access| shard.opens.has_open(ino, client, access);
     has_open(AccessMode::WRITE)
         || access.contains(AccessMode::WRITE) && has_open(AccessMode::empty())
+}
+
+/// Whether a front has the inode open to append.
+fn is_appended(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
+    let mut clients = shard.opens.clients_of(ino).into_iter();
+    clients.any(|client| {
+        turn.clients.acknowledges(client) && shard.opens.has_open(ino, client, AccessMode::APPEND)
+    })
 }
 
 /// Whether a front has the inode open in conflict with this access.

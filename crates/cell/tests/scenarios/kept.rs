@@ -331,7 +331,7 @@ fn a_mark_for_a_file_that_is_read_closes_no_handle_for_writing() {
 #[test]
 fn a_file_that_a_front_writes_is_left_to_its_kernel() {
     let (mut pair, ino, client, front) = file();
-    let opened = open(&mut pair, front, ino, AccessMode::WRITE);
+    let opened = open(&mut pair, front, ino, AccessMode::WRITE | AccessMode::APPEND);
     let other = open(&mut pair, client, ino, SOLE);
     assert!(other.direct && other.kept.is_none());
     pair.close(client, other.handle);

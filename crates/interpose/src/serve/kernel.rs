@@ -16,6 +16,8 @@ const FLAGS: usize = 0x100 | 0x800;
 const AT_EMPTY_PATH: usize = 0x1000;
 /// `AT_STATX_DONT_SYNC`.
 const DONT_SYNC: usize = 0x4000;
+/// `AT_STATX_FORCE_SYNC`.
+const FORCE_SYNC: usize = 0x2000;
 
 /// `STATX_ATTR_MOUNT_ROOT`.
 pub(crate) const MOUNT_ROOT: u64 = 0x2000;
@@ -67,6 +69,11 @@ impl Statx {
     /// Of an open file, as the kernel has it: the file system is asked for nothing.
     pub(crate) fn of_descriptor(descriptor: usize, mask: u32) -> Option<Self> {
         Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | DONT_SYNC, mask)
+    }
+
+    /// Of an open file, as the file system has it now.
+    pub(crate) fn asked_for(descriptor: usize, mask: u32) -> Option<Self> {
+        Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | FORCE_SYNC, mask)
     }
 
     fn at(descriptor: usize, path: usize, flags: usize, mask: u32) -> Option<Self> {

@@ -9,13 +9,14 @@ use core::sync::atomic::Ordering::Relaxed;
 use warren_base::{ClientId, Errno};
 use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, nr};
 use crate::fleet::{directories, files as fleet, written};
 use crate::state::is_child;
 use crate::stub;
 
 use super::super::cwd::{self, Directory};
 use super::super::descriptors;
+use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::lock::{self, PATH, Room};
 use super::pin::PIN;
 use super::table::{self, AtCell, Served};
@@ -23,6 +24,9 @@ use super::{parked, passing, pending, placeholder, record_locks, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
+const SEEK_END: usize = 2;
+/// How often the kernel asks for the end of a file.
+const ENDS_MAX: usize = 8;
 const EROFS: isize = Errno::EROFS.raw() as isize;
 const EIO: isize = Errno::EIO.raw() as isize;
 const EACCES: isize = Errno::EACCES.raw() as isize;
@@ -90,6 +94,9 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
             return Err(errno);
         }
     };
+    if file.flags() as usize & O_APPEND != 0 {
+        show_end(file, opened);
+    }
     // SAFETY: it moves the offset of a descriptor of ours.
     unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
     // Duplicates stay duplicates.
@@ -106,6 +113,20 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     replaced?;
     let_go(at_cell);
     Ok(())
+}
+
+/// The kernel appends where it believes the end. It may have asked for the end and not taken the
+/// answer, because a recall came meanwhile (`fuse_change_attributes`). So it asks until it has it.
+fn show_end(file: &Served, opened: usize) {
+    for _ in 0..ENDS_MAX {
+        let Some(attr) = directories::attr(file.node()) else { return };
+        let _asked = Statx::asked_for(opened, BASIC_STATS);
+        // SAFETY: it moves the offset of a descriptor of ours.
+        let end = unsafe { stub::call(nr::LSEEK, [opened, 0, SEEK_END]) };
+        if usize::try_from(end).is_ok_and(|end| end as u64 == attr.size) {
+            return;
+        }
+    }
 }
 
 /// The kernel has the file now: what it holds at its cell is closed. Under the lock.
