@@ -1,6 +1,6 @@
 //! Variables of the environment, for `--help` and the man pages.
 
-/// Those of the command of `run`, and of what it starts.
+/// `run` and what it starts look at these variables.
 pub(crate) const OF_RUN: &str = "\
 Environment:
   WARREN_INTERPOSE=off  keeps the library out of one program below `run`, and of what it starts:

@@ -208,7 +208,7 @@ impl Layout {
         pages_of(self.chunks())
     }
 
-    /// Those of them that lie before the root slots.
+    /// So many pages of one copy lie before the root slots; the others lie in later chunks.
     pub fn first_pages(&self) -> u64 {
         self.first_pages
     }

@@ -18,7 +18,7 @@ const ENTRY: usize = 32;
 /// A frame of the cache that no scenario here fills, and another one.
 const SPARE: u32 = FRAMES - 1;
 const SECOND: u32 = FRAMES - 2;
-/// What it holds.
+/// A forged frame is full of this byte.
 const FORGED: u8 = 0x77;
 
 /// An entry of the table: the page, and the record of the log that has changed it.

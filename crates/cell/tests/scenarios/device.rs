@@ -44,7 +44,7 @@ pub(crate) struct Device {
     /// Blocks from here on belong to op logs.
     log_start: BlockNo,
     held: BTreeSet<Kind>,
-    /// What fails, and after how many others of its kind.
+    /// These operations will fail: the kind, the error, and how many of the kind succeed before.
     failing: VecDeque<(Kind, Errno, usize)>,
     /// Blocks that cannot be read.
     pub unreadable: BTreeSet<BlockNo>,

@@ -6,13 +6,10 @@ use super::*;
 use crate::Mend;
 use warren_base::ACL_DEFAULT;
 use warren_base::limits::FILE_SIZE_MAX;
-use warren_disk::{BlockWrite, Kind, Owed};
+use warren_disk::{Kind, Owed};
 
 /// Pools that are forged in a run of the tests.
 const POOLS: u64 = 3000;
-
-/// The unit that a device writes atomically.
-const SECTOR: usize = 512;
 
 const OTHER: Ino = Ino(1 << 48 | 10);
 const SUBDIR: Ino = Ino(1 << 48 | 11);
@@ -104,26 +101,13 @@ impl Draft {
         }
     }
 
-    /// Everything that a repair has to do with, as numbers: which records each shard has.
+    /// The records of both shards, without those of their space.
     fn all_records(&self) -> [BTreeMap<Key, Value>; 2] {
         [0, 1].map(|shard| {
             let mut records = self.records(shard);
             records.retain(|key, _| key.ino != 0);
             records
         })
-    }
-
-    /// Writes whole blocks or some of their sectors.
-    fn write_torn(&mut self, stage: &[BlockWrite], rng: &mut Rng) {
-        for (block, bytes) in stage {
-            let before = self.blocks.entry(*block).or_insert_with(|| vec![0; BLOCK_SIZE].into());
-            let whole = rng.chance(1, 2);
-            for (old, new) in before.chunks_mut(SECTOR).zip(bytes.chunks(SECTOR)) {
-                if whole || rng.chance(1, 2) {
-                    old.copy_from_slice(new);
-                }
-            }
-        }
     }
 }
 
@@ -245,7 +229,7 @@ fn one_repair_of_a_forged_pool_is_enough() {
         let stage = rng.below(stages.len() as u64) as usize;
         let mut cut = draft.clone();
         cut.blocks.extend(stages[..stage].iter().flatten().cloned());
-        cut.write_torn(&stages[stage], &mut rng);
+        cut.write_some(&stages[stage], &mut rng);
         draft.blocks.extend(stages.into_iter().flatten());
         let again = cut.work_out_repair();
         let again = again.unwrap_or_else(|error| panic!("seed {seed}: cut, {error}"));

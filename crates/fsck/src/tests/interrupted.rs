@@ -64,7 +64,7 @@ impl Draft {
     }
 
     /// Writes some sectors of some of these blocks.
-    fn write_some(&mut self, stage: &[BlockWrite], rng: &mut Rng) {
+    pub(super) fn write_some(&mut self, stage: &[BlockWrite], rng: &mut Rng) {
         for (block, bytes) in stage {
             let before = self.blocks.entry(*block).or_insert_with(|| vec![0; BLOCK_SIZE].into());
             let whole = rng.chance(1, 2);

@@ -336,7 +336,7 @@ fn a_directory_keeps_its_times_when_its_counts_are_set_right() {
     assert_eq!(draft.records(1)[&Key::part(DIR, 0)], Value::Part(Box::new(part)));
 }
 
-/// What is left of a target would lead elsewhere; a length that is too short is set right.
+/// The rest of a target would lead elsewhere. A length that is too short is set right.
 #[test]
 fn a_symlink_without_the_end_of_its_target_is_removed() {
     let (draft, mends) =

@@ -38,6 +38,7 @@ pub fn grow(path: &Path, blocks: u64) -> Result<(), FleetError> {
         }
         match grow_offline(path, blocks) {
             Err(FleetError::Device(DeviceError::Busy(_))) if Instant::now() < until => {
+                // Neither a lock on a file nor a socket that is about to be there can be awaited.
                 std::thread::sleep(Duration::from_millis(50));
             }
             outcome => return outcome,

@@ -84,11 +84,8 @@ fn socket_of(pool: &Path) -> Result<PathBuf> {
 
 /// Asks for the status of a fleet that was just started until it serves.
 pub(super) fn await_serving(status: impl Fn() -> Result<Outcome>) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
-    while !status()?.status.success() {
-        ensure!(Instant::now() < deadline, "it does not serve");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let serves = process::holds_within(LIMIT, || Ok(status()?.status.success()))?;
+    ensure!(serves, "it does not serve");
     Ok(())
 }
 
