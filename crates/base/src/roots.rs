@@ -28,8 +28,8 @@ pub const CAPABILITIES_OF_ROOT: u64 = CHOWN
     | SETFCAP;
 
 /// A root without one of these gets another answer from the kernel than from a program's library,
-/// so the library leaves all calls of such a root to the kernel. DAC_OVERRIDE allows by path whatever
-/// DAC_READ_SEARCH does, and the flags of an inode are set through the kernel alone. Whether the
-/// fleet wants these two is the fleet's to decide: it wants those that its starter had.
+/// so the library leaves all calls of such a root to the kernel. DAC_OVERRIDE allows by path
+/// whatever DAC_READ_SEARCH does, and the flags of an inode are set through the kernel alone.
+/// Whether the fleet wants these two is the fleet's to decide: it wants those that its starter had.
 pub const CAPABILITIES_OF_SERVED_ROOT: u64 =
     CAPABILITIES_OF_ROOT & !(DAC_READ_SEARCH | LINUX_IMMUTABLE);
