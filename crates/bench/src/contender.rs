@@ -11,7 +11,7 @@
 
 pub(crate) mod fuse;
 mod interface;
-mod kernel;
+pub(crate) mod kernel;
 pub(crate) mod namespace;
 mod passthrough;
 pub(crate) mod traffic;

@@ -114,6 +114,21 @@ impl Ground {
         Self::start_with(parent, cells, format_options().log_bytes, Clients::All)
     }
 
+    /// On a pool of so many bytes, as `mkfs` makes it.
+    pub(crate) fn start_with_bytes(
+        parent: &Path,
+        cells: u16,
+        size_bytes: u64,
+    ) -> Result<Self, BenchError> {
+        let options = FormatOptions {
+            size_bytes,
+            shards: warren_disk::format::shards_suggested(size_bytes),
+            log_bytes: warren_disk::format::log_suggested(size_bytes),
+            ..format_options()
+        };
+        Self::start_on(parent, cells, &options, Clients::default())
+    }
+
     /// On a pool with so many bytes of logs.
     pub(crate) fn start_with_log(
         parent: &Path,
@@ -129,11 +144,20 @@ impl Ground {
         log_bytes: u64,
         clients: Clients,
     ) -> Result<Self, BenchError> {
+        let options = FormatOptions { log_bytes, ..format_options() };
+        Self::start_on(parent, cells, &options, clients)
+    }
+
+    fn start_on(
+        parent: &Path,
+        cells: u16,
+        options: &FormatOptions,
+        clients: Clients,
+    ) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let pool = scratch.path().join("pool");
-        let options = FormatOptions { log_bytes, ..format_options() };
-        let file = PoolFile::create(&pool, POOL_BYTES / BLOCK_SIZE as u64);
-        make_pool(file.map_err(FleetError::from)?, &options)?;
+        let file = PoolFile::create(&pool, options.size_bytes / BLOCK_SIZE as u64);
+        make_pool(file.map_err(FleetError::from)?, options)?;
         Self::serve(&pool, (cells, clients), Some(scratch))
     }
 
@@ -167,8 +191,9 @@ impl Ground {
 
 fn make_pool(file: PoolFile, options: &FormatOptions) -> Result<(), BenchError> {
     let device = |error: DeviceError| BenchError::Fleet(FleetError::from(error));
-    fill_logs(&file, options.log_bytes / BLOCK_SIZE as u64).map_err(device)?;
-    let image = image(options).expect("the options are legal");
+    let image = image(options)
+        .map_err(|why| BenchError::Unavailable(format!("a pool of this size: {why}")))?;
+    fill_logs(&file, options).map_err(device)?;
     for (block, bytes) in image {
         file.write_blocks(block, &bytes).map_err(device)?;
     }
@@ -176,9 +201,11 @@ fn make_pool(file: PoolFile, options: &FormatOptions) -> Result<(), BenchError> 
 }
 
 /// Zeros where the op logs will be, as `mkfs` writes them.
-fn fill_logs(file: &PoolFile, log_blocks: u64) -> Result<(), DeviceError> {
+fn fill_logs(file: &PoolFile, options: &FormatOptions) -> Result<(), DeviceError> {
     const PIECE: u64 = 256;
-    let layout = Layout::new(POOL_BYTES / BLOCK_SIZE as u64, SHARDS, log_blocks);
+    let log_blocks = options.log_bytes / BLOCK_SIZE as u64;
+    let blocks = options.size_bytes / BLOCK_SIZE as u64;
+    let layout = Layout::new(blocks, options.shards, log_blocks);
     let start = layout.expect("the pool is large enough").log_start();
     let zeros = vec![0; PIECE as usize * BLOCK_SIZE];
     for at in (0..log_blocks).step_by(PIECE as usize) {

@@ -8,6 +8,7 @@
 //! fsync    append and fsync, one and several writers, beside a file system and the bare device
 //! micro    a program's calls by path, on Warren's mount and on other file systems
 //! scale    many programs at once, on fleets of several sizes and on other file systems
+//! space    whether what `df` shows can be written on a fragmented pool, and what churn costs
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! contender  the file systems that programs are run on, mounted where no other process sees them
@@ -45,6 +46,7 @@ mod process;
 pub mod recovery;
 mod sample;
 pub mod scale;
+pub mod space;
 mod transfer;
 
 pub use contender::ContenderName;

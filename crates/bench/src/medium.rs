@@ -116,11 +116,25 @@ impl Device {
         Self::over_file(parent, POOL_BYTES)
     }
 
+    /// Over a file without blocks.
+    pub(crate) fn over_sparse(parent: &Path, bytes: u64) -> Result<Self, BenchError> {
+        find("losetup", "util-linux")?;
+        let make = |file: &Path| File::create(file).and_then(|file| file.set_len(bytes));
+        Self::over(parent, |file| make(file).map_err(system("make a sparse file")))
+    }
+
     /// Over a file whose blocks are all there, so that no write has to find any.
     fn over_file(parent: &Path, bytes: u64) -> Result<Self, BenchError> {
+        Self::over(parent, |file| fill(file, bytes))
+    }
+
+    fn over(
+        parent: &Path,
+        make: impl FnOnce(&Path) -> Result<(), BenchError>,
+    ) -> Result<Self, BenchError> {
         let scratch = Scratch::new(parent)?;
         let file = scratch.path().join("loop");
-        fill(&file, bytes)?;
+        make(&file)?;
         let arguments = ["--find", "--show", "--direct-io=on"].map(Path::new);
         let output = perform("losetup", &[&arguments[..], &[&file]].concat())?;
         let path = PathBuf::from(output.trim());

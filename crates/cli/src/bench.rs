@@ -16,11 +16,12 @@ use warren_bench::fsync::{self, FsyncOptions};
 use warren_bench::micro::{self, MicroOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
 use warren_bench::scale::{self, ScaleOptions};
+use warren_bench::space::{self, SpaceOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
     Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn,
-    BenchRecovery, BenchScale, BenchTask,
+    BenchRecovery, BenchScale, BenchSpace, BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
@@ -35,6 +36,7 @@ pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
         BenchTask::Micro(arguments) => perform_micro(arguments),
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
         BenchTask::Scale(arguments) => perform_scale(arguments),
+        BenchTask::Space(arguments) => perform_space(arguments),
     }
 }
 
@@ -141,6 +143,18 @@ fn perform_scale(arguments: &BenchScale) -> Result<ExitCode, Failure> {
         cells: or(&arguments.cells, usual.cells),
     };
     let report = scale::run(&options)?;
+    show(&report, arguments.json)
+}
+
+fn perform_space(arguments: &BenchSpace) -> Result<ExitCode, Failure> {
+    let usual = SpaceOptions::default();
+    let options = SpaceOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        sizes: or(&arguments.sizes, usual.sizes),
+        cells: or(&arguments.cells, usual.cells),
+        churn: arguments.churn.map_or(usual.churn, Duration::from_secs),
+    };
+    let report = space::run(&options)?;
     show(&report, arguments.json)
 }
 

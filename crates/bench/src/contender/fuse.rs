@@ -25,12 +25,12 @@ use crate::process::{Served, this_program};
 pub(crate) const ROLE: &str = "__bench-mount";
 
 /// The fields are dropped in order.
-pub(super) struct WarrenMount {
+pub(crate) struct WarrenMount {
     keeper: Served,
     /// If the keeper could not unmount it.
     mounted: Mounted,
     ground: Ground,
-    _device: Device,
+    _device: Option<Device>,
     /// The library in the programs.
     library: Option<PathBuf>,
 }
@@ -48,6 +48,15 @@ impl WarrenMount {
         Self::with(parent, at, cells, Some(library))
     }
 
+    /// On a pool of so many bytes, in a sparse file.
+    pub(crate) fn of_bytes(
+        parent: &Path,
+        at: PathBuf,
+        (cells, bytes): (u16, u64),
+    ) -> Result<Self, BenchError> {
+        Self::over(Ground::start_with_bytes(parent, cells, bytes)?, at, None, None)
+    }
+
     fn with(
         parent: &Path,
         at: PathBuf,
@@ -56,6 +65,16 @@ impl WarrenMount {
     ) -> Result<Self, BenchError> {
         let device = Device::for_pool(parent)?;
         let ground = Ground::on_device(&device.path(), cells)?;
+        Self::over(ground, at, Some(device), library)
+    }
+
+    /// A mount of the fleet on `ground`.
+    fn over(
+        ground: Ground,
+        at: PathBuf,
+        device: Option<Device>,
+        library: Option<PathBuf>,
+    ) -> Result<Self, BenchError> {
         std::fs::create_dir(&at).map_err(system(&format!("make {}", at.display())))?;
         let mut command = this_program();
         command.arg(ROLE).arg(ground.pool()).arg(&at);

@@ -7,7 +7,7 @@ use super::namespace::Mounted;
 use crate::error::BenchError;
 use crate::medium::{Device, find, make_ext4, perform};
 
-pub(super) struct KernelMount {
+pub(crate) struct KernelMount {
     name: ContenderName,
     mounted: Mounted,
     /// Goes after what is mounted from it.
@@ -26,6 +26,16 @@ impl KernelMount {
         Self::on_device(ContenderName::Ext4, parent, at, make_ext4)
     }
 
+    /// ext4 of so many bytes, on a device over a sparse file.
+    pub(crate) fn ext4_of_bytes(
+        parent: &Path,
+        at: PathBuf,
+        bytes: u64,
+    ) -> Result<Self, BenchError> {
+        find("mkfs.ext4", "e2fsprogs")?;
+        Self::over(ContenderName::Ext4, Device::over_sparse(parent, bytes)?, at, make_ext4)
+    }
+
     pub(super) fn xfs(parent: &Path, at: PathBuf) -> Result<Self, BenchError> {
         find("mkfs.xfs", "xfsprogs")?;
         let make = |device: &Path| {
@@ -40,7 +50,15 @@ impl KernelMount {
         at: PathBuf,
         make: impl FnOnce(&Path) -> Result<(), BenchError>,
     ) -> Result<Self, BenchError> {
-        let device = Device::for_pool(parent)?;
+        Self::over(name, Device::for_pool(parent)?, at, make)
+    }
+
+    fn over(
+        name: ContenderName,
+        device: Device,
+        at: PathBuf,
+        make: impl FnOnce(&Path) -> Result<(), BenchError>,
+    ) -> Result<Self, BenchError> {
         make(&device.path())?;
         let mounted = Mounted::new(name.name(), &device.path(), at)?;
         Ok(Self { name, mounted, _device: Some(device) })

@@ -7,6 +7,7 @@ use warren_proto::Step;
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
+use crate::checkpoint::phase::Phase;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
@@ -44,6 +45,7 @@ pub(crate) fn reserve(
         if shard.space.open_fullest() {
             continue;
         }
+        checkpoint_ahead(false, turn);
         if let Some(chunk) = turn.chunks.take_allocated() {
             claim_in_part(shard, chunk, turn);
             continue;
@@ -62,6 +64,13 @@ pub(crate) fn reserve(
                 return Err(Stop::Wait(Wait::Space(id)));
             }
         }
+    }
+}
+
+/// Asks for a checkpoint while chunks are left, so that the next tasks need not wait for one.
+fn checkpoint_ahead(is_reserve: bool, turn: &mut Turn<'_>) {
+    if turn.chunks.is_half_gone(is_reserve) && turn.checkpoints.phase() == Phase::Idle {
+        turn.want_checkpoint();
     }
 }
 
@@ -90,6 +99,7 @@ fn take_private(
     if !state.is_privileged {
         return Ok(false);
     }
+    checkpoint_ahead(true, turn);
     if let Some(chunk) = turn.chunks.take_reserved() {
         claim_in_part(shard, chunk, turn);
         shard.space.make_private();

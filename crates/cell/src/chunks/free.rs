@@ -42,6 +42,9 @@ pub(crate) struct Chunks {
     exchanged: BTreeMap<CellId, Exchanged>,
     /// Whether chunks may have been lost that were not found yet.
     certainty: Certainty,
+    /// The most free chunks since the last checkpoint: those of every user, and the reserve.
+    most: u64,
+    most_reserved: u64,
 }
 
 /// Whether every free chunk lies at some cell.
@@ -97,6 +100,8 @@ impl Chunks {
             waiting,
             exchanged,
             certainty,
+            most: 0,
+            most_reserved: 0,
         };
         chunks.add_early();
         chunks
@@ -180,6 +185,24 @@ impl Chunks {
     /// A chunk that is kept for root, and that the host has to allocate.
     pub(crate) fn take_unallocated_reserved(&mut self) -> Option<u64> {
         self.reserve.pop()
+    }
+
+    /// Whether half of the chunks that every user may have, or half of the reserve, are gone since
+    /// the last checkpoint. A checkpoint that begins now makes freed blocks available before the
+    /// rest is gone. A pool that is only filled asks once for each half of what is left.
+    pub(crate) fn is_half_gone(&mut self, is_privileged: bool) -> bool {
+        let (left, most) = if is_privileged {
+            (self.reserve.len() as u64, &mut self.most_reserved)
+        } else {
+            (self.unreserved(), &mut self.most)
+        };
+        *most = left.max(*most);
+        2 * left < *most
+    }
+
+    /// A checkpoint is over.
+    pub(crate) const fn checkpointed(&mut self) {
+        (self.most, self.most_reserved) = (0, 0);
     }
 
     /// Removes chunks that are in use. The caller calls it before any chunk is given.

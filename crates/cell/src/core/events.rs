@@ -169,6 +169,7 @@ impl Core {
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number } => {
                 self.checkpoint.switched(&mut self.shards, number, turn);
+                turn.chunks.checkpointed();
                 self.cleaner.review(turn);
             }
             Order::Failed { number, errno, broken } => {

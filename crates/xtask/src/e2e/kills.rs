@@ -1,12 +1,13 @@
 //! Cells are killed while programs work, and no program sees more than a pause. Supervisors are
 //! killed too, and sometimes a cell with one.
 //!
-//! `cases/acknowledged.py` records every answer that it got. In a long run ordinary scripts work
-//! beside it. The pauses that the fleet's supervisor reports are collected.
+//! `cases/acknowledged.py` records every answer that it got, and `cases/churned.py` what is in each
+//! file of a full pool, whose blocks are moved. In a long run ordinary scripts work beside the
+//! former. The pauses that the fleet's supervisor reports are collected.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -61,7 +62,15 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             let fleet = Fleet::start_with(ground, &name, size, cells, options)?;
             let usual = if ground.options.full { KILLS_FULL } else { KILLS };
             let kills = ground.options.kills.map_or(usual, |kills| kills as usize);
-            fleet.during(|fleet| killed(ground, fleet, Victim::Cell, kills))
+            fleet.during(|fleet| killed(ground, fleet, (Victim::Cell, Work::Acknowledged), kills))
+        });
+    }
+    if ground.options.wants("cleaned_cells") {
+        tally.case(&format!("cleaned_cells ({cells} cells)"), || {
+            let fleet = Fleet::start(ground, &format!("cleaned-{cells}"), "256M", cells)?;
+            let usual = if ground.options.full { KILLS_FULL } else { KILLS };
+            let kills = ground.options.kills.map_or(usual, |kills| kills as usize);
+            fleet.during(|fleet| killed(ground, fleet, (Victim::Cell, Work::Churned), kills))
         });
     }
     if ground.options.wants("unread_words") {
@@ -72,7 +81,8 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             let fleet = Fleet::start(ground, &format!("orphaned-{cells}"), "4G", cells)?;
             let kills = if ground.options.full { DEATHS_FULL } else { DEATHS };
             // The stop at the end meets a supervisor that has taken over.
-            fleet.during(|fleet| killed(ground, fleet, Victim::Supervisor, kills))
+            let kind = (Victim::Supervisor, Work::Acknowledged);
+            fleet.during(|fleet| killed(ground, fleet, kind, kills))
         });
     }
 }
@@ -140,10 +150,35 @@ impl Victim {
     }
 }
 
-fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Result<Verdict> {
+/// The program whose files are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    Acknowledged,
+    Churned,
+}
+
+impl Work {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::Churned => "churned",
+        }
+    }
+
+    fn log(self, ground: &Ground) -> PathBuf {
+        ground.path(&format!("{}.log", self.name()))
+    }
+}
+
+fn killed(
+    ground: &Ground,
+    fleet: &Fleet,
+    (victim, work): (Victim, Work),
+    kills: usize,
+) -> Result<Verdict> {
     // An upper limit: it ends when the kills are done.
     let time = Duration::from_secs(4) + (LULL_MAX + Duration::from_millis(300)) * kills as u32;
-    let mut program = set_to_work(ground, fleet, time)?;
+    let mut program = set_to_work(ground, fleet, work, time)?;
     let over = AtomicBool::new(false);
     let (killed, beside) = std::thread::scope(|scope| {
         let killing = scope.spawn(|| {
@@ -152,15 +187,15 @@ fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Resul
             let enough = File::create(ground.path(ENOUGH)).context("cannot stop the program");
             enough.and(killed)
         });
-        let beside = match ground.options.full {
-            true => work_beside(ground, fleet, &over),
-            false => Ok(0),
+        let beside = match work {
+            Work::Acknowledged if ground.options.full => work_beside(ground, fleet, &over),
+            _ => Ok(0),
         };
         (killing.join(), beside)
     });
     let killed = killed.map_err(|_| anyhow::anyhow!("the killer failed"))?;
     let (status, late) = process::wait(&mut program, time + PATIENCE)?;
-    let said = std::fs::read_to_string(ground.path("acknowledged.log")).unwrap_or_default();
+    let said = std::fs::read_to_string(work.log(ground)).unwrap_or_default();
     ensure!(!late && status.success(), "{status}: {}", process::tail(&said));
     let (killed, beside) = (killed?, beside?);
     // On a busy machine not all kills happen within the time.
@@ -173,14 +208,15 @@ fn killed(ground: &Ground, fleet: &Fleet, victim: Victim, kills: usize) -> Resul
     Ok(Verdict::Passed)
 }
 
-fn set_to_work(ground: &Ground, fleet: &Fleet, time: Duration) -> Result<Child> {
+fn set_to_work(ground: &Ground, fleet: &Fleet, work: Work, time: Duration) -> Result<Child> {
     // A file of a run with another number of cells.
     let _absent = std::fs::remove_file(ground.path(ENOUGH));
-    let place = fleet.mounted.join("acknowledged");
+    let place = fleet.mounted.join(work.name());
     std::fs::create_dir(&place).context("cannot make a directory")?;
-    let log = File::create(ground.path("acknowledged.log")).context("cannot make a log")?;
+    let log = File::create(work.log(ground)).context("cannot make a log")?;
+    let script = format!("crates/xtask/cases/{}.py", work.name());
     preloaded::program(ground, "python3")
-        .arg(ground.root.join("crates/xtask/cases/acknowledged.py"))
+        .arg(ground.root.join(script))
         .args([time.as_secs().to_string(), ground.seed.to_string()])
         .arg(ground.path(ENOUGH))
         .arg(ground.options.cache_mib.unwrap_or_default().to_string())

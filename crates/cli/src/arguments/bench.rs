@@ -1,0 +1,268 @@
+//! The arguments of `warren bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use warren_bench::apps::Workload;
+use warren_bench::micro::Operation;
+use warren_bench::space::BYTES_MIN;
+use warren_bench::{ContenderName, LOG_BYTES_MAX};
+
+use crate::numbers::{programs, repetitions};
+use crate::size;
+
+#[derive(Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub what: BenchTask,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BenchTask {
+    /// Whole programs (tar, git, make, sqlite3, ...), on a mount and on other file systems; needs
+    /// root
+    Apps(BenchApps),
+    /// How much slower clients become beside those of another user, by operation; needs root
+    Beside(BenchBeside),
+    /// One client and one cell, in memory, compared with the same calls on other file systems
+    Client(BenchClient),
+    /// What many idle clients cost: the latency of others, memory, descriptors, admissions
+    Clients(BenchClients),
+    /// Append and fsync by one and by several writers, compared with a file system and the bare
+    /// device
+    Fsync(BenchFsync),
+    /// A program's calls by path, on a mount and on other file systems; needs root
+    Micro(BenchMicro),
+    /// How long clients wait after a kill of a cell and of a fleet, with full logs
+    Recovery(BenchRecovery),
+    /// Many programs at once, on fleets of several sizes and on other file systems; needs root
+    Scale(BenchScale),
+    /// Whether what df shows can be written, and what writing costs on a pool that is nearly full,
+    /// beside ext4; needs root
+    Space(BenchSpace),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchApps {
+    /// Directory of the mount points and of the files under loop devices [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Number of cells
+    #[arg(long, value_parser = super::cells())]
+    pub cells: Option<u16>,
+    /// Measure only these workloads, separated by commas
+    #[arg(long, value_name = "WORKLOADS", value_delimiter = ',')]
+    pub only: Vec<Workload>,
+    /// Measure only these contenders, separated by commas [default: all but passthrough_ll]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub contenders: Vec<ContenderName>,
+    /// Write the report as a page with plots to this file, too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchMicro {
+    /// Directory of the mount points and of the files under loop devices [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch; short operations have a multiple, long ones a part
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Measure only these operations, separated by commas
+    #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
+    pub only: Vec<Operation>,
+    /// Measure only these contenders, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub contenders: Vec<ContenderName>,
+    /// Measure a second time with all processors busy, in a fifth of the rounds
+    #[arg(long)]
+    pub busy: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchBeside {
+    /// Directory of the temporary pool, like /dev/shm to keep it in memory [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Milliseconds for which a victim is observed alone, and beside attackers, in a round
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub millis: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchClients {
+    /// Directory of the temporary pool [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Number of cells
+    #[arg(long, value_parser = super::cells())]
+    pub cells: Option<u16>,
+    /// Idle clients
+    #[arg(long, value_parser = repetitions())]
+    pub idle: Option<u32>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Seconds for which the idle fleet is watched
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchScale {
+    /// Directory of the mount points and of the files under loop devices [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch of a program; short operations have a multiple, long ones a part
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Measure only these operations, separated by commas
+    #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
+    pub only: Vec<Operation>,
+    /// Measure only these contenders, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub contenders: Vec<ContenderName>,
+    /// Programs at once, several numbers separated by commas [default: powers of two up to the
+    /// number of processors]
+    #[arg(long, value_delimiter = ',', value_parser = programs())]
+    pub programs: Vec<u32>,
+    /// Cells of Warren's fleets, several numbers separated by commas [default: powers of two up to
+    /// half of the processors, at most 8]
+    #[arg(long, value_delimiter = ',', value_parser = super::cells())]
+    pub cells: Vec<u16>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchRecovery {
+    /// Directory of the temporary pools [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Number of cells
+    #[arg(long, value_parser = super::cells())]
+    pub cells: Option<u16>,
+    /// Size of all logs together in MiB
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LOG_BYTES_MAX >> 20))]
+    pub log_mib: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum BenchOn {
+    /// A file, compared with files of the same file system
+    File,
+    /// A loop device, compared with ext4 on another one, over two files; needs root
+    Loop,
+    /// A zram device, which is memory, compared with ext4 on another one; needs root
+    Zram,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchFsync {
+    /// Directory of the temporary pool and the files to compare with, or of the files under loop
+    /// devices [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Medium of the pool and of the files to compare with
+    #[arg(long, value_enum, value_name = "MEDIUM", default_value_t = BenchOn::File)]
+    pub on: BenchOn,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Appends of each writer per round
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Measure Warren alone
+    #[arg(long)]
+    pub alone: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchClient {
+    /// Directory of the temporary pool and the files to compare with [default: the temporary
+    /// directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Rounds that are counted
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Calls per batch
+    #[arg(long, value_parser = repetitions())]
+    pub calls: Option<u32>,
+    /// Show where the time of an operation goes
+    #[arg(long)]
+    pub breakdown: bool,
+    /// Measure Warren alone
+    #[arg(long)]
+    pub alone: bool,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchSpace {
+    /// Directory of the pools, the mount points and the files under loop devices [default: the
+    /// temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Sizes of the pools, several separated by commas [default: 256M]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = bytes)]
+    pub sizes: Vec<u64>,
+    /// Cells of Warren's fleets, several numbers separated by commas [default: 1,4]
+    #[arg(long, value_delimiter = ',', value_parser = super::cells())]
+    pub cells: Vec<u16>,
+    /// Seconds for which files come and go in each size; 0: not at all
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=100_000))]
+    pub churn: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The size of a pool that is measured.
+fn bytes(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        small if small < BYTES_MIN => Err(format!("give {} or more", size::display(BYTES_MIN))),
+        bytes => Ok(bytes),
+    }
+}
