@@ -20,7 +20,7 @@ use super::files::{self, Opening};
 use super::name::Name;
 use super::request::{Named, Request, Want};
 use super::why::{self, Why};
-use super::{answer, choice, clock, kernel_dirs, memory, watchers, xattrs};
+use super::{answer, choice, clock, kernel_dirs, memory, statfs, watchers, xattrs};
 
 /// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
 /// because the kernel first looks whether its directory may be searched and still has a name.
@@ -98,6 +98,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             let asked = (name, (request.buffer, size));
             return xattrs::get_at(place, follow, asked, admission);
         }
+        Want::StatMount => return statfs::at(place, request.buffer, admission),
         Want::ListXattr { size } => {
             return xattrs::list_at(place, follow, (request.buffer, size), admission);
         }
@@ -256,6 +257,6 @@ fn read_link(
     })
 }
 
-fn fail(errno: Errno) -> Result<isize, Why> {
+pub(super) fn fail(errno: Errno) -> Result<isize, Why> {
     if OF_PATHS.contains(&errno) { Ok(-(errno.raw() as isize)) } else { Err(Why::Kernel) }
 }
