@@ -98,7 +98,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             let asked = (name, (request.buffer, size));
             return xattrs::get_at(place, follow, asked, admission);
         }
-        Want::StatMount => return statfs::at(place, request.buffer, admission),
+        Want::StatMount => return stat_mount(place, request.buffer, admission),
         Want::ListXattr { size } => {
             return xattrs::list_at(place, follow, (request.buffer, size), admission);
         }
@@ -257,6 +257,15 @@ fn read_link(
     })
 }
 
-pub(super) fn fail(errno: Errno) -> Result<isize, Why> {
+/// `statfs`, whose path must lead to something.
+fn stat_mount(place: Place<'_>, buffer: usize, admission: &Admission) -> Result<isize, Why> {
+    admission::under_lock(admission, |_| match fleet::stat(place.path, place.start, true).0 {
+        Found::Is(_) => statfs::give(buffer, admission),
+        Found::Fails(errno) => fail(errno),
+        Found::Kernel => Err(Why::Kernel),
+    })
+}
+
+fn fail(errno: Errno) -> Result<isize, Why> {
     if OF_PATHS.contains(&errno) { Ok(-(errno.raw() as isize)) } else { Err(Why::Kernel) }
 }

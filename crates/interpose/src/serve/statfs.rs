@@ -1,29 +1,19 @@
 //! `statfs` and `fstatfs`: what the fleet counts, in the form that the kernel gives it for this
-//! mount. The kernel keeps no such answer, so that each of its own is a request to the mount's front.
+//! mount. The kernel keeps no such answer: each of its own is a request to the mount's front.
 
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
 use warren_proto::StatFs;
 
-use crate::fleet::names::Place;
-use crate::fleet::{self, Found};
+use crate::fleet;
 
 use super::facts::{Admission, MountFacts};
 use super::why::Why;
-use super::{admission, answer, lookup};
+use super::{admission, answer};
 
 /// `struct statfs`, in words.
 const WORDS: usize = 15;
 /// `FUSE_SUPER_MAGIC`.
 const KIND: u64 = 0x6573_5546;
-
-/// `statfs`, whose path must lead to something.
-pub(super) fn at(place: Place<'_>, buffer: usize, admission: &Admission) -> Result<isize, Why> {
-    admission::under_lock(admission, |_| match fleet::stat(place.path, place.start, true).0 {
-        Found::Is(_) => give(buffer, admission),
-        Found::Fails(errno) => lookup::fail(errno),
-        Found::Kernel => Err(Why::Kernel),
-    })
-}
 
 /// `fstatfs` of a file that is served. None if the kernel must make the call.
 pub(super) fn of_descriptor(buffer: usize) -> Option<isize> {
@@ -32,7 +22,7 @@ pub(super) fn of_descriptor(buffer: usize) -> Option<isize> {
 }
 
 /// Asks the fleet. Called under the lock.
-fn give(buffer: usize, admission: &Admission) -> Result<isize, Why> {
+pub(super) fn give(buffer: usize, admission: &Admission) -> Result<isize, Why> {
     let volume = fleet::volume().ok_or(Why::Kernel)?;
     answer::put(&words(&volume, &admission.facts.mount), buffer)
 }

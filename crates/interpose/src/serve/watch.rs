@@ -119,8 +119,8 @@ fn limits_files(call: &SystemCall) -> bool {
     }
 }
 
-/// A limit that is none, which many programs set, changes nothing about files that are written here.
-/// The call gets a copy of it, because another thread may change what the program has given.
+/// A limit that is none, which many programs set, changes nothing about files that are written
+/// here. The call gets a copy of it, because another thread may change what the program has given.
 fn limit_files(call: &SystemCall) -> Verdict {
     let mut args = call.args;
     let new = if call.number == nr::SETRLIMIT { 1 } else { 2 };

@@ -36,7 +36,6 @@ const CASES: &[(&str, Case)] = &[
     ("vectors_served", vectors_served),
     ("changes_served", changes_served),
     ("attributes_served", attributes_served),
-    ("seldom_calls", seldom_calls),
     ("files_written", files_written),
     ("files_adopted", files_adopted),
     ("files_lent", files_lent),
@@ -74,21 +73,12 @@ const ATTRIBUTES_PASSED_MAX: u64 = 15_500;
 /// `setxattr`, `lsetxattr`, `getxattr`, `lgetxattr`, `listxattr`, `llistxattr`, `removexattr`,
 /// `lremovexattr`.
 const ATTRIBUTES: [u64; 8] = [188, 189, 191, 192, 194, 195, 197, 198];
-/// Of the calls of `seldom.c`: more than make it known to the fleet.
-const SELDOM_SERVED_MIN: u64 = 30_000;
-/// Of its 3,200 calls of each kind, half are made by a path that is the kernel's, and some have an
-/// unusual path or argument.
-const SELDOM_PASSED_MAX: u64 = 4_400;
-/// `utime`, `statfs`, `utimes`, `futimesat`.
-const SELDOM: [u64; 4] = [132, 137, 235, 261];
-/// Of its 300 opens of files to be written, those that are the kernel's.
-const SELDOM_OPENS_MAX: u64 = 60;
 /// Of the calls of `opened.c`: those that make it known to the fleet, and the opens that make up
 /// for what the kernel has to have.
 const OPENED_SERVED_MIN: u64 = 110_000;
 /// Of its 10,100 opens of files that come and go, 6,250 are made by the kernel's descriptor.
 const OPENED_PASSED_MAX: u64 = 7_300;
-const OPENAT: u64 = 257;
+pub(super) const OPENAT: u64 = 257;
 /// `openat`, `newfstatat`.
 const AT_DIRECTORIES: [u64; 2] = [257, 262];
 /// Of the calls of `private.c`: those that make it known to the fleet, and those on files. The
@@ -191,7 +181,7 @@ pub(super) fn served(block: &str) -> u64 {
 }
 
 /// Returns the block of the process that has served the most calls.
-fn ensure_served(report: &str, least: u64) -> Result<&str> {
+pub(super) fn ensure_served(report: &str, least: u64) -> Result<&str> {
     let most = report.split("warren ").max_by_key(|block| served(block)).unwrap_or_default();
     let count = served(most);
     ensure!(count >= least, "only {count} calls were served:\n{}", tail(report));
@@ -199,7 +189,7 @@ fn ensure_served(report: &str, least: u64) -> Result<&str> {
 }
 
 /// How many calls with these numbers the kernel has made, according to the block of a process.
-fn passed(block: &str, numbers: &[u64]) -> u64 {
+pub(super) fn passed(block: &str, numbers: &[u64]) -> u64 {
     of_calls(block, "call ", numbers)
 }
 
@@ -407,22 +397,6 @@ fn attributes_served(ground: &Ground, cells: u16) -> Result<()> {
         let block = ensure_served(&report, ATTRIBUTES_SERVED_MIN);
         let passed = passed(block.with_context(|| format!("{user:?}"))?, &ATTRIBUTES);
         ensure!(passed <= ATTRIBUTES_PASSED_MAX, "{user:?}: the kernel has made {passed} calls");
-    }
-    Ok(())
-}
-
-/// Calls that few programs make, without the kernel, beside the same calls by the kernel; and those
-/// after which the kernel must make all.
-fn seldom_calls(ground: &Ground, cells: u16) -> Result<()> {
-    for user in USERS {
-        let report =
-            Run { program: "seldom", user, options: &[], cells, words: "" }.compare(ground)?;
-        let block = ensure_served(&report, SELDOM_SERVED_MIN);
-        let block = block.with_context(|| format!("{user:?}"))?;
-        for (numbers, most) in [(&SELDOM[..], SELDOM_PASSED_MAX), (&[OPENAT], SELDOM_OPENS_MAX)] {
-            let passed = passed(block, numbers);
-            ensure!(passed <= most, "{user:?}: the kernel has made {passed} {numbers:?}:\n{block}");
-        }
     }
     Ok(())
 }
