@@ -93,6 +93,8 @@ pub(crate) mod nr {
     pub(crate) const RT_SIGPENDING: usize = 127;
     pub(crate) const RT_SIGTIMEDWAIT: usize = 128;
     pub(crate) const RT_SIGSUSPEND: usize = 130;
+    pub(crate) const UTIME: usize = 132;
+    pub(crate) const STATFS: usize = 137;
     pub(crate) const FSTATFS: usize = 138;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
@@ -124,6 +126,7 @@ pub(crate) mod nr {
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const EPOLL_WAIT: usize = 232;
     pub(crate) const TGKILL: usize = 234;
+    pub(crate) const UTIMES: usize = 235;
     pub(crate) const MQ_TIMEDSEND: usize = 242;
     pub(crate) const MQ_TIMEDRECEIVE: usize = 243;
     pub(crate) const WAITID: usize = 247;
@@ -131,6 +134,7 @@ pub(crate) mod nr {
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;
     pub(crate) const FCHOWNAT: usize = 260;
+    pub(crate) const FUTIMESAT: usize = 261;
     pub(crate) const NEWFSTATAT: usize = 262;
     pub(crate) const UNLINKAT: usize = 263;
     pub(crate) const RENAMEAT: usize = 264;

@@ -23,7 +23,9 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use warren_base::{CellId, Errno};
 use warren_client::{Cache, Call, Caller, PathOp};
 use warren_proto::slot::LaneSize;
-use warren_proto::{Answered, Attr, Credentials, FileKind, InodeRef, Reply, Rules};
+use warren_proto::{
+    Answered, Attr, Capabilities, Credentials, FileKind, InodeRef, Reply, Request, Rules, StatFs,
+};
 use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions, REGIONS_MAX};
@@ -303,6 +305,14 @@ fn found(
         hot.answers.note(key, proof, found.as_ref().map(|(_, attr)| attr).map_err(|errno| *errno));
     }
     (settled(found), asked)
+}
+
+/// How full the volume is, for this user. None without a fleet that answers. Slow, under the lock.
+pub(crate) fn volume() -> Option<StatFs> {
+    match slow()?.perform(Request::StatFs, Capabilities::default()).answer {
+        Ok(Reply::StatFs(volume)) => Some(volume),
+        _ => None,
+    }
 }
 
 /// Slow, under the lock.

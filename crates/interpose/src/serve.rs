@@ -1,10 +1,10 @@
 //! Calls that the process answers itself, as a client of the fleet.
 //!
-//! `stat`, `lstat`, `newfstatat`, `statx`, `access`, `faccessat`, `faccessat2`, `readlink`,
-//! `readlinkat` and calls on extended attributes of users are served for paths in one mount of ours
-//! (decision 38), and so are files and directories that are opened there for reading ([`files`],
-//! decision 40), and changes of names and attributes by path ([`changes`], decision 41). Every
-//! other call is the kernel's.
+//! `stat`, `lstat`, `newfstatat`, `statx`, `statfs`, `access`, `faccessat`, `faccessat2`,
+//! `readlink`, `readlinkat` and calls on extended attributes of users are served for paths in one
+//! mount of ours (decision 38), and so are files and directories that are opened there for reading
+//! ([`files`], decision 40), and changes of names and attributes by path ([`changes`], decision
+//! 41). Every other call is the kernel's.
 //!
 //! ```text
 //!  request ─▶ name ─▶ facts.prefix or cwd ─▶ clock ─▶ fleet::known ─▶ answer     no call, no lock
@@ -39,6 +39,7 @@ mod name;
 mod proc;
 mod request;
 mod setting;
+mod statfs;
 mod statmount;
 mod umask;
 pub(crate) mod watch;

@@ -38,6 +38,7 @@ mod process;
 mod refusals;
 mod sandboxes;
 mod script;
+mod seldom;
 mod suites;
 mod threads;
 mod tree;
@@ -151,6 +152,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             sandboxes::run(&ground, cells, &mut tally);
             privileges::run(&ground, cells, &mut tally);
             interposed::run(&ground, cells, &mut tally);
+            seldom::run(&ground, cells, &mut tally);
             threads::run(&ground, cells, &mut tally);
             held::run(&ground, cells, &mut tally);
             file_handles::run(&ground, cells, &mut tally);

@@ -135,6 +135,7 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
         Want::Stat => put(&stat(attr, &facts.mount), request.buffer),
         Want::Statx { mask } => put(&statx(attr, &facts.mount, mask)?.0, request.buffer),
         Want::ReadLink { .. }
+        | Want::StatMount
         | Want::Open { .. }
         | Want::GetXattr { .. }
         | Want::ListXattr { .. } => Err(Why::Flags),
@@ -142,7 +143,7 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
 }
 
 /// Writes an answer into the program's memory.
-fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
+pub(super) fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
     if !memory::is_writable(buffer, size_of_val(words)) {
         return Err(Why::Pointer);
     }

@@ -54,7 +54,7 @@ impl Class {
 }
 
 static CLASSES: [Class; NUMBERS] = {
-    const PATHS: [usize; 13] = [
+    const PATHS: [usize; 14] = [
         nr::STAT,
         nr::LSTAT,
         nr::ACCESS,
@@ -68,6 +68,7 @@ static CLASSES: [Class; NUMBERS] = {
         nr::LGETXATTR,
         nr::LISTXATTR,
         nr::LLISTXATTR,
+        nr::STATFS,
     ];
     const WAITS: [usize; 28] = [
         nr::PREAD64,
@@ -127,7 +128,7 @@ static CLASSES: [Class; NUMBERS] = {
         nr::MQ_TIMEDRECEIVE,
         nr::VFORK,
     ];
-    const NAMES: [usize; 10] = [
+    const NAMES: [usize; 13] = [
         nr::MKDIR,
         nr::MKDIRAT,
         nr::RMDIR,
@@ -138,6 +139,9 @@ static CLASSES: [Class; NUMBERS] = {
         nr::SYMLINK,
         nr::SYMLINKAT,
         nr::UTIMENSAT,
+        nr::UTIME,
+        nr::UTIMES,
+        nr::FUTIMESAT,
     ];
     const ABOVE: [usize; 19] = [
         nr::RENAME,
@@ -227,7 +231,7 @@ mod tests {
     #[test]
     fn calls_have_classes() {
         let of = |number| Class::of(&SystemCall { number, args: [0; 6], return_address: 0 });
-        assert_eq!(of(nr::STATX), Class::Path);
+        assert_eq!((of(nr::STATX), of(nr::STATFS)), (Class::Path, Class::Path));
         assert_eq!(of(nr::GETPID), Class::Plain);
         assert_eq!(of(nr::UMOUNT2), Class::Mounts);
         assert_eq!((of(nr::READV), of(nr::WRITE)), (Class::Read, Class::Wait));

@@ -20,7 +20,7 @@ use super::files::{self, Opening};
 use super::name::Name;
 use super::request::{Named, Request, Want};
 use super::why::{self, Why};
-use super::{answer, choice, clock, kernel_dirs, memory, watchers, xattrs};
+use super::{answer, choice, clock, kernel_dirs, memory, statfs, watchers, xattrs};
 
 /// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
 /// because the kernel first looks whether its directory may be searched and still has a name.
@@ -98,6 +98,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             let asked = (name, (request.buffer, size));
             return xattrs::get_at(place, follow, asked, admission);
         }
+        Want::StatMount => return stat_mount(place, request.buffer, admission),
         Want::ListXattr { size } => {
             return xattrs::list_at(place, follow, (request.buffer, size), admission);
         }
@@ -251,6 +252,15 @@ fn read_link(
         }
         // Not a link.
         Found::Fails(Errno::EINVAL) => Ok(-(Errno::EINVAL.raw() as isize)),
+        Found::Fails(errno) => fail(errno),
+        Found::Kernel => Err(Why::Kernel),
+    })
+}
+
+/// `statfs`, whose path must lead to something.
+fn stat_mount(place: Place<'_>, buffer: usize, admission: &Admission) -> Result<isize, Why> {
+    admission::under_lock(admission, |_| match fleet::stat(place.path, place.start, true).0 {
+        Found::Is(_) => statfs::give(buffer, admission),
         Found::Fails(errno) => fail(errno),
         Found::Kernel => Err(Why::Kernel),
     })

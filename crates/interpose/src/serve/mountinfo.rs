@@ -10,6 +10,21 @@ use warren_proto::Rules;
 use super::proc::number;
 
 const KIND: &[u8] = b"fuse.warren";
+/// The flags of `statfs` are valid (`ST_VALID`).
+const ST_VALID: u64 = 0x20;
+/// Options of a mount, and how `statfs` shows them.
+const SHOWN: &[(&[u8], u64)] = &[
+    (b"ro", 0x1),
+    (b"nosuid", 0x2),
+    (b"nodev", 0x4),
+    (b"noexec", 0x8),
+    (b"noatime", 0x400),
+    (b"nodiratime", 0x800),
+    (b"relatime", 0x1000),
+    (b"nosymfollow", 0x2000),
+];
+/// Options of the file system.
+const SHOWN_OF_FILE_SYSTEM: &[(&[u8], u64)] = &[(b"ro", 0x1), (b"sync", 0x10), (b"mand", 0x40)];
 
 /// Where nothing may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +44,18 @@ pub(crate) struct Options {
     /// Changes must be durable before their calls return: the mount's front does that.
     pub sync: bool,
     pub rules: Rules,
+    /// The flags that `statfs` shows.
+    pub shown: u64,
 }
 
 impl Options {
-    pub(crate) const NONE: Self =
-        Self { read_only: ReadOnly::No, no_exec: false, sync: false, rules: Rules::empty() };
+    pub(crate) const NONE: Self = Self {
+        read_only: ReadOnly::No,
+        no_exec: false,
+        sync: false,
+        rules: Rules::empty(),
+        shown: 0,
+    };
 
     pub(crate) fn of(mount: &Mount<'_>) -> Self {
         Self {
@@ -41,6 +63,7 @@ impl Options {
             no_exec: mount.is_no_exec(),
             sync: mount.is_sync(),
             rules: mount.rules(),
+            shown: mount.shown(),
         }
     }
 
@@ -113,6 +136,14 @@ impl<'a> Mount<'a> {
         rules.set(Rules::NO_ATIME, no_atime);
         rules.set(Rules::STRICT_ATIME, !no_atime && !has(self.options, b"relatime"));
         rules
+    }
+
+    /// The flags that `statfs` shows (`calculate_f_flags` in Linux's `fs/statfs.c`).
+    pub(crate) fn shown(&self) -> u64 {
+        let of_mount = SHOWN.iter().filter(|(option, _)| has(self.options, option));
+        let of_system = SHOWN_OF_FILE_SYSTEM.iter();
+        let of_system = of_system.filter(|(option, _)| has(self.super_options, option));
+        of_mount.chain(of_system).fold(ST_VALID, |flags, (_, flag)| flags | flag)
     }
 
     /// Whether changes must be durable before their calls return (`sync`, `dirsync`).
@@ -207,6 +238,11 @@ mod tests {
         assert_eq!((quiet.rules(), quiet.is_sync()), (Rules::NO_ATIME, true));
         let line = b"1 0 0:1 / /m rw,relatime - fuse.warren /pool rw";
         assert_eq!(Mount::parse(line).expect("a mount").rules(), Rules::empty());
+        assert_eq!((mount.shown(), short.shown()), (0x22, 0x29));
+        assert_eq!(
+            (quiet.shown(), Mount { super_options: b"ro,sync", ..quiet }.shown()),
+            (0x420, 0x431)
+        );
         assert!(short.follows_links() && mount.follows_links());
         let line = b"1 0 0:1 / /m rw,nosymfollow - fuse.warren /pool rw";
         assert!(!Mount::parse(line).expect("a mount").follows_links());

@@ -50,6 +50,8 @@ pub(crate) enum Want {
     ListXattr {
         size: usize,
     },
+    /// What `statfs` says of the mount.
+    StatMount,
     /// `mode` is of use with O_CREAT.
     Open {
         flags: u32,
@@ -104,6 +106,7 @@ impl Request {
             nr::OPEN => Ok(open(plain(Want::Open { flags: b as u32, mode: c as u32 }, a, 0))),
             nr::OPENAT => Ok(open(at(Want::Open { flags: c as u32, mode: d as u32 }, 0))),
             nr::CREAT => Ok(open(plain(Want::Open { flags: CREAT, mode: b as u32 }, a, 0))),
+            nr::STATFS => Ok(plain(Want::StatMount, a, b)),
             nr::ACCESS => Ok(plain(access(b)?, a, 0)),
             nr::GETXATTR | nr::LGETXATTR => Ok(Self {
                 follow_last: call.number == nr::GETXATTR,
@@ -211,6 +214,8 @@ mod tests {
         );
         let statx = decode(nr::STATX, [usize::MAX - 99, 1, 0x2000, 0xfff, 2, 0]).expect("plain");
         assert_eq!(statx, Request { want: Want::Statx { mask: 0xfff }, ..wanted });
+        let mount = decode(nr::STATFS, [1, 2, 0, 0, 0, 0]).expect("plain");
+        assert_eq!(mount, Request { want: Want::StatMount, ..wanted });
         let link = decode(nr::READLINKAT, [CWD, 1, 2, 1 << 32 | 7, 0, 0]).expect("plain");
         assert_eq!(link.want, Want::ReadLink { size: 7 });
         let access = decode(nr::FACCESSAT, [CWD, 1, 5, 77, 0, 0]).expect("flags are no argument");

@@ -8,6 +8,8 @@ use super::memory;
 pub(super) const UTIME_NOW: i64 = 0x3fff_ffff;
 pub(super) const UTIME_OMIT: i64 = 0x3fff_fffe;
 pub(super) const NANOS: i64 = 1_000_000_000;
+const MICROS: i64 = 1_000_000;
+const NOW: [i64; 4] = [0, UTIME_NOW, 0, UTIME_NOW];
 
 /// What `chown` sets. `-1` leaves an id as it is. None if both stay: the kernel also does something
 /// then.
@@ -19,10 +21,31 @@ pub(super) fn owner(uid: usize, gid: usize) -> Option<SetAttr> {
 /// What `utimensat` sets. `address` is that of two `struct timespec`, or null for the present. None
 /// if the kernel is to find out.
 pub(super) fn times(address: usize) -> Option<SetAttr> {
-    let words = match address {
-        0 => [0, UTIME_NOW, 0, UTIME_NOW],
-        _ => memory::words::<4>(address)?,
-    };
+    set(if address == 0 { NOW } else { memory::words(address)? })
+}
+
+/// What `utimes` and `futimesat` set: two `struct timeval`, with microseconds, or null.
+pub(super) fn times_in_micros(address: usize) -> Option<SetAttr> {
+    if address == 0 {
+        return set(NOW);
+    }
+    let [atime, of_atime, mtime, of_mtime] = memory::words(address)?;
+    let is_good = [of_atime, of_mtime].iter().all(|micros| (0..MICROS).contains(micros));
+    let nanos = |micros: i64| micros * (NANOS / MICROS);
+    if is_good { set([atime, nanos(of_atime), mtime, nanos(of_mtime)]) } else { None }
+}
+
+/// What `utime` sets: a `struct utimbuf`, with seconds, or null.
+pub(super) fn times_in_seconds(address: usize) -> Option<SetAttr> {
+    if address == 0 {
+        return set(NOW);
+    }
+    let [atime, mtime] = memory::words(address)?;
+    set([atime, 0, mtime, 0])
+}
+
+/// Seconds and nanoseconds of both times.
+fn set(words: [i64; 4]) -> Option<SetAttr> {
     let time = |seconds: i64, nanos: i64| match nanos {
         UTIME_NOW => Some(Some(SetTime::Now)),
         UTIME_OMIT => Some(None),

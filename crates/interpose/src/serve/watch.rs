@@ -11,7 +11,7 @@ use super::admission;
 use super::class::Class;
 use super::descriptors;
 use super::why::{self, Refusal};
-use super::{changes, clock, cwd, files, umask, watching};
+use super::{changes, clock, cwd, files, memory, umask, watching};
 
 const EBADF: isize = 9;
 const EBUSY: isize = 16;
@@ -25,6 +25,8 @@ const RECORD_LOCKS: [usize; 2] = [6, 7];
 const F_NOTIFY: usize = 1026;
 const CLOSE_RANGE_UNSHARE: usize = 2;
 const RLIMIT_FSIZE: usize = 1;
+/// `RLIM_INFINITY`.
+const NO_LIMIT: i64 = -1;
 
 /// A call of any class that is not served by its path.
 #[cold]
@@ -58,7 +60,10 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
                 operation if RECORD_LOCKS.contains(&operation) => {
                     files::before_record_lock(call.args[0] as u32 as usize);
                 }
-                F_NOTIFY => changes::stop(),
+                F_NOTIFY => {
+                    files::stop();
+                    changes::stop();
+                }
                 _ => {}
             }
             return Verdict::Wait;
@@ -71,7 +76,7 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             }
         }
         Class::Unseen => files::stop(),
-        Class::Limits if limits_files(call) => files::before_limits(),
+        Class::Limits if limits_files(call) => return limit_files(call),
         Class::Limits => {}
         Class::Umask => return Verdict::Made(umask::change(call)),
         Class::Mounts => admission::never(Refusal::OwnMount, false),
@@ -112,6 +117,20 @@ fn limits_files(call: &SystemCall) -> bool {
         nr::SETRLIMIT => first == RLIMIT_FSIZE,
         _ => second == RLIMIT_FSIZE && third != 0,
     }
+}
+
+/// A limit that is none, which many programs set, changes nothing about files that are written
+/// here. The call gets a copy of it, because another thread may change what the program has given.
+fn limit_files(call: &SystemCall) -> Verdict {
+    let mut args = call.args;
+    let new = if call.number == nr::SETRLIMIT { 1 } else { 2 };
+    let Some(limits @ [NO_LIMIT, _]) = memory::words::<2>(args[new]) else {
+        files::before_limits();
+        return Verdict::Pass;
+    };
+    args[new] = limits.as_ptr() as usize;
+    // SAFETY: the program makes this call, with the same limits.
+    Verdict::Made(unsafe { stub::call(call.number, args) })
 }
 
 fn control(call: &SystemCall) {

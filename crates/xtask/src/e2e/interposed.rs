@@ -78,7 +78,7 @@ const ATTRIBUTES: [u64; 8] = [188, 189, 191, 192, 194, 195, 197, 198];
 const OPENED_SERVED_MIN: u64 = 110_000;
 /// Of its 10,100 opens of files that come and go, 6,250 are made by the kernel's descriptor.
 const OPENED_PASSED_MAX: u64 = 7_300;
-const OPENAT: u64 = 257;
+pub(super) const OPENAT: u64 = 257;
 /// `openat`, `newfstatat`.
 const AT_DIRECTORIES: [u64; 2] = [257, 262];
 /// Of the calls of `private.c`: those that make it known to the fleet, and those on files. The
@@ -181,7 +181,7 @@ pub(super) fn served(block: &str) -> u64 {
 }
 
 /// Returns the block of the process that has served the most calls.
-fn ensure_served(report: &str, least: u64) -> Result<&str> {
+pub(super) fn ensure_served(report: &str, least: u64) -> Result<&str> {
     let most = report.split("warren ").max_by_key(|block| served(block)).unwrap_or_default();
     let count = served(most);
     ensure!(count >= least, "only {count} calls were served:\n{}", tail(report));
@@ -189,7 +189,7 @@ fn ensure_served(report: &str, least: u64) -> Result<&str> {
 }
 
 /// How many calls with these numbers the kernel has made, according to the block of a process.
-fn passed(block: &str, numbers: &[u64]) -> u64 {
+pub(super) fn passed(block: &str, numbers: &[u64]) -> u64 {
     of_calls(block, "call ", numbers)
 }
 

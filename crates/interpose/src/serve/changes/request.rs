@@ -6,7 +6,7 @@ use crate::abi::nr;
 use crate::call::SystemCall;
 
 use super::super::request::{AT_SYMLINK_NOFOLLOW, Named};
-use super::super::setting::{owner, times};
+use super::super::setting::{owner, times, times_in_micros, times_in_seconds};
 use super::super::why::Why;
 use super::super::xattrs::Bytes;
 
@@ -103,7 +103,10 @@ impl Request {
             nr::REMOVEXATTR | nr::LREMOVEXATTR => {
                 here(Want::SetXattr { name: b, new: None, follow: call.number == nr::REMOVEXATTR })
             }
-            nr::UTIMENSAT if b != 0 => at(set_times(c, follows(d)?)?),
+            nr::UTIMENSAT if b != 0 => at(set_times(times(c), follows(d)?)?),
+            nr::FUTIMESAT if b != 0 => at(set_times(times_in_micros(c), true)?),
+            nr::UTIMES => here(set_times(times_in_micros(b), true)?),
+            nr::UTIME => here(set_times(times_in_seconds(b), true)?),
             _ => Err(Why::Flags),
         }
     }
@@ -139,8 +142,8 @@ fn set_owner(uid: usize, gid: usize, follow: bool) -> Result<Want, Why> {
     Ok(Want::Set { set: owner(uid, gid).ok_or(Why::Flags)?, follow })
 }
 
-fn set_times(address: usize, follow: bool) -> Result<Want, Why> {
-    Ok(Want::Set { set: times(address).ok_or(Why::Flags)?, follow })
+fn set_times(set: Option<SetAttr>, follow: bool) -> Result<Want, Why> {
+    Ok(Want::Set { set: set.ok_or(Why::Flags)?, follow })
 }
 
 #[cfg(test)]
@@ -200,6 +203,23 @@ mod tests {
         ] {
             assert_eq!(set(times, 0), Err(Why::Flags), "{times:?}");
         }
+        let nanos = [-2, 5_000, 7, 0];
+        let wanted = decode(nr::UTIMENSAT, [CWD, 1, nanos.as_ptr() as usize, 0, 0, 0]);
+        let micros = [-2, 5, 7, 0].as_ptr() as usize;
+        assert_eq!(decode(nr::UTIMES, [1, micros, 0, 0, 0, 0]), wanted);
+        assert_eq!(decode(nr::FUTIMESAT, [CWD, 1, micros, 0, 0, 0]), wanted);
+        let now = decode(nr::UTIMENSAT, [CWD, 1, 0, 0, 0, 0]);
+        assert_eq!(decode(nr::UTIME, [1, 0, 0, 0, 0, 0]), now);
+        assert_eq!(decode(nr::UTIMES, [1, 0, 0, 0, 0, 0]), now);
+        let whole = [9, 0, -8, 0];
+        let wanted = decode(nr::UTIMENSAT, [CWD, 1, whole.as_ptr() as usize, 0, 0, 0]);
+        let seconds = [9, -8].as_ptr() as usize;
+        assert_eq!(decode(nr::UTIME, [1, seconds, 0, 0, 0, 0]), wanted);
+        for wrong in [[0, 1_000_000, 0, 0], [0, UTIME_NOW, 0, 0], [0, 0, 0, -1]] {
+            let wrong = decode(nr::UTIMES, [1, wrong.as_ptr() as usize, 0, 0, 0, 0]);
+            assert_eq!(wrong, Err(Why::Flags));
+        }
+        assert_eq!(decode(nr::FUTIMESAT, [5, 0, 0, 0, 0, 0]), Err(Why::Flags), "a descriptor");
         assert_eq!(decode(nr::UTIMENSAT, [5, 0, 0, 0, 0, 0]), Err(Why::Flags), "a descriptor");
         assert_eq!(decode(nr::UTIMENSAT, [CWD, 1, 8, 0, 0, 0]), Err(Why::Flags), "no memory");
     }

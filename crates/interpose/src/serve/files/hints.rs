@@ -7,7 +7,7 @@ use crate::fleet::directories as fleet;
 use crate::stub;
 
 use super::super::request::O_WRONLY;
-use super::super::{admission, memory};
+use super::super::{admission, memory, statfs};
 use super::open::O_ACCMODE;
 use super::placeholder;
 use super::table::Served;
@@ -55,6 +55,9 @@ pub(super) fn set_lifetime(file: &Served, address: usize) -> Option<isize> {
 
 /// `fstatfs`, which is the same for all files of the mount.
 pub(super) fn stat_mount(buffer: usize) -> Option<isize> {
+    if let Some(result) = statfs::of_descriptor(buffer) {
+        return Some(result);
+    }
     admission::waiting(|_| {
         let held = placeholder::keep()?;
         // SAFETY: the program makes this call, on another descriptor of the same mount.
