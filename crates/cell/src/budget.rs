@@ -23,7 +23,7 @@ use warren_disk::{
     EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
     RECORD_MAX, RECORD_OVERHEAD, SHARED_RECORD_MAX, TARGET_PIECE, XATTR_PIECE,
 };
-use warren_proto::{Change, LockKey, LockMode};
+use warren_proto::{Change, DIR_ENTRY_BYTES, LockKey, LockMode};
 
 // Blocks of a shard.
 
@@ -92,7 +92,7 @@ pub(crate) const INLINE_MAX: u64 = INLINE_PAGES as u64 * (BLOCK_SIZE as u64 + 64
 
 /// Bytes of a reply for the entries of a listing.
 pub(crate) const LISTING_MAX: usize = BODY_MAX - 64;
-pub(crate) const LISTING_ENTRY: usize = 8 + 1 + 8 + 1;
+pub(crate) const LISTING_ENTRY: usize = DIR_ENTRY_BYTES;
 /// Bytes of a neighbour of a name, beside the name: its length, the inode and its kind, the lease
 /// on the name, attributes with a lease, the capability. Each of these but the last may be absent.
 pub(crate) const NEIGHBOUR: usize = 1 + (8 + 1) + (1 + LEASE) + (1 + ATTR + 1 + LEASE) + 8;

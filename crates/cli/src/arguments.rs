@@ -1,5 +1,6 @@
 //! The command line.
 
+mod beside;
 mod pool;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ use warren_runtime::Clients;
 use crate::numbers::{programs, repetitions};
 use crate::{clients, size};
 
+pub(crate) use beside::BenchBeside;
 pub(crate) use pool::{Grow, Mkfs};
 
 const EXAMPLES: &str = "\
@@ -407,23 +409,6 @@ pub(crate) struct BenchMicro {
     /// Measure a second time with all processors busy, in a fifth of the rounds
     #[arg(long)]
     pub busy: bool,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct BenchBeside {
-    /// Directory of the temporary pool, like /dev/shm to keep it in memory [default: the temporary
-    /// directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
-    /// Rounds that are counted
-    #[arg(long, value_parser = repetitions())]
-    pub rounds: Option<u32>,
-    /// Milliseconds for which a victim is observed alone, and beside attackers, in a round
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub millis: Option<u64>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,

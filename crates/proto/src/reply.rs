@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use warren_base::{Errno, Ino, MapVersion, ShardId};
 
-use crate::{Attr, Capability, FileKind, FileName, Handle, LockSpec, Wire};
+use crate::{Attr, Capability, DirEntries, FileKind, FileName, Handle, LockSpec, Wire};
 
 /// The end of each request.
 pub type Answer = Result<Reply, Errno>;
@@ -134,7 +134,7 @@ pub enum Reply {
     /// `parent` is the inode of `..`.
     Listing {
         parent: Ino,
-        entries: Vec<DirEntry>,
+        entries: DirEntries,
         end: bool,
         lease: Option<Lease>,
     },
