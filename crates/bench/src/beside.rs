@@ -154,7 +154,7 @@ struct Clients {
 }
 
 enum Victim {
-    Client(Client),
+    Client(Box<Client>),
     Program(Program),
 }
 
@@ -164,8 +164,8 @@ struct Attackers {
     cpus: Vec<usize>,
 }
 
-/// Measures. The calling program must hand the roles of a fleet's processes to
-/// [`warren_runtime::dispatch`].
+/// Measures. The calling program must hand the roles of processes to [`warren_runtime::dispatch`],
+/// [`warren_fuse::dispatch`] and [`crate::dispatch`].
 pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
     namespace::run_inside(&options.directory, |scratch, interruption| {
         measure(options, scratch, interruption)
@@ -237,7 +237,10 @@ impl Clients {
         let attackers = Attackers { clients: clients.collect::<Result<_, _>>()?, cpus };
         let victim = |(at, user): (usize, User)| match user {
             User::Mount => Program::new(mount).map(Victim::Program),
-            _ => Client::new(ground, user.uid(), ATTACKERS + at).map(Victim::Client),
+            _ => {
+                let client = Client::new(ground, user.uid(), ATTACKERS + at)?;
+                Ok(Victim::Client(Box::new(client)))
+            }
         };
         let victims = User::ALL.into_iter().enumerate().map(victim).collect::<Result<_, _>>()?;
         Ok(Self { attackers, victims })

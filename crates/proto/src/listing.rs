@@ -12,7 +12,16 @@ use core::fmt;
 
 use warren_base::{Errno, FileKind, Ino};
 
-use crate::{DirEntry, FileName, Malformed, Reader, Wire};
+use crate::{FileName, Malformed, Reader, Wire};
+
+/// One entry of a directory listing. The next page starts after `cookie`.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct DirEntry {
+    pub ino: Ino,
+    pub kind: FileKind,
+    pub cookie: u64,
+    pub name: FileName,
+}
 
 /// The encoded bytes of an entry without its name.
 pub const DIR_ENTRY_BYTES: usize = 8 + 1 + 8 + 1;

@@ -85,15 +85,6 @@ pub struct Opened {
     pub kept: Option<Lease>,
 }
 
-/// One entry of a directory listing. The next page starts after `cookie`.
-#[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct DirEntry {
-    pub ino: Ino,
-    pub kind: FileKind,
-    pub cookie: u64,
-    pub name: FileName,
-}
-
 /// Sizes in 4 KiB blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
 pub struct StatFs {
