@@ -6,29 +6,35 @@
 //! period: the victim executes one operation in a closed loop, and each is timed
 //! ```
 //!
-//! The victim has a processor for itself, so that it waits for the cell and not for a processor.
+//! The victim has a processor for itself, so that it waits for the cell and not for a processor. A
+//! victim on a mount shares it with the mount's front.
 //! The attackers have those that neither the victim nor the cell has. If there are none, they share
 //! the cell's, and the attack without requests shows what the victim loses because of that.
 //!
 //! ```text
-//! operation  the operations, and the clients       report  the result as text
+//! operation  the operations, and the clients       mounted  a victim on a mount
+//! report     the result as text
 //! ```
 
+mod mounted;
 mod operation;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::contender::fuse::KeptMount;
+use crate::contender::namespace;
 use crate::costs::{self, Costs};
 use crate::error::BenchError;
 use crate::ground::{Ground, Interruption};
 use crate::machine::{self, Machine, Pinned};
 use crate::sample::{median, median_ratio, quantile};
+use mounted::Program;
 pub use operation::Operation;
 use operation::{Client, make_parent};
 
@@ -58,12 +64,13 @@ pub struct BesideOptions {
     pub rounds: u32,
     /// A victim is observed for this time alone, and as long beside the attackers, in each round.
     pub period: Duration,
+    pub attacks: Vec<Operation>,
 }
 
 impl Default for BesideOptions {
     fn default() -> Self {
         let (directory, period) = (std::env::temp_dir(), Duration::from_millis(100));
-        Self { directory, rounds: 5, period }
+        Self { directory, rounds: 5, period, attacks: Operation::ATTACKS.to_vec() }
     }
 }
 
@@ -86,22 +93,26 @@ pub struct BesideReport {
 pub enum User {
     Ordinary,
     Root,
+    /// A program of root on a mount, without the library: its calls go through the kernel and the
+    /// front.
+    Mount,
 }
 
 impl User {
-    pub const ALL: [Self; 2] = [Self::Ordinary, Self::Root];
+    pub const ALL: [Self; 3] = [Self::Ordinary, Self::Root, Self::Mount];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ordinary => "user",
             Self::Root => "root",
+            Self::Mount => "mount",
         }
     }
 
     const fn uid(self) -> u32 {
         match self {
             Self::Ordinary => VICTIM_UID,
-            Self::Root => 0,
+            Self::Root | Self::Mount => 0,
         }
     }
 }
@@ -139,7 +150,12 @@ struct Periods {
 /// All clients. The victims are in the order of [`User::ALL`].
 struct Clients {
     attackers: Attackers,
-    victims: Vec<Client>,
+    victims: Vec<Victim>,
+}
+
+enum Victim {
+    Client(Box<Client>),
+    Program(Program),
 }
 
 struct Attackers {
@@ -148,14 +164,23 @@ struct Attackers {
     cpus: Vec<usize>,
 }
 
-/// Measures. The calling program must hand the roles of a fleet's processes to
-/// [`warren_runtime::dispatch`].
+/// Measures. The calling program must hand the roles of processes to [`warren_runtime::dispatch`],
+/// [`warren_fuse::dispatch`] and [`crate::dispatch`].
 pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
+    namespace::run_inside(&options.directory, |scratch, interruption| {
+        measure(options, scratch, interruption)
+    })
+}
+
+fn measure(
+    options: &BesideOptions,
+    scratch: &Path,
+    interruption: &Interruption,
+) -> Result<BesideReport, BenchError> {
     if !rustix::process::geteuid().is_root() {
         let why = "clients of several users: no permission to admit them; run it as root";
         return Err(BenchError::Unavailable(why.to_owned()));
     }
-    let interruption = Interruption::watch()?;
     let (victim_cpu, cell_cpu) = machine::places()?;
     let mut attacker_cpus = machine::processors()?;
     attacker_cpus.retain(|&cpu| cpu != victim_cpu && cpu != cell_cpu);
@@ -167,12 +192,16 @@ pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
     for process in ground.cell_processes()? {
         machine::pin(Some(process), cell_cpu)?;
     }
-    let mut clients = Clients::new(&ground, attacker_cpus)?;
-    let pairs = pairs();
+    let mount = {
+        let _pinned = Pinned::here(victim_cpu)?;
+        KeptMount::new(ground.pool(), scratch.join("mount"))?
+    };
+    let mut clients = Clients::new(&ground, mount.at(), attacker_cpus)?;
+    let pairs = pairs(&options.attacks);
     let mut periods = vec![Periods::default(); pairs.len()];
     let mut costs = costs::Measured::default();
     for _ in 0..options.rounds {
-        costs.measure(&interruption)?;
+        costs.measure(interruption)?;
         let _pinned = Pinned::here(victim_cpu)?;
         for (pair, periods) in pairs.iter().zip(&mut periods) {
             interruption.check()?;
@@ -191,9 +220,9 @@ pub fn run(options: &BesideOptions) -> Result<BesideReport, BenchError> {
 }
 
 /// All pairs of an attack and a victim, in the order of a round.
-fn pairs() -> Vec<(Operation, Operation, User)> {
+fn pairs(attacks: &[Operation]) -> Vec<(Operation, Operation, User)> {
     let mut pairs = Vec::new();
-    for attack in Operation::ATTACKS {
+    for &attack in attacks {
         for victim in Operation::OF_VICTIMS {
             pairs.extend(User::ALL.map(|user| (attack, victim, user)));
         }
@@ -202,11 +231,17 @@ fn pairs() -> Vec<(Operation, Operation, User)> {
 }
 
 impl Clients {
-    fn new(ground: &Ground, cpus: Vec<usize>) -> Result<Self, BenchError> {
+    fn new(ground: &Ground, mount: &Path, cpus: Vec<usize>) -> Result<Self, BenchError> {
         make_parent(ground)?;
         let clients = (0..ATTACKERS).map(|at| Client::new(ground, ATTACKER_UID, at));
         let attackers = Attackers { clients: clients.collect::<Result<_, _>>()?, cpus };
-        let victim = |(at, user): (usize, User)| Client::new(ground, user.uid(), ATTACKERS + at);
+        let victim = |(at, user): (usize, User)| match user {
+            User::Mount => Program::new(mount).map(Victim::Program),
+            _ => {
+                let client = Client::new(ground, user.uid(), ATTACKERS + at)?;
+                Ok(Victim::Client(Box::new(client)))
+            }
+        };
         let victims = User::ALL.into_iter().enumerate().map(victim).collect::<Result<_, _>>()?;
         Ok(Self { attackers, victims })
     }
@@ -229,9 +264,18 @@ impl Clients {
     }
 }
 
+impl Victim {
+    fn perform(&mut self, operation: Operation) -> Result<(), BenchError> {
+        match self {
+            Self::Client(client) => client.perform(operation),
+            Self::Program(program) => program.perform(operation),
+        }
+    }
+}
+
 /// One period of a victim.
 fn observe(
-    client: &mut Client,
+    client: &mut Victim,
     operation: Operation,
     period: Duration,
 ) -> Result<Times, BenchError> {

@@ -12,13 +12,17 @@ use warren_bench::beside::{BesideOptions, BesideReport, Operation, User, run};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = warren_runtime::dispatch(&arguments) {
+    let role = warren_runtime::dispatch(&arguments)
+        .or_else(|| warren_fuse::dispatch(&arguments))
+        .or_else(|| warren_bench::dispatch(&arguments));
+    if let Some(code) = role {
         return code;
     }
     let directory = std::env::temp_dir().join(format!("warren-beside-test-{}", std::process::id()));
     fs::create_dir(&directory).expect("a directory");
     let period = Duration::from_millis(1);
-    let options = BesideOptions { directory: directory.clone(), rounds: 1, period };
+    let options =
+        BesideOptions { directory: directory.clone(), rounds: 1, period, ..Default::default() };
     match run(&options) {
         Ok(report) => {
             println!("test users_are_measured_beside_each_other ... ok\n{report}");

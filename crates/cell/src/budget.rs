@@ -18,12 +18,12 @@
 //! The blocks that a change takes from this reserve return with a checkpoint: it writes the dirty
 //! nodes to new blocks, and then the old blocks are free.
 
-use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX, PROMISED_WRITE};
+use warren_base::limits::{BLOCK_SIZE, BODY_MAX, NAME_MAX, PROMISED_WRITE, XATTR_VALUE_MAX};
 use warren_disk::{
     EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
     RECORD_MAX, RECORD_OVERHEAD, SHARED_RECORD_MAX, TARGET_PIECE, XATTR_PIECE,
 };
-use warren_proto::{Change, LockKey, LockMode};
+use warren_proto::{Change, DIR_ENTRY_BYTES, LockKey, LockMode};
 
 // Blocks of a shard.
 
@@ -92,7 +92,7 @@ pub(crate) const INLINE_MAX: u64 = INLINE_PAGES as u64 * (BLOCK_SIZE as u64 + 64
 
 /// Bytes of a reply for the entries of a listing.
 pub(crate) const LISTING_MAX: usize = BODY_MAX - 64;
-pub(crate) const LISTING_ENTRY: usize = 8 + 1 + 8 + 1;
+pub(crate) const LISTING_ENTRY: usize = DIR_ENTRY_BYTES;
 /// Bytes of a neighbour of a name, beside the name: its length, the inode and its kind, the lease
 /// on the name, attributes with a lease, the capability. Each of these but the last may be absent.
 pub(crate) const NEIGHBOUR: usize = 1 + (8 + 1) + (1 + LEASE) + (1 + ATTR + 1 + LEASE) + 8;
@@ -460,6 +460,14 @@ impl LogBudget {
     /// requests that were under way when it died.
     pub(crate) const fn unanswered(self) -> u64 {
         (self.bytes - LOG_RESERVE) / 16
+    }
+
+    /// Bytes that long values of attributes leave free. Two clients that do nothing but set such
+    /// values fill the log faster than checkpoints free it. What other users change and make
+    /// durable goes on in these bytes while the values wait. A small log has none: there a value
+    /// of the greatest length could wait for ever.
+    pub(crate) const fn left_by_long_values(self) -> u64 {
+        ((self.bytes - LOG_RESERVE) / 16).saturating_sub(XATTR_VALUE_MAX as u64)
     }
 
     /// The number of open files and held locks of a cell, together, for which a snapshot of the

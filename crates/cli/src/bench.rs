@@ -101,6 +101,7 @@ fn perform_beside(arguments: &BenchBeside) -> Result<ExitCode, Failure> {
         directory: arguments.directory.clone().unwrap_or(usual.directory),
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         period: arguments.millis.map_or(usual.period, Duration::from_millis),
+        attacks: or(&arguments.attacks, usual.attacks),
     };
     let report = beside::run(&options)?;
     show(&report, arguments.json)

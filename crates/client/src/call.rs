@@ -30,8 +30,8 @@ use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno, Ino, MapVersion};
 use warren_proto::typed::{self, Typed};
 use warren_proto::{
-    AccessMode, Answer, Answered, Capability, CreateFlags, Credentials, DirEntry, Entry, FileKind,
-    FileName, InodeRef, Reply, Request, RequestHeader,
+    AccessMode, Answer, Answered, Capability, CreateFlags, Credentials, DirEntries, Entry,
+    FileKind, FileName, InodeRef, Reply, Request, RequestHeader,
 };
 
 use crate::cache::{Cache, CopyRef, Guard, Words};
@@ -138,7 +138,7 @@ pub struct Call {
     tries: u32,
     moves: u32,
     /// Entries of the pages of a listing that were received so far.
-    listed: Vec<DirEntry>,
+    listed: DirEntries,
     /// The copies that have given the answer, without any request.
     proof: Option<Vec<CopyRef>>,
     /// The existing inode that a create found, while it is opened at its own cell.
@@ -156,7 +156,7 @@ impl Call {
             answers: Answers::default(),
             tries: 0,
             moves: 0,
-            listed: Vec::new(),
+            listed: DirEntries::new(),
             proof: None,
             found: None,
             is_sent: false,
@@ -285,7 +285,7 @@ impl Call {
             Ok(Goal::Answer(reply, granted)) => Step::Done(Answered::new(Ok(reply), granted)),
             Ok(Goal::Ask(ask)) => self.send(ask, Purpose::Last, map),
             Ok(Goal::List(dir)) => {
-                self.listed.clear();
+                self.listed = DirEntries::new();
                 self.send(page(dir, 0), Purpose::Last, map)
             }
             Err(Stop::Need(ask)) => {
@@ -393,7 +393,7 @@ impl Call {
             ) if !matches!(self.op, Op::Ino(..)) => {
                 let dir = InodeRef { ino: dir, capability: capabilities.inode };
                 let parent = InodeRef { ino: parent, capability: granted };
-                self.listing(map, (dir, cookie), parent, entries, end)
+                self.listing(map, (dir, cookie), parent, &entries, end)
             }
             (Request::Create { dir, name, flags, .. }, answer)
                 if flags.contains(CreateFlags::EXISTING) =>
@@ -496,11 +496,11 @@ impl Call {
         map: &ShardMap,
         (dir, cookie): (InodeRef, u64),
         parent: InodeRef,
-        entries: Vec<DirEntry>,
+        entries: &DirEntries,
         end: bool,
     ) -> Step {
-        let next = entries.last().map_or(cookie, |entry| entry.cookie);
-        self.listed.extend(entries);
+        let next = entries.last_cookie().unwrap_or(cookie);
+        self.listed.append(entries);
         if end {
             let entries = core::mem::take(&mut self.listed);
             let answer = Ok(Reply::Listing { parent: parent.ino, entries, end, lease: None });

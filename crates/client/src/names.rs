@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashTable};
 use warren_base::{FixedState, Ino};
-use warren_proto::{Answer, DirEntry, FileName, Reply, Request};
+use warren_proto::{Answer, DirEntries, FileName, Reply, Request};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cache::{Guard, Words};
@@ -178,9 +178,9 @@ impl KnownNames {
     }
 
     /// The page was received, under this lease. `end`: the listing ends with it.
-    pub fn listed(&mut self, page: Page, entries: &[DirEntry], end: bool, lease: Option<Guard>) {
+    pub fn listed(&mut self, page: Page, entries: &DirEntries, end: bool, lease: Option<Guard>) {
         let Some((guard, cookie)) = self.requested(page) else { return };
-        let next = entries.last().map_or(cookie, |entry| entry.cookie);
+        let next = entries.last_cookie().unwrap_or(cookie);
         let is_same = |lease: &Guard| guard.is_none_or(|guard| guard == *lease);
         let Some(lease) = lease.filter(|lease| is_same(lease) && (end || next > cookie)) else {
             return self.forget(page.dir);
@@ -190,8 +190,8 @@ impl KnownNames {
         let seed = self.seed ^ page.dir.0;
         let known = self.dirs.get_mut(&page.dir).expect("a page of it was requested");
         known.extent = if end { Extent::Whole(lease) } else { partial };
-        for entry in entries {
-            let hash = xxh3_64_with_seed(entry.name.as_bytes(), seed);
+        for entry in entries.iter() {
+            let hash = xxh3_64_with_seed(entry.name, seed);
             self.names += insert(&mut known.names, hash);
         }
         if known.names.len() > NAMES_OF_ONE_MAX {

@@ -20,6 +20,7 @@ mod change;
 mod class;
 pub mod control;
 mod handover;
+mod listing;
 mod lock;
 mod name;
 mod peer;
@@ -44,12 +45,13 @@ pub use body::{Answered, LeasedAttrs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
 pub use handover::{HANDOVER_NAME_MAX, HANDOVER_PREFIX, Handover};
+pub use listing::{DIR_ENTRY_BYTES, DirEntries, DirEntry, ListedEntry};
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
 pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
 pub use range::{RangeChange, RangeCopy, RangeKind};
 pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
-pub use reply::{Answer, DirEntry, Entry, Lease, LeaseKey, Neighbour, Opened, Reply, StatFs};
+pub use reply::{Answer, Entry, Lease, LeaseKey, Neighbour, Opened, Reply, StatFs};
 pub use request::{
     AccessMode, CreateFlags, Credentials, Handle, NewInode, Position, ReadFlags, RenameFlags,
     Request, RequestHeader, XattrMode,

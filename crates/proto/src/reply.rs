@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use warren_base::{Errno, Ino, MapVersion, ShardId};
 
-use crate::{Attr, Capability, FileKind, FileName, Handle, LockSpec, Wire};
+use crate::{Attr, Capability, DirEntries, FileKind, FileName, Handle, LockSpec, Wire};
 
 /// The end of each request.
 pub type Answer = Result<Reply, Errno>;
@@ -85,15 +85,6 @@ pub struct Opened {
     pub kept: Option<Lease>,
 }
 
-/// One entry of a directory listing. The next page starts after `cookie`.
-#[derive(Clone, PartialEq, Eq, Debug, Wire)]
-pub struct DirEntry {
-    pub ino: Ino,
-    pub kind: FileKind,
-    pub cookie: u64,
-    pub name: FileName,
-}
-
 /// Sizes in 4 KiB blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
 pub struct StatFs {
@@ -134,7 +125,7 @@ pub enum Reply {
     /// `parent` is the inode of `..`.
     Listing {
         parent: Ino,
-        entries: Vec<DirEntry>,
+        entries: DirEntries,
         end: bool,
         lease: Option<Lease>,
     },

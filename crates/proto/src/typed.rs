@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use warren_base::{ClientId, Errno, Ino, SlotNo};
 
 use crate::{
-    AccessMode, Answer, Attr, Capability, CreateFlags, DirEntry, Entry, FileName, Handle, Lease,
+    AccessMode, Answer, Attr, Capability, CreateFlags, DirEntries, Entry, FileName, Handle, Lease,
     LeaseKey, LockOwner, LockSpec, NewInode, Opened, Position, RangeChange, RangeCopy, ReadFlags,
     RenameFlags, Reply, Request, XattrMode, XattrName,
 };
@@ -68,7 +68,7 @@ pub struct Written {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listing {
     pub parent: Ino,
-    pub entries: Vec<DirEntry>,
+    pub entries: DirEntries,
     pub end: bool,
     pub lease: Option<Lease>,
 }

@@ -79,9 +79,14 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// Bytes not yet decoded.
+    /// The number of bytes not yet decoded.
     pub const fn left(&self) -> usize {
         self.rest.len()
+    }
+
+    /// The bytes not yet decoded.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
     /// The next `n` bytes.

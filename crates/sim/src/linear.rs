@@ -104,7 +104,7 @@ fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
         }
         let Some(outcome) = &operation.outcome else { continue };
         if let Ok(Reply::Listing { entries, .. }) = &outcome.answer {
-            let steady = entries.iter().all(|e| rules.cookies.learn(e.name.as_bytes(), e.cookie));
+            let steady = entries.iter().all(|e| rules.cookies.learn(e.name, e.cookie));
             if !steady {
                 return Err(blame(history, at, "a name changed its place in listings"));
             }

@@ -1,9 +1,11 @@
 //! The operations of attackers and victims, and the clients that execute them.
 
+use std::str::FromStr;
 use std::thread;
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
@@ -91,6 +93,15 @@ impl Operation {
             Self::Fallocate => "fallocate of 1 MiB",
             Self::RenameDirectory => "rename a directory",
         }
+    }
+}
+
+/// The names are those of a report in JSON.
+impl FromStr for Operation {
+    type Err = serde::de::value::Error;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::deserialize(name.into_deserializer())
     }
 }
 
@@ -288,8 +299,8 @@ impl Client {
             let request = ReadDir { dir, cookie, bytes_max: LISTING_BYTES, leased: false };
             let answer = self.slot.call(Capabilities::of(capability), &request.into_request(), 0);
             let listing = ReadDir::reply(answer)?;
-            match listing.entries.last() {
-                Some(last) if !listing.end => cookie = last.cookie,
+            match listing.entries.last_cookie() {
+                Some(last) if !listing.end => cookie = last,
                 _ => return Ok(()),
             }
         }

@@ -44,10 +44,12 @@ fn show_ratios(f: &mut fmt::Formatter<'_>, pairs: &[Pair]) -> fmt::Result {
         User::ALL.into_iter().try_for_each(|user| write!(f, "{:>RATIO$}", user.name()))?;
     }
     writeln!(f)?;
-    for attack in Operation::ATTACKS {
+    let of_victims = Operation::OF_VICTIMS.len() * User::ALL.len();
+    for pairs in pairs.chunks(of_victims) {
+        let attack = pairs[0].attack;
         write!(f, "{:NAME$}", attack.name())?;
         // In the order of the columns.
-        for pair in pairs.iter().filter(|pair| pair.attack == attack) {
+        for pair in pairs {
             let ratio = format!("{} ({})", short(pair.mean_ratio), short(pair.p99_ratio));
             write!(f, "{ratio:>RATIO$}")?;
         }
@@ -113,7 +115,10 @@ mod tests {
             period_ms: 100,
             attackers: 2,
             beside_cell: true,
-            pairs: pairs().into_iter().map(|pair| periods().result(pair)).collect(),
+            pairs: pairs(&Operation::ATTACKS)
+                .into_iter()
+                .map(|pair| periods().result(pair))
+                .collect(),
             costs: Costs { system_call: spread, cache_line: spread, wake_up: spread },
         }
     }
@@ -127,12 +132,12 @@ mod tests {
         assert!(kinds.eq(Operation::OF_VICTIMS.map(Operation::name)), "{text}");
         assert_eq!(
             lines[5].split_whitespace().collect::<Vec<_>>().join(" "),
-            "attack user root user root user root"
+            "attack user root mount user root mount user root mount"
         );
         for (line, attack) in lines[6..].iter().zip(Operation::ATTACKS) {
             let ratios = line.strip_prefix(attack.name()).expect("the attack's row").trim();
-            assert_eq!(ratios.matches("2.00 (20.0)").count(), 6, "{line}");
-            assert_eq!(line.len(), NAME + 6 * RATIO);
+            assert_eq!(ratios.matches("2.00 (20.0)").count(), 9, "{line}");
+            assert_eq!(line.len(), NAME + 9 * RATIO);
         }
         assert!(text.ends_with("a wake-up 200 ns (190-210)\n"), "{text}");
     }

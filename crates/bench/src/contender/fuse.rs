@@ -24,11 +24,45 @@ use crate::process::{Served, this_program};
 /// line when the mount is served, or the error.
 pub(crate) const ROLE: &str = "__bench-mount";
 
-/// The fields are dropped in order.
-pub(crate) struct WarrenMount {
+/// A mount of a pool that a fleet serves. The fields are dropped in order.
+pub(crate) struct KeptMount {
     keeper: Served,
     /// If the keeper could not unmount it.
     mounted: Mounted,
+}
+
+impl KeptMount {
+    /// Makes the directory and mounts there. The keeper and its fronts run on the processors of
+    /// this thread.
+    pub(crate) fn new(pool: &Path, at: PathBuf) -> Result<Self, BenchError> {
+        std::fs::create_dir(&at).map_err(system(&format!("make {}", at.display())))?;
+        let mut command = this_program();
+        command.arg(ROLE).arg(pool).arg(&at);
+        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut keeper = Served::start(&mut command).map_err(system("start a mount keeper"))?;
+        let mut line = String::new();
+        if let Some(stdout) = keeper.child().stdout.take() {
+            let read = BufReader::new(stdout).read_line(&mut line);
+            read.map_err(system("read from the mount keeper"))?;
+        }
+        match line.as_str() {
+            "\n" => Ok(Self { keeper, mounted: Mounted::by_other(at) }),
+            "" => {
+                let why = format!("{}: the mount keeper ended at once; try again", at.display());
+                Err(BenchError::Unavailable(why))
+            }
+            line => Err(BenchError::Unavailable(line.trim_end().to_owned())),
+        }
+    }
+
+    pub(crate) fn at(&self) -> &Path {
+        self.mounted.at()
+    }
+}
+
+/// The fields are dropped in order.
+pub(crate) struct WarrenMount {
+    mount: KeptMount,
     ground: Ground,
     _device: Option<Device>,
     /// The library in the programs.
@@ -75,27 +109,8 @@ impl WarrenMount {
         device: Option<Device>,
         library: Option<PathBuf>,
     ) -> Result<Self, BenchError> {
-        std::fs::create_dir(&at).map_err(system(&format!("make {}", at.display())))?;
-        let mut command = this_program();
-        command.arg(ROLE).arg(ground.pool()).arg(&at);
-        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut keeper = Served::start(&mut command).map_err(system("start a mount keeper"))?;
-        let mut line = String::new();
-        if let Some(stdout) = keeper.child().stdout.take() {
-            let read = BufReader::new(stdout).read_line(&mut line);
-            read.map_err(system("read from the mount keeper"))?;
-        }
-        match line.as_str() {
-            "\n" => {
-                let mounted = Mounted::by_other(at);
-                Ok(Self { keeper, mounted, ground, _device: device, library })
-            }
-            "" => {
-                let why = format!("{}: the mount keeper ended at once; try again", at.display());
-                Err(BenchError::Unavailable(why))
-            }
-            line => Err(BenchError::Unavailable(line.trim_end().to_owned())),
-        }
+        let mount = KeptMount::new(ground.pool(), at)?;
+        Ok(Self { mount, ground, _device: device, library })
     }
 }
 
@@ -108,7 +123,7 @@ impl Contender for WarrenMount {
     }
 
     fn directory(&self) -> &Path {
-        self.mounted.at()
+        self.mount.at()
     }
 
     fn prepare(&self, command: &mut Command) {
@@ -118,7 +133,7 @@ impl Contender for WarrenMount {
     }
 
     fn traffic(&self) -> Result<Option<Traffic>, BenchError> {
-        settled(|| Traffic::of(self.ground.pool(), self.keeper.id())).map(Some)
+        settled(|| Traffic::of(self.ground.pool(), self.mount.keeper.id())).map(Some)
     }
 }
 

@@ -119,7 +119,8 @@ fn ready_to_set(
     let pieces = (added > 0 || removes).then(|| budget.xattr_pieces(added));
     let room = ready_to_change(shard, ino, budget.xattr(growth).with(pieces), state, turn)?;
     let len = new.map_or(0, <[u8]>::len);
-    if len > XATTR_SHORT_MAX && turn.log_room(turn.frames.dirty_pages()) <= len as u64 {
+    let left = turn.log.budget().left_by_long_values();
+    if len > XATTR_SHORT_MAX && turn.log_room(turn.frames.dirty_pages()) <= len as u64 + left {
         return Err(Stop::Wait(Wait::LogRoom));
     }
     Ok(room)

@@ -94,6 +94,31 @@ fn a_slot_that_rings_twice_before_the_reply_is_executed_once() {
 }
 
 #[test]
+fn a_listing_comes_in_short_parts() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let mut made: Vec<String> = (0..450).map(|number| format!("{number}")).collect();
+    for name in &made {
+        pair.create(client, IN_A, name);
+    }
+    let (mut cookie, mut listed) = (0, Vec::new());
+    loop {
+        let list = Request::ReadDir { dir: IN_A, cookie, bytes_max: u32::MAX, leased: false };
+        let part = pair.call(client, list);
+        let Ok(Reply::Listing { entries, end, .. }) = part else { panic!("{part:?}") };
+        assert!((1..=192).contains(&entries.len()), "{} names", entries.len());
+        listed.extend(entries.iter().map(|it| String::from_utf8_lossy(it.name).into_owned()));
+        cookie = entries.last_cookie().expect("it is not empty");
+        if end {
+            break;
+        }
+    }
+    made.sort();
+    listed.sort();
+    assert_eq!(listed, made);
+}
+
+#[test]
 fn a_client_that_disconnects_leaves_no_open_file() {
     let mut pair = Pair::new();
     let (gone, other) = (pair.client(), pair.client());

@@ -272,8 +272,7 @@ impl Pair {
         {
             Ok(Reply::Listing { entries, end: true, .. }) => {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                let mut names: Vec<_> =
-                    entries.iter().map(|entry| text(entry.name.as_bytes())).collect();
+                let mut names: Vec<_> = entries.iter().map(|entry| text(entry.name)).collect();
                 names.sort();
                 names
             }

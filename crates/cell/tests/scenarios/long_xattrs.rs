@@ -6,8 +6,10 @@
 
 use warren_base::limits::{XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use warren_base::{ClientId, Errno, Ino};
+use warren_disk::LOG_BLOCKS_MIN;
 use warren_proto::{Answer, Reply, Request, XattrMode, XattrName};
 
+use crate::bytes::page;
 use crate::client::Call;
 use crate::pair::*;
 
@@ -173,4 +175,32 @@ fn a_full_log_is_awaited_by_a_long_value() {
     }
     assert_eq!(get(&mut pair, client, ino, "user.a").0, value(XATTR_VALUE_MAX, 99));
     assert!(pair.trace(&["reports Written"]).len() > 2);
+}
+
+#[test]
+fn values_that_fill_the_log_leave_room_for_the_fsync_of_others() {
+    let log_blocks = 16 * LOG_BLOCKS_MIN;
+    let mut pair = Pair::with(Setup { cells: 1, log_blocks, ..Setup::default() });
+    let (client, other) = (pair.client(), pair.client());
+    let file = pair.create(client, IN_A, "file");
+    let own = pair.create(other, IN_A, "own");
+    pair.supervisor.grants = false;
+    let value = value(16 << 10, 1);
+    let waiting = loop {
+        let (name, mode, kill_set_gid) = (named("user.a"), XattrMode::Any, false);
+        let request =
+            Request::SetXattr { ino: file.ino, name, value: [].into(), mode, kill_set_gid };
+        let call = pair.submit(client, request, &value);
+        pair.drive();
+        if !pair.is_answered(call) {
+            break call;
+        }
+    };
+    for round in 0..20 {
+        pair.write(other, own, 0, page(round));
+        pair.fsync(other, own);
+    }
+    assert!(!pair.is_answered(waiting), "no checkpoint has freed the log");
+    pair.grant_checkpoints();
+    assert_eq!(pair.answer(waiting), Some(Ok(Reply::Done)));
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use warren_bench::apps::Workload;
+use warren_bench::beside;
 use warren_bench::micro::Operation;
 use warren_bench::space::BYTES_MIN;
 use warren_bench::{ContenderName, LOG_BYTES_MAX};
@@ -106,6 +107,9 @@ pub(crate) struct BenchBeside {
     /// Milliseconds for which a victim is observed alone, and beside attackers, in a round
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub millis: Option<u64>,
+    /// The attacks, with their names in the JSON report [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub attacks: Vec<beside::Operation>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,

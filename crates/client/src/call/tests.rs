@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use warren_base::{ClientId, Rng, ShardId, Timestamp};
 use warren_proto::{
-    AccessMode, Attr, Capabilities, CapabilityKey, CreateFlags, FileName, Handle, Lease, LeaseKey,
-    Neighbour, NewInode, Opened, RenameFlags,
+    AccessMode, Attr, Capabilities, CapabilityKey, CreateFlags, DirEntry, FileName, Handle, Lease,
+    LeaseKey, Neighbour, NewInode, Opened, RenameFlags,
 };
 
 use super::*;

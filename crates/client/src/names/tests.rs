@@ -1,7 +1,7 @@
 use std::cell::Cell;
 
 use warren_base::{CellId, Errno, FileKind};
-use warren_proto::{AccessMode, CreateFlags, Lease, NewInode, RenameFlags};
+use warren_proto::{AccessMode, CreateFlags, DirEntry, Lease, NewInode, RenameFlags};
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn lease(stamp: u64) -> Option<Guard> {
     Guard::new(CellId(0), Lease { word: 0, stamp })
 }
 
-fn entries(names: &[&str]) -> Vec<DirEntry> {
+fn entries(names: &[&str]) -> DirEntries {
     let entry = |(cookie, of): (u64, &&str)| DirEntry {
         ino: Ino(1),
         kind: FileKind::Regular,
@@ -134,7 +134,7 @@ fn names_under_way_when_the_listing_begins_count() {
     known.missed(DIR);
     let page = known.missed(DIR).expect("the second miss");
     known.end(&create("late"), &Ok(Reply::Done));
-    known.listed(page, &[], true, lease(STAMP));
+    known.listed(page, &entries(&[]), true, lease(STAMP));
     let word = Word(Cell::new(STAMP));
     assert!(!is_absent(&mut known, &word, "late"));
     assert!(is_absent(&mut known, &word, "other"));
@@ -148,13 +148,13 @@ fn a_listing_continues_with_each_miss_under_one_lease() {
     assert!(!is_absent(&mut known, &word, "x"), "it may be on the next page");
     let second = known.missed(DIR).expect("the next page");
     assert_eq!(second.cookie, 2);
-    known.listed(second, &[], true, lease(STAMP));
+    known.listed(second, &entries(&[]), true, lease(STAMP));
     assert!(is_absent(&mut known, &word, "x"));
 
     let (mut known, first) = asking();
     known.listed(first, &entries(&["a"]), false, lease(STAMP));
     let second = known.missed(DIR).expect("the next page");
-    known.listed(second, &[], true, lease(STAMP + 1));
+    known.listed(second, &entries(&[]), true, lease(STAMP + 1));
     assert!(known.dirs.is_empty(), "names may have been added to the first page");
 }
 
@@ -164,7 +164,7 @@ fn a_page_of_an_earlier_listing_is_ignored() {
     known.not_listed(old);
     known.missed(DIR);
     let new = known.missed(DIR).expect("the second miss");
-    known.listed(old, &[], true, lease(STAMP));
+    known.listed(old, &entries(&[]), true, lease(STAMP));
     let word = Word(Cell::new(STAMP));
     assert!(!is_absent(&mut known, &word, "x"));
     known.listed(new, &entries(&["x"]), true, lease(STAMP));

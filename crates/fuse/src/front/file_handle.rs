@@ -42,6 +42,8 @@ mod tests {
     use warren_base::Ino;
     use warren_proto::{Reply, Request};
 
+    use warren_proto::DirEntries;
+
     use super::*;
     use crate::front::tests::{FrontTest, attr};
     use crate::front::{FrontOptions, Outcome};
@@ -54,9 +56,12 @@ mod tests {
         let lease = Some(warren_proto::Lease { word: 0, stamp: 0 });
         let mut test = FrontTest::new(FrontOptions::default(), move |request| match *request {
             Request::GetAttr { ino } => Ok(Reply::Attr { attr: attr(ino), lease }),
-            Request::ReadDir { dir: DIR, .. } => {
-                Ok(Reply::Listing { parent: Ino(3), entries: Vec::new(), end: false, lease: None })
-            }
+            Request::ReadDir { dir: DIR, .. } => Ok(Reply::Listing {
+                parent: Ino(3),
+                entries: DirEntries::new(),
+                end: false,
+                lease: None,
+            }),
             _ => Err(Errno::EIO),
         });
         for (operation, ino) in [(Operation::LookupInode, DIR), (Operation::LookupParent, Ino(3))] {

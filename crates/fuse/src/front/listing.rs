@@ -7,7 +7,7 @@
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, Listing};
-use warren_proto::{DirEntry, FileKind};
+use warren_proto::{DirEntries, FileKind};
 
 use super::{Call, Served};
 use crate::reply::Body;
@@ -35,8 +35,8 @@ impl Call<'_> {
                 return Ok(());
             }
             let fits = put_entries(self.body, &entries, room)?;
-            match entries.last() {
-                Some(last) if fits && !end => cookie = last.cookie,
+            match entries.last_cookie() {
+                Some(last) if fits && !end => cookie = last,
                 _ => return Ok(()),
             }
         }
@@ -52,9 +52,9 @@ fn put_dots(body: &mut Body, offset: u64, (dir, parent): (Ino, Ino), room: usize
 }
 
 /// False if not all of them fit into `room` bytes.
-fn put_entries(body: &mut Body, entries: &[DirEntry], room: usize) -> Result<bool, Errno> {
+fn put_entries(body: &mut Body, entries: &DirEntries, room: usize) -> Result<bool, Errno> {
     let mut group = (0, body.len());
-    for entry in entries {
+    for entry in entries.iter() {
         if entry.cookie != group.0 {
             group = (entry.cookie, body.len());
         }
@@ -63,8 +63,7 @@ fn put_entries(body: &mut Body, entries: &[DirEntry], room: usize) -> Result<boo
             .checked_add(AFTER_DOTS)
             .filter(|&offset| i64::try_from(offset).is_ok())
             .ok_or(Errno::EOVERFLOW)?;
-        let name = entry.name.as_bytes();
-        if !body.dirent(entry.ino, offset, entry.kind, name, room) {
+        if !body.dirent(entry.ino, offset, entry.kind, entry.name, room) {
             // A group that does not fit into an empty reply is split, because otherwise the
             // listing would never advance.
             if group.1 > 0 {

@@ -1,8 +1,8 @@
 use std::sync::Mutex;
 
 use warren_proto::{
-    Answer, CreateFlags, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner, LockSpec,
-    LockType, Opened, ReadFlags, Reply, Request,
+    Answer, CreateFlags, DirEntries, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner,
+    LockSpec, LockType, Opened, ReadFlags, Reply, Request,
 };
 
 use super::*;
@@ -313,7 +313,7 @@ fn entries_that_share_a_cookie_are_in_one_reply() {
 #[test]
 fn a_listing_continues_after_each_dot() {
     let mut test = FrontTest::new(FrontOptions::default(), |_| {
-        Ok(Reply::Listing { parent: Ino(7), entries: Vec::new(), end: true, lease: None })
+        Ok(Reply::Listing { parent: Ino(7), entries: DirEntries::new(), end: true, lease: None })
     });
     for (offset, expected) in [(0, 2), (1, 1), (2, 0)] {
         test.serve(Operation::ReadDir { offset, len: 4096 }).unwrap();
@@ -433,7 +433,7 @@ fn empty_directory() -> (FrontTest, Arc<Mutex<Vec<&'static str>>>) {
         let (kind, answer) = match request {
             Request::Lookup { .. } => ("lookup", Ok(Reply::Absent(Lease { word: 0, stamp: 0 }))),
             Request::ReadDir { leased: true, .. } => {
-                let (parent, entries) = (Ino::ROOT, Vec::new());
+                let (parent, entries) = (Ino::ROOT, DirEntries::new());
                 ("list", Ok(Reply::Listing { parent, entries, end: true, lease: Some(lease) }))
             }
             Request::Create { .. } => {

@@ -13,7 +13,7 @@ use warren_base::limits::PAYLOAD_MAX;
 use warren_base::{CellId, Errno, Ino, InodeFlags, SlotNo, Timestamp};
 use warren_fuse::{FleetConnection, FleetSlot};
 use warren_proto::{
-    AccessMode, Answer, Attr, CreateFlags, DirEntry, Entry, FileKind, FileName, Handle, Lease,
+    AccessMode, Answer, Attr, CreateFlags, DirEntries, Entry, FileKind, FileName, Handle, Lease,
     LeaseKey, NewInode, Opened, Position, RenameFlags, Reply, Request, SetAttr, SetTime, StatFs,
     XattrMode,
 };
@@ -441,9 +441,9 @@ impl State {
         let fits = (bytes_max as usize / 280).max(1);
         let end = names.len() <= fits;
         names.truncate(fits);
-        let mut entries = Vec::new();
+        let mut entries = DirEntries::new();
         for (cookie, ino, name) in names {
-            entries.push(DirEntry { ino, kind: self.node(ino)?.attr.kind, cookie, name });
+            entries.push(ino, self.node(ino)?.attr.kind, cookie, name.as_bytes())?;
         }
         Ok(Reply::Listing { parent, entries, end, lease: None })
     }

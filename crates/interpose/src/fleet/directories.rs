@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, FileKind, Ino};
-use warren_proto::{Answered, Attr, DirEntry, InodeRef, Reply, Request};
+use warren_proto::{Answered, Attr, DirEntries, InodeRef, Reply, Request};
 
 use super::client::{Hot, Slow, hot, slow};
 use super::listings::{Listing, fitting, put, skip};
@@ -92,15 +92,15 @@ impl Slow {
                 put(&mut records, dir.ino, 1, FileKind::Directory, b".");
                 put(&mut records, parent.ino, AFTER_DOTS, FileKind::Directory, b"..");
             }
-            for entry in &entries {
+            for entry in entries.iter() {
                 let next = entry.cookie.checked_add(AFTER_DOTS).ok_or(())?;
-                put(&mut records, entry.ino, next, entry.kind, entry.name.as_bytes());
+                put(&mut records, entry.ino, next, entry.kind, entry.name);
             }
             if records.len() > LISTING_MAX {
                 return Err(());
             }
-            match entries.last() {
-                Some(last) if !end && last.cookie > cookie => cookie = last.cookie,
+            match entries.last_cookie() {
+                Some(last) if !end && last > cookie => cookie = last,
                 _ if !end => return Err(()),
                 _ => break,
             }
@@ -111,7 +111,7 @@ impl Slow {
 }
 
 impl Slow {
-    fn page(&mut self, dir: InodeRef, cookie: u64) -> Option<(InodeRef, Vec<DirEntry>, bool)> {
+    fn page(&mut self, dir: InodeRef, cookie: u64) -> Option<(InodeRef, DirEntries, bool)> {
         let (bytes_max, leased) = (PAGE_BYTES, false);
         let request = Request::ReadDir { dir: dir.ino, cookie, bytes_max, leased };
         let Answered { answer, granted, .. } = self.ask(dir, request);
@@ -134,9 +134,9 @@ impl Slow {
         loop {
             let (_, entries, end) = self.page(dir, cookie)?;
             if let Some(entry) = entries.iter().find(|entry| entry.ino == ino) {
-                return Some(entry.name.as_bytes().to_vec());
+                return Some(entry.name.to_vec());
             }
-            cookie = entries.last().filter(|last| !end && last.cookie > cookie)?.cookie;
+            cookie = entries.last_cookie().filter(|last| !end && *last > cookie)?;
         }
     }
 }

@@ -202,8 +202,8 @@ pub(crate) fn many_clients_work_at_once() {
         let dir = Ino::ROOT;
         let page = files.call(&Request::ReadDir { dir, cookie, bytes_max: 4096, leased: false });
         let Reply::Listing { entries, end, .. } = page else { panic!("{page:?}") };
-        cookie = entries.last().map_or(cookie, |entry| entry.cookie);
-        names.extend(entries.into_iter().map(|entry| entry.name));
+        cookie = entries.last_cookie().unwrap_or(cookie);
+        names.extend(entries.to_vec().into_iter().map(|entry| entry.name));
         if end {
             break;
         }

@@ -286,7 +286,7 @@ pub trait Client {
             let Reply::Listing { entries, end, .. } = self.ask(request, &[])? else {
                 return Err("no listing".into());
             };
-            for entry in &entries {
+            for entry in entries.to_vec() {
                 let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
                 let found = Request::Lookup { dir, name: entry.name.clone() };
                 let led = self.ask(found, &[])?;

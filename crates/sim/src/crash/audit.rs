@@ -220,8 +220,8 @@ impl World {
             let Reply::Listing { entries, end, .. } = self.call(request)? else {
                 return broken("no listing".into());
             };
-            for entry in &entries {
-                let name = entry.name.as_bytes().into();
+            for entry in entries.iter() {
+                let name = entry.name.into();
                 if listed.insert(name, (entry.ino, entry.kind)).is_some() {
                     return broken(format!("{:?} is listed twice", entry.name));
                 }

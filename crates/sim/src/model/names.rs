@@ -283,7 +283,7 @@ impl State {
         }
         match step.settle(must)? {
             Some((_, Reply::Listing { parent, entries, end, .. })) => {
-                self.check_listing(step, dir, (cookie, *end), *parent, entries)?;
+                self.check_listing(step, dir, (cookie, *end), *parent, &entries.to_vec())?;
                 self.change(dir, |inode| inode.atime.may_touch(step.window));
                 Ok(())
             }

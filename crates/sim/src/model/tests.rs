@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use warren_base::{ClientId, Errno, Ino, Timestamp};
 use warren_proto::{
-    AccessMode, Attr, ByteRange, CreateFlags, Credentials, DirEntry, Entry, FileKind, FileName,
-    Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Opened, Position, ReadFlags,
-    RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
+    AccessMode, Attr, ByteRange, CreateFlags, Credentials, DirEntries, DirEntry, Entry, FileKind,
+    FileName, Handle, LockFlavour, LockOwner, LockSpec, LockType, NewInode, Opened, Position,
+    ReadFlags, RenameFlags, Reply, Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
 use super::{Refusal, Rules, State};
@@ -225,7 +225,7 @@ fn a_removed_directory_that_is_open_takes_no_names() {
     script.fails(create(sub, "x", NewInode::regular(0o644)), Errno::ENOENT);
     let listing = Request::ReadDir { dir: sub, cookie: 0, bytes_max: 99, leased: false };
     assert!(script.attempt(&listing, &[], Err(Errno::ENOENT), &[]).is_ok());
-    let (parent, entries) = (ROOT, Vec::new());
+    let (parent, entries) = (ROOT, DirEntries::new());
     script.ok(listing, Reply::Listing { parent, entries, end: true, lease: None });
     script.ok(Request::Close { handle }, Reply::Done);
     assert!(script.state.get(sub).is_none());

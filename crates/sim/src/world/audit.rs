@@ -54,8 +54,8 @@ impl Audit {
         let Ok(reply) = answer else { return };
         match (op, reply) {
             (Op::List(dir), Reply::Listing { entries, .. }) => {
-                for entry in entries {
-                    self.ask(Request::Lookup { dir: dir.ino, name: entry.name.clone() });
+                for entry in entries.to_vec() {
+                    self.ask(Request::Lookup { dir: dir.ino, name: entry.name });
                     self.inspect(entry.ino, entry.kind);
                 }
             }

@@ -593,7 +593,7 @@ impl World {
         let (Op::List(dir), Ok(Reply::Listing { entries, .. })) = (&whole.op, answer) else {
             return;
         };
-        let mut names: Vec<_> = entries.iter().map(|entry| entry.name.as_bytes()).collect();
+        let mut names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
         names.sort_unstable();
         names.dedup();
         if names.len() != whole.listed || entries.len() != whole.listed || !whole.ended {
