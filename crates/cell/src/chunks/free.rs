@@ -302,6 +302,36 @@ mod tests {
     }
 
     #[test]
+    fn less_than_half_of_the_chunks_since_the_last_checkpoint_is_few() {
+        let kind = (Recovery::None, Backing::Whole, 4);
+        let bounds = (ChunkBounds::of(3, 40), 40 * CHUNK_BLOCKS);
+        let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), bounds, (4..16).collect(), kind);
+        let asked = |chunks: &mut Chunks, is_privileged| {
+            let is_gone = chunks.is_half_gone(is_privileged);
+            if is_gone {
+                chunks.checkpointed();
+            }
+            is_gone
+        };
+        let ordinary = (0..8).map(|_| {
+            let is_gone = asked(&mut chunks, false);
+            assert!(matches!(chunks.pool.get(), Get::Got(_)));
+            is_gone
+        });
+        // With 8, 7, 6, 5, 4, 3, 2 and 1 left.
+        let expected = [false, false, false, false, false, true, false, false];
+        assert_eq!(ordinary.collect::<Vec<_>>(), expected);
+        let reserved = (0..4).map(|_| {
+            let is_gone = asked(&mut chunks, true);
+            assert!(chunks.take_reserved().is_some());
+            is_gone
+        });
+        assert_eq!(reserved.collect::<Vec<_>>(), [false, false, false, true]);
+        chunks.add(20);
+        assert!(!chunks.is_half_gone(true), "more than since the last checkpoint");
+    }
+
+    #[test]
     fn new_chunks_of_a_grown_pool_are_legal_and_fill_the_reserve_first() {
         let kind = (Recovery::None, Backing::Whole, 1);
         let bounds = (ChunkBounds::of(3, 40), 40 * CHUNK_BLOCKS + 5);

@@ -182,6 +182,23 @@ fn places_of_a_shared_block_do_not_follow_a_page_that_was_changed() {
     assert!(emptied > 0);
 }
 
+#[test]
+fn a_checkpoint_is_asked_for_while_chunks_are_left() {
+    let mut pair = Pair::with(Setup { free_chunks: 40, log_blocks: 4096, ..Setup::default() });
+    let client = pair.client();
+    pair.begin_checkpoint();
+    pair.supervisor.grants = false;
+    let before = free(&mut pair, client);
+    let mut number = 0;
+    while !pair.supervisor.is_wanted {
+        let content = page(byte_of(number)).repeat(PAGES);
+        pair.file(client, IN_A, &format!("file{number}"), content);
+        number += 1;
+    }
+    let left = free(&mut pair, client);
+    assert!(left > before / 4 && left < before, "{left} of {before} are left");
+}
+
 /// The free blocks that the user of this client can take.
 fn available(pair: &mut Pair, client: ClientId) -> u64 {
     match pair.call(client, Request::StatFs) {
