@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
-use warren_base::{Ino, Timestamp};
+use warren_base::{Ino, InodeNumbers, Timestamp};
 use warren_proto::{Attr, FileKind, Handle, LockSpec, LockType, StatFs};
 
 use crate::abi;
@@ -44,9 +44,15 @@ pub(crate) struct NewEntry {
 #[derive(Default, Debug)]
 pub(crate) struct Body {
     bytes: Vec<u8>,
+    /// The inode numbers that programs see. The kernel's node ids are not of these.
+    numbers: InodeNumbers,
 }
 
 impl Body {
+    pub(crate) fn new(numbers: InodeNumbers) -> Self {
+        Self { bytes: Vec::new(), numbers }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -113,7 +119,7 @@ impl Body {
 
     /// `fuse_attr`.
     fn attr(&mut self, attr: &Attr) {
-        self.u64(attr.ino.0);
+        self.u64(self.numbers.number(attr.ino));
         self.u64(attr.size);
         self.u64(attr.blocks.saturating_mul(SECTORS_PER_BLOCK));
         for time in [attr.atime, attr.mtime, attr.ctime] {
@@ -144,7 +150,7 @@ impl Body {
         self.u32(attr.gid);
         self.u16((attr.kind.mode_bits() | u32::from(attr.mode)) as u16);
         self.u16(0);
-        self.u64(attr.ino.0);
+        self.u64(self.numbers.number(attr.ino));
         self.u64(attr.size);
         self.u64(attr.blocks.saturating_mul(SECTORS_PER_BLOCK));
         self.u64(0);
@@ -232,7 +238,7 @@ impl Body {
         if end > room {
             return false;
         }
-        self.u64(ino.0);
+        self.u64(self.numbers.number(ino));
         self.u64(offset);
         self.u32(name.len() as u32);
         self.u32(kind.mode_bits() >> 12);
