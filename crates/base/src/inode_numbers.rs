@@ -26,10 +26,12 @@ impl InodeNumbers {
     /// The numbers of a pool that was made before there were dense ones.
     pub const STORED: Self = Self { shard_bits: None };
     const CODE_STORED: u8 = u8::MAX;
+    /// Bits of a shard in an [`Ino`].
+    const SHARD_BITS_MAX: u8 = 16;
 
     /// The numbers of a pool with so many shards, 1 to 65536. If `dense`, they are small.
     pub const fn new(dense: bool, shards: u32) -> Self {
-        assert!(shards >= 1 && shards <= 1 << 16);
+        assert!(shards >= 1 && shards <= 1 << Self::SHARD_BITS_MAX);
         let bits = (u32::BITS - (shards - 1).leading_zeros()) as u8;
         Self { shard_bits: if dense { Some(bits) } else { None } }
     }
@@ -65,7 +67,7 @@ impl InodeNumbers {
 
     /// The numbers with this code. An unknown one stands for the stored numbers.
     pub const fn from_code(code: u8) -> Self {
-        Self { shard_bits: if code <= 16 { Some(code) } else { None } }
+        Self { shard_bits: if code <= Self::SHARD_BITS_MAX { Some(code) } else { None } }
     }
 }
 
@@ -75,8 +77,7 @@ mod tests {
     use crate::Rng;
     use std::collections::BTreeSet;
 
-    const SEQUENCES: [u64; 6] =
-        [1, 2, 255, 1 << 24, Ino::SEQUENCE_MAX - 1, Ino::SEQUENCE_MAX];
+    const SEQUENCES: [u64; 6] = [1, 2, 255, 1 << 24, Ino::SEQUENCE_MAX - 1, Ino::SEQUENCE_MAX];
 
     fn check(numbers: InodeNumbers, ino: Ino) {
         let number = numbers.number(ino);
@@ -107,7 +108,9 @@ mod tests {
             let inos = shard_ids().flat_map(|shard| (1..50).map(move |at| Ino::new(shard, at)));
             let all: BTreeSet<u64> = inos.map(|ino| numbers.number(ino)).collect();
             assert_eq!(all.len(), shards as usize * 49);
-            assert!(all.last().is_some_and(|last| *last <= u64::from(shards.next_power_of_two()) * 49));
+            assert!(
+                all.last().is_some_and(|last| *last <= u64::from(shards.next_power_of_two()) * 49)
+            );
             assert_eq!(numbers.number(Ino::ROOT), 1);
         }
     }

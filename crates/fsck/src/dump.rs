@@ -469,12 +469,19 @@ fn node_section(
             let records = node.keys.iter().zip(values);
             let wanted = records.filter(|(key, _)| only.is_none_or(|ino| key.ino == ino.0));
             section.lines = wanted
-                .map(|(key, value)| format!("{}: {}", key_text(key, numbers), value_text(value, numbers)))
+                .map(|(key, value)| {
+                    format!("{}: {}", key_text(key, numbers), value_text(value, numbers))
+                })
                 .collect();
         }
         DecodedBody::Internal(children) if only.is_none() => {
             let line = |(key, child): (&Key, &BlockPtr)| {
-                format!("{}: block {}, crc {:#010x}", key_text(key, numbers), child.block, child.checksum)
+                format!(
+                    "{}: block {}, crc {:#010x}",
+                    key_text(key, numbers),
+                    child.block,
+                    child.checksum
+                )
             };
             section.lines = node.keys.iter().zip(children).map(line).collect();
         }

@@ -293,6 +293,7 @@ const fn device_numbers(rdev: u32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_base::ShardId;
 
     fn attr() -> Attr {
         Attr {
@@ -333,6 +334,28 @@ mod tests {
         assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|body| body.lock(None)), 24);
         assert_eq!(size(&|body| body.init(&reply)), 64);
+    }
+
+    /// The kernel's node is the inode as it is stored.
+    #[test]
+    fn programs_see_dense_numbers() {
+        let mut body = Body::new(InodeNumbers::new(true, 8));
+        let attr = Attr { ino: Ino::new(ShardId(5), 3), ..attr() };
+        let word = |body: &Body, at: usize| {
+            u64::from_ne_bytes(body.as_bytes()[at..at + 8].try_into().expect("eight bytes"))
+        };
+        let number = 2 * 8 + 5 + 1;
+        body.entry(&NewEntry { attr, name_valid: LEASED, attr_valid: LEASED });
+        assert_eq!((word(&body, 0), word(&body, 40)), (attr.ino.0, number));
+        body.clear();
+        body.attr_out(&attr, LEASED);
+        assert_eq!(word(&body, 16), number);
+        body.clear();
+        body.statx(&attr, LEASED);
+        assert_eq!(word(&body, 32 + 32), number);
+        body.clear();
+        assert!(body.dirent(attr.ino, 3, FileKind::Regular, b"x", 100));
+        assert_eq!(word(&body, 0), number);
     }
 
     #[test]

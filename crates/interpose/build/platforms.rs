@@ -43,12 +43,12 @@ const STRINGS_LEN: u32 = 4;
 const DYNAMIC: u32 = STRINGS + STRINGS_LEN;
 /// Entries of the dynamic section: a tag and a value each.
 const ENTRIES: [[u32; 2]; 6] = [
-    [4, HASH],        // DT_HASH
-    [5, STRINGS],     // DT_STRTAB
-    [6, SYMBOLS],     // DT_SYMTAB
+    [4, HASH],         // DT_HASH
+    [5, STRINGS],      // DT_STRTAB
+    [6, SYMBOLS],      // DT_SYMTAB
     [10, STRINGS_LEN], // DT_STRSZ
-    [11, 16],         // DT_SYMENT
-    [0, 0],           // DT_NULL
+    [11, 16],          // DT_SYMENT
+    [0, 0],            // DT_NULL
 ];
 const DYNAMIC_LEN: u32 = 8 * ENTRIES.len() as u32;
 const LEN: u32 = DYNAMIC + DYNAMIC_LEN;

@@ -57,8 +57,8 @@ fn for_all_platforms(library: &Path, kernels: Option<&CStr>) -> PathBuf {
     };
     let at = |platform: &str| directory.join(platform).join(name);
     let is_this = |path: PathBuf| path.canonicalize().is_ok_and(|found| found == library);
-    let is_known =
-        kernels.is_some_and(|kernels| PLATFORMS.iter().any(|it| it.as_bytes() == kernels.to_bytes()));
+    let is_known = kernels
+        .is_some_and(|kernels| PLATFORMS.iter().any(|it| it.as_bytes() == kernels.to_bytes()));
     let is_complete = PLATFORMS.iter().all(|platform| is_this(at(platform)))
         && PLATFORMS_32.iter().all(|platform| at(platform).is_file());
     // A dollar elsewhere in the path would be taken for the beginning of a name, too.
