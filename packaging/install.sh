@@ -19,6 +19,11 @@ for built in "$program" "$library"; do
 done
 install -D -m 0755 "$program" "$to/usr/bin/warren"
 install -D -m 0755 "$library" "$to/usr/lib/warren/libwarren_interpose.so"
+# The loader chooses one of these by the platform of a program: ld.so(8), $PLATFORM.
+for platform in x86_64 haswell xeon_phi '$PLATFORM' i386 i486 i586 i686; do
+    mkdir -p "$to/usr/lib/warren/$platform"
+    cp -Pf "${library%/*}/$platform/${library##*/}" "$to/usr/lib/warren/$platform/"
+done
 install -D -m 0644 packaging/systemd/warren@.service \
     "$to/usr/lib/systemd/system/warren@.service"
 install -D -m 0644 packaging/magic/warren "$to/usr/share/warren/magic"

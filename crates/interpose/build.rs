@@ -1,9 +1,18 @@
 //! The library is linked without the C library and its start files, so that a program and its C
 //! library find nothing new beside them. It is mapped into every program, so it has few segments:
 //! each costs a mapping at the start and its copy in each child.
+//!
+//! Beside the library are directories for platforms, of which `packaging/install.sh` copies those
+//! of the profile `interposer`.
+
+#[path = "build/platforms.rs"]
+mod platforms;
+
+use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/platforms.rs");
     println!("cargo:rerun-if-changed=layout.ld");
     let directory = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let layout = format!("-Wl,-T,{directory}/layout.ld");
@@ -21,5 +30,12 @@ fn main() {
     ];
     for argument in arguments {
         println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
+    // Cargo leaves the library in the third directory above that of a script.
+    let out = std::env::var_os("OUT_DIR").unwrap_or_default();
+    if let Some(directory) = Path::new(&out).ancestors().nth(3)
+        && let Err(error) = platforms::make(directory)
+    {
+        println!("cargo:warning=no directories for platforms: {error}");
     }
 }

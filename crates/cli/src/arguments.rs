@@ -274,7 +274,7 @@ pub(crate) enum DumpSubject {
     Log,
     /// All nodes of a shard's tree
     Tree { shard: u16 },
-    /// All records of an inode
+    /// All records of the inode that programs see with this number
     Inode { ino: u64 },
     /// A block, decoded by its magic number
     Block { block: u64 },

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use warren_base::{BlockNo, Ino, ShardId};
+use warren_base::{BlockNo, ShardId};
 use warren_fsck::dump::{DumpError, Field, Section, Subject, dump};
 use warren_runtime::{Blocks, FleetError, OfflinePool, Purpose};
 
@@ -63,7 +63,7 @@ fn subject(arguments: &Dump) -> Subject {
         DumpSubject::Map => Subject::Map,
         DumpSubject::Log => Subject::Log,
         DumpSubject::Tree { shard } => Subject::Tree(ShardId(shard)),
-        DumpSubject::Inode { ino } => Subject::Inode(Ino(ino)),
+        DumpSubject::Inode { ino } => Subject::Inode(ino),
         DumpSubject::Block { block } => Subject::Block(BlockNo(block)),
     }
 }

@@ -110,6 +110,7 @@ pub fn image(options: &FormatOptions) -> Result<Vec<BlockWrite>, FormatError> {
         reserved: options.reserved,
         kept_percent: options.kept_percent,
         clean: true,
+        dense_inos: true,
     };
     let mut region = RegionMap::new(layout);
     let chunk = layout.reserved_chunks();

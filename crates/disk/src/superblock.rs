@@ -14,7 +14,7 @@ use crate::codec::{Put, Take, crc_behind};
 use crate::layout::Layout;
 use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Timestamp};
+use warren_base::{BlockNo, InodeNumbers, Timestamp};
 
 /// The newest version of the format that this crate reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 9;
@@ -35,7 +35,7 @@ const GENERATION_MAX: u64 = 1 << 62;
 
 const MAGIC: [u8; 8] = *b"WARRENfs";
 const COVERED_FROM: usize = 12;
-const FIELDS_LEN: usize = 184;
+const FIELDS_LEN: usize = 185;
 const FLAG_CLEAN: u16 = 1;
 const FLAG_RESERVED: u16 = 2;
 /// Bits of the flags with the percentage that is kept for root, and one. Zero: the usual part.
@@ -44,7 +44,7 @@ const KEPT_SHIFT: u32 = 8;
 pub const KEPT_PERCENT_MAX: u8 = 50;
 
 const _: () = {
-    assert!(FIELDS_LEN == 8 + 4 + 4 + 16 + 10 * 8 + 2 + 2 + 4 + LABEL_MAX);
+    assert!(FIELDS_LEN == 8 + 4 + 4 + 16 + 10 * 8 + 2 + 2 + 4 + LABEL_MAX + 1);
     assert!(FIELDS_LEN <= 512);
 };
 
@@ -66,6 +66,9 @@ pub struct Superblock {
     pub reserved: bool,
     /// The part of the pool that only root and the fleet's owner may fill. `None`: the usual part.
     pub kept_percent: Option<u8>,
+    /// Programs see dense inode numbers, as in all new pools: see [`InodeNumbers`]. Earlier
+    /// software ignores this and clears it with its first checkpoint.
+    pub dense_inos: bool,
 }
 
 /// Why a block is not a superblock.
@@ -113,6 +116,11 @@ impl Superblock {
         )
     }
 
+    /// The inode numbers that programs see.
+    pub fn inode_numbers(&self) -> InodeNumbers {
+        InodeNumbers::new(self.dense_inos, self.layout.shards().into())
+    }
+
     pub fn encode(&self) -> Box<[u8]> {
         assert!(self.label.len() <= LABEL_MAX);
         let mut out = Vec::with_capacity(BLOCK_SIZE);
@@ -135,7 +143,9 @@ impl Superblock {
         out.u16(flag(self.clean, FLAG_CLEAN) | flag(self.reserved, FLAG_RESERVED) | kept);
         out.u32(self.label.len() as u32);
         out.extend_from_slice(self.label.as_bytes());
-        debug_assert_eq!(out.len(), FIELDS_LEN - LABEL_MAX + self.label.len());
+        out.resize(out.len() + LABEL_MAX - self.label.len(), 0);
+        out.push(self.dense_inos.into());
+        debug_assert_eq!(out.len(), FIELDS_LEN);
         out.resize(BLOCK_SIZE, 0);
         let crc = crc_behind(&out, COVERED_FROM);
         out[8..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
@@ -180,6 +190,7 @@ impl Superblock {
         let (shards, flags) = (take.u16()?, take.u16()?);
         let label_len = usize::try_from(take.u32()?).ok()?;
         let label = take.bytes(LABEL_MAX)?.get(..label_len).map(<[u8]>::to_vec);
+        let [dense_inos] = take.array()?;
         let nonsense = |what| Some(Err(SuperblockError::Nonsense(what)));
         let Some(label) = label.and_then(|label| String::from_utf8(label).ok()) else {
             return nonsense("label");
@@ -197,6 +208,8 @@ impl Superblock {
             return nonsense("flags");
         } else if kept_percent.is_some_and(|percent| percent > KEPT_PERCENT_MAX) {
             return nonsense("space that is kept for root");
+        } else if dense_inos > 1 {
+            return nonsense("inode numbers");
         } else if layout.logs_max() == 0 {
             return nonsense("size of the logs");
         } else if !(1..=GENERATION_MAX).contains(&generation) {
@@ -213,6 +226,7 @@ impl Superblock {
             clean,
             reserved,
             kept_percent,
+            dense_inos: dense_inos == 1,
         };
         for ((what, computed), stored) in superblock.layout_fields().into_iter().zip(stored) {
             if computed != stored {
@@ -276,6 +290,7 @@ pub(crate) mod tests {
             clean: true,
             reserved: true,
             kept_percent: Some(7),
+            dense_inos: true,
         }
     }
 
@@ -310,6 +325,8 @@ pub(crate) mod tests {
         assert!(matches!(tampered(115, 52), Err(SuperblockError::Nonsense(_))), "kept for root");
         assert_eq!(tampered(115, 51).map(|it| it.kept_percent), Ok(Some(50)));
         assert_eq!(tampered(115, 0).map(|it| it.kept_percent), Ok(None));
+        assert!(matches!(tampered(184, 2), Err(SuperblockError::Nonsense(_))), "inode numbers");
+        assert_eq!(tampered(184, 0).map(|it| it.dense_inos), Ok(false), "an earlier pool");
         assert!(matches!(tampered(47, 0x80), Err(SuperblockError::Nonsense(_))), "generation");
         let no_logs = Layout::new(1 << 20, 256, 64).unwrap();
         let no_logs = Superblock { layout: no_logs, ..superblock(7) }.encode();

@@ -7,11 +7,11 @@ use std::fmt::{self, Write};
 
 use thiserror::Error;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno, Ino, Lsn, ShardId};
+use warren_base::{BlockNo, Errno, Ino, InodeNumbers, Lsn, ShardId};
 use warren_disk::ROOT_SLOT_SIZE;
 use warren_disk::XattrValue;
 use warren_disk::{BlockPtr, DecodedBody, DecodedNode, HEIGHT_MAX};
-use warren_disk::{Inode, Key};
+use warren_disk::{Inode, Key, Kind};
 use warren_disk::{LogTable, read_record};
 use warren_disk::{Owner, RegionMap};
 use warren_disk::{RootSlot, RootSlotError};
@@ -32,7 +32,8 @@ pub enum Subject {
     Map,
     Log,
     Tree(ShardId),
-    Inode(Ino),
+    /// The inode that programs see with this number.
+    Inode(u64),
     Block(BlockNo),
 }
 
@@ -127,7 +128,11 @@ pub fn dump(
     read: Read<'_>,
     show: &mut dyn FnMut(Section),
 ) -> Result<(), DumpError> {
-    let mut dumper = Dumper { device_blocks, read, show };
+    let numbers = InodeNumbers::STORED;
+    let mut dumper = Dumper { device_blocks, read, show, numbers };
+    if let Ok(superblock) = dumper.chosen_superblock() {
+        dumper.numbers = superblock.inode_numbers();
+    }
     match subject {
         Subject::Superblock => (0..2).for_each(|copy| dumper.superblock(BlockNo(copy))),
         Subject::Block(block) if block.0 >= device_blocks => {
@@ -141,7 +146,10 @@ pub fn dump(
                 Subject::Map => dumper.map(&superblock)?,
                 Subject::Log => dumper.log(&superblock),
                 Subject::Tree(shard) => dumper.tree(&superblock, shard, None)?,
-                Subject::Inode(ino) => dumper.tree(&superblock, ino.shard(), Some(ino))?,
+                Subject::Inode(number) => {
+                    let ino = dumper.numbers.ino(number);
+                    dumper.tree(&superblock, ino.shard(), Some(ino))?;
+                }
                 Subject::Superblock | Subject::Block(_) => {}
             }
         }
@@ -153,6 +161,8 @@ struct Dumper<'a> {
     device_blocks: u64,
     read: Read<'a>,
     show: &'a mut dyn FnMut(Section),
+    /// The inode numbers that programs see, and so the dump.
+    numbers: InodeNumbers,
 }
 
 impl Dumper<'_> {
@@ -342,7 +352,7 @@ impl Dumper<'_> {
             Ok(node) => node,
             Err(error) => return (self.show)(Section::wrong(title, error)),
         };
-        let section = node_section(title, shard, &node, only);
+        let section = node_section(title, shard, &node, (only, self.numbers));
         if only.is_none() || !section.lines.is_empty() {
             (self.show)(section);
         }
@@ -365,7 +375,7 @@ impl Dumper<'_> {
         match &bytes[..4] {
             b"WARR" => self.superblock(block),
             b"WLog" => self.log_table(title, block),
-            b"WNod" => (self.show)(stray_node(title, block, &bytes)),
+            b"WNod" => (self.show)(stray_node(title, block, &bytes, self.numbers)),
             _ if bytes.chunks(ROOT_SLOT_SIZE).any(|slot| slot.starts_with(b"WRoo")) => {
                 for (n, slot) in bytes.chunks(ROOT_SLOT_SIZE).enumerate() {
                     (self.show)(slot_section(format!("block {block}, root slot {n}"), slot));
@@ -400,6 +410,7 @@ fn superblock_section(title: String, superblock: &Superblock) -> Section {
     section.field("kept for root", kept.unwrap_or_else(|| "a sixteenth".into()));
     section.field("blocks", layout.total_blocks());
     section.field("shards", u64::from(layout.shards()));
+    section.field("dense inode numbers", superblock.dense_inos);
     section.field("region map at block", layout.region_start().0);
     section.field("pages of the region map", layout.region_pages());
     section.field("of them before the root slots", layout.first_pages());
@@ -435,14 +446,19 @@ fn slot_section(title: String, bytes: &[u8]) -> Section {
 }
 
 /// A node without a parent that points to it: its own header is believed.
-fn stray_node(title: String, block: BlockNo, bytes: &[u8]) -> Section {
+fn stray_node(title: String, block: BlockNo, bytes: &[u8], numbers: InodeNumbers) -> Section {
     match DecodedNode::decode_stray(block, bytes) {
-        Ok((shard, node)) => node_section(title, shard, &node, None),
+        Ok((shard, node)) => node_section(title, shard, &node, (None, numbers)),
         Err(error) => Section::wrong(title, error),
     }
 }
 
-fn node_section(title: String, shard: ShardId, node: &DecodedNode, only: Option<Ino>) -> Section {
+fn node_section(
+    title: String,
+    shard: ShardId,
+    node: &DecodedNode,
+    (only, numbers): (Option<Ino>, InodeNumbers),
+) -> Section {
     let mut section = Section::new(title);
     section.field("shard", u64::from(shard.0));
     section.field("level", u64::from(node.level));
@@ -453,12 +469,19 @@ fn node_section(title: String, shard: ShardId, node: &DecodedNode, only: Option<
             let records = node.keys.iter().zip(values);
             let wanted = records.filter(|(key, _)| only.is_none_or(|ino| key.ino == ino.0));
             section.lines = wanted
-                .map(|(key, value)| format!("{}: {}", key_text(key), value_text(value)))
+                .map(|(key, value)| {
+                    format!("{}: {}", key_text(key, numbers), value_text(value, numbers))
+                })
                 .collect();
         }
         DecodedBody::Internal(children) if only.is_none() => {
             let line = |(key, child): (&Key, &BlockPtr)| {
-                format!("{}: block {}, crc {:#010x}", key_text(key), child.block, child.checksum)
+                format!(
+                    "{}: block {}, crc {:#010x}",
+                    key_text(key, numbers),
+                    child.block,
+                    child.checksum
+                )
             };
             section.lines = node.keys.iter().zip(children).map(line).collect();
         }
@@ -467,11 +490,14 @@ fn node_section(title: String, shard: ShardId, node: &DecodedNode, only: Option<
     section
 }
 
-fn key_text(key: &Key) -> String {
-    format!("{} {:?} {}", key.ino, key.kind, key.sub)
+/// A key with the number that programs see. The records of the shard itself have 0.
+fn key_text(key: &Key, numbers: InodeNumbers) -> String {
+    let ino = numbers.number(Ino(key.ino));
+    let sub = if key.kind == Kind::Orphan { numbers.number(Ino(key.sub)) } else { key.sub };
+    format!("{ino} {:?} {sub}", key.kind)
 }
 
-fn value_text(value: &Value) -> String {
+fn value_text(value: &Value, numbers: InodeNumbers) -> String {
     match value {
         Value::Chunk(used) => format!("used {used:#018x}"),
         Value::Orphan => "orphan".to_owned(),
@@ -489,7 +515,8 @@ fn value_text(value: &Value) -> String {
         Value::Target(piece) => format!("\"{}\"", piece.escape_ascii()),
         Value::Entries(bucket) => {
             let names = bucket.iter().map(|dentry| {
-                format!("\"{}\" -> {} {:?}", dentry.name.escape_ascii(), dentry.ino, dentry.kind)
+                let number = numbers.number(dentry.ino);
+                format!("\"{}\" -> {number} {:?}", dentry.name.escape_ascii(), dentry.kind)
             });
             names.collect::<Vec<_>>().join(", ")
         }
@@ -509,19 +536,20 @@ fn value_text(value: &Value) -> String {
             let sums = sums.collect::<Vec<_>>().join(" ");
             format!("{} blocks from block {} on, crcs {sums}", extent.len(), extent.start)
         }
-        Value::Inode(inode) => inode_text(inode),
+        Value::Inode(inode) => inode_text(inode, numbers),
         Value::Part(part) => format!("{part:?}"),
     }
 }
 
 /// The fields as derived, but with the mode in octal.
-fn inode_text(inode: &Inode) -> String {
+fn inode_text(inode: &Inode, numbers: InodeNumbers) -> String {
     let Inode { kind, mode, uid, gid, nlink, rdev, size, blocks, .. } = inode;
     let Inode { atime, mtime, ctime, btime, generation, parent, flags, .. } = inode;
+    let parent = numbers.number(*parent);
     format!(
         "Inode {{ kind: {kind:?}, mode: {mode:04o}, uid: {uid}, gid: {gid}, nlink: {nlink}, \
          rdev: {rdev}, size: {size}, blocks: {blocks}, atime: {atime:?}, mtime: {mtime:?}, \
-         ctime: {ctime:?}, btime: {btime:?}, generation: {generation}, parent: {parent:?}, \
+         ctime: {ctime:?}, btime: {btime:?}, generation: {generation}, parent: {parent}, \
          flags: {flags:?} }}"
     )
 }
@@ -583,7 +611,7 @@ mod tests {
             Subject::Map,
             Subject::Log,
             Subject::Tree(ShardId(0)),
-            Subject::Inode(Ino::ROOT),
+            Subject::Inode(1),
         ];
         blocks.chain(others).collect()
     }
@@ -598,8 +626,8 @@ mod tests {
         assert!(text(Subject::Log).contains("incarnation"));
         assert!(text(Subject::Log).contains("never written"), "the other copy of a new pool");
         assert!(text(Subject::Tree(ShardId(0))).contains("mode: 0755, uid: 1000"));
-        assert!(text(Subject::Inode(Ino::ROOT)).contains("Directory"));
-        assert!(!text(Subject::Inode(Ino(2))).contains("Directory"));
+        assert!(text(Subject::Inode(1)).contains("Directory"));
+        assert!(!text(Subject::Inode(2)).contains("Directory"));
         let refused = Err(DumpError::NoShard { shard: ShardId(4), shards: 4 });
         assert_eq!(sections(&pool, Subject::Tree(ShardId(4))), refused);
         assert!(subjects(&pool).into_iter().all(|subject| sections(&pool, subject).is_ok()));

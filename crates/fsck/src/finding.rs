@@ -2,7 +2,7 @@
 
 use crate::read::ReadError;
 use thiserror::Error;
-use warren_base::{BlockNo, CellId, FileKind, Ino, ShardId};
+use warren_base::{BlockNo, CellId, FileKind, Ino, InodeNumbers, ShardId};
 use warren_disk::{Key, LogTableError, NodeError, RegionError, RootSlotError, SuperblockError};
 
 /// Whether a finding means that something is wrong.
@@ -68,8 +68,8 @@ pub enum Finding {
     #[error("shard {shard}: block {block} is recorded as used, but nothing refers to it")]
     Leaked { shard: ShardId, block: BlockNo },
 
-    #[error("shard {shard}: has a record of inode {ino}, which belongs to shard {}", ino.shard())]
-    ForeignInode { shard: ShardId, ino: Ino },
+    #[error("shard {shard}: has a record of inode {ino}, which belongs to shard {home}")]
+    ForeignInode { shard: ShardId, ino: Ino, home: ShardId },
     #[error("inode {ino}: its sequence is not below the shard's next, {next_sequence}")]
     Sequence { ino: Ino, next_sequence: u64 },
     #[error("inode {ino}: has records but no attributes")]
@@ -158,6 +158,58 @@ impl Finding {
     /// Whether it is about file data, of which there is no second copy: no repair restores it.
     pub fn is_lost_data(&self) -> bool {
         matches!(self, Self::Contents { .. } | Self::UnreadableContents { .. })
+    }
+
+    /// The line, with the inode numbers that programs see.
+    pub fn text(&self, numbers: InodeNumbers) -> String {
+        let mut shown = self.clone();
+        shown.for_each_ino(|ino| *ino = Ino(numbers.number(*ino)));
+        shown.to_string()
+    }
+
+    fn for_each_ino(&mut self, mut change: impl FnMut(&mut Ino)) {
+        let change_key = |key: &mut Key, change: &mut dyn FnMut(&mut Ino)| {
+            let mut ino = Ino(key.ino);
+            change(&mut ino);
+            key.ino = ino.0;
+        };
+        match self {
+            Self::ForeignInode { ino, .. }
+            | Self::Sequence { ino, .. }
+            | Self::NoInode { ino }
+            | Self::BeyondSize { ino, .. }
+            | Self::Blocks { ino, .. }
+            | Self::Target { ino }
+            | Self::Contents { ino, .. }
+            | Self::UnreadableContents { ino, .. }
+            | Self::WrongHash { ino, .. }
+            | Self::IllegalList { ino, .. }
+            | Self::Flags { ino }
+            | Self::XattrPieces { ino }
+            | Self::NoPart { ino }
+            | Self::PartCount { ino, .. }
+            | Self::Links { ino, .. }
+            | Self::DirectoryLinks { ino, .. }
+            | Self::DirectoryNames { ino, .. }
+            | Self::Unreachable { ino }
+            | Self::Detached { ino }
+            | Self::Orphan { ino }
+            | Self::BadOrphan { ino, .. } => change(ino),
+            Self::Dangling { dir, ino, .. } | Self::EntryKind { dir, ino, .. } => {
+                [dir, ino].into_iter().for_each(change);
+            }
+            Self::Parent { ino, recorded, found } => {
+                [ino, recorded, found].into_iter().for_each(change);
+            }
+            Self::MisplacedRecord { ino, by, .. } | Self::Overlap { ino, by } => {
+                change(ino);
+                change_key(by, &mut change);
+            }
+            Self::ForeignBlock { by, .. }
+            | Self::SharedBlock { by, .. }
+            | Self::BlockOutOfRange { by, .. } => change_key(by, &mut change),
+            _ => {}
+        }
     }
 
     /// The inode that it concerns, if any.

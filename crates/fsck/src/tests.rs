@@ -4,8 +4,9 @@
 use crate::check::names;
 use crate::{Finding, Options, ReadError, Report, Severity, check};
 use std::collections::BTreeMap;
+use warren_base::Timestamp;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, POOL_BLOCKS_MAX};
-use warren_base::{ACL_ACCESS, BlockNo, Errno, Ino, InodeFlags, Lsn, Rng, ShardId, Timestamp};
+use warren_base::{ACL_ACCESS, BlockNo, Errno, Ino, InodeFlags, InodeNumbers, Lsn, Rng, ShardId};
 use warren_disk::format::{FormatOptions, image};
 use warren_disk::{
     BlockPtr, Dentry, Extent, FileKind, Inode, Key, LogTable, NodeError, Part, RegionError,
@@ -23,6 +24,9 @@ const FILE: Ino = Ino(2);
 const LINK: Ino = Ino(3);
 const DIR: Ino = Ino(1 << 48 | 1);
 const INNER: Ino = Ino(1 << 48 | 2);
+/// The shards of a pool, and the numbers that programs see.
+const SHARDS: u16 = 4;
+const NUMBERS: InodeNumbers = InodeNumbers::new(true, SHARDS as u32);
 
 /// One shard before it is written: its records, and the one chunk that it owns.
 #[derive(Clone)]
@@ -152,7 +156,7 @@ impl Draft {
     fn new() -> Self {
         let options = FormatOptions {
             size_bytes: DEVICE_BLOCKS * BLOCK_SIZE as u64,
-            shards: 4,
+            shards: SHARDS,
             log_bytes: warren_disk::format::LOG_MIN,
             uuid: [1; 16],
             secret: SECRET,
@@ -272,6 +276,21 @@ fn spoiled(spoil: impl FnOnce(&mut Draft)) -> Vec<Finding> {
 
 fn name(name: &str) -> Box<[u8]> {
     name.as_bytes().into()
+}
+
+#[test]
+fn lines_have_the_numbers_that_programs_see() {
+    let finding = Finding::Parent { ino: DIR, recorded: INNER, found: Ino::ROOT };
+    assert_eq!(finding.text(NUMBERS), "directory 2: names 6 as its parent, but is in 1");
+    let foreign = Finding::ForeignInode { shard: ShardId(0), ino: DIR, home: DIR.shard() };
+    let line = "shard 0: has a record of inode 2, which belongs to shard 1";
+    assert_eq!(foreign.text(NUMBERS), line);
+    let overlap = Finding::Overlap { ino: INNER, by: Key::extent(INNER, 7) };
+    let shown = Finding::Overlap { ino: Ino(6), by: Key::extent(Ino(6), 7) };
+    assert_eq!(overlap.text(NUMBERS), shown.to_string());
+    let mend = crate::Mend::Found { ino: INNER };
+    assert_eq!(mend.text(NUMBERS), "inode 6: no name led to it; it is in /lost+found");
+    assert_eq!(mend.text(InodeNumbers::STORED), mend.to_string());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod runtime;
 
-use warren_base::{CellId, Errno, Ino, SlotNo};
+use warren_base::{CellId, Errno, Ino, InodeNumbers, SlotNo};
 use warren_proto::{Answer, Attr, Lease, Request};
 
 /// One slot of a connection: at most one request is in flight in it.
@@ -53,6 +53,9 @@ pub trait FleetConnection: Send + Sync {
     fn slots(&self) -> usize;
 
     fn cells(&self) -> Vec<CellId>;
+
+    /// The inode numbers that programs see.
+    fn inode_numbers(&self) -> InodeNumbers;
 
     /// The current value of a cell's lease word.
     fn load_word(&self, cell: CellId, word: u32) -> u64;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
-use warren_base::{Ino, Timestamp};
+use warren_base::{Ino, InodeNumbers, Timestamp};
 use warren_proto::{Attr, FileKind, Handle, LockSpec, LockType, StatFs};
 
 use crate::abi;
@@ -44,9 +44,15 @@ pub(crate) struct NewEntry {
 #[derive(Default, Debug)]
 pub(crate) struct Body {
     bytes: Vec<u8>,
+    /// The inode numbers that programs see. The kernel's node ids are not of these.
+    numbers: InodeNumbers,
 }
 
 impl Body {
+    pub(crate) fn new(numbers: InodeNumbers) -> Self {
+        Self { bytes: Vec::new(), numbers }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -113,7 +119,7 @@ impl Body {
 
     /// `fuse_attr`.
     fn attr(&mut self, attr: &Attr) {
-        self.u64(attr.ino.0);
+        self.u64(self.numbers.number(attr.ino));
         self.u64(attr.size);
         self.u64(attr.blocks.saturating_mul(SECTORS_PER_BLOCK));
         for time in [attr.atime, attr.mtime, attr.ctime] {
@@ -144,7 +150,7 @@ impl Body {
         self.u32(attr.gid);
         self.u16((attr.kind.mode_bits() | u32::from(attr.mode)) as u16);
         self.u16(0);
-        self.u64(attr.ino.0);
+        self.u64(self.numbers.number(attr.ino));
         self.u64(attr.size);
         self.u64(attr.blocks.saturating_mul(SECTORS_PER_BLOCK));
         self.u64(0);
@@ -232,7 +238,7 @@ impl Body {
         if end > room {
             return false;
         }
-        self.u64(ino.0);
+        self.u64(self.numbers.number(ino));
         self.u64(offset);
         self.u32(name.len() as u32);
         self.u32(kind.mode_bits() >> 12);
@@ -287,6 +293,7 @@ const fn device_numbers(rdev: u32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_base::ShardId;
 
     fn attr() -> Attr {
         Attr {
@@ -327,6 +334,28 @@ mod tests {
         assert_eq!(size(&|body| body.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|body| body.lock(None)), 24);
         assert_eq!(size(&|body| body.init(&reply)), 64);
+    }
+
+    /// The kernel's node is the inode as it is stored.
+    #[test]
+    fn programs_see_dense_numbers() {
+        let mut body = Body::new(InodeNumbers::new(true, 8));
+        let attr = Attr { ino: Ino::new(ShardId(5), 3), ..attr() };
+        let word = |body: &Body, at: usize| {
+            u64::from_ne_bytes(body.as_bytes()[at..at + 8].try_into().expect("eight bytes"))
+        };
+        let number = 2 * 8 + 5 + 1;
+        body.entry(&NewEntry { attr, name_valid: LEASED, attr_valid: LEASED });
+        assert_eq!((word(&body, 0), word(&body, 40)), (attr.ino.0, number));
+        body.clear();
+        body.attr_out(&attr, LEASED);
+        assert_eq!(word(&body, 16), number);
+        body.clear();
+        body.statx(&attr, LEASED);
+        assert_eq!(word(&body, 32 + 32), number);
+        body.clear();
+        assert!(body.dirent(attr.ino, 3, FileKind::Regular, b"x", 100));
+        assert_eq!(word(&body, 0), number);
     }
 
     #[test]

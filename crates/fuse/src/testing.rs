@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warren_base::limits::PAYLOAD_MAX;
-use warren_base::{CellId, Errno, FileKind, Ino, InodeFlags, SlotNo, Timestamp};
+use warren_base::{CellId, Errno, FileKind, Ino, InodeFlags, InodeNumbers, SlotNo, Timestamp};
 use warren_proto::{AccessMode, Answer, Attr, Handle, Lease, Request};
 
 use crate::abi;
@@ -191,6 +191,10 @@ impl FleetConnection for ScriptedFleet {
 
     fn cells(&self) -> Vec<CellId> {
         Vec::new()
+    }
+
+    fn inode_numbers(&self) -> InodeNumbers {
+        InodeNumbers::STORED
     }
 
     fn load_word(&self, _: CellId, word: u32) -> u64 {

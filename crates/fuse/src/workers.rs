@@ -39,7 +39,7 @@ use warren_proto::Request;
 
 use crate::abi::opcode;
 use crate::channel::{Channel, Received};
-use crate::connection::FleetConnection;
+use crate::connection::{FleetConnection, FleetSlot};
 use crate::effects::Effects;
 use crate::front::{Front, FrontOptions, Outcome};
 use crate::front_state::FrontState;
@@ -262,7 +262,7 @@ impl Shared {
             }
             let slot = self.front.fleet().slot_at(number).map_err(no_slot)?;
             self.threads.start(|thread| {
-                let worker = Worker::new(slot, self.company.place());
+                let worker = self.new_worker(slot, self.company.place());
                 self.start_worker(thread, worker, move |shared, mut worker| {
                     shared.recover(&mut worker, request);
                     let reads = shared.token.try_acquire();
@@ -407,12 +407,16 @@ impl Shared {
         }
     }
 
+    fn new_worker(&self, slot: Box<dyn FleetSlot>, place: Place) -> Worker {
+        Worker::new(slot, place, self.front.fleet().inode_numbers())
+    }
+
     /// Gives the token to a parked worker or a new one. Releases it if there is none. `place` is
     /// that of the calling thread.
     fn pass_token(self: &Arc<Self>, place: Place) {
         let passed = self.threads.wake_or_start(|thread| {
             let slot = self.front.fleet().slot().map_err(no_slot)?;
-            let worker = Worker::new(slot, place);
+            let worker = self.new_worker(slot, place);
             self.start_worker(thread, worker, |shared, worker| shared.work(worker, true))
         });
         if passed.is_err() {

@@ -31,7 +31,7 @@ use warren_transport::place::{Place, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions, REGIONS_MAX};
 
 use crate::abi::nr;
-use crate::{arena, stub};
+use crate::{arena, inode_numbers, stub};
 
 mod answers;
 mod client;
@@ -120,6 +120,7 @@ pub(crate) fn admit(
     let numbers = admission.move_descriptors(first).map_err(|_| "no descriptors")?;
     let descriptors = consecutive(&numbers).ok_or("other descriptors between ours")?;
     let connection = admission.open().map_err(|_| "the fleet's memory cannot be mapped")?;
+    inode_numbers::set(connection.inode_numbers());
     let mut slow = Slow {
         slot: connection.slot().ok_or("no slot")?,
         closing: connection.slot().ok_or("no slot")?,

@@ -40,6 +40,7 @@ mod fleet;
 mod frame;
 mod hook;
 mod image;
+mod inode_numbers;
 mod loader;
 mod maps;
 mod memory;

@@ -15,7 +15,7 @@ use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::Timespec;
 use warren_base::limits::{CELLS_MAX, SLOTS_MAX};
-use warren_base::{ClientId, Errno, Instant};
+use warren_base::{ClientId, Errno, InodeNumbers, Instant};
 use warren_proto::slot::{LaneSize, Shape};
 use warren_proto::{Rules, Wire};
 use warren_shm::{Segment, now};
@@ -83,6 +83,15 @@ pub(crate) struct Terms {
     pub rules: Rules,
     pub cells: u16,
     pub shards: u16,
+    pub dense_inos: bool,
+}
+
+impl Terms {
+    pub(crate) const fn inode_numbers(&self) -> InodeNumbers {
+        // No pool has none. The fleet's word is checked, because the client need not trust it.
+        let shards = if self.shards == 0 { 1 } else { self.shards };
+        InodeNumbers::new(self.dense_inos, shards as u32)
+    }
 }
 
 /// A client's place in a fleet, whether or not a process uses it now.
@@ -132,8 +141,8 @@ impl Admission {
     ) -> Result<Self, TransportError> {
         let pool = pool.into();
         let terms = match reply {
-            ControlReply::Welcome { client, shape, rules, cells, shards } => {
-                Terms { pool, client, shape, rules, cells, shards }
+            ControlReply::Welcome { client, shape, rules, cells, shards, dense_inos } => {
+                Terms { pool, client, shape, rules, cells, shards, dense_inos }
             }
             ControlReply::Refused { errno, .. } => {
                 let errno = Errno::from_raw(errno).unwrap_or(Errno::EPROTO);
@@ -148,6 +157,11 @@ impl Admission {
     /// The path of the pool, as the process that was admitted has named it.
     pub fn pool(&self) -> &[u8] {
         &self.terms.pool
+    }
+
+    /// The inode numbers that programs see.
+    pub const fn inode_numbers(&self) -> InodeNumbers {
+        self.terms.inode_numbers()
     }
 
     /// What holds for the client's requests: the rules that it has asked for, and perhaps more.

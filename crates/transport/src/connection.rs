@@ -9,7 +9,7 @@ use core::fmt;
 use core::time::Duration;
 
 use warren_base::limits::CELLS_MAX;
-use warren_base::{CellId, ClientId, Ino, SlotNo};
+use warren_base::{CellId, ClientId, Ino, InodeNumbers, SlotNo};
 use warren_client::{Marks, Words};
 use warren_shm::Region;
 
@@ -102,6 +102,11 @@ impl Connection {
 
     pub fn shards(&self) -> u16 {
         self.shared.shards
+    }
+
+    /// The inode numbers that programs see.
+    pub fn inode_numbers(&self) -> InodeNumbers {
+        self.shared.numbers
     }
 
     pub fn slots(&self) -> u16 {

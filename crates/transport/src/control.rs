@@ -15,7 +15,7 @@ use crate::packet::{DESCRIPTORS_MAX, INLINE_MAX};
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub const CONTROL_VERSION: u32 = 12;
+pub const CONTROL_VERSION: u32 = 13;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -114,6 +114,8 @@ pub enum ControlReply {
         rules: Rules,
         cells: u16,
         shards: u16,
+        /// Programs see dense inode numbers.
+        dense_inos: bool,
     },
     /// A part of the JSON of a `FleetStatus`, and whether more parts follow. The status is sent in
     /// parts, because a client need not trust the fleet with a memfd.

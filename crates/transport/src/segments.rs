@@ -13,7 +13,7 @@ use rustix::io::read;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use warren_base::limits::LEASE_WORDS;
-use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
+use warren_base::{CellId, ClientId, Errno, Ino, InodeNumbers, SlotNo};
 use warren_client::{ShardMap, Words};
 use warren_shm::{
     ClientWriter, Load, Presence, Region, ReplyReader, ShardMapError, ShardMapReader, Store,
@@ -51,6 +51,8 @@ impl CellSegments {
 pub(crate) struct Segments {
     pub client: ClientId,
     pub shards: u16,
+    /// The inode numbers that programs see.
+    pub numbers: InodeNumbers,
     pub requests: ClientWriter,
     pub cells: Vec<CellSegments>,
     map: ShardMapReader,
@@ -114,6 +116,7 @@ impl Segments {
         Ok(Self {
             client: terms.client,
             shards: terms.shards,
+            numbers: terms.inode_numbers(),
             requests,
             cells: of_cells,
             map,

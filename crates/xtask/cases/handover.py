@@ -26,11 +26,13 @@ def check_names(directory):
     """No file gets such a name, and a forged proof leads nowhere, also the second time."""
     file = os.path.join(directory, b"file")
     os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
-    ino = os.stat(file).st_ino
+    # The stored number, for each number of bits that a shard may have in the one that is shown.
+    number = os.stat(file).st_ino - 1
+    stored = [(number & (1 << bits) - 1) << 48 | (number >> bits) + 1 for bits in range(13)]
     forged = [
         PREFIX + b"%08x-%016x-%016x" % (client, number, capability)
         for client in (0, 1, 2, 3)
-        for number in (ino, 1, 0, 2**64 - 1)
+        for number in (*stored, 1, 0, 2**64 - 1)
         for capability in (0, 1, 2**64 - 1)
     ]
     for name in forged + [PREFIX, PREFIX + b"anything"]:

@@ -31,6 +31,7 @@ mod lifecycle;
 mod log;
 mod mount_options;
 mod mounts;
+mod narrow;
 mod options;
 mod preloaded;
 mod privileges;
@@ -156,6 +157,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             threads::run(&ground, cells, &mut tally);
             held::run(&ground, cells, &mut tally);
             file_handles::run(&ground, cells, &mut tally);
+            narrow::run(&ground, cells, &mut tally);
             full_host::run(&ground, cells, &mut tally);
             grow::run(&ground, cells, &mut tally);
             two_fleets::run(&ground, cells, &mut tally);

@@ -4,7 +4,7 @@
 //! need them are skipped, which the closing line counts.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A program the tests use and the Debian package that has it.
@@ -53,6 +53,9 @@ pub(crate) fn install_missing(full: bool) {
     if present("python3") && !has_venv() {
         missing.insert("python3-venv");
     }
+    if !compiles_32_bits() {
+        missing.insert("gcc-multilib");
+    }
     if missing.is_empty() {
         return;
     }
@@ -96,6 +99,12 @@ fn has_venv() -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
+}
+
+/// Whether there are the C library and its headers for 32-bit programs.
+fn compiles_32_bits() -> bool {
+    const OF_I386: [&str; 2] = ["/usr/lib32/crt1.o", "/usr/lib/i386-linux-gnu/crt1.o"];
+    OF_I386.iter().any(|object| Path::new(object).exists())
 }
 
 /// Whether this process may mount and install.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, Ino, ShardId};
+use warren_base::{CellId, Ino, InodeNumbers, ShardId};
+use warren_disk::Superblock;
 use warren_fsck::{Finding, Footing, Mend, Repair, Report, Severity};
 use warren_runtime::CutLogs;
 
@@ -258,8 +259,9 @@ impl Outcome {
     /// The repairs, with paths as they are afterwards.
     fn mends(&self) -> Vec<Mended> {
         let list = self.repair.as_ref().map(|repair| &repair.list[..]).unwrap_or_default();
+        let numbers = numbers_of(&self.report);
         let mended = |mend: &Mend| Mended {
-            text: mend.to_string(),
+            text: mend.text(numbers),
             path: mend.ino().and_then(|ino| path_of(&self.report, ino)),
         };
         list.iter().map(mended).collect()
@@ -294,12 +296,18 @@ impl Outcome {
 }
 
 fn lines(report: &Report) -> Vec<Line> {
+    let numbers = numbers_of(report);
     let line = |finding: &Finding| Line {
         damage: finding.severity() == Severity::Damage,
-        text: finding.to_string(),
+        text: finding.text(numbers),
         path: finding.ino().and_then(|ino| path_of(report, ino)),
     };
     report.findings.iter().map(line).collect()
+}
+
+/// The inode numbers that programs see in the pool.
+fn numbers_of(report: &Report) -> InodeNumbers {
+    report.superblock.as_ref().map(Superblock::inode_numbers).unwrap_or_default()
 }
 
 fn path_of(report: &Report, ino: Ino) -> Option<String> {

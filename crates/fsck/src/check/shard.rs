@@ -153,7 +153,7 @@ impl Checker<'_> {
             Value::Orphan => {
                 let (shard, ino) = (walk.shard, Ino(key.sub));
                 if ino.shard() != shard {
-                    self.report.add(Finding::ForeignInode { shard, ino });
+                    self.report.add(Finding::ForeignInode { shard, ino, home: ino.shard() });
                 }
                 self.names.add_orphan(ino);
             }
@@ -172,7 +172,8 @@ impl Checker<'_> {
         walk.file = Some(File::new(ino, std::mem::take(&mut walk.gap)));
         let next_sequence = walk.next_sequence;
         if ino.shard() != walk.shard {
-            self.report.add(Finding::ForeignInode { shard: walk.shard, ino });
+            let (shard, home) = (walk.shard, ino.shard());
+            self.report.add(Finding::ForeignInode { shard, ino, home });
         } else if !(1..next_sequence).contains(&ino.sequence()) {
             self.report.add(Finding::Sequence { ino, next_sequence });
         }

@@ -175,7 +175,8 @@ impl Repairer<'_> {
             _ => self.make_lost_found(census)?,
         };
         self.report(Mend::Found { ino });
-        let name = format!("#{ino}").into_bytes().into();
+        let number = self.superblock.inode_numbers().number(ino);
+        let name = format!("#{number}").into_bytes().into();
         self.edit(dir, Edit::Link { dir, name, ino, kind });
         Ok(dir)
     }

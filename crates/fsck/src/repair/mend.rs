@@ -1,7 +1,7 @@
 //! What a repair did: one line for each mend.
 
 use thiserror::Error;
-use warren_base::{BlockNo, FileKind, Ino, ShardId};
+use warren_base::{BlockNo, FileKind, Ino, InodeNumbers, ShardId};
 use warren_disk::NodeError;
 
 /// The most mends that are kept by name; the others are counted.
@@ -77,6 +77,32 @@ pub enum Mend {
 }
 
 impl Mend {
+    /// The line, with the inode numbers that programs see.
+    pub fn text(&self, numbers: InodeNumbers) -> String {
+        let mut shown = self.clone();
+        shown.for_each_ino(|ino| *ino = Ino(numbers.number(*ino)));
+        shown.to_string()
+    }
+
+    fn for_each_ino(&mut self, mut change: impl FnMut(&mut Ino)) {
+        match self {
+            Self::Dropped { ino, .. }
+            | Self::Invented { ino, .. }
+            | Self::RecordDropped { ino, .. }
+            | Self::SetRight { ino, .. }
+            | Self::DataLost { ino, .. }
+            | Self::Copied { ino, .. }
+            | Self::Rehashed { ino, .. }
+            | Self::Found { ino }
+            | Self::Reclaimed { ino }
+            | Self::NoOrphan { ino } => change(ino),
+            Self::Unlinked { dir, ino, .. } | Self::EntryKind { dir, ino, .. } => {
+                [dir, ino].into_iter().for_each(change);
+            }
+            _ => {}
+        }
+    }
+
     /// The inode whose path locates the change, if it is at an inode.
     pub fn ino(&self) -> Option<Ino> {
         match self {

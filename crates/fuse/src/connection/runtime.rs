@@ -1,6 +1,6 @@
 //! The connection of an admitted client, and its slots, as the front uses them.
 
-use warren_base::{CellId, Errno, Ino, SlotNo};
+use warren_base::{CellId, Errno, Ino, InodeNumbers, SlotNo};
 use warren_proto::{Answer, Attr, Lease, Request};
 use warren_runtime::{Connection, Slot};
 
@@ -63,6 +63,10 @@ impl FleetConnection for Connection {
 
     fn cells(&self) -> Vec<CellId> {
         (0..Self::cells(self)).map(CellId).collect()
+    }
+
+    fn inode_numbers(&self) -> InodeNumbers {
+        Self::inode_numbers(self)
     }
 
     fn load_word(&self, cell: CellId, word: u32) -> u64 {

@@ -293,7 +293,9 @@ fn write_back(reason: Reason, subject: &mut Subject<'_>) -> Stage {
     if uses.mapped.is_empty() || subject.fleet_is_gone {
         return close(subject.fronts);
     }
-    let inodes: Vec<u64> = uses.mapped.into_iter().collect();
+    // The kernel's tables have the numbers that programs see.
+    let numbers = subject.admission.inode_numbers();
+    let inodes: Vec<u64> = uses.mapped.into_iter().map(|number| numbers.ino(number).0).collect();
     if let Some(front) = subject.fronts.serving() {
         front.write_back(&inodes);
     }

@@ -1,6 +1,6 @@
 //! What one worker thread owns: a slot of the connection, and buffers for one kernel request.
 
-use warren_base::Errno;
+use warren_base::{Errno, InodeNumbers};
 
 use super::company::Place;
 use crate::abi::{IN_HEADER, opcode};
@@ -21,8 +21,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(slot: Box<dyn FleetSlot>, place: Place) -> Self {
-        Self { slot, body: Body::default(), place, head: [0; HEAD], joined: Vec::new() }
+    pub(super) fn new(slot: Box<dyn FleetSlot>, place: Place, numbers: InodeNumbers) -> Self {
+        Self { slot, body: Body::new(numbers), place, head: [0; HEAD], joined: Vec::new() }
     }
 
     /// Must be called before the first [`Self::read`]: see [`make_resident`].

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use locks::Locks;
 use warren_base::limits::PAYLOAD_MAX;
-use warren_base::{CellId, Errno, Ino, InodeFlags, SlotNo, Timestamp};
+use warren_base::{CellId, Errno, Ino, InodeFlags, InodeNumbers, SlotNo, Timestamp};
 use warren_fuse::{FleetConnection, FleetSlot};
 use warren_proto::{
     AccessMode, Answer, Attr, CreateFlags, DirEntries, Entry, FileKind, FileName, Handle, Lease,
@@ -139,6 +139,10 @@ impl FleetConnection for ToyFleet {
     }
 
     // The toy lets no handle be kept.
+    fn inode_numbers(&self) -> InodeNumbers {
+        InodeNumbers::STORED
+    }
+
     fn load_word(&self, _: CellId, _: u32) -> u64 {
         0
     }

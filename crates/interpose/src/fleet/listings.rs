@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use warren_base::{FileKind, Ino};
 use warren_client::Guard;
 
+use crate::inode_numbers::number_of;
+
 /// Directories of which listings are kept.
 const LISTINGS: usize = 32;
 /// `struct linux_dirent64`: inode, next offset, length, type, name, a zero; a multiple of 8 bytes.
@@ -44,7 +46,7 @@ impl Listings {
 
 pub(super) fn put(to: &mut Vec<u8>, ino: Ino, next: u64, kind: FileKind, name: &[u8]) {
     let length = (NAME_AT + name.len() + 1).next_multiple_of(8);
-    to.extend_from_slice(&ino.0.to_le_bytes());
+    to.extend_from_slice(&number_of(ino).to_le_bytes());
     to.extend_from_slice(&next.to_le_bytes());
     to.extend_from_slice(&(length as u16).to_le_bytes());
     to.push((kind.mode_bits() >> 12) as u8);

@@ -528,7 +528,7 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
     Statx::of(facts.prefix.address(), MNT_ID).is_some_and(|root| {
         root.mount_id() == facts.mount.id
             && root.device() == facts.mount.device
-            && root.ino() == facts.mount.root.ino.0
+            && root.ino() == facts.mount.root.ino
     })
 }
 

@@ -13,6 +13,7 @@ use super::memory;
 use super::mountinfo::ReadOnly;
 use super::request::{Request, Want};
 use super::why::Why;
+use crate::inode_numbers::number_of;
 
 /// `struct stat`, in words.
 pub(crate) const STAT_WORDS: usize = 18;
@@ -23,7 +24,7 @@ pub(crate) fn stat(attr: &Attr, mount: &MountFacts) -> [u64; STAT_WORDS] {
     let mut words = [0; STAT_WORDS];
     let (major, minor) = mount.device;
     words[0] = u64::from(encode(major, minor));
-    words[1] = attr.ino.0;
+    words[1] = number_of(attr.ino);
     words[2] = u64::from(attr.nlink);
     words[3] = pair(mode(attr), attr.uid);
     words[4] = pair(attr.gid, 0);
@@ -52,7 +53,7 @@ pub(crate) fn statx(attr: &Attr, mount: &MountFacts, asked: u32) -> Result<Statx
     words[word::ATTRIBUTES] = if attr.ino == mount.root.ino { MOUNT_ROOT } else { 0 };
     words[word::NLINK_UID] = pair(attr.nlink, attr.uid);
     words[word::GID_MODE] = pair(attr.gid, mode(attr));
-    words[word::INO] = attr.ino.0;
+    words[word::INO] = number_of(attr.ino);
     words[word::SIZE] = attr.size;
     words[word::BLOCKS] = sectors(attr);
     words[word::ATTRIBUTES_MASK] = mount.attributes_mask;

@@ -113,7 +113,7 @@ fn resolve(facts: &Facts, room: &mut Room) -> Directory {
     let Some(path) = path(room) else { return Directory::Unknown };
     let Some(rest) = facts.prefix.rest(path) else { return Directory::Unknown };
     match fleet::directory(rest) {
-        Found::Is((inode, attr)) if attr.ino.0 == stat.ino() => Directory::Inside(inode),
+        Found::Is((inode, attr)) if attr.ino == stat.ino() => Directory::Inside(inode),
         _ => Directory::Unknown,
     }
 }

@@ -78,7 +78,7 @@ impl MountFacts {
             times[2] = times[0];
         }
         let mode = (attr.kind.mode_bits() | u32::from(attr.mode)) as u16;
-        root.ino() == attr.ino.0
+        root.ino() == attr.ino
             && root.0[word::NLINK_UID] >> 32 == u64::from(attr.uid)
             && root.0[word::GID_MODE] as u32 == attr.gid
             && (root.0[word::GID_MODE] >> 32) as u16 == mode

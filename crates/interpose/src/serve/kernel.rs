@@ -1,6 +1,9 @@
 //! What the kernel says of a file: `statx`, and the structures that `stat` and `statx` fill.
 
+use warren_base::Ino;
+
 use crate::abi::{AT_FDCWD, nr};
+use crate::inode_numbers::ino_of;
 use crate::stub;
 
 /// Bits of `stx_mask` (Linux 6.18, `include/uapi/linux/stat.h`).
@@ -92,8 +95,9 @@ impl Statx {
         (self.0[word::MASK_BLKSIZE] >> 32) as u32
     }
 
-    pub(crate) fn ino(&self) -> u64 {
-        self.0[word::INO]
+    /// The inode, if it is one of the mount.
+    pub(crate) fn ino(&self) -> Ino {
+        ino_of(self.0[word::INO])
     }
 
     pub(crate) fn is_regular(&self) -> bool {

@@ -39,14 +39,14 @@ static KNOWN: [Place; PLACES] = [const {
 }; PLACES];
 
 impl Place {
-    fn of(ino: u64) -> &'static Self {
-        &KNOWN[ino as usize % PLACES]
+    fn of(ino: Ino) -> &'static Self {
+        &KNOWN[ino.0 as usize % PLACES]
     }
 
-    fn get(&self, ino: u64) -> Option<Capability> {
+    fn get(&self, ino: Ino) -> Option<Capability> {
         let version = self.version.load(Acquire);
         let is_its =
-            self.ino.load(Acquire) == ino && self.admission.load(Acquire) == facts::admissions();
+            self.ino.load(Acquire) == ino.0 && self.admission.load(Acquire) == facts::admissions();
         let capability = self.capability.load(Acquire);
         let is_whole = version.is_multiple_of(2) && self.version.load(Acquire) == version;
         (is_its && is_whole).then_some(Capability(capability))
@@ -70,7 +70,7 @@ pub(super) fn get(descriptor: usize, admission: &Admission) -> Result<InodeRef, 
         return Err(Why::Descriptor);
     }
     match Place::of(stat.ino()).get(stat.ino()) {
-        Some(capability) => Ok(InodeRef { ino: Ino(stat.ino()), capability }),
+        Some(capability) => Ok(InodeRef { ino: stat.ino(), capability }),
         None => admission::under_lock(admission, |room| {
             resolve(descriptor, stat.ino(), admission, room)
         }),
@@ -80,14 +80,14 @@ pub(super) fn get(descriptor: usize, admission: &Admission) -> Result<InodeRef, 
 /// By its path, which must lead to the same inode.
 fn resolve(
     descriptor: usize,
-    ino: u64,
+    ino: Ino,
     admission: &Admission,
     room: &mut Room,
 ) -> Result<InodeRef, Why> {
     let path = proc::target_of(descriptor, &mut room.path).ok_or(Why::Descriptor)?;
     let rest = admission.facts.prefix.rest(path).ok_or(Why::Descriptor)?;
     match fleet::directory(rest) {
-        Found::Is((inode, _)) if inode.ino.0 == ino => {
+        Found::Is((inode, _)) if inode.ino == ino => {
             Place::of(ino).put(inode);
             Ok(inode)
         }

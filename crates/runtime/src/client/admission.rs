@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use warren_base::InodeNumbers;
 use warren_proto::{Rules, Wire};
 use warren_transport::control::{CONTROL_VERSION, ControlReply, ControlRequest, IN_USE_MAX, Leave};
 use warren_transport::{ConnectOptions, Connection};
@@ -54,6 +55,11 @@ impl Admission {
 
     pub fn pool(&self) -> PathBuf {
         path_of(self.granted.pool())
+    }
+
+    /// The inode numbers that programs see.
+    pub const fn inode_numbers(&self) -> InodeNumbers {
+        self.granted.inode_numbers()
     }
 
     /// The next message of the fleet to the process that holds a front's admission. `None` if it is

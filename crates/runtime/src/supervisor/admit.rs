@@ -55,9 +55,10 @@ impl SupervisorLoop<'_> {
         else {
             return;
         };
-        let layout = self.core.ledger().superblock().layout;
-        let (cells, shards) = (self.plan.cells, layout.shards());
-        let welcome = ControlReply::Welcome { client, shape, rules, cells, shards };
+        let superblock = self.core.ledger().superblock();
+        let (cells, shards) = (self.plan.cells, superblock.layout.shards());
+        let dense_inos = superblock.dense_inos;
+        let welcome = ControlReply::Welcome { client, shape, rules, cells, shards, dense_inos };
         self.connections.welcome(connection, &welcome, fds);
         self.clients.close_segments(client);
         logged::front(&self.core, client, "is admitted");

@@ -302,6 +302,7 @@ mod tests {
                 clean: true,
                 reserved: false,
                 kept_percent,
+                dense_inos: true,
             };
             reserve_of_a_cell(&superblock, cells).chunks
         };

@@ -72,6 +72,10 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     let lock = Locked::take(&fleet.mounted)?;
     let quiet = honest_work(ground, fleet, "before", before)?;
     let had = Possessions::of_fleet()?;
+    // The attackers name inodes as clients do.
+    let numbers = fleet.inode_numbers()?;
+    let [forbidden, closed] = [forbidden, closed]
+        .map(|seen| seen.into_iter().map(|number| numbers.ino(number).0).collect::<Vec<_>>());
     let mut hostile = set_loose(ground, fleet, attack, &forbidden, &closed)?;
     let beside = honest_work(ground, fleet, "beside", attack - Duration::from_secs(2));
     let during = Possessions::of_fleet();

@@ -66,9 +66,9 @@ impl<'a> Rested<'a> {
         let mut big = 0;
         fleet.during(|fleet| {
             let fill = format!(
-                // The shard of the root has `big`, and not these files.
+                // The shard of the root, of eight, has `big`, and not these files.
                 "for n in $(seq 64); do
-                   mkdir x$n; test $(($(stat -c %i x$n) >> 48)) != 0 && break; rmdir x$n; done
+                   mkdir x$n; test $((($(stat -c %i x$n) - 1) % 8)) != 0 && break; rmdir x$n; done
                  mv x$n d; for i in $(seq {FILES}); do echo $i > d/$i; done
                  head -c 100000 /dev/urandom > big"
             );
@@ -127,10 +127,11 @@ fn broken_shard(ground: &Ground, cells: u16) -> Result<()> {
     let path = fleet.pool.to_string_lossy().into_owned();
     let fill = format!("for i in $(seq {DIRECTORIES}); do mkdir d$i; echo $i > d$i/f; done");
     bash(ground, &fleet.mounted, &fill)?.expect_success("filling")?;
-    // The upper 16 bits of an inode's number are its shard; the root directory lies in shard 0.
+    let numbers = fleet.inode_numbers()?;
+    // The root directory lies in shard 0.
     let shard = |number: u64| -> Result<u64> {
         let found = std::fs::metadata(fleet.mounted.join(format!("d{number}")));
-        Ok(found.context("a directory")?.ino() >> 48)
+        Ok(numbers.ino(found.context("a directory")?.ino()).shard().0.into())
     };
     let shards = (1..=DIRECTORIES).map(shard).collect::<Result<Vec<_>>>()?;
     let broken = *shards.iter().find(|shard| **shard != 0).context("all lie in one shard")?;

@@ -17,9 +17,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 const NEEDED: [&str; 6] = ["strip", "ar", "gzip", "dpkg-deb", "man", "groff"];
 
 /// What the package must have, besides a man page for each command.
-const INSTALLED: [&str; 9] = [
+const INSTALLED: [&str; 11] = [
     "usr/share/warren/magic",
     "usr/lib/warren/libwarren_interpose.so",
+    "usr/lib/warren/x86_64/libwarren_interpose.so",
+    "usr/lib/warren/i686/libwarren_interpose.so",
     "usr/lib/systemd/system/warren@.service",
     "usr/share/bash-completion/completions/warren",
     "usr/share/zsh/vendor-completions/_warren",

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use warren_base::InodeNumbers;
 
 use super::ground::{Ground, Verdict};
 use super::process::{self, Outcome, tail};
@@ -145,6 +146,17 @@ impl Fleet {
         let asked = command.arg("status").arg(&self.pool).output().context("cannot ask")?;
         let shown = if asked.status.success() { asked.stdout } else { Vec::new() };
         Ok(String::from_utf8_lossy(&shown).into_owned())
+    }
+
+    /// The inode numbers that programs see.
+    pub(super) fn inode_numbers(&self) -> Result<InodeNumbers> {
+        let shown = self.warren(&["status", "--json"], &[&self.pool])?;
+        let text = shown.expect_success("status")?.stdout;
+        // The first one is that of the pool; those of cells follow.
+        let (_, rest) = text.split_once("\"shards\":").context("no number of shards")?;
+        let digits = rest.trim_start().split(|it: char| !it.is_ascii_digit()).next();
+        let shards = digits.unwrap_or_default().parse().context("no number of shards")?;
+        Ok(InodeNumbers::new(true, shards))
     }
 
     pub(super) fn warren(&self, arguments: &[&str], paths: &[&Path]) -> Result<Outcome> {

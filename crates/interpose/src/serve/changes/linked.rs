@@ -55,7 +55,7 @@ pub(super) fn set(
         }
         match fleet::stat(path, start, false).0 {
             Found::Is((node, attr))
-                if node.ino.0 == found.ino() && attr.kind != FileKind::Symlink =>
+                if node.ino == found.ino() && attr.kind != FileKind::Symlink =>
             {
                 Ok(names::set(node, set))
             }

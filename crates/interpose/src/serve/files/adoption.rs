@@ -411,7 +411,7 @@ fn examine(
     // A file that was not read so far may be long.
     let used = if was_read { access } else { access - AccessMode::READ };
     create::check(&attr, used).ok()?;
-    let is_it = node.ino.0 == stat.ino();
+    let is_it = node.ino == stat.ino();
     if !is_it || attr.mode & SET_IDS != 0 || record_locks::has(node.ino) {
         return None;
     }

@@ -75,15 +75,15 @@ fn both(from: usize, to: usize) -> Option<(Source, Served)> {
     let to = table::find(to).filter(|to| to.flags() & O_APPEND == 0)?;
     let is_ours = to.handle().is_some_and(|_| fleet::is_ours(to.guard()));
     let (source, ino) = match table::find(from) {
-        Some(from) => (Source::Served(from, from.held()?), from.node().ino.0),
+        Some(from) => (Source::Served(from, from.held()?), from.node().ino),
         None => {
             let device = admission::current()?.facts.mount.device;
             let stat = Statx::of_descriptor(from, TYPE)?;
             let is_near = stat.device() == device && stat.is_regular();
-            is_near.then_some((Source::Kernel(from, Ino(stat.ino())), stat.ino()))?
+            is_near.then_some((Source::Kernel(from, stat.ino()), stat.ino()))?
         }
     };
-    (is_ours && ino != to.node().ino.0).then_some((source, to))
+    (is_ours && ino != to.node().ino).then_some((source, to))
 }
 
 /// Shares blocks of two files of one shard. Returns how many bytes were copied, and moves the

@@ -1,7 +1,7 @@
 //! When the kernel takes over a file: before a call that is not served for it, and before children
 //! and other programs get it.
 
-use warren_base::{Errno, Ino};
+use warren_base::Errno;
 
 use crate::call::{SystemCall, Verdict};
 
@@ -71,7 +71,7 @@ fn of_kernel(descriptor: usize) -> Option<Statx> {
 /// other descriptors of the file from now on.
 pub(in super::super) fn before_record_lock(descriptor: usize) {
     if let Some(found) = of_kernel(descriptor) {
-        let ino = Ino(found.ino());
+        let ino = found.ino();
         record_locks::note(ino);
         // If one of them is being adopted, it is in the table afterwards.
         pending::forget_all();
@@ -92,7 +92,7 @@ pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
     let (ino, is_directory) = match table::find(descriptor) {
         Some(file) => (file.node().ino, file.is_directory()),
         None => match of_kernel(descriptor) {
-            Some(found) => (Ino(found.ino()), !found.is_regular()),
+            Some(found) => (found.ino(), !found.is_regular()),
             None => return,
         },
     };

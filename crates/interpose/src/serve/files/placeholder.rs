@@ -15,7 +15,10 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
+use warren_base::Ino;
+
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::inode_numbers::ino_of;
 use crate::state::children;
 use crate::stub;
 
@@ -117,7 +120,7 @@ fn held() -> Option<Held> {
 
 fn pin(facts: &Facts) -> Option<()> {
     let opened = open(facts.prefix.address())?;
-    let root = facts.mount.root.ino.0;
+    let root = facts.mount.root.ino;
     let Some((device, _)) = identity(opened).filter(|(_, ino)| *ino == root) else {
         // Something else is mounted there now.
         stub::close(opened);
@@ -181,11 +184,11 @@ pub(super) fn is_at(number: usize) -> bool {
 }
 
 /// The device and the inode behind a descriptor.
-pub(super) fn identity(descriptor: usize) -> Option<(u64, u64)> {
+pub(super) fn identity(descriptor: usize) -> Option<(u64, Ino)> {
     let mut stat = [0_u64; STAT_WORDS];
     // SAFETY: the kernel writes into `stat`.
     let result = unsafe { stub::call(nr::FSTAT, [descriptor, stat.as_mut_ptr() as usize]) };
-    (result == 0).then_some((stat[0], stat[1]))
+    (result == 0).then(|| (stat[0], ino_of(stat[1])))
 }
 
 /// The mount may be unmounted, unless files are open. Called under the lock.

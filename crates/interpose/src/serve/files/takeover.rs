@@ -224,7 +224,7 @@ fn same_inode(file: &Served, at: (usize, usize)) -> Result<usize, isize> {
         }
         opened => opened?,
     };
-    if placeholder::identity(opened) != Some((placeholder::device(), file.node().ino.0)) {
+    if placeholder::identity(opened) != Some((placeholder::device(), file.node().ino)) {
         stub::close(opened);
         return Err(-EIO);
     }

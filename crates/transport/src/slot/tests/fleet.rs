@@ -232,6 +232,7 @@ impl Fleet {
             rules: Rules::empty(),
             cells,
             shards: 2,
+            dense_inos: true,
         };
         let admission = Admission { terms, socket: end, flights, segments: fds };
         Self { cells: of_cells, map: writer, of_map, socket, admission }
