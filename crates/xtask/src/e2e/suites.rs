@@ -17,9 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 use super::access::ANN;
 use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
+use super::interposed::compiled;
 use super::preloaded;
 use super::process::{self, Outcome, tail};
-use crate::cargo::{cargo, target_directory};
+use crate::cargo::{cargo, interposer, target_directory};
 use crate::packages;
 
 /// Crates with their programs: versions that are known to build and to test what is expected here.
@@ -30,6 +31,9 @@ const CRATES: &[&str] = &["pjdfstest@0.2.2", "fsx@0.3.2"];
 const CELLS: &[u16] = &[2, 3];
 
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Records that each process appends.
+const APPENDED: &str = "10000";
 
 type Case = fn(&Ground, &Fleet) -> Result<Verdict>;
 
@@ -58,6 +62,8 @@ pub(super) fn install(root: &Path) {
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     case(ground, cells, tally, "two_fronts", two_fronts);
+    case(ground, cells, tally, "appended_twice", appended_twice);
+    case(ground, cells, tally, "differences", differences);
     let options = &ground.options;
     let is_full = options.full && (CELLS.contains(&cells) || options.cells.is_some());
     let runs = |name| is_full || options.interposed && INTERPOSED.contains(name);
@@ -106,6 +112,39 @@ fn two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
             .args([steps, &ground.seed.to_string()]);
         process::run(command, &ground.path("run"), LIMIT)?.expect_success("two fronts").map(drop)
     })?;
+    Ok(Verdict::Passed)
+}
+
+/// Processes append to one file through two fronts: two of four with the library, or none.
+fn appended_twice(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    let program = compiled(ground, "appended")?;
+    let run = |words: &[&str], second: &Path, file: &str, is_loaded: bool| {
+        let mut command = Command::new(&program);
+        command.args(words).args([&fleet.mounted, second]).arg(file);
+        if is_loaded {
+            command.env("LD_PRELOAD", interposer(&ground.root));
+        }
+        let outcome = process::run(command, &ground.path("run"), 3 * LIMIT)?;
+        ensure!(outcome.code() == 0, "{words:?}: {}", tail(&outcome.stdout));
+        Ok(())
+    };
+    let seed = ground.seed.to_string();
+    fleet.with_second_front(|second| {
+        run(&["ends"], second, "ends", false)?;
+        run(&["run", APPENDED, &seed], second, "mixed", true)?;
+        run(&["run", APPENDED, &seed], second, "kernels", false)
+    })?;
+    Ok(Verdict::Passed)
+}
+
+/// What is not as on ext4 through the kernel, according to `docs/operations.md`.
+fn differences(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
+    if !packages::present("python3") {
+        return skipped("python3");
+    }
+    let mut command = Command::new("python3");
+    command.arg(ground.root.join("crates/xtask/cases/differences.py")).arg(&fleet.mounted);
+    process::run(command, &ground.path("run"), LIMIT)?.expect_success("differences")?;
     Ok(Verdict::Passed)
 }
 
