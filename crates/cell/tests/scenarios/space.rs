@@ -47,10 +47,12 @@ fn fill(pair: &mut Pair, client: ClientId, file: Handle, from: usize) -> usize {
 fn a_shard_claims_chunks_and_gives_them_back() {
     let mut pair = Pair::alone();
     let client = pair.client();
+    pair.supervisor.grants = false;
     let file = pair.file(client, IN_A, "file", page(1).repeat(250));
     pair.write(client, file, 250 * PAGE, page(1).repeat(250));
     let chunks = |pair: &Pair| pair.supervisor.durable.owned[&ShardId(0)].len();
     assert_eq!(chunks(&pair), 1);
+    pair.grant_checkpoints();
     pair.sync(client);
     assert!(chunks(&pair) > 500 / 64, "500 blocks, and the tree");
     let before = free_blocks(&mut pair, client);
