@@ -177,29 +177,35 @@ fn reserve(pool: &Path, file: &File, options: &FormatOptions) -> Result<(), Fail
     if bytes.saturating_sub(allocated) > room {
         return Err(lacks());
     }
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+    let reserved = match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(()),
-        Err(Errno::OPNOTSUPP) if !options.reserved => Ok(()),
-        Err(Errno::NOSPC | Errno::DQUOT) => Err(lacks()),
-        Err(errno) => Err(Failure::io(pool, "reserve its blocks", &errno.into())),
+        Err(Errno::OPNOTSUPP) => write_zeros(file, 0, bytes),
+        Err(errno) => Err(errno.into()),
+    };
+    reserved.map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => lacks(),
+        _ => Failure::io(pool, "reserve its blocks", &error),
+    })
+}
+
+fn write_zeros(file: &File, start: u64, bytes: u64) -> io::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let zeros = vec![0; PIECE as usize];
+    for done in (0..bytes).step_by(PIECE as usize) {
+        let piece = (bytes - done).min(PIECE) as usize;
+        file.write_all_at(&zeros[..piece], start + done)?;
     }
+    Ok(())
 }
 
 /// Fills the op logs with zeros. In a sparse file the kernel journals a block's place at its first
 /// write, and an `fsync` would wait for that.
 fn fill_logs(file: &File, options: &FormatOptions) -> io::Result<()> {
-    const PIECE: usize = 1 << 20;
     let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
     let (size, log) = (blocks(options.size_bytes), blocks(options.log_bytes));
     let Some(layout) = Layout::new(size, options.shards, log) else { return Ok(()) };
-    let (zeros, start) = (vec![0; PIECE], layout.log_start().0 * BLOCK_SIZE as u64);
-    let mut done = 0;
-    while done < log * BLOCK_SIZE as u64 {
-        let piece = (log * BLOCK_SIZE as u64 - done).min(PIECE as u64);
-        file.write_all_at(&zeros[..piece as usize], start + done)?;
-        done += piece;
-    }
-    Ok(())
+    let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+    write_zeros(file, bytes(layout.log_start().0), bytes(log))
 }
 
 /// Writes the blocks. The last two make it a pool.

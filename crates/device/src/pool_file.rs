@@ -350,6 +350,31 @@ impl PoolFile {
         }
     }
 
+    /// The same on every host: where it cannot allocate, blocks that read as zeros are written with
+    /// zeros, because they may be holes. No other process may write to them meanwhile.
+    pub fn fill(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
+        match self.fallocate(FallocateFlags::empty(), block, count) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP) => self.fill_holes(block, count),
+            Err(errno) => Err(self.failed("allocate its blocks", errno)),
+        }
+    }
+
+    fn fill_holes(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
+        let mut bytes = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
+        for start in (0..count).step_by(BOUNCE_BLOCKS) {
+            let part =
+                &mut bytes[..(count - start).min(BOUNCE_BLOCKS as u64) as usize * BLOCK_SIZE];
+            self.read_blocks(block.offset(start), part)?;
+            for (at, found) in (start..).zip(part.chunks_exact(BLOCK_SIZE)) {
+                if found.iter().all(|byte| *byte == 0) {
+                    self.put(block.offset(at), found)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns `count` unused blocks to the host, if it takes them.
     pub fn discard(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

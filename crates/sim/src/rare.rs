@@ -111,6 +111,7 @@ pub const CRASHES: &[&str] = &[
     "stopped in order",
     "sync promised",
     "the host is full",
+    "the host takes no blocks back",
     "torn block",
     "write lost",
 ];

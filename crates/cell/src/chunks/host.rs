@@ -11,8 +11,9 @@
 //!
 //! Invariants:
 //! * Each chunk of a shard is allocated, and so are the blocks before the first chunk (`mkfs`).
-//! * `allocated` names only chunks that lie in this cell's part of the pool. Chunks from another
-//!   cell count as not allocated, because allocating them again costs little.
+//! * `allocated` names only chunks that lie in this cell's part of the pool. A cell that gives
+//!   chunks to another says which are allocated. Chunks that were lost with a cell count as not
+//!   allocated, because allocating them again costs little.
 //! * A chunk that is being reserved or discarded lies in no pool, so no shard gets it before that
 //!   is over. If the process ends meanwhile, the chunk is found with the lost ones, after its
 //!   predecessor's I/O (decision 9).
@@ -98,16 +99,23 @@ impl HostSpace {
 
     /// The chunk leaves this cell's part of the pool. Returns whether it may go to a shard.
     pub(crate) fn take(&mut self, chunk: u64) -> bool {
-        self.allocated.remove(&chunk) | self.has_all()
+        self.forget(chunk) | self.has_all()
     }
 
-    /// The chunk leaves, and goes to no shard of this cell.
-    pub(crate) fn forget(&mut self, chunk: u64) {
-        self.allocated.remove(&chunk);
+    /// The chunk leaves, and goes to no shard of this cell. Returns whether it was allocated.
+    pub(crate) fn forget(&mut self, chunk: u64) -> bool {
+        self.allocated.remove(&chunk)
     }
 
     /// Chunks that left their shards are free, and allocated.
     pub(crate) fn released(&mut self, chunks: &[u64]) {
+        if self.backing != Backing::Whole {
+            self.allocated.extend(chunks);
+        }
+    }
+
+    /// Free chunks that another cell says are allocated.
+    pub(crate) fn arrived(&mut self, chunks: &[u64]) {
         if self.backing != Backing::Whole {
             self.allocated.extend(chunks);
         }

@@ -13,6 +13,9 @@ use crate::send::suspect;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
+/// In a message: the host has allocated this chunk.
+const ALLOCATED: u64 = 1 << 63;
+
 /// Gives chunks that belong to no shard any more back to the pool.
 pub(crate) fn give_chunks(shards: &mut Shards, chunks: Vec<u64>, turn: &mut Turn<'_>) {
     chunks.into_iter().for_each(|chunk| turn.chunks.add(chunk));
@@ -45,17 +48,30 @@ pub(crate) fn take_grown(
 pub(crate) fn pool_message(
     shards: &mut Shards,
     from: CellId,
-    message: PoolMessage<u64>,
+    mut message: PoolMessage<u64>,
     turn: &mut Turn<'_>,
 ) {
+    let allocated = take_marks(&mut message);
     if !may_be(shards, &message, turn) {
         return suspect(from, turn);
     }
     if let PoolMessage::Transfer { .. } = message {
         turn.chunks.exchanged_with(from).taken += 1;
     }
+    turn.chunks.host.arrived(&allocated);
     turn.chunks.pool.handle(from, message);
     poll_pool(shards, turn);
+}
+
+/// Takes the marks off the chunks of a message. Returns the chunks that had one.
+fn take_marks(message: &mut PoolMessage<u64>) -> Vec<u64> {
+    let PoolMessage::Transfer { elements, .. } = message else { return Vec::new() };
+    let marked = |chunk: &&mut u64| **chunk & ALLOCATED != 0;
+    let unmark = |chunk: &mut u64| {
+        *chunk &= !ALLOCATED;
+        *chunk
+    };
+    elements.iter_mut().filter(marked).map(unmark).collect()
 }
 
 /// Whether the chunks and cells that the message names exist, and its chunks are not here already.
@@ -85,10 +101,13 @@ pub(crate) fn poll_pool(shards: &mut Shards, turn: &mut Turn<'_>) {
 
 fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) {
     match effect {
-        PoolEffect::Send { to, message } => {
-            if let PoolMessage::Transfer { elements, .. } = &message {
+        PoolEffect::Send { to, mut message } => {
+            if let PoolMessage::Transfer { elements, .. } = &mut message {
                 turn.chunks.exchanged_with(to).given += 1;
-                elements.iter().for_each(|chunk| turn.chunks.host.forget(*chunk));
+                for chunk in elements {
+                    let mark = if turn.chunks.host.forget(*chunk) { ALLOCATED } else { 0 };
+                    *chunk |= mark;
+                }
             }
             let message = crate::send::message(PeerBody::Pool(message));
             turn.effects.push(Effect::Send { to, message });

@@ -51,6 +51,8 @@ pub(crate) struct Device {
     /// How many chunks the host of a sparse pool has space for, and which it has allocated.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
+    /// Whether the host takes blocks back.
+    pub takes_back: bool,
 }
 
 impl Device {
@@ -64,6 +66,7 @@ impl Device {
             unreadable: BTreeSet::new(),
             host_room: 0,
             allocated: BTreeSet::new(),
+            takes_back: true,
         }
     }
 
@@ -120,6 +123,7 @@ impl Device {
                 Ok(())
             }
             Action::Reserve { block, count } => self.reserve(chunks(block, count)),
+            Action::Discard { .. } if !self.takes_back => Err(Errno::EOPNOTSUPP),
             Action::Discard { block, count } => {
                 self.host_room += count / CHUNK_BLOCKS;
                 self.allocated.retain(|chunk| !chunks(block, count).contains(chunk));

@@ -193,3 +193,39 @@ fn free_chunks_are_discarded_if_the_host_is_nearly_full() {
     assert!(!pair.trace(&["discards"]).is_empty());
     assert!(pair.device.host_room > room);
 }
+
+#[test]
+fn chunks_that_the_host_does_not_take_back_are_used_again() {
+    let mut pair = Pair::with(Setup { cells: 1, host_room: Some(10), ..Setup::default() });
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(1).repeat(200));
+    pair.sync(client);
+    pair.unlink(client, IN_A, "file");
+    pair.close(client, file);
+    pair.device.takes_back = false;
+    pair.sync(client);
+    pair.sync(client);
+    assert!(!pair.trace(&["discards"]).is_empty());
+    pair.device.host_room = 0;
+    pair.file(client, IN_A, "again", page(2).repeat(150));
+    pair.sync(client);
+}
+
+#[test]
+fn another_cell_gets_allocated_chunks_on_a_full_host() {
+    let setup = Setup { free_chunks: 10, host_room: Some(20), ..Setup::default() };
+    let mut pair = Pair::with(setup);
+    let client = pair.client();
+    let file = pair.file(client, IN_B, "file", page(1).repeat(200));
+    pair.sync(client);
+    pair.unlink(client, IN_B, "file");
+    pair.close(client, file);
+    pair.device.takes_back = false;
+    pair.sync(client);
+    pair.sync(client);
+    let of_a = pair.supervisor.durable.owned[&ShardId(0)].len() as u64;
+    pair.device.host_room = 6 - of_a;
+    let file = pair.create(client, IN_A, "file");
+    let pages = fill(&mut pair, client, file, 0);
+    assert!(pages > 6 * 64, "{pages} pages: A has six chunks of its own");
+}

@@ -194,3 +194,21 @@ fn a_file_becomes_longer_as_a_whole_or_not_at_all() {
     pool.extend(80, &[]).unwrap();
     assert_eq!(len(), 100, "it is not cut");
 }
+
+#[test]
+fn holes_are_filled_and_what_is_written_stays() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = ScratchPath::new();
+    let pool = PoolFile::create(scratch.path(), 200).unwrap();
+    pool.write_blocks(BlockNo(70), &[7; BLOCK_SIZE]).unwrap();
+    pool.write_blocks(BlockNo(180), &[8; BLOCK_SIZE]).unwrap();
+    let allocated = || std::fs::metadata(scratch.path()).unwrap().blocks() / 8;
+    let before = allocated();
+    pool.fill_holes(BlockNo(5), 150).unwrap();
+    assert!(allocated() >= before + 149, "{before}, then {}", allocated());
+    let mut found = vec![0; 200 * BLOCK_SIZE];
+    pool.read_blocks(BlockNo(0), &mut found).unwrap();
+    let marks: Vec<_> = found.chunks_exact(BLOCK_SIZE).map(|block| block[9]).collect();
+    assert_eq!((marks[70], marks[180]), (7, 8));
+    assert_eq!(marks.iter().filter(|mark| **mark != 0).count(), 2);
+}

@@ -182,7 +182,7 @@ impl Blocks for OfflinePool {
     fn reserve(&self, block: BlockNo, count: u64) -> Result<(), Errno> {
         match self.over {
             Some(_) => Ok(()),
-            None => self.file.reserve(block, count).map_err(|error| errno_of_device(&error)),
+            None => self.file.fill(block, count).map_err(|error| errno_of_device(&error)),
         }
     }
 }

@@ -134,7 +134,7 @@ impl Blocks for OpenPool {
     }
 
     fn reserve(&self, block: BlockNo, count: u64) -> Result<(), Errno> {
-        self.file.reserve(block, count).map_err(|error| errno_of_device(&error))
+        self.file.fill(block, count).map_err(|error| errno_of_device(&error))
     }
 }
 

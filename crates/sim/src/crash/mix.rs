@@ -90,6 +90,7 @@ pub(super) struct Mix {
     /// The medium of the pool; for a sparse file, the chunks that the host has room for.
     pub space: SpaceConfig,
     pub host_room: u64,
+    pub host_takes_back: bool,
     kinds: Vec<Kind>,
 }
 
@@ -128,6 +129,7 @@ impl Mix {
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             space: draw_space(rng),
             host_room: *rng.pick(&[0, 5, 20, 100, 1000]),
+            host_takes_back: rng.chance(3, 4),
             kinds: draw_kinds(rng),
             damage: *rng.pick(&[0, 0, 0, 5, 50]),
         }

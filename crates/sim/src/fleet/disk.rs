@@ -147,16 +147,17 @@ impl Disk {
         chunks(block, count).try_for_each(|chunk| host.reserve(chunk, self.writes - 1))
     }
 
-    /// The contents of the blocks are gone.
-    pub(crate) fn discard(&mut self, block: BlockNo, count: u64) {
+    /// The contents of the blocks are gone, if the host takes blocks back.
+    pub(crate) fn discard(&mut self, block: BlockNo, count: u64) -> Result<(), Errno> {
         if let Some(host) = &mut self.host {
-            chunks(block, count).for_each(|chunk| host.discard(chunk));
+            chunks(block, count).try_for_each(|chunk| host.discard(chunk))?;
         }
         for block in (0..count).map(|at| block.offset(at)) {
             if *self.block(block) != UNWRITTEN {
                 self.write(block, &UNWRITTEN);
             }
         }
+        Ok(())
     }
 
     /// The room on the host, in blocks.

@@ -225,8 +225,11 @@ impl<H> Fleet<H> {
                 reserved
             }
             Doing::Discard(count) => {
-                self.disk.discard(done.block, count);
-                Ok(())
+                let discarded = self.disk.discard(done.block, count);
+                if discarded.is_err() {
+                    self.count("the host takes no blocks back");
+                }
+                discarded
             }
         }
     }

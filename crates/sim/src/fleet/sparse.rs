@@ -15,11 +15,13 @@ pub(crate) struct Host {
     room: u64,
     /// Other files use it.
     is_shared: bool,
+    /// It frees blocks that the pool gives back.
+    takes_back: bool,
 }
 
 impl Host {
     pub(crate) fn new(room: u64) -> Self {
-        Self { allocated: BTreeMap::new(), room, is_shared: false }
+        Self { allocated: BTreeMap::new(), room, is_shared: false, takes_back: true }
     }
 
     pub(crate) const fn room(&self) -> u64 {
@@ -30,9 +32,10 @@ impl Host {
         self.allocated.contains_key(&chunk)
     }
 
-    /// It has room for so many chunks from now on, and other files use it too.
-    pub(crate) const fn share(&mut self, room: u64) {
-        (self.room, self.is_shared) = (room, true);
+    /// It has room for so many chunks from now on, and other files use it too. It may free blocks
+    /// that are discarded, or not.
+    pub(crate) const fn share(&mut self, room: u64, takes_back: bool) {
+        (self.room, self.is_shared, self.takes_back) = (room, true, takes_back);
     }
 
     /// Other files free some of the room, or take it.
@@ -57,8 +60,13 @@ impl Host {
         self.allocated.entry(chunk).or_default();
     }
 
-    pub(crate) fn discard(&mut self, chunk: u64) {
+    /// EOPNOTSUPP if it keeps what it has allocated.
+    pub(crate) fn discard(&mut self, chunk: u64) -> Result<(), Errno> {
+        if !self.takes_back {
+            return Err(Errno::EOPNOTSUPP);
+        }
         self.room += u64::from(self.allocated.remove(&chunk).is_some());
+        Ok(())
     }
 
     /// Allocations before the write of this number are durable.

@@ -70,7 +70,8 @@ impl<H> Fleet<H> {
         let epoch = Epoch(self.lives * EPOCHS_OF_A_LIFE);
         if !recover && let Some(host) = &mut self.disk.host {
             let free = ledger.regions().iter().filter(|(_, owner)| *owner == Owner::Free);
-            free.for_each(|(chunk, _)| host.discard(chunk));
+            // A host that takes nothing back keeps them allocated.
+            let _ = free.map(|(chunk, _)| chunk).try_for_each(|chunk| host.discard(chunk));
         }
         let shards = ledger.superblock().layout.shards();
         self.map = (0..shards).map(|shard| CellId(shard % cells)).collect();

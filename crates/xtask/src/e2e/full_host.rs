@@ -72,6 +72,25 @@ const WRITE: &str = r#"
     rm d/f3; sed -i '/f3$/d' "$SUMS"
 "#;
 
+/// Fills a host that cannot allocate, and frees some room again for the files of that directory.
+/// The host keeps blocks, so only cells that have them can use them.
+const FILL_AND_FREE: &str = r#"
+    mkdir d; last=0
+    for i in $(seq 300); do
+      head -c 500000 /dev/urandom > d/f$i 2>/dev/null && sync d/f$i 2>/dev/null || break
+      cksum d/f$i >> "$SUMS"; last=$i
+    done
+    test $last -gt 20 -a $last -lt 300 || { echo "$last files fitted"; exit 46; }
+    rm -f d/f$((last+1)) d/f3 d/f4 d/f5 d/f6 d/f7 d/f8
+    sed -i '/f[345678]$/d' "$SUMS"
+    for i in $(seq 60); do
+      head -c 500000 /dev/urandom > d/again 2>/dev/null && sync d/again 2>/dev/null && break
+      test $i -lt 60 || { echo "no room again"; exit 47; }
+      rm -f d/again; sleep 0.5
+    done
+    cksum d/again >> "$SUMS"
+"#;
+
 const LOOK: &str = r#"while read -r sum bytes name; do
     test "$(cksum < $name)" = "$sum $bytes" || { echo "$name is lost"; exit 44; }; done < "$SUMS""#;
 
@@ -121,6 +140,15 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             on_host(ground, "ext2", EXT2, cells, |name| {
                 let fleet = Fleet::start(ground, &format!("{name}/pool"), "64M", cells)?;
                 during(ground, fleet, name, WRITE)?;
+                let fleet = Fleet::resume(ground, &format!("{name}/pool"), cells % 3 + 1)?;
+                during(ground, fleet, name, LOOK)
+            })?;
+            Ok(Verdict::Passed)
+        });
+        tally.case(&format!("host_without_fallocate, full ({cells} cells)"), || {
+            on_host(ground, "full-ext2", EXT2, cells, |name| {
+                let fleet = Fleet::start(ground, &format!("{name}/pool"), "256M", cells)?;
+                during(ground, fleet, name, FILL_AND_FREE)?;
                 let fleet = Fleet::resume(ground, &format!("{name}/pool"), cells % 3 + 1)?;
                 during(ground, fleet, name, LOOK)
             })?;

@@ -104,7 +104,9 @@ fn discard(turn: &mut Turn<'_>) {
         return;
     }
     let chunks = pool.take_newest(surplus, |chunk| host.allocated.contains(chunk));
-    chunks.iter().for_each(|chunk| host.forget(*chunk));
+    for chunk in &chunks {
+        host.forget(*chunk);
+    }
     for run in runs(chunks) {
         let (io, (block, count)) = (turn.io.begin(Purpose::Discard), blocks_of(&run));
         turn.chunks.host.discarding.insert(io, run);
@@ -118,6 +120,9 @@ pub(crate) fn discarded(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>
     if result.is_err() {
         // The cell does not ask again, because it would do so at each checkpoint.
         host.takes_back = false;
+    }
+    if result == Err(Errno::EOPNOTSUPP) {
+        host.allocated.extend(&run);
     }
     turn.chunks.add_all(run);
     discard(turn);
