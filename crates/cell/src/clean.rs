@@ -70,6 +70,7 @@ struct Run {
 #[derive(Debug)]
 struct Ask {
     number: u64,
+    is_privileged: bool,
     /// The cells that have not answered.
     open: BTreeSet<CellId>,
     chunks: u64,
@@ -119,7 +120,7 @@ impl Cleaner {
         if open.contains(&own) {
             self.asked.push((own, number));
         }
-        self.ask = Some(Ask { number, open, chunks: 0 });
+        self.ask = Some(Ask { number, is_privileged, open, chunks: 0 });
     }
 
     /// A peer asks for a run.
@@ -136,8 +137,8 @@ impl Cleaner {
             run.answers.retain(|(from, _)| *from != cell);
         }
         if let Some(ask) = self.ask.as_ref().filter(|ask| ask.open.contains(&cell)) {
-            let clean = PeerRequest::Clean { ask: ask.number, is_privileged: false };
-            send_request(cell, clean, turn);
+            let Ask { number, is_privileged, .. } = *ask;
+            send_request(cell, PeerRequest::Clean { ask: number, is_privileged }, turn);
         }
     }
 

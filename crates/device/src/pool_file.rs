@@ -434,25 +434,17 @@ impl PoolFile {
         result
     }
 
-    fn reserve_by_writing(&self, mut block: BlockNo, bytes: u64) -> Result<(), warren_base::Errno> {
+    fn reserve_by_writing(&self, block: BlockNo, bytes: u64) -> Result<(), warren_base::Errno> {
         // Such a host seldom takes blocks back, so those of a failed attempt would be lost to
         // others. A single chunk may be allocated already.
         let count = bytes / BLOCK_SIZE as u64;
         if count > CHUNK_BLOCKS && self.host_room() < count {
             return Err(warren_base::Errno::ENOSPC);
         }
-        let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
-        let mut left = bytes as usize;
-        while left > 0 {
-            let part = &zeros[..left.min(zeros.len())];
-            self.put(block, part).map_err(|error| match error {
-                DeviceError::NoSpace(_) => warren_base::Errno::ENOSPC,
-                _ => warren_base::Errno::EIO,
-            })?;
-            block = BlockNo(block.0 + (part.len() / BLOCK_SIZE) as u64);
-            left -= part.len();
-        }
-        Ok(())
+        self.put_zeros(block, count).map_err(|error| match error {
+            DeviceError::NoSpace(_) => warren_base::Errno::ENOSPC,
+            _ => warren_base::Errno::EIO,
+        })
     }
 
     /// Opens and locks the pool. A block device is claimed by opening it, so its kind must be known

@@ -275,7 +275,8 @@ impl World {
         self.is_working = true;
         self.fleet.faults = self.mix.faults();
         if let Some(host) = &mut self.fleet.disk.host {
-            host.share(self.mix.host_room, self.mix.host_takes_back);
+            let (room, takes_back) = self.mix.host;
+            host.share(room, takes_back);
         }
         self.plan_nudge();
         if let Some(delay) = self.growths.delay() {

@@ -37,6 +37,10 @@ use crate::users::Uses;
 /// elsewhere: in another mount namespace or through a bind mount.
 const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
+/// How long it may take when no process is seen to use it. On a busy machine a front ends late, and
+/// that is no use of the mount.
+const UNSEEN_WAIT: Duration = Duration::from_secs(4);
+
 /// How long a write-back may take. After that the front is replaced and the write-back repeated.
 const WRITE_BACK_WAIT: Duration = Duration::from_secs(4);
 const WRITE_BACK_TRIES: u32 = 2;
@@ -85,9 +89,19 @@ pub(super) struct Teardown {
 enum Stage {
     Unmounting(Attempt),
     Detaching(Attempt),
-    Draining { until: Instant },
-    WritingBack { inodes: Vec<u64>, until: Instant, tries: u32 },
-    Closing { until: Instant },
+    /// Until then, and until `last` if no use is seen.
+    Draining {
+        until: Instant,
+        last: Instant,
+    },
+    WritingBack {
+        inodes: Vec<u64>,
+        until: Instant,
+        tries: u32,
+    },
+    Closing {
+        until: Instant,
+    },
 }
 
 /// What [`Teardown::advance`] came to.
@@ -170,7 +184,7 @@ impl Teardown {
                 // The thread closes the pipe a moment before it is finished.
                 attempt.is_done().then(Instant::now)
             }
-            Stage::Draining { until }
+            Stage::Draining { until, .. }
             | Stage::WritingBack { until, .. }
             | Stage::Closing { until } => Some(*until),
         }
@@ -226,16 +240,23 @@ fn next(reason: Reason, stage: Stage, subject: &mut Subject<'_>) -> Next {
         Stage::Unmounting(attempt) if !attempt.is_done() => Next::Wait(Stage::Unmounting(attempt)),
         Stage::Detaching(attempt) if !attempt.is_done() => Next::Wait(Stage::Detaching(attempt)),
         Stage::Unmounting(attempt) => match attempt.outcome() {
-            Ok(true) => Next::Enter(Stage::Draining { until: now + DRAIN_WAIT }),
+            Ok(true) => Next::Enter(drain(now, DRAIN_WAIT)),
             Ok(false) => in_use(reason, subject),
             Err(error) => {
                 warn!("{}: cannot unmount: {error}", subject.mount.dir().display());
                 in_use(reason, subject)
             }
         },
-        Stage::Detaching(_) => Next::Enter(Stage::Draining { until: now + DETACH_GRACE }),
-        Stage::Draining { until } if now < until && !subject.fleet_is_gone => {
-            Next::Wait(Stage::Draining { until })
+        Stage::Detaching(_) => Next::Enter(drain(now, DETACH_GRACE)),
+        Stage::Draining { until, last } if now < until && !subject.fleet_is_gone => {
+            Next::Wait(Stage::Draining { until, last })
+        }
+        Stage::Draining { until, last }
+            if until < last
+                && !subject.fleet_is_gone
+                && Uses::of(subject.mount.device()).is_empty() =>
+        {
+            Next::Wait(Stage::Draining { until: last, last })
         }
         Stage::Draining { .. } => match reason {
             Reason::Requested(_) => in_use(reason, subject),
@@ -262,6 +283,11 @@ fn next(reason: Reason, stage: Stage, subject: &mut Subject<'_>) -> Next {
             Next::Wait(Stage::Closing { until: now + CLOSE_WAIT })
         }
     }
+}
+
+/// The front is to end within this time, or when nothing is seen to use the mount.
+fn drain(now: Instant, wait: Duration) -> Stage {
+    Stage::Draining { until: now + wait, last: now + wait + UNSEEN_WAIT }
 }
 
 /// The mount cannot be unmounted now.

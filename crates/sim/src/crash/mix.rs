@@ -87,10 +87,10 @@ pub(super) struct Mix {
     pub rot: u64,
     pub pauses: u64,
     pub nodes_max: usize,
-    /// The medium of the pool; for a sparse file, the chunks that the host has room for.
+    /// The medium of the pool; for a sparse file, the chunks that the host has room for, and whether
+    /// it takes blocks back.
     pub space: SpaceConfig,
-    pub host_room: u64,
-    pub host_takes_back: bool,
+    pub host: (u64, bool),
     kinds: Vec<Kind>,
 }
 
@@ -128,8 +128,7 @@ impl Mix {
             pauses: *rng.pick(&[0, 0, 0, 5, 50]),
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             space: draw_space(rng),
-            host_room: *rng.pick(&[0, 5, 20, 100, 1000]),
-            host_takes_back: rng.chance(3, 4),
+            host: (*rng.pick(&[0, 5, 20, 100, 1000]), rng.chance(3, 4)),
             kinds: draw_kinds(rng),
             damage: *rng.pick(&[0, 0, 0, 5, 50]),
         }

@@ -120,6 +120,11 @@ impl Device {
         Superblock::choose(&self.block(BlockNo(0)), &self.block(BlockNo(1))).expect("one").0
     }
 
+    /// The path of an inode to which no name led.
+    fn found(&self, ino: Ino) -> String {
+        format!("/lost+found/#{}", self.superblock().inode_numbers().number(ino))
+    }
+
     fn change(&self, block: BlockNo, change: impl FnOnce(&mut [u8])) {
         let mut bytes = self.block(block);
         change(&mut bytes);
@@ -623,7 +628,7 @@ fn the_steps_of_a_shard_in_doubt_are_given_up() {
     let repaired = device.repair();
     assert_eq!(repaired.logs, Ok(([ShardId(0)].into(), CutLogs::default())));
     // The root directory is as mkfs made it, so the inodes below it have no names.
-    let (dir, one) = (format!("/lost+found/#{DIR}"), format!("/lost+found/#{ONE}"));
+    let (dir, one) = (device.found(DIR), device.found(ONE));
     let paths = repaired.paths();
     assert!(paths.contains(&dir) && paths.contains(&one) && paths.contains(&format!("{dir}/two")));
     assert!(!paths.contains(&"/zero".to_owned()), "it was of shard 0");
@@ -675,8 +680,8 @@ fn a_log_is_replayed_as_far_as_it_can_be_read() {
     device.unreadable.insert(area.start.offset(2));
     let repaired = device.repair();
     assert_eq!(repaired.logs, Ok((BTreeSet::new(), cut([CellId(0)], []))));
-    let found = |ino: Ino| format!("/lost+found/#{ino}");
-    let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
+    let [more, three] = [MORE, THREE].map(|ino| device.found(ino));
+    let paths = ["/dir".to_owned(), three, more, "/one".into(), "/zero".into()];
     assert_eq!(repaired.paths(), paths);
     // A block far behind the end of the log does not matter.
     let mut device = Device::with_logs();
@@ -699,8 +704,8 @@ fn a_log_with_a_damaged_record_is_cut_only_by_a_repair() {
     assert!(matches!(refused, Err(FleetError::DamagedLogs(failure)) if failure == broken));
     let repaired = device.repair();
     assert_eq!(repaired.logs, Ok((BTreeSet::new(), cut([CellId(0)], []))));
-    let found = |ino: Ino| format!("/lost+found/#{ino}");
-    let paths = ["/dir".to_owned(), found(MORE), found(THREE), "/one".into(), "/zero".into()];
+    let [more, three] = [MORE, THREE].map(|ino| device.found(ino));
+    let paths = ["/dir".to_owned(), three, more, "/one".into(), "/zero".into()];
     assert_eq!(repaired.paths(), paths);
 
     let device = Device::with_logs();
@@ -725,7 +730,7 @@ fn a_log_that_depends_on_what_is_lost_is_cut_and_named() {
     device.change(area.start.offset(1), |bytes| bytes[40] ^= 4);
     let repaired = device.repair();
     assert_eq!(repaired.logs, Ok((BTreeSet::new(), cut([CellId(0)], [CellId(1)]))));
-    assert_eq!(repaired.paths(), [format!("/lost+found/#{ONE}"), "/zero".into()]);
+    assert_eq!(repaired.paths(), [device.found(ONE), "/zero".into()]);
 }
 
 /// A kind of damage to a pool, and the paths that are left.
