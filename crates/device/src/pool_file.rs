@@ -18,6 +18,8 @@
 //! writer's successor takes that lock first; a process that opens the pool waits for all of them.
 //! Its own open file also gives each writer its own report of failed write-back.
 
+mod writers;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -30,14 +32,13 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use warren_base::BlockNo;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 
+pub use self::writers::await_writers;
+use self::writers::{set_writers_lock, writers_lock, writers_range};
 use crate::transfer::{Action, Transfer};
 use crate::{DeviceError, TraceWriter};
 
 /// Blocks that one synchronous call moves at most.
 const BOUNCE_BLOCKS: usize = 64;
-
-/// The offset of the writers' lock bytes: beyond the end of any device, below the limit of a lock.
-const WRITERS_AT: i64 = 1 << 62;
 
 /// A block in memory with the alignment for direct I/O.
 #[repr(C, align(4096))]
@@ -275,10 +276,8 @@ impl PoolFile {
             self.len_blocks = blocks;
         }
         for &(block, count) in runs {
-            match self.fallocate(FallocateFlags::empty(), block, count) {
-                Ok(()) => {}
-                Err(Errno::OPNOTSUPP) => self.put_zeros(block, count)?,
-                Err(errno) => return Err(self.failed("allocate its blocks", errno)),
+            if !self.allocate(block, count)? {
+                self.put_zeros(block, count)?;
             }
         }
         // A flush need not make the length durable.
@@ -287,13 +286,10 @@ impl PoolFile {
 
     fn put_zeros(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
         let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
-        let mut done = 0;
-        while done < count {
-            let part = (count - done).min(BOUNCE_BLOCKS as u64);
-            self.put(block.offset(done), &zeros[..part as usize * BLOCK_SIZE])?;
-            done += part;
-        }
-        Ok(())
+        (0..count).step_by(BOUNCE_BLOCKS).try_for_each(|done| {
+            let part = (count - done).min(BOUNCE_BLOCKS as u64) as usize;
+            self.put(block.offset(done), &zeros[..part * BLOCK_SIZE])
+        })
     }
 
     /// Fills `into`, a whole number of blocks, from blocks `block..`. Synchronous.
@@ -344,19 +340,34 @@ impl PoolFile {
     /// space. Their contents stay. A block device has its blocks already, and a host that cannot
     /// allocate is left alone.
     pub fn reserve(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
-        match self.fallocate(FallocateFlags::empty(), block, count) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(self.failed("allocate its blocks", errno)),
-        }
+        self.allocate(block, count).map(drop)
     }
 
     /// The same on every host: where it cannot allocate, blocks that read as zeros are written with
     /// zeros, because they may be holes. No other process may write to them meanwhile.
     pub fn fill(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
-        match self.fallocate(FallocateFlags::empty(), block, count) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP) => self.fill_holes(block, count),
-            Err(errno) => Err(self.failed("allocate its blocks", errno)),
+        if self.allocate(block, count)? { Ok(()) } else { self.fill_holes(block, count) }
+    }
+
+    fn allocate(&self, block: BlockNo, count: u64) -> Result<bool, DeviceError> {
+        self.ask_host(FallocateFlags::empty(), (block, count), "allocate its blocks")
+    }
+
+    /// Returns false if the host cannot do that.
+    fn ask_host(
+        &self,
+        how: FallocateFlags,
+        (block, count): (BlockNo, u64),
+        doing: &'static str,
+    ) -> Result<bool, DeviceError> {
+        if self.is_block_device || count == 0 {
+            return Ok(true);
+        }
+        let (at, len) = (block.0 * BLOCK_SIZE as u64, count * BLOCK_SIZE as u64);
+        match retry_on_intr(|| fallocate(&self.fd, how, at, len)) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(self.failed(doing, errno)),
         }
     }
 
@@ -378,18 +389,7 @@ impl PoolFile {
     /// Returns `count` unused blocks to the host, if it takes them.
     pub fn discard(&self, block: BlockNo, count: u64) -> Result<(), DeviceError> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match self.fallocate(punch, block, count) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(self.failed("give its free blocks back", errno)),
-        }
-    }
-
-    fn fallocate(&self, how: FallocateFlags, block: BlockNo, count: u64) -> Result<(), Errno> {
-        if self.is_block_device || count == 0 {
-            return Ok(());
-        }
-        let (at, len) = (block.0 * BLOCK_SIZE as u64, count * BLOCK_SIZE as u64);
-        retry_on_intr(|| fallocate(&self.fd, how, at, len))
+        self.ask_host(punch, (block, count), "give its free blocks back").map(drop)
     }
 
     /// Blocks that the host can still allocate for the pool. No limit for a block device, and for a
@@ -516,54 +516,6 @@ impl AsFd for PoolFile {
 fn lock(fd: &OwnedFd, path: &Path) -> Result<(), DeviceError> {
     retry_on_intr(|| flock(fd, FlockOperation::NonBlockingLockExclusive))
         .map_err(|errno| DeviceError::of(path, "lock it", errno))
-}
-
-/// Waits for the I/O that a dead fleet has submitted. Its processes are gone, because the caller
-/// has the lock on the pool.
-pub fn await_writers(fd: impl AsFd, path: &Path) -> Result<(), DeviceError> {
-    // Any number of readers exclude only a writer.
-    writers_lock(fd.as_fd(), libc::F_RDLCK, 0, 0)
-        .and_then(|()| writers_lock(fd.as_fd(), libc::F_UNLCK, 0, 0))
-        .map_err(|errno| DeviceError::of(path, "wait for its earlier writers", errno))
-}
-
-/// Sets a lock of this kind on the bytes of `count` writers (0: all), starting with `first`. It
-/// belongs to the open file, like an `flock`.
-fn writers_lock(
-    fd: BorrowedFd<'_>,
-    kind: libc::c_int,
-    first: i64,
-    count: i64,
-) -> Result<(), Errno> {
-    set_writers_lock(libc::F_OFD_SETLKW, fd, kind, first, count)
-}
-
-fn set_writers_lock(
-    set: libc::c_int,
-    fd: BorrowedFd<'_>,
-    kind: libc::c_int,
-    first: i64,
-    count: i64,
-) -> Result<(), Errno> {
-    let range = writers_range(kind, first, count);
-    retry_on_intr(|| {
-        // SAFETY: the descriptor is open, and the kernel only reads `range`, which outlives the
-        // call.
-        let rc = unsafe { libc::fcntl(fd.as_raw_fd(), set, &raw const range) };
-        let error = std::io::Error::last_os_error();
-        if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)) }
-    })
-}
-
-/// A lock of this kind on the bytes of these writers.
-fn writers_range(kind: libc::c_int, first: i64, count: i64) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: WRITERS_AT + first,
-        l_len: count,
-        l_pid: 0,
-    }
 }
 
 /// The kind of the pool's file, and its length in bytes.

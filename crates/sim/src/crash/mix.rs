@@ -87,8 +87,8 @@ pub(super) struct Mix {
     pub rot: u64,
     pub pauses: u64,
     pub nodes_max: usize,
-    /// The medium of the pool; for a sparse file, the chunks that the host has room for, and whether
-    /// it takes blocks back.
+    /// The medium of the pool. For a sparse file, the chunks that its host has room for, and
+    /// whether that takes blocks back.
     pub space: SpaceConfig,
     pub host: (u64, bool),
     kinds: Vec<Kind>,
