@@ -119,10 +119,10 @@ impl Connection {
                 version: u32::from_le_bytes(rest[..4].try_into()?),
                 errno: i32::from_le_bytes(rest[4..].try_into()?),
             }),
-            [INLINE_PACKET, WELCOME, rest @ ..] if rest.len() == 15 => {
+            [INLINE_PACKET, WELCOME, rest @ ..] if rest.len() == 16 => {
                 let client = ClientId(u32::from_le_bytes(rest[..4].try_into()?));
                 let shape = Shape::from_bytes(&rest[4..10])?;
-                // Its rules are between them.
+                // Its rules are between them, and the kind of inode numbers is behind the shards.
                 let cells = u16::from_le_bytes(rest[11..13].try_into()?);
                 let client = RawClient::open(self.0, (client, shape), cells, fds)?;
                 Ok(Response::Welcome(Box::new(client)))
