@@ -471,6 +471,16 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_flush_loses_what_was_written_while_it_was_under_way_too() {
+        let mut frames = with_pages(&[0, 1]);
+        frames.written(FrameNo(0));
+        frames.begin_flush();
+        frames.written(FrameNo(1));
+        let lost = [((FILE, 0), FrameNo(0)), ((FILE, 1), FrameNo(1))];
+        assert_eq!(frames.lose_unflushed(), lost);
+    }
+
+    #[test]
     fn what_is_durable_before_a_flush_ends_is_not_lost_with_it() {
         let mut frames = with_pages(&[0, 1]);
         frames.written(FrameNo(0));

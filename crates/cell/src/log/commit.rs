@@ -284,3 +284,23 @@ impl Commits {
         (self.crowd.size, self.crowd.took) = (here, now - self.crowd.begun);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_ends_a_hold_only_if_nothing_has_failed_since_it_fixed_its_state() {
+        let mut commits = Commits::new(Lsn(0));
+        commits.hold(false);
+        commits.switched();
+        assert!(commits.is_held(), "it fixed its state before");
+        commits.fixed();
+        commits.hold(false);
+        commits.switched();
+        assert!(commits.is_held(), "what failed last is in no checkpoint");
+        commits.fixed();
+        commits.switched();
+        assert!(!commits.is_held());
+    }
+}

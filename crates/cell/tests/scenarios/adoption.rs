@@ -79,14 +79,20 @@ impl Pair {
     }
 }
 
-/// A file of three dirty pages whose cell has died, and their entries.
-fn dead_with_three_pages() -> (Pair, ClientId, Handle, Vec<Entry>) {
+/// A file of three dirty pages.
+fn with_three_pages() -> (Pair, ClientId, Handle) {
     let mut pair = Pair::alone();
     let client = pair.client();
     pair.supervisor.grants = false;
     let file = pair.file(client, IN_A, "file", page(1).repeat(3));
     // Later records, so that the log does not end where a page was changed.
     pair.create(client, IN_A, "later");
+    (pair, client, file)
+}
+
+/// The same, whose cell has died, and their entries.
+fn dead_with_three_pages() -> (Pair, ClientId, Handle, Vec<Entry>) {
+    let (mut pair, client, file) = with_three_pages();
     pair.lose(A);
     let entries = pair.entries(file);
     assert_eq!(entries.iter().map(|entry| entry.page).collect::<Vec<_>>(), [0, 1, 2]);
@@ -116,8 +122,15 @@ fn a_whole_later_entry_counts() {
 
 #[test]
 fn the_entry_of_a_change_without_its_record_does_not_count() {
+    // Where the next record begins: that of this page.
+    let next = {
+        let (mut pair, client, file) = with_three_pages();
+        pair.write(client, file, 5 * PAGE, page(1));
+        pair.lose(A);
+        pair.entries(file).last().expect("the page is dirty").since.0
+    };
     // Its record would have been the next, or some record later.
-    for later in [1 << 40, u64::MAX] {
+    for later in [next, next + 8, 1 << 40, u64::MAX] {
         let (mut pair, client, file, entries) = dead_with_three_pages();
         pair.forge(SPARE, Entry { since: Lsn(later), ..entries[1] }, FORGED);
         assert_as_it_was(pair, client, file);

@@ -8,6 +8,8 @@
 use std::time::Duration;
 
 use warren_base::{ClientId, Errno};
+use warren_cell::Event;
+use warren_proto::control::Order;
 use warren_proto::{Handle, Position, Reply};
 
 use crate::bytes::{Bytes, PAGE, page};
@@ -116,4 +118,42 @@ fn what_is_acknowledged_is_durable_whatever_fails() {
         }
     }
     assert!(failures > 10, "{failures}");
+}
+
+/// Whether it is the news that a checkpoint counts.
+fn is_switched(happening: &Happening) -> bool {
+    matches!(happening, Happening::Event { event: Event::Order(Order::Switched { .. }), .. })
+}
+
+/// The checkpoint's flush began before these pages were written.
+#[test]
+fn pages_written_after_the_report_of_a_checkpoint_are_lost_with_the_next_flush() {
+    for dies in [false, true] {
+        let (mut pair, client, [[file, _], _]) = two_files();
+        pair.io_takes = Duration::ZERO;
+        pair.order_checkpoint();
+        pair.drive_until(|pair| pair.queue.values().any(is_switched));
+        let (at, _) = pair.queue.iter().find(|(_, it)| is_switched(it)).expect("it has ended");
+        let switched = pair.queue.remove(&at.clone()).expect("just found");
+        pair.device.hold(Kind::Flush);
+        pair.write(client, file, 0, page(2).repeat(PAGES));
+        let call = pair.send(client, fsync(file));
+        assert!(!pair.is_answered(call), "the pages are written, and the flush is held");
+        pair.supervisor.grants = false;
+        pair.plan(Duration::ZERO, switched);
+        pair.drive();
+        pair.device.fail(Kind::Flush, Errno::EIO);
+        if dies {
+            pair.lose(A);
+            pair.device.release();
+            pair.start_successor(A);
+        } else {
+            pair.release_io();
+        }
+        pair.grant_checkpoints();
+        pair.fsync(client, file);
+        pair.cut_power();
+        let client = pair.client();
+        assert_eq!(pair.content(client, IN_A, "one"), page(2).repeat(PAGES), "{dies}");
+    }
 }

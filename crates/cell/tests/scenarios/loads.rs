@@ -112,3 +112,19 @@ fn a_record_behind_a_damaged_one_is_found_though_it_crosses_a_load() {
         assert!(!pair.is_serving(), "{before}: acknowledged changes would be lost");
     }
 }
+
+/// The block lies in the same load as the end of that record, and behind it.
+#[test]
+fn a_block_that_cannot_be_read_hides_no_record_before_it() {
+    let mut pair = with_a_long_log();
+    let client = pair.client();
+    let (file, blocks) = filled(&mut pair, client, 2);
+    let (at, unreadable) = (pair.log_block(A, blocks - 1), pair.log_block(A, LOAD + 2 * LONG));
+    set(&mut pair, client, file.ino, &[0xab; XATTR_VALUE_MAX]);
+    pair.fsync(client, file);
+    pair.cut_power_before(|device| {
+        device.wipe(at);
+        device.unreadable.insert(unreadable);
+    });
+    assert!(!pair.is_serving(), "acknowledged changes would be lost");
+}

@@ -454,6 +454,10 @@ impl Pair {
         action: Action,
     ) -> Result<(), Errno> {
         if let Action::Read { block } = action {
+            let blocks = (0..frames.len() as u64).map(|at| block.offset(at));
+            if blocks.into_iter().any(|block| self.device.unreadable.contains(&block)) {
+                return Err(Errno::EIO);
+            }
             for (at, frame) in (0..).zip(frames) {
                 let bytes = self.device.block(block.offset(at));
                 self.members[usize::from(of.0)].machine.frame_mut(frame).copy_from_slice(&bytes);

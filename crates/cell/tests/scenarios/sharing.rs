@@ -11,7 +11,8 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{AccessMode, Answer, Handle, LeaseKey, RangeCopy, Reply, Request, SetAttr};
 
 use crate::bytes::{PAGE, page};
-use crate::client::Call;
+use crate::client::{Call, fsync};
+use crate::device::Kind;
 use crate::pair::*;
 
 fn copy(
@@ -340,4 +341,75 @@ fn only_whole_blocks_of_files_that_the_client_may_copy_are_shared() {
     assert_eq!(copy(&mut pair, other, files, (0, 0, PAGE)), Err(Errno::EBADF));
     let beyond = copy(&mut pair, client, files, (0, 1 << 62, usize::MAX >> 1));
     assert_eq!(beyond, Ok(Reply::Written { len: size as u32, size: (1 << 62) + size }));
+}
+
+#[test]
+fn a_copy_revokes_the_lease_on_the_attributes_of_the_target() {
+    let mut pair = Pair::alone();
+    let (client, other) = (pair.client(), pair.client());
+    let source = pair.file(client, IN_A, "source", page(1).repeat(4));
+    let target = pair.create(client, IN_A, "target");
+    let (attr, lease) = pair.attr_with_lease(other, target.ino);
+    let lease = lease.expect("a lease");
+    assert!(attr.size == 0 && pair.is_valid(A, other, lease));
+    copy_all(&mut pair, client, source, target);
+    assert!(!pair.is_valid(A, other, lease), "the size is another");
+}
+
+/// The pages of the source are written, and the flush behind them fails later.
+#[test]
+fn a_copy_waits_until_the_written_pages_of_the_source_are_flushed() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let source = pair.file(client, IN_A, "source", page(1).repeat(20));
+    let target = pair.create(client, IN_A, "target");
+    pair.supervisor.grants = false;
+    pair.device.hold(Kind::Flush);
+    pair.send(client, fsync(source));
+    let length = 20 * PAGE as u64;
+    let range = RangeCopy { from: 0, to: 0, length };
+    let request =
+        Request::CopyRange { handle: target, source, copy: range, kill_privileges: false };
+    let copied = pair.send(client, request);
+    assert!(!pair.is_answered(copied), "the blocks may be lost");
+    pair.write(client, source, 0, page(2).repeat(20));
+    pair.device.fail(Kind::Flush, Errno::EIO);
+    pair.release_io();
+    pair.grant_checkpoints();
+    let copied = pair.answer(copied).expect("answered");
+    pair.sync(client);
+    pair.cut_power();
+    let client = pair.client();
+    let content = pair.content(client, IN_A, "target");
+    match copied {
+        Ok(_) => assert!([1, 2].map(|byte| page(byte).repeat(20)).contains(&content)),
+        Err(_) => assert!(content.0.is_empty(), "{copied:?}"),
+    }
+}
+
+#[test]
+fn a_copy_over_a_few_dirty_pages_leaves_the_right_number_of_blocks() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let source = pair.file(client, IN_A, "source", page(1).repeat(2));
+    let target = pair.file(client, IN_A, "target", page(2).repeat(3));
+    copy_all(&mut pair, client, source, target);
+    assert_eq!(pair.attr(client, target.ino).blocks, 3);
+    pair.sync(client);
+    assert_eq!(pair.attr(client, target.ino).blocks, 3);
+}
+
+#[test]
+fn what_is_written_over_a_copied_range_is_there_with_a_successor() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let source = pair.file(client, IN_A, "source", page(1).repeat(4));
+    let target = pair.create(client, IN_A, "target");
+    pair.fsync(client, source);
+    pair.supervisor.grants = false;
+    copy_all(&mut pair, client, source, target);
+    pair.write(client, target, PAGE, page(3));
+    pair.replace(A);
+    let expected = page(1).then(page(3)).then(page(1).repeat(2));
+    assert_eq!(pair.read(client, target, 0, 4 * PAGE), expected);
 }

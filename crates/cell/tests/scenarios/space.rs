@@ -12,9 +12,11 @@
 //! The code: `shard/space.rs`, `chunks/claim.rs`, `chunks/host.rs`, `budget.rs`.
 
 use warren_base::{ClientId, Errno, ShardId};
+use warren_cell::SpaceReserve;
 use warren_proto::{Handle, Reply, Request};
 
 use crate::bytes::{PAGE, page};
+use crate::device::Kind;
 use crate::pair::*;
 
 /// Pages that a test writes at a time.
@@ -228,4 +230,56 @@ fn another_cell_gets_allocated_chunks_on_a_full_host() {
     let file = pair.create(client, IN_A, "file");
     let pages = fill(&mut pair, client, file, 0);
     assert!(pages > 6 * 64, "{pages} pages: A has six chunks of its own");
+}
+
+#[test]
+fn chunks_of_a_checkpoint_that_failed_are_claimed_with_the_next() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    pair.file(client, IN_A, "file", page(1).repeat(200));
+    pair.device.fail(Kind::Data, Errno::EIO);
+    assert_eq!(pair.call(client, Request::Sync), Err(Errno::EIO));
+    pair.sync(client);
+    assert!(pair.supervisor.durable.owned[&ShardId(0)].len() >= 4);
+    pair.cut_power();
+    let client = pair.client();
+    pair.file(client, IN_A, "more", page(2).repeat(200));
+    pair.sync(client);
+    assert_eq!(pair.content(client, IN_A, "file"), page(1).repeat(200));
+}
+
+#[test]
+fn chunks_that_are_kept_for_root_are_not_found_as_lost() {
+    let reserve = SpaceReserve { chunks: 3, owner: 0 };
+    let mut pair = Pair::with(Setup { reserve, ..Setup::default() });
+    let client = pair.client();
+    pair.sync(client);
+    pair.replace(B);
+    assert_eq!(pair.trace(&["Found"]), ["A receives Found"]);
+    // The supervisor checks that no chunk is claimed twice.
+    for dir in [IN_A, IN_B] {
+        let file = pair.create(client, dir, "file");
+        fill(&mut pair, client, file, 0);
+        pair.sync(client);
+    }
+}
+
+#[test]
+fn a_chunk_that_came_and_leaves_with_one_checkpoint_belongs_to_no_shard() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    pair.sync(client);
+    pair.supervisor.grants = false;
+    let file = pair.file(client, IN_A, "file", page(1).repeat(200));
+    pair.fsync(client, file);
+    pair.unlink(client, IN_A, "file");
+    pair.close(client, file);
+    pair.grant_checkpoints();
+    pair.sync(client);
+    pair.sync(client);
+    assert!(pair.supervisor.durable.owned[&ShardId(0)].len() <= 4, "the shard keeps a few");
+    // The supervisor checks that no chunk is claimed twice.
+    let file = pair.create(client, IN_A, "more");
+    fill(&mut pair, client, file, 0);
+    pair.sync(client);
 }

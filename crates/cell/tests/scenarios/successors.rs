@@ -318,3 +318,16 @@ fn free_chunks_of_a_dead_process_are_found_by_a_checkpoint() {
     assert_eq!(pair.trace(&["Found"]), ["A receives Found"], "the checkpoint has counted");
     assert_eq!(free(&mut pair), before);
 }
+
+#[test]
+fn the_locks_of_a_client_that_is_gone_end_with_its_cells_process_too() {
+    let mut pair = Pair::alone();
+    let [gone, other] = [(); 2].map(|()| pair.client());
+    let own = pair.create(gone, IN_A, "file");
+    let others = pair.open(other, own.ino);
+    pair.supervisor.grants = false;
+    assert_eq!(pair.call(gone, exclusive(false, own)), Ok(Reply::Done));
+    pair.disconnect(gone);
+    pair.replace(A);
+    assert_eq!(pair.call(other, exclusive(false, others)), Ok(Reply::Done));
+}

@@ -145,3 +145,25 @@ fn calls_that_depend_on_the_same_point_send_one_request() {
     pair.release_messages();
     assert!(calls.iter().all(|call| pair.answer(*call) == Some(Ok(Reply::Done))));
 }
+
+#[test]
+fn a_log_is_cut_where_it_first_depends_on_what_is_lost() {
+    let names = ["one", "three", "two"];
+    let mut pair = Pair::new();
+    let client = pair.client();
+    for name in names {
+        pair.create(client, IN_A, name);
+    }
+    pair.sync(client);
+    for name in names {
+        pair.rename(client, (IN_A, name), (IN_B, name));
+    }
+    let dir = open_directory(&mut pair, client, IN_B);
+    pair.hold_messages(|body| is_message(body, "Harden"));
+    let call = pair.send(client, fsync(dir));
+    assert!(!pair.is_answered(call), "the log of A is lost, and that of B is not");
+    pair.cut_power();
+    let client = pair.client();
+    assert_eq!(pair.list(client, IN_A), names);
+    assert!(pair.list(client, IN_B).is_empty());
+}
