@@ -244,3 +244,27 @@ fn a_full_host_ends_the_search_for_chunks_that_are_kept_for_root() {
         pair.sync(root);
     }
 }
+
+#[test]
+fn a_successor_is_asked_to_clean_what_its_predecessor_was_asked() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    let files = fill(&mut pair, client, IN_B, "file");
+    thin_out(&mut pair, client, IN_B, "file", &files);
+    pair.sync(client);
+    pair.hold_messages(|body| is_message(body, "Clean"));
+    let calls: Vec<_> = (0..40)
+        .map(|number| {
+            let file = pair.send(client, create(IN_A, &format!("more{number}")));
+            let Some(Ok(Reply::Created { opened: Some(opened), .. })) = pair.answer(file) else {
+                return file;
+            };
+            pair.send_write(client, opened.handle, 0, page(1).repeat(PAGES))
+        })
+        .collect();
+    assert!(calls.iter().any(|call| !pair.is_answered(*call)), "B is asked");
+    pair.stop_holding_messages();
+    pair.replace(B);
+    assert!(calls.iter().all(|call| pair.is_answered(*call)));
+    check(&mut pair, client, &files);
+}

@@ -136,7 +136,10 @@ impl Supervisor {
             Report::WantCheckpoint { .. } => self.is_wanted = true,
             Report::Drained { number, .. } if number == self.number => return self.drained(from),
             Report::Written { number, result, .. } if number == self.number => {
-                return self.written(from, result, flush);
+                let mut orders = self.written(from, result, flush);
+                // A cell may have asked meanwhile.
+                orders.extend(self.advance());
+                return orders;
             }
             Report::LogEnd { lsn, .. } => return self.log_ends(from, lsn),
             Report::Replayed { chunks, .. } => return self.has_replayed(from, chunks),
