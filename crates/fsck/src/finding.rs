@@ -167,6 +167,7 @@ impl Finding {
         shown.to_string()
     }
 
+    /// Changes each inode that the line names.
     fn for_each_ino(&mut self, mut change: impl FnMut(&mut Ino)) {
         let change_key = |key: &mut Key, change: &mut dyn FnMut(&mut Ino)| {
             let mut ino = Ino(key.ino);
@@ -212,35 +213,20 @@ impl Finding {
         }
     }
 
-    /// The inode that it concerns, if any.
+    /// The inode that it concerns, if any that may have a path.
     pub fn ino(&self) -> Option<Ino> {
         match self {
-            Self::ForeignInode { ino, .. }
-            | Self::Sequence { ino, .. }
-            | Self::NoInode { ino }
-            | Self::MisplacedRecord { ino, .. }
-            | Self::Overlap { ino, .. }
-            | Self::BeyondSize { ino, .. }
-            | Self::Blocks { ino, .. }
-            | Self::Target { ino }
-            | Self::Contents { ino, .. }
-            | Self::UnreadableContents { ino, .. }
-            | Self::WrongHash { ino, .. }
-            | Self::IllegalList { ino, .. }
-            | Self::Flags { ino }
-            | Self::XattrPieces { ino }
-            | Self::NoPart { ino }
-            | Self::PartCount { ino, .. }
-            | Self::Dangling { dir: ino, .. }
-            | Self::EntryKind { ino, .. }
-            | Self::Links { ino, .. }
-            | Self::DirectoryLinks { ino, .. }
-            | Self::DirectoryNames { ino, .. }
-            | Self::Parent { ino, .. } => Some(*ino),
-            Self::ForeignBlock { by, .. }
-            | Self::SharedBlock { by, .. }
-            | Self::BlockOutOfRange { by, .. } => Some(Ino(by.ino)).filter(|ino| *ino != Ino(0)),
-            _ => None,
+            Self::Unreachable { .. }
+            | Self::Detached { .. }
+            | Self::Orphan { .. }
+            | Self::BadOrphan { .. } => None,
+            Self::EntryKind { ino, .. } => Some(*ino),
+            _ => {
+                let mut first = None;
+                self.clone().for_each_ino(|ino| first = first.or(Some(*ino)));
+                // The records of a shard itself have inode 0.
+                first.filter(|ino| *ino != Ino(0))
+            }
         }
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! The code: `shard/space.rs`, `chunks/claim.rs`, `chunks/host.rs`, `budget.rs`.
 
-use warren_base::{ClientId, Errno, ShardId};
+use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_cell::SpaceReserve;
 use warren_proto::{Handle, Reply, Request};
 
@@ -196,17 +196,24 @@ fn free_chunks_are_discarded_if_the_host_is_nearly_full() {
     assert!(pair.device.host_room > room);
 }
 
-#[test]
-fn chunks_that_the_host_does_not_take_back_are_used_again() {
-    let mut pair = Pair::with(Setup { cells: 1, host_room: Some(10), ..Setup::default() });
+/// A file was written and removed, and the host does not take its chunks back.
+fn with_freed_chunks(setup: Setup, dir: Ino) -> (Pair, ClientId) {
+    let mut pair = Pair::with(setup);
     let client = pair.client();
-    let file = pair.file(client, IN_A, "file", page(1).repeat(200));
+    let file = pair.file(client, dir, "file", page(1).repeat(200));
     pair.sync(client);
-    pair.unlink(client, IN_A, "file");
+    pair.unlink(client, dir, "file");
     pair.close(client, file);
     pair.device.takes_back = false;
     pair.sync(client);
     pair.sync(client);
+    (pair, client)
+}
+
+#[test]
+fn chunks_that_the_host_does_not_take_back_are_used_again() {
+    let setup = Setup { cells: 1, host_room: Some(10), ..Setup::default() };
+    let (mut pair, client) = with_freed_chunks(setup, IN_A);
     assert!(!pair.trace(&["discards"]).is_empty());
     pair.device.host_room = 0;
     pair.file(client, IN_A, "again", page(2).repeat(150));
@@ -216,15 +223,7 @@ fn chunks_that_the_host_does_not_take_back_are_used_again() {
 #[test]
 fn another_cell_gets_allocated_chunks_on_a_full_host() {
     let setup = Setup { free_chunks: 10, host_room: Some(20), ..Setup::default() };
-    let mut pair = Pair::with(setup);
-    let client = pair.client();
-    let file = pair.file(client, IN_B, "file", page(1).repeat(200));
-    pair.sync(client);
-    pair.unlink(client, IN_B, "file");
-    pair.close(client, file);
-    pair.device.takes_back = false;
-    pair.sync(client);
-    pair.sync(client);
+    let (mut pair, client) = with_freed_chunks(setup, IN_B);
     let of_a = pair.supervisor.durable.owned[&ShardId(0)].len() as u64;
     pair.device.host_room = 6 - of_a;
     let file = pair.create(client, IN_A, "file");

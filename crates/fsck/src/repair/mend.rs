@@ -84,6 +84,7 @@ impl Mend {
         shown.to_string()
     }
 
+    /// Changes each inode that the line names. The first is the one whose path locates the change.
     fn for_each_ino(&mut self, mut change: impl FnMut(&mut Ino)) {
         match self {
             Self::Dropped { ino, .. }
@@ -105,21 +106,9 @@ impl Mend {
 
     /// The inode whose path locates the change, if it is at an inode.
     pub fn ino(&self) -> Option<Ino> {
-        match self {
-            Self::Dropped { ino, .. }
-            | Self::Invented { ino, .. }
-            | Self::RecordDropped { ino, .. }
-            | Self::SetRight { ino, .. }
-            | Self::DataLost { ino, .. }
-            | Self::Copied { ino, .. }
-            | Self::Rehashed { ino, .. }
-            | Self::Unlinked { dir: ino, .. }
-            | Self::EntryKind { dir: ino, .. }
-            | Self::Found { ino }
-            | Self::Reclaimed { ino }
-            | Self::NoOrphan { ino } => Some(*ino),
-            _ => None,
-        }
+        let mut first = None;
+        self.clone().for_each_ino(|ino| first = first.or(Some(*ino)));
+        first
     }
 }
 
