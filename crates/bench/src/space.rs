@@ -13,9 +13,11 @@
 //! ```text
 //! place  a file system and its users       fill    files until none fits, and the experiments
 //! churn  files that come and go            report  the result as text
+//! file   one file, until it is whole or there is no space
 //! ```
 
 mod churn;
+mod file;
 mod fill;
 mod place;
 mod report;

@@ -1,13 +1,13 @@
 //! Files that come and go on a file system that stays nearly full.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use warren_base::Rng;
 
+use super::file::{is_full, write};
 use super::place::{Place, Subject, USER, shown};
 use crate::error::{BenchError, system};
 use crate::ground::Interruption;
@@ -26,22 +26,20 @@ const SMALL_MAX: u64 = 64 << 10;
 const LARGE_MIN: u64 = 1 << 20;
 const LARGE_MAX: u64 = 8 << 20;
 const ONE_IS_LARGE: u64 = 10;
-/// Bytes of a write.
-const PIECE: usize = 1 << 20;
 
 /// All runs draw the same files.
 const SEED: u64 = 7;
 
-/// What `df` shows may be a hundredth, and this for each cell, more than what fits.
+/// `df` may show a hundredth, and this for each cell, more than what fits.
 const TOLERANCE_A_CELL: u64 = 4 << 20;
 
-/// What writing cost beside an empty file system.
+/// The cost of writing, times that on an empty file system.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Churned {
     #[serde(flatten)]
     pub subject: Subject,
     pub seconds: u64,
-    /// Written while full.
+    /// Bytes that were written to the full file system.
     pub bytes: u64,
     /// Seconds a MiB, times that on an empty file system of the same kind just after: the median
     /// over periods, and the largest.
@@ -52,7 +50,7 @@ pub struct Churned {
     pub refused_with_space: u64,
 }
 
-/// Warren and ext4, for the time that is asked for together.
+/// Measures Warren and ext4, which share the time.
 pub(super) fn run(
     scratch: &Path,
     (bytes, cells): (u64, u16),
@@ -97,7 +95,7 @@ struct Tree {
     files: Vec<(PathBuf, u64)>,
     /// Bytes of all files.
     held: u64,
-    /// What the user could write at first.
+    /// Bytes that the user could write at first.
     room: u64,
     made: u64,
     random: Rng,
@@ -185,7 +183,7 @@ impl Tree {
         let is_there = bytes > 0 || path.exists();
         self.files.extend(is_there.then_some((path, bytes)));
         match result {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 self.refused += 1;
                 self.refused_with_space += u64::from(self.had_space(at, size - bytes)?);
             }
@@ -204,18 +202,4 @@ impl Tree {
         self.held -= bytes;
         fs::remove_file(path).map_err(system("remove a file"))
     }
-}
-
-/// Returns the bytes that were written, also if there is an error.
-fn write(path: &Path, size: u64) -> (u64, io::Result<()>) {
-    let piece = vec![7; PIECE.min(size as usize)];
-    let mut written = 0;
-    let result = File::create_new(path).and_then(|mut file| {
-        while written < size {
-            let rest = piece.len().min((size - written) as usize);
-            written += file.write(&piece[..rest])? as u64;
-        }
-        Ok(())
-    });
-    (written, result)
 }

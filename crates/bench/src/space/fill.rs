@@ -1,13 +1,14 @@
 //! Filling a fragmented file system.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 
+use super::file::{is_full, write};
 use super::place::{OTHER_USER, Place, Subject, USER, shown};
 use crate::error::{BenchError, system};
 use crate::ground::Interruption;
@@ -21,10 +22,7 @@ const NEW_DIRECTORIES: usize = 20;
 const SMALL: u64 = 8 << 10;
 const SMALL_UP_TO: u64 = 2 << 30;
 
-/// Bytes of a write to a large file.
-const PIECE: usize = 1 << 20;
-
-/// What is written after the fragmentation.
+/// A way to fill the fragmented file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Experiment {
@@ -46,21 +44,21 @@ impl Experiment {
     }
 }
 
-/// How much of what was shown could be written. In bytes, without inodes and directories.
+/// The result of an experiment, in bytes, without inodes and directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Filled {
     #[serde(flatten)]
     pub subject: Subject,
     pub experiment: Experiment,
-    /// What `df` showed to the user before.
+    /// The bytes that `df` showed as available to the user before.
     pub shown: u64,
     /// Data that was written until there was no space.
     pub written: u64,
-    /// What `df` shows then.
+    /// The bytes that `df` shows as available afterwards.
     pub left: u64,
 }
 
-/// All experiments.
+/// Performs all experiments.
 pub(super) fn run(place: &Place, interruption: &Interruption) -> Result<Vec<Filled>, BenchError> {
     let subject = place.subject;
     let small = SMALL * subject.bytes.div_ceil(SMALL_UP_TO);
@@ -97,7 +95,7 @@ fn fill_fragments(
     Ok(results)
 }
 
-/// What was written until there was no space.
+/// The files that were written until there was no space.
 struct Made {
     bytes: u64,
     files: Vec<PathBuf>,
@@ -116,7 +114,7 @@ fn write_full(
     Ok(Filled { subject, experiment, shown: before, written: made.bytes, left })
 }
 
-/// New directories. Fewer if there is no space for so many.
+/// Makes so many directories, or fewer if there is no space.
 fn directories(at: &Path, name: &str, count: usize) -> Result<Vec<PathBuf>, BenchError> {
     let paths = (0..count).map(|number| at.join(format!("{name}-{number}")));
     let mut made = Vec::new();
@@ -128,10 +126,6 @@ fn directories(at: &Path, name: &str, count: usize) -> Result<Vec<PathBuf>, Benc
         }
     }
     Ok(made)
-}
-
-fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::StorageFull
 }
 
 /// Writes small files in these directories in turn until none fits.
@@ -180,22 +174,10 @@ fn remove_half(directory: &PathBuf) -> io::Result<()> {
 
 /// Writes until the file has so many bytes or there is no space. Returns the bytes.
 fn write_file(path: &Path, size: u64) -> Result<u64, BenchError> {
-    let piece = vec![7; PIECE.min(size as usize)];
-    let mut file = match File::create_new(path) {
-        Ok(file) => file,
-        Err(error) if is_full(&error) => return Ok(0),
-        Err(error) => return Err(system("make a file")(error)),
-    };
-    let mut written = 0;
-    while written < size {
-        let rest = piece.len().min((size - written) as usize);
-        match file.write(&piece[..rest]) {
-            Ok(part) => written += part as u64,
-            Err(error) if is_full(&error) => break,
-            Err(error) => return Err(system("write a file")(error)),
-        }
+    match write(path, size) {
+        (written, Err(error)) if is_full(&error) => Ok(written),
+        (written, result) => result.map_err(system("write a file")).map(|()| written),
     }
-    Ok(written)
 }
 
 fn fill_one(path: &Path, interruption: &Interruption) -> Result<Made, BenchError> {

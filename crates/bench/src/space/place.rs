@@ -14,13 +14,13 @@ use crate::error::{BenchError, system};
 pub(super) const USER: u32 = 61_001;
 pub(super) const OTHER_USER: u32 = 61_002;
 
-/// What was filled.
+/// The file system of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Subject {
     pub name: ContenderName,
-    /// Of the file system.
+    /// The size of the file system.
     pub bytes: u64,
-    /// Of Warren's fleet.
+    /// The size of Warren's fleet.
     pub cells: Option<u16>,
 }
 

@@ -12,8 +12,8 @@
 //! Invariants:
 //! * Each chunk of a shard is allocated, and so are the blocks before the first chunk (`mkfs`).
 //! * `allocated` names only chunks that lie in this cell's part of the pool. A cell that gives
-//!   chunks to another says which are allocated. Chunks that were lost with a cell count as not
-//!   allocated, because allocating them again costs little.
+//!   chunks to another marks those that are allocated. Chunks that were lost with a cell count as
+//!   not allocated, because allocating them again costs little.
 //! * A chunk that is being reserved or discarded lies in no pool, so no shard gets it before that
 //!   is over. If the process ends meanwhile, the chunk is found with the lost ones, after its
 //!   predecessor's I/O (decision 9).
@@ -114,7 +114,7 @@ impl HostSpace {
         }
     }
 
-    /// Free chunks that another cell says are allocated.
+    /// Free chunks have arrived that another cell has marked as allocated.
     pub(crate) fn arrived(&mut self, chunks: &[u64]) {
         if self.backing != Backing::Whole {
             self.allocated.extend(chunks);

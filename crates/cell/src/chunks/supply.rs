@@ -13,7 +13,7 @@ use crate::send::suspect;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// In a message: the host has allocated this chunk.
+/// The mark of a chunk in a message that the host has allocated.
 const ALLOCATED: u64 = 1 << 63;
 
 /// Gives chunks that belong to no shard any more back to the pool.

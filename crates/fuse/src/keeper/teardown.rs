@@ -37,8 +37,8 @@ use crate::users::Uses;
 /// elsewhere: in another mount namespace or through a bind mount.
 const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
-/// How long it may take when no process is seen to use it. On a busy machine a front ends late, and
-/// that is no use of the mount.
+/// The further time that the front may take if no process is seen to use the mount. On a busy
+/// machine a front ends late, and that is no use of the mount.
 const UNSEEN_WAIT: Duration = Duration::from_secs(4);
 
 /// How long a write-back may take. After that the front is replaced and the write-back repeated.
@@ -89,7 +89,7 @@ pub(super) struct Teardown {
 enum Stage {
     Unmounting(Attempt),
     Detaching(Attempt),
-    /// Until then, and until `last` if no use is seen.
+    /// The wait ends at `until`, or at `last` if no process is seen to use the mount.
     Draining {
         until: Instant,
         last: Instant,
@@ -285,7 +285,8 @@ fn next(reason: Reason, stage: Stage, subject: &mut Subject<'_>) -> Next {
     }
 }
 
-/// The front is to end within this time, or when nothing is seen to use the mount.
+/// The front should end within `wait`, and within [`UNSEEN_WAIT`] more if no process is seen to use
+/// the mount.
 fn drain(now: Instant, wait: Duration) -> Stage {
     Stage::Draining { until: now + wait, last: now + wait + UNSEEN_WAIT }
 }
