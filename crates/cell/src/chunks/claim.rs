@@ -74,17 +74,20 @@ fn checkpoint_ahead(is_reserve: bool, turn: &mut Turn<'_>) {
     }
 }
 
-/// No chunk is left that the task may take: what it waits for, or ENOSPC.
+/// No chunk is left that the task may take: what it waits for, or ENOSPC. A task that holds locks
+/// must not wait. Its transaction begins again: with EAGAIN after the next checkpoint, with ENOSPC
+/// also after a cleaning.
 fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, turn: &Turn<'_>) -> Stop {
-    if state.holds_locks {
-        return Errno::ENOSPC.into();
-    }
-    let is_certain = turn.chunks.are_certain();
     // Blocks are kept back for a change that takes none for good. If others use them now, they are
     // free again after the next checkpoint.
-    if need.growth != Growth::Grows && shard.is_unsettled() {
-        return Stop::Wait(Wait::Checkpoint);
+    let are_in_use = need.growth != Growth::Grows && shard.is_unsettled();
+    match (state.holds_locks, are_in_use) {
+        (true, true) => return Errno::EAGAIN.into(),
+        (true, false) => return Errno::ENOSPC.into(),
+        (false, true) => return Stop::Wait(Wait::Checkpoint),
+        (false, false) => {}
     }
+    let is_certain = turn.chunks.are_certain();
     let short = need.blocks.saturating_sub(shard.room());
     let next = state.after_no_chunk(is_certain, Some(short));
     next.map_or(Stop::Fail(Errno::ENOSPC), Stop::Wait)

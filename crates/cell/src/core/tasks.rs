@@ -159,7 +159,7 @@ impl Core {
                 self.coordinator.abort(&mut self.shards, task, turn);
                 wait
             }
-            // Another cell's log is full.
+            // Another cell's log is full, or blocks that are kept back for such changes are in use.
             Stop::Fail(Errno::EAGAIN) if task.txn.is_some() => {
                 self.coordinator.abort(&mut self.shards, task, turn);
                 Wait::Checkpoint

@@ -17,6 +17,7 @@ use warren_proto::{Handle, Reply, Request};
 
 use crate::bytes::{PAGE, page};
 use crate::device::Kind;
+use crate::image::name;
 use crate::pair::*;
 
 /// Pages that a test writes at a time.
@@ -281,4 +282,33 @@ fn a_chunk_that_came_and_leaves_with_one_checkpoint_belongs_to_no_shard() {
     let file = pair.create(client, IN_A, "more");
     fill(&mut pair, client, file, 0);
     pair.sync(client);
+}
+
+/// Files of one shard whose names lie in another one, and a pool without a free block.
+#[test]
+fn removals_by_another_cell_wait_until_checkpoints_free_blocks() {
+    const FILES: usize = 1000;
+    let mut pair = Pair::with(Setup { free_chunks: 12, ..Setup::default() });
+    let client = pair.client();
+    let text = |number: usize| format!("{number}{}", "-".repeat(200));
+    for number in 0..FILES {
+        let file = pair.create(client, IN_B, &text(number));
+        pair.close(client, file);
+        if number % 2 == 0 {
+            pair.rename(client, (IN_B, &text(number)), (IN_A, &text(number)));
+        }
+    }
+    let file = pair.create(client, IN_B, "full");
+    fill(&mut pair, client, file, 0);
+    pair.sync(client);
+    let mut calls = Vec::new();
+    for number in 0..FILES {
+        let dir = if number % 2 == 0 { IN_A } else { IN_B };
+        let request = Request::Unlink { dir, name: name(&text(number)) };
+        calls.push(pair.submit(client, request, &[]));
+    }
+    pair.drive();
+    for call in calls {
+        assert_eq!(pair.answer(call), Some(Ok(Reply::Done)));
+    }
 }

@@ -142,8 +142,8 @@ impl Step<'_> {
         }
     }
 
-    /// Whether the request must not fail for lack of space: it writes only blocks that are
-    /// allocated and not shared, and few, or shrinks a file and cuts no shared block.
+    /// Whether the request must not fail for lack of space: it removes a name, writes only blocks
+    /// that are allocated and not shared, and few, or shrinks a file and cuts no shared block.
     pub(super) fn has_blocks(&self, state: &State, request: &Request) -> bool {
         let content_of = |ino| match state.get(ino).map(|inode| &inode.body) {
             Some(Body::File(content)) => Some(content),
@@ -151,6 +151,7 @@ impl Step<'_> {
         };
         let (handle, position) = match request {
             Request::Write { handle, position, .. } => (handle, position),
+            Request::Unlink { .. } | Request::Rmdir { .. } => return true,
             Request::SetAttr { ino, set, .. } => {
                 let size = set.size.unwrap_or(0);
                 return content_of(*ino).is_some_and(|content| !content.cuts_shared(size));

@@ -46,13 +46,20 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/chunks/claim.rs",
         what: "a write to allocated blocks waits for one checkpoint only",
-        find: "shard.is_unsettled() {\n        return Stop::Wait(Wait::Checkpoint);",
-        replace: "shard.is_unsettled() {
-        if std::mem::replace(&mut state.checkpointed, true) {
+        find: "(false, true) => return Stop::Wait(Wait::Checkpoint),",
+        replace: "(false, true) if std::mem::replace(&mut state.checkpointed, true) => {
             return Errno::ENOSPC.into();
         }
-        return Stop::Wait(Wait::Checkpoint);",
+        (false, true) => return Stop::Wait(Wait::Checkpoint),",
         found_by: ALLOCATION,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/chunks/claim.rs",
+        what: "a removal over two cells waits for one checkpoint only",
+        find: "(true, true) => return Errno::EAGAIN.into(),",
+        replace: "(true, true) => return Errno::ENOSPC.into(),",
+        found_by: "test -p warren-cell --test scenarios space::removals",
         is_proven: true,
     },
     Mutant {
