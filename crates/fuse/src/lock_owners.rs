@@ -11,6 +11,10 @@
 //! locks. So a worker notes a `RELEASE` while it reads it ([`LockOwners::reading`]), and an owner
 //! locks only when none is noted for it.
 //!
+//! **A lock is free when the program that held it has ended**, although the kernel does not wait
+//! for the answer to a `RELEASE`. So a request that finds a lock taken waits for the releases of
+//! this inode that the kernel queued before, and tries once more ([`LockOwners::await_releases`]).
+//!
 //! An owner is also in the [`FrontState`] until the cell has released its locks, so that a
 //! successor finds it there.
 
@@ -69,11 +73,12 @@ impl LockOwners {
         self.reads.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A `RELEASE` of `open` was read. [`Self::release`] and [`Self::end_release`] will follow.
-    pub(crate) fn begin_release(&self, ino: Ino, open: u64) {
+    /// A `RELEASE` of `open` was read, which also releases the `flock` of owner `flock`.
+    /// [`Self::release`] and [`Self::end_release`] will follow.
+    pub(crate) fn begin_release(&self, ino: Ino, open: u64, flock: Option<LockOwner>) {
         let Owners { by_inode, releasing } = &mut *self.lock();
         let of_open = by_inode.get(&ino).into_iter().flatten().filter(|it| it.open == open);
-        releasing.extend(of_open.map(|it| (ino, it.owner, open)));
+        releasing.extend(of_open.map(|it| it.owner).chain(flock).map(|owner| (ino, owner, open)));
     }
 
     /// The cell has released the locks that were taken through `open`.
@@ -83,6 +88,26 @@ impl LockOwners {
             owners.releasing.retain(|(of, _, released)| (*of, *released) != (ino, open));
             self.released.notify_all();
         }
+    }
+
+    /// Waits until the cell has released what open files of `ino` held whose `RELEASE` the kernel
+    /// queued before the request that calls this. Returns whether there was one.
+    pub(crate) fn await_releases(&self, ino: Ino) -> bool {
+        self.note_reads();
+        let owners = self.lock();
+        let of_inode = owners.releasing.iter().filter(|(of, ..)| *of == ino);
+        let before: Vec<u64> = of_inode.map(|(.., open)| *open).collect();
+        let is_left = |owners: &mut Owners| {
+            owners.releasing.iter().any(|(of, _, open)| *of == ino && before.contains(open))
+        };
+        let waited = self.released.wait_while(owners, is_left);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        !before.is_empty()
+    }
+
+    /// Returns when every message that was read before has been noted.
+    fn note_reads(&self) {
+        drop(self.reads.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Adds an owner that may hold locks on `ino`, taken through `open`. ENOLCK if there are too
@@ -112,7 +137,7 @@ impl LockOwners {
             // A process that locks through two open files, or a description that is closed: then
             // its `RELEASE` was read before.
             drop(owners);
-            drop(self.reads.write().unwrap_or_else(PoisonError::into_inner));
+            self.note_reads();
             owners = self.lock();
         }
         let is_released = |owners: &mut Owners| {
@@ -196,7 +221,7 @@ mod tests {
             let (added, is_added) = std::sync::mpsc::channel();
             let owners = &owners;
             scope.spawn(move || added.send(owners.add(INO, LockOwner(99), 11)).unwrap());
-            owners.begin_release(INO, 10);
+            owners.begin_release(INO, 10, None);
             drop(reading);
             let released = owners.release(INO, 10);
             assert_eq!(released.len(), 1);
@@ -207,6 +232,26 @@ mod tests {
             is_added.recv().unwrap().unwrap();
         });
         assert_eq!(owners.release(INO, 11).len(), 1);
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_is_tried_again_after_the_releases_that_were_read() {
+        let (_, owners) = owners();
+        assert!(!owners.await_releases(INO));
+        owners.begin_release(Ino(6), 9, Some(LockOwner(8)));
+        assert!(!owners.await_releases(INO), "of another inode");
+        let reading = owners.reading();
+        std::thread::scope(|scope| {
+            let (tried, is_tried) = std::sync::mpsc::channel();
+            let owners = &owners;
+            scope.spawn(move || tried.send(owners.await_releases(INO)).unwrap());
+            owners.begin_release(INO, 10, Some(LockOwner(99)));
+            drop(reading);
+            let early = is_tried.recv_timeout(std::time::Duration::from_millis(50));
+            assert!(early.is_err(), "the cell has not released the lock");
+            owners.end_release(INO, 10);
+            assert_eq!(is_tried.recv(), Ok(true));
+        });
     }
 
     #[test]

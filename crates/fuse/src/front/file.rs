@@ -273,7 +273,6 @@ impl Call<'_> {
         let ino = self.header.ino;
         let releasing = self.front.lock_owners.release(ino, open);
         let mut served = release_locks(self, &releasing);
-        self.front.lock_owners.end_release(ino, open);
         // A predecessor that has removed the handle has released the lock before.
         if let Some(owner) = flock
             && let Ok(handle) = self.handle(open)
@@ -282,6 +281,7 @@ impl Call<'_> {
             let spec = LockSpec { flavour, owner, lock, range: ByteRange::ALL, pid: 0 };
             served = served.and(self.call(typed::Lock { handle, spec, wait: false }));
         }
+        self.front.lock_owners.end_release(ino, open);
         // Also after a failure, because the kernel sends no second `RELEASE`.
         served.and(self.release_handle(open))
     }

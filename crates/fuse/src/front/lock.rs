@@ -73,7 +73,11 @@ impl Front {
 
 impl Call<'_> {
     pub(super) fn test_lock(&mut self, open: u64, spec: LockSpec) -> Served {
-        let holder = self.call(typed::TestLock { handle: self.handle(open)?, spec })?;
+        let (ino, handle) = (self.header.ino, self.handle(open)?);
+        let mut holder = self.call(typed::TestLock { handle, spec })?;
+        if holder.is_some() && self.front.lock_owners.await_releases(ino) {
+            holder = self.call(typed::TestLock { handle, spec })?;
+        }
         self.body.lock(holder.as_ref());
         Ok(())
     }
@@ -85,7 +89,12 @@ impl Call<'_> {
     fn lock(&mut self, open: u64, spec: LockSpec, wait: bool) -> Served {
         let (ino, handle) = (self.header.ino, self.handle(open)?);
         self.front.add_lock_owner(ino, open, &spec)?;
-        self.call(typed::Lock { handle, spec, wait })?;
+        match self.call(typed::Lock { handle, spec, wait }) {
+            Err(Errno::EAGAIN) if self.front.lock_owners.await_releases(ino) => {
+                self.call(typed::Lock { handle, spec, wait })?
+            }
+            answer => answer?,
+        };
         self.front.add_lock_owner_again(ino, open, &spec);
         Ok(())
     }

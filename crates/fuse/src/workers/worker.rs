@@ -35,9 +35,9 @@ impl Worker {
         let received = channel.read(&mut self.head, self.slot.payload_out());
         if let Received::Message(len) = received
             && let Some(header) = self.header(len).filter(|it| it.opcode == opcode::RELEASE)
-            && let Ok(Operation::Release { open, .. }) = self.operation(&header)
+            && let Ok(Operation::Release { open, flock }) = self.operation(&header)
         {
-            owners.begin_release(header.ino, open);
+            owners.begin_release(header.ino, open, flock);
         }
         received
     }
