@@ -32,6 +32,7 @@ use warren_supervisor::{Event as SupervisorEvent, Failure as Ended};
 
 use crate::damage::strike;
 use crate::fleet::disk::Disk;
+use crate::fleet::lost_flush::LostFlush;
 use crate::fleet::trace::Trace;
 use crate::fleet::{EPOCH, Faults, Fleet, Happening, Pace, happen_next, notify_supervisor};
 use crate::run::{Failure, Summary, many, twice};
@@ -342,7 +343,7 @@ impl World {
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
-        (self.fleet.flush_failed_at, self.fleet.is_stuck) = (None, false);
+        (self.fleet.lost_flush, self.fleet.is_stuck) = (LostFlush::default(), false);
         self.count_many("write lost", cut.lost);
         self.count_many("torn block", cut.torn);
     }

@@ -23,6 +23,7 @@ mod io;
 mod kill;
 pub(crate) mod lanes;
 mod link;
+pub(crate) mod lost_flush;
 mod memory;
 mod process;
 mod queue;
@@ -47,6 +48,7 @@ use io::{InFlight, Supervised};
 pub(crate) use kill::kill_cell;
 use lanes::ClientMemory;
 use link::Link;
+use lost_flush::LostFlush;
 use process::Slots;
 use queue::EventQueue;
 pub(crate) use start::{has_replaced_all, load_ledger};
@@ -279,9 +281,9 @@ pub(crate) struct Fleet<H> {
     places: u64,
     /// The place in the order of events where the present event of a cell began.
     pub event_began: u64,
-    /// The places of the last finished checkpoint, and of the first failed flush.
+    /// The place of the last finished checkpoint.
     pub switched_at: u64,
-    pub flush_failed_at: Option<u64>,
+    pub lost_flush: LostFlush,
     /// A log is full, and the device refuses the checkpoints that would make room.
     pub is_stuck: bool,
     /// Faults of the device that affected cells, and the supervisor.
@@ -296,7 +298,7 @@ impl<H> Fleet<H> {
     /// Whether a flush or a write of the supervisor has failed, or a log stays full: then the fleet
     /// refuses changes.
     pub(crate) const fn may_be_read_only(&self) -> bool {
-        self.supervisor_faults > 0 || self.flush_failed_at.is_some() || self.is_stuck
+        self.supervisor_faults > 0 || self.lost_flush.has_failed() || self.is_stuck
     }
 
     pub(crate) fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
@@ -324,7 +326,7 @@ impl<H> Fleet<H> {
             places: 0,
             event_began: 0,
             switched_at: 0,
-            flush_failed_at: None,
+            lost_flush: LostFlush::default(),
             is_stuck: false,
             cell_faults: 0,
             supervisor_faults: 0,
@@ -443,7 +445,7 @@ impl<H> Fleet<H> {
 
     /// Counts it if a flush has failed before.
     pub(crate) fn count_after_loss(&mut self, what: &'static str) {
-        if self.flush_failed_at.is_some() {
+        if self.lost_flush.has_failed() {
             self.count(what);
         }
     }

@@ -436,7 +436,7 @@ impl World {
 
     /// Whether something acknowledged may be missing on the device.
     fn is_lost(&self) -> bool {
-        self.lost || self.fleet.flush_failed_at.is_some()
+        self.lost || self.fleet.lost_flush.has_failed()
     }
 
     fn think_time(&mut self) -> u64 {

@@ -168,8 +168,8 @@ impl World {
 
     fn succeeded(&mut self, at: usize, effect: &Effect, reply: &Reply) {
         let (asked_at, _) = self.clients[at].asked;
-        let is_lost = self.fleet.flush_failed_at.is_some_and(|failed_at| failed_at < asked_at);
-        if is_lost && matches!(effect, Effect::Sync) {
+        let must_fail = self.fleet.lost_flush.must_sync_fail(asked_at, self.fleet.switched_at);
+        if matches!(effect, Effect::Sync) && must_fail {
             return self.fleet.fail("a sync is answered though a flush had failed".to_owned());
         }
         let model = self.clients[at].model.as_mut().expect("a client that works has one");

@@ -272,9 +272,8 @@ impl<H> Fleet<H> {
         if self.plant == Some(Plant::HideLostFlush) {
             self.hide_lost_flush(by);
         }
-        if self.flush_failed_at.is_none() {
-            self.flush_failed_at = Some(self.place());
-        }
+        let place = self.place();
+        self.lost_flush.fails(place);
     }
 
     fn hide_lost_flush(&mut self, by: Option<CellId>) {
@@ -351,6 +350,8 @@ impl<H> Fleet<H> {
             }
             SupervisorDoing::Flush(mark) => {
                 self.flush(None, mark, fails);
+                let place = self.place();
+                self.lost_flush.supervisor_flushes(place);
                 Ok(())
             }
         }

@@ -609,17 +609,18 @@ impl World {
         }
     }
 
-    /// A sync that succeeds needs a checkpoint since its invocation, and no failed flush before it.
+    /// A sync that succeeds needs a checkpoint since its invocation, and no known failed flush.
     fn check_sync(&mut self, operation: &Operation, answer: &Answer) {
         // The op log serves `fsync`; the crash campaign checks its promises.
         if !matches!(operation.action, Action::Request(Request::Sync)) {
             return;
         }
+        let (asked_at, switched_at) = (operation.invoked, self.fleet.switched_at);
         match answer {
-            Ok(_) if self.fleet.switched_at < operation.invoked => {
+            Ok(_) if switched_at < asked_at => {
                 self.fleet.fail("a sync is answered without a checkpoint".to_owned());
             }
-            Ok(_) if self.fleet.flush_failed_at.is_some_and(|at| at < operation.invoked) => {
+            Ok(_) if self.fleet.lost_flush.must_sync_fail(asked_at, switched_at) => {
                 self.fleet.fail("a sync is answered though a flush had failed".to_owned());
             }
             Err(Errno::EIO) if self.fleet.supervisor_faults > 0 => {
