@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WARM 40000
+#define WARM 10000
 #define FILES 100
 #define LENGTH 50
 

@@ -32,7 +32,7 @@ usage: cargo xtask TASK [OPTION...]
   test [--full] [--no-mounts]     everything: tidy, format, clippy, unit tests, simulation, end to end
   tidy [--report]                 the rules of the house that no compiler checks; what is
                                   beyond those of the structure, by crate
-  e2e [--full] [--interposed] [--cells N] [--only NAME,...] [--seed N] [--keep]
+  e2e [--full] [--interposed] [--cells N] [--only NAME,...] [--without NAME,...] [--seed N] [--keep]
                                   real programs on a real mount (root and FUSE needed)
   sim [--full]                    the simulator with fresh seeds
   fuzz [--only NAME] [--seconds N] [--seed N]

@@ -616,13 +616,12 @@ impl World {
             return;
         }
         let (asked_at, switched_at) = (operation.invoked, self.fleet.switched_at);
+        let must_fail = self.fleet.lost_flush.must_sync_fail(asked_at, switched_at);
         match answer {
             Ok(_) if switched_at < asked_at => {
                 self.fleet.fail("a sync is answered without a checkpoint".to_owned());
             }
-            Ok(_) if self.fleet.lost_flush.must_sync_fail(asked_at, switched_at) => {
-                self.fleet.fail("a sync is answered though a flush had failed".to_owned());
-            }
+            Ok(_) if must_fail => self.fleet.fail("a sync is answered after a loss".to_owned()),
             Err(Errno::EIO) if self.fleet.supervisor_faults > 0 => {
                 self.fleet.count("a sync returned a failure")
             }
