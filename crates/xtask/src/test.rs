@@ -51,7 +51,7 @@ const LONG_CASES: [&str; 12] = [
     "counted_links",
     "threads_open",
 ];
-/// Turns after which it is the turn of the others: no other turn is a part of this one.
+/// After so many turns it is the turn of the other ones, once with every other draw.
 const LONG_IN_TURN: u64 = 2 * FUZZ_IN_TURN;
 
 #[derive(Clone, Copy, Default)]

@@ -284,7 +284,7 @@ fn a_chunk_that_came_and_leaves_with_one_checkpoint_belongs_to_no_shard() {
     pair.sync(client);
 }
 
-/// Files of one shard whose names lie in another one, and a pool without a free block.
+/// The names of half of the files lie in another shard, and the pool has no free block.
 #[test]
 fn removals_by_another_cell_wait_until_checkpoints_free_blocks() {
     const FILES: usize = 1000;

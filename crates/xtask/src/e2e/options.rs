@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-/// The time limit of all cases: twice what they take on a busy machine with two processors. It
-/// ends what hangs. The long run's is under two hours.
+/// The time limit of all cases ends what hangs. It is about twice what they take with two
+/// processors beside the simulator. The long run's is under two hours.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 const LIMIT_FULL: Duration = Duration::from_secs(110 * 60);
 
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     pub cells: Option<u16>,
     /// Only cases whose name contains this.
     pub only: Vec<String>,
-    /// Without these cases.
+    /// These cases are left out.
     pub without: Vec<String>,
     /// Programs load the library that answers their calls.
     pub interposed: bool,

@@ -32,7 +32,7 @@ const IDS_FULL: u32 = 100;
 /// Of the programs of `limits.c`. Those that may open too few files, or make too short ones, are
 /// left to the kernel from the start.
 const LIMITED_MIN: usize = 30;
-/// Of their calls, those that are served in a program that is known to the fleet.
+/// A program that is known to the fleet has at least so many of its calls served.
 const LIMITED_SERVED: u64 = 5_000;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Each file takes less on a busy machine.
