@@ -1,5 +1,6 @@
-//! A pool whose checksums are right and whose contents are not: checking, dumping and repairing it never panics; what
-//! was repaired is sound but for file data, and a supervisor opens it. So is what logs are replayed on before.
+//! A pool whose checksums are right and whose contents are not: checking, dumping and repairing it
+//! never panics; what was repaired is sound but for file data, and a supervisor opens it. So is
+//! what logs are replayed on before.
 
 #![no_main]
 
@@ -10,33 +11,12 @@ use libfuzzer_sys::fuzz_target;
 use warren_base::{BlockNo, ShardId};
 use warren_disk::Superblock;
 use warren_fsck::dump::{Subject, dump};
-use warren_fsck::{Finding, Options, ReadError, Report, Severity, check, footing, repair};
-use warren_fuzz::Pool;
+use warren_fsck::{ReadError, footing, repair};
+use warren_fuzz::{Pool, damage};
 use warren_supervisor::Ledger;
 
-static SOUND: LazyLock<Pool> = LazyLock::new(|| {
-    let pool = Pool::new();
-    assert_eq!(damage(&checked(&pool)), Vec::<&Finding>::new());
-    pool
-});
-
+static SOUND: LazyLock<Pool> = LazyLock::new(Pool::new);
 static UNCLEAN: LazyLock<Pool> = LazyLock::new(|| SOUND.clone().with_logs());
-
-fn checked(pool: &Pool) -> Report {
-    let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
-    check(
-        Options { contents: true, ..Options::default() },
-        pool.len_blocks(),
-        &mut read,
-        &mut |_| {},
-    )
-}
-
-fn damage(report: &Report) -> Vec<&Finding> {
-    let counts =
-        |finding: &&Finding| finding.severity() == Severity::Damage && !finding.is_lost_data();
-    report.findings.iter().filter(counts).collect()
-}
 
 fn look_at(pool: &Pool) {
     let subjects = [
@@ -72,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((first, changes)) = input.split_first() else { return };
     let mut pool = if first & 1 == 0 { SOUND.clone() } else { UNCLEAN.clone() };
     pool.change(changes);
-    let before = checked(&pool);
+    let before = pool.check();
     look_at(&pool);
     let mut read = |block, into: &mut [u8]| pool.read(block, into).map_err(ReadError);
     if let Ok((footing, checkpoint)) = footing(pool.len_blocks(), &mut read, &mut |_| {}) {
@@ -83,7 +63,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(repair) = repair(pool.len_blocks(), &mut read, &mut |_| {}) else { return };
     let mends = repair.mends.clone();
     pool.blocks.extend(repair.into_stages().into_iter().flatten());
-    let after = checked(&pool);
+    let after = pool.check();
     assert!(
         damage(&after).is_empty(),
         "{:#?}\nwas {:#?}\nby {:#?}",

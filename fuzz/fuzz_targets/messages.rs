@@ -1,5 +1,5 @@
-//! Whatever a client, a peer or a log says: decoding never panics, and what was decoded encodes to a message that
-//! decodes to the same.
+//! Whatever a client, a peer or a log says: decoding never panics, and what was decoded encodes to
+//! a message that decodes to the same.
 
 #![no_main]
 

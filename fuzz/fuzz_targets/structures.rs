@@ -1,5 +1,5 @@
-//! Every structure by itself, with its checksum made right: decoding never panics, and what was decoded encodes
-//! to the same bytes as far as they mean something.
+//! Every structure by itself, with its checksum made right: decoding never panics, and what was
+//! decoded encodes to the same bytes as far as they mean something.
 
 #![no_main]
 

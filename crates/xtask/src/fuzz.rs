@@ -16,10 +16,12 @@ use crate::cargo::target_directory;
 const TARGETS: [&str; 3] = ["image", "structures", "messages"];
 /// Seconds of each target.
 const SECONDS: u64 = 60;
+/// The profile of the workspace that they are built with.
+const PROFILE: &str = "fuzz";
 /// The flags of `cargo fuzz` for the compiler, without the sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+     -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// One input may take so many seconds, and the process so many MiB.
 const INPUT_SECONDS: u64 = 10;
 const MEMORY_MIB: u64 = 2048;
@@ -71,7 +73,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         let corpus = place.join("corpus").join(target);
         fs::create_dir_all(&corpus)?;
         println!("{target}: {} s, seed {}", options.seconds, options.seed);
-        let status = Command::new(place.join(&host).join("release").join(target))
+        let status = Command::new(place.join(&host).join(PROFILE).join(target))
             .arg(format!("-max_total_time={}", options.seconds))
             .arg(format!("-seed={}", options.seed as u32))
             .arg(format!("-max_len={INPUT_MAX}"))
@@ -91,8 +93,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
 fn build(root: &Path, place: &Path, host: &str) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--release", "--locked", "--manifest-path"])
-        .arg(root.join("fuzz/Cargo.toml"))
+        .args(["build", "--package", "warren-fuzz", "--bins", "--profile", PROFILE])
+        .current_dir(root)
         // With a target named, build scripts and macros are not instrumented.
         .args(["--target", host, "--target-dir"])
         .arg(place)

@@ -84,10 +84,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     steps.run("format", || cargo(root, ["fmt", "--all", "--check"]));
     let clippy = ["clippy", "--workspace", "--features", FEATURES, "--all-targets"];
     steps.run("clippy", || cargo(root, clippy.into_iter().chain(DENY_WARNINGS)));
-    // They have a workspace and a lock file of their own, and run only in turn.
-    let fuzz = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target/fuzz"];
-    let fuzz = fuzz.into_iter().chain(["--locked"]).chain(DENY_WARNINGS);
-    steps.run("clippy of the fuzz targets", || cargo(root, fuzz));
     // As shipped, without the features for tests.
     if options.full || turn.is_multiple_of(SHIPPED_IN_TURN) {
         let shipped = ["clippy", "--package", "warren"];

@@ -77,7 +77,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Methods, "sim::World", 77),
     except(Rule::Lines, "crates/sim/src/world/clients.rs", 859),
     except(Rule::Columns, "base", 3),
-    except(Rule::Columns, "fuzz", 5),
     except(Rule::Columns, "log", 1),
     except(Rule::Columns, "shm", 1),
     except(Rule::Words, "mailbox", 1),
