@@ -35,6 +35,7 @@ usage: cargo xtask TASK [OPTION...]
   e2e [--full] [--interposed] [--cells N] [--only NAME,...] [--without NAME,...] [--seed N] [--keep]
                                   real programs on a real mount (root and FUSE needed)
   sim [--full]                    the simulator with fresh seeds
+  test-simulator                  the simulator with seeds that always pass, and with planted faults
   fuzz [--only NAME] [--seconds N] [--seed N]
                                   the fuzz targets, a minute each
   mutants [--only NAME] [--part K/N] [--proven] [--print]
@@ -68,6 +69,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "tidy" if options == ["--report"] => tidy::report(&root),
         "tidy" => tidy::run(&root),
         test::BUILD => test::build(&root),
+        test::TEST_SIMULATOR => test::test_simulator(&root),
         "dist" => dist::run(&root),
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),

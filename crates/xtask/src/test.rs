@@ -34,6 +34,9 @@ const SHIPPED_IN_TURN: u64 = 3;
 /// The step, and the task, that builds what the end-to-end tests run.
 const RELEASE: &str = "release build";
 pub(crate) const BUILD: &str = "build";
+/// The crate whose tests only compute, and the task that runs them.
+const SIMULATOR: &str = "warren-sim";
+pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 /// The end-to-end cases that take longest. A short run does every other one of them, in turn.
@@ -93,7 +96,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     steps
         .run("build of the unit tests", || cargo(root, unit_tests.into_iter().chain(["--no-run"])));
     let build = Beside::start(root, vec![Task::new(RELEASE, &[BUILD])]);
-    steps.run("unit tests", || cargo(root, unit_tests));
+    steps.run("unit tests", || cargo(root, unit_tests.into_iter().chain(["--exclude", SIMULATOR])));
     if steps.join(build) {
         let computing = Beside::start(root, computing(options.full, turn));
         if options.no_mounts {
@@ -128,15 +131,16 @@ fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
     }
 }
 
-/// What needs only processors. A short run simulates, and in turn fuzzes one target or plants a
-/// part of the faults.
+/// What needs only processors. A short run tests the simulator, simulates, and in turn fuzzes one
+/// target or plants a part of the faults.
 fn computing(full: bool, turn: u64) -> Vec<Task> {
     let seed = turn.to_string();
     let fuzz = |more: &[&str]| Task::new("fuzzing", &[&["fuzz", "--seed", &seed], more].concat());
     let plant =
         |more: &[&str]| Task::new("planted faults", &[&["mutants", "--proven"], more].concat());
+    let tests = Task::new("tests of the simulator", &[TEST_SIMULATOR]);
     if full {
-        return vec![Task::new("simulation", &["sim", "--full"]), fuzz(&[]), plant(&[])];
+        return vec![tests, Task::new("simulation", &["sim", "--full"]), fuzz(&[]), plant(&[])];
     }
     let part = format!("{}/{MUTANT_PARTS}", turn % MUTANT_PARTS);
     let in_turn = if (turn / FUZZ_IN_TURN).is_multiple_of(2) {
@@ -144,7 +148,12 @@ fn computing(full: bool, turn: u64) -> Vec<Task> {
     } else {
         plant(&["--part", &part])
     };
-    vec![Task::new("simulation", &["sim"]), in_turn]
+    vec![tests, Task::new("simulation", &["sim"]), in_turn]
+}
+
+/// Tests the simulator: seeds that always pass, and planted faults that it finds.
+pub(crate) fn test_simulator(root: &Path) -> Result<bool> {
+    cargo(root, ["test", "--package", SIMULATOR])
 }
 
 /// Builds what the end-to-end tests run.
