@@ -45,6 +45,7 @@ pub(crate) fn execute(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = from.client;
+    open::check_sole(shard, request, client, turn)?;
     match *request {
         Request::GetAttr { ino } => attributes::get_attr(shard, ino, client, turn),
         Request::GetRemoved { dir } => attributes::get_removed(shard, dir, who),

@@ -40,7 +40,7 @@ pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 /// The end-to-end cases that take longest. A short run does every other one of them, in turn.
-const LONG_CASES: [&str; 12] = [
+const LONG_CASES: [&str; 16] = [
     "paths_served",
     "developers_tools",
     "crowd",
@@ -53,6 +53,10 @@ const LONG_CASES: [&str; 12] = [
     "copies",
     "counted_links",
     "threads_open",
+    "limits_small",
+    "files_adopted",
+    "files_written",
+    "tiny_cache",
 ];
 /// After so many turns it is the turn of the other ones, once with every other draw.
 const LONG_IN_TURN: u64 = 2 * FUZZ_IN_TURN;

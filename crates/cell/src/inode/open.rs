@@ -4,7 +4,7 @@ use warren_base::budget::may_take;
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
     AccessMode, Attributes, Capability, Credentials, FileKind, Handle, LeaseKey, Opened, Reply,
-    Step,
+    Request, SetAttr, Step,
 };
 
 use crate::apply::step;
@@ -104,7 +104,7 @@ pub(crate) fn open_now(
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
     let keeps = attr.nlink > 0 && !is_mapped && !reads_direct && may_keep(turn);
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
-    let access = access - AccessMode::SOLE - AccessMode::DATA;
+    let access = access - AccessMode::DATA;
     let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
@@ -199,6 +199,35 @@ fn is_appended(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
 fn is_mapped(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
     clients.any(|client| turn.clients.may_map(client) && conflicts(shard, ino, client, access))
+}
+
+/// EBUSY if the request changes data through a handle of a client that wanted the file for itself
+/// ([`AccessMode::SOLE`]), and a front has the file open by now: the kernel behind it would keep
+/// old pages and an old size. The lease on the handle has ended, but the client may have looked at
+/// it before.
+pub(crate) fn check_sole(
+    shard: &Shard,
+    request: &Request,
+    client: ClientId,
+    turn: &Turn<'_>,
+) -> Result<(), Errno> {
+    let handle = match *request {
+        Request::Write { handle, .. }
+        | Request::Fallocate { handle, .. }
+        | Request::CopyRange { handle, .. }
+        | Request::SetAttr { handle: Some(handle), set: SetAttr { size: Some(_), .. }, .. } => {
+            handle
+        }
+        _ => return Ok(()),
+    };
+    if !shard.opens.is_open_twice(handle.ino) {
+        return Ok(());
+    }
+    let access = shard.opens.get(handle, client)?.access;
+    if access.contains(AccessMode::SOLE) && is_mapped(shard, handle.ino, access, turn) {
+        return Err(Errno::EBUSY);
+    }
+    Ok(())
 }
 
 /// The attributes of a regular file that `holder` has open and may name, for a front whose kernel

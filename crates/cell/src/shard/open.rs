@@ -146,6 +146,11 @@ impl Opens {
         self.by_inode.contains_key(&ino)
     }
 
+    /// Whether there are at least two handles of the inode.
+    pub(crate) fn is_open_twice(&self, ino: Ino) -> bool {
+        self.of_inode(ino).len() > 1
+    }
+
     /// Closes the handle. Returns whether it was the last one of the inode. EBADF as for
     /// [`Self::get`].
     pub(crate) fn close(

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Attr, Capability, FileKind, Handle, Lease, NewInode, Opened, Position, Reply,
-    Request, RequestHeader,
+    AccessMode, Attr, Capability, FileKind, Handle, Lease, NewInode, Opened, Position, RangeChange,
+    RangeCopy, RangeKind, Reply, Request, RequestHeader, SetAttr,
 };
 
-use crate::client::read;
+use crate::client::{read, write};
 use crate::image::name;
 use crate::pair::*;
 
@@ -326,6 +326,39 @@ fn a_mark_for_a_file_that_is_read_closes_no_handle_for_writing() {
     pair.call(client, Request::Unlink { dir: IN_A, name: name("file") }).expect("unlinked");
     assert!(is_closed(&mut pair, client, reading));
     assert!(!is_closed(&mut pair, client, writing));
+}
+
+#[test]
+fn a_front_that_opened_a_file_learns_of_every_change_of_its_data() {
+    let (mut pair, ino, client, front) = file();
+    let (handle, _) = kept(&mut pair, client, ino, SOLE);
+    let source = pair.file(client, IN_A, "source", [7; 4096]);
+    let kill_privileges = false;
+    let kind = RangeKind::PunchHole;
+    let change = RangeChange { kind, keep_size: true, offset: 0, length: 1 };
+    let copy = RangeCopy { from: 0, to: 0, length: 4096 };
+    // The client has looked at its lease before the front opens the file, and sends this then.
+    let changes = [
+        write(handle, Position::End),
+        Request::Fallocate { handle, change, kill_privileges },
+        Request::CopyRange { handle, source, copy, kill_privileges },
+        Request::SetAttr {
+            ino,
+            handle: Some(handle),
+            set: SetAttr { size: Some(1), ..SetAttr::default() },
+        },
+    ];
+    for change in &changes[..2] {
+        assert!(pair.call(client, change.clone()).is_ok(), "no front has it open: {change:?}");
+    }
+    for access in [AccessMode::READ, AccessMode::WRITE] {
+        let opened = open(&mut pair, front, ino, access);
+        for change in &changes {
+            assert_eq!(pair.call(client, change.clone()), Err(Errno::EBUSY), "{change:?}");
+        }
+        assert_eq!(pair.attr(front, ino).size, 4);
+        pair.close(front, opened.handle);
+    }
 }
 
 #[test]

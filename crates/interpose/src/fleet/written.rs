@@ -40,6 +40,9 @@ pub(crate) enum Wrote {
     /// So many bytes, and the size of the file afterwards.
     Bytes(usize, u64),
     Fails(Errno),
+    /// Nothing, because a front has opened the file meanwhile ([`AccessMode::SOLE`]): the kernel
+    /// has to write.
+    Taken,
     /// Nothing for sure, because the fleet is lost.
     Lost,
 }
@@ -110,6 +113,7 @@ fn write_filled(handle: Handle, position: Position, length: usize) -> Wrote {
     match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(Reply::Written { len, size }) => Wrote::Bytes(len as usize, size),
         Err(_) | Ok(_) if !hot.connection.is_alive() => Wrote::Lost,
+        Err(Errno::EBUSY) => Wrote::Taken,
         Err(errno) => Wrote::Fails(errno),
         Ok(_) => Wrote::Fails(Errno::EIO),
     }

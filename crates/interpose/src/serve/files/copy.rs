@@ -125,7 +125,7 @@ fn parts(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<i
             // As much is copied as there is space for.
             Some(Wrote::Fails(Errno::ENOSPC)) if count > PROMISED_WRITE => max = PROMISED_WRITE,
             Some(Wrote::Fails(errno)) if done == 0 => return Some(-(errno.raw() as isize)),
-            Some(Wrote::Lost) | None if done == 0 => return None,
+            Some(Wrote::Taken | Wrote::Lost) | None if done == 0 => return None,
             _ => break,
         }
     }

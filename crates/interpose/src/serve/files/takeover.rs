@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use warren_base::{ClientId, Errno};
 use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
-use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
 use crate::fleet::{directories, files as fleet, written};
 use crate::state::is_child;
 use crate::stub;
@@ -94,7 +94,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
             return Err(errno);
         }
     };
-    if file.flags() as usize & O_APPEND != 0 {
+    if file.is_written() {
         show_end(file, opened);
     }
     // SAFETY: it moves the offset of a descriptor of ours.
@@ -115,8 +115,9 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     Ok(())
 }
 
-/// The kernel appends where it believes the end. It may have asked for the end and not taken the
-/// answer, because a recall came meanwhile (`fuse_change_attributes`). So it asks until it has it.
+/// The kernel appends where it believes the end, and reads no further. It may have asked for the
+/// end and not taken the answer, because a recall, or a write through the kernel, came meanwhile
+/// (`fuse_change_attributes`). So it asks until it has it.
 fn show_end(file: &Served, opened: usize) {
     for _ in 0..ENDS_MAX {
         let Some(attr) = directories::attr(file.node()) else { return };
