@@ -70,9 +70,9 @@ bitflags! {
         /// [`Opened::kept`](crate::Opened). It is no right.
         const KEEP = 16;
         /// The client wants the file only while no front writes it: the lease of
-        /// [`Opened::kept`](crate::Opened) tells it when one begins, and from then on changes of
-        /// the data through the handle fail with EBUSY. The handle is closed as any other. It is
-        /// no right.
+        /// [`Opened::kept`](crate::Opened) tells it when one begins, and without it changes of the
+        /// data through the handle fail with EBUSY. The handle is closed as any other. It is no
+        /// right.
         const SOLE = 32;
         /// The data of the file come with the reply, as its payload, if they are at hand, at most
         /// [`OPEN_DATA_MAX`] bytes, and may be kept, and if a read would not change the access

@@ -202,9 +202,9 @@ fn is_mapped(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bo
 }
 
 /// EBUSY if the request changes data through a handle of a client that wanted the file for itself
-/// ([`AccessMode::SOLE`]), and a front has the file open by now: the kernel behind it would keep
-/// old pages and an old size. The lease on the handle has ended, but the client may have looked at
-/// it before.
+/// ([`AccessMode::SOLE`]) and has no lease on it any more, because a front has opened the file: the
+/// kernel behind it would keep old pages and an old size. The client may have looked at the lease
+/// before it ended.
 pub(crate) fn check_sole(
     shard: &Shard,
     request: &Request,
@@ -223,8 +223,9 @@ pub(crate) fn check_sole(
     if !shard.opens.is_open_twice(handle.ino) {
         return Ok(());
     }
-    let access = shard.opens.get(handle, client)?.access;
-    if access.contains(AccessMode::SOLE) && is_mapped(shard, handle.ino, access, turn) {
+    let is_sole = shard.opens.get(handle, client)?.access.contains(AccessMode::SOLE);
+    let key = LeaseKey::Opens(handle.ino);
+    if is_sole && !shard.leases.holds_word(&key, client, turn.leases) {
         return Err(Errno::EBUSY);
     }
     Ok(())

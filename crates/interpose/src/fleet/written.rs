@@ -40,8 +40,8 @@ pub(crate) enum Wrote {
     /// So many bytes, and the size of the file afterwards.
     Bytes(usize, u64),
     Fails(Errno),
-    /// Nothing, because a front has opened the file meanwhile ([`AccessMode::SOLE`]): the kernel
-    /// has to write.
+    /// Nothing, because the lease on the handle has ended meanwhile ([`AccessMode::SOLE`]): the
+    /// kernel has to write.
     Taken,
     /// Nothing for sure, because the fleet is lost.
     Lost,
