@@ -8,6 +8,7 @@ const MORE_SEEDS: &str = "run -p warren-sim --example seeds -- sim 2000";
 
 const POWER_CUTS: &str = "run -p warren-sim --example seeds -- crash 300";
 const SHARING: &str = "test -p warren-cell --test scenarios sharing";
+const KEPT: &str = "test -p warren-cell --test scenarios kept";
 const ALLOCATION: &str = "test -p warren-cell --test scenarios allocation";
 
 pub(super) const DISK_MUTANTS: &[Mutant] = &[
@@ -148,6 +149,14 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         find: "            *first = (*first).min(*key);\n",
         replace: "            let _ = (first, key);\n",
         found_by: DISK,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/cell/src/inode/open.rs",
+        what: "a client writes although its lease on the file has ended",
+        find: "    if is_sole && !shard",
+        replace: "    if false && is_sole && !shard",
+        found_by: KEPT,
         is_proven: true,
     },
 ];
