@@ -198,7 +198,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What a check finds that reads file data too.
+    /// Checks the pool, file data too.
     pub fn check(&self) -> Report {
         let mut read = |block, into: &mut [u8]| self.read(block, into).map_err(ReadError);
         let options = Options { contents: true, ..Options::default() };

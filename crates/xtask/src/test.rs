@@ -135,8 +135,8 @@ fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
     }
 }
 
-/// What needs only processors. A short run tests the simulator, simulates, and in turn fuzzes one
-/// target or plants a part of the faults.
+/// These tasks need only processors. A short run tests the simulator, simulates, and in turn fuzzes
+/// one target or plants a part of the faults.
 fn computing(full: bool, turn: u64) -> Vec<Task> {
     let seed = turn.to_string();
     let fuzz = |more: &[&str]| Task::new("fuzzing", &[&["fuzz", "--seed", &seed], more].concat());

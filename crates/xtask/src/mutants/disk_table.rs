@@ -1,4 +1,5 @@
-//! Faults of names and attributes that many seeds find, and those of the disk format.
+//! Faults of names and attributes that many seeds find, those of data that scenarios find, and
+//! those of the disk format.
 
 use super::table::Mutant;
 

@@ -173,8 +173,8 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
             }
             Wrote::Fails(_) if done > 0 => break,
             Wrote::Fails(errno) => return Some((-(errno.raw() as isize), 0)),
+            // What was written at an offset may be written again. An append is one request.
             Wrote::Taken => return None,
-            // What was written at an offset may be written again.
             Wrote::Lost if from.is_some() => return None,
             Wrote::Lost => return Some((-EIO, 0)),
         }
