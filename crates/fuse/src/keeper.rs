@@ -162,6 +162,10 @@ impl MountKeeper<'_> {
             {
                 return self.finish(end);
             }
+            if self.can_restart() && self.fronts.look() {
+                let dir = self.mount.dir().display();
+                warn!(target: LIFE, "the front of {dir} is stopped; it is killed");
+            }
             self.start_front();
             if let Some(end) = self.advance() {
                 return self.finish(end);
@@ -173,6 +177,8 @@ impl MountKeeper<'_> {
         let deadline = self.teardown.as_ref().and_then(Teardown::deadline);
         let deadline = self.fronts.next_start().into_iter().chain(deadline).min();
         let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let look = self.fronts.next_look().filter(|_| self.can_restart());
+        let timeout = timeout.into_iter().chain(look).min();
         let signals = self.signals.as_fd();
         // After the fleet is gone its socket stays readable, so it is no longer polled.
         let fleet =

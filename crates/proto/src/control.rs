@@ -67,6 +67,9 @@ pub enum Order {
     Joined { cell: CellId, epoch: Epoch },
     /// The shard's cell has given it up: place no new directory there.
     GivenUp { shard: ShardId },
+    /// The process of this cell may hang. Ask it, and report [`Report::Asked`] at once and
+    /// [`Report::Answered`] with its answer.
+    Probe { cell: CellId, trial: u64 },
     /// After the last checkpoint: reply to waiting requests and end.
     Stop,
     /// The fleet ends without a checkpoint: take no more requests, write dirty file data and the
@@ -214,6 +217,13 @@ pub enum Report {
     /// The cell has nothing left to do.
     Stopped {
         cell: CellId,
+    },
+    /// The cell has asked the process that is on trial, or has its answer.
+    Asked {
+        trial: u64,
+    },
+    Answered {
+        trial: u64,
     },
     /// This process of a peer has sent invalid messages. The cell reads nothing from it and sends
     /// nothing to it, until either of the two has a successor.

@@ -153,6 +153,8 @@ pub enum PeerRequest {
     /// Empty sparse chunks, so that other cells can have them. The reply repeats `ask`.
     /// `is_privileged`: chunks that are kept for root are wanted, too.
     Clean { ask: u64, is_privileged: bool },
+    /// The receiver may hang: if it does not, it replies at once. The reply repeats `trial`.
+    Probe { trial: u64 },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -187,6 +189,9 @@ pub enum PeerReply {
     Cleaned {
         ask: u64,
         chunks: u64,
+    },
+    Probed {
+        trial: u64,
     },
 }
 

@@ -33,6 +33,7 @@ use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, open_pidfd, pool_name, role_args, spawn};
+use crate::watch::ChildWatch;
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
@@ -61,6 +62,7 @@ struct Keeper<'a> {
     recorder: &'a Recorder,
     /// None while its successor waits for its start.
     supervisor: Option<ChildProcess>,
+    watch: ChildWatch,
     next_start: Option<Instant>,
     link: Outbox,
     children: BTreeMap<u32, ChildProcess>,
@@ -210,6 +212,7 @@ impl<'a> Keeper<'a> {
             plan,
             recorder,
             supervisor: Some(supervisor),
+            watch: ChildWatch::default(),
             next_start: None,
             link,
             children: BTreeMap::new(),
@@ -267,6 +270,7 @@ impl<'a> Keeper<'a> {
                     return Ok(());
                 }
             }
+            self.look_at_supervisor();
             if self.next_start.take_if(|at| *at <= clock::monotonic()).is_some()
                 && let Err(error) = self.hand_over()
             {
@@ -316,6 +320,18 @@ impl<'a> Keeper<'a> {
         }
     }
 
+    /// Kills a supervisor that hangs; its end is handled as any other.
+    fn look_at_supervisor(&mut self) {
+        let Some(supervisor) = self.supervisor.as_ref().filter(|_| self.served) else { return };
+        let is_ready = self.ready_since.is_some();
+        if let Some(why) = self.watch.look_at_supervisor(supervisor.child.id(), is_ready) {
+            let why = why.text();
+            warn!(target: LIFE, "the supervisor {why} and hangs; it is killed");
+            // This can only fail because the process is gone already; then it is reaped.
+            let _ = pidfd_send_signal(&supervisor.pidfd, Signal::KILL);
+        }
+    }
+
     fn send_log_trouble(&mut self) {
         let line = self.recorder.trouble().unwrap_or_default().into_bytes().into();
         self.send(&FromKeeper::LogTrouble { line });
@@ -346,6 +362,7 @@ impl<'a> Keeper<'a> {
         });
         let (supervisor, link) = start_supervisor(self.recorder, &self.plan, handover)?;
         (self.supervisor, self.link) = (Some(supervisor), link);
+        self.watch = ChildWatch::default();
         self.short_since = None;
         for (&name, fds) in &self.kept {
             // If the supervisor is gone its pidfd shows it.
@@ -371,7 +388,9 @@ impl<'a> Keeper<'a> {
         fds.extend(starter.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::empty())));
         let short = (self.supervisor.is_some() && self.link.is_short()).then_some(SHORTAGE_PAUSE);
         let start = self.next_start.map(|at| at - clock::monotonic());
-        let limit = short.into_iter().chain(start).min();
+        // A fleet that never served ends with its supervisor.
+        let look = self.supervisor.as_ref().filter(|_| self.served).map(|_| self.watch.pause());
+        let limit = short.into_iter().chain(start).chain(look).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for processes"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();

@@ -52,6 +52,7 @@ pub mod slice;
 mod socket_path;
 mod status;
 mod supervisor;
+pub mod watch;
 
 pub use client::control::{self, StopOptions, is_served, status};
 pub use client::{Admission, connect};

@@ -33,6 +33,7 @@ mod state;
 mod status;
 mod stop;
 mod stop_attempt;
+mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -175,6 +176,7 @@ impl SupervisorLoop<'_> {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
+            self.look_at_cells()?;
             self.advance_stop()?;
         }
         Ok(())
@@ -201,7 +203,9 @@ impl SupervisorLoop<'_> {
         let pause =
             (is_short || has_short_links || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
         let stop = self.stop.until();
-        let wake = self.wake.into_iter().chain(stop).min().map(|at| at - clock::monotonic());
+        let look = self.watches.next();
+        let wake =
+            self.wake.into_iter().chain(stop).chain([look]).min().map(|at| at - clock::monotonic());
         let at_once = self.keeper.has_received().then_some(Duration::ZERO);
         let limit = wake.into_iter().chain(pause).chain(pace).chain(at_once).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());

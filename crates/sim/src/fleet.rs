@@ -7,7 +7,7 @@
 //!
 //! * `start`: a start from the device. `drive`: events in, effects carried out. `io`, `link`,
 //!   `memory`: the targets of effects.
-//! * `kill`: cells that die, and their successors. `adopt`: supervisors that die.
+//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `adopt`: supervisors that die.
 //! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which
 //!   faults of the machine excuse which errors of calls.
 //!
@@ -17,6 +17,7 @@
 mod adopt;
 pub(crate) mod disk;
 mod drive;
+mod hang;
 pub(crate) mod image;
 pub(crate) mod incident;
 mod io;
@@ -43,6 +44,7 @@ use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supe
 
 use disk::Disk;
 pub(crate) use drive::{check_named, happen_next, notify_supervisor};
+use hang::Pause;
 use incident::Incidents;
 use io::{InFlight, Supervised};
 pub(crate) use kill::kill_cell;
@@ -159,6 +161,15 @@ pub(crate) enum Happening<H> {
     Start {
         cell: CellId,
     },
+    /// The supervisor's watch looks at this process of a cell, or accuses it wrongly.
+    Look {
+        cell: CellId,
+        epoch: Epoch,
+    },
+    Accused {
+        cell: CellId,
+        epoch: Epoch,
+    },
     /// A report of a process that is gone, read late.
     LateReport {
         from: CellId,
@@ -225,8 +236,7 @@ pub(crate) struct CellHost {
     errors_seen: u64,
     /// Its process is gone.
     pub dead: bool,
-    /// It was stopped, and does nothing before this time.
-    paused_until: Instant,
+    pause: Pause,
     /// A successor is to start.
     is_starting: bool,
     /// Processes that ended since the supervisor was last informed that one was ready.

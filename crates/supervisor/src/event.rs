@@ -11,6 +11,7 @@ use warren_proto::slot::Shape;
 use warren_proto::{Credentials, Rules, Wire};
 
 use crate::set::CellSet;
+use crate::watch::Hint;
 
 /// Names an I/O of the supervisor until it is done. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
@@ -53,6 +54,17 @@ pub enum Event {
         cell: CellId,
         epoch: Epoch,
         by_itself: bool,
+    },
+    /// The watch over this process of a cell says that it hangs.
+    Hangs {
+        cell: CellId,
+        epoch: Epoch,
+        why: Hint,
+    },
+    /// This process of a cell, which was said to hang, works again.
+    Moves {
+        cell: CellId,
+        epoch: Epoch,
     },
     Connect {
         connection: ConnectionNo,
@@ -167,6 +179,8 @@ pub enum Verdict {
     Accused { by: CellId, why: Suspicion },
     /// It has accused a peer, and not for the first time.
     AccusesAgain { of: CellId, why: Suspicion },
+    /// It hangs, as so many of these voices say, that of the supervisor among them.
+    Hangs { why: Hint, hangs: u32, voices: u32 },
 }
 
 impl fmt::Display for Verdict {
@@ -175,6 +189,13 @@ impl fmt::Display for Verdict {
             Self::Accused { by, why } => write!(f, "was killed because cell {by} met {why}"),
             Self::AccusesAgain { of, why } => {
                 write!(f, "was killed because it accused another cell, now cell {of} of {why}")
+            }
+            Self::Hangs { why, hangs, voices } => {
+                let why = why.text();
+                write!(
+                    f,
+                    "was killed because it {why} and hung, as {hangs} of {voices} voices said"
+                )
             }
         }
     }

@@ -8,7 +8,8 @@
 //! * `fleet`: cells and their epochs. `admission`: clients. `stop`: the end on request.
 //! * `barrier`: the phases of a checkpoint over all cells. `schedule`: when one is due.
 //! * `loss`: lost cells and their successors. `count`: free chunks that were lost with them.
-//!   `alarm`: cells that accuse each other. `recovery`: the logs of a pool that is not clean.
+//!   `alarm`: cells that accuse each other. [`Watch`]: whether a process hangs; `detector`: the
+//!   trial of one that seems to. `recovery`: the logs of a pool that is not clean.
 //! * [`Ledger`]: roots and chunk owners on the device, and how a checkpoint changes them.
 //! * `committer`: the order of writes and flushes that commits a checkpoint.
 
@@ -19,6 +20,7 @@ mod alarm;
 mod barrier;
 mod committer;
 mod count;
+mod detector;
 mod event;
 mod fleet;
 mod growth;
@@ -32,6 +34,7 @@ mod status;
 mod stop;
 mod supervisor;
 mod turn;
+mod watch;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use alarm::ALARMS_MAX;
@@ -43,3 +46,4 @@ pub use stage::Stage;
 pub use status::{CellStatus, ClientStatus, GivenUp, Status};
 pub use stop::STOP_MAX;
 pub use supervisor::{Config, Predecessor, STOP_WAIT, Supervisor};
+pub use watch::{Condition, Hint, LOOK_EVERY, Process, Seen, Watch, Work};

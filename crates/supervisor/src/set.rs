@@ -35,6 +35,10 @@ impl CellSet {
         self.0 == 0
     }
 
+    pub(crate) const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
     pub(crate) fn iter(self) -> impl Iterator<Item = CellId> {
         (0..CELLS_MAX as u16).map(CellId).filter(move |&cell| self.contains(cell))
     }

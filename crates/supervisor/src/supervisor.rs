@@ -19,6 +19,7 @@ use crate::admission::Admissions;
 use crate::alarm::{Alarms, Process};
 use crate::barrier::Barrier;
 use crate::committer::Committer;
+use crate::detector::Detector;
 use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
 use crate::fleet::{CellState, Fleet};
 use crate::growth::Growth;
@@ -30,6 +31,7 @@ use crate::stage::Stage;
 use crate::status::GivenUp;
 use crate::stop::{Loss, Stop};
 use crate::turn::Turn;
+use crate::watch::Hint;
 
 pub use adoption::Predecessor;
 
@@ -62,6 +64,7 @@ pub struct Supervisor {
     admission: Admissions,
     losses: Losses,
     alarms: Alarms,
+    detector: Detector,
     barrier: Barrier,
     committer: Committer,
     schedule: Schedule,
@@ -94,6 +97,7 @@ impl Supervisor {
             owners,
             losses: Losses::new(epochs.len()),
             alarms: Alarms::default(),
+            detector: Detector::default(),
             admission: Admissions::default(),
             barrier: Barrier::new(ledger.superblock().generation),
             committer: Committer::new(ledger),
@@ -153,6 +157,8 @@ impl Supervisor {
                     self.exited((cell, epoch), by_itself, turn);
                 }
             }
+            Event::Hangs { cell, epoch, why } => self.accused((cell, epoch), why, turn),
+            Event::Moves { cell, epoch } => self.detector.acquit((cell, epoch)),
             Event::Connect { connection, applicant } => self.connect(connection, applicant, turn),
             Event::Hangup { client } => self.hangup(client, turn),
             Event::Rule { client, rules } => {
@@ -210,6 +216,8 @@ impl Supervisor {
             Report::BrokenLog { errno, .. } => {
                 self.fail(Failure::BrokenLog { cell: from, errno }, turn);
             }
+            Report::Asked { trial } => self.detector.asked(from, trial),
+            Report::Answered { trial } => self.detector.answered(from, trial),
             Report::Suspect { cell, epoch: of, why } => {
                 self.suspected((from, epoch), (cell, of), why, turn);
             }
@@ -297,6 +305,27 @@ impl Supervisor {
         }
     }
 
+    /// The watch says that a process of a cell hangs: all others ask it.
+    fn accused(&mut self, accused: Process, why: Hint, turn: &mut Turn<'_>) {
+        let (cell, epoch) = accused;
+        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
+        if !lives || !self.replaces_cells() {
+            return;
+        }
+        let Some(trial) = self.detector.accuse(accused, why, turn.now) else { return };
+        let mut others = self.fleet.living();
+        others.remove(cell);
+        turn.send(others, &Order::Probe { cell, trial });
+        self.set_wake(turn);
+    }
+
+    /// Ends the processes that hang by the outcome of their trials.
+    fn judge(&mut self, turn: &mut Turn<'_>) {
+        for ((cell, epoch), verdict) in self.detector.verdicts(turn.now) {
+            turn.push(Effect::Kill { cell, epoch, verdict });
+        }
+    }
+
     fn exited(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
         let state = self.fleet.state(cell);
         if self.replaces_cells() && state.is_running() {
@@ -315,6 +344,7 @@ impl Supervisor {
     /// The process of a running cell is gone, and the fleet goes on.
     fn lose(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
         let was_ready = self.fleet.state(cell) == CellState::Ready;
+        self.detector.acquit((cell, epoch));
         self.fleet.set(cell, CellState::Lost);
         match self.losses.ended(cell, was_ready, by_itself, turn.now) {
             Ended::Served => {}
@@ -426,6 +456,7 @@ impl Supervisor {
 
     /// Does what has become possible or due.
     fn advance(&mut self, turn: &mut Turn<'_>) {
+        self.judge(turn);
         self.restart_lost(turn);
         self.report_broken(turn);
         match self.stage {
@@ -501,7 +532,8 @@ impl Supervisor {
             Stage::Closing { until } => until,
             _ => self.stop.deadline(),
         };
-        let times = self.losses.pauses_until().chain([self.schedule.next()]).chain(end);
+        let own = self.losses.pauses_until().chain(self.detector.ends());
+        let times = own.chain([self.schedule.next()]).chain(end);
         // What was due earlier waits for an event, not for the time.
         if let Some(at) = times.filter(|at| *at > turn.now).min() {
             turn.push(Effect::Wake(at));

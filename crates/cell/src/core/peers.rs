@@ -26,7 +26,7 @@ use crate::give_up::of_served;
 use crate::log::durable::{harden_again, harden_for, hardened};
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
-use crate::send::{send_reply, suspect};
+use crate::send::{send_reply, send_request, suspect};
 use crate::turn::Turn;
 use crate::txn::coordinator::Outcome;
 
@@ -68,6 +68,7 @@ impl Core {
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
             PeerRequest::Abort { .. } => suspect(from, turn),
+            PeerRequest::Probe { trial } => send_reply(from, PeerReply::Probed { trial }, turn),
         }
     }
 
@@ -78,6 +79,7 @@ impl Core {
                 self.coordinator.acknowledged(&mut self.shards, from, txn, turn);
                 return self.end_recovery_if_complete(turn);
             }
+            PeerReply::Probed { trial } => return turn.report(Report::Answered { trial }),
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => {
                 return self.counting.counted(&self.tasks, from, ask, count, turn);
@@ -118,6 +120,15 @@ impl Core {
             self.tasks.park(id, task);
         }
         turn.report(Report::LossHandled { lost, epoch });
+    }
+
+    /// Asks a cell whether it still answers.
+    pub(super) fn probe_peer(&mut self, cell: CellId, trial: u64, turn: &mut Turn<'_>) {
+        if cell == turn.volume.id || turn.peers.is_lost(cell) {
+            return;
+        }
+        send_request(cell, PeerRequest::Probe { trial }, turn);
+        turn.report(Report::Asked { trial });
     }
 
     /// A successor of the lost cell starts.

@@ -410,11 +410,13 @@ impl Replay {
         request: &PeerRequest,
         turn: &Turn<'_>,
     ) -> bool {
-        let is_of_recovery = matches!(
-            request,
-            PeerRequest::Again { .. } | PeerRequest::AllSaid | PeerRequest::Harden { .. }
-        );
-        let is_early = if is_of_recovery { !turn.log.image.is_open() } else { !self.is_done() };
+        let is_early = match request {
+            PeerRequest::Probe { .. } => false,
+            PeerRequest::Again { .. } | PeerRequest::AllSaid | PeerRequest::Harden { .. } => {
+                !turn.log.image.is_open()
+            }
+            _ => !self.is_done(),
+        };
         if is_early {
             self.early.request(from, request.clone());
         }

@@ -126,6 +126,10 @@ impl FrontProcess {
         let _ = self.link.send(&order.to_bytes(), &[], Wait::No);
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(super) fn terminate(&self) {
         // Fails only if the process has ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);

@@ -27,6 +27,7 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
+use warren_runtime::watch::ChildWatch;
 
 use super::front_process::{FrontMessage, FrontProcess, MountResources};
 use crate::mount::Mount;
@@ -51,6 +52,7 @@ pub(super) struct Fronts {
     lost_since: Option<Instant>,
     /// Fronts that do not serve any more, and of which the kernel holds a thread.
     unreaped: Vec<Child>,
+    watch: ChildWatch,
 }
 
 /// A front that has ended.
@@ -66,6 +68,7 @@ impl Fronts {
             delay: DELAY_MIN,
             lost_since: None,
             unreaped: Vec::new(),
+            watch: ChildWatch::default(),
         }
     }
 
@@ -85,6 +88,22 @@ impl Fronts {
 
     pub(super) fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
         self.serving().map(FrontProcess::fds)
+    }
+
+    /// The time until [`Self::look`] must be called, if a front serves.
+    pub(super) fn next_look(&self) -> Option<Duration> {
+        self.serving().map(|_| self.watch.pause())
+    }
+
+    /// Kills a front that is stopped: its requests wait, and those of other mounts that recall what
+    /// its kernel has. Returns whether it was.
+    pub(super) fn look(&mut self) -> bool {
+        let Some(pid) = self.serving().map(FrontProcess::pid) else { return false };
+        let is_stopped = self.watch.is_stopped(pid);
+        if is_stopped {
+            self.kill_current();
+        }
+        is_stopped
     }
 
     /// When [`Self::start_if_due`] must be called.
@@ -147,7 +166,10 @@ impl Fronts {
             return None;
         }
         match FrontProcess::start(resources, mount.dir()) {
-            Ok(front) => self.current = Current::Serving(front),
+            Ok(front) => {
+                self.watch = ChildWatch::default();
+                self.current = Current::Serving(front);
+            }
             Err(error) => {
                 if self.delay == DELAY_MIN {
                     let dir = mount.dir().display();

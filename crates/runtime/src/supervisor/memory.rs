@@ -5,6 +5,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::ioctl_fionread;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Epoch, Errno};
 use warren_proto::slot::Shape;
@@ -12,7 +13,7 @@ use warren_shm::{
     ClientWriter, Counter, PEER_SEGMENT_LEN, SHARD_MAP_LEN, Segment, ShardMap, ShardMapWriter,
     VITALS_LEN, VitalsReader, VitalsWriter, WakeFd, map_read_only, reopen_read_only,
 };
-use warren_supervisor::ConnectionNo;
+use warren_supervisor::{ConnectionNo, Work};
 
 use crate::bell::Bell;
 use crate::error::{FleetError, system};
@@ -307,6 +308,16 @@ impl CellMemory {
     /// Wakes the cell so that it receives the supervisor's messages.
     pub(super) fn ring(&self) {
         self.waker.wake_if_parked(&self.vitals);
+    }
+
+    /// What the cell's process of this epoch has to do. A bell that was rung stays unread until the
+    /// cell wakes.
+    pub(super) fn work(&self, epoch: Epoch) -> Work {
+        if !self.vitals.is_open() || self.vitals.epoch() != epoch {
+            return Work::Start;
+        }
+        let is_rung = || ioctl_fionread(self.bell.reader()).is_ok_and(|bytes| bytes > 0);
+        if self.vitals.thread().sleeps && !is_rung() { Work::None } else { Work::Some }
     }
 
     pub(super) fn counter(&self, counter: Counter) -> u64 {

@@ -16,6 +16,7 @@ use super::mailboxes::Mailboxes;
 use super::memory::FleetMemory;
 use super::pool::OpenPool;
 use super::stop_attempt::StopAttempts;
+use super::watch::Watches;
 use crate::message::FleetPlan;
 
 pub(super) struct SupervisorLoop<'a> {
@@ -34,6 +35,7 @@ pub(super) struct SupervisorLoop<'a> {
     pub clients: Clients,
     pub journal: Journal,
     pub stop: StopAttempts,
+    pub watches: Watches,
     pub logged: Logged,
     /// An empty vector, kept for the next event.
     pub effects: Vec<Effect>,
@@ -66,6 +68,7 @@ impl<'a> SupervisorLoop<'a> {
         let Parts { plan, capabilities, predecessors, keeper, pool, memory, .. } = parts;
         let Parts { mailboxes, core, cells, connections, journal, .. } = parts;
         Self {
+            watches: Watches::new(plan.cells),
             plan,
             capabilities,
             predecessors,

@@ -2,23 +2,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use warren_base::{CellId, Epoch, Instant, ShardId};
+use warren_base::{CellId, Epoch, ShardId};
 use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
 use warren_proto::Answered;
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect as SupervisorEffect, Event as SupervisorEvent, Verdict};
 
+use super::hang::{accuse, look, pause};
 use super::image::has_records;
 use super::io::Doing;
 use super::kill::{kill_cell, look_at_slots, offer, start_successor};
 use super::memory::SharedMemory;
 use super::process::{Death, Killed};
 use super::{Fleet, Happening, Surroundings, adopt};
-
-/// The longest pauses of a cell, in nanoseconds: shorter than a message, as long as I/O, far
-/// longer.
-const PAUSES: [u64; 3] = [10_000, 1_000_000, 1_000_000_000];
 
 /// Applies the next event, if there is one.
 pub(crate) fn happen_next<W: Surroundings>(world: &mut W) -> bool {
@@ -53,13 +50,15 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
         Happening::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
         Happening::LateReport { from, epoch, .. } => [16, cell(*from), u64::from(epoch.0), 0],
+        Happening::Look { cell: of, epoch } => [17, cell(*of), u64::from(epoch.0), 0],
+        Happening::Accused { cell: of, epoch } => [18, cell(*of), u64::from(epoch.0), 0],
         Happening::Own(own) => W::words(own),
     }
 }
 
 fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
     let fleet = world.fleet_mut();
-    if let Some(until) = addressee(&happening).and_then(|cell| fleet.pause(cell)) {
+    if let Some(until) = addressee(&happening).and_then(|cell| pause(fleet, cell)) {
         return fleet.queue.plan(until, happening);
     }
     match happening {
@@ -98,10 +97,12 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Start { cell } => start_successor(world, cell),
         Happening::Kill { cell, epoch } => {
             if fleet.is_running(cell, epoch) {
-                fleet.count("a cell ended for an alarm");
+                fleet.count("a cell ended by a verdict");
                 kill_cell(world, cell);
             }
         }
+        Happening::Look { cell, epoch } => look(world, cell, epoch),
+        Happening::Accused { cell, epoch } => accuse(world, cell, epoch),
         Happening::LateReport { from, epoch, report } => {
             fleet.count_late_report(from, epoch);
             notify_supervisor(world, SupervisorEvent::Report { from, epoch, report });
@@ -208,21 +209,6 @@ impl<H> Fleet<H> {
             true => "a report of a lost cell",
             false => "a report of an earlier epoch",
         });
-    }
-
-    /// The end of the pause of the cell's process, if it is stopped: perhaps just now.
-    fn pause(&mut self, id: CellId) -> Option<Instant> {
-        if self.host(id).dead {
-            return None;
-        }
-        let goes_on = self.cells[usize::from(id.0)].paused_until <= self.now;
-        if goes_on && self.is_drawn(self.faults.pauses, 10_000) {
-            self.count("a cell paused");
-            let longest = *self.rng.pick(&PAUSES);
-            let pause = self.rng.below(longest);
-            self.host(id).paused_until = Instant(self.now.0 + pause);
-        }
-        Some(self.host(id).paused_until).filter(|until| *until > self.now)
     }
 
     /// The cell has executed a request, and answers it later.
@@ -429,6 +415,7 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
             fleet.count(match verdict {
                 Verdict::Accused { .. } => "an accused cell is to end",
                 Verdict::AccusesAgain { .. } => "an accuser is to end",
+                Verdict::Hangs { .. } => "a cell that hangs is to end",
             });
             let delay = fleet.message_delay();
             fleet.plan(delay, Happening::Kill { cell, epoch });

@@ -11,7 +11,7 @@
 //! -> Ready: it looks at all slots
 //! ```
 
-use warren_base::{CellId, ClientId, Epoch, Instant};
+use warren_base::{CellId, ClientId, Epoch};
 use warren_cell::{Cell, Event, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
@@ -124,7 +124,7 @@ pub(super) fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
     let errors = fleet.disk.errors;
     let host = fleet.host(id);
     (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
-    host.paused_until = Instant(0);
+    host.pause.end();
     // It has written nothing yet that a flush could have lost.
     host.errors_seen = errors;
     host.slots.forget();

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, Epoch, Instant, Lsn, ShardId};
+use warren_base::{BlockNo, CellId, Epoch, Lsn, ShardId};
 use warren_cell::{Backing, Cell, CellConfig, LogConfig, Planted, Recovery};
 use warren_disk::{CopiesState, Owner, Superblock};
 use warren_proto::control::Report;
 use warren_supervisor::{Config, Ledger, Supervisor};
 
 use super::disk::Disk;
+use super::hang::Pause;
 use super::lanes::ClientMemory;
 use super::process::Slots;
 use super::sparse::Host;
@@ -228,7 +229,7 @@ impl CellHost {
             in_flight: BTreeMap::new(),
             errors_seen,
             dead: false,
-            paused_until: Instant(0),
+            pause: Pause::default(),
             is_starting: false,
             ended_in_a_row: 0,
             wake: None,

@@ -56,6 +56,7 @@ impl Supervisor {
             admission,
             losses,
             alarms,
+            detector,
             barrier,
             committer,
             schedule,
@@ -76,6 +77,7 @@ impl Supervisor {
         admission.encode(out);
         losses.encode(out);
         alarms.encode(out);
+        detector.encode(out);
         barrier.encode(out);
         committer.broken().encode(out);
         schedule.encode(out);
@@ -98,6 +100,7 @@ impl Supervisor {
             admission: Wire::decode(from)?,
             losses: Wire::decode(from)?,
             alarms: Wire::decode(from)?,
+            detector: Wire::decode(from)?,
             barrier: Wire::decode(from)?,
             committer: {
                 let broken: Option<Errno> = Wire::decode(from)?;
@@ -134,6 +137,7 @@ impl Supervisor {
             supervisor.end(&mut turn);
             return Ok(supervisor);
         }
+        supervisor.detector.adopted();
         supervisor.update_copy(&mut turn);
         supervisor.resume(&mut turn);
         supervisor.advance(&mut turn);

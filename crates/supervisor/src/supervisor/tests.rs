@@ -303,7 +303,8 @@ impl World {
             }
             Order::Lost { cell: lost, epoch } => Report::LossHandled { lost: *lost, epoch: *epoch },
             Order::Grown { last: true, .. } => Report::Grown { cell },
-            Order::Joined { .. }
+            Order::Probe { .. }
+            | Order::Joined { .. }
             | Order::Grow { .. }
             | Order::Grown { .. }
             | Order::Found { .. }
