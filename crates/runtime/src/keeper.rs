@@ -33,7 +33,7 @@ use crate::limit;
 use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, open_pidfd, pool_name, role_args, spawn};
-use crate::watch::ChildWatch;
+use crate::watch::ProcessWatch;
 
 /// How long a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ struct Keeper<'a> {
     recorder: &'a Recorder,
     /// None while its successor waits for its start.
     supervisor: Option<ChildProcess>,
-    watch: ChildWatch,
+    watch: ProcessWatch,
     next_start: Option<Instant>,
     link: Outbox,
     children: BTreeMap<u32, ChildProcess>,
@@ -212,7 +212,7 @@ impl<'a> Keeper<'a> {
             plan,
             recorder,
             supervisor: Some(supervisor),
-            watch: ChildWatch::default(),
+            watch: ProcessWatch::default(),
             next_start: None,
             link,
             children: BTreeMap::new(),
@@ -362,7 +362,7 @@ impl<'a> Keeper<'a> {
         });
         let (supervisor, link) = start_supervisor(self.recorder, &self.plan, handover)?;
         (self.supervisor, self.link) = (Some(supervisor), link);
-        self.watch = ChildWatch::default();
+        self.watch = ProcessWatch::default();
         self.short_since = None;
         for (&name, fds) in &self.kept {
             // If the supervisor is gone its pidfd shows it.

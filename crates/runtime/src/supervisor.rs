@@ -176,7 +176,7 @@ impl SupervisorLoop<'_> {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
-            self.look_at_cells()?;
+            self.look_around()?;
             self.advance_stop()?;
         }
         Ok(())

@@ -12,23 +12,24 @@ use crate::clock;
 /// architectures that we support).
 const TICKS: u64 = 100;
 
-/// The watch over a child.
+/// The watch over a process of the same fleet or mount.
 #[derive(Default)]
-pub struct ChildWatch {
+pub struct ProcessWatch {
     watch: Watch,
     next: Instant,
 }
 
-impl ChildWatch {
+impl ProcessWatch {
     /// The time until the next look.
     pub fn pause(&self) -> Duration {
         self.next - clock::monotonic()
     }
 
-    /// Looks at a child that shows no beats, if it is time. Whether it is stopped for so long that
-    /// it must be killed.
-    pub fn is_stopped(&mut self, pid: u32) -> bool {
-        self.look(pid, |_| 0, Work::Start).is_some()
+    /// Looks at a process that shows no beats, if it is time. Whether it has been stopped for a
+    /// while, and is needed.
+    pub fn is_stopped(&mut self, pid: u32, is_needed: bool) -> bool {
+        let work = if is_needed { Work::Start } else { Work::None };
+        self.look(pid, |_| 0, work).is_some()
     }
 
     /// Looks at the supervisor, if it is time. Its beats are the times that it went to sleep: it

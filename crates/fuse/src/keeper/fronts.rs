@@ -27,7 +27,7 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
-use warren_runtime::watch::ChildWatch;
+use warren_runtime::watch::ProcessWatch;
 
 use super::front_process::{FrontMessage, FrontProcess, MountResources};
 use crate::mount::Mount;
@@ -52,7 +52,7 @@ pub(super) struct Fronts {
     lost_since: Option<Instant>,
     /// Fronts that do not serve any more, and of which the kernel holds a thread.
     unreaped: Vec<Child>,
-    watch: ChildWatch,
+    watch: ProcessWatch,
 }
 
 /// A front that has ended.
@@ -68,7 +68,7 @@ impl Fronts {
             delay: DELAY_MIN,
             lost_since: None,
             unreaped: Vec::new(),
-            watch: ChildWatch::default(),
+            watch: ProcessWatch::default(),
         }
     }
 
@@ -99,7 +99,7 @@ impl Fronts {
     /// its kernel has. Returns whether it was.
     pub(super) fn look(&mut self) -> bool {
         let Some(pid) = self.serving().map(FrontProcess::pid) else { return false };
-        let is_stopped = self.watch.is_stopped(pid);
+        let is_stopped = self.watch.is_stopped(pid, true);
         if is_stopped {
             self.kill_current();
         }
@@ -167,7 +167,7 @@ impl Fronts {
         }
         match FrontProcess::start(resources, mount.dir()) {
             Ok(front) => {
-                self.watch = ChildWatch::default();
+                self.watch = ProcessWatch::default();
                 self.current = Current::Serving(front);
             }
             Err(error) => {

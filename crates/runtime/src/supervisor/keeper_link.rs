@@ -4,16 +4,22 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, getppid, kill_process};
 use rustix::time::Timespec;
+use tracing::warn;
+use warren_log::LIFE;
 use warren_proto::Wire;
+use warren_supervisor::LOOK_EVERY;
 use warren_transport::control::OsBytes;
 
 use crate::error::{FleetError, system};
+use crate::identity::has_read_all;
 use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FromKeeper, Kept, ToKeeper};
+use crate::watch::ProcessWatch;
 
 pub(super) struct KeeperLink<'a> {
     outbox: &'a mut Outbox,
@@ -25,6 +31,7 @@ pub(super) struct KeeperLink<'a> {
     in_tables: bool,
     /// Messages that came before the answer to a request.
     received: VecDeque<FromKeeper>,
+    watch: ProcessWatch,
 }
 
 /// If the keeper is gone this process dies with it.
@@ -34,8 +41,8 @@ pub(super) fn keeper_died() -> FleetError {
 
 impl<'a> KeeperLink<'a> {
     pub(super) fn new(outbox: &'a mut Outbox, next_token: u32, in_tables: bool) -> Self {
-        let received = VecDeque::new();
-        Self { outbox, next_token, is_released: false, in_tables, received }
+        let (received, watch) = (VecDeque::new(), ProcessWatch::default());
+        Self { outbox, next_token, is_released: false, in_tables, received, watch }
     }
 
     /// Descriptors of the keeper that a client of so many cells takes: its connection, and its
@@ -126,8 +133,12 @@ impl<'a> KeeperLink<'a> {
         self.send(&ToKeeper::Lend { connection, which })?;
         self.settle()?;
         loop {
-            let received = self.outbox.link.receive(Wait::Yes).map_err(|_| keeper_died())?;
-            let Received::Packet(packet) = received else { return Err(keeper_died()) };
+            self.wait(PollFlags::IN, None)?;
+            let packet = match self.outbox.link.receive(Wait::No).map_err(|_| keeper_died())? {
+                Received::Packet(packet) => packet,
+                Received::Nothing => continue,
+                Received::Closed => return Err(keeper_died()),
+            };
             match FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())? {
                 FromKeeper::Lent => return Ok(packet.fds),
                 other => self.received.push_back(other),
@@ -154,19 +165,40 @@ impl<'a> KeeperLink<'a> {
         }
     }
 
+    /// Resumes a keeper that is stopped, if there is something for it to read. It cannot be
+    /// replaced: it is the parent of all processes, which end with it.
+    pub(super) fn look(&mut self) {
+        let Some(keeper) = getppid() else { return };
+        let is_needed = !has_read_all(&self.outbox.link);
+        if self.watch.is_stopped(keeper.as_raw_pid().unsigned_abs(), is_needed) {
+            warn!(target: LIFE, "the keeper was stopped and is needed; it is resumed");
+            // It may have been resumed meanwhile.
+            let _ = kill_process(keeper, Signal::CONT);
+        }
+    }
+
     /// Waits for a message.
-    pub(super) fn await_message(&self, longest: Option<Duration>) -> Result<(), FleetError> {
+    pub(super) fn await_message(&mut self, longest: Option<Duration>) -> Result<(), FleetError> {
         if self.has_received() {
             return Ok(());
         }
         self.wait(PollFlags::IN, longest)
     }
 
-    fn wait(&self, flags: PollFlags, longest: Option<Duration>) -> Result<(), FleetError> {
-        let limit = longest.and_then(|longest| Timespec::try_from(longest).ok());
-        let mut fds = [PollFd::from_borrowed_fd(self.outbox.link.as_fd(), flags)];
-        retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the keeper"))?;
-        Ok(())
+    /// Waits until the link is ready, and watches the keeper meanwhile.
+    fn wait(&mut self, flags: PollFlags, longest: Option<Duration>) -> Result<(), FleetError> {
+        let until = longest.map(|longest| Instant::now() + longest);
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let limit = Timespec::try_from(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)).ok();
+            let mut fds = [PollFd::from_borrowed_fd(self.outbox.link.as_fd(), flags)];
+            let ready = retry(|| poll(&mut fds, limit.as_ref()));
+            let is_ready = ready.map_err(system("wait for the keeper"))? > 0;
+            if is_ready || left.is_some_and(|left| left <= LOOK_EVERY) {
+                return Ok(());
+            }
+            self.look();
+        }
     }
 
     pub(super) fn set_released(&mut self) {

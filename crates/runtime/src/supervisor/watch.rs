@@ -43,13 +43,14 @@ impl Watches {
 }
 
 impl SupervisorLoop<'_> {
-    /// Looks at all cells, if it is time.
-    pub(super) fn look_at_cells(&mut self) -> Result<(), FleetError> {
+    /// Looks at all cells, and at the keeper, if it is time.
+    pub(super) fn look_around(&mut self) -> Result<(), FleetError> {
         let now = clock::monotonic();
         if now < self.watches.next {
             return Ok(());
         }
         self.watches.next = now + LOOK_EVERY;
+        self.keeper.look();
         let living: Vec<CellId> = self.cells.living().collect();
         for cell in living {
             let (epoch, pid) = (self.cells[cell].epoch, self.cells[cell].pid);

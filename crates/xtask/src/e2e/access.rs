@@ -231,10 +231,15 @@ fn stopped_processes(ground: &Ground, cells: u16) -> Result<()> {
             .context("pid")
     };
     let (keeper, supervisor) = (pid("keeper_pid")?, pid("supervisor_pid")?);
-    while_stopped(&[supervisor], || {
+    // Either of the two would replace or resume the other.
+    while_stopped(&[keeper, supervisor], || {
         let shown = status(ground, &[&pool])?;
         expect(&shown, 1, "status of a stopped supervisor")?;
-        ensure!(shown.stderr.contains(&format!("kill -CONT {supervisor}")), "{}", shown.stderr);
+        ensure!(
+            shown.stderr.contains(&format!("kill -CONT {supervisor} {keeper}")),
+            "{}",
+            shown.stderr
+        );
         let shown = status(ground, &["--json", &pool])?;
         ensure!(shown.stdout.starts_with("{\"error\":{\"code\":1,"), "{}", shown.stdout);
         let all = status(ground, &[])?.expect_success("status of all")?.stdout;
@@ -244,15 +249,12 @@ fn stopped_processes(ground: &Ground, cells: u16) -> Result<()> {
         ensure!(all.contains("\"silent\"") && all.contains("\"serving\""), "{all}");
         Ok(())
     })?;
-    let cell = pid("pid")?;
-    let front = pids_of("front")?[0];
-    for (stopped, what) in [(keeper, "keeper"), (cell, "cell"), (front, "front")] {
-        while_stopped(&[stopped], || {
-            let all = status(ground, &[])?.expect_success(what)?.stdout;
-            ensure!(all.contains(&format!("stopped by a signal: {stopped}")), "{what}: {all}");
-            status(ground, &[&pool])?.expect_success(what).map(drop)
-        })?;
-    }
+    // Nothing needs it.
+    while_stopped(&[keeper], || {
+        let all = status(ground, &[])?.expect_success("keeper")?.stdout;
+        ensure!(all.contains(&format!("stopped by a signal: {keeper}")), "{all}");
+        status(ground, &[&pool])?.expect_success("keeper").map(drop)
+    })?;
     let well = status(ground, &[])?.expect_success("status")?.stdout;
     ensure!(!well.contains("stopped by a signal"), "{well}");
     refuses_another_number(ground, (&pool, cells))?;

@@ -1,5 +1,5 @@
-//! Cells are killed while programs work, and no program sees more than a pause. Supervisors are
-//! killed too, and sometimes a cell with one.
+//! Cells are killed or stopped while programs work, and no program sees more than a pause.
+//! Supervisors are too, and sometimes a cell with one.
 //!
 //! `cases/acknowledged.py` records every answer that it got, and `cases/churned.py` what is in each
 //! file of a full pool, whose blocks are moved. In a long run ordinary scripts work beside the
@@ -280,8 +280,10 @@ impl<'a> Killer<'a> {
             return Ok(false);
         }
         let victim = *self.rng.pick(&processes);
+        // One that is stopped is found and killed.
+        let signal = if self.rng.chance(1, 3) { Signal::STOP } else { Signal::KILL };
         // It may have ended in the meantime.
-        Ok(kill_process(victim, Signal::KILL).is_ok())
+        Ok(kill_process(victim, signal).is_ok())
     }
 
     /// Waits until every cell serves.
