@@ -250,6 +250,18 @@ pub(crate) struct Documents {
 pub(crate) enum Debug {
     /// Print structures as they are on the device; a served pool may change meanwhile
     Dump(Dump),
+    /// Print which processes of a fleet's cells ended lately, why, and how they were replaced
+    Fault(Faults),
+}
+
+#[derive(Args)]
+pub(crate) struct Faults {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    pub pool: PathBuf,
+    /// Only this fault
+    pub number: Option<u64>,
 }
 
 #[derive(Args)]

@@ -12,6 +12,7 @@ use warren_runtime::{Blocks, FleetError, OfflinePool, Purpose};
 
 use crate::arguments::{Debug, Dump, DumpSubject};
 use crate::failure::{CODE_NOT_FOUND, Failure, print_json};
+use crate::fault;
 use crate::output::say;
 
 /// The largest whole number up to which JSON readers that use doubles are exact.
@@ -25,7 +26,10 @@ struct Line<'a> {
 }
 
 pub(crate) fn perform(task: &Debug) -> Result<ExitCode, Failure> {
-    let Debug::Dump(arguments) = task;
+    let arguments = match task {
+        Debug::Dump(arguments) => arguments,
+        Debug::Fault(arguments) => return fault::perform(arguments),
+    };
     let pool = OfflinePool::open(&arguments.pool, Purpose::Beside)?;
     let mut printed = Ok(());
     let mut show = |section: Section| {

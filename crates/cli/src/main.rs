@@ -15,6 +15,7 @@ mod debug;
 mod documents;
 mod environment;
 mod failure;
+mod fault;
 mod front;
 mod fsck;
 mod grow;

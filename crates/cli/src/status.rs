@@ -180,7 +180,7 @@ fn whose(fleet: &FleetStatus) -> String {
 }
 
 /// Seconds since 1970 as a date and a time.
-fn utc(at: i64) -> String {
+pub(crate) fn utc(at: i64) -> String {
     let (year, [month, day, hour, minute, second]) = warren_log::utc_fields(at);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }

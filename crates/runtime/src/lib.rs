@@ -66,8 +66,8 @@ pub use pool::grow::{behind_line, grow};
 pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
 pub use status::{
-    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, LogStatus, SILENT,
-    SpaceStatus, UseStatus, names_of_rules,
+    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
+    LogStatus, SILENT, SpaceStatus, UseStatus, names_of_rules,
 };
 pub use warren_transport::control::Leave;
 pub use warren_transport::{Authority, ConnectOptions, Connection, InFlight, Slot};

@@ -45,6 +45,27 @@ pub struct FleetStatus {
     pub cells: Vec<CellStatus>,
     /// For a user other than root and the fleet's own, only the user's own clients.
     pub clients: Vec<ClientStatus>,
+    /// The last processes of cells that ended and were replaced.
+    #[serde(default)]
+    pub faults: Vec<FaultStatus>,
+}
+
+/// The end of one process of a cell, with the times of its replacement.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FaultStatus {
+    /// Faults of a fleet count from 1.
+    pub number: u64,
+    pub cell: u16,
+    pub epoch: u32,
+    /// Seconds since 1970.
+    pub at: i64,
+    pub cause: String,
+    /// Microseconds from the first sign that the supervisor had until the process was gone; from
+    /// there until every other cell had handled its messages and its successor was started; and
+    /// from there until that served.
+    pub ended_us: u64,
+    pub barrier_us: Option<u64>,
+    pub recovery_us: Option<u64>,
 }
 
 /// The blocks of a pool.

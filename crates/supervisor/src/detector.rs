@@ -31,14 +31,14 @@ use crate::watch::Hint;
 
 /// How long a trial lasts. An answer takes some 100 us where processors are free. Where they are
 /// not, a process that has something to do runs within this time if some ten others compete.
-const PROBE_WAIT: Duration = Duration::from_millis(60);
+pub(crate) const PROBE_WAIT: Duration = Duration::from_millis(60);
 
 #[derive(Wire)]
 struct Trial {
     number: u64,
     epoch: Epoch,
     why: Hint,
-    until: Instant,
+    began: Instant,
     /// Cells that have asked the accused, and those of them that have an answer.
     asked: CellSet,
     answered: CellSet,
@@ -62,7 +62,7 @@ impl Detector {
         self.count += 1;
         let number = self.count;
         let (asked, answered) = (CellSet::EMPTY, CellSet::EMPTY);
-        let trial = Trial { number, epoch, why, until: now + PROBE_WAIT, asked, answered };
+        let trial = Trial { number, epoch, why, began: now, asked, answered };
         self.trials.insert(cell, trial);
         Some(number)
     }
@@ -83,10 +83,13 @@ impl Detector {
         trial.for_each(|trial| trial.answered.insert(by));
     }
 
-    /// The processes to kill, of the trials that are over.
-    pub(crate) fn verdicts(&mut self, now: Instant) -> Vec<(Process, Verdict)> {
-        let over = self.trials.extract_if(.., |_, trial| trial.until <= now);
-        over.filter_map(|(cell, trial)| Some(((cell, trial.epoch), trial.verdict()?))).collect()
+    /// The processes to kill, of the trials that are over, and when each trial began.
+    pub(crate) fn verdicts(&mut self, now: Instant) -> Vec<(Process, Verdict, Instant)> {
+        let over = self.trials.extract_if(.., |_, trial| trial.began + PROBE_WAIT <= now);
+        let sentence = |(cell, trial): (CellId, Trial)| {
+            Some(((cell, trial.epoch), trial.verdict()?, trial.began))
+        };
+        over.filter_map(sentence).collect()
     }
 
     /// Another supervisor takes over. Its watch begins anew, so it cannot say whether an accused has
@@ -97,7 +100,7 @@ impl Detector {
 
     /// When trials end.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Instant> + '_ {
-        self.trials.values().map(|trial| trial.until)
+        self.trials.values().map(|trial| trial.began + PROBE_WAIT)
     }
 }
 
@@ -121,7 +124,7 @@ mod tests {
     }
 
     /// The end of a trial in which the first cells have asked, and the first of them have an answer.
-    fn tried(asked: u16, answered: u16) -> Vec<(Process, Verdict)> {
+    fn tried(asked: u16, answered: u16) -> Vec<(Process, Verdict, Instant)> {
         let mut detector = Detector::default();
         let number = detector.accuse(ACCUSED, Hint::Stopped, at(0)).expect("a trial");
         (0..asked).for_each(|by| detector.asked(CellId(by), number));
@@ -138,8 +141,9 @@ mod tests {
 
     #[test]
     fn the_majority_decides_and_the_watch_if_there_is_none() {
-        let verdict =
-            |hangs, voices| [(ACCUSED, Verdict::Hangs { why: Hint::Stopped, hangs, voices })];
+        let verdict = |hangs, voices| {
+            [(ACCUSED, Verdict::Hangs { why: Hint::Stopped, hangs, voices }, at(0))]
+        };
         assert_eq!(tried(0, 0), verdict(1, 1));
         assert_eq!(tried(1, 0), verdict(2, 2));
         assert_eq!(tried(1, 1), verdict(1, 2), "one cell against the watch");
@@ -162,6 +166,6 @@ mod tests {
         let next = (ACCUSED.0, Epoch(8));
         assert_eq!(detector.accuse(next, Hint::Stopped, at(210)), Some(3));
         let verdicts = detector.verdicts(at(300));
-        assert_eq!(verdicts.iter().map(|(process, _)| *process).collect::<Vec<_>>(), [next]);
+        assert_eq!(verdicts.iter().map(|(process, ..)| *process).collect::<Vec<_>>(), [next]);
     }
 }

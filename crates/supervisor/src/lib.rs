@@ -9,7 +9,7 @@
 //! * `barrier`: the phases of a checkpoint over all cells. `schedule`: when one is due.
 //! * `loss`: lost cells and their successors. `count`: free chunks that were lost with them.
 //!   `alarm`: cells that accuse each other. [`Watch`]: whether a process hangs; `detector`: the
-//!   trial of one that seems to. `recovery`: the logs of a pool that is not clean.
+//!   trial of one that seems to. `fault`: what is remembered of processes that ended. `recovery`: the logs of a pool that is not clean.
 //! * [`Ledger`]: roots and chunk owners on the device, and how a checkpoint changes them.
 //! * `committer`: the order of writes and flushes that commits a checkpoint.
 
@@ -22,6 +22,7 @@ mod committer;
 mod count;
 mod detector;
 mod event;
+mod fault;
 mod fleet;
 mod growth;
 mod ledger;
@@ -39,6 +40,7 @@ mod watch;
 pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use alarm::ALARMS_MAX;
 pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Verdict};
+pub use fault::{Cause, Fault};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};
 pub use loss::{SUCCESSORS_MAX, pause_before};

@@ -5,6 +5,7 @@ use warren_proto::slot::Shape;
 use warren_proto::{Rules, Wire};
 
 use crate::admission::ClientState;
+use crate::fault::Fault;
 use crate::fleet::CellState;
 use crate::stage::Stage;
 
@@ -27,6 +28,8 @@ pub struct Status {
     pub chunks_free: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
+    /// The last processes of cells that ended and were replaced.
+    pub faults: Vec<Fault>,
 }
 
 /// Why a shard is not served, and since when.

@@ -20,7 +20,8 @@ use crate::alarm::{Alarms, Process};
 use crate::barrier::Barrier;
 use crate::committer::Committer;
 use crate::detector::Detector;
-use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure};
+use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure, Verdict};
+use crate::fault::Faults;
 use crate::fleet::{CellState, Fleet};
 use crate::growth::Growth;
 use crate::ledger::Ledger;
@@ -65,6 +66,7 @@ pub struct Supervisor {
     losses: Losses,
     alarms: Alarms,
     detector: Detector,
+    faults: Faults,
     barrier: Barrier,
     committer: Committer,
     schedule: Schedule,
@@ -98,6 +100,7 @@ impl Supervisor {
             losses: Losses::new(epochs.len()),
             alarms: Alarms::default(),
             detector: Detector::default(),
+            faults: Faults::default(),
             admission: Admissions::default(),
             barrier: Barrier::new(ledger.superblock().generation),
             committer: Committer::new(ledger),
@@ -239,6 +242,7 @@ impl Supervisor {
         }
         self.fleet.set(from, CellState::Ready);
         self.losses.ready(from, turn.now);
+        self.faults.successor_serves(from, turn.now);
         if self.stage != Stage::Starting || !self.fleet.are_all_ready() {
             return;
         }
@@ -298,9 +302,7 @@ impl Supervisor {
         }
         match self.alarms.raise(turn.now, by, accused, why) {
             Ok(None) => {}
-            Ok(Some(((cell, epoch), verdict))) => {
-                turn.push(Effect::Kill { cell, epoch, verdict });
-            }
+            Ok(Some((process, verdict))) => self.kill(process, verdict, turn.now, turn),
             Err(failure) => self.fail(failure, turn),
         }
     }
@@ -321,9 +323,15 @@ impl Supervisor {
 
     /// Ends the processes that hang by the outcome of their trials.
     fn judge(&mut self, turn: &mut Turn<'_>) {
-        for ((cell, epoch), verdict) in self.detector.verdicts(turn.now) {
-            turn.push(Effect::Kill { cell, epoch, verdict });
+        for (process, verdict, began) in self.detector.verdicts(turn.now) {
+            self.kill(process, verdict, began, turn);
         }
+    }
+
+    fn kill(&mut self, process: Process, verdict: Verdict, noticed: Instant, turn: &mut Turn<'_>) {
+        self.faults.sentenced(process, verdict, noticed);
+        let (cell, epoch) = process;
+        turn.push(Effect::Kill { cell, epoch, verdict });
     }
 
     fn exited(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
@@ -345,6 +353,7 @@ impl Supervisor {
     fn lose(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
         let was_ready = self.fleet.state(cell) == CellState::Ready;
         self.detector.acquit((cell, epoch));
+        self.faults.gone((cell, epoch), by_itself, (turn.now, turn.wall));
         self.fleet.set(cell, CellState::Lost);
         match self.losses.ended(cell, was_ready, by_itself, turn.now) {
             Ended::Served => {}
@@ -377,6 +386,7 @@ impl Supervisor {
             }
             let others = self.fleet.living();
             let epoch = self.fleet.restart(cell);
+            self.faults.successor_starts(cell, turn.now);
             turn.push(Effect::Restart { cell, epoch });
             for lost in self.losses.start_successor(cell) {
                 let order = Order::Lost { cell: lost, epoch: self.fleet.epoch(lost) };

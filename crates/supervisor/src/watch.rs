@@ -237,8 +237,7 @@ mod tests {
 
     #[test]
     fn a_process_that_starts_may_wait() {
-        let mut bench = Bench::default();
-        bench.ran = COMPUTES_MAX * 2;
+        let mut bench = Bench { ran: COMPUTES_MAX * 2, ..Bench::default() };
         assert_eq!(bench.until_hint(Work::Start, Condition::Sleeps), None);
         assert_eq!(bench.until_hint(Work::Waits, Condition::Sleeps), None);
         assert!(bench.until_hint(Work::Start, Condition::Stopped).is_some());

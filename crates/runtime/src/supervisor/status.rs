@@ -1,15 +1,15 @@
 //! The fleet's status, from the core, the vitals and the plan.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
-use warren_base::{Errno, ShardId};
+use warren_base::{Errno, Instant, ShardId};
 use warren_shm::Counter;
-use warren_supervisor::{CellState, GivenUp, Stage};
+use warren_supervisor::{Cause, CellState, Fault, GivenUp, Stage};
 
 use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
-    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FleetStatus, GivenUpStatus,
-    LogStatus, SpaceStatus, UseStatus, names_of_rules,
+    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
+    GivenUpStatus, LogStatus, SpaceStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -70,6 +70,26 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
         reports_refused: it.mailboxes.refused,
         cells,
         clients,
+        faults: core.faults.iter().map(fault_status).collect(),
+    }
+}
+
+fn fault_status(fault: &Fault) -> FaultStatus {
+    let us = |from: Instant, to: Instant| (to - from).as_micros() as u64;
+    let Fault { gone, started, served, .. } = *fault;
+    FaultStatus {
+        number: fault.number,
+        cell: fault.cell.0,
+        epoch: fault.epoch.0,
+        at: fault.at.0 / 1_000_000_000,
+        cause: match fault.cause {
+            Cause::FromOutside => "was killed from outside, or could not be started".into(),
+            Cause::ByItself => "ended by itself".into(),
+            Cause::Verdict(verdict) => verdict.to_string(),
+        },
+        ended_us: us(fault.noticed, gone),
+        barrier_us: started.map(|started| us(gone, started)),
+        recovery_us: started.zip(served).map(|(started, served)| us(started, served)),
     }
 }
 

@@ -57,6 +57,7 @@ impl Supervisor {
             losses,
             alarms,
             detector,
+            faults,
             barrier,
             committer,
             schedule,
@@ -78,6 +79,7 @@ impl Supervisor {
         losses.encode(out);
         alarms.encode(out);
         detector.encode(out);
+        faults.encode(out);
         barrier.encode(out);
         committer.broken().encode(out);
         schedule.encode(out);
@@ -101,6 +103,7 @@ impl Supervisor {
             losses: Wire::decode(from)?,
             alarms: Wire::decode(from)?,
             detector: Wire::decode(from)?,
+            faults: Wire::decode(from)?,
             barrier: Wire::decode(from)?,
             committer: {
                 let broken: Option<Errno> = Wire::decode(from)?;

@@ -40,6 +40,7 @@ impl Supervisor {
             chunks_free: ledger.regions().free_chunks(),
             cells,
             clients,
+            faults: self.faults.recent().copied().collect(),
         }
     }
 }

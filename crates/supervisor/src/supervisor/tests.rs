@@ -18,6 +18,7 @@ use crate::stop::STOP_MAX;
 mod adoption;
 mod alarm;
 mod growth;
+mod hang;
 mod loss;
 mod stop;
 

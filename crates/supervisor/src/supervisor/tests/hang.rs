@@ -1,0 +1,118 @@
+//! Cells that hang, or are said to.
+
+use std::time::Duration;
+
+use super::*;
+use crate::detector::PROBE_WAIT;
+use crate::{Cause, Hint, Verdict};
+
+const A: CellId = CellId(0);
+const B: CellId = CellId(1);
+const C: CellId = CellId(2);
+
+impl World {
+    fn hangs(&mut self, cell: CellId) {
+        let epoch = self.epochs[usize::from(cell.0)];
+        self.apply(Event::Hangs { cell, epoch, why: Hint::Stopped });
+    }
+
+    /// The cells that were asked to probe this one, and the number of the trial.
+    fn asked_for(&self, accused: CellId) -> (Vec<CellId>, u64) {
+        let mut trial = 0;
+        let asked = self.log.iter().filter_map(|effect| match effect {
+            Effect::Send { to, order: Order::Probe { cell, trial: number } }
+                if *cell == accused =>
+            {
+                trial = *number;
+                Some(*to)
+            }
+            _ => None,
+        });
+        (asked.collect(), trial)
+    }
+
+    fn says(&mut self, by: CellId, report: Report) {
+        let epoch = self.epochs[usize::from(by.0)];
+        self.apply(Event::Report { from: by, epoch, report });
+    }
+
+    /// The processes that were killed.
+    fn killed(&self) -> Vec<(CellId, Epoch, Verdict)> {
+        let killed = self.log.iter().filter_map(|effect| match effect {
+            Effect::Kill { cell, epoch, verdict } => Some((*cell, *epoch, *verdict)),
+            _ => None,
+        });
+        killed.collect()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.apply(Event::Tick);
+    }
+}
+
+#[test]
+fn a_cell_that_hangs_is_asked_by_all_others_and_then_killed() {
+    let mut world = World::serving(3, 1);
+    world.hangs(B);
+    let (asked, trial) = world.asked_for(B);
+    assert_eq!(asked, [A, C]);
+    assert!(world.log.iter().any(|it| *it == Effect::Wake(world.now + PROBE_WAIT)));
+    // One answers for the accused, and the other has not even asked.
+    world.says(A, Report::Asked { trial });
+    world.says(A, Report::Answered { trial });
+    world.wait(PROBE_WAIT);
+    let verdict = Verdict::Hangs { why: Hint::Stopped, hangs: 1, voices: 2 };
+    assert_eq!(world.killed(), [(B, EPOCH, verdict)]);
+    world.kill(B);
+    world.settle_successors();
+    let fault = world.supervisor.status().faults[0];
+    assert_eq!((fault.cell, fault.epoch, fault.cause), (B, EPOCH, Cause::Verdict(verdict)));
+    assert_eq!(fault.gone - fault.noticed, PROBE_WAIT);
+    assert!(fault.started.is_some() && fault.served.is_some());
+}
+
+#[test]
+fn a_cell_that_answers_most_or_moves_is_not_killed() {
+    let mut world = World::serving(3, 1);
+    world.hangs(B);
+    let (_, trial) = world.asked_for(B);
+    for by in [A, C] {
+        world.says(by, Report::Asked { trial });
+        world.says(by, Report::Answered { trial });
+    }
+    world.wait(PROBE_WAIT);
+    world.hangs(B);
+    world.apply(Event::Moves { cell: B, epoch: EPOCH });
+    world.wait(PROBE_WAIT);
+    assert_eq!(world.killed(), []);
+}
+
+#[test]
+fn only_a_process_that_runs_is_tried() {
+    let mut world = World::serving(2, 1);
+    world.apply(Event::Hangs { cell: B, epoch: Epoch(9), why: Hint::Stopped });
+    assert_eq!(world.asked_for(B).0, []);
+    world.hangs(B);
+    world.kill(B);
+    world.settle_successors();
+    world.wait(PROBE_WAIT);
+    assert_eq!(world.killed(), [], "its successor has not been accused");
+    // Before the fleet serves, the end of a cell would be its end.
+    let mut world = World::new(2, 1);
+    world.hangs(B);
+    assert_eq!(world.asked_for(B).0, []);
+}
+
+#[test]
+fn the_next_supervisor_begins_no_trial_again() {
+    let mut world = World::serving(3, 1);
+    world.hangs(B);
+    let effects = world.adopt();
+    world.carry_out(effects);
+    world.wait(PROBE_WAIT);
+    assert_eq!(world.killed(), [], "the new watch has not seen that it stands still");
+    world.hangs(B);
+    world.wait(PROBE_WAIT);
+    assert_eq!(world.killed().len(), 1);
+}
