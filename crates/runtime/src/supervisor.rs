@@ -34,6 +34,7 @@ mod status;
 mod stop;
 mod stop_attempt;
 mod watch;
+mod watches;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -176,7 +177,7 @@ impl SupervisorLoop<'_> {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
-            self.look_around()?;
+            watch::look_around(self)?;
             self.advance_stop()?;
         }
         Ok(())
@@ -203,7 +204,7 @@ impl SupervisorLoop<'_> {
         let pause =
             (is_short || has_short_links || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
         let stop = self.stop.until();
-        let look = self.watches.next();
+        let look = self.watches.next;
         let wake =
             self.wake.into_iter().chain(stop).chain([look]).min().map(|at| at - clock::monotonic());
         let at_once = self.keeper.has_received().then_some(Duration::ZERO);

@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn a_process_sees_itself() {
         let own = std::process::id();
-        assert_eq!(process(own).map(|it| it.condition), Some(Condition::Runs));
+        // The state is that of the first thread, which may wait for this one.
+        assert!(process(own).is_some_and(|it| it.condition != Condition::Stopped));
         assert!(sleeps(own).is_some());
         assert_eq!((process(0), sleeps(0)), (None, None));
     }

@@ -7,7 +7,8 @@
 //!
 //! * `start`: a start from the device. `drive`: events in, effects carried out. `io`, `link`,
 //!   `memory`: the targets of effects.
-//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `adopt`: supervisors that die.
+//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `adopt`: supervisors
+//!   that die.
 //! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which
 //!   faults of the machine excuse which errors of calls.
 //!
@@ -161,14 +162,11 @@ pub(crate) enum Happening<H> {
     Start {
         cell: CellId,
     },
-    /// The supervisor's watch looks at this process of a cell, or accuses it wrongly.
+    /// The supervisor's watch looks at this process of a cell, and errs perhaps.
     Look {
         cell: CellId,
         epoch: Epoch,
-    },
-    Accused {
-        cell: CellId,
-        epoch: Epoch,
+        errs: bool,
     },
     /// A report of a process that is gone, read late.
     LateReport {

@@ -11,8 +11,8 @@
 //! The voice of the supervisor is its watch, which knows the kernel's view of the process: a hint
 //! alone opens a trial, and as long as the trial lasts the accused has not moved. A cell that has
 //! asked votes that the accused hangs if it has no answer at the end, and that it lives if it has
-//! one. A cell that has not even asked may hang itself, or gets no processor, and has no voice. With
-//! as many voices for the accused as against it the watch decides.
+//! one. A cell that has not even asked may hang itself, or gets no processor, and has no voice.
+//! With as many voices for the accused as against it the watch decides.
 //!
 //! Invariants:
 //! * No process is killed without a hint, so none because the machine is slow.
@@ -92,8 +92,8 @@ impl Detector {
         over.filter_map(sentence).collect()
     }
 
-    /// Another supervisor takes over. Its watch begins anew, so it cannot say whether an accused has
-    /// moved.
+    /// Another supervisor takes over. Its watch begins anew, so it cannot say whether an accused
+    /// has moved.
     pub(crate) fn adopted(&mut self) {
         self.trials.clear();
     }
@@ -123,7 +123,8 @@ mod tests {
         Instant(1) + Duration::from_millis(ms)
     }
 
-    /// The end of a trial in which the first cells have asked, and the first of them have an answer.
+    /// The end of a trial in which the first cells have asked, and the first of these have an
+    /// answer.
     fn tried(asked: u16, answered: u16) -> Vec<(Process, Verdict, Instant)> {
         let mut detector = Detector::default();
         let number = detector.accuse(ACCUSED, Hint::Stopped, at(0)).expect("a trial");

@@ -21,7 +21,7 @@ const KEPT: usize = 16;
 /// Why a process of a cell has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Cause {
-    /// It was killed by somebody else, or could not be started.
+    /// It was killed from outside of the fleet, or could not be started.
     FromOutside,
     /// An error, a panic or a signal of its own.
     ByItself,

@@ -8,8 +8,9 @@
 //! * `fleet`: cells and their epochs. `admission`: clients. `stop`: the end on request.
 //! * `barrier`: the phases of a checkpoint over all cells. `schedule`: when one is due.
 //! * `loss`: lost cells and their successors. `count`: free chunks that were lost with them.
-//!   `alarm`: cells that accuse each other. [`Watch`]: whether a process hangs; `detector`: the
-//!   trial of one that seems to. `fault`: what is remembered of processes that ended. `recovery`: the logs of a pool that is not clean.
+//!   `alarm`: cells that accuse each other. `recovery`: the logs of a pool that is not clean.
+//! * [`Watch`]: whether a process hangs; `detector`: the trial of one that seems to. `fault`: what
+//!   is remembered of processes that ended.
 //! * [`Ledger`]: roots and chunk owners on the device, and how a checkpoint changes them.
 //! * `committer`: the order of writes and flushes that commits a checkpoint.
 

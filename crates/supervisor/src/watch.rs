@@ -36,7 +36,7 @@ const STOPPED_MAX: Duration = Duration::from_millis(100);
 /// optimization.
 const COMPUTES_MAX: Duration = Duration::from_secs(1);
 
-/// Twice the longest sleep of a cell, which ends without anybody's help.
+/// Twice the longest sleep of a cell, which ends by itself.
 const SLEEPS_MAX: Duration = Duration::from_secs(2);
 
 /// A process of which it was said that it hangs, and that is still there, is named again after

@@ -14,6 +14,7 @@
 
 mod access;
 mod attacked;
+mod chaos;
 mod checks;
 mod device_faults;
 mod dist;
@@ -166,6 +167,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);
             kills::run(&ground, cells, &mut tally);
+            chaos::run(&ground, cells, &mut tally);
             suites::run(&ground, cells, &mut tally);
             attacked::run(&ground, cells, &mut tally);
         }

@@ -34,6 +34,8 @@ usage: cargo xtask TASK [OPTION...]
                                   beyond those of the structure, by crate
   e2e [--full] [--interposed] [--cells N] [--only NAME,...] [--without NAME,...] [--seed N] [--keep]
                                   real programs on a real mount (root and FUSE needed)
+  chaos [--minutes N] [--seed N] [--cells N]
+                                  faults of all kinds beside programs that check every answer
   sim [--full]                    the simulator with fresh seeds
   test-simulator                  the simulator with seeds that always pass, and with planted faults
   fuzz [--only NAME] [--seconds N] [--seed N]
@@ -74,6 +76,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "sim" => test::simulate(&root, test::Options::parse(options)?.full),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),
         "mutants" => mutants::run(&root, &mutants::Options::parse(options)?),
+        "chaos" => e2e::run(&root, &e2e::Options::of_chaos(options)?),
         "e2e" => e2e::run(&root, &e2e::Options::parse(options)?),
         e2e::INSIDE => e2e::run_inside(&root, &e2e::Options::parse(options)?),
         killed::TASK => killed::run(options),

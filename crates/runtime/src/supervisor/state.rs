@@ -16,7 +16,7 @@ use super::mailboxes::Mailboxes;
 use super::memory::FleetMemory;
 use super::pool::OpenPool;
 use super::stop_attempt::StopAttempts;
-use super::watch::Watches;
+use super::watches::Watches;
 use crate::message::FleetPlan;
 
 pub(super) struct SupervisorLoop<'a> {

@@ -2,14 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use warren_base::{CellId, Epoch, ShardId};
+use warren_base::{CellId, Epoch, Instant, ShardId};
 use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
 use warren_proto::Answer;
 use warren_proto::Answered;
 use warren_proto::control::{Order, Report};
-use warren_supervisor::{Effect as SupervisorEffect, Event as SupervisorEvent, Verdict};
+use warren_supervisor::{
+    Effect as SupervisorEffect, Event as SupervisorEvent, Hint, LOOK_EVERY, Seen, Verdict,
+};
 
-use super::hang::{accuse, look, pause};
 use super::image::has_records;
 use super::io::Doing;
 use super::kill::{kill_cell, look_at_slots, offer, start_successor};
@@ -50,15 +51,14 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
         Happening::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
         Happening::LateReport { from, epoch, .. } => [16, cell(*from), u64::from(epoch.0), 0],
-        Happening::Look { cell: of, epoch } => [17, cell(*of), u64::from(epoch.0), 0],
-        Happening::Accused { cell: of, epoch } => [18, cell(*of), u64::from(epoch.0), 0],
+        Happening::Look { cell: of, epoch, .. } => [17, cell(*of), u64::from(epoch.0), 0],
         Happening::Own(own) => W::words(own),
     }
 }
 
 fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
     let fleet = world.fleet_mut();
-    if let Some(until) = addressee(&happening).and_then(|cell| pause(fleet, cell)) {
+    if let Some(until) = addressee(&happening).and_then(|cell| fleet.pause(cell)) {
         return fleet.queue.plan(until, happening);
     }
     match happening {
@@ -95,14 +95,8 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
             notify_supervisor(world, SupervisorEvent::CellExited { cell, epoch, by_itself: false });
         }
         Happening::Start { cell } => start_successor(world, cell),
-        Happening::Kill { cell, epoch } => {
-            if fleet.is_running(cell, epoch) {
-                fleet.count("a cell ended by a verdict");
-                kill_cell(world, cell);
-            }
-        }
-        Happening::Look { cell, epoch } => look(world, cell, epoch),
-        Happening::Accused { cell, epoch } => accuse(world, cell, epoch),
+        Happening::Kill { cell, epoch } => execute_verdict(world, cell, epoch),
+        Happening::Look { cell, epoch, errs } => look(world, cell, epoch, errs),
         Happening::LateReport { from, epoch, report } => {
             fleet.count_late_report(from, epoch);
             notify_supervisor(world, SupervisorEvent::Report { from, epoch, report });
@@ -138,6 +132,48 @@ const fn addressee<H>(happening: &Happening<H>) -> Option<CellId> {
         | Happening::CellIo { cell, .. }
         | Happening::Tick { cell, .. } => Some(*cell),
         _ => None,
+    }
+}
+
+/// The supervisor kills a cell.
+fn execute_verdict<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch) {
+    let fleet = world.fleet_mut();
+    if fleet.is_running(id, epoch) {
+        fleet.count("a cell ended by a verdict");
+        kill_cell(world, id);
+    }
+}
+
+/// The supervisor's watch looks at a cell that was stopped, or (`errs`) accuses it first although
+/// it may work.
+fn look<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, errs: bool) {
+    let fleet = world.fleet_mut();
+    // A successor too many would end the fleet.
+    if !fleet.is_running(id, epoch) || !fleet.may_be_lost(id) {
+        return;
+    }
+    if errs {
+        fleet.count("a hint that is wrong");
+        let why = Hint::Sleeps;
+        notify_supervisor(world, SupervisorEvent::Hangs { cell: id, epoch, why });
+    }
+    let fleet = world.fleet_mut();
+    let now = fleet.now;
+    let seen = fleet.host(id).pause.look(now);
+    if fleet.host(id).pause.end(now).is_some() || seen != Seen::Nothing {
+        let next = Happening::Look { cell: id, epoch, errs: false };
+        fleet.plan(LOOK_EVERY.as_nanos() as u64, next);
+    }
+    match seen {
+        Seen::Nothing => {}
+        Seen::Hangs(why) => {
+            fleet.count("a hint that a cell hangs");
+            notify_supervisor(world, SupervisorEvent::Hangs { cell: id, epoch, why });
+        }
+        Seen::Moves => {
+            fleet.count("an accused cell that moves again");
+            notify_supervisor(world, SupervisorEvent::Moves { cell: id, epoch });
+        }
     }
 }
 
@@ -209,6 +245,23 @@ impl<H> Fleet<H> {
             true => "a report of a lost cell",
             false => "a report of an earlier epoch",
         });
+    }
+
+    /// The end of the pause of the cell's process, if it is stopped: perhaps just now.
+    fn pause(&mut self, id: CellId) -> Option<Instant> {
+        if self.host(id).dead {
+            return None;
+        }
+        let now = self.now;
+        let is_stopped = self.host(id).pause.end(now).is_some();
+        if !is_stopped && self.is_drawn(self.faults.pauses, 10_000) {
+            self.count("a cell paused");
+            let pause = &mut self.cells[usize::from(id.0)].pause;
+            pause.begin(now, &mut self.rng);
+            let (errs, epoch) = (self.rng.chance(1, 8), self.epoch(id));
+            self.plan(LOOK_EVERY.as_nanos() as u64, Happening::Look { cell: id, epoch, errs });
+        }
+        self.host(id).pause.end(now)
     }
 
     /// The cell has executed a request, and answers it later.

@@ -18,6 +18,7 @@ use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
 
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
+use super::hang::Pause;
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
@@ -124,7 +125,7 @@ pub(super) fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
     let errors = fleet.disk.errors;
     let host = fleet.host(id);
     (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
-    host.pause.end();
+    host.pause = Pause::default();
     // It has written nothing yet that a flush could have lost.
     host.errors_seen = errors;
     host.slots.forget();

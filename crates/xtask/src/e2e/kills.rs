@@ -125,6 +125,7 @@ pub(super) enum Victim {
     Cell,
     Supervisor,
     Front,
+    MountKeeper,
 }
 
 impl Victim {
@@ -134,6 +135,7 @@ impl Victim {
             Self::Cell => b"warren\0cell\0",
             Self::Supervisor => b"warren\0supervisor\0",
             Self::Front => b"warren\0front\0",
+            Self::MountKeeper => b"warren\0__mount",
         }
     }
 
@@ -141,11 +143,12 @@ impl Victim {
         survivors().into_keys().filter_map(|pid| process_of(self, pid)).collect()
     }
 
-    const fn plural(self) -> &'static str {
+    pub(super) const fn plural(self) -> &'static str {
         match self {
             Self::Cell => "cells",
             Self::Supervisor => "supervisors",
             Self::Front => "fronts",
+            Self::MountKeeper => "mount keepers",
         }
     }
 }
@@ -269,7 +272,7 @@ impl<'a> Killer<'a> {
                 std::thread::sleep(Duration::from_millis(self.rng.below(30)));
                 killed += usize::from(self.kill_one(self.victim)?);
             }
-            self.wait_for_all()?;
+            await_cells(self.fleet)?;
         }
         Ok(killed)
     }
@@ -285,18 +288,18 @@ impl<'a> Killer<'a> {
         // It may have ended in the meantime.
         Ok(kill_process(victim, signal).is_ok())
     }
+}
 
-    /// Waits until every cell serves.
-    fn wait_for_all(&self) -> Result<()> {
-        let deadline = Instant::now() + PAUSE_MAX;
-        loop {
-            let status = self.fleet.status()?;
-            if !status.is_empty() && status.lines().filter(|line| is_cell(line)).all(is_ready) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "a cell does not come back:\n{status}");
-            std::thread::sleep(Duration::from_millis(5));
+/// Waits until every cell serves.
+pub(super) fn await_cells(fleet: &Fleet) -> Result<()> {
+    let deadline = Instant::now() + PAUSE_MAX;
+    loop {
+        let status = fleet.status()?;
+        if !status.is_empty() && status.lines().filter(|line| is_cell(line)).all(is_ready) {
+            return Ok(());
         }
+        ensure!(Instant::now() < deadline, "a cell does not come back:\n{status}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -316,10 +319,16 @@ fn is_ready(line: &str) -> bool {
 }
 
 /// How long cells did not serve, in milliseconds, as the supervisor reports.
-struct Pauses(Vec<u64>);
+pub(super) struct Pauses(Vec<u64>);
 
 impl Pauses {
-    fn of(words: &str) -> Self {
+    pub(super) fn of_all(all: &[Self]) -> Self {
+        let mut pauses: Vec<u64> = all.iter().flat_map(|it| &it.0).copied().collect();
+        pauses.sort_unstable();
+        Self(pauses)
+    }
+
+    pub(super) fn of(words: &str) -> Self {
         let pause = |line: &str| line.split_once(BACK)?.1.split(' ').next()?.parse().ok();
         let mut pauses: Vec<u64> = words.lines().filter_map(pause).collect();
         pauses.sort_unstable();

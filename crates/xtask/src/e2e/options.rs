@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub cache_mib: Option<u32>,
     /// Files that threads open in each scene of `threads_open.c`.
     pub files: Option<u32>,
+    /// How long the case `chaos` breaks things.
+    pub minutes: Option<u32>,
     /// Seed of everything that is drawn. Without it every run draws a new one.
     pub seed: Option<u64>,
 }
@@ -56,6 +58,7 @@ impl Options {
                 "--cache-mib" => {
                     options.cache_mib = Some(value()?.parse().context("--cache-mib")?);
                 }
+                "--minutes" => options.minutes = Some(value()?.parse().context("--minutes")?),
                 "--seed" => options.seed = Some(value()?.parse().context("--seed")?),
                 "--files" => options.files = Some(value()?.parse().context("--files")?),
                 "--cells" => options.cells = Some(value()?.parse().context("--cells")?),
@@ -63,6 +66,13 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// The case `chaos` alone, for a minute at least.
+    pub(crate) fn of_chaos(arguments: &[String]) -> Result<Self> {
+        let options = Self::parse(arguments)?;
+        let minutes = options.minutes.or(Some(1));
+        Ok(Self { only: vec!["chaos".to_owned()], minutes, ..options })
     }
 
     pub(crate) fn arguments(&self) -> Vec<String> {
@@ -85,6 +95,7 @@ impl Options {
             ("--kills", self.kills.map(u64::from)),
             ("--cache-mib", self.cache_mib.map(u64::from)),
             ("--files", self.files.map(u64::from)),
+            ("--minutes", self.minutes.map(u64::from)),
         ];
         for (option, number) in numbers {
             arguments.extend(number.iter().flat_map(|n| [option.to_owned(), n.to_string()]));
@@ -93,7 +104,8 @@ impl Options {
     }
 
     pub(crate) fn limit(&self) -> Duration {
-        if self.full { LIMIT_FULL } else { LIMIT }
+        let limit = if self.full { LIMIT_FULL } else { LIMIT };
+        limit + Duration::from_secs(60 * u64::from(self.minutes.unwrap_or_default()))
     }
 
     pub(crate) fn cells(&self) -> Vec<u16> {
