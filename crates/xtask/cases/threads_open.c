@@ -4,9 +4,7 @@
  * files make a fixed number of them, and what disturbs them ends with them.
  *   threads_open prepare DIR
  *   threads_open compare DIR SEED COUNT     each scene with COUNT files, in a process of its own
- * With the name of a scene in ONLY, `compare` runs that one alone. Prints what fails. Of a file that
- * more than one thread writes, contents are compared with CONTENTS set only: some calls on it are the
- * kernel's and others the library's at the same time. */
+ * With the name of a scene in ONLY, `compare` runs that one alone. Prints what fails. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +36,6 @@ extern char **environ;
 static const char *root, *scene_name;
 static unsigned long seed;
 static long count;
-static int compares;
 static atomic_long lines, failed, opened, spawned;
 static atomic_int working;
 
@@ -132,7 +129,7 @@ static void use(int fd, int flags, struct worker *worker, int is_own)
     if (is_read) {
         long length = pread(fd, got, RECORD, at);
         int is_right = length >= 0;
-        if (is_written && is_right && (is_own || (compares && !(flags & O_APPEND))))
+        if (is_written && is_right && (is_own || !(flags & O_APPEND)))
             is_right = length == RECORD && memcmp(got, record, RECORD) == 0;
         if (length >= 0 && !is_right)
             show_again(fd, at, got, record);
@@ -434,6 +431,5 @@ int main(int argc, char **argv)
             scene = &SCENES[at];
     must(scene != NULL, "find a scene");
     scene_name = scene->name;
-    compares = getenv("CONTENTS") != NULL;
     return run();
 }

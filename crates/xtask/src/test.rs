@@ -261,3 +261,23 @@ impl Steps {
         self.failed.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cases are named in the source, and the scripts by their files.
+    #[test]
+    fn every_long_case_is_a_case() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = std::fs::read_dir(here.join("src/e2e")).expect("the cases").flatten();
+        let texts: Vec<String> =
+            files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+        for name in LONG_CASES {
+            let quoted = format!("\"{name}\"");
+            let is_named = texts.iter().any(|text| text.contains(&quoted));
+            let is_script = here.join("cases").join(format!("{name}.sh")).exists();
+            assert!(is_named || is_script, "no case is called {name}");
+        }
+    }
+}
