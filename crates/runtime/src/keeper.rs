@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno as Os;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use rustix::time::Timespec;
 use segments::Segments;
@@ -30,7 +31,7 @@ use warren_transport::control::OsBytes;
 use crate::clock;
 use crate::error::{FleetError, errno_of, system};
 use crate::limit;
-use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
+use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, retry};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, ToKeeper};
 use crate::process::{ROLE_SUPERVISOR, Tie, open_pidfd, pool_name, role_args, spawn};
 use crate::watch::ProcessWatch;
@@ -65,6 +66,8 @@ struct Keeper<'a> {
     watch: ProcessWatch,
     next_start: Option<Instant>,
     link: Outbox,
+    /// Too few descriptors are left for those of the next packet, which stays in the socket.
+    has_no_room: bool,
     children: BTreeMap<u32, ChildProcess>,
     kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
     segments: Segments,
@@ -215,6 +218,7 @@ impl<'a> Keeper<'a> {
             watch: ProcessWatch::default(),
             next_start: None,
             link,
+            has_no_room: false,
             children: BTreeMap::new(),
             kept: BTreeMap::new(),
             segments,
@@ -382,11 +386,13 @@ impl<'a> Keeper<'a> {
         // A link whose supervisor is gone would be ready all the time.
         if let Some(supervisor) = &self.supervisor {
             fds.push(PollFd::new(&supervisor.pidfd, PollFlags::IN));
-            let link = self.link.link.as_fd();
-            fds.push(PollFd::from_borrowed_fd(link, self.link.poll_flags()));
+            let mut flags = self.link.poll_flags();
+            flags.set(PollFlags::IN, !self.has_no_room);
+            fds.push(PollFd::from_borrowed_fd(self.link.link.as_fd(), flags));
         }
         fds.extend(starter.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::empty())));
-        let short = (self.supervisor.is_some() && self.link.is_short()).then_some(SHORTAGE_PAUSE);
+        let is_short = self.link.is_short() || self.has_no_room;
+        let short = (self.supervisor.is_some() && is_short).then_some(SHORTAGE_PAUSE);
         let start = self.next_start.map(|at| at - clock::monotonic());
         // A fleet that never served ends with its supervisor.
         let look = self.supervisor.as_ref().filter(|_| self.served).map(|_| self.watch.pause());
@@ -416,13 +422,23 @@ impl<'a> Keeper<'a> {
     }
 
     fn receive(&mut self) -> Result<(), FleetError> {
+        let doing = "receive from the supervisor";
+        self.has_no_room = false;
         // If the supervisor is gone its pidfd shows it.
         let _ = self.link.flush();
         loop {
-            match self.link.link.receive(Wait::No) {
-                Ok(Received::Packet(packet)) => self.execute(packet)?,
+            // With too few descriptors a packet that is not only looked at would lose some.
+            match self.link.link.peek() {
+                Ok(Received::Packet(packet)) => {
+                    self.link.link.skip().map_err(system(doing))?;
+                    self.execute(packet)?;
+                }
                 Ok(Received::Nothing | Received::Closed) => return Ok(()),
-                Err(error) => return Err(system("receive from the supervisor")(error)),
+                Err(Os::MSGSIZE) => {
+                    self.has_no_room = true;
+                    return Ok(());
+                }
+                Err(error) => return Err(system(doing)(error)),
             }
         }
     }

@@ -12,7 +12,7 @@ use warren_supervisor::ALARMS_MAX;
 use super::{Fleet, Happening};
 
 /// Messages that an inbox has room for; further ones wait at the sender.
-const INBOX_MAX: usize = 4;
+const INBOX_MAX: usize = 3;
 /// Damaged messages in one life of a fleet: one more would end it.
 const DAMAGED_MAX: usize = ALARMS_MAX - 1;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, MOUNT};
 use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::survivors;
 use super::process::{self, Outcome};
@@ -83,8 +83,8 @@ fn killed_programs(ground: &Ground, cells: u16) -> Result<Verdict> {
     })
 }
 
-/// A keeper that cannot start the next supervisor for want of descriptors retries until it can.
-/// Programs do not notice.
+/// A keeper that has no descriptors left takes in a mount when it has some again. One that cannot
+/// start the next supervisor for want of descriptors retries until it can. Programs do not notice.
 fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
     /// Longer than failing attempts may take.
     const SHORTAGE: Duration = Duration::from_secs(9);
@@ -96,7 +96,22 @@ fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
         };
         // Its open descriptors stay, and are more than this. The number that it needs must be
         // larger.
-        limit(&(8 + 2 * cells).to_string())?;
+        let few = (8 + 2 * cells).to_string();
+        limit(&few)?;
+        let second = fleet.mounted.with_extension("second");
+        std::fs::create_dir_all(&second).context("cannot make a mount point")?;
+        let mut mounting = Command::new(&ground.warren)
+            .args(MOUNT)
+            .args([&fleet.pool, &second])
+            .spawn()
+            .context("cannot mount")?;
+        bash(ground, &fleet.mounted, "for i in $(seq 50); do echo x > file; cat file; done")?
+            .expect_success("with a keeper without descriptors")?;
+        limit("1024")?;
+        let (status, late) = process::wait(&mut mounting, PATIENCE)?;
+        ensure!(!late && status.success(), "the mount ended with {status}");
+        fleet.warren(&["umount"], &[&second])?.expect_success("umount")?;
+        limit(&few)?;
         drop(Stopped::find(&["warren supervisor "])?.kill()?);
         let until = Instant::now() + SHORTAGE;
         while Instant::now() < until {
