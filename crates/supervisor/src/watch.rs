@@ -36,6 +36,11 @@ const STOPPED_MAX: Duration = Duration::from_millis(100);
 /// optimization.
 const COMPUTES_MAX: Duration = Duration::from_secs(1);
 
+/// A successor may do again what its predecessor was killed for. If that was no loop, it ends when
+/// the successor has more time: each has four times as long as the one before, up to 64 s.
+const LONGER: u32 = 2;
+const LONGER_MAX: u32 = 3 * LONGER;
+
 /// Twice the longest sleep of a cell, which ends by itself.
 const SLEEPS_MAX: Duration = Duration::from_secs(2);
 
@@ -122,9 +127,19 @@ pub struct Watch {
     still: Option<Still>,
     /// When it was last said to hang, unless it has moved since.
     named: Option<Instant>,
+    /// Binary orders of magnitude by which the process may compute for longer than usual.
+    longer: u32,
+    /// It was last said to hang because it computed.
+    has_computed: bool,
 }
 
 impl Watch {
+    /// The watch over the successor of the process.
+    pub fn of_successor(&self) -> Self {
+        let longer = if self.has_computed { (self.longer + LONGER).min(LONGER_MAX) } else { 0 };
+        Self { longer, ..Self::default() }
+    }
+
     /// A look at the process. `process` is called only if the beats stand still beside work. `None`
     /// of it: the kernel does not show the process, which proves nothing.
     pub fn look(
@@ -154,7 +169,9 @@ impl Watch {
         let hint = match condition {
             Condition::Stopped if stands >= STOPPED_MAX => Hint::Stopped,
             Condition::Sleeps if work == Work::Some && stands >= SLEEPS_MAX => Hint::Sleeps,
-            _ if work != Work::Start && ran.saturating_sub(still.ran) >= COMPUTES_MAX => {
+            _ if work != Work::Start
+                && ran.saturating_sub(still.ran) >= COMPUTES_MAX * (1 << self.longer) =>
+            {
                 Hint::Computes
             }
             _ => return Seen::Nothing,
@@ -163,6 +180,7 @@ impl Watch {
             return Seen::Nothing;
         }
         self.named = Some(now);
+        self.has_computed = hint == Hint::Computes;
         Seen::Hangs(hint)
     }
 }
@@ -233,6 +251,21 @@ mod tests {
             }
         }
         assert_eq!(looks, COMPUTES_MAX.as_millis() + 1);
+    }
+
+    #[test]
+    fn the_successor_of_a_process_that_computed_may_compute_for_longer() {
+        let mut bench = Bench::default();
+        for times in [1, 4, 16, 64, 64] {
+            bench.look(Work::Some, Condition::Runs);
+            bench.ran += COMPUTES_MAX * times - Duration::from_millis(1);
+            assert_eq!(bench.look(Work::Some, Condition::Runs), Seen::Nothing, "{times}");
+            bench.ran += Duration::from_millis(1);
+            assert_eq!(bench.look(Work::Some, Condition::Runs), Seen::Hangs(Hint::Computes));
+            bench.watch = bench.watch.of_successor();
+        }
+        let (_, hint) = bench.until_hint(Work::Some, Condition::Stopped).expect("a hint");
+        assert_eq!((hint, bench.watch.of_successor().longer), (Hint::Stopped, 0));
     }
 
     #[test]

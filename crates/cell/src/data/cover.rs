@@ -33,7 +33,7 @@ pub(crate) fn cover_now(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Res
     // Places take the space that is kept for every dirty page; pages in line take more. A
     // participant that waited for locks may find less room in the log than when it came.
     let has_room = turn.log_room(turn.frames.dirty_pages()) > INLINE_MAX;
-    if !has_room && !shard.pages.uncovered_pages(ino).is_empty() {
+    if !has_room && shard.pages.has_uncovered(ino) {
         while place_pages_of(shard, ino, turn)? {}
         return Ok(());
     }
@@ -42,7 +42,7 @@ pub(crate) fn cover_now(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Res
 
 /// Logs the uncovered data of the file: a few pages in line, more by giving them places.
 pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let pages = shard.pages.uncovered_pages(ino);
+    let pages = shard.pages.uncovered_pages(ino, INLINE_PAGES + 1);
     if pages.is_empty() && !shard.behind.contains(ino) {
         return Ok(());
     }

@@ -122,7 +122,7 @@ fn record_places(
     // The next record will name these places.
     let lsn = turn.log.image.end();
     write_pages(shard, placed, lsn, turn);
-    cover.complete = shard.pages.uncovered_pages(ino).is_empty();
+    cover.complete = !shard.pages.has_uncovered(ino);
     let mut room = shard.budget().placing(placed.len());
     step(shard, Step::Placed { ino, runs, cover }, &mut room, turn);
     if turn.plants(Plant::DoubleAllocate) {

@@ -237,11 +237,16 @@ impl Pages {
         })
     }
 
-    /// Dirty pages of a file that no step of the log covers.
-    pub(crate) fn uncovered_pages(&self, ino: Ino) -> Vec<(u64, FrameNo)> {
+    /// The first `most` of the dirty pages of a file that no step of the log covers.
+    pub(crate) fn uncovered_pages(&self, ino: Ino, most: usize) -> Vec<(u64, FrameNo)> {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };
         let pages = self.uncovered.range((ino, 0)..=(ino, u64::MAX));
-        pages.map(|(_, number)| (*number, file[number].frame)).collect()
+        pages.take(most).map(|(_, number)| (*number, file[number].frame)).collect()
+    }
+
+    /// Whether a file has dirty pages that no step of the log covers.
+    pub(crate) fn has_uncovered(&self, ino: Ino) -> bool {
+        self.uncovered.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
     }
 
     /// The first file with uncovered pages.

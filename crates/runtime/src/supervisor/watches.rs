@@ -26,7 +26,7 @@ impl Watches {
     pub(super) fn of(&mut self, cell: CellId, epoch: Epoch) -> &mut Watch {
         let place = &mut self.cells[usize::from(cell.0)];
         if place.epoch != epoch {
-            *place = CellWatch { epoch, watch: Watch::default() };
+            *place = CellWatch { epoch, watch: place.watch.of_successor() };
         }
         &mut place.watch
     }

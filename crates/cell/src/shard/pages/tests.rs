@@ -68,18 +68,19 @@ fn what_no_step_covers_is_what_changed_since_the_last_one_did() {
         pages.insert(at, frame, PageState::Dirty, &mut frames);
         frame
     });
-    assert_eq!(pages.uncovered_pages(FILE), [(3, used[2]), (7, used[0])]);
+    assert_eq!(pages.uncovered_pages(FILE, 9), [(3, used[2]), (7, used[0])]);
+    assert_eq!(pages.uncovered_pages(FILE, 1), [(3, used[2])]);
     pages.cover((FILE, 3));
-    assert_eq!(pages.uncovered_pages(FILE), [(7, used[0])]);
+    assert_eq!(pages.uncovered_pages(FILE, 9), [(7, used[0])]);
     pages.mark_dirty((FILE, 3), &mut frames);
     pages.start_write((FILE, 7), IoId(1), &mut frames);
-    assert_eq!(pages.uncovered_pages(FILE), [(3, used[2])]);
+    assert_eq!(pages.uncovered_pages(FILE, 9), [(3, used[2])]);
     pages.finish_write(((FILE, 7), used[0], BlockNo(9)), IoId(1), false, &mut frames);
-    assert_eq!(pages.uncovered_pages(FILE), [(3, used[2]), (7, used[0])]);
+    assert_eq!(pages.uncovered_pages(FILE, 9), [(3, used[2]), (7, used[0])]);
     assert_eq!(frames.dirty_pages(), 3);
     pages.drop_pages(FILE, 0..=u64::MAX, &mut frames);
-    assert!(pages.uncovered_pages(FILE).is_empty());
-    assert_eq!(pages.uncovered_pages(other), [(0, used[1])]);
+    assert!(!pages.has_uncovered(FILE) && pages.has_uncovered(other));
+    assert_eq!(pages.uncovered_pages(other, 9), [(0, used[1])]);
     assert_eq!((frames.dirty_pages(), pages.dirty_pages()), (1, 1));
 }
 
