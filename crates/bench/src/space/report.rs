@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Churned, Filled, SpaceReport, Subject};
 
 /// Columns of the names of subjects and experiments, and of a number.
-const NAME: usize = 26;
+const NAME: usize = 30;
 const EXPERIMENT: usize = 18;
 const NUMBER: usize = 12;
 
