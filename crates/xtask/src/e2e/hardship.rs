@@ -216,8 +216,8 @@ fn beside_stopped_front(ground: &Ground, fleet: &Fleet, second: &Path) -> Result
 fn stopped_cell(ground: &Ground, cells: u16) -> Result<Verdict> {
     let fleet = Fleet::start(ground, &format!("stopped-cell-{cells}"), "1G", cells)?;
     fleet.during(|fleet| {
-        for cell in [cells - 1, 0] {
-            beside_stopped_cell(ground, fleet, cell, cells)?;
+        for (place, cell) in [("first", cells - 1), ("second", 0)] {
+            beside_stopped_cell(ground, fleet, (place, cell), cells)?;
         }
         // The fleet ends it.
         std::mem::forget(Stopped::find(&["cell 0 "])?);
@@ -226,10 +226,14 @@ fn stopped_cell(ground: &Ground, cells: u16) -> Result<Verdict> {
 }
 
 /// Files in directories of their own lie on cells of all numbers.
-fn beside_stopped_cell(ground: &Ground, fleet: &Fleet, cell: u16, cells: u16) -> Result<()> {
+fn beside_stopped_cell(
+    ground: &Ground,
+    fleet: &Fleet,
+    (place, cell): (&str, u16),
+    cells: u16,
+) -> Result<()> {
     // The probability that none lies on the stopped cell is below one in 300,000.
     let count = 12 * usize::from(cells).max(2);
-    let place = format!("stopped{cell}");
     let prepare = format!(
         "mkdir {place}; cd {place}
          for i in $(seq {count}); do mkdir d$i; echo 0 > d$i/f; done; cat d*/f > /dev/null"
