@@ -1,4 +1,4 @@
-//! `warren debug dump`: prints structures of a pool without checking them. Nothing is locked, so
+//! `warren debug`. `dump` prints structures of a pool without checking them. Nothing is locked, so
 //! that it also works while a fleet serves the pool.
 
 use std::collections::BTreeMap;

@@ -366,7 +366,7 @@ impl<'a> Keeper<'a> {
         });
         let (supervisor, link) = start_supervisor(self.recorder, &self.plan, handover)?;
         (self.supervisor, self.link) = (Some(supervisor), link);
-        self.watch = ProcessWatch::default();
+        self.watch = self.watch.of_successor();
         self.short_since = None;
         for (&name, fds) in &self.kept {
             // If the supervisor is gone its pidfd shows it.

@@ -160,6 +160,11 @@ impl SupervisorLoop<'_> {
     fn run(&mut self) -> Result<(), FleetError> {
         while self.ended.is_none() {
             let awake = self.wait()?;
+            if self.wake.is_some_and(|at| at <= clock::monotonic()) {
+                // A verdict may be due, which must not rest on an old look.
+                self.watches.next = clock::monotonic();
+            }
+            watch::look_around(self)?;
             if awake.keeper {
                 self.receive_from_keeper()?;
             }
@@ -177,7 +182,6 @@ impl SupervisorLoop<'_> {
                 self.wake = None;
                 self.apply(Event::Tick)?;
             }
-            watch::look_around(self)?;
             self.advance_stop()?;
         }
         Ok(())

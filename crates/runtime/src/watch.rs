@@ -20,6 +20,12 @@ pub struct ProcessWatch {
 }
 
 impl ProcessWatch {
+    /// The watch over the successor of the process.
+    #[must_use]
+    pub fn of_successor(&self) -> Self {
+        Self { watch: self.watch.of_successor(), next: Instant::default() }
+    }
+
     /// The time until the next look.
     pub fn pause(&self) -> Duration {
         self.next - clock::monotonic()

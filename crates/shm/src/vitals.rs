@@ -4,7 +4,7 @@
 //! 0        header          magic, version, cell, epoch
 //! 4096     u32 thread      whether the cell sleeps, or is about to (ring its WakeFd), and where;
 //! whether other processors are idle
-//! 4160     u64 heartbeat   grows while the cell's loop turns (clock monitoring)
+//! 4160     u64 heartbeat   grows while the cell's loop turns, from 0 on (clock monitoring)
 //! 4224     u32 spinners    threads of the cell that are awake: each takes a core
 //! 4288     u64 counters    one for each [`Counter`]
 //! 4544     u64 lost        failed flushes of the cell, checked (0: none yet)
@@ -198,6 +198,9 @@ impl<W: Store> VitalsWriter<W> {
         }
         memory.store32(THREAD, 0, Relaxed);
         memory.store32(SPINNERS, 0, Relaxed);
+        if memory.load64(HEARTBEAT, Relaxed) != 0 {
+            memory.store64(HEARTBEAT, 0, Relaxed);
+        }
         if count_of(memory.load64(LOST_FLUSHES, Relaxed)).is_none() {
             memory.store64(LOST_FLUSHES, checked(0), Relaxed);
         }

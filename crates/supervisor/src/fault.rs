@@ -21,7 +21,7 @@ const KEPT: usize = 16;
 /// Why a process of a cell has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Cause {
-    /// It was killed from outside of the fleet, or could not be started.
+    /// It was killed without a verdict, or could not be started.
     FromOutside,
     /// An error, a panic or a signal of its own.
     ByItself,
@@ -131,7 +131,7 @@ mod tests {
         let verdict = Verdict::Hangs { why: Hint::Stopped, hangs: 2, voices: 2 };
         let mut faults = Faults::default();
         faults.sentenced(a, verdict, Instant(10));
-        // It died before the kill of its predecessor's verdict would have.
+        // This verdict was against its predecessor.
         faults.sentenced((b.0, Epoch(4)), verdict, Instant(10));
         faults.gone(a, false, (Instant(20), Timestamp(7)));
         faults.gone(b, true, (Instant(21), Timestamp(8)));

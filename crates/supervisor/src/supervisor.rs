@@ -311,7 +311,8 @@ impl Supervisor {
     fn accused(&mut self, accused: Process, why: Hint, turn: &mut Turn<'_>) {
         let (cell, epoch) = accused;
         let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
-        if !lives || !self.replaces_cells() {
+        // If nothing can be recorded any more there are no successors.
+        if !lives || !self.replaces_cells() || self.committer.broken().is_some() {
             return;
         }
         let Some(trial) = self.detector.accuse(accused, why, turn.now) else { return };

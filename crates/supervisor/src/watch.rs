@@ -76,7 +76,7 @@ pub enum Condition {
     Sleeps,
     /// It runs or could run.
     Runs,
-    /// It waits in the kernel and cannot be killed.
+    /// It waits in the kernel, for a device or for memory.
     Blocked,
 }
 
@@ -105,7 +105,7 @@ pub enum Work {
 pub enum Seen {
     Nothing,
     Hangs(Hint),
-    /// It was said to hang, and it beats again.
+    /// It seemed to hang, and it beats again, or nothing is known of it any more.
     Moves,
 }
 
@@ -113,6 +113,7 @@ pub enum Seen {
 #[derive(Debug)]
 struct Still {
     condition: Condition,
+    work: Work,
     /// Since when it has been in this condition.
     since: Instant,
     /// The processor time that it had had when the standstill began.
@@ -151,15 +152,15 @@ impl Watch {
     ) -> Seen {
         let is_late = now - std::mem::replace(&mut self.last, now) > LATE;
         let moves = std::mem::replace(&mut self.beats, beats) != beats;
-        if moves || work == Work::None {
+        if moves || work == Work::None || is_late {
             self.still = None;
             let was_named = self.named.take().is_some();
             return if was_named { Seen::Moves } else { Seen::Nothing };
         }
         let Some(Process { condition, ran }) = process() else { return Seen::Nothing };
-        let begun = Still { condition, since: now, ran };
+        let begun = Still { condition, work, since: now, ran };
         let still = match &mut self.still {
-            Some(still) if !is_late => still,
+            Some(still) if still.work == work => still,
             place => place.insert(begun),
         };
         if still.condition != condition {
@@ -169,8 +170,9 @@ impl Watch {
         let hint = match condition {
             Condition::Stopped if stands >= STOPPED_MAX => Hint::Stopped,
             Condition::Sleeps if work == Work::Some && stands >= SLEEPS_MAX => Hint::Sleeps,
-            _ if work != Work::Start
-                && ran.saturating_sub(still.ran) >= COMPUTES_MAX * (1 << self.longer) =>
+            Condition::Runs
+                if work != Work::Start
+                    && ran.saturating_sub(still.ran) >= COMPUTES_MAX * (1 << self.longer) =>
             {
                 Hint::Computes
             }
@@ -257,6 +259,8 @@ mod tests {
     fn the_successor_of_a_process_that_computed_may_compute_for_longer() {
         let mut bench = Bench::default();
         for times in [1, 4, 16, 64, 64] {
+            // At the first look nothing is known.
+            bench.look(Work::Some, Condition::Runs);
             bench.look(Work::Some, Condition::Runs);
             bench.ran += COMPUTES_MAX * times - Duration::from_millis(1);
             assert_eq!(bench.look(Work::Some, Condition::Runs), Seen::Nothing, "{times}");
@@ -285,6 +289,22 @@ mod tests {
             bench.now = bench.now + LATE;
             assert_eq!(bench.look(Work::Some, Condition::Stopped), Seen::Nothing);
         }
+    }
+
+    #[test]
+    fn what_was_seen_before_the_watcher_stood_still_is_void() {
+        let mut bench = Bench::default();
+        assert!(bench.until_hint(Work::Some, Condition::Stopped).is_some());
+        bench.now = bench.now + LATE;
+        assert_eq!(bench.look(Work::Some, Condition::Stopped), Seen::Moves);
+    }
+
+    #[test]
+    fn time_before_the_start_has_ended_does_not_count() {
+        let mut bench = Bench::default();
+        assert_eq!(bench.until_hint(Work::Start, Condition::Sleeps), None);
+        let (after, _) = bench.until_hint(Work::Some, Condition::Sleeps).expect("a hint");
+        assert!(after >= SLEEPS_MAX, "{after:?}");
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Fronts {
         }
         match FrontProcess::start(resources, mount.dir()) {
             Ok(front) => {
-                self.watch = ProcessWatch::default();
+                self.watch = self.watch.of_successor();
                 self.current = Current::Serving(front);
             }
             Err(error) => {

@@ -194,10 +194,13 @@ impl<'a> KeeperLink<'a> {
             let mut fds = [PollFd::from_borrowed_fd(self.outbox.link.as_fd(), flags)];
             let ready = retry(|| poll(&mut fds, limit.as_ref()));
             let is_ready = ready.map_err(system("wait for the keeper"))? > 0;
-            if is_ready || left.is_some_and(|left| left <= LOOK_EVERY) {
+            if is_ready {
                 return Ok(());
             }
             self.look();
+            if left.is_some_and(|left| left <= LOOK_EVERY) {
+                return Ok(());
+            }
         }
     }
 

@@ -313,11 +313,17 @@ impl CellMemory {
     /// What the cell's process of this epoch has to do. A bell that was rung stays unread until the
     /// cell wakes.
     pub(super) fn work(&self, epoch: Epoch) -> Work {
-        if !self.vitals.is_open() || self.vitals.epoch() != epoch {
+        let is_open = self.vitals.is_open() && self.vitals.epoch() == epoch;
+        if !is_open || self.vitals.heartbeat() == 0 {
             return Work::Start;
         }
         let is_rung = || ioctl_fionread(self.bell.reader()).is_ok_and(|bytes| bytes > 0);
-        if self.vitals.thread().sleeps && !is_rung() { Work::None } else { Work::Some }
+        match self.vitals.thread().sleeps && !is_rung() {
+            true => Work::None,
+            // Without io_uring it sleeps until the device has answered.
+            false if self.counter(Counter::UringRefused) > 0 => Work::Waits,
+            false => Work::Some,
+        }
     }
 
     pub(super) fn counter(&self, counter: Counter) -> u64 {

@@ -83,7 +83,7 @@ fn fault_status(fault: &Fault) -> FaultStatus {
         epoch: fault.epoch.0,
         at: fault.at.0 / 1_000_000_000,
         cause: match fault.cause {
-            Cause::FromOutside => "was killed from outside, or could not be started".into(),
+            Cause::FromOutside => "was killed, or could not be started".into(),
             Cause::ByItself => "ended by itself".into(),
             Cause::Verdict(verdict) => verdict.to_string(),
         },

@@ -1,5 +1,7 @@
 //! The supervisor looks at its cells and its keeper, and informs the core of cells that hang.
 
+use std::time::Duration;
+
 use warren_base::CellId;
 use warren_supervisor::{Event, LOOK_EVERY, Seen};
 
@@ -8,6 +10,9 @@ use crate::clock;
 use crate::error::FleetError;
 use crate::watch::process;
 
+/// A sleep that is a beat.
+const BEAT: Duration = Duration::from_micros(50);
+
 /// Looks at all of them, if it is time.
 pub(super) fn look_around(it: &mut SupervisorLoop<'_>) -> Result<(), FleetError> {
     let now = clock::monotonic();
@@ -15,6 +20,9 @@ pub(super) fn look_around(it: &mut SupervisorLoop<'_>) -> Result<(), FleetError>
         return Ok(());
     }
     it.watches.next = now + LOOK_EVERY;
+    // The keeper takes the times that this process goes to sleep for its beats, and a backlog of
+    // requests leaves it none.
+    std::thread::sleep(BEAT);
     it.keeper.look();
     let living: Vec<CellId> = it.cells.living().collect();
     for cell in living {
