@@ -144,8 +144,17 @@ impl Link {
         let mut control = RecvAncillaryBuffer::new(&mut []);
         let (socket, flags) = (&self.socket, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC);
         let mut nothing = [0; 1];
-        retry(|| recvmsg(socket, &mut [IoSliceMut::new(&mut nothing)], &mut control, flags))
-            .map(drop)
+        let mut drop_one = || {
+            let taken = retry(|| {
+                recvmsg(socket, &mut [IoSliceMut::new(&mut nothing)], &mut control, flags)
+            });
+            taken.map(drop)
+        };
+        // The peer may have died since the peek, which is reported once, before its packets.
+        match drop_one() {
+            Err(OsError::CONNRESET) => drop_one(),
+            dropped => dropped,
+        }
     }
 
     fn look(&mut self, wait: Wait, more: RecvFlags) -> Result<Received, OsError> {
@@ -340,6 +349,19 @@ fn is_shortage(error: OsError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_packet_is_dropped_whose_sender_died_after_the_peek() {
+        let (mut a, b) = Link::pair().expect("pair");
+        // With an unread packet at its end, the death of the peer is reported as a reset.
+        a.send(b"unread", &[], Wait::Yes).expect("send");
+        b.send(b"first", &[], Wait::Yes).expect("send");
+        b.send(b"second", &[], Wait::Yes).expect("send");
+        assert!(matches!(a.peek(), Ok(Received::Packet(_))));
+        drop(b);
+        a.skip().expect("the first is dropped");
+        assert_eq!(packet(&mut a).bytes, b"second");
+    }
 
     fn packet(link: &mut Link) -> Packet {
         match link.receive(Wait::Yes).expect("receive") {
