@@ -12,7 +12,7 @@
 //! alone opens a trial, and as long as the trial lasts the accused has not moved. A cell that has
 //! asked votes that the accused hangs if it has no answer at the end, and that it lives if it has
 //! one. A cell that has not even asked may hang itself, or gets no processor, and has no voice.
-//! With as many voices for the accused as against it the watch decides.
+//! If as many voices are for the accused as against it, the watch decides.
 //!
 //! Invariants:
 //! * No process is killed without a hint, so none because the machine is slow.

@@ -32,8 +32,8 @@ const LATE: Duration = Duration::from_millis(200);
 /// process by process, all run again within this time.
 const STOPPED_MAX: Duration = Duration::from_millis(100);
 
-/// The longest single step of a process takes some 10 ms, or 200 ms if it is built without
-/// optimization.
+/// Most steps of a process take less than 10 ms, or 200 ms if it is built without optimization. One
+/// that places GiB of dirty pages may take longer: see [`LONGER`].
 const COMPUTES_MAX: Duration = Duration::from_secs(1);
 
 /// A successor may do again what its predecessor was killed for. If that was no loop, it ends when
@@ -88,7 +88,7 @@ pub struct Process {
     pub ran: Duration,
 }
 
-/// What a process has to do.
+/// The work that waits for a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// It may sleep.
@@ -100,7 +100,7 @@ pub enum Work {
     Some,
 }
 
-/// What a look has shown.
+/// The result of a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
     Nothing,

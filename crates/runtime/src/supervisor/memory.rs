@@ -310,8 +310,8 @@ impl CellMemory {
         self.waker.wake_if_parked(&self.vitals);
     }
 
-    /// What the cell's process of this epoch has to do. A bell that was rung stays unread until the
-    /// cell wakes.
+    /// Returns whether the cell's process of this epoch has work. A bell that was rung stays unread
+    /// until the cell wakes.
     pub(super) fn work(&self, epoch: Epoch) -> Work {
         let is_open = self.vitals.is_open() && self.vitals.epoch() == epoch;
         if !is_open || self.vitals.heartbeat() == 0 {

@@ -33,7 +33,7 @@ impl Pause {
         (self.until > now).then_some(self.until)
     }
 
-    /// What a look at the process shows.
+    /// Looks at the process, as the supervisor's watch does.
     pub(super) fn look(&mut self, now: Instant) -> Seen {
         let beats = self.end(now).unwrap_or(now).0;
         let process = Process { condition: Condition::Stopped, ran: Duration::ZERO };

@@ -104,7 +104,7 @@ impl Fault {
     }
 }
 
-/// What all rounds have counted.
+/// The counts of all rounds.
 #[derive(Default)]
 struct Totals {
     rounds: u32,

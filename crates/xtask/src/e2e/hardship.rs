@@ -156,11 +156,8 @@ impl Stopped {
 impl Stopped {
     /// The process was ended, and not resumed.
     fn expect_replaced(self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while process_is_there(self.0) {
-            ensure!(Instant::now() < deadline, "process {:?} was not replaced", self.0);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_gone = process::holds_within(PATIENCE, || Ok(!process_is_there(self.0)))?;
+        ensure!(is_gone, "process {:?} was not replaced", self.0);
         Ok(())
     }
 }

@@ -292,15 +292,13 @@ impl<'a> Killer<'a> {
 
 /// Waits until every cell serves.
 pub(super) fn await_cells(fleet: &Fleet) -> Result<()> {
-    let deadline = Instant::now() + PAUSE_MAX;
-    loop {
-        let status = fleet.status()?;
-        if !status.is_empty() && status.lines().filter(|line| is_cell(line)).all(is_ready) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < deadline, "a cell does not come back:\n{status}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut status = String::new();
+    let are_ready = process::holds_within(PAUSE_MAX, || {
+        status = fleet.status()?;
+        Ok(!status.is_empty() && status.lines().filter(|line| is_cell(line)).all(is_ready))
+    })?;
+    ensure!(are_ready, "a cell does not come back:\n{status}");
+    Ok(())
 }
 
 /// The process, if it is of this kind.
