@@ -119,7 +119,8 @@ pub(crate) fn apply(
         | Step::Locked { .. }
         | Step::Expelled { .. }
         | Step::Unanswered { .. }
-        | Step::GivenUp { .. } => {}
+        | Step::GivenUp { .. }
+        | Step::Owed { .. } => {}
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use warren_proto::Answer;
 
 use crate::checkpoint::Checkpoint;
 use crate::clean::Cleaner;
-use crate::config::CellConfig;
+use crate::config::{CellConfig, Recovery};
 use crate::core::Core;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, Memory, SlotRef};
@@ -31,7 +31,10 @@ pub struct Cell {
 
 impl Cell {
     /// A cell that begins to open its shards. It reports [`Report::Ready`] when all are open.
-    pub fn new(config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
+    pub fn new(mut config: CellConfig, now: Clock, effects: &mut Vec<Effect>) -> Self {
+        if config.log.recovery == Recovery::Caretaker {
+            config.lost = config.roots.iter().map(|(id, _)| *id).collect();
+        }
         let shared = Shared::new(&config);
         let others = shared.peers.all().into_iter().collect();
         let mut replay = Replay::new(&config.log, others);

@@ -23,6 +23,7 @@ use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Handle, Step};
 
 use crate::budget::SESSION_BATCH;
+use crate::caretaker::part_of_checkpoint;
 use crate::checkpoint::phase::Phase;
 use crate::checkpoint::writeback::place_pages;
 use crate::chunks::claim::claim_spare;
@@ -144,6 +145,17 @@ impl Checkpoint {
         self.applied.append(participants.applied());
         turn.log.commits.fixed();
         self.written = written;
+        turn.checkpoints.enter(Phase::Writing);
+        Ok(())
+    }
+
+    /// The same for a caretaker, whose log has claimed these chunks.
+    pub(crate) fn fix_kept(&mut self, claimed: &[u64], turn: &mut Turn<'_>) -> Result<(), Stop> {
+        if turn.checkpoints.phase() != Phase::Fixing {
+            return Ok(());
+        }
+        self.written = part_of_checkpoint(claimed, self.count, turn)?;
+        turn.log.commits.fixed();
         turn.checkpoints.enter(Phase::Writing);
         Ok(())
     }

@@ -137,6 +137,16 @@ pub enum Recovery {
     Power,
     /// A predecessor's frames are as they were when it died.
     Process,
+    /// The same, but the cell is taken out: it serves no shard, and keeps the frames and the log
+    /// for a later process that does ([`crate::caretaker`]).
+    Caretaker,
+}
+
+impl Recovery {
+    /// Whether there are a predecessor's frames.
+    pub(crate) const fn is_of_process(self) -> bool {
+        matches!(self, Self::Process | Self::Caretaker)
+    }
 }
 
 /// What lies behind a pool's blocks.

@@ -10,6 +10,7 @@
 mod apply;
 mod authority;
 mod budget;
+mod caretaker;
 mod cell;
 mod change;
 mod checkpoint;

@@ -46,6 +46,8 @@ pub(crate) struct OpLog {
     txns: usize,
     /// A checkpoint was asked for that will free some of the log.
     is_checkpoint_asked: bool,
+    /// No checkpoint frees any of the log: a later process of the cell replays it.
+    is_kept: bool,
 }
 
 impl OpLog {
@@ -64,7 +66,17 @@ impl OpLog {
             buffer: Vec::new(),
             txns: 0,
             is_checkpoint_asked: false,
+            is_kept: false,
         }
+    }
+
+    /// No checkpoint may free any of the log.
+    pub(crate) const fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Where the last snapshot of the session begins, if nothing was logged since.
@@ -102,6 +114,9 @@ impl OpLog {
 
     /// Whether to ask for a checkpoint that frees some of the log: once, when the log is half full.
     fn needs_checkpoint(&mut self) -> bool {
+        if self.is_kept {
+            return false;
+        }
         let is_half_full = 2 * self.image.used() > self.image.area().bytes();
         is_half_full && !std::mem::replace(&mut self.is_checkpoint_asked, true)
     }

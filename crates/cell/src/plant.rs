@@ -77,6 +77,12 @@ pub enum Plant {
     DropDefaultAcl,
     /// An expelled client's locks stay.
     KeepLocks,
+    /// A caretaker forgets what it owes.
+    ForgetOwed,
+    /// A caretaker's checkpoint frees the log that is to be kept.
+    FreeKeptLog,
+    /// The log does not say which clients have ended while a caretaker was there.
+    ForgetExpelled,
     /// Tasks that wait for a checkpoint that fails go on as if it had succeeded.
     IgnoreFailure,
     /// Records are made durable before the data that they name.

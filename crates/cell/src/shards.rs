@@ -140,6 +140,11 @@ impl Shards {
         self.unserved.insert(id);
     }
 
+    /// The shard's cell serves it again.
+    pub(crate) fn trust(&mut self, id: ShardId) {
+        self.unserved.remove(&id);
+    }
+
     /// Whether something new may be placed in the shard, as far as is known here.
     pub(crate) fn may_grow(&self, id: ShardId) -> bool {
         !self.unserved.contains(&id)

@@ -169,7 +169,13 @@ impl Shared {
                 map_version: config.map_version,
                 plant: config.plant,
             },
-            log: OpLog::new(area, image, (incarnation, start), is_recovered),
+            log: {
+                let mut log = OpLog::new(area, image, (incarnation, start), is_recovered);
+                if recovery == Recovery::Caretaker {
+                    log.keep();
+                }
+                log
+            },
             frames: Frames::new(config.frames),
             table: FrameTable::new(table, config.frames),
             io: Io::default(),

@@ -19,7 +19,7 @@ pub(crate) use bench::{
     Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn,
     BenchRecovery, BenchScale, BenchSpace, BenchTask,
 };
-pub(crate) use pool::{Grow, Mkfs};
+pub(crate) use pool::{Grow, Mkfs, Rejoin};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +66,8 @@ pub(crate) enum Task {
     Status(Status),
     /// Stop the fleet of a pool after a last checkpoint
     Stop(Stop),
+    /// Take a cell in again that was taken out, because its processes ended again and again
+    Rejoin(Rejoin),
     /// Check a pool and repair it
     Fsck(Fsck),
     /// Inspect a pool
@@ -316,6 +318,9 @@ pub(crate) struct Sim {
     /// Damage one shard at a random moment, and see that only what needs it is refused
     #[arg(long)]
     pub damage: bool,
+    /// Break one cell for a while, so that it is taken out, and taken in again later
+    #[arg(long, conflicts_with = "crash")]
+    pub outage: bool,
     /// Threads that run seeds [default: one per core]
     #[arg(long)]
     pub threads: Option<usize>,

@@ -26,6 +26,7 @@ mod mount;
 mod mount_options;
 mod numbers;
 mod output;
+mod rejoin;
 mod remount;
 
 mod run;
@@ -84,6 +85,7 @@ fn perform(task: Task) -> Result<ExitCode, Failure> {
         Task::Run(_) => run::perform(),
         Task::Status(arguments) => status::perform(&arguments),
         Task::Stop(arguments) => status::perform_stop(&arguments),
+        Task::Rejoin(arguments) => rejoin::perform(&arguments),
         Task::Fsck(arguments) => fsck::perform(&arguments),
         Task::Debug(task) => debug::perform(&task),
         Task::Documents(arguments) => documents::perform(&arguments),

@@ -36,6 +36,7 @@ pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
         plant: None,
         kills: !arguments.no_kills,
         damage: arguments.damage,
+        outage: arguments.outage,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(cores);
@@ -70,6 +71,7 @@ pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
 
 fn passed(arguments: &Sim, summary: Summary) -> Outcome {
     let rare = match (arguments.crash, arguments.damage) {
+        _ if arguments.outage => rare::OUTAGES,
         (false, false) => rare::SIMULATION,
         (false, true) => rare::DAMAGED_SIMULATION,
         (true, false) => rare::CRASHES,
@@ -113,6 +115,7 @@ fn print(outcome: &Outcome, events: &str, arguments: &Sim) {
             (arguments.crash, " --crash"),
             (arguments.no_kills, " --no-kills"),
             (arguments.damage, " --damage"),
+            (arguments.outage, " --outage"),
         ];
         for (given, flag) in flags {
             if given {

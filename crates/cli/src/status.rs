@@ -128,6 +128,17 @@ fn warnings(fleet: &FleetStatus) -> String {
              all else is served; stop the fleet and run `warren fsck -y`"
         );
     }
+    for out in &fleet.taken_out {
+        let (cell, since) = (out.cell, utc(out.since));
+        let what = if out.returns { "RETURNS" } else { "TAKEN OUT" };
+        let _ = writeln!(
+            text,
+            "  CELL {cell} {what} since {since}: its processes ended again and again; what lies in its shards answers \
+             EIO, all else is served; see the log and `warren debug fault`, remove the cause, then \
+             `warren rejoin {} {cell}`",
+            printable(&fleet.pool)
+        );
+    }
     let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
     if let Some(why) = refused {
         let why = printable(why);

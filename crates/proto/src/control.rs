@@ -67,6 +67,8 @@ pub enum Order {
     Joined { cell: CellId, epoch: Epoch },
     /// The shard's cell has given it up: place no new directory there.
     GivenUp { shard: ShardId },
+    /// The shard is served again, because its cell was taken in again.
+    Served { shard: ShardId },
     /// The process of this cell may hang. Ask it, and report [`Report::Asked`] at once and
     /// [`Report::Answered`] with its answer.
     Probe { cell: CellId, trial: u64 },

@@ -210,6 +210,12 @@ pub enum Step {
         mode: u16,
         now: Timestamp,
     },
+    /// Another cell has decided the transaction while this one served no shard. The process that
+    /// serves them again makes this part of it before anything else.
+    Owed {
+        txn: TxnId,
+        changes: Vec<Change>,
+    },
 }
 
 impl Step {
@@ -257,7 +263,8 @@ impl Step {
             | Self::Locked { .. }
             | Self::Expelled { .. }
             | Self::Unanswered { .. }
-            | Self::GivenUp { .. } => None,
+            | Self::GivenUp { .. }
+            | Self::Owed { .. } => None,
         }
     }
 }

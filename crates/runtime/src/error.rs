@@ -92,6 +92,11 @@ pub enum FleetError {
          or discard what was not synced with `warren stop --discard`"
     )]
     StopRefused(Errno),
+    #[error(
+        "the fleet continues to serve, because a cell is taken out (see `warren status`): what its files have that was \
+         not synced would be lost; take it in again with `warren rejoin`, or discard that with `warren stop --discard`"
+    )]
+    CellTakenOut,
     #[error("the fleet was not ready within {0} seconds; see its messages")]
     NotReady(u64),
     #[error("cannot {doing}: {source}")]
@@ -119,7 +124,7 @@ impl FleetError {
             | Self::NotAdmitted(_) => ErrorKind::Permission,
             Self::BadPool { .. } | Self::NotAFile(_) | Self::DamagedLogs(_) => ErrorKind::BadPool,
             Self::NoFleet(_) => ErrorKind::NoFleet,
-            Self::StopRefused(_) => ErrorKind::StopRefused,
+            Self::StopRefused(_) | Self::CellTakenOut => ErrorKind::StopRefused,
             Self::Refused(Errno::EPERM | Errno::EACCES) => ErrorKind::Permission,
             Self::Reported { kind, .. } => *kind,
             Self::Device(error) => kind_of_device(error),

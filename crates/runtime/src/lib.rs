@@ -55,7 +55,7 @@ mod supervisor;
 pub mod watch;
 
 pub use client::control::{self, StopOptions, is_served, status};
-pub use client::{Admission, connect};
+pub use client::{Admission, connect, rejoin};
 pub use clients::Clients;
 pub use error::{ErrorKind, FleetError};
 pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
@@ -67,7 +67,7 @@ pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
 pub use status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
-    LogStatus, SILENT, SpaceStatus, UseStatus, names_of_rules,
+    LogStatus, SILENT, SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
 };
 pub use warren_transport::control::Leave;
 pub use warren_transport::{Authority, ConnectOptions, Connection, InFlight, Slot};

@@ -193,11 +193,21 @@ pub(crate) struct CellStart {
     /// Frames of the buffer cache; the op log's image and the cache's table are behind them.
     pub frames: u32,
     pub log: LogStart,
-    /// Whether the frames are those of a predecessor, as they were when it died.
-    pub successor: bool,
+    pub beginning: Beginning,
     pub generation: u64,
     /// The capability of its reports.
     pub supervisor: Capability,
+}
+
+/// What a cell's process begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub(crate) enum Beginning {
+    /// Log and frames are empty.
+    Fresh,
+    /// They are as a predecessor left them.
+    Successor,
+    /// The same, but the cell is taken out.
+    Caretaker,
 }
 
 /// The state of a cell's op log at the start.

@@ -38,6 +38,9 @@ pub struct FleetStatus {
     /// Shards that are not served until they are repaired.
     #[serde(default)]
     pub given_up: Vec<GivenUpStatus>,
+    /// Cells that are taken out: none of their shards is served.
+    #[serde(default)]
+    pub taken_out: Vec<TakenOutStatus>,
     /// The names of all mailboxes.
     pub mailboxes: Vec<String>,
     /// Reports without a capability of the supervisor's mailbox.
@@ -115,6 +118,16 @@ pub struct GivenUpStatus {
     pub errno: String,
     /// Seconds since 1970.
     pub since: i64,
+}
+
+/// A cell that is taken out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TakenOutStatus {
+    pub cell: u16,
+    /// Seconds since 1970.
+    pub since: i64,
+    /// It is being taken in again.
+    pub returns: bool,
 }
 
 /// A fleet's checkpoints.

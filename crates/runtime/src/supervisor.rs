@@ -309,7 +309,9 @@ impl SupervisorLoop<'_> {
                 }
                 self.connections.forget(client, connection);
             }
-            Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+            Effect::Restart { cell, epoch, is_caretaker } => {
+                self.restart(cell, epoch, is_caretaker)
+            }
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
             Effect::MayStop => self.stop.trial_succeeded(),
             Effect::StopRefused { errno } => self.refuse_stop(errno)?,
@@ -367,6 +369,10 @@ impl SupervisorLoop<'_> {
                 self.begin_stop(StopRequest { if_unused, ..asked })
             }
             Some(ConnectionEvent::Grow { blocks }) => grow::begin_growth(self, connection, blocks),
+            Some(ConnectionEvent::Rejoin { cell }) => {
+                self.connections.send_last(connection, &ControlReply::Rejoining);
+                self.apply(Event::Rejoin { cell })
+            }
             Some(ConnectionEvent::InUse { client, number, by }) => {
                 if self.in_use(client, number, &by) {
                     return Ok(());

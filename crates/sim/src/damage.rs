@@ -76,7 +76,7 @@ pub(crate) fn strike<W: Surroundings>(world: &mut W, plan: &mut Plan) -> bool {
     damage(world.fleet_mut(), How::Record, &[log], &mut plan.rng).is_some()
 }
 
-fn kill<W: Surroundings>(world: &mut W, cell: CellId) -> bool {
+pub(crate) fn kill<W: Surroundings>(world: &mut W, cell: CellId) -> bool {
     let fleet = world.fleet();
     let may_die = !fleet.cells[usize::from(cell.0)].dead && fleet.may_be_lost(cell);
     if may_die {

@@ -237,6 +237,9 @@ pub(crate) struct CellHost {
     pause: Pause,
     /// A successor is to start.
     is_starting: bool,
+    /// Its process, or the one to start, is a caretaker. Others die early as long as it is broken.
+    pub is_caretaker: bool,
+    pub is_broken: bool,
     /// Processes that ended since the supervisor was last informed that one was ready.
     ended_in_a_row: u32,
     wake: Option<Instant>,

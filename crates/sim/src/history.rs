@@ -4,6 +4,7 @@
 //! without a return was under way when the run ended, and may or may not have taken effect. A
 //! *process* (a slot of a client) makes one call at a time.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bitflags::bitflags;
@@ -34,19 +35,26 @@ bitflags! {
     }
 }
 
-/// A shard that is damaged, and what says where a directory is made.
-#[derive(Clone, Copy, Debug)]
-pub struct DamagedShard {
-    pub shard: ShardId,
+/// The shards that are damaged, or whose cell is taken out, and what says where a directory is
+/// made.
+#[derive(Clone, Debug)]
+pub struct DamagedShards {
+    pub these: Rc<BTreeSet<ShardId>>,
+    /// All that the volume has.
     pub shards: u16,
     pub secret: u64,
 }
 
-impl DamagedShard {
+impl DamagedShards {
+    /// Whether the shard is one of them.
+    pub fn has(&self, shard: ShardId) -> bool {
+        self.these.contains(&shard)
+    }
+
     /// Whether a directory of this name is made there.
     pub fn takes(&self, dir: Ino, name: &FileName) -> bool {
         let hash = name_hash(self.secret ^ dir.0, name.as_bytes());
-        hash % u64::from(self.shards) == u64::from(self.shard.0)
+        self.has(ShardId((hash % u64::from(self.shards)) as u16))
     }
 }
 
@@ -71,8 +79,8 @@ pub enum Action {
     Expel(Rc<[ShardId]>),
     /// The fleet stopped and started again: no opens, no locks, no unlinked files.
     Restart,
-    /// A shard is damaged. Calls that need it may be refused from then on.
-    Damage(DamagedShard),
+    /// Shards are damaged, or their cell is taken out. Calls that need them may be refused.
+    Damage(DamagedShards),
 }
 
 /// The result. `payload` is the file data of a read.

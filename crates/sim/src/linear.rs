@@ -100,7 +100,7 @@ fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
     let mut given = HashSet::with_hasher(Fixed);
     for (at, operation) in history.iter().enumerate() {
         if let Action::Damage(damaged) = &operation.action {
-            rules.damaged = Some(*damaged);
+            rules.damaged = Some(damaged.clone());
         }
         let Some(outcome) = &operation.outcome else { continue };
         if let Ok(Reply::Listing { entries, .. }) = &outcome.answer {

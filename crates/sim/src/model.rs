@@ -33,7 +33,7 @@ use warren_proto::{
 
 pub use inode::{Body, Inode, Name, Open, TimeBound};
 
-use crate::history::{Action, DamagedShard, Excuses, KEY, Operation, Outcome, Window};
+use crate::history::{Action, DamagedShards, Excuses, KEY, Operation, Outcome, Window};
 
 /// Why an outcome is not legal in a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ impl Cookies {
 #[derive(Clone, Default, Debug)]
 pub struct Rules {
     pub cookies: Cookies,
-    pub damaged: Option<DamagedShard>,
+    pub damaged: Option<DamagedShards>,
 }
 
 /// A file system at one moment.
@@ -344,7 +344,8 @@ impl Step<'_> {
             && self
                 .rules
                 .damaged
-                .is_some_and(|shard| damaged::needs(&state.inodes, request, &shard))
+                .as_ref()
+                .is_some_and(|shards| damaged::needs(&state.inodes, request, shards))
     }
 
     /// Compares the required result with the actual one. `Ok(Some)`: the call had to succeed and

@@ -81,6 +81,15 @@ pub const DAMAGED_SIMULATION: &[&str] = &[
     "root slots damaged",
 ];
 
+/// The simulation reaches these if a cell is taken out for a while.
+pub const OUTAGES: &[&str] = &[
+    "a caretaker is to end",
+    "a cell taken in again",
+    "a cell taken out",
+    "a transaction owed by a caretaker",
+    "given back to a caretaker",
+];
+
 /// The crash campaign reaches these within a thousand seeds.
 pub const CRASHES: &[&str] = &[
     "a block read was rotten",

@@ -24,6 +24,8 @@ pub struct Options {
     pub kills: bool,
     /// One shard is damaged at a random moment.
     pub damage: bool,
+    /// One cell is taken out for a while.
+    pub outage: bool,
 }
 
 /// The default number of calls of a run.
@@ -31,7 +33,15 @@ pub const STEPS_DEFAULT: u64 = 500;
 
 impl Options {
     pub fn new(seed: u64) -> Self {
-        Self { seed, steps: STEPS_DEFAULT, cells: None, plant: None, kills: true, damage: false }
+        Self {
+            seed,
+            steps: STEPS_DEFAULT,
+            cells: None,
+            plant: None,
+            kills: true,
+            damage: false,
+            outage: false,
+        }
     }
 }
 
@@ -92,9 +102,11 @@ impl std::error::Error for Failure {}
 
 /// Runs one seed. The same seed gives the same run.
 pub fn run(options: Options) -> Result<Summary, Failure> {
-    let Options { seed, steps: calls, cells, plant, kills, damage } = options;
-    let calls = calls.max(1);
-    twice(seed, &|verbose| attempt(Plan { seed, calls, cells, plant, kills, damage, verbose }))
+    let Options { seed, steps, cells, plant, kills, damage, outage } = options;
+    let calls = steps.max(1);
+    twice(seed, &|verbose| {
+        attempt(Plan { seed, calls, cells, plant, kills, damage, outage, verbose })
+    })
 }
 
 /// Runs `attempt`, and a failed one again with text: text costs time, so passing runs write none.

@@ -17,6 +17,7 @@ mod front;
 mod kept;
 mod kernel;
 mod names;
+mod outage;
 mod paths;
 mod program;
 mod surroundings;
@@ -47,6 +48,7 @@ use crate::swarm::Swarm;
 use audit::Audit;
 use clients::{At, Client, SlotState};
 use copies::check_kept;
+use outage::Outage;
 use program::Known;
 
 /// If calls are under way, one of them must return within this virtual time. It is far more than
@@ -84,6 +86,8 @@ pub struct Plan {
     pub kills: bool,
     /// One shard is damaged.
     pub damage: bool,
+    /// One cell is taken out for a while.
+    pub outage: bool,
     /// Whether to keep the text of the last events.
     pub verbose: bool,
 }
@@ -154,6 +158,7 @@ pub struct World {
     last: Option<State>,
     /// What is to be damaged, and when.
     damage: damage::Due,
+    outage: Outage,
     last_return: Instant,
     /// A failure report shows the events up to this time.
     blamed_at: Instant,
@@ -202,6 +207,7 @@ impl World {
         let calls_left = if swarm.shares_pages { 2 * plan.calls } else { plan.calls };
         let damage = plan.damage.then(|| damage::Due::draw(plan.seed, calls_left));
         let damage = damage.unwrap_or_default();
+        let outage = plan.outage.then(|| Outage::draw(plan.seed, calls_left)).unwrap_or_default();
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;
@@ -231,6 +237,7 @@ impl World {
             audit: None,
             last: None,
             damage,
+            outage,
             last_return: Instant(1),
             blamed_at: Instant(u64::MAX),
         }
@@ -240,7 +247,12 @@ impl World {
         self.fleet.start(Some(self.swarm.cells))?;
         self.invite_clients();
         self.live()?;
-        self.check_history()?;
+        let looked_at = self.check_history()?;
+        if self.is_lost() && self.outage.is_behind(self.fleet.switched_at) {
+            // Only a replay of the logs would make the pool whole.
+            self.fleet.count("a fleet that ended while a cell was out");
+            return Ok(looked_at);
+        }
         self.fsck("after the stop")?;
         if !self.is_lost() && self.swarm.space.chunks.is_none() {
             damage::check_kept(&mut self.fleet, POOL_BYTES / BLOCK_SIZE as u64)?;
@@ -295,6 +307,7 @@ impl World {
         self.fleet.faults = Faults::default();
         // Messages under way when the fleet ended are lost.
         self.fleet.vanish();
+        self.outage = Outage::default();
         if damage::before_restart(&mut self.fleet, &mut self.damage) {
             self.note_damage();
         }
@@ -321,6 +334,7 @@ impl World {
                 return Err(format!("there are no more events; {}", self.under_way()));
             }
             self.damage_shard();
+            advance_outage(self);
             check_kept(self);
             if let Some(failure) = self.fleet.failure.take() {
                 return Err(failure);
@@ -328,11 +342,12 @@ impl World {
             // The new checkpoint is in the state of the last one or of the one before.
             let is_new = std::mem::replace(&mut self.looked_at, self.fleet.switched_at)
                 != self.fleet.switched_at;
-            if is_new && self.fleet.rng.chance(1, 8) {
+            let is_whole = !self.outage.is_behind(self.fleet.switched_at);
+            if is_new && is_whole && self.fleet.rng.chance(1, 8) {
                 self.fleet.count("fsck while running");
                 self.fsck("while running")?;
             }
-            if self.phase == Phase::Heal && self.all_finished() {
+            if self.phase == Phase::Heal && self.outage.is_over() && self.all_finished() {
                 self.phase = Phase::Stopping;
                 self.last_return = self.fleet.now;
                 if self.is_first_life() {
@@ -382,7 +397,8 @@ impl World {
 
     fn note_damage(&mut self) {
         let process = self.new_processes(1);
-        self.history.push(damage::operation(&mut self.fleet, process));
+        let damaged = damage::damaged(&self.fleet);
+        self.history.push(damage::operation(&mut self.fleet, process, damaged));
     }
 
     fn all_finished(&self) -> bool {
@@ -454,8 +470,27 @@ impl World {
         let is_small = self.swarm.space.chunks.is_some() && self.is_first_life();
         excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
         excuses.set(Excuses::READ_ONLY, self.fleet.may_be_read_only() && changes(request));
-        excuses.set(Excuses::DAMAGED, self.fleet.incidents.has_damage());
+        excuses.set(Excuses::DAMAGED, may_be_refused(self, invoked));
         excuses.set(Excuses::IO, self.fleet.incidents.excuse_io(request, from, invoked));
         excuses
+    }
+}
+
+/// Whether a call that was invoked at this place may be refused for the shards that it needs.
+fn may_be_refused(world: &World, invoked: u64) -> bool {
+    world.fleet.incidents.has_damage() || world.outage.excuses(invoked)
+}
+
+/// The outage goes on. The history says which shards calls may be refused for.
+fn advance_outage(world: &mut World) {
+    let (left, heals) = (world.calls_left, world.phase != Phase::Safety);
+    let outage = std::mem::take(&mut world.outage);
+    let (outage, out) = outage::advance(world, outage, left, heals);
+    world.outage = outage;
+    if let Some(cell) = out {
+        let process = world.new_processes(1);
+        let these = outage::shards_of(&world.fleet, cell);
+        let damaged = damage::shards(&world.fleet, Rc::new(these));
+        world.history.push(damage::operation(&mut world.fleet, process, damaged));
     }
 }

@@ -9,6 +9,9 @@ const SEEDS: u64 = 400;
 /// In which a shard is damaged.
 const DAMAGE_SEEDS: u64 = 200;
 
+/// In which a cell is taken out for a while.
+const OUTAGE_SEEDS: u64 = 200;
+
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
 
@@ -37,6 +40,13 @@ fn only_what_needs_a_damaged_shard_is_refused() {
 }
 
 #[test]
+fn a_cell_that_is_taken_out_has_lost_nothing_when_it_is_back() {
+    let options = Options { outage: true, ..Options::new(1) };
+    let outcome = run_many(options, OUTAGE_SEEDS, threads(), &|_| {});
+    assert_passed(outcome, rare::OUTAGES);
+}
+
+#[test]
 fn the_same_seed_runs_alike() {
     for seed in [3, 4] {
         let hashes = [(); 2].map(|()| run(Options::new(seed)).map(|summary| summary.hash));
@@ -54,11 +64,19 @@ fn is_found(plant: Plant) {
 
 /// The same for a bug that few seeds find, which begins near such a seed.
 fn is_found_from(first: u64, plant: Plant) {
-    let options = Options { plant: Some(plant), ..Options::new(first) };
+    is_found_with(Options { plant: Some(plant), ..Options::new(first) });
+}
+
+fn is_found_in_outages(plant: Plant) {
+    is_found_with(Options { plant: Some(plant), outage: true, ..Options::new(1) });
+}
+
+fn is_found_with(options: Options) {
+    let plant = options.plant.expect("one is planted");
     match run_many(options, CONTROL_SEEDS, threads(), &|_| {}) {
         Ok(_) => panic!("{plant:?} was not found in {CONTROL_SEEDS} seeds"),
         Err(found) => {
-            if let Err(failure) = run(Options::new(found.seed)) {
+            if let Err(failure) = run(Options { seed: found.seed, plant: None, ..options }) {
                 panic!("fails without {plant:?} too: {failure}");
             }
         }
@@ -228,6 +246,21 @@ fn a_link_that_is_read_on_behind_damage_is_found() {
 #[test]
 fn inode_numbers_accepted_without_a_capability_are_found() {
     is_found(Plant::NumbersAreAuthority);
+}
+
+#[test]
+fn a_caretaker_that_forgets_what_it_owes_is_found() {
+    is_found_in_outages(Plant::ForgetOwed);
+}
+
+#[test]
+fn a_caretaker_that_frees_its_log_is_found() {
+    is_found_in_outages(Plant::FreeKeptLog);
+}
+
+#[test]
+fn a_caretaker_that_does_not_log_who_is_gone_is_found() {
+    is_found_in_outages(Plant::ForgetExpelled);
 }
 
 #[test]

@@ -79,6 +79,10 @@ pub enum Event {
         client: ClientId,
         rules: Rules,
     },
+    /// Take a cell in again that was taken out. No effect on others.
+    Rejoin {
+        cell: CellId,
+    },
     /// Take a checkpoint while the fleet serves, to find out whether a stop would lose data:
     /// [`Effect::MayStop`], or [`Effect::StopRefused`].
     TryCheckpoint,
@@ -151,6 +155,8 @@ pub enum Effect {
     Restart {
         cell: CellId,
         epoch: Epoch,
+        /// It serves no shard: the cell is taken out.
+        is_caretaker: bool,
     },
     /// Kill this process of the cell, if it still runs. Its exit notice follows.
     Kill {
@@ -181,6 +187,8 @@ pub enum Verdict {
     AccusesAgain { of: CellId, why: Suspicion },
     /// It hangs, as so many of these voices say, that of the supervisor among them.
     Hangs { why: Hint, hangs: u32, voices: u32 },
+    /// It is the caretaker of a cell that is taken in again.
+    Rejoins,
 }
 
 impl fmt::Display for Verdict {
@@ -190,6 +198,7 @@ impl fmt::Display for Verdict {
             Self::AccusesAgain { of, why } => {
                 write!(f, "was killed because it accused another cell, now cell {of} of {why}")
             }
+            Self::Rejoins => f.write_str("was ended because its cell is taken in again"),
             Self::Hangs { why, hangs, voices } => {
                 let why = why.text();
                 write!(
@@ -208,6 +217,8 @@ pub enum Failure {
     CellExited { cell: CellId, epoch: Epoch },
     /// So many processes of a cell ended in a row, each before it had served for a while.
     NoSuccessor { cell: CellId, tries: u32 },
+    /// The fleet has ended in order, but this cell was taken out.
+    TakenOut { cell: CellId },
     /// The device does nothing for a cell that cannot go on without it.
     Unreadable { cell: CellId, errno: Errno },
     /// The op log of a cell cannot be read from the device, or a record of it is damaged (EUCLEAN).
@@ -244,6 +255,11 @@ impl fmt::Display for Failure {
             Self::NoSuccessor { cell, tries } => {
                 write!(f, "cell {cell} cannot go on: {tries} of its processes ended in a row")
             }
+            Self::TakenOut { cell } => write!(
+                f,
+                "cell {cell} was taken out: what its files had that was not synced is lost, \
+                 and the next start replays its log"
+            ),
             Self::Unreadable { cell, errno } => {
                 write!(
                     f,

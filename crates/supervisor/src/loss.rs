@@ -101,6 +101,12 @@ impl Losses {
         }
     }
 
+    /// The cell goes on in another way: its earlier failures do not count, and it need not wait.
+    pub(crate) fn begin_row(&mut self, cell: CellId) {
+        self.has_served(cell);
+        self.paused.remove(&cell);
+    }
+
     /// The cell waits for a successor, which starts when the `living` cells have acknowledged.
     pub(crate) fn lost(&mut self, cell: CellId, living: CellSet) {
         // A lost cell acknowledges nothing any more.

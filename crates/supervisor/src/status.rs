@@ -25,11 +25,21 @@ pub struct Status {
     pub broken_since: Option<Timestamp>,
     /// Shards that are not served until they are repaired.
     pub given_up: Vec<(ShardId, GivenUp)>,
+    /// Cells whose shards are not served.
+    pub taken_out: Vec<TakenOut>,
     pub chunks_free: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,
     /// The last processes of cells that ended and were replaced.
     pub faults: Vec<Fault>,
+}
+
+/// A cell that is taken out, and since when. `returns`: it is being taken in again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakenOut {
+    pub cell: CellId,
+    pub since: Timestamp,
+    pub returns: bool,
 }
 
 /// Why a shard is not served, and since when.

@@ -182,11 +182,11 @@ impl Stop {
     /// The outcome of the fleet: its first failure, unless an administrator accepted it.
     pub(crate) fn outcome(&self, failure: Option<Failure>) -> Result<(), Failure> {
         match failure {
-            Some(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
-                if self.loss == Loss::Accepted =>
-            {
-                Ok(())
-            }
+            Some(
+                Failure::LastCheckpoint { .. }
+                | Failure::LastFlush { .. }
+                | Failure::TakenOut { .. },
+            ) if self.loss == Loss::Accepted => Ok(()),
             Some(failure) => Err(failure),
             None => Ok(()),
         }

@@ -25,7 +25,8 @@ use crate::fault::Faults;
 use crate::fleet::{CellState, Fleet};
 use crate::growth::Growth;
 use crate::ledger::Ledger;
-use crate::loss::{Ended, Losses, SUCCESSORS_MAX};
+use crate::loss::{Ended, Losses};
+use crate::outage::Outages;
 use crate::recovery::{Next, Recovery};
 use crate::schedule::Schedule;
 use crate::stage::Stage;
@@ -82,6 +83,7 @@ pub struct Supervisor {
     broken_since: Option<Timestamp>,
     /// Shards that their cells do not serve.
     given_up: BTreeMap<ShardId, GivenUp>,
+    outages: Outages,
 }
 
 impl Supervisor {
@@ -112,6 +114,7 @@ impl Supervisor {
             failure: None,
             broken_since: None,
             given_up: BTreeMap::new(),
+            outages: Outages::default(),
         }
     }
 
@@ -167,9 +170,10 @@ impl Supervisor {
             Event::Rule { client, rules } => {
                 self.admission.rule(self.fleet.living(), client, rules, turn.effects);
             }
+            Event::Rejoin { cell } => self.rejoin(cell, turn),
             Event::TryCheckpoint => {
-                let broken = self.committer.broken();
-                self.stop.request_trial(self.stage, broken, turn.effects);
+                let loses = self.outages.stop_loses(self.committer.broken());
+                self.stop.request_trial(self.stage, loses, turn.effects);
             }
             Event::TryStop => self.stop_requested(Loss::Refused, turn),
             Event::Stop => self.stop_requested(Loss::Reported, turn),
@@ -243,6 +247,7 @@ impl Supervisor {
         self.fleet.set(from, CellState::Ready);
         self.losses.ready(from, turn.now);
         self.faults.successor_serves(from, turn.now);
+        self.end_outage(from, turn);
         if self.stage != Stage::Starting || !self.fleet.are_all_ready() {
             return;
         }
@@ -360,8 +365,10 @@ impl Supervisor {
             Ended::Served => {}
             Ended::Failed => self.set_wake(turn),
             Ended::TooOften => {
-                let tries = SUCCESSORS_MAX;
-                return self.fail(Failure::NoSuccessor { cell, tries }, turn);
+                self.take_out(cell, turn);
+                if self.stage.is_closing() {
+                    return;
+                }
             }
         }
         let living = self.fleet.living();
@@ -388,14 +395,15 @@ impl Supervisor {
             let others = self.fleet.living();
             let epoch = self.fleet.restart(cell);
             self.faults.successor_starts(cell, turn.now);
-            turn.push(Effect::Restart { cell, epoch });
+            let is_caretaker = self.outages.starts(cell);
+            turn.push(Effect::Restart { cell, epoch, is_caretaker });
             for lost in self.losses.start_successor(cell) {
                 let order = Order::Lost { cell: lost, epoch: self.fleet.epoch(lost) };
                 turn.push(Effect::Send { to: cell, order });
             }
-            for shard in self.given_up.keys() {
-                let order = Order::GivenUp { shard: *shard };
-                turn.push(Effect::Send { to: cell, order });
+            let of_others = self.outages.unserved(&self.owners, cell);
+            for shard in of_others.into_iter().chain(self.given_up.keys().copied()) {
+                turn.push(Effect::Send { to: cell, order: Order::GivenUp { shard } });
             }
             self.admission.introduce(cell, turn.effects);
             turn.send(others, &Order::Joined { cell, epoch });
@@ -426,7 +434,8 @@ impl Supervisor {
     }
 
     fn stop_requested(&mut self, loss: Loss, turn: &mut Turn<'_>) {
-        if self.stop.request(loss, self.stage, self.committer.broken(), turn.effects) {
+        let loses = self.outages.stop_loses(self.committer.broken());
+        if self.stop.request(loss, self.stage, loses, turn.effects) {
             self.begin_stop(turn);
         }
     }
@@ -534,7 +543,7 @@ impl Supervisor {
 
     fn end(&mut self, turn: &mut Turn<'_>) {
         self.stage = Stage::Ended;
-        turn.push(Effect::Exit(self.stop.outcome(self.failure)));
+        turn.push(Effect::Exit(self.stop.outcome(self.outages.failure(self.failure))));
     }
 
     /// Requests a tick at the next time at which something is due.
@@ -578,5 +587,6 @@ const fn behind(copies: CopiesState) -> Option<usize> {
 mod adoption;
 mod checkpoint;
 mod overview;
+mod taken_out;
 #[cfg(test)]
 mod tests;

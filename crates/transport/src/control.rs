@@ -15,7 +15,7 @@ use crate::packet::{DESCRIPTORS_MAX, INLINE_MAX};
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub const CONTROL_VERSION: u32 = 13;
+pub const CONTROL_VERSION: u32 = 14;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;
@@ -65,6 +65,11 @@ pub enum ControlRequest {
     Grow {
         version: u32,
         blocks: u64,
+    },
+    /// Take this cell in again, which was taken out.
+    Rejoin {
+        version: u32,
+        cell: u16,
     },
     /// The answer of a mount's process to the `Leave` of this number: what uses the mount, or used
     /// it when it was cut off, as text. Empty if the mount is idle. A process that has left closes
@@ -141,6 +146,8 @@ pub enum ControlReply {
     },
     /// The pool has the wanted size, and all cells can use it.
     Grown,
+    /// The cell is being taken in again, if it was taken out. The status shows the outcome.
+    Rejoining,
     /// Instead of `Stopping`: the fleet continues. After it: the last checkpoint failed. Instead of
     /// `Grown`: the pool has its old size.
     Failed {

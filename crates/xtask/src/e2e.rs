@@ -42,6 +42,7 @@ mod sandboxes;
 mod script;
 mod seldom;
 mod suites;
+mod taken_out;
 mod threads;
 mod tree;
 mod two_fleets;
@@ -144,6 +145,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
     } else {
         refusals::run(&ground, &mut tally);
         dist::run(&ground, &mut tally);
+        taken_out::run(&ground, &mut tally);
         for cells in options.cells() {
             script::run_all(&ground, &scripts, cells, &mut tally);
             lifecycle::run(&ground, cells, &mut tally);

@@ -74,7 +74,7 @@ impl Chunks {
         let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
         let others = (0..cells).map(CellId).filter(|cell| *cell != id);
         let held_back = recovery == Recovery::Power;
-        let pool = if recovery == Recovery::Process {
+        let pool = if recovery.is_of_process() {
             Pool::rejoin(id, others, algorithm, tuning)
         } else if first == id {
             Pool::create(id, algorithm, tuning)
@@ -83,7 +83,7 @@ impl Chunks {
         };
         let waiting = BTreeMap::new();
         let certainty = match recovery {
-            Recovery::Process => Certainty::Uncertain,
+            Recovery::Process | Recovery::Caretaker => Certainty::Uncertain,
             _ => Certainty::Certain,
         };
         let exchanged = BTreeMap::new();

@@ -65,8 +65,10 @@ impl Core {
         // The log names only clients that have something to lose. Otherwise clients that come and
         // go would fill the log.
         let has_opens = turn.opens.has_any(client);
-        if has_opens || turn.lock_index.has_any(client) {
+        let is_kept = self.replay.held.names(client) && !turn.plants(Plant::ForgetExpelled);
+        if has_opens || is_kept || turn.lock_index.has_any(client) {
             turn.note(&Step::Expelled { client });
+            self.replay.held.apply(&Step::Expelled { client });
         }
         for shard in self.shards.values_mut().filter(|_| has_opens) {
             for handle in shard.opens.handles_of(client) {

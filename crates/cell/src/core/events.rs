@@ -191,6 +191,7 @@ impl Core {
                 take_grown(&mut self.shards, (reserve, &runs), last, turn);
             }
             Order::GivenUp { shard } => self.shards.avoid(shard),
+            Order::Served { shard } => self.shards.trust(shard),
             Order::Probe { cell, trial } => self.probe_peer(cell, trial, turn),
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, turn),
             Order::Joined { cell, .. } => self.peer_joined(cell, turn),

@@ -19,6 +19,7 @@ use warren_base::{CellId, Epoch, TxnId};
 use warren_proto::control::Report;
 use warren_proto::{PeerReply, PeerRequest};
 
+use crate::caretaker::owe;
 use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::count::count;
@@ -39,6 +40,9 @@ impl Core {
         let shards = &mut self.shards;
         match request {
             PeerRequest::Harden { lsn } => harden_for(from, lsn, turn),
+            PeerRequest::Again { txn, changes } if turn.log.is_kept() => {
+                owe(&mut self.participants, from, (txn, changes), turn);
+            }
             PeerRequest::Again { txn, changes } => {
                 let changes = of_served(shards, changes);
                 self.participants.again(shards, from, (txn, changes), turn);
@@ -172,6 +176,9 @@ impl Core {
         let decided = self.replay.begin_exchange(turn);
         turn.peers.send_decisions_to_all();
         self.coordinator.resume(&mut self.shards, decided, turn);
+        for owed in self.replay.take_owed() {
+            self.participants.make_owed(owed, turn);
+        }
         self.take_in_early(turn);
         self.end_recovery_if_complete(turn);
     }

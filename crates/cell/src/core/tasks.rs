@@ -104,6 +104,9 @@ impl Core {
         task.state.granted |= signals.granted;
         task.state.no_chunk |= signals.no_chunk;
         task.state.no_room |= signals.no_room;
+        if turn.log.is_kept() && self.give_back(task, turn) {
+            return true;
+        }
         let is_given_up = || task.shard().is_some_and(|shard| self.shards.is_given_up(shard));
         if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
             return self.stop(id, task, Stop::Fail(errno), turn);
@@ -135,6 +138,19 @@ impl Core {
             },
             Err(stop) => self.stop(id, task, stop, turn),
         }
+    }
+
+    /// A caretaker takes back what the task's client holds, if the task does nothing else. Returns
+    /// whether it did.
+    fn give_back(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> bool {
+        let step = self.replay.held.given_back(&task.work);
+        let Some(step) = step.filter(|_| turn.log_has_room()) else { return false };
+        self.replay.held.apply(&step);
+        turn.note(&step);
+        let answer = Ok(Reply::Done);
+        seal_task(task, Some(&answer), turn);
+        self.finish(task, &mut Some((answer, 0)), turn);
+        true
     }
 
     /// Ends the pins of a task. Pages of a shard that was given up are gone.
@@ -283,6 +299,9 @@ impl Core {
             }
             Work::Clean { shard } => {
                 self.cleaner.clean(self.shards.own(*shard), turn).map(|()| None)
+            }
+            Work::Fix if turn.log.is_kept() => {
+                self.checkpoint.fix_kept(self.replay.claimed(), turn).map(|()| None)
             }
             Work::Fix => {
                 let (shards, participants) = (&mut self.shards, &mut self.participants);

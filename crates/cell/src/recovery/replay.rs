@@ -30,6 +30,7 @@ use warren_proto::control::Report;
 use warren_proto::{Cause, Change, PeerRequest, Step};
 
 use crate::apply::{Mode, apply, make_again};
+use crate::caretaker::Held;
 use crate::config::{LogConfig, Recovery};
 use crate::event::{Effect, SlotRef};
 use crate::give_up::give_up;
@@ -68,7 +69,7 @@ pub(crate) struct Replay {
     /// The record that is being replayed, with the number of steps made.
     record: Option<(RawRecord, Vec<Step>, Cause)>,
     made: usize,
-    claimed: Vec<(u64, warren_base::ShardId)>,
+    claimed: Vec<u64>,
     /// Records of a shard that was given up, which are replayed before the log.
     kept: Option<KeptReplay>,
     pub(crate) frames: InheritedFrames,
@@ -76,6 +77,10 @@ pub(crate) struct Replay {
     /// Transactions decided here that some cell may not have made, and the slot that may wait for
     /// each.
     decided: BTreeMap<TxnId, (SlotRef, Vec<Change>)>,
+    /// Parts of other cells' transactions that a caretaker was sent.
+    owed: Vec<(TxnId, Vec<Change>)>,
+    /// In a caretaker: what clients have open and locked.
+    pub(crate) held: Held,
     /// Cells that have not sent all their decisions.
     undecided: BTreeSet<CellId>,
 }
@@ -87,7 +92,7 @@ impl Replay {
         let phase = match kind {
             Recovery::None => Phase::Done,
             Recovery::Power => Phase::Loading,
-            Recovery::Process => Phase::Replaying,
+            Recovery::Process | Recovery::Caretaker => Phase::Replaying,
         };
         Self {
             kind,
@@ -99,9 +104,11 @@ impl Replay {
             made: 0,
             claimed: Vec::new(),
             kept: None,
-            frames: InheritedFrames::new(kind == Recovery::Process),
+            frames: InheritedFrames::new(kind.is_of_process()),
             early: Early::default(),
             decided: BTreeMap::new(),
+            owed: Vec::new(),
+            held: Held::default(),
             undecided: others,
         }
     }
@@ -123,7 +130,7 @@ impl Replay {
 
     /// Whether the cell follows a process that died.
     pub(crate) fn is_of_process(&self) -> bool {
-        self.kind == Recovery::Process
+        self.kind.is_of_process()
     }
 
     fn mode(&self) -> Mode {
@@ -137,7 +144,7 @@ impl Replay {
         match self.kind {
             Recovery::None => {}
             Recovery::Power => self.scan_log(turn),
-            Recovery::Process => {
+            Recovery::Process | Recovery::Caretaker => {
                 turn.waits.start(Work::Replay);
             }
         }
@@ -203,11 +210,9 @@ impl Replay {
         }
         for _ in 0..BATCH {
             if self.record.is_none() {
-                let limit = match self.kind {
-                    Recovery::Process => {
-                        Lsn(turn.log.image.start().0 + turn.log.image.area().bytes())
-                    }
-                    _ => self.cut,
+                let limit = match self.is_of_process() {
+                    true => Lsn(turn.log.image.start().0 + turn.log.image.area().bytes()),
+                    false => self.cut,
                 };
                 let Some(record) = self.read_record(limit, turn) else {
                     return self.finish(shards, turn);
@@ -249,6 +254,9 @@ impl Replay {
         }
         self.frames.next_record();
         for step in &steps {
+            if turn.log.is_kept() {
+                self.held.apply(step);
+            }
             match step {
                 Step::Fallocated { ino, change, .. } if self.is_of_process() => {
                     let shard = shards.get(&ino.shard());
@@ -259,7 +267,11 @@ impl Replay {
                 Step::Shared { ino, copy, .. } if self.is_of_process() => {
                     self.frames.dropped_pages(*ino, copy);
                 }
-                Step::Claimed { shard, chunk } => self.claimed.push((*chunk, *shard)),
+                Step::Claimed { chunk, .. } => self.claimed.push(*chunk),
+                Step::Owed { txn, .. } if turn.log.is_kept() => {
+                    participants.was_applied(*txn);
+                }
+                Step::Owed { txn, changes } => self.owed.push((*txn, changes.clone())),
                 Step::Finished { txn } => {
                     if let Some((from, _)) = self.decided.remove(txn) {
                         turn.answers.waited_until(from, self.at);
@@ -275,7 +287,7 @@ impl Replay {
                 let from = turn.answers.insert(request, self.at);
                 self.decided.insert(txn, (from, others));
             }
-            Cause::Applied { txn } => participants.was_applied(txn),
+            Cause::Applied { txn } => drop(participants.was_applied(txn)),
         }
         Ok(())
     }
@@ -308,10 +320,10 @@ impl Replay {
     }
 
     fn finish(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        if self.is_of_process() {
-            self.frames.take_back(shards, self.cut, turn)?;
-        } else {
-            shards.values_mut().for_each(|shard| shard.behind.clear());
+        match self.kind {
+            Recovery::Process => self.frames.take_back(shards, self.cut, turn)?,
+            Recovery::Caretaker => {}
+            _ => shards.values_mut().for_each(|shard| shard.behind.clear()),
         }
         self.phase = Phase::Claiming;
         turn.log.resume(self.cut, turn.memory);
@@ -323,14 +335,12 @@ impl Replay {
         for (cell, lsn) in self.early.take_points() {
             turn.log.depends.receive(cell, lsn);
         }
-        turn.log.commits.hold_after_recovery();
-        match self.kind {
-            Recovery::Process => {}
-            _ => {
-                let (cell, claimed) = (turn.volume.id, std::mem::take(&mut self.claimed));
-                let chunks = claimed.iter().map(|(chunk, _)| *chunk).collect();
-                turn.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
-            }
+        if !turn.log.is_kept() {
+            turn.log.commits.hold_after_recovery();
+        }
+        if !self.is_of_process() {
+            let (cell, chunks) = (turn.volume.id, std::mem::take(&mut self.claimed));
+            turn.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
         }
         Ok(())
     }
@@ -390,6 +400,16 @@ impl Replay {
             decided.insert(txn, others);
         }
         decided
+    }
+
+    /// The chunks that a caretaker's log has claimed.
+    pub(crate) fn claimed(&self) -> &[u64] {
+        &self.claimed
+    }
+
+    /// What a caretaker has logged as owed.
+    pub(crate) fn take_owed(&mut self) -> Vec<(TxnId, Vec<Change>)> {
+        std::mem::take(&mut self.owed)
     }
 
     /// A cell has sent all that it decided.

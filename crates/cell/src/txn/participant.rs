@@ -327,6 +327,7 @@ impl Participants {
     ) -> Result<(), Stop> {
         let value = match shards.get(&ino.shard()) {
             Some(shard) => shard.linked_or_open(ino)?,
+            None if shards.is_given_up(ino.shard()) => return Err(Errno::EIO.into()),
             None => None,
         };
         send_reply(from, PeerReply::Peeked { txn, ino, value }, turn);
@@ -388,7 +389,10 @@ impl Participants {
         }
         self.leave(shards, txn, turn);
         self.making_again -= 1;
-        send_reply(from, PeerReply::Committed { txn }, turn);
+        // What a caretaker owed was acknowledged when it was logged.
+        if from != turn.volume.id {
+            send_reply(from, PeerReply::Committed { txn }, turn);
+        }
         Ok(())
     }
 
@@ -480,9 +484,15 @@ impl Participants {
         self.making_again == 0
     }
 
-    /// The log names the transaction as made here.
-    pub(crate) fn was_applied(&mut self, txn: TxnId) {
-        self.applied.insert(txn);
+    /// The log names the transaction as made here, or as owed. Returns whether that is news.
+    pub(crate) fn was_applied(&mut self, txn: TxnId) -> bool {
+        self.applied.insert(txn)
+    }
+
+    /// A predecessor owes its part of a transaction. It is made unless a later record has it.
+    pub(crate) fn make_owed(&mut self, (txn, changes): (TxnId, Vec<Change>), turn: &mut Turn<'_>) {
+        self.making_again += 1;
+        turn.waits.start(Work::Again { from: turn.volume.id, txn, changes });
     }
 
     /// The transactions whose changes were made here and that no checkpoint has made durable.

@@ -39,6 +39,13 @@ pub(crate) struct Mkfs {
 }
 
 #[derive(Args)]
+pub(crate) struct Rejoin {
+    pub pool: PathBuf,
+    /// The number of the cell in `warren status`
+    pub cell: u16,
+}
+
+#[derive(Args)]
 pub(crate) struct Grow {
     /// Report in JSON
     #[arg(long)]

@@ -14,7 +14,7 @@ use warren_shm::Frames;
 use super::supervisor_link::{malformed, next_packet};
 use crate::error::FleetError;
 use crate::link::Link;
-use crate::message::{CellStart, START_DESCRIPTORS};
+use crate::message::{Beginning, CellStart, START_DESCRIPTORS};
 
 pub(super) fn receive_start(
     link: &mut Link,
@@ -70,7 +70,11 @@ pub(super) fn config(start: CellStart) -> Result<CellConfig, FleetError> {
             area: LogArea { start: start.log.start, blocks: start.log.blocks },
             incarnation: start.log.incarnation,
             start: start.log.from,
-            recovery: if start.successor { Recovery::Process } else { Recovery::None },
+            recovery: match start.beginning {
+                Beginning::Fresh => Recovery::None,
+                Beginning::Successor => Recovery::Process,
+                Beginning::Caretaker => Recovery::Caretaker,
+            },
             may_lose: false,
         },
         generation: start.generation,

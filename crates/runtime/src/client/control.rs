@@ -355,7 +355,7 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
     let keeper = i32::try_from(keeper).ok().and_then(Pid::from_raw);
     let pidfd = keeper.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let outcome = final_reply(&mut link, keeper);
-    if let Err(FleetError::StopRefused(_)) = outcome {
+    if let Err(FleetError::StopRefused(_) | FleetError::CellTakenOut) = outcome {
         return outcome;
     }
     if let Some(pidfd) = pidfd {
@@ -396,7 +396,11 @@ fn begin_stop(call: &mut Call, request: &ControlRequest) -> Result<ControlReply,
 }
 
 fn stop_refused(errno: i32) -> FleetError {
-    FleetError::StopRefused(Errno::from_raw(errno).unwrap_or(Errno::EIO))
+    match Errno::from_raw(errno).unwrap_or(Errno::EIO) {
+        // No device fails so: the supervisor says that a cell is taken out.
+        Errno::EUCLEAN => FleetError::CellTakenOut,
+        errno => FleetError::StopRefused(errno),
+    }
 }
 
 /// Whether the superblock has the clean mark: nothing has changed since a last checkpoint.

@@ -84,7 +84,7 @@ impl KeptDescriptors {
 /// The cells whose start is among the effects, with the epochs of the new processes.
 fn voids(notes: &Notes) -> BTreeMap<CellId, Epoch> {
     let start = |effect: &Effect| match effect {
-        Effect::Restart { cell, epoch } => Some((*cell, *epoch)),
+        Effect::Restart { cell, epoch, .. } => Some((*cell, *epoch)),
         _ => None,
     };
     notes.effects.iter().filter_map(start).collect()

@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use tracing::{info, warn};
 use warren_base::Instant;
-use warren_base::{ClientId, Errno};
+use warren_base::{CellId, ClientId, Errno};
 use warren_proto::slot::{LaneSize, Shape};
 use warren_proto::{Credentials, Rules, Wire};
 use warren_supervisor::{Applicant, ConnectionNo};
@@ -93,6 +93,10 @@ pub(super) enum ConnectionEvent {
     /// The pool is to have so many blocks.
     Grow {
         blocks: u64,
+    },
+    /// A cell that was taken out is to be taken in again.
+    Rejoin {
+        cell: CellId,
     },
     /// A client's answer what uses its mount.
     InUse {
@@ -402,6 +406,7 @@ impl Connections {
         | ControlRequest::Status { version }
         | ControlRequest::Grow { version, .. }
         | ControlRequest::InUse { version, .. }
+        | ControlRequest::Rejoin { version, .. }
         | ControlRequest::Rule { version, .. }
         | ControlRequest::Stop { version, .. }) = request;
         if version != CONTROL_VERSION {
@@ -429,6 +434,13 @@ impl Connections {
                 let by = program(pid);
                 info!(uid, pid, by, blocks, "the pool is to grow");
                 Some(ConnectionEvent::Grow { blocks })
+            }
+            ControlRequest::Rejoin { cell, .. } if privileged => {
+                connection.state = State::Answered;
+                let (uid, pid) = (connection.identity.uid, connection.identity.pid.unsigned_abs());
+                let by = program(pid);
+                info!(uid, pid, by, "cell {cell} is to be taken in again");
+                Some(ConnectionEvent::Rejoin { cell: CellId(cell) })
             }
             ControlRequest::Enter { front, slots, payload, rules, mounted, .. }
                 if privileged || !front && connection.identity.uid != 0 =>

@@ -12,16 +12,17 @@
 
 use std::fmt;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use warren_base::{CellId, Epoch};
 use warren_log::LIFE;
 use warren_supervisor::Event;
 
 use super::cell_process::Ended;
-use super::start::{Beginning, FIRST_EPOCH, Starter};
+use super::start::{FIRST_EPOCH, Starter};
 use super::state::SupervisorLoop;
 use crate::clock;
 use crate::error::{ErrorKind, FleetError, system};
+use crate::message::Beginning;
 
 impl SupervisorLoop<'_> {
     /// Handles the keeper's failure to start a process.
@@ -87,17 +88,19 @@ impl SupervisorLoop<'_> {
         self.keeper.kill(token);
     }
 
-    /// Starts a successor. If that fails the successor counts as lost.
-    pub(super) fn restart(&mut self, cell: CellId, epoch: Epoch) {
+    /// Starts a successor, or a caretaker. If that fails the successor counts as lost.
+    pub(super) fn restart(&mut self, cell: CellId, epoch: Epoch, is_caretaker: bool) {
         let process = &self.cells[cell];
         assert!(process.exited, "a cell has one process at a time");
-        match &process.last_error {
-            Some(error) => {
-                warn!(target: LIFE, "cell {cell} ended ({error}); a successor takes over");
-            }
-            None => warn!(target: LIFE, "cell {cell} ended; a successor takes over"),
+        let why = process.last_error.as_ref().map(|error| format!(" ({error})"));
+        let why = why.unwrap_or_default();
+        let beginning = if is_caretaker { Beginning::Caretaker } else { Beginning::Successor };
+        if is_caretaker {
+            error!(target: LIFE, "cell {cell} is taken out, because it ended again and again{why}");
+        } else {
+            warn!(target: LIFE, "cell {cell} ended{why}; a successor takes over");
         }
-        if let Err(error) = self.start_successor(cell, epoch) {
+        if let Err(error) = self.start_successor(cell, epoch, beginning) {
             let process = &mut self.cells[cell];
             process.epoch = epoch;
             (process.last_error, process.ended) = (Some(error), Ended::FromOutside);
@@ -110,7 +113,12 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    fn start_successor(&mut self, cell: CellId, epoch: Epoch) -> Result<(), FleetError> {
+    fn start_successor(
+        &mut self,
+        cell: CellId,
+        epoch: Epoch,
+        beginning: Beginning,
+    ) -> Result<(), FleetError> {
         self.mailboxes.enter(cell)?;
         self.memory.renew(cell, epoch);
         let old = &mut self.cells[cell];
@@ -126,7 +134,8 @@ impl SupervisorLoop<'_> {
             mailboxes: &mut self.mailboxes,
             capabilities: &self.capabilities,
         };
-        let mut process = starter.start(cell, epoch, Beginning::Successor, devices, ledger)?;
+        let beginning = (beginning, Vec::new());
+        let mut process = starter.start(cell, epoch, beginning, devices, ledger)?;
         process.pauses = old.pauses;
         process.pauses.restarts += 1;
         *old = process;
@@ -157,9 +166,16 @@ impl SupervisorLoop<'_> {
 
     /// The cell has reported that it serves.
     pub(super) fn serves(&mut self, cell: CellId) {
+        let is_out = self.core.status().taken_out.iter().any(|out| out.cell == cell);
         let process = &mut self.cells[cell];
         process.last_error = None;
-        if let Some(pause) = process.pauses.end(clock::monotonic()) {
+        if is_out {
+            process.pauses.end(clock::monotonic());
+            error!(
+                target: LIFE,
+                "cell {cell} answers EIO from now on; remove the cause, then run `warren rejoin`"
+            );
+        } else if let Some(pause) = process.pauses.end(clock::monotonic()) {
             let (ms, epoch) = (pause.as_millis(), process.epoch);
             warn!(target: LIFE, "cell {cell} serves again after {ms} ms (epoch {epoch})");
         } else {

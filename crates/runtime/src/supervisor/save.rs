@@ -52,6 +52,7 @@ pub(super) const fn leaves_logs(failure: Failure) -> bool {
             | Failure::CellHangs { .. }
             | Failure::Unreadable { .. }
             | Failure::BrokenLog { .. }
+            | Failure::TakenOut { .. }
     )
 }
 

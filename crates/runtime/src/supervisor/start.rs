@@ -22,7 +22,7 @@ use super::pool::{self, OpenPool};
 use super::state::{Parts, SupervisorLoop};
 use crate::error::{FleetError, system};
 use crate::link::{Link, Outbox};
-use crate::message::{CellStart, FleetPlan, Kept, LogStart, PeerRoute, Runs, path_of};
+use crate::message::{Beginning, CellStart, FleetPlan, Kept, LogStart, PeerRoute, Runs, path_of};
 use crate::pool::blocks;
 use crate::pool::grow;
 use crate::pool::recovery;
@@ -123,14 +123,6 @@ pub(super) fn log_area(ledger: &Ledger, cell: CellId, plan: &FleetPlan) -> LogAr
     layout.log_area(usize::from(cell.0), usize::from(plan.cells))
 }
 
-/// The state of a cell's log and frames at its start.
-pub(super) enum Beginning {
-    /// Both are empty; the cell distributes these free chunks to its shards.
-    Fresh(Vec<u64>),
-    /// As its predecessor left them.
-    Successor,
-}
-
 /// The parts of the supervisor that the start of a cell needs.
 pub(super) struct Starter<'a, 'k> {
     pub keeper: &'a mut KeeperLink<'k>,
@@ -152,7 +144,7 @@ impl Starter<'_, '_> {
         for (cell, free_chunks) in (0..).map(CellId).zip(shares) {
             self.keeper.keep(Kept::Cell(cell), self.memory.kept_cell(cell)?)?;
             let devices = [self.pool.reopen()?, self.pool.reopen()?];
-            let beginning = Beginning::Fresh(free_chunks);
+            let beginning = (Beginning::Fresh, free_chunks);
             processes.push(self.start(cell, FIRST_EPOCH, beginning, devices, ledger)?);
         }
         for a in 0..processes.len() {
@@ -168,17 +160,17 @@ impl Starter<'_, '_> {
 
     /// Starts a cell's process and sends it its start message. Its links follow. One of the devices
     /// is for it. The other was opened before this process can write, and is for its successor,
-    /// which will see every write error that this process causes. After an error no process was
-    /// requested.
+    /// which will see every write error that this process causes. The first cells distribute free
+    /// chunks to their shards. After an error no process was requested.
     pub(super) fn start(
         &mut self,
         cell: CellId,
         epoch: Epoch,
-        beginning: Beginning,
+        (beginning, free_chunks): (Beginning, Vec<u64>),
         [own_device, next_device]: [OwnedFd; 2],
         ledger: &Ledger,
     ) -> Result<CellProcess, FleetError> {
-        let start = self.cell_start(cell, epoch, beginning, ledger)?;
+        let start = self.cell_start(cell, epoch, (beginning, &free_chunks), ledger)?;
         let mut fds = vec![self.pool.share()?, own_device];
         fds.extend(self.memory.for_start(cell)?);
         let (link, theirs) = Link::pair().map_err(system("make a cell's link"))?;
@@ -195,20 +187,18 @@ impl Starter<'_, '_> {
         &mut self,
         cell: CellId,
         epoch: Epoch,
-        beginning: Beginning,
+        (beginning, free_chunks): (Beginning, &[u64]),
         ledger: &Ledger,
     ) -> Result<CellStart, FleetError> {
         let (superblock, map) = (ledger.superblock(), self.memory.map());
         let area = log_area(ledger, cell, self.plan);
         let logs = ledger.logs();
-        let (free_chunks, successor) = match beginning {
-            Beginning::Fresh(chunks) => (chunks, false),
-            Beginning::Successor => (Vec::new(), true),
-        };
-        // The opening of the pool, which comes next, starts new logs.
-        let (incarnation, from) = match successor {
-            false => (superblock.generation + 1, Lsn(0)),
-            true => (logs.incarnation, logs.starts[usize::from(cell.0)]),
+        let (incarnation, from) = match beginning {
+            // The opening of the pool, which comes next, starts new logs.
+            Beginning::Fresh => (superblock.generation + 1, Lsn(0)),
+            Beginning::Successor | Beginning::Caretaker => {
+                (logs.incarnation, logs.starts[usize::from(cell.0)])
+            }
         };
         Ok(CellStart {
             id: cell,
@@ -221,7 +211,7 @@ impl Starter<'_, '_> {
             capabilities: self.capabilities.clone(),
             roots: pool::roots_of(ledger, &map.owners, cell),
             owned_chunks: pool::chunks_of(ledger, &map.owners, cell),
-            free_chunks: Runs::of(&free_chunks),
+            free_chunks: Runs::of(free_chunks),
             reserved_chunks: superblock.layout.reserved_chunks(),
             first_pages: superblock.layout.first_pages(),
             total_blocks: superblock.layout.total_blocks(),
@@ -231,7 +221,7 @@ impl Starter<'_, '_> {
             },
             frames: frames_of_a_cell(self.plan),
             log: LogStart { start: area.start, blocks: area.blocks, from, incarnation },
-            successor,
+            beginning,
             generation: superblock.generation,
             supervisor: self.mailboxes.grant(cell, &supervisor_name())?.capability,
         })

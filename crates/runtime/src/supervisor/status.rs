@@ -3,13 +3,13 @@
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{Errno, Instant, ShardId};
 use warren_shm::Counter;
-use warren_supervisor::{Cause, CellState, Fault, GivenUp, Stage};
+use warren_supervisor::{Cause, CellState, Fault, GivenUp, Stage, TakenOut};
 
 use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
-    GivenUpStatus, LogStatus, SpaceStatus, UseStatus, names_of_rules,
+    GivenUpStatus, LogStatus, SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -66,6 +66,7 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
         },
         shards: layout.shards(),
         given_up: core.given_up.iter().map(given_up_status).collect(),
+        taken_out: core.taken_out.iter().map(taken_out_status).collect(),
         mailboxes: it.mailboxes.names(),
         reports_refused: it.mailboxes.refused,
         cells,
@@ -137,6 +138,10 @@ fn io_uring_refused(errno: u64) -> Option<String> {
 fn given_up_status((shard, gone): &(ShardId, GivenUp)) -> GivenUpStatus {
     let (errno, since) = (gone.errno.to_string(), gone.since.0 / 1_000_000_000);
     GivenUpStatus { shard: shard.0, errno, since }
+}
+
+fn taken_out_status(out: &TakenOut) -> TakenOutStatus {
+    TakenOutStatus { cell: out.cell.0, since: out.since.0 / 1_000_000_000, returns: out.returns }
 }
 
 fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {

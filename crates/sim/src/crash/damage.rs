@@ -1,6 +1,7 @@
 //! A shard of this world is damaged, once in a run: while clients work, or when the power is cut.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use warren_base::{Errno, Ino, ShardId};
 use warren_fsck::Finding;
@@ -11,7 +12,7 @@ use crate::damage::{Plan, damage, explains, named_by};
 use crate::fleet::image::Log;
 use crate::fleet::incident::How;
 use crate::fleet::{Fleet, load_ledger};
-use crate::history::DamagedShard;
+use crate::history::DamagedShards;
 
 /// What is to be damaged, and when.
 pub(super) struct Due {
@@ -134,10 +135,11 @@ pub(super) fn is_unsure<H>(
     })
 }
 
-fn place<H>(fleet: &Fleet<H>, shard: ShardId) -> DamagedShard {
+fn place<H>(fleet: &Fleet<H>, shard: ShardId) -> DamagedShards {
     let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
     let superblock = ledger.superblock();
-    DamagedShard { shard, shards: superblock.layout.shards(), secret: superblock.secret }
+    let these = Rc::new(BTreeSet::from([shard]));
+    DamagedShards { these, shards: superblock.layout.shards(), secret: superblock.secret }
 }
 
 fn target<'a>(model: &'a Model, dir: Ino, name: &FileName) -> Option<&'a Object> {

@@ -66,7 +66,7 @@ pub(super) fn replace_supervisor<W: Surroundings>(
 
 fn started(effects: &[Effect]) -> impl Iterator<Item = (CellId, Epoch)> {
     effects.iter().filter_map(|effect| match effect {
-        Effect::Restart { cell, epoch } => Some((*cell, *epoch)),
+        Effect::Restart { cell, epoch, .. } => Some((*cell, *epoch)),
         _ => None,
     })
 }

@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use warren_base::{CellId, Epoch, Instant, ShardId};
-use warren_cell::{Effect, Event, IoId, PeerMessage, Plant, SlotRef};
-use warren_proto::Answer;
+use warren_cell::{Effect, Event, IoId, PeerBody, PeerMessage, Plant, SlotRef};
 use warren_proto::Answered;
 use warren_proto::control::{Order, Report};
+use warren_proto::{Answer, PeerReply, Reply};
 use warren_supervisor::{
     Effect as SupervisorEffect, Event as SupervisorEvent, Hint, LOOK_EVERY, Seen, Verdict,
 };
@@ -141,6 +141,10 @@ fn execute_verdict<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch) {
     if fleet.is_running(id, epoch) {
         fleet.count("a cell ended by a verdict");
         kill_cell(world, id);
+    } else if fleet.host(id).is_starting && fleet.epoch(id) == epoch {
+        // A caretaker that has no process yet.
+        let delay = fleet.message_delay();
+        fleet.plan(delay, Happening::Kill { cell: id, epoch });
     }
 }
 
@@ -275,6 +279,9 @@ impl<H> Fleet<H> {
     /// Carries out an effect of a cell.
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
         self.trace.note(self.now, &(id, &effect));
+        if self.host(id).is_caretaker {
+            count_of_caretaker(self, &effect);
+        }
         match effect {
             Effect::Reply { to, seq, answer, payload_len, granted, changed } => {
                 self.lanes.note_reply(id, to, seq, payload_len);
@@ -326,6 +333,19 @@ impl<H> Fleet<H> {
                 self.queue.plan(at, Happening::Tick { cell: id, epoch, at });
             }
         }
+    }
+}
+
+/// What caretakers do beside refusing.
+fn count_of_caretaker<H>(fleet: &mut Fleet<H>, effect: &Effect) {
+    match effect {
+        Effect::Send { message, .. }
+            if matches!(message.body, PeerBody::Reply(PeerReply::Committed { .. })) =>
+        {
+            fleet.count("a transaction owed by a caretaker");
+        }
+        Effect::Reply { answer: Ok(Reply::Done), .. } => fleet.count("given back to a caretaker"),
+        _ => {}
     }
 }
 
@@ -463,12 +483,15 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
         SupervisorEffect::ForgetClient { client } => fleet.check_forgotten(client),
         // Only a client whose stop can be refused gets a reply.
         SupervisorEffect::MayStop | SupervisorEffect::StopRefused { .. } => {}
-        SupervisorEffect::Restart { cell, epoch } => fleet.restart_cell(cell, epoch),
+        SupervisorEffect::Restart { cell, epoch, is_caretaker } => {
+            fleet.restart_cell(cell, epoch, is_caretaker);
+        }
         SupervisorEffect::Kill { cell, epoch, verdict } => {
             fleet.count(match verdict {
                 Verdict::Accused { .. } => "an accused cell is to end",
                 Verdict::AccusesAgain { .. } => "an accuser is to end",
                 Verdict::Hangs { .. } => "a cell that hangs is to end",
+                Verdict::Rejoins => "a caretaker is to end",
             });
             let delay = fleet.message_delay();
             fleet.plan(delay, Happening::Kill { cell, epoch });

@@ -13,8 +13,6 @@
 use warren_base::{CellId, ShardId};
 use warren_proto::{Request, SetAttr};
 
-use crate::history::Excuses;
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Read,
@@ -72,11 +70,6 @@ impl Incidents {
     pub(crate) fn begin_anew(&mut self) {
         let damage = self.damage.map(|it| Damage { is_given_up: false, had_records: false, ..it });
         *self = Self { damage, ..Self::default() };
-    }
-
-    /// What excuses any call that needs the damaged shard.
-    pub(crate) fn excuses(&self) -> Excuses {
-        if self.has_damage() { Excuses::DAMAGED } else { Excuses::default() }
     }
 
     /// Whether a shard was damaged.

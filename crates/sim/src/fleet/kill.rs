@@ -25,6 +25,8 @@ use super::{Fleet, Happening, Surroundings};
 /// Places in the order of events reserved for requests that a process had executed and not
 /// answered.
 const UNANSWERED_MAX: u64 = 1000;
+/// A process of a broken cell dies at one in so many events.
+const DIES_EARLY: u64 = 3;
 /// A late report takes up to so many times the longest delay of a message: until a successor is
 /// there.
 const LATE_REPORT: u64 = 20;
@@ -32,6 +34,10 @@ const LATE_REPORT: u64 = 20;
 impl<H> Fleet<H> {
     /// Whether the cell dies with the next event.
     pub(super) fn draw_death(&mut self, id: CellId) -> Option<Death> {
+        let host = &self.cells[usize::from(id.0)];
+        if host.is_broken && !host.is_caretaker && self.is_served() {
+            return self.rng.chance(1, DIES_EARLY).then(|| Death::draw(&mut self.rng));
+        }
         if self.faults.kills == 0 || !self.may_be_lost(id) {
             return None;
         }
@@ -64,9 +70,10 @@ impl<H> Fleet<H> {
     }
 
     /// The supervisor wants a successor.
-    pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch) {
+    pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch, is_caretaker: bool) {
         self.make_links(id);
         let host = self.host(id);
+        host.is_caretaker = is_caretaker;
         (host.epoch, host.is_starting, host.beginning) = (epoch, true, None);
         let delay = self.message_delay();
         self.plan(delay, Happening::Start { cell: id });

@@ -147,7 +147,11 @@ impl<H> Fleet<H> {
     /// The configuration of a dead cell's successor.
     pub(super) fn successor_config(&self, id: CellId) -> CellConfig {
         let (ledger, cells) = (self.supervisor().ledger(), self.cells.len() as u16);
-        let log = old_log(id, cells, ledger, Recovery::Process);
+        let kind = match self.cells[usize::from(id.0)].is_caretaker {
+            true => Recovery::Caretaker,
+            false => Recovery::Process,
+        };
+        let log = old_log(id, cells, ledger, kind);
         self.cell_config((id, self.epoch(id)), cells, ledger, log)
     }
 
@@ -177,7 +181,7 @@ impl<H> Fleet<H> {
             kept: Vec::new(),
             owned_chunks: ledger.chunks_of_shards(),
             free_chunks: match log.recovery {
-                Recovery::Process => Vec::new(),
+                Recovery::Process | Recovery::Caretaker => Vec::new(),
                 _ => share.map(|(chunk, _)| chunk).collect(),
             },
             bounds: superblock.layout.bounds(),
@@ -231,6 +235,8 @@ impl CellHost {
             dead: false,
             pause: Pause::default(),
             is_starting: false,
+            is_caretaker: false,
+            is_broken: false,
             ended_in_a_row: 0,
             wake: None,
             orders: VecDeque::new(),

@@ -1,4 +1,5 @@
-//! Which calls need a shard that is damaged: they may be refused, and change nothing then.
+//! Which calls need a shard that is damaged, or whose cell is out: they may be refused, and change
+//! nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -7,14 +8,15 @@ use warren_base::{Ino, ShardId};
 use warren_proto::{FileKind, FileName, LockKey, Request};
 
 use super::inode::{Body, Inode};
-use crate::history::DamagedShard;
+use crate::history::DamagedShards;
 
 /// All inodes of a state.
 type Inodes = BTreeMap<Ino, Rc<Inode>>;
 
-/// Whether the call needs the shard: what it names, or what is led to by what it names, lies there.
-pub(super) fn needs(state: &Inodes, request: &Request, damaged: &DamagedShard) -> bool {
-    let is_there = |ino: Ino| ino.shard() == damaged.shard;
+/// Whether the call needs one of the shards: what it names, or what is led to by what it names,
+/// lies there.
+pub(super) fn needs(state: &Inodes, request: &Request, damaged: &DamagedShards) -> bool {
+    let is_there = |ino: Ino| damaged.has(ino.shard());
     let leads_there = |dir: Ino, name: &FileName| target(state, dir, name).is_some_and(is_there);
     if [request.inode(), request.other_inode()].into_iter().flatten().any(is_there) {
         return true;
@@ -34,7 +36,7 @@ pub(super) fn needs(state: &Inodes, request: &Request, damaged: &DamagedShard) -
                 || leads_there(*dir, name)
                 || (from != dir && moves_directory(state, request) && {
                     let above = |ino: Ino| is_below_damaged(state, ino, damaged);
-                    LockKey::Tree.shard() == damaged.shard || above(*from) || above(*dir)
+                    damaged.has(LockKey::Tree.shard()) || above(*from) || above(*dir)
                 })
         }
         _ => false,
@@ -73,11 +75,11 @@ pub(super) fn is_tied(state: &Inodes, ino: Ino, shard: ShardId, named: &BTreeSet
     }
 }
 
-/// Whether a directory on the way from there to the root lies in the shard.
-fn is_below_damaged(state: &Inodes, ino: Ino, damaged: &DamagedShard) -> bool {
+/// Whether a directory on the way from there to the root lies in one of the shards.
+fn is_below_damaged(state: &Inodes, ino: Ino, damaged: &DamagedShards) -> bool {
     let mut at = ino;
     loop {
-        if at.shard() == damaged.shard {
+        if damaged.has(at.shard()) {
             return true;
         }
         match state.get(&at).map(|inode| &inode.body) {

@@ -1,16 +1,17 @@
 //! What the damage of one shard means in this world: when it is done, how the history knows of it,
 //! and what must hold at the end of a fleet.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use warren_base::{ClientId, Errno, Ino};
+use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_fsck::Finding;
 use warren_proto::Request;
 
 use crate::damage::{Plan, damage, explains, named_by};
 use crate::fleet::incident::{Damage, How};
 use crate::fleet::{Fleet, check_named, has_replaced_all, load_ledger};
-use crate::history::{Action, DamagedShard, Excuses, Operation, Window};
+use crate::history::{Action, DamagedShards, Excuses, Operation, Window};
 use crate::model::{State, is_tied};
 
 /// What is to be damaged, and when.
@@ -58,16 +59,24 @@ pub(super) fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
     is_done
 }
 
-/// What the history says of it.
-pub(super) fn operation<H>(fleet: &mut Fleet<H>, process: usize) -> Operation {
+/// The shard that was damaged.
+pub(super) fn damaged<H>(fleet: &Fleet<H>) -> DamagedShards {
     let damage = fleet.incidents.damage.expect("just done");
+    shards(fleet, Rc::new(BTreeSet::from([damage.shard])))
+}
+
+pub(super) fn shards<H>(fleet: &Fleet<H>, these: Rc<BTreeSet<ShardId>>) -> DamagedShards {
     let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
     let superblock = ledger.superblock();
-    let damaged = DamagedShard {
-        shard: damage.shard,
-        shards: superblock.layout.shards(),
-        secret: superblock.secret,
-    };
+    DamagedShards { these, shards: superblock.layout.shards(), secret: superblock.secret }
+}
+
+/// What the history says of it.
+pub(super) fn operation<H>(
+    fleet: &mut Fleet<H>,
+    process: usize,
+    damaged: DamagedShards,
+) -> Operation {
     let (at, returned, wall) = (fleet.place(), fleet.place(), fleet.wall());
     Operation {
         process,

@@ -464,6 +464,7 @@ impl World {
         self.last_return = self.fleet.now;
         let client = &self.clients[at.client];
         let mut excuses = self.excuses_of_copies(at);
+        excuses.set(Excuses::DAMAGED, super::may_be_refused(self, whole.invoked));
         let is_excused = self.fleet.incidents.excuse_calls(whole.invoked);
         excuses.set(Excuses::IO, outcome.answer == Err(Errno::EIO) && is_excused);
         let operation = Operation {
@@ -484,7 +485,7 @@ impl World {
 
     /// A read changes the access time without waiting for the fronts' copies of it.
     fn excuses_of_copies(&self, at: At) -> Excuses {
-        let mut excuses = self.fleet.incidents.excuses();
+        let mut excuses = Excuses::default();
         excuses.set(Excuses::OLD_ATIME, self.clients[at.client].front.is_some());
         excuses
     }

@@ -69,6 +69,7 @@ impl Supervisor {
             failure,
             broken_since,
             given_up,
+            outages,
         } = self;
         assert!(recovery.is_none(), "a recovery starts anew");
         let out = &mut Vec::new();
@@ -89,6 +90,7 @@ impl Supervisor {
         failure.encode(out);
         broken_since.encode(out);
         given_up.encode(out);
+        outages.encode(out);
         std::mem::take(out)
     }
 
@@ -118,6 +120,7 @@ impl Supervisor {
             failure: Wire::decode(from)?,
             broken_since: Wire::decode(from)?,
             given_up: Wire::decode(from)?,
+            outages: Wire::decode(from)?,
         };
         match from.left() {
             0 => Ok(supervisor),

@@ -96,7 +96,8 @@ impl Supervisor {
     /// Records what all cells have written.
     pub(super) fn begin_recording(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
-        let clean = self.is_last();
+        // The log of a cell that is taken out is to be replayed.
+        let clean = self.is_last() && self.outages.are_none();
         let written = self.barrier.parts().expect("all cells have written");
         let grown = self.growth.committed_by(number, &self.ledger().superblock().layout);
         match self.committer.begin(number, clean, (written, &self.owners), grown, turn.effects) {

@@ -37,6 +37,7 @@ impl Supervisor {
             broken: self.committer.broken(),
             broken_since: self.broken_since,
             given_up: self.given_up.iter().map(|(shard, gone)| (*shard, *gone)).collect(),
+            taken_out: self.outages.iter().collect(),
             chunks_free: ledger.regions().free_chunks(),
             cells,
             clients,

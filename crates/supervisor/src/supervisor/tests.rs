@@ -21,6 +21,7 @@ mod growth;
 mod hang;
 mod loss;
 mod stop;
+mod taken_out;
 
 /// The first checkpoint of a new pool: `mkfs` made the one before the opening.
 const FIRST: u64 = 3;
@@ -262,7 +263,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Send { to, ref order } => self.order(to, order),
-                Effect::Restart { cell, epoch } => self.restart(cell, epoch),
+                Effect::Restart { cell, epoch, .. } => self.restart(cell, epoch),
                 Effect::Write { io, block, bytes } => {
                     let is_free =
                         self.ios.values().all(|io| !matches!(io, Io::Write(b, _) if *b == block));
@@ -311,7 +312,8 @@ impl World {
             | Order::Found { .. }
             | Order::Rule { .. }
             | Order::ReadOnly { .. }
-            | Order::GivenUp { .. } => return,
+            | Order::GivenUp { .. }
+            | Order::Served { .. } => return,
             Order::Abandoned { .. } => {
                 self.staged = self.committed.clone();
                 return;

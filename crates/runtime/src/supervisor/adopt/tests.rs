@@ -146,7 +146,8 @@ fn a_start_that_failed_just_before_the_death_is_not_forgotten() {
     let lost = Event::CellExited { cell: CELL, epoch: EPOCH, by_itself: false };
     supervisor.recorded = None;
     supervisor.core.apply(clock::monotonic(), clock::wall(), lost, &mut effects);
-    assert!(effects.contains(&Effect::Restart { cell: CELL, epoch: Epoch(2) }));
+    let restart = Effect::Restart { cell: CELL, epoch: Epoch(2), is_caretaker: false };
+    assert!(effects.contains(&restart));
     supervisor.note(&effects).expect("a note");
     // It cannot register, because the name of its mailbox is taken.
     supervisor.follow(effects).expect("another note");

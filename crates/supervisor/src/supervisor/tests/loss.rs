@@ -21,7 +21,8 @@ fn a_cell_that_is_lost_at_any_time_gets_a_successor() {
         world.apply(Event::CellExited { cell: CellId(1), epoch: Epoch(0), by_itself: false });
         assert_eq!(world.epochs[1], EPOCH, "the exit of an earlier epoch is ignored");
         world.kill(CellId(1));
-        let restart = Effect::Restart { cell: CellId(1), epoch: Epoch(2) };
+        let (cell, epoch) = (CellId(1), Epoch(2));
+        let restart = Effect::Restart { cell, epoch, is_caretaker: false };
         assert!(!world.log.contains(&restart), "the others have not acknowledged");
         world.settle();
         assert!(world.log.contains(&restart), "after {turns} turns");
@@ -102,8 +103,9 @@ fn cells_that_are_lost_together_or_while_they_start_get_successors() {
     }
 }
 
+/// Each successor waits longer. The caretaker does not wait.
 #[test]
-fn a_cell_whose_successors_end_repeatedly_ends_the_fleet() {
+fn a_cell_whose_successors_end_repeatedly_is_taken_out() {
     let (mut world, mut pauses) = (World::serving(2, 1), Vec::new());
     let (mut began, tries) = (None, crate::SUCCESSORS_MAX);
     for successor in 0..=tries {
@@ -116,19 +118,19 @@ fn a_cell_whose_successors_end_repeatedly_ends_the_fleet() {
             world.apply(event);
         }
         let next = Epoch(2 + successor);
-        while world.epochs[1] != next && successor < tries {
+        while world.epochs[1] != next {
             world.now = world.wake().expect("it waits for the next try");
             world.apply(Event::Tick);
         }
         pauses.push((world.now - ended).as_millis());
     }
     assert_eq!(pauses[..9], [0, 10, 20, 40, 80, 160, 320, 640, 1000]);
-    assert_eq!((pauses[11], pauses.len()), (1000, 13));
+    assert_eq!((pauses[11], pauses[12], pauses.len()), (1000, 0, 13));
     assert_eq!((world.now - began.expect("killed")).as_secs(), 5);
-    world.sent[1].clear();
+    let (cell, epoch) = (CellId(1), Epoch(2 + tries));
+    assert!(world.log.contains(&Effect::Restart { cell, epoch, is_caretaker: true }));
     world.settle();
-    let failure = Failure::NoSuccessor { cell: CellId(1), tries };
-    assert_eq!(world.exit(), Some(Err(failure)));
+    assert_eq!((world.exit(), world.supervisor.status().taken_out.len()), (None, 1));
 }
 
 /// While a cell waits for its next successor, another cell gets one at once, and checkpoints go on
@@ -193,7 +195,7 @@ fn a_cell_that_is_killed_while_cells_end_does_not_fail_the_stop() {
 /// A crash soon after a cell is ready counts like the end of a successor that was never ready. A
 /// cell that is killed, or has served for a while, starts the count anew.
 #[test]
-fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
+fn a_cell_that_crashes_soon_after_it_is_ready_is_taken_out() {
     let (cell, tries) = (CellId(1), crate::SUCCESSORS_MAX);
     let crash = |world: &mut World, by_itself| {
         let epoch = world.epochs[1];
@@ -211,6 +213,12 @@ fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
     }
     crash(&mut world, false);
     for attempt in 1..=tries {
+        assert!(world.supervisor.status().taken_out.is_empty(), "attempt {attempt}");
+        crash(&mut world, true);
+    }
+    assert_eq!(world.supervisor.status().taken_out.len(), 1);
+    // Its caretakers crash too.
+    for attempt in 1..=tries {
         assert_eq!(world.exit(), None, "attempt {attempt}");
         crash(&mut world, true);
     }
@@ -223,7 +231,7 @@ fn a_cell_that_crashes_soon_after_it_is_ready_ends_the_fleet() {
 #[test]
 fn cells_save_their_dirty_data_before_a_fleet_ends() {
     let mut world = World::serving(3, 1);
-    for _ in 0..=crate::SUCCESSORS_MAX {
+    for _ in 0..=2 * crate::SUCCESSORS_MAX {
         world.sent[1].clear();
         world.kill(CellId(1));
         world.sent[1].clear();

@@ -1,0 +1,157 @@
+//! One cell is broken for a while: each of its processes dies early, until it is taken out. Later
+//! it is sound again and taken in.
+//!
+//! ```text
+//! due ──▶ broken: processes die ──▶ out: a caretaker answers EIO ──▶ returning ──▶ over
+//! ```
+//!
+//! While the cell is out, calls that need one of its shards may get EIO and change nothing then.
+//! Before and afterwards nothing is excused. What is drawn for it comes from a generator of its
+//! own, so a seed without it runs as ever.
+
+use std::collections::BTreeSet;
+
+use warren_base::{CellId, Rng, ShardId};
+use warren_supervisor::{Event as SupervisorEvent, TakenOut};
+
+use crate::damage::kill;
+use crate::fleet::{CellHost, Fleet, Surroundings, notify_supervisor};
+
+/// What is to break, and when.
+#[derive(Default)]
+pub(super) enum Outage {
+    #[default]
+    None,
+    /// A cell breaks when so many calls are left, and is sound again so many calls later.
+    Due {
+        rng: Rng,
+        at: u64,
+        lasts: u64,
+    },
+    Broken {
+        cell: CellId,
+        until: u64,
+    },
+    Out {
+        cell: CellId,
+        until: u64,
+    },
+    Returning {
+        cell: CellId,
+    },
+    /// It ended at this place in the order of events.
+    Over {
+        at: u64,
+    },
+}
+
+impl Outage {
+    pub(super) fn draw(seed: u64, calls: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x6f75_7461_6765);
+        let (at, lasts) = (rng.below(calls), rng.below(calls / 2 + 1));
+        Self::Due { rng, at, lasts }
+    }
+
+    /// Whether a call that was invoked at this place may have met a caretaker.
+    pub(super) const fn excuses(&self, invoked: u64) -> bool {
+        match self {
+            Self::Out { .. } | Self::Returning { .. } => true,
+            Self::Over { at } => invoked < *at,
+            Self::None | Self::Due { .. } | Self::Broken { .. } => false,
+        }
+    }
+
+    /// Whether the last checkpoint, of this place, lacks what the cell has only logged.
+    pub(super) const fn is_behind(&self, checkpoint: u64) -> bool {
+        match self {
+            Self::Out { .. } | Self::Returning { .. } => true,
+            Self::Over { at } => checkpoint < *at,
+            Self::None | Self::Due { .. } | Self::Broken { .. } => false,
+        }
+    }
+
+    /// Whether every cell serves, or dies as any cell may.
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(self, Self::None | Self::Due { .. } | Self::Over { .. })
+    }
+}
+
+/// The outage goes on as far as it can. `calls_left`: those that clients may yet begin; `heals`:
+/// they only finish calls from now on. Returns the cell that is out from now on, too.
+pub(super) fn advance<W: Surroundings>(
+    world: &mut W,
+    outage: Outage,
+    calls_left: u64,
+    heals: bool,
+) -> (Outage, Option<CellId>) {
+    let next = match outage {
+        Outage::Due { rng, at, lasts } if calls_left <= at && !heals => {
+            break_cell(world, rng, at, calls_left, lasts)
+        }
+        Outage::Broken { cell, until } if is_out(world, cell) => {
+            world.fleet_mut().count("a cell taken out");
+            return (Outage::Out { cell, until }, Some(cell));
+        }
+        // It became ready in spite of that, and is not needed any more.
+        Outage::Broken { cell, .. } if heals && serves_again(world, cell) => {
+            host(world, cell).is_broken = false;
+            Outage::Over { at: 0 }
+        }
+        Outage::Out { cell, until } if calls_left <= until || heals => {
+            host(world, cell).is_broken = false;
+            Outage::Returning { cell }
+        }
+        Outage::Returning { cell } if serves_again(world, cell) => {
+            world.fleet_mut().count("a cell taken in again");
+            Outage::Over { at: world.fleet_mut().place() }
+        }
+        // Not only once: a supervisor that dies may have forgotten it.
+        Outage::Returning { cell } => {
+            if status(world, cell).is_some_and(|out| !out.returns) {
+                notify_supervisor(world, SupervisorEvent::Rejoin { cell });
+            }
+            Outage::Returning { cell }
+        }
+        outage => outage,
+    };
+    (next, None)
+}
+
+fn break_cell<W: Surroundings>(
+    world: &mut W,
+    mut rng: Rng,
+    at: u64,
+    calls_left: u64,
+    lasts: u64,
+) -> Outage {
+    let cell = CellId(rng.below(world.fleet().cells.len() as u64) as u16);
+    if !world.fleet().is_served() || !kill(world, cell) {
+        return Outage::Due { rng, at, lasts };
+    }
+    host(world, cell).is_broken = true;
+    Outage::Broken { cell, until: calls_left.saturating_sub(lasts) }
+}
+
+/// The shards of the cell.
+pub(super) fn shards_of<H>(fleet: &Fleet<H>, cell: CellId) -> BTreeSet<ShardId> {
+    let shards = (0..fleet.map.len() as u16).map(ShardId);
+    shards.filter(|shard| fleet.owner(*shard) == cell).collect()
+}
+
+fn serves_again<W: Surroundings>(world: &W, cell: CellId) -> bool {
+    let host = &world.fleet().cells[usize::from(cell.0)];
+    host.slots.is_ready && !host.is_caretaker && !is_out(world, cell)
+}
+
+fn host<W: Surroundings>(world: &mut W, cell: CellId) -> &mut CellHost {
+    &mut world.fleet_mut().cells[usize::from(cell.0)]
+}
+
+fn is_out<W: Surroundings>(world: &W, cell: CellId) -> bool {
+    status(world, cell).is_some()
+}
+
+fn status<W: Surroundings>(world: &W, cell: CellId) -> Option<TakenOut> {
+    let out = world.fleet().supervisor().status().taken_out;
+    out.into_iter().find(|out| out.cell == cell)
+}
