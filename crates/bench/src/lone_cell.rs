@@ -203,8 +203,13 @@ impl LoneCell {
             | Effect::AwaitsLock { .. }
             | Effect::Suspect { .. }
             | Effect::Report(_)
-            | Effect::Wake(_)
             | Effect::MeasureHost => {
+                return;
+            }
+            Effect::Wake(at) => {
+                if at <= WHEN.monotonic {
+                    self.cell.apply(WHEN, Event::Tick, &mut self.memory, &mut self.effects);
+                }
                 return;
             }
         };

@@ -3,9 +3,10 @@
 //! Order of a fleet-wide checkpoint, as this cell sees it:
 //!
 //! 1. `Drain`: no transaction starts any more. The cell reports `Drained` when none is left.
-//! 2. `Write`: every dirty page gets a place, then every dirty node, in one run. This fixes the
-//!    state that the checkpoint holds. The writes are issued. Requests continue; transactions do
-//!    not yet, because another cell may not have fixed its state.
+//! 2. `Write`: every dirty page gets a place, in batches. Once no page is dirty, every dirty node
+//!    gets one, in one step. This fixes the state that the checkpoint holds. The writes are issued.
+//!    Requests continue; transactions do not yet, because another cell may not have fixed its
+//!    state.
 //! 3. When all writes are done, the cell reports `Written` with the new roots.
 //! 4. `Switched`: blocks that were freed before step 2 may be used again. `Failed`: these blocks
 //!    stay held, and the next checkpoint writes everything again. The blocks that the trees were
@@ -25,7 +26,7 @@ use warren_proto::{Handle, Step};
 use crate::budget::SESSION_BATCH;
 use crate::caretaker::part_of_checkpoint;
 use crate::checkpoint::phase::Phase;
-use crate::checkpoint::writeback::place_pages;
+use crate::checkpoint::writeback::place_all;
 use crate::chunks::claim::claim_spare;
 use crate::chunks::host::reserve::{review_host, stock_up};
 use crate::chunks::supply::release_chunks;
@@ -100,7 +101,8 @@ impl Checkpoint {
         }
     }
 
-    /// Fixes the state that the checkpoint holds. Waits for nodes as often as necessary.
+    /// Fixes the state that the checkpoint holds. Waits for nodes as often as necessary, and lets
+    /// other events in between batches of pages.
     pub(crate) fn fix(
         &mut self,
         shards: &mut Shards,
@@ -116,10 +118,7 @@ impl Checkpoint {
         stock_up(state, turn)?;
         // Pages of failed writes are written again now, so only failures from here on count.
         turn.io.take_write_error();
-        while turn.frames.dirty_pages() > 0 {
-            place_pages(shards, usize::MAX, turn)?;
-            turn.seal();
-        }
+        place_all(shards, turn)?;
         turn.check_log()?;
         let ids = shards.ids().to_vec();
         // Nothing waits from here on: this is the state.

@@ -32,8 +32,8 @@ const LATE: Duration = Duration::from_millis(200);
 /// process by process, all run again within this time.
 const STOPPED_MAX: Duration = Duration::from_millis(100);
 
-/// Most steps of a process take less than 10 ms, or 200 ms if it is built without optimization. One
-/// that places GiB of dirty pages may take longer: see [`LONGER`].
+/// Most steps of a process take less than 10 ms, or 200 ms if it is built without optimization. A
+/// few may take longer in a cell with a log or a cache of many GiB: see [`LONGER`].
 const COMPUTES_MAX: Duration = Duration::from_secs(1);
 
 /// A successor may do again what its predecessor was killed for. If that was no loop, it ends when

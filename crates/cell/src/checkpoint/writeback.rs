@@ -2,7 +2,7 @@
 
 use crate::budget::WRITE_BACK_BATCH;
 use crate::checkpoint::phase::Phase;
-use crate::data::writeback::place_run;
+use crate::data::writeback::{pages_a_turn, place_run};
 use crate::frames::transfer::read_node;
 use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
@@ -46,12 +46,24 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
     }
 }
 
+/// Gives all dirty pages places, a batch in each turn.
+///
+/// Any event may come between two batches, and change what it may change while no state is being
+/// fixed: until no page is dirty, nothing is, and a page with a place is like any page that was
+/// written back. A page that becomes dirty again has the room in the log and the blocks that every
+/// dirty page was promised, and gets another place. Transactions do not start before the checkpoint
+/// is over.
+pub(super) fn place_all(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    let left = turn.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
+    while turn.frames.dirty_pages() > left {
+        place_pages(shards, turn.frames.dirty_pages() - left, turn)?;
+        turn.seal();
+    }
+    if left > 0 { Err(Stop::Wait(Wait::Turn)) } else { Ok(()) }
+}
+
 /// Gives up to `limit` dirty pages places, in the order of their files, and starts to write them.
-pub(crate) fn place_pages(
-    shards: &mut Shards,
-    limit: usize,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
+fn place_pages(shards: &mut Shards, limit: usize, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let Some(first) = shards.values().find_map(|shard| shard.pages.first_dirty()) else {
         return Ok(());
     };

@@ -218,7 +218,7 @@ fn move_pages(
         shard.pages.mark_dirty(*at, turn.frames);
     }
     for file in pages.chunk_by(|a, b| a.0.0 == b.0.0) {
-        while place_pages_of(shard, file[0].0.0, turn)? {}
+        place_pages_of(shard, file[0].0.0, turn)?;
     }
     Ok(count)
 }

@@ -153,7 +153,7 @@ fn settle(
     let lsn = match state.durable {
         Some(lsn) => lsn,
         None => {
-            while place_pages_of(shard, source, turn)? {}
+            place_pages_of(shard, source, turn)?;
             *state.durable.insert(turn.log.image.end())
         }
     };

@@ -34,8 +34,7 @@ pub(crate) fn cover_now(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Res
     // participant that waited for locks may find less room in the log than when it came.
     let has_room = turn.log_room(turn.frames.dirty_pages()) > INLINE_MAX;
     if !has_room && shard.pages.has_uncovered(ino) {
-        while place_pages_of(shard, ino, turn)? {}
-        return Ok(());
+        return place_pages_of(shard, ino, turn);
     }
     cover_file(shard, ino, turn)
 }
@@ -47,8 +46,7 @@ pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Re
         return Ok(());
     }
     if pages.len() > INLINE_PAGES {
-        while place_pages_of(shard, ino, turn)? {}
-        return Ok(());
+        return place_pages_of(shard, ino, turn);
     }
     let inline = |(page, frame): &(u64, FrameNo)| {
         let bytes = turn.memory.frame(*frame).as_slice().into();

@@ -10,27 +10,35 @@ use crate::event::FrameNo;
 use crate::frames::PageNo;
 use crate::frames::transfer::write_pages;
 use crate::plant::Plant;
-use crate::run::wait::Stop;
+use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// Gives places to dirty pages of one file, as many as fit one record: after a power failure all of
-/// them count or none. Returns whether there are more.
-pub(crate) fn place_pages_of(
-    shard: &mut Shard,
-    ino: Ino,
-    turn: &mut Turn<'_>,
-) -> Result<bool, Stop> {
+/// Pages that get places in one turn, or come from a predecessor. There may be GiBs of dirty pages;
+/// a cell that placed them all at once would answer no request meanwhile, and would not beat. An
+/// event makes fewer pages dirty than this: the largest request has a fourth of the smallest cache,
+/// and a write that may fail has no more. So the pages are placed faster than they come.
+pub(crate) fn pages_a_turn(turn: &Turn<'_>) -> usize {
+    (turn.frames.count() as usize / 3).clamp(1, WRITE_BACK_BATCH)
+}
+
+/// Gives places to all dirty pages of one file. Those of one record all count after a power
+/// failure, or none does. If they do not fit one record or one turn, the caller begins again in the
+/// next turn: it must not have made a step that rests on the places, or on what it has read.
+pub(crate) fn place_pages_of(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let dirty = |shard: &Shard| shard.pages.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
+    let left = turn.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
     let mut placed = Ok(());
     while turn.record.takes_another_step()
         && placed.is_ok()
+        && turn.frames.dirty_pages() > left
         && let Some(first) = dirty(shard)
     {
-        placed = place_run(shard, first, WRITE_BACK_BATCH, turn);
+        placed = place_run(shard, first, turn.frames.dirty_pages() - left, turn);
     }
     turn.seal();
-    placed.map(|()| dirty(shard).is_some())
+    placed?;
+    if dirty(shard).is_some() { Err(Stop::Wait(Wait::Turn)) } else { Ok(()) }
 }
 
 /// Gives the run of dirty pages that begins with `first` places, and starts to write it.

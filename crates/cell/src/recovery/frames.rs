@@ -8,10 +8,11 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Ino, Lsn};
 use warren_proto::{RangeChange, RangeCopy};
 
-use crate::event::{FrameNo, Memory};
+use crate::data::writeback::pages_a_turn;
+use crate::event::FrameNo;
 use crate::frames::PageNo;
 use crate::frames::transfer::write_pages;
-use crate::run::wait::Stop;
+use crate::run::wait::{Stop, Wait};
 use crate::shard::pages::PageState;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -27,6 +28,8 @@ struct Taking {
     spare: Vec<FrameNo>,
     /// So many pages of `kept` were searched for their places.
     looked_at: usize,
+    /// So many are in the cache.
+    taken: usize,
 }
 
 #[derive(Debug)]
@@ -79,7 +82,11 @@ impl InheritedFrames {
 
     /// Takes the predecessor's dirty pages from its frames. Everything that is needed is read
     /// before anything is changed, and nothing is logged before all is done. If the cell dies in
-    /// between, its successor does the same again.
+    /// between, its successor does the same again: the frames and their table stay as they are, but
+    /// for entries that do not count.
+    ///
+    /// Events that come in between two turns change no page, because nothing is served and nothing
+    /// is written back yet. They may lead to the loss of a shard.
     pub(super) fn take_back(
         &mut self,
         shards: &mut Shards,
@@ -90,22 +97,13 @@ impl InheritedFrames {
             Some(taking) => taking,
             None => look_at(shards, end, self.dropped, turn)?,
         };
-        let found = self.find_places(shards, &mut taking, turn.memory);
-        if found.is_err() {
+        let found = self.find_places(shards, &mut taking, turn);
+        if let Err(wait) = found.and_then(|()| take_pages(shards, &mut taking, turn)) {
             self.taking = Some(taking);
-            return found;
+            return Err(wait);
         }
         // A shard may have been given up after pages of it were found.
         self.placed.retain(|(at, ..)| shards.serves(at.0.shard()));
-        for (at, frame) in taking.kept {
-            match shards.get_mut(&at.0.shard()) {
-                Some(shard) => {
-                    shard.pages.insert(at, frame, PageState::Dirty, turn.frames);
-                    shard.behind.insert(at.0);
-                }
-                None => taking.spare.push(frame),
-            }
-        }
         for frame in taking.spare {
             turn.table.clear(frame, turn.memory);
             turn.frames.give(frame);
@@ -119,13 +117,17 @@ impl InheritedFrames {
         &mut self,
         shards: &Shards,
         taking: &mut Taking,
-        memory: &dyn Memory,
+        turn: &Turn<'_>,
     ) -> Result<(), Stop> {
+        let end = taking.looked_at + pages_a_turn(turn);
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
+            if taking.looked_at == end {
+                return Err(Stop::Wait(Wait::Turn));
+            }
             if let Some(shard) = shards.get(&at.0.shard())
                 && let Some(place) = shard.placed(at.0, at.1)?
                 && shard.space.uses(place.block)
-                && place.checksum == crc32c::crc32c(memory.frame(*frame))
+                && place.checksum == crc32c::crc32c(turn.memory.frame(*frame))
             {
                 self.placed.push((*at, *frame, place.block));
             }
@@ -143,6 +145,25 @@ impl InheritedFrames {
             write_pages(shards.own(shard_of(&run[0])), run, turn.log.image.end(), turn);
         }
     }
+}
+
+/// Puts the pages that count into the cache.
+fn take_pages(shards: &mut Shards, taking: &mut Taking, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    let end = taking.taken + pages_a_turn(turn);
+    while let Some(&(at, frame)) = taking.kept.get(taking.taken) {
+        if taking.taken == end {
+            return Err(Stop::Wait(Wait::Turn));
+        }
+        match shards.get_mut(&at.0.shard()) {
+            Some(shard) => {
+                shard.pages.insert(at, frame, PageState::Dirty, turn.frames);
+                shard.behind.insert(at.0);
+            }
+            None => taking.spare.push(frame),
+        }
+        taking.taken += 1;
+    }
+    Ok(())
 }
 
 /// Finds the frames that hold dirty pages which count.
@@ -183,5 +204,5 @@ fn look_at(
         !counts
     });
     let spare = tagged.into_iter().map(|(_, _, frame)| frame).collect();
-    Ok(Taking { kept, spare, looked_at: 0 })
+    Ok(Taking { kept, spare, looked_at: 0, taken: 0 })
 }

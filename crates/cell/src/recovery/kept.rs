@@ -62,7 +62,7 @@ impl KeptReplay {
 
     /// Replays records until something has to be read first.
     pub(super) fn run(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        /// Records of one go, so that I/O is taken in between.
+        /// Records of one turn.
         const BATCH: usize = 256;
         // It may have been given up again.
         let Some(shard) = shards.get_mut(&self.shard) else { return Ok(()) };
@@ -80,7 +80,7 @@ impl KeptReplay {
                 }
             }
         }
-        Err(Stop::Wait(Wait::Yield))
+        Err(Stop::Wait(Wait::Turn))
     }
 
     /// Whether there was another record.

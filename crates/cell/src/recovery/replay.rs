@@ -203,7 +203,7 @@ impl Replay {
         participants: &mut Participants,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        /// Records of one run. I/O and messages of peers are taken in between two runs.
+        /// Records of one turn. I/O and messages of peers are taken in between two turns.
         const BATCH: usize = 256;
         if let Some(kept) = &mut self.kept {
             kept.run(shards, turn)?;
@@ -224,7 +224,7 @@ impl Replay {
             }
             self.replay_record(shards, participants, turn)?;
         }
-        Err(Stop::Wait(Wait::Yield))
+        Err(Stop::Wait(Wait::Turn))
     }
 
     /// Checks that the other cells' changes of a transaction lie at other cells.

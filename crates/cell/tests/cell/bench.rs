@@ -158,6 +158,8 @@ pub(crate) struct Bench {
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
     pub seq: u32,
+    /// How often it has asked to be called again at once, to take in other events in between.
+    pub yields: u32,
     /// The capability that came with the last answer.
     pub granted: Capability,
 }
@@ -189,6 +191,14 @@ impl Bench {
         bench.hear(PeerBody::Pool(PoolMessage::Hello));
         bench.hear(PeerBody::Pool(PoolMessage::Ready { members: vec![] }));
         bench
+    }
+
+    /// A cell that has all chunks of its pool.
+    pub(crate) fn roomy(image: &Image) -> Self {
+        let mut bench = Self::new(image, false);
+        bench.config.free_chunks = (6..CHUNKS).collect();
+        bench.cell = Cell::new(bench.config.clone(), WHEN, &mut bench.effects);
+        bench.started()
     }
 
     /// The peer sends a chunk that the cell has asked for.
@@ -267,7 +277,7 @@ impl Bench {
             lane: vec![7; PAYLOAD_MAX],
         };
         let (answers, sent) = (BTreeMap::new(), Vec::new());
-        let mut bench = Self {
+        let bench = Self {
             config,
             cell,
             memory,
@@ -293,11 +303,16 @@ impl Bench {
             host_room: 0,
             allocated: BTreeSet::new(),
             seq: 0,
+            yields: 0,
             granted: Capability::NONE,
         };
-        bench.apply(Event::Tick);
-        bench.admit(CLIENT);
-        bench
+        bench.started()
+    }
+
+    fn started(mut self) -> Self {
+        self.apply(Event::Tick);
+        self.admit(CLIENT);
+        self
     }
 
     /// How many live tasks it has, and how many requests wait for file locks.
@@ -408,7 +423,7 @@ impl Bench {
                 None
             }
             Effect::Flush { io } => Some(Event::IoDone { io, result: Ok(()) }),
-            Effect::Wake(at) => (at <= WHEN.monotonic).then_some(Event::Tick),
+            Effect::Wake(at) => self.wake(at),
             Effect::Reserve { io, block, count } => Some(self.reserve(io, block, count)),
             Effect::Discard { io, block, count } => Some(self.discard(io, block, count)),
             Effect::MeasureHost => {
@@ -453,6 +468,12 @@ impl Bench {
                 Some(Event::IoDone { io, result: Ok(()) })
             }
         }
+    }
+
+    fn wake(&mut self, at: Instant) -> Option<Event> {
+        let is_due = at <= WHEN.monotonic;
+        self.yields += u32::from(is_due);
+        is_due.then_some(Event::Tick)
     }
 
     fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) -> Event {

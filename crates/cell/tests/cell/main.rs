@@ -9,6 +9,7 @@ mod hostile_images;
 mod hostile_logs;
 #[path = "../image/mod.rs"]
 mod image;
+mod long_steps;
 mod read_only;
 mod replace;
 mod space;
