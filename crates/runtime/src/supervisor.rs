@@ -45,6 +45,7 @@ use std::time::Duration;
 use cell_process::Ended;
 use connections::ConnectionEvent;
 use keeper_link::{KeeperLink, keeper_died};
+use restart::end_misbehaving;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use state::SupervisorLoop;
@@ -54,7 +55,7 @@ use warren_base::{CellId, Errno};
 use warren_log::record_all;
 use warren_proto::Wire;
 use warren_proto::control::{Order, Report};
-use warren_supervisor::{ConnectionNo, Effect, Event, Failure};
+use warren_supervisor::{ConnectionNo, Effect, Event, Failure, Misdeed};
 use warren_transport::control::{ControlReply, STATUS_PART_MAX};
 
 use crate::clock;
@@ -427,9 +428,13 @@ impl SupervisorLoop<'_> {
                     self.cells[from].alive = false;
                     return Ok(false);
                 }
-                // The cell is gone, or its messages are damaged, so that some are lost.
-                Ok(Received::Closed) | Err(_) => {
+                // The cell is gone, as its exit notice will show, or it lives and has no link.
+                Ok(Received::Closed) => {
                     self.kill(from);
+                    return Ok(false);
+                }
+                Err(_) => {
+                    end_misbehaving(self, from, Misdeed::Packet)?;
                     return Ok(false);
                 }
             }
@@ -445,9 +450,7 @@ impl SupervisorLoop<'_> {
                     return Ok(());
                 }
                 if number > *expected {
-                    // A report was lost.
-                    self.kill(from);
-                    return Ok(());
+                    return end_misbehaving(self, from, Misdeed::ReportLost);
                 }
                 *expected += 1;
                 if matches!(report, Report::Ready { .. }) {
@@ -467,10 +470,7 @@ impl SupervisorLoop<'_> {
                 self.cells[from].last_error = Some(error);
                 Ok(())
             }
-            Err(_) => {
-                self.kill(from);
-                Ok(())
-            }
+            Err(_) => end_misbehaving(self, from, Misdeed::Message),
         }
     }
 

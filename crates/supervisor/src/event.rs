@@ -66,6 +66,12 @@ pub enum Event {
         cell: CellId,
         epoch: Epoch,
     },
+    /// The driver found that this process of a cell does what no correct one does.
+    Misbehaves {
+        cell: CellId,
+        epoch: Epoch,
+        how: Misdeed,
+    },
     Connect {
         connection: ConnectionNo,
         applicant: Applicant,
@@ -189,6 +195,36 @@ pub enum Verdict {
     Hangs { why: Hint, hangs: u32, voices: u32 },
     /// It is the caretaker of a cell that is taken in again.
     Rejoins,
+    /// The driver cannot work with it.
+    Misbehaves { how: Misdeed },
+}
+
+/// Why the supervisor's driver cannot work with a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub enum Misdeed {
+    /// A packet from it cannot be received.
+    Packet,
+    /// A message from it cannot be decoded.
+    Message,
+    /// One of its reports is missing.
+    ReportLost,
+    /// Its vitals have an impossible count of failed flushes.
+    Vitals,
+    /// It had not taken all orders of a supervisor that died.
+    OrdersLost,
+}
+
+impl Misdeed {
+    /// For the sentence "it was killed because ...".
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Packet => "a packet from it could not be received",
+            Self::Message => "a message from it could not be decoded",
+            Self::ReportLost => "one of its reports was lost",
+            Self::Vitals => "its vitals cannot be",
+            Self::OrdersLost => "orders for it were lost with a supervisor",
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -206,6 +242,7 @@ impl fmt::Display for Verdict {
                     "was killed because it {why} and hung, as {hangs} of {voices} voices said"
                 )
             }
+            Self::Misbehaves { how } => write!(f, "was killed because {}", how.text()),
         }
     }
 }

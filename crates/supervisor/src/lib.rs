@@ -41,7 +41,7 @@ mod watch;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use alarm::ALARMS_MAX;
-pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Verdict};
+pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Misdeed, Verdict};
 pub use fault::{Cause, Fault};
 pub use fleet::CellState;
 pub use ledger::{Ledger, LedgerError};

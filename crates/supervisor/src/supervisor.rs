@@ -165,6 +165,9 @@ impl Supervisor {
             }
             Event::Hangs { cell, epoch, why } => self.accused((cell, epoch), why, turn),
             Event::Moves { cell, epoch } => self.detector.acquit((cell, epoch)),
+            Event::Misbehaves { cell, epoch, how } => {
+                self.kill((cell, epoch), Verdict::Misbehaves { how }, turn.now, turn);
+            }
             Event::Connect { connection, applicant } => self.connect(connection, applicant, turn),
             Event::Hangup { client } => self.hangup(client, turn),
             Event::Rule { client, rules } => {

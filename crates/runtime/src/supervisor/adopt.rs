@@ -27,8 +27,8 @@ use warren_proto::slot::Shape;
 use warren_proto::{Rules, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{
-    CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Event, Predecessor,
-    Supervisor,
+    CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Event, Misdeed,
+    Predecessor, Supervisor,
 };
 
 use super::cell_process::{CellProcess, Ended, Pauses};
@@ -309,6 +309,10 @@ impl SupervisorLoop<'_> {
             let process = &self.cells[cell];
             let is_same = !process.exited && process.token == notes.token;
             if is_same && (notes.behind || !notes.alive) {
+                if notes.alive {
+                    let (epoch, how) = (process.epoch, Misdeed::OrdersLost);
+                    self.pending.push_back(Event::Misbehaves { cell, epoch, how });
+                }
                 self.kill(cell);
             }
         }

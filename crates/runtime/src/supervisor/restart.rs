@@ -10,12 +10,10 @@
 //! that no other process maps the frames. The successor itself waits for the I/O that its
 //! predecessor had submitted to the kernel.
 
-use std::fmt;
-
 use tracing::{error, info, warn};
 use warren_base::{CellId, Epoch};
 use warren_log::LIFE;
-use warren_supervisor::Event;
+use warren_supervisor::{Event, Misdeed, Verdict};
 
 use super::cell_process::Ended;
 use super::start::{FIRST_EPOCH, Starter};
@@ -23,6 +21,16 @@ use super::state::SupervisorLoop;
 use crate::clock;
 use crate::error::{ErrorKind, FleetError, system};
 use crate::message::Beginning;
+
+/// Has a cell killed that this process cannot work with.
+pub(super) fn end_misbehaving(
+    it: &mut SupervisorLoop<'_>,
+    cell: CellId,
+    how: Misdeed,
+) -> Result<(), FleetError> {
+    let epoch = it.cells[cell].epoch;
+    it.apply(Event::Misbehaves { cell, epoch, how })
+}
 
 impl SupervisorLoop<'_> {
     /// Handles the keeper's failure to start a process.
@@ -61,8 +69,8 @@ impl SupervisorLoop<'_> {
         self.apply(Event::CellExited { cell, epoch, by_itself })
     }
 
-    /// Kills this process of a cell, whose link still works, unless it is gone already.
-    pub(super) fn condemn(&mut self, cell: CellId, epoch: Epoch, verdict: impl fmt::Display) {
+    /// Kills this process of a cell, unless that is under way or it is gone.
+    pub(super) fn condemn(&mut self, cell: CellId, epoch: Epoch, verdict: Verdict) {
         let process = &mut self.cells[cell];
         if process.epoch == epoch && process.alive {
             let line = format!("it {verdict}");
@@ -71,12 +79,11 @@ impl SupervisorLoop<'_> {
         }
     }
 
-    /// Kills cells whose vitals have an impossible count of failed flushes.
+    /// Has cells killed whose vitals have an impossible count of failed flushes.
     pub(super) fn end_bad_vitals(&mut self) {
-        let bad: Vec<CellId> = self.memory.have_bad_vitals().collect();
-        for cell in bad {
+        for cell in self.memory.have_bad_vitals().filter(|cell| self.cells[*cell].alive) {
             let epoch = self.cells[cell].epoch;
-            self.condemn(cell, epoch, "was killed because its vitals cannot be");
+            self.pending.push_back(Event::Misbehaves { cell, epoch, how: Misdeed::Vitals });
         }
     }
 

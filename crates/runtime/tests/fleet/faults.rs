@@ -79,6 +79,8 @@ pub(crate) fn damaged_vitals_break_nothing_else() {
         (now.cells[0].restarts, now.checkpoint.checkpoints_failed, now.checkpoint.broken),
         (0, 0, None)
     );
+    // The other cell may have met them first.
+    assert!(now.faults[0].cause.contains("vitals"), "{}", now.faults[0].cause);
     fleet.stop().expect("stop");
 }
 

@@ -492,6 +492,7 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
                 Verdict::AccusesAgain { .. } => "an accuser is to end",
                 Verdict::Hangs { .. } => "a cell that hangs is to end",
                 Verdict::Rejoins => "a caretaker is to end",
+                Verdict::Misbehaves { .. } => unreachable!("nothing here damages reports"),
             });
             let delay = fleet.message_delay();
             fleet.plan(delay, Happening::Kill { cell, epoch });

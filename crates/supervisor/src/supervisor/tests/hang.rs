@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::detector::PROBE_WAIT;
-use crate::{Cause, Hint, Verdict};
+use crate::{Cause, Hint, Misdeed, Verdict};
 
 const A: CellId = CellId(0);
 const B: CellId = CellId(1);
@@ -115,4 +115,15 @@ fn the_next_supervisor_begins_no_trial_again() {
     world.hangs(B);
     world.wait(PROBE_WAIT);
     assert_eq!(world.killed().len(), 1);
+}
+
+#[test]
+fn a_cell_with_which_the_driver_cannot_work_is_killed_for_that() {
+    let mut world = World::serving(2, 1);
+    world.apply(Event::Misbehaves { cell: B, epoch: EPOCH, how: Misdeed::Message });
+    let verdict = Verdict::Misbehaves { how: Misdeed::Message };
+    assert_eq!(world.killed(), [(B, EPOCH, verdict)]);
+    world.kill(B);
+    world.settle_successors();
+    assert_eq!(world.supervisor.status().faults[0].cause, Cause::Verdict(verdict));
 }
