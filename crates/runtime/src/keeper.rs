@@ -66,8 +66,9 @@ struct Keeper<'a> {
     watch: ProcessWatch,
     next_start: Option<Instant>,
     link: Outbox,
-    /// Too few descriptors are left for those of the next packet, which stays in the socket.
-    has_no_room: bool,
+    /// Since when too few descriptors are left for those of the next packet, which stays in the
+    /// socket.
+    no_room_since: Option<Instant>,
     children: BTreeMap<u32, ChildProcess>,
     kept: BTreeMap<Kept, Vec<Arc<OwnedFd>>>,
     segments: Segments,
@@ -218,7 +219,7 @@ impl<'a> Keeper<'a> {
             watch: ProcessWatch::default(),
             next_start: None,
             link,
-            has_no_room: false,
+            no_room_since: None,
             children: BTreeMap::new(),
             kept: BTreeMap::new(),
             segments,
@@ -259,9 +260,14 @@ impl<'a> Keeper<'a> {
             }
             self.receive()?;
             if ready.supervisor
+                && !self.awaits_room()
                 && let Some(mut child) = self.supervisor.take()
             {
-                // All that it sent before its end has been received.
+                // All that it sent before its end has been received, unless the shortage lasts.
+                if self.no_room_since.take().is_some() {
+                    let doing = "receive from the supervisor";
+                    self.failure.get_or_insert_with(|| system(doing)(Os::MFILE));
+                }
                 let status = child.reap().map_err(system("wait for the supervisor"))?;
                 if status.signal() != Some(libc::SIGKILL) {
                     // A supervisor that ended otherwise has failed, also without a message: by an
@@ -383,15 +389,17 @@ impl<'a> Keeper<'a> {
         let tokens: Vec<u32> = self.children.keys().copied().collect();
         fds.extend(self.children.values().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
         let own = fds.len();
-        // A link whose supervisor is gone would be ready all the time.
-        if let Some(supervisor) = &self.supervisor {
+        // Its end is handled when its packets have been received.
+        if let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.awaits_room()) {
             fds.push(PollFd::new(&supervisor.pidfd, PollFlags::IN));
-            let mut flags = self.link.poll_flags();
-            flags.set(PollFlags::IN, !self.has_no_room);
-            fds.push(PollFd::from_borrowed_fd(self.link.link.as_fd(), flags));
+        }
+        let has_own = fds.len() > own;
+        // A link whose supervisor is gone would be ready all the time.
+        if self.supervisor.is_some() && self.no_room_since.is_none() {
+            fds.push(PollFd::from_borrowed_fd(self.link.link.as_fd(), self.link.poll_flags()));
         }
         fds.extend(starter.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::empty())));
-        let is_short = self.link.is_short() || self.has_no_room;
+        let is_short = self.link.is_short() || self.no_room_since.is_some();
         let short = (self.supervisor.is_some() && is_short).then_some(SHORTAGE_PAUSE);
         let start = self.next_start.map(|at| at - clock::monotonic());
         // A fleet that never served ends with its supervisor.
@@ -403,7 +411,7 @@ impl<'a> Keeper<'a> {
         Ok(Awake {
             stop: woke(0),
             log: woke(1),
-            supervisor: self.supervisor.is_some() && woke(own),
+            supervisor: has_own && woke(own),
             ended: (2..)
                 .zip(&tokens)
                 .filter(|&(at, _)| woke(at))
@@ -423,24 +431,32 @@ impl<'a> Keeper<'a> {
 
     fn receive(&mut self) -> Result<(), FleetError> {
         let doing = "receive from the supervisor";
-        self.has_no_room = false;
         // If the supervisor is gone its pidfd shows it.
         let _ = self.link.flush();
         loop {
             // With too few descriptors a packet that is not only looked at would lose some.
             match self.link.link.peek() {
                 Ok(Received::Packet(packet)) => {
+                    self.no_room_since = None;
                     self.link.link.skip().map_err(system(doing))?;
                     self.execute(packet)?;
                 }
                 Ok(Received::Nothing | Received::Closed) => return Ok(()),
                 Err(Os::MSGSIZE) => {
-                    self.has_no_room = true;
+                    if self.no_room_since.is_none() {
+                        self.no_room_since = Some(clock::monotonic());
+                        warn!("the keeper has no free descriptors; the supervisor waits for it");
+                    }
                     return Ok(());
                 }
                 Err(error) => return Err(system(doing)(error)),
             }
         }
+    }
+
+    /// Whether a packet waits for descriptors, and a shortage of such a duration is no failure.
+    fn awaits_room(&self) -> bool {
+        self.no_room_since.is_some_and(|since| clock::monotonic() - since < SHORTAGE_TIMEOUT)
     }
 
     fn execute(&mut self, packet: Packet) -> Result<(), FleetError> {

@@ -303,3 +303,27 @@ pub(crate) fn a_supervisor_that_dies_ever_again_ends_the_fleet() {
     drop(fleet);
     assert_eq!(scratch.processes(), Vec::<String>::new());
 }
+
+/// The keeper has no descriptor free for what the supervisor sends, and the supervisor dies.
+pub(crate) fn packets_of_a_dead_supervisor_outlive_a_shortage_of_descriptors() {
+    let scratch = Scratch::formatted("room");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
+    let keeper = Pid::from_raw(fleet.keeper_pid() as i32).expect("the keeper");
+    let all = rustix::process::getrlimit(Resource::Nofile);
+    let allow = |current| {
+        let limit = Rlimit { current, ..all };
+        rustix::process::prlimit(Some(keeper), Resource::Nofile, limit).expect("limit");
+    };
+    // It has more open, and polls no more.
+    allow(Some(8));
+    let connection = connect(&scratch.pool);
+    assert!(kill_supervisor(fleet.keeper_pid()));
+    // Time in which the keeper could drop the packets.
+    assert!(!connection.wait_for_hangup(Duration::from_millis(300)), "the client was dropped");
+    allow(all.maximum);
+    let status = await_another(&scratch.pool, 1);
+    assert_eq!(status.clients.len(), 1);
+    assert!(!connection.wait_for_hangup(Duration::ZERO), "the client was dropped");
+    Files::of(&connection).make("after");
+    fleet.stop().expect("stop");
+}

@@ -67,6 +67,7 @@ const TESTS: &[(&str, fn())] = named![
     adoption::a_supervisor_that_fails_ever_again_ends_the_fleet,
     adoption::a_supervisor_that_crashes_ever_again_ends_the_fleet,
     adoption::a_supervisor_that_dies_ever_again_ends_the_fleet,
+    adoption::packets_of_a_dead_supervisor_outlive_a_shortage_of_descriptors,
     cells::all_cells_die_at_once,
     cells::a_cell_with_a_broken_link_is_replaced,
     cells::calls_outlive_the_cell_that_they_wait_for,
