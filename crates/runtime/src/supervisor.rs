@@ -62,7 +62,7 @@ use crate::clock;
 use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
-use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, Wait, retry};
+use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, retry};
 use crate::message::{FromCell, FromKeeper, ToCell, ToKeeper};
 use crate::pool::blocks::Blocks;
 use crate::privilege::Privilege;
@@ -76,16 +76,10 @@ const PACKETS_A_TURN: usize = 64;
 
 /// The role `supervisor`.
 pub(crate) fn main() -> Result<(), FleetError> {
-    let mut link = process::begin("warren-super", true)?;
+    let mut keeper = Outbox::new(process::begin("warren-super", true)?);
     record_all();
-    let first = match link.receive(Wait::Yes).map_err(system("receive from the keeper"))? {
-        Received::Packet(packet) => {
-            FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())?
-        }
-        _ => return Err(keeper_died()),
-    };
+    let (first, _) = KeeperLink::new(&mut keeper, 0, false).next_message()?;
     limit::raise();
-    let mut keeper = Outbox::new(link);
     let ended = process::guarded(|| {
         let privilege = Privilege::of_this_process()?;
         limit_supervisor()?;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, getppid, kill_process};
 use warren_base::Instant;
 use warren_supervisor::{Condition, Hint, LOOK_EVERY, Process, Seen, Watch, Work};
 
@@ -56,6 +57,40 @@ impl ProcessWatch {
             Seen::Hangs(why) => Some(why),
             Seen::Nothing | Seen::Moves => None,
         }
+    }
+}
+
+/// The watch over this process's parent, which cannot be replaced: its children end with it.
+pub struct ParentWatch {
+    parent: Option<Pid>,
+    watch: ProcessWatch,
+}
+
+impl ParentWatch {
+    /// For the present parent.
+    pub fn begin() -> Self {
+        Self::over(getppid())
+    }
+
+    pub(crate) fn over(parent: Option<Pid>) -> Self {
+        Self { parent, watch: ProcessWatch::default() }
+    }
+
+    /// The time until the next look.
+    pub fn pause(&self) -> Duration {
+        self.watch.pause()
+    }
+
+    /// Looks at the parent, if it is time, and resumes it if it has been stopped for a while and is
+    /// needed. Returns whether it was.
+    pub fn resume(&mut self, is_needed: bool) -> bool {
+        let Some(parent) = self.parent else { return false };
+        let is_stopped = self.watch.is_stopped(parent.as_raw_pid().unsigned_abs(), is_needed);
+        if is_stopped {
+            // It may have been resumed meanwhile.
+            let _ = kill_process(parent, Signal::CONT);
+        }
+        is_stopped
     }
 }
 

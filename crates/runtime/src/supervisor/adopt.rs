@@ -23,8 +23,8 @@ use std::os::unix::ffi::OsStrExt;
 use tracing::warn;
 use warren_base::{CellId, ClientId, Epoch};
 use warren_log::LIFE;
+use warren_proto::Rules;
 use warren_proto::slot::Shape;
-use warren_proto::{Rules, Wire};
 use warren_shm::ShardMap;
 use warren_supervisor::{
     CellState, CellStatus, ClientState, ClientStatus, ConnectionNo, Effect, Event, Misdeed,
@@ -45,7 +45,7 @@ use super::state::{Parts, SupervisorLoop};
 use super::stop_attempt::StopRequest;
 use crate::clock;
 use crate::error::{FleetError, system};
-use crate::link::{Link, Outbox, Received, Trust, Wait};
+use crate::link::{Link, Outbox, Trust};
 use crate::message::{FromKeeper, Handover, Kept, ToKeeper, path_of};
 use crate::pool::blocks::{self, Blocks};
 use crate::pool::shares;
@@ -59,13 +59,11 @@ const NO_TOKEN: u32 = u32::MAX;
 struct KeptDescriptors(BTreeMap<Kept, Vec<OwnedFd>>);
 
 impl KeptDescriptors {
-    fn receive(keeper: &mut Outbox, count: u32) -> Result<Self, FleetError> {
+    fn receive(keeper: &mut KeeperLink<'_>, count: u32) -> Result<Self, FleetError> {
         let mut kept = BTreeMap::new();
         while kept.len() < count as usize {
-            let received = keeper.link.receive(Wait::Yes).map_err(system("take over"))?;
-            let Received::Packet(packet) = received else { return Err(keeper_died()) };
-            match FromKeeper::from_bytes(&packet.bytes) {
-                Ok(FromKeeper::Kept { name }) => drop(kept.insert(name, packet.fds)),
+            match keeper.next_message()? {
+                (FromKeeper::Kept { name }, fds) => drop(kept.insert(name, fds)),
                 _ => return Err(keeper_died()),
             }
         }
@@ -104,7 +102,8 @@ pub(super) fn take_over(
     handover: Handover,
     privilege: Privilege,
 ) -> Result<SupervisorLoop<'_>, FleetError> {
-    let mut kept = KeptDescriptors::receive(keeper, handover.kept)?;
+    let mut link = KeeperLink::new(keeper, 0, handover.in_tables);
+    let mut kept = KeptDescriptors::receive(&mut link, handover.kept)?;
     let (journal, notes) = Journal::adopt(kept.take_one(Kept::Record)?)?;
     let path = path_of(&handover.plan.pool);
     let pool = OpenPool::adopt(kept.take(Kept::Pool)?, &path)?;

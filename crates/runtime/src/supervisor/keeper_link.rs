@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, getppid, kill_process};
 use rustix::time::Timespec;
 use tracing::warn;
 use warren_log::LIFE;
@@ -19,7 +18,7 @@ use crate::error::{FleetError, system};
 use crate::identity::has_read_all;
 use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FromKeeper, Kept, ToKeeper};
-use crate::watch::ProcessWatch;
+use crate::watch::ParentWatch;
 
 pub(super) struct KeeperLink<'a> {
     outbox: &'a mut Outbox,
@@ -31,7 +30,7 @@ pub(super) struct KeeperLink<'a> {
     in_tables: bool,
     /// Messages that came before the answer to a request.
     received: VecDeque<FromKeeper>,
-    watch: ProcessWatch,
+    watch: ParentWatch,
 }
 
 /// If the keeper is gone this process dies with it.
@@ -41,7 +40,7 @@ pub(super) fn keeper_died() -> FleetError {
 
 impl<'a> KeeperLink<'a> {
     pub(super) fn new(outbox: &'a mut Outbox, next_token: u32, in_tables: bool) -> Self {
-        let (received, watch) = (VecDeque::new(), ProcessWatch::default());
+        let (received, watch) = (VecDeque::new(), ParentWatch::begin());
         Self { outbox, next_token, is_released: false, in_tables, received, watch }
     }
 
@@ -133,16 +132,25 @@ impl<'a> KeeperLink<'a> {
         self.send(&ToKeeper::Lend { connection, which })?;
         self.settle()?;
         loop {
+            match self.next_message()? {
+                (FromKeeper::Lent, fds) => return Ok(fds),
+                (other, _) => self.received.push_back(other),
+            }
+        }
+    }
+
+    /// The next message of the link, with its descriptors. Waits for the keeper.
+    pub(super) fn next_message(&mut self) -> Result<(FromKeeper, Vec<OwnedFd>), FleetError> {
+        loop {
             self.wait(PollFlags::IN, None)?;
-            let packet = match self.outbox.link.receive(Wait::No).map_err(|_| keeper_died())? {
+            let received = self.outbox.link.receive(Wait::No);
+            let packet = match received.map_err(system("receive from the keeper"))? {
                 Received::Packet(packet) => packet,
                 Received::Nothing => continue,
                 Received::Closed => return Err(keeper_died()),
             };
-            match FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())? {
-                FromKeeper::Lent => return Ok(packet.fds),
-                other => self.received.push_back(other),
-            }
+            let message = FromKeeper::from_bytes(&packet.bytes).map_err(|_| keeper_died())?;
+            return Ok((message, packet.fds));
         }
     }
 
@@ -165,15 +173,15 @@ impl<'a> KeeperLink<'a> {
         }
     }
 
-    /// Resumes a keeper that is stopped, if there is something for it to read. It cannot be
-    /// replaced: it is the parent of all processes, which end with it.
+    /// Resumes a keeper that is stopped, if there is something for it to read.
     pub(super) fn look(&mut self) {
-        let Some(keeper) = getppid() else { return };
         let is_needed = !has_read_all(&self.outbox.link);
-        if self.watch.is_stopped(keeper.as_raw_pid().unsigned_abs(), is_needed) {
+        self.resume(is_needed);
+    }
+
+    fn resume(&mut self, is_needed: bool) {
+        if self.watch.resume(is_needed) {
             warn!(target: LIFE, "the keeper was stopped and is needed; it is resumed");
-            // It may have been resumed meanwhile.
-            let _ = kill_process(keeper, Signal::CONT);
         }
     }
 
@@ -185,7 +193,7 @@ impl<'a> KeeperLink<'a> {
         self.wait(PollFlags::IN, longest)
     }
 
-    /// Waits until the link is ready, and watches the keeper meanwhile.
+    /// Waits until the link is ready, and watches the keeper meanwhile, which is needed for that.
     fn wait(&mut self, flags: PollFlags, longest: Option<Duration>) -> Result<(), FleetError> {
         let until = longest.map(|longest| Instant::now() + longest);
         loop {
@@ -197,7 +205,7 @@ impl<'a> KeeperLink<'a> {
             if is_ready {
                 return Ok(());
             }
-            self.look();
+            self.resume(true);
             if left.is_some_and(|left| left <= LOOK_EVERY) {
                 return Ok(());
             }
@@ -224,5 +232,36 @@ impl<'a> KeeperLink<'a> {
 impl AsFd for KeeperLink<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.outbox.link.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+    use super::*;
+
+    #[test]
+    fn a_stopped_keeper_that_is_waited_for_is_resumed() {
+        let (ours, theirs) = Link::pair().expect("pair");
+        let mut outbox = Outbox::new(ours);
+        let mut link = KeeperLink::new(&mut outbox, 0, false);
+        let mut keeper = Command::new("sleep").arg("60").spawn().expect("a process");
+        let pid = Pid::from_child(&keeper);
+        kill_process(pid, Signal::STOP).expect("stop");
+        link.watch = ParentWatch::over(Some(pid));
+        // It has read everything, and sends what is awaited when it runs.
+        let runs = std::thread::spawn(move || {
+            let options = WaitIdOptions::CONTINUED;
+            let status = waitid(WaitId::Pid(pid), options).expect("wait");
+            assert!(status.is_some_and(|status| status.continued()));
+            theirs.send(&FromKeeper::Lent.to_bytes(), &[], Wait::Yes).expect("send");
+        });
+        assert!(matches!(link.next_message(), Ok((FromKeeper::Lent, _))));
+        runs.join().expect("it was resumed");
+        keeper.kill().expect("kill");
+        keeper.wait().expect("gone");
     }
 }

@@ -8,12 +8,14 @@ use warren_base::{Instant, MapVersion, Timestamp};
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, LOG_MIN, image};
 use warren_mailbox::Capability;
+use warren_proto::Wire;
 use warren_proto::control::Report;
 use warren_supervisor::{CellState, Stage};
 
 use super::super::start;
 use super::*;
 use crate::clients::Clients;
+use crate::link::{Received, Wait};
 use crate::message::{CellStart, FleetPlan, FromCell};
 
 const CELL: CellId = CellId(0);
