@@ -202,11 +202,14 @@ fn credentials() -> Credentials {
 pub(crate) fn end() {
     let ended = hot();
     HOT.store(null_mut(), Release);
-    // SAFETY: the caller holds the lock.
-    unsafe { *SLOW.0.get() = None };
+    // The slots come after the connection: before, those with a submitted request would wait for
+    // cells, and so would the program, which is about to change its rights. No slot is taken from
+    // this connection any more, so none is used again while a cell may still write its answer.
     if let Some(hot) = ended {
         hot.connection.end();
     }
+    // SAFETY: the caller holds the lock.
+    unsafe { *SLOW.0.get() = None };
     unmap_segments();
     close_descriptors();
 }

@@ -258,12 +258,17 @@ impl Segments {
         self.dead.store(true, Relaxed);
     }
 
+    /// Whether the process has given the admission up, or has seen that the fleet is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.dead.load(Relaxed)
+    }
+
     pub(crate) fn is_alive(&self) -> bool {
         !self.wait_for_hangup(Duration::ZERO)
     }
 
     pub(crate) fn wait_for_hangup(&self, timeout: Duration) -> bool {
-        if self.dead.load(Relaxed) {
+        if self.has_ended() {
             return true;
         }
         // Polls for the hang-up alone: the socket may be readable because a supervisor that takes

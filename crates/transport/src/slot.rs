@@ -455,7 +455,10 @@ fn pause(time: Duration) {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.settle();
+        // The answer may still come. On a connection that has ended it harms no later request.
+        if !self.shared.has_ended() {
+            self.settle();
+        }
         self.shared.give_back(self.number);
     }
 }
