@@ -46,6 +46,7 @@ mod notice;
 mod pool;
 mod privilege;
 pub mod process;
+mod process_stat;
 mod reserve;
 mod silence;
 pub mod slice;

@@ -10,15 +10,14 @@ use std::os::fd::AsFd;
 
 use crate::identity;
 use crate::process::{ROLE_CELL, ROLE_SUPERVISOR};
+use crate::process_stat::ProcessStat;
 use crate::status::{CellStatus, FleetStatus};
 
 /// A process, from `/proc/PID/stat` and `/proc/PID/cmdline`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Process {
     pid: u32,
-    /// The state letter of `ps`: R, S, D, T, t, Z, ...
-    state: char,
-    parent: u32,
+    stat: ProcessStat,
     /// The role of a fleet's process, and the number of a cell.
     role: String,
     number: Option<u16>,
@@ -26,11 +25,10 @@ struct Process {
 
 impl Process {
     fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, parent) = parse_stat(&stat)?;
+        let stat = ProcessStat::of(pid)?;
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let (role, number) = parse_line(&line);
-        Some(Self { pid, state, parent, role, number })
+        Some(Self { pid, stat, role, number })
     }
 
     /// Empty if the kernel does not list them.
@@ -41,15 +39,8 @@ impl Process {
     }
 
     fn is_stopped(&self) -> bool {
-        matches!(self.state, 'T' | 't')
+        self.stat.is_stopped()
     }
-}
-
-/// State and parent. The name before them may contain anything.
-fn parse_stat(stat: &str) -> Option<(char, u32)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.next()?.parse().ok()?))
 }
 
 /// The first argument, and the one after it if that is a number.
@@ -64,7 +55,7 @@ const ROLE_FRONT: &str = "front";
 
 /// Whether a signal or a debugger has stopped the process.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    Process::of(pid).is_some_and(|process| process.is_stopped())
+    ProcessStat::of(pid).is_some_and(ProcessStat::is_stopped)
 }
 
 /// The processes that a signal or a debugger has stopped. For a mount's client, its front may be
@@ -98,7 +89,7 @@ impl Silence {
         let supervisor = pid.filter(|&pid| pid > 0).and_then(Process::of);
         let is_supervisor = |process: &Process| process.role == ROLE_SUPERVISOR;
         let Some(supervisor) = supervisor.filter(is_supervisor) else { return Self::default() };
-        let keeper = Process::of(supervisor.parent);
+        let keeper = Process::of(supervisor.stat.parent);
         let children = keeper.as_ref().map(Process::children).unwrap_or_default();
         let cells = children.into_iter().filter(|process| process.role == ROLE_CELL).collect();
         Self { supervisor: Some(supervisor), keeper, cells }
@@ -135,7 +126,7 @@ impl fmt::Display for Silence {
                 .write_str("its supervisor cannot be seen from here; look where it was started");
         };
         if !supervisor.is_stopped() {
-            let Process { pid, state, .. } = supervisor;
+            let (pid, state) = (supervisor.pid, supervisor.stat.state);
             return write!(f, "its supervisor, process {pid}, is in state {state}; see proc(5)");
         }
         let stopped: Vec<String> = self.stopped().map(|process| process.pid.to_string()).collect();
@@ -149,24 +140,22 @@ impl fmt::Display for Silence {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_stat_whatever_its_name_is() {
-        assert_eq!(parse_stat("7 (a) T 9) S 4 7 7 0"), Some(('S', 4)));
-        assert_eq!(parse_stat("7 (warren) T 4 7"), Some(('T', 4)));
-        assert_eq!(parse_stat("7 (warren)"), None);
+    fn a_process_is_known_by_its_command_line() {
         assert_eq!(parse_line(b"warren\0cell\x003\0pool\0"), ("cell".into(), Some(3)));
         assert_eq!(parse_line(b"warren\0supervisor\0pool\0"), ("supervisor".into(), None));
         assert_eq!(parse_line(b""), (String::new(), None));
-        let own = Process::of(std::process::id()).expect("this process");
-        assert!(!own.is_stopped() && own.parent > 0);
     }
 
     #[test]
     fn the_process_that_is_stopped_is_named() {
         let process = |pid, state, number| {
-            Some(Process { pid, state, parent: 1, role: String::new(), number })
+            let stat = ProcessStat { state, parent: 1, ran: Duration::ZERO };
+            Some(Process { pid, stat, role: String::new(), number })
         };
         let (supervisor, keeper) = (process(5, 'T', None), process(4, 'S', None));
         let silence = Silence { supervisor, keeper, cells: vec![] };

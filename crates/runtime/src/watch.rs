@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getppid, kill_process};
 use warren_base::Instant;
-use warren_supervisor::{Condition, Hint, LOOK_EVERY, Process, Seen, Watch, Work};
+use warren_supervisor::{Condition, Hint, LOOK_EVERY, ProcessState, Seen, Watch, Work};
 
 use crate::clock;
-
-/// Clock ticks a second, in which the kernel counts times in `/proc` (`USER_HZ`, the same on all
-/// architectures that we support).
-const TICKS: u64 = 100;
+use crate::process_stat::ProcessStat;
 
 /// The watch over a process of the same fleet or mount.
 #[derive(Default)]
@@ -94,23 +91,16 @@ impl ParentWatch {
     }
 }
 
-/// A process, from `/proc/PID/stat`. `None` if it is gone or cannot be seen.
-pub(crate) fn process(pid: u32) -> Option<Process> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// State and time. The name before them may contain anything.
-fn parse(stat: &str) -> Option<Process> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let condition = match fields.next()? {
-        "T" => Condition::Stopped,
-        "S" | "t" => Condition::Sleeps,
-        "D" => Condition::Blocked,
+/// What the kernel shows of a process. `None` if it is gone or cannot be seen.
+pub(crate) fn process(pid: u32) -> Option<ProcessState> {
+    let ProcessStat { state, ran, .. } = ProcessStat::of(pid)?;
+    let condition = match state {
+        'T' => Condition::Stopped,
+        'S' | 't' => Condition::Sleeps,
+        'D' => Condition::Blocked,
         _ => Condition::Runs,
     };
-    // `utime` is the 14th field of the line, and the state its third.
-    let ticks: u64 = fields.nth(10)?.parse().ok()?;
-    Some(Process { condition, ran: Duration::from_millis(ticks * 1000 / TICKS) })
+    Some(ProcessState { condition, ran })
 }
 
 /// How often the process has gone to sleep by itself: one that works with an event loop does so
@@ -124,15 +114,6 @@ fn sleeps(pid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_stat_is_read_whatever_the_name_is() {
-        let line = "7 (a) S 9) T 4 7 7 0 -1 4194560 1 2 3 4 250 6 7 8 20 0 1 0 1234 5 6";
-        let ran = Duration::from_millis(2500);
-        assert_eq!(parse(line), Some(Process { condition: Condition::Stopped, ran }));
-        assert_eq!(parse("7 (warren) T 4"), None);
-        assert_eq!(parse("7 (warren)"), None);
-    }
 
     #[test]
     fn a_process_sees_itself() {

@@ -50,4 +50,4 @@ pub use stage::Stage;
 pub use status::{CellStatus, ClientStatus, GivenUp, Status, TakenOut};
 pub use stop::STOP_MAX;
 pub use supervisor::{Config, Predecessor, STOP_WAIT, Supervisor};
-pub use watch::{Condition, Hint, LOOK_EVERY, Process, Seen, Watch, Work};
+pub use watch::{Condition, Hint, LOOK_EVERY, ProcessState, Seen, Watch, Work};

@@ -82,7 +82,7 @@ pub enum Condition {
 
 /// A process as the kernel shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Process {
+pub struct ProcessState {
     pub condition: Condition,
     /// The processor time that it has had in user mode.
     pub ran: Duration,
@@ -148,7 +148,7 @@ impl Watch {
         now: Instant,
         beats: u64,
         work: Work,
-        process: impl FnOnce() -> Option<Process>,
+        process: impl FnOnce() -> Option<ProcessState>,
     ) -> Seen {
         let is_late = now - std::mem::replace(&mut self.last, now) > LATE;
         let moves = std::mem::replace(&mut self.beats, beats) != beats;
@@ -157,7 +157,7 @@ impl Watch {
             let was_named = self.named.take().is_some();
             return if was_named { Seen::Moves } else { Seen::Nothing };
         }
-        let Some(Process { condition, ran }) = process() else { return Seen::Nothing };
+        let Some(ProcessState { condition, ran }) = process() else { return Seen::Nothing };
         let begun = Still { condition, work, since: now, ran };
         let still = match &mut self.still {
             Some(still) if still.work == work => still,
@@ -203,7 +203,7 @@ mod tests {
     impl Bench {
         fn look(&mut self, work: Work, condition: Condition) -> Seen {
             self.now = self.now + LOOK_EVERY;
-            let process = Process { condition, ran: self.ran };
+            let process = ProcessState { condition, ran: self.ran };
             self.watch.look(self.now, self.beats, work, || Some(process))
         }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use warren_base::{Instant, Rng};
-use warren_supervisor::{Condition, Process, Seen, Watch, Work};
+use warren_supervisor::{Condition, ProcessState, Seen, Watch, Work};
 
 /// The longest pauses of a cell, in nanoseconds: shorter than a message, as long as I/O, far
 /// longer.
@@ -36,7 +36,7 @@ impl Pause {
     /// Looks at the process, as the supervisor's watch does.
     pub(super) fn look(&mut self, now: Instant) -> Seen {
         let beats = self.end(now).unwrap_or(now).0;
-        let process = Process { condition: Condition::Stopped, ran: Duration::ZERO };
+        let process = ProcessState { condition: Condition::Stopped, ran: Duration::ZERO };
         self.watch.look(now, beats, Work::Some, || Some(process))
     }
 }
