@@ -3,17 +3,20 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use tracing::error;
+use rustix::time::Timespec;
+use tracing::{error, warn};
 use warren_base::Ino;
 use warren_log::{LIFE, record_all};
 use warren_proto::Wire;
 use warren_runtime::link::{Link, Received, Wait};
 use warren_runtime::process::{begin, has_link};
+use warren_runtime::watch::ParentWatch;
 use warren_runtime::{Admission, slice};
 
 use crate::channel::{Channel, DevFuse};
@@ -104,8 +107,14 @@ fn serve() -> io::Result<()> {
             // It fails only after 2^64 closes.
             let _ = rustix::io::write(&closed, &1_u64.to_ne_bytes());
         });
+        let mut keeper = ParentWatch::begin();
         loop {
-            wait_any(&[signals.as_fd(), closed.as_fd(), link.as_fd()]);
+            let fds = [signals.as_fd(), closed.as_fd(), link.as_fd()];
+            while !is_ready_within(&fds, keeper.pause()) {
+                if keeper.resume(true) {
+                    warn!(target: LIFE, "the mount keeper was stopped; it is resumed");
+                }
+            }
             match link.receive(Wait::No) {
                 Ok(Received::Packet(packet)) => match FrontOrder::from_bytes(&packet.bytes) {
                     Ok(FrontOrder::WriteBack { inodes }) => write_back(&channel, &link, inodes),
@@ -161,10 +170,11 @@ fn start(link: &mut Link) -> io::Result<(Workers, Arc<DevFuse>)> {
     Ok((workers, channel))
 }
 
-/// Waits until one of the descriptors is readable or hung up.
-fn wait_any(fds: &[std::os::fd::BorrowedFd<'_>]) {
+/// Whether one of these descriptors becomes readable or hangs up within this time.
+fn is_ready_within(fds: &[BorrowedFd<'_>], time: Duration) -> bool {
     let mut fds: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     // It fails only when a signal handler interrupts it, and there is none.
-    while poll(&mut fds, None).is_err() {}
+    let limit = Timespec::try_from(time).ok();
+    poll(&mut fds, limit.as_ref()).is_ok_and(|ready| ready > 0)
 }

@@ -232,15 +232,20 @@ fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// A mount whose process does not answer does not delay a stop for long, and a forced stop not at
-/// all.
+/// A mount keeper that is stopped is resumed by its front. A mount whose processes do not answer
+/// does not delay a stop for long, and a forced stop not at all.
 fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     for forced in [false, true] {
         let fleet = Fleet::start(ground, &format!("mount-keeper-{cells}-{forced}"), "1G", cells)?;
         let file = fleet.mounted.join("mapped");
         let program = forced.then(|| Program::mapping(ground, &file)).transpose()?;
         let keeper = one_process(&["warren __mount"])?;
-        kill_process(keeper, Signal::STOP).context("cannot stop a process")?;
+        let stop = |pid| kill_process(pid, Signal::STOP).context("cannot stop a process");
+        stop(keeper)?;
+        wait_until("the mount keeper is resumed", || Ok(!is_stopped(keeper)))?;
+        let front = one_process(&["warren front"])?;
+        stop(front)?;
+        stop(keeper)?;
         let begun = Instant::now();
         if forced {
             let stopped = fleet.warren(&["stop", "--force"], &[&fleet.pool])?;
@@ -251,7 +256,9 @@ fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
             expect_refusal(&refused, IN_USE, &[&fleet.mounted.to_string_lossy(), &pid])?;
         }
         let took = begun.elapsed();
-        kill_process(keeper, Signal::CONT).context("cannot let a process go on")?;
+        for pid in [front, keeper] {
+            kill_process(pid, Signal::CONT).context("cannot let a process go on")?;
+        }
         ensure!(took < PATIENCE, "the stop took {} s", took.as_secs());
         if forced {
             // It could not unmount. The mount that it leaves is dead, and nothing is written below.
@@ -264,6 +271,11 @@ fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" T")))
 }
 
 /// A fleet that dies leaves a dead mount. Programs get errors, and nothing is written into the
