@@ -221,7 +221,8 @@ impl MountProcess {
         };
         // Not reaped yet, so the number is its own; it may have ended by itself.
         let _ended = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
-        self.process.wait().map(drop).map_err(lost)
+        let line = format!("waits for the mount's process to end ({})", self.pid());
+        warren_log::say_if_slow(&line, || self.process.wait()).map(drop).map_err(lost)
     }
 }
 

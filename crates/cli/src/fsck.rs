@@ -99,7 +99,9 @@ fn check_and_repair(path: &Path, contents: bool, consent: Consent) -> Result<Out
         Consent::Never | Consent::NoTerminal => Purpose::Check,
         _ => Purpose::Repair,
     };
-    let pool = OfflinePool::open(path, purpose)?;
+    let pool = warren_log::say_if_slow(&output::awaits_writers(path), || {
+        OfflinePool::open(path, purpose)
+    })?;
     let mut bar = Bar::new();
     let logs = replay(&pool, purpose, &mut bar);
     let wanted = Options { contents, ..Options::default() };

@@ -25,7 +25,7 @@ use warren_runtime::FleetError;
 
 use crate::arguments::Mkfs;
 use crate::failure::{CODE_FAILURE, CODE_USAGE, Failure, print_json};
-use crate::output::say;
+use crate::output::{awaits_writers, say};
 use crate::size;
 
 /// Blocks 0 and 1, which make a file a pool.
@@ -251,7 +251,8 @@ fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     })?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| Failure::pool_in_use(pool))?;
-    await_writers(&file, pool).map_err(FleetError::from)?;
+    let line = awaits_writers(pool);
+    warren_log::say_if_slow(&line, || await_writers(&file, pool)).map_err(FleetError::from)?;
     restrict_mode(pool, &file)?;
     Ok((file, is_new))
 }

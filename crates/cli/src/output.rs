@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::exit;
 
 use warren_log::is_unsafe;
@@ -62,6 +63,11 @@ pub(crate) fn end_unwritten(error: &io::Error) -> ! {
         exit(CODE_NOT_WRITTEN);
     }
     exit(CODE_NO_READER);
+}
+
+/// For a command that waits until it may write to the pool.
+pub(crate) fn awaits_writers(pool: &Path) -> String {
+    format!("{}: waits for the I/O of an earlier fleet; its device may not answer", pool.display())
 }
 
 #[cfg(test)]

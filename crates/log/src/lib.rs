@@ -28,6 +28,6 @@ mod time;
 pub use escape::{escaped, is_unsafe};
 pub use events::{LIFE, record_all, record_here};
 pub use recorder::Recorder;
-pub use stderr::say;
+pub use stderr::{say, say_if_slow};
 pub use target::{Target, TargetError};
 pub use time::utc_fields;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::{Child, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use warren_base::limits::CELLS_MAX;
@@ -160,7 +160,7 @@ impl Fleet {
         let stopped = control::stop(&self.pool, control::StopOptions::default());
         // Also reaps the keeper; if the stop failed, the closed link stops it.
         match stopped {
-            Ok(()) => match self.keeper.wait().map_err(system("wait for the keeper"))? {
+            Ok(()) => match self.await_keeper().map_err(system("wait for the keeper"))? {
                 status if status.success() => Ok(()),
                 _ => Err(FleetError::Died("the keeper".into())),
             },
@@ -176,6 +176,14 @@ impl Fleet {
         drop(self);
     }
 
+    /// Waits until the keeper is gone. It waits for the processes of the fleet, and these may wait
+    /// for the device.
+    fn await_keeper(&mut self) -> std::io::Result<ExitStatus> {
+        let (pool, pid) = (self.pool.display(), self.keeper.id());
+        let line = format!("{pool}: waits for the fleet's processes to end (keeper: {pid})");
+        warren_log::say_if_slow(&line, || self.keeper.wait())
+    }
+
     /// Sends the keeper SIGTERM, and kills it if it does not end (its children die with it).
     fn end(&mut self) {
         const TIMEOUT: Duration = Duration::from_secs(20);
@@ -188,7 +196,7 @@ impl Fleet {
         while matches!(self.keeper.try_wait(), Ok(None)) {
             if Instant::now() >= deadline {
                 let _ = self.keeper.kill();
-                let _ = self.keeper.wait();
+                let _ = self.await_keeper();
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
