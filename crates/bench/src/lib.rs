@@ -14,6 +14,7 @@
 //! contender  the file systems that programs are run on, mounted where no other process sees them
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
 //! medium   the media of the contenders: files, loop devices, memory
+//! c_program  the source of a program in C
 //! process  processes that a benchmark starts
 //! sample   times of batches, medians and tails
 //! costs    what a system call, a cache line and a wake-up cost on this machine
@@ -31,6 +32,7 @@ use std::process::ExitCode;
 
 pub mod apps;
 pub mod beside;
+mod c_program;
 pub mod client;
 pub mod clients;
 mod contender;

@@ -1,11 +1,17 @@
 //! Processes that a benchmark starts: this program in another role, or another program.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open,
+    set_parent_process_death_signal,
+};
+
+use crate::error::{BenchError, system};
 
 /// The role of a process that becomes another program, and that ends with the benchmark. Its
 /// arguments are the program and those of the program.
@@ -75,6 +81,64 @@ impl Drop for Served {
             std::thread::sleep(END_POLL);
         }
     }
+}
+
+/// How a program has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Well,
+    /// "ended with exit status: 1", for example.
+    Badly(String),
+}
+
+/// A program in a process group of its own, and the processes that it has started. When it is
+/// dropped they are gone.
+pub(crate) struct Running {
+    /// `None` when it is reaped.
+    child: Option<Child>,
+    end: OwnedFd,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> std::io::Result<Self> {
+        let mut child = command.process_group(0).spawn()?;
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(end) => Ok(Self { child: Some(child), end }),
+            Err(os) => {
+                let _ended = child.kill().and_then(|()| child.wait());
+                Err(os.into())
+            }
+        }
+    }
+
+    /// A descriptor that is readable when the program has ended.
+    pub(crate) fn end(&self) -> &OwnedFd {
+        &self.end
+    }
+
+    /// The end of a program that has ended. What it has started is killed.
+    pub(crate) fn reap(mut self) -> Result<Ended, BenchError> {
+        let mut child = self.child.take().expect("a program is reaped once");
+        kill_group(&child);
+        let status = child.wait().map_err(system("wait for a program"))?;
+        let badly = || Ended::Badly(format!("ended with {status}"));
+        Ok(if status.success() { Ended::Well } else { badly() })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            kill_group(&child);
+            // A drop cannot report an error.
+            let _reaped = child.wait();
+        }
+    }
+}
+
+fn kill_group(child: &Child) {
+    // As long as the program is not reaped, no other group has its number.
+    let _ended = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
 #[cfg(test)]

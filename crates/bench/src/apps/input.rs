@@ -8,7 +8,6 @@
 //! project/      a program of 40 files in C with its Makefile
 //! ```
 
-mod project;
 mod scripts;
 
 use std::fs;
@@ -19,9 +18,13 @@ use warren_base::Rng;
 use super::check::Count;
 use super::step::Step;
 use super::workload::Workload;
+use crate::c_program;
 use crate::error::{BenchError, system};
-pub(super) use project::PROJECT_SUM;
 pub(super) use scripts::{CHECKS_PASSED, LOOP_BYTES, LOOP_FILES, SQL_ROWS, SQL_SUM, TEMPLATES};
+
+/// Files of the program, and what it prints.
+const PROJECT_PARTS: u32 = 40;
+pub(super) const PROJECT_SUM: u32 = c_program::sum(PROJECT_PARTS);
 
 const SEED: u64 = 0x6170_7073;
 
@@ -52,7 +55,7 @@ pub(super) fn make(
 ) -> Result<Inputs, BenchError> {
     let written = || {
         make_tree(&directory.join("tree"))?;
-        project::make(&directory.join("project"))?;
+        c_program::make(&directory.join("project"), PROJECT_PARTS)?;
         scripts::make(directory)?;
         fs::write(directory.join("gitconfig"), GIT_CONFIG)
     };

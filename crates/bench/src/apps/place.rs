@@ -14,11 +14,12 @@ use std::time::Instant;
 
 use super::input::Inputs;
 use super::plan::Plan;
-use super::step::{Ended, Outputs, Step, execute};
+use super::step::{Outputs, Step, execute};
 use super::workload::Workload;
 use crate::contender::{Contender, ContenderName};
 use crate::error::{BenchError, system};
 use crate::ground::Interruption;
+use crate::process::Ended;
 
 /// Programs get these variables and no others, so that no setting of the user changes the result.
 const VARIABLES: [(&str, &str); 4] = [

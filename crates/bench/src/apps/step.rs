@@ -1,18 +1,16 @@
 //! One command of a workload: what is executed, and how its end is awaited.
 
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::error::{BenchError, system};
 use crate::ground::Interruption;
 use crate::medium::find;
-use crate::process::this_program;
+use crate::process::{Ended, Running, this_program};
 
 /// A run that takes longer is taken for one that never ends.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
@@ -112,32 +110,21 @@ impl Outputs {
     }
 }
 
-/// How a program has ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    Well,
-    /// "ended with exit status: 1", for example.
-    Badly(String),
-}
-
 /// Executes it until it ends, in a process group of its own. Nothing of the group is left.
 pub(super) fn execute(
     command: &mut Command,
     interruption: &Interruption,
 ) -> Result<Ended, BenchError> {
     let deadline = Instant::now() + RUN_TIMEOUT;
-    let child = match command.process_group(0).spawn() {
-        Ok(child) => child,
+    let running = match Running::start(command) {
+        Ok(running) => running,
         Err(error) => return Ok(Ended::Badly(format!("cannot be started: {error}"))),
     };
-    let mut group = Group { child, is_reaped: false };
-    let pid = Pid::from_child(&group.child);
-    let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(system("wait for a program"))?;
     let timeout = Timespec::try_from(LOOK_EVERY).ok();
     loop {
-        let mut readable = [PollFd::new(&ended, PollFlags::IN)];
+        let mut readable = [PollFd::new(running.end(), PollFlags::IN)];
         if matches!(poll(&mut readable, timeout.as_ref()), Ok(ready) if ready > 0) {
-            return group.reap();
+            return running.reap();
         }
         interruption.check()?;
         if Instant::now() >= deadline {
@@ -148,34 +135,10 @@ pub(super) fn execute(
     }
 }
 
-/// A program and the processes that it has started. When it is dropped they are gone.
-struct Group {
-    child: Child,
-    is_reaped: bool,
-}
-
-impl Group {
-    fn reap(&mut self) -> Result<Ended, BenchError> {
-        // As long as the program is not reaped, no other group has its number.
-        let _ended = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        self.is_reaped = true;
-        let status = self.child.wait().map_err(system("wait for a program"))?;
-        let badly = || Ended::Badly(format!("ended with {status}"));
-        Ok(if status.success() { Ended::Well } else { badly() })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if !self.is_reaped {
-            // A drop cannot report an error.
-            let _ended = self.reap();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::process::Pid;
+
     use super::*;
 
     fn ended(line: &str) -> Ended {

@@ -4,12 +4,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-const PARTS: u32 = 40;
 const FUNCTIONS: u32 = 12;
 const STEPS: u32 = 100;
-
-/// What the program prints.
-pub(in crate::apps) const PROJECT_SUM: u32 = sum();
 
 const MAKEFILE: &str = "\
 CFLAGS = -O1
@@ -22,14 +18,16 @@ program: main.o $(PARTS)
 \tcc $(CFLAGS) -c -o $@ $<
 ";
 
-pub(super) fn make(at: &Path) -> std::io::Result<()> {
+/// Makes a directory with the source of a program of so many parts, each in a file of its own, and
+/// a `main.c`.
+pub(crate) fn make(at: &Path, parts: u32) -> std::io::Result<()> {
     fs::create_dir(at)?;
     fs::write(at.join("Makefile"), MAKEFILE)?;
     let mut header = "#include <stdint.h>\n".to_owned();
     let mut main = "#include <stdio.h>\n#include \"parts.h\"\n\nint main(void)\n{\n    \
                     uint32_t sum = 0;\n"
         .to_owned();
-    for part in 0..PARTS {
+    for part in 0..parts {
         let _ = writeln!(header, "uint32_t part_{part:02}(void);");
         let _ = writeln!(main, "    sum += part_{part:02}();");
         fs::write(at.join(format!("part_{part:02}.c")), source(part))?;
@@ -61,11 +59,11 @@ const fn factor(part: u32, function: u32) -> u32 {
     2 * (part * FUNCTIONS + function) + 3
 }
 
-/// The same as the program computes.
-const fn sum() -> u32 {
+/// The sum that a program of so many parts prints.
+pub(crate) const fn sum(parts: u32) -> u32 {
     let mut sum = 0u32;
     let mut part = 0;
-    while part < PARTS {
+    while part < parts {
         let mut x = 1u32;
         let mut function = 0;
         while function < FUNCTIONS {
