@@ -33,7 +33,8 @@ use kernel::KernelDirectory;
 pub(crate) use kernel::file_system_of;
 use library::Library;
 pub use subject::Operation;
-use subject::{Subject, WARREN, own_credentials};
+pub(crate) use subject::own_credentials;
+use subject::{Subject, WARREN};
 
 /// Rounds that are not counted: they warm up caches and branch predictors.
 const ROUNDS_BEFORE: u32 = 3;

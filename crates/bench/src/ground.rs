@@ -182,10 +182,29 @@ impl Ground {
         self.fleet.pool()
     }
 
+    /// Stops the fleet in order.
+    pub(crate) fn stop(self) -> Result<StoppedGround, BenchError> {
+        let pool = self.fleet.pool().to_owned();
+        self.fleet.stop()?;
+        Ok(StoppedGround { pool, _scratch: self._scratch })
+    }
+
     /// Processes of the cells, in order.
     pub(crate) fn cell_processes(&self) -> Result<Vec<Pid>, BenchError> {
         let status = warren_runtime::status(self.pool())?;
         Ok(status.cells.iter().filter_map(|cell| Pid::from_raw(cell.pid as i32)).collect())
+    }
+}
+
+/// A pool without its fleet.
+pub(crate) struct StoppedGround {
+    pool: PathBuf,
+    _scratch: Option<Scratch>,
+}
+
+impl StoppedGround {
+    pub(crate) fn pool(&self) -> &Path {
+        &self.pool
     }
 }
 

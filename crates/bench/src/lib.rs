@@ -9,6 +9,7 @@
 //! micro    a program's calls by path, on Warren's mount and on other file systems
 //! scale    many programs at once, on fleets of several sizes and on other file systems
 //! space    whether what `df` shows can be written on a fragmented pool, and what churn costs
+//! paper    the experiments of papers, as far as they can be repeated
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! contender  the file systems that programs are run on, mounted where no other process sees them
@@ -44,6 +45,7 @@ mod lone_cell;
 mod machine;
 mod medium;
 pub mod micro;
+pub mod paper;
 mod process;
 pub mod recovery;
 mod sample;
@@ -69,6 +71,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
         apps::mix::ROLE => Some(apps::mix::main(rest)),
         micro::worker::ROLE => Some(micro::worker::main(rest)),
         micro::busy::ROLE => Some(micro::busy::main(rest)),
+        paper::hive::compute::ROLE => Some(paper::hive::compute::main(rest)),
         contender::fuse::ROLE => Some(contender::fuse::main(rest)),
         process::ROLE_TIED => Some(process::become_tied(rest)),
         _ => None,

@@ -16,8 +16,8 @@ use warren_runtime::Clients;
 use crate::{clients, size};
 
 pub(crate) use bench::{
-    Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn,
-    BenchRecovery, BenchScale, BenchSpace, BenchTask,
+    Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchHive, BenchMicro,
+    BenchOn, BenchPaper, BenchRecovery, BenchScale, BenchSpace, BenchTask,
 };
 pub(crate) use pool::{Grow, Mkfs, Rejoin};
 

@@ -14,14 +14,15 @@ use warren_bench::client::{self, ClientOptions};
 use warren_bench::clients::{self, ClientsOptions};
 use warren_bench::fsync::{self, FsyncOptions};
 use warren_bench::micro::{self, MicroOptions};
+use warren_bench::paper::hive::{self, HiveOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
 use warren_bench::scale::{self, ScaleOptions};
 use warren_bench::space::{self, SpaceOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
-    Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchMicro, BenchOn,
-    BenchRecovery, BenchScale, BenchSpace, BenchTask,
+    Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchHive, BenchMicro,
+    BenchOn, BenchPaper, BenchRecovery, BenchScale, BenchSpace, BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
@@ -34,6 +35,7 @@ pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
         BenchTask::Clients(arguments) => perform_clients(arguments),
         BenchTask::Fsync(arguments) => perform_fsync(arguments),
         BenchTask::Micro(arguments) => perform_micro(arguments),
+        BenchTask::Paper(BenchPaper::Hive(arguments)) => perform_hive(arguments),
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
         BenchTask::Scale(arguments) => perform_scale(arguments),
         BenchTask::Space(arguments) => perform_space(arguments),
@@ -118,6 +120,19 @@ fn perform_clients(arguments: &BenchClients) -> Result<ExitCode, Failure> {
         watch: arguments.seconds.map_or(usual.watch, Duration::from_secs),
     };
     let report = clients::run(&options)?;
+    show(&report, arguments.json)
+}
+
+fn perform_hive(arguments: &BenchHive) -> Result<ExitCode, Failure> {
+    let usual = HiveOptions::default();
+    let options = HiveOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        experiments: or(&arguments.only, usual.experiments),
+        rounds: arguments.rounds.unwrap_or(usual.rounds),
+        faults: arguments.faults.or(usual.faults),
+        seed: arguments.seed.unwrap_or(usual.seed),
+    };
+    let report = hive::run(&options)?;
     show(&report, arguments.json)
 }
 

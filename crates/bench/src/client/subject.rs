@@ -107,7 +107,7 @@ pub(super) const WARREN: &str = "warren";
 pub(super) const STAYING: &str = "a file";
 
 /// The credentials of this process.
-pub(super) fn own_credentials() -> Credentials {
+pub(crate) fn own_credentials() -> Credentials {
     let mut groups: Vec<u32> = rustix::process::getgroups()
         .unwrap_or_default()
         .into_iter()

@@ -58,6 +58,11 @@ impl KeptMount {
     pub(crate) fn at(&self) -> &Path {
         self.mounted.at()
     }
+
+    /// The process of the mount keeper.
+    pub(crate) fn keeper(&self) -> u32 {
+        self.keeper.id()
+    }
 }
 
 /// The fields are dropped in order.
@@ -133,7 +138,7 @@ impl Contender for WarrenMount {
     }
 
     fn traffic(&self) -> Result<Option<Traffic>, BenchError> {
-        settled(|| Traffic::of(self.ground.pool(), self.mount.keeper.id())).map(Some)
+        settled(|| Traffic::of(self.ground.pool(), self.mount.keeper())).map(Some)
     }
 }
 

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use warren_bench::apps::Workload;
 use warren_bench::beside;
 use warren_bench::micro::Operation;
+use warren_bench::paper::hive::Experiment;
 use warren_bench::space::BYTES_MIN;
 use warren_bench::{ContenderName, LOG_BYTES_MAX};
 
@@ -34,6 +35,9 @@ pub(crate) enum BenchTask {
     Fsync(BenchFsync),
     /// A program's calls by path, on a mount and on other file systems; needs root
     Micro(BenchMicro),
+    /// The experiments of a paper, with the paper's numbers beside those measured; needs root
+    #[command(subcommand)]
+    Paper(BenchPaper),
     /// How long clients wait after a kill of a cell and of a fleet, with full logs
     Recovery(BenchRecovery),
     /// Many programs at once, on fleets of several sizes and on other file systems; needs root
@@ -166,6 +170,36 @@ pub(crate) struct BenchScale {
     /// half of the processors, at most 8]
     #[arg(long, value_delimiter = ',', value_parser = super::cells())]
     pub cells: Vec<u16>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BenchPaper {
+    /// Hive, SOSP 1995: tables 5.2, 7.2, 7.3 and 7.4, sections 3.1, 4.1, 4.2 and 6
+    Hive(BenchHive),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchHive {
+    /// Directory of the pools, the mount points and the files under loop devices [default: the
+    /// temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Only these experiments, separated by commas: requests (sections 4.1 and 6), latency (tables
+    /// 5.2 and 7.3), pmake (table 7.2), writable (section 4.2), faults (table 7.4, section 3.1)
+    #[arg(long, value_name = "EXPERIMENTS", value_delimiter = ',')]
+    pub only: Vec<Experiment>,
+    /// Rounds of pmake that are counted; the short measurements have four times as many
+    #[arg(long, value_parser = repetitions())]
+    pub rounds: Option<u32>,
+    /// Injected faults of each class [default: as many as in the paper]
+    #[arg(long, value_parser = repetitions())]
+    pub faults: Option<u32>,
+    /// Seed of the times, victims and addresses of faults
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,

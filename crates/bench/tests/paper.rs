@@ -1,0 +1,71 @@
+//! The experiments of papers, small, on real fleets. This test has a `main` of its own because it
+//! is also the program that the fleets' processes run.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::fs;
+use std::process::ExitCode;
+
+use warren_bench::paper::hive::{Experiment, FaultClass, HiveOptions, HiveReport, run};
+
+fn main() -> ExitCode {
+    if let Some(code) = common::role_ended() {
+        return code;
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
+        return ExitCode::SUCCESS;
+    }
+    let directory = std::env::temp_dir().join(format!("warren-paper-test-{}", std::process::id()));
+    fs::create_dir(&directory).expect("a directory");
+    let options = HiveOptions {
+        directory: directory.clone(),
+        experiments: vec![Experiment::Requests, Experiment::Latency, Experiment::Faults],
+        rounds: 1,
+        faults: Some(1),
+        ..HiveOptions::default()
+    };
+    println!("test faults_of_hive_are_contained ...");
+    faults_of_hive_are_contained(&options);
+    println!("test a_signal_ends_it_and_nothing_is_left ...");
+    a_signal_ends_it_and_nothing_is_left(&options);
+    fs::remove_dir(&directory).expect("the directory is empty");
+    println!("\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+    ExitCode::SUCCESS
+}
+
+/// What does not depend on the speed of the machine. A corrupted pointer may have any effect on the
+/// fleet of which it is.
+fn faults_of_hive_are_contained(options: &HiveOptions) {
+    let report = run(options).expect("a report");
+    print!("{report}");
+    assert!(report.pmake.is_none() && report.writable.is_none());
+    let requests = report.requests.expect("requests");
+    assert!(requests.all().iter().all(|spread| spread.median_ns > 0.0), "{requests:?}");
+    let latency = report.latency.as_ref().expect("latency");
+    assert_eq!(latency.crossings.len(), 5);
+    assert!(latency.crossings.iter().all(|it| it.ratio > 0.0), "{latency:?}");
+    let faults = report.faults.as_ref().expect("faults");
+    assert_eq!(faults.classes.len(), FaultClass::ALL.len());
+    for class in faults.classes.iter().filter(|it| it.class != FaultClass::Pointer) {
+        assert_eq!((class.injected, class.contained), (1, 1), "{class:?}");
+    }
+    let killed = &faults.classes[0];
+    assert!(killed.noticed == 1 && killed.recovery.is_some(), "{killed:?}");
+    let json = serde_json::to_string(&report).expect("JSON");
+    assert_eq!(serde_json::from_str::<HiveReport>(&json).expect("the same JSON"), report);
+    common::assert_left_nothing(&options.directory);
+}
+
+fn a_signal_ends_it_and_nothing_is_left(options: &HiveOptions) {
+    let endless = HiveOptions {
+        experiments: vec![Experiment::Faults],
+        faults: Some(u32::MAX),
+        ..options.clone()
+    };
+    let running = std::thread::spawn(move || run(&endless));
+    common::interrupt(running, ("__bench-mount", 1));
+    common::assert_left_nothing(&options.directory);
+}
