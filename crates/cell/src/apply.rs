@@ -12,6 +12,7 @@
 //! | `Inline` | pages are covered | none | pages, size and times of the cover |
 //! | `Fallocated` | extents, pages | extents, blocks; file is behind | as live |
 //! | `Shared` | extents, pages | extents, blocks | as live |
+//! | `Discarded` | generation, blocks, holes; opens end with EIO | as live | generation, holes |
 //! | `Change` | records | records, and an orphan's record | records, and an orphan's record |
 
 mod data;
@@ -22,6 +23,7 @@ use std::collections::BTreeSet;
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, XATTR_VALUE_MAX};
 use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
 use warren_disk::{Key, Part, TARGET_PIECE, Value};
+use warren_proto::control::Report;
 use warren_proto::{
     ACL_ACCESS, ACL_DEFAULT, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
     RangeChange, RangeKind, Run, Step,
@@ -102,6 +104,7 @@ pub(crate) fn apply(
             make_wrote(shard, *ino, *size, *blocks, *bits, *now);
             shard.behind.resized(*ino, *size);
         }
+        Step::Discarded { .. } => make_discarded(shard, step, mode, turn),
         Step::Opened { handle, client, access, offset, uid } => {
             let (client, uid, access, offset) = (*client, *uid, *access, *offset);
             let file = OpenFile { client, uid, access, offset, read_end: 0 };
@@ -148,6 +151,10 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
             shard.fetch(&Key::part(*ino, 0))
         }
         Step::Accessed { ino, .. } | Step::Wrote { ino, .. } => shard.fetch(&Key::inode(*ino)),
+        Step::Discarded { ino, holes, .. } => {
+            shard.fetch(&Key::inode(*ino))?;
+            holes.iter().try_for_each(|page| shard.fetch_extents(*ino, *page, *page))
+        }
         Step::SetXattr { ino, name, value, .. } => {
             shard.fetch(&Key::inode(*ino))?;
             shard.fetch_xattr(*ino, name.as_bytes(), value.as_deref())
@@ -197,6 +204,9 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
             inode.is_some() && (!is_dir || shard.part(*ino)?.is_some())
         }
         Step::Accessed { ino, .. } => exists(ino)?,
+        Step::Discarded { ino, holes, .. } => {
+            exists(ino)? && holes.iter().all(|page| *page < PAGES_MAX)
+        }
         Step::SetXattr { ino, value, .. } => {
             exists(ino)? && value.as_ref().is_none_or(|value| value.len() <= XATTR_VALUE_MAX)
         }
@@ -269,6 +279,24 @@ fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, no
     let inode = shard.inode_mut(ino);
     (inode.size, inode.blocks, inode.mode) = (size, blocks, mode);
     (inode.mtime, inode.ctime) = (now, now);
+}
+
+/// Pages of the file that only a process had are gone. The supervisor may not have received the
+/// report of the process that logged the step.
+fn make_discarded(shard: &mut Shard, step: &Step, mode: Mode, turn: &mut Turn<'_>) {
+    let Step::Discarded { ino, generation, blocks, holes } = step else { unreachable!() };
+    let (ino, generation) = (*ino, *generation);
+    let freed: u64 = holes.iter().map(|page| shard.replace_extents(ino, *page, *page, &[])).sum();
+    let inode = shard.inode_mut(ino);
+    inode.generation = generation;
+    inode.blocks = match mode {
+        Mode::Live | Mode::Frames => *blocks,
+        Mode::Power => inode.blocks.saturating_sub(freed),
+    };
+    shard.opens.end_with_eio(ino);
+    if mode != Mode::Power {
+        turn.report(Report::Discarded { cell: turn.volume.id, ino, generation });
+    }
 }
 
 fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {

@@ -81,6 +81,13 @@ impl Cell {
         self.core.take_in(event, &mut self.shared, (now, memory, effects));
     }
 
+    /// Adds checksums of so many of the pages that were changed and have none, with which a
+    /// successor finds damaged ones. For a cell that has nothing else to do. Returns whether there
+    /// are more.
+    pub fn add_checksums(&mut self, most: usize, memory: &mut dyn Memory) -> bool {
+        self.shared.table.add_checksums(most, memory)
+    }
+
     /// Whether the driver may offer requests of clients. It may always offer orders and peers'
     /// messages.
     pub const fn is_ready(&self) -> bool {

@@ -107,6 +107,10 @@ pub enum Plant {
     KeepWords,
     /// A successor does not look in the log for what its predecessor has executed.
     ExecuteTwice,
+    /// A successor takes over pages that were damaged in their frames.
+    KeepDamaged,
+    /// A file that has lost pages keeps its generation, and its descriptors work.
+    KeepGeneration,
     /// A successor starts before its predecessor's I/O is over (its driver does).
     StartEarly,
     /// A supervisor takes over without a flush (its driver does).

@@ -1,5 +1,6 @@
 //! Recovery: how a cell processes the log and the frames that it finds.
 
+mod discard;
 pub(crate) mod early;
 pub(crate) mod frames;
 mod kept;

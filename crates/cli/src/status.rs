@@ -139,6 +139,14 @@ fn warnings(fleet: &FleetStatus) -> String {
             printable(&fleet.pool)
         );
     }
+    for file in &fleet.discarded {
+        let (ino, generation, at) = (file.ino, file.generation, utc(file.at));
+        let _ = writeln!(
+            text,
+            "  DAMAGED PAGES of inode {ino} thrown away at {at} (generation {generation}): descriptors that were \
+             open answer EIO, new ones read what was synced; find its name with `find -inum`"
+        );
+    }
     let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
     if let Some(why) = refused {
         let why = printable(why);

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Lsn, MapVersion, ShardId};
+use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Ino, Lsn, MapVersion, ShardId};
 
 use crate::slot::Shape;
 use crate::{Credentials, Rules, Wire};
@@ -198,6 +198,13 @@ pub enum Report {
         cell: CellId,
         shard: ShardId,
         errno: Errno,
+    },
+    /// The cell has discarded damaged pages of the file, which only the memory of its predecessor
+    /// had.
+    Discarded {
+        cell: CellId,
+        ino: Ino,
+        generation: u32,
     },
     /// The device has done nothing for the cell for some seconds, and the cell cannot go on without
     /// what it holds.

@@ -216,6 +216,15 @@ pub enum Step {
         txn: TxnId,
         changes: Vec<Change>,
     },
+    /// A process died, and pages that only its memory had were damaged. `generation` and `blocks`
+    /// are the new values of the inode. Blocks whose places were never written become `holes`.
+    /// Handles that are open end with EIO.
+    Discarded {
+        ino: Ino,
+        generation: u32,
+        blocks: u64,
+        holes: Vec<u64>,
+    },
 }
 
 impl Step {
@@ -240,10 +249,9 @@ impl Step {
         )
     }
 
-    /// The shard whose tree the step changes, if it changes one.
-    pub const fn shard(&self) -> Option<ShardId> {
+    /// The inode whose attributes or data the step changes, if it is no change of names.
+    pub const fn inode(&self) -> Option<Ino> {
         match self {
-            Self::Change(change) => Some(change.shard()),
             Self::SetAttr { ino, .. }
             | Self::Accessed { ino, .. }
             | Self::SetXattr { ino, .. }
@@ -253,9 +261,11 @@ impl Step {
             | Self::Inline { ino, .. }
             | Self::Reaped { ino }
             | Self::Fallocated { ino, .. }
-            | Self::Shared { ino, .. } => Some(ino.shard()),
-            Self::Claimed { shard, .. } => Some(*shard),
-            Self::Depends { .. }
+            | Self::Shared { ino, .. }
+            | Self::Discarded { ino, .. } => Some(*ino),
+            Self::Change(_)
+            | Self::Claimed { .. }
+            | Self::Depends { .. }
             | Self::Finished { .. }
             | Self::Opened { .. }
             | Self::Closed { .. }
@@ -265,6 +275,16 @@ impl Step {
             | Self::Unanswered { .. }
             | Self::GivenUp { .. }
             | Self::Owed { .. } => None,
+        }
+    }
+
+    /// The shard whose tree the step changes, if it changes one.
+    pub const fn shard(&self) -> Option<ShardId> {
+        match (self, self.inode()) {
+            (Self::Change(change), _) => Some(change.shard()),
+            (Self::Claimed { shard, .. }, _) => Some(*shard),
+            (_, Some(ino)) => Some(ino.shard()),
+            (_, None) => None,
         }
     }
 }

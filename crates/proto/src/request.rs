@@ -87,6 +87,9 @@ bitflags! {
         ///
         /// [`APPEND`]: warren_base::InodeFlags::APPEND
         const APPEND = 256;
+        /// Pages of the file were discarded while it was open: every use of the handle but its
+        /// close fails with EIO. Only a cell sets this.
+        const DISCARDED = 512;
     }
 
     /// How a client reads.

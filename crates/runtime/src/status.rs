@@ -41,6 +41,9 @@ pub struct FleetStatus {
     /// Cells that are taken out: none of their shards is served.
     #[serde(default)]
     pub taken_out: Vec<TakenOutStatus>,
+    /// The files that have lost damaged pages last.
+    #[serde(default)]
+    pub discarded: Vec<DiscardedStatus>,
     /// The names of all mailboxes.
     pub mailboxes: Vec<String>,
     /// Reports without a capability of the supervisor's mailbox.
@@ -128,6 +131,16 @@ pub struct TakenOutStatus {
     pub since: i64,
     /// It is being taken in again.
     pub returns: bool,
+}
+
+/// A file of which damaged pages were thrown away.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DiscardedStatus {
+    /// The number that programs see.
+    pub ino: u64,
+    pub generation: u32,
+    /// Seconds since 1970.
+    pub at: i64,
 }
 
 /// A fleet's checkpoints.

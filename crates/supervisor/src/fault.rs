@@ -12,6 +12,7 @@ use warren_base::{CellId, Epoch, Instant, Timestamp};
 use warren_proto::Wire;
 
 use crate::alarm::Process;
+use crate::discarded::DiscardedFiles;
 use crate::event::Verdict;
 
 /// Faults that are kept. All of them are in the supervisor's notes, which are written for each
@@ -58,6 +59,7 @@ pub(crate) struct Faults {
     count: u64,
     sentenced: BTreeMap<CellId, Sentenced>,
     recent: Vec<Fault>,
+    pub discarded: DiscardedFiles,
 }
 
 impl Faults {

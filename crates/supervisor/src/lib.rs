@@ -22,6 +22,7 @@ mod barrier;
 mod committer;
 mod count;
 mod detector;
+mod discarded;
 mod event;
 mod fault;
 mod fleet;
@@ -41,6 +42,7 @@ mod watch;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use alarm::ALARMS_MAX;
+pub use discarded::Discarded;
 pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Misdeed, Verdict};
 pub use fault::{Cause, Fault};
 pub use fleet::CellState;

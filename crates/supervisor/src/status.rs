@@ -1,10 +1,11 @@
 //! The state of the fleet as `warren status` shows it.
 
-use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, Timestamp};
+use warren_base::{CellId, ClientId, Epoch, Errno, Ino, MapVersion, ShardId, Timestamp};
 use warren_proto::slot::Shape;
 use warren_proto::{Rules, Wire};
 
 use crate::admission::ClientState;
+use crate::discarded::Discarded;
 use crate::fault::Fault;
 use crate::fleet::CellState;
 use crate::stage::Stage;
@@ -27,6 +28,8 @@ pub struct Status {
     pub given_up: Vec<(ShardId, GivenUp)>,
     /// Cells whose shards are not served.
     pub taken_out: Vec<TakenOut>,
+    /// The files that have lost damaged pages last.
+    pub discarded: Vec<(Ino, Discarded)>,
     pub chunks_free: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,

@@ -219,6 +219,9 @@ impl Supervisor {
                     turn.send(self.fleet.living(), &Order::GivenUp { shard });
                 }
             }
+            Report::Discarded { ino, generation, .. } => {
+                self.faults.discarded.insert(ino, generation, turn.wall);
+            }
             Report::Unreadable { errno, .. } => {
                 self.fail(Failure::Unreadable { cell: from, errno }, turn);
             }

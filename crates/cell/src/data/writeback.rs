@@ -122,8 +122,8 @@ fn record_places(
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     let mut runs: Vec<Run> = Vec::new();
     for run in placed.chunk_by(adjacent) {
-        let checksums =
-            run.iter().map(|(_, frame, _)| crc32c::crc32c(turn.memory.frame(*frame))).collect();
+        let checksum = |(at, frame, _): &_| turn.table.checksum(*frame, *at, turn.memory);
+        let checksums = run.iter().map(checksum).collect();
         runs.push(Run { page: run[0].0.1, block: run[0].2, checksums });
     }
     let (ino, _) = placed[0].0;

@@ -104,7 +104,7 @@ pub(crate) fn open_now(
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
     let keeps = attr.nlink > 0 && !is_mapped && !reads_direct && may_keep(turn);
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
-    let access = access - AccessMode::DATA;
+    let access = access - (AccessMode::DATA | AccessMode::DISCARDED);
     let access = if keeps { access } else { access - AccessMode::KEEP };
     let handle = turn.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
@@ -265,7 +265,7 @@ pub(crate) fn close(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let ino = handle.ino;
-    shard.opens.get(handle, client)?;
+    shard.opens.find(handle, client)?;
     let inode = shard.inode(ino)?;
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
     step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);

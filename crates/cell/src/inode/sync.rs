@@ -1,7 +1,7 @@
 //! `fsync` and `sync`.
 
-use warren_base::Ino;
-use warren_proto::Reply;
+use warren_base::{Errno, Ino};
+use warren_proto::{AccessMode, Reply};
 
 use crate::data::cover::cover_file;
 use crate::inode::answer::{Finished, done};
@@ -22,7 +22,8 @@ pub(crate) fn sync(state: &mut TaskState) -> Result<Finished, Stop> {
     Err(Stop::Wait(Wait::Checkpoint))
 }
 
-/// Makes the log durable up to every change of the file or directory so far.
+/// Makes the log durable up to every change of the file or directory so far. EIO while the client
+/// has the file open since before pages of it were discarded.
 pub(crate) fn fsync(
     shard: &mut Shard,
     ino: Ino,
@@ -34,6 +35,10 @@ pub(crate) fn fsync(
         return done(Reply::Done);
     }
     let client = state.client.expect("a request");
+    // The request names no handle.
+    if shard.opens.has_open(ino, client, AccessMode::DISCARDED) {
+        return Err(Errno::EIO.into());
+    }
     if state.durable.is_none() && turn.clients.acknowledges(client) {
         // A program that has synced a mapping may notify other programs, and these must not see
         // older pages.

@@ -1,5 +1,6 @@
 //! Pages of a predecessor whose process died: those that were dirty, or written and not flushed,
-//! are in its frames, and its table names them. All of them are dirty for the successor.
+//! are in its frames, and its table names them. All of them are dirty for the successor. Pages that
+//! were damaged in their frames are replaced or thrown away first (`discard.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use crate::data::writeback::pages_a_turn;
 use crate::event::FrameNo;
 use crate::frames::PageNo;
 use crate::frames::transfer::write_pages;
+use crate::plant::Plant;
+use crate::recovery::discard::Discards;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::pages::PageState;
 use crate::shards::Shards;
@@ -28,6 +31,8 @@ struct Taking {
     spare: Vec<FrameNo>,
     /// So many pages of `kept` were searched for their places.
     looked_at: usize,
+    /// It is known what counts of those that were damaged.
+    is_settled: bool,
     /// So many are in the cache.
     taken: usize,
 }
@@ -39,6 +44,7 @@ pub(crate) struct InheritedFrames {
     taking: Option<Taking>,
     /// The pages that the last record of the log has dropped.
     dropped: Option<(Ino, u64, u64)>,
+    discards: Discards,
     /// The frames that the predecessor's table names are set aside, so other frames may be read
     /// into.
     are_kept: bool,
@@ -46,8 +52,14 @@ pub(crate) struct InheritedFrames {
 
 impl InheritedFrames {
     /// `are_any`: there is a predecessor.
-    pub(super) const fn new(are_any: bool) -> Self {
-        Self { placed: Vec::new(), taking: None, dropped: None, are_kept: !are_any }
+    pub(super) fn new(are_any: bool) -> Self {
+        Self {
+            placed: Vec::new(),
+            taking: None,
+            dropped: None,
+            discards: Discards::default(),
+            are_kept: !are_any,
+        }
     }
 
     /// Whether no frame may be read into yet.
@@ -98,6 +110,13 @@ impl InheritedFrames {
             None => look_at(shards, end, self.dropped, turn)?,
         };
         let found = self.find_places(shards, &mut taking, turn);
+        let found = found.and_then(|()| self.discards.restore(shards, end, turn));
+        if found.is_ok() && !std::mem::replace(&mut taking.is_settled, true) {
+            self.placed.extend(self.discards.written());
+            self.placed.sort_unstable_by_key(|(at, ..)| *at);
+            let dropped = self.discards.dropped();
+            taking.kept.retain(|(at, _)| !dropped.contains(at));
+        }
         if let Err(wait) = found.and_then(|()| take_pages(shards, &mut taking, turn)) {
             self.taking = Some(taking);
             return Err(wait);
@@ -113,27 +132,42 @@ impl InheritedFrames {
 
     /// Finds those pages that equal, byte for byte, a page that was given a place. The predecessor
     /// had begun to write them, and it is not known whether the writes finished and were flushed.
+    /// Also finds those whose frames were damaged.
     fn find_places(
         &mut self,
         shards: &Shards,
         taking: &mut Taking,
-        turn: &Turn<'_>,
+        turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let end = taking.looked_at + pages_a_turn(turn);
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
             if taking.looked_at == end {
                 return Err(Stop::Wait(Wait::Turn));
             }
-            if let Some(shard) = shards.get(&at.0.shard())
+            let entry = turn.table.read(*frame, turn.memory).expect("it was found by its entry");
+            if entry.checksum.is_none() {
+                turn.table.add_checksum(*frame, turn.memory);
+            }
+            let checksum = crc32c::crc32c(turn.memory.frame(*frame));
+            if let Some(wanted) = entry.checksum.filter(|it| *it != checksum)
+                && !turn.plants(Plant::KeepDamaged)
+            {
+                self.discards.add(*at, *frame, wanted);
+            } else if let Some(shard) = shards.get(&at.0.shard())
                 && let Some(place) = shard.placed(at.0, at.1)?
                 && shard.space.uses(place.block)
-                && place.checksum == crc32c::crc32c(turn.memory.frame(*frame))
+                && place.checksum == checksum
             {
                 self.placed.push((*at, *frame, place.block));
             }
             taking.looked_at += 1;
         }
         Ok(())
+    }
+
+    /// Logs which files have lost pages.
+    pub(super) fn log_discards(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
+        self.discards.log(shards, turn);
     }
 
     /// Writes these pages to their places. New places would need blocks that were not promised,
@@ -175,7 +209,7 @@ fn look_at(
 ) -> Result<Taking, Stop> {
     let (table, memory) = (&*turn.table, &*turn.memory);
     let frames = (0..turn.frames.count()).map(FrameNo);
-    let entry = |frame| table.read(frame, memory).map(|(at, since)| (at, since, frame));
+    let entry = |frame| table.read(frame, memory).map(|it| (it.at, it.since, frame));
     let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
     // A change without its record in the log did not happen.
     let is_made = |since: Lsn| since < end;
@@ -204,5 +238,5 @@ fn look_at(
         !counts
     });
     let spare = tagged.into_iter().map(|(_, _, frame)| frame).collect();
-    Ok(Taking { kept, spare, looked_at: 0, taken: 0 })
+    Ok(Taking { kept, spare, looked_at: 0, is_settled: false, taken: 0 })
 }

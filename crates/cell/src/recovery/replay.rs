@@ -331,6 +331,7 @@ impl Replay {
             turn.note(&Step::GivenUp { shard, errno });
         }
         turn.seal();
+        self.frames.log_discards(shards, turn);
         self.frames.write_again(shards, turn);
         for (cell, lsn) in self.early.take_points() {
             turn.log.depends.receive(cell, lsn);

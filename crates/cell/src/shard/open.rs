@@ -132,9 +132,24 @@ impl OpenCounts {
 impl Opens {
     /// The object behind a client's handle. EBADF if the handle is forged, closed, or another
     /// client's.
-    pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
+    pub(crate) fn find(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
         let file = self.files.get(&handle).filter(|file| file.client == client);
         file.copied().ok_or(Errno::EBADF)
+    }
+
+    /// The same, to use the file. EIO if pages of it were discarded since it was opened.
+    pub(crate) fn get(&self, handle: Handle, client: ClientId) -> Result<OpenFile, Errno> {
+        let file = self.find(handle, client)?;
+        if file.access.contains(AccessMode::DISCARDED) { Err(Errno::EIO) } else { Ok(file) }
+    }
+
+    /// Pages of the inode were discarded: its handles serve no more than to be closed.
+    pub(crate) fn end_with_eio(&mut self, ino: Ino) {
+        for handle in self.by_inode.get(&ino).map_or(&[][..], |handles| handles) {
+            if let Some(file) = self.files.get_mut(handle) {
+                file.access |= AccessMode::DISCARDED;
+            }
+        }
     }
 
     pub(crate) fn get_mut(&mut self, handle: Handle) -> Option<&mut OpenFile> {
@@ -152,14 +167,14 @@ impl Opens {
     }
 
     /// Closes the handle. Returns whether it was the last one of the inode. EBADF as for
-    /// [`Self::get`].
+    /// [`Self::find`].
     pub(crate) fn close(
         &mut self,
         handle: Handle,
         client: ClientId,
         counts: &mut OpenCounts,
     ) -> Result<bool, Errno> {
-        counts.remove(handle.ino, &self.get(handle, client)?);
+        counts.remove(handle.ino, &self.find(handle, client)?);
         self.files.remove(&handle);
         let of_inode = self.by_inode.get_mut(&handle.ino).expect("an open file is listed");
         of_inode.retain(|open| *open != handle);

@@ -56,6 +56,8 @@ impl Pair {
         bytes_of_entry[16..24].copy_from_slice(&entry.since.0.to_le_bytes());
         let crc = crc32c::crc32c(&bytes_of_entry[..24]);
         bytes_of_entry[24..28].copy_from_slice(&crc.to_le_bytes());
+        let checksum = crc32c::crc32c(&[bytes; BLOCK_SIZE]);
+        bytes_of_entry[28..].copy_from_slice(&checksum.to_le_bytes());
         self.put_entry(frame, bytes_of_entry);
         self.member(A).machine.frame_mut(FrameNo(frame)).fill(bytes);
     }
@@ -72,7 +74,7 @@ impl Pair {
         table[at / BLOCK_SIZE][at % BLOCK_SIZE..][..ENTRY].try_into().expect("an entry")
     }
 
-    fn resize(&mut self, client: ClientId, file: Handle, size: usize) {
+    pub(crate) fn resize(&mut self, client: ClientId, file: Handle, size: usize) {
         let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
         let truncate = Request::SetAttr { ino: file.ino, handle: Some(file), set };
         assert!(self.call(client, truncate).is_ok());

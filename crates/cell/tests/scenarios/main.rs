@@ -19,6 +19,7 @@
 //! | `power.rs` | recovery after a power failure |
 //! | `successors.rs` | a process that takes over from a dead one |
 //! | `adoption.rs` | entries of a dead process's table that do not count |
+//! | `discards.rs` | pages that were damaged in the frames of a dead process |
 //! | `loads.rs` | a log that is read in several loads |
 //! | `space.rs` | blocks, chunks, and the space of the host |
 //! | `cleaning.rs` | sparse chunks are emptied, so that other shards can have them |
@@ -47,6 +48,7 @@ mod calls;
 mod checkpoints;
 mod cleaning;
 mod data;
+mod discards;
 mod flushes;
 mod kept;
 mod leases;

@@ -368,6 +368,7 @@ impl Pair {
         };
         let mut effects = Vec::new();
         cell.apply(clock, event, machine, &mut effects);
+        cell.add_checksums(usize::MAX, machine);
         for effect in effects {
             let dies =
                 self.faults.dies_before.is_some_and(|(cell, when)| cell == to && when(&effect));

@@ -145,7 +145,10 @@ impl Supervisor {
             Report::Replayed { chunks, .. } => return self.has_replayed(from, chunks),
             Report::LossHandled { .. } => drop(self.loss_handled.insert(from)),
             Report::Stuck { errno, .. } => return self.all(&Order::ReadOnly { errno }),
-            Report::GivenUp { .. } | Report::BrokenLog { .. } | Report::Unreadable { .. } => {
+            Report::GivenUp { .. }
+            | Report::BrokenLog { .. }
+            | Report::Unreadable { .. }
+            | Report::Discarded { .. } => {
                 self.broken.push(report);
             }
             _ => {}

@@ -70,10 +70,16 @@ impl Logged {
     }
 }
 
-/// Logs the report of a cell that does not serve a shard any more.
+/// Logs the report of a cell that does not serve a shard any more, or has lost data.
 pub(super) fn report(report: &Report) {
-    if let Report::GivenUp { cell, shard, errno } = report {
-        error!(%cell, %shard, %errno, "a shard is given up: what lies there answers EIO until `warren fsck -y` repairs it");
+    match report {
+        Report::GivenUp { cell, shard, errno } => {
+            error!(%cell, %shard, %errno, "a shard is given up: what lies there answers EIO until `warren fsck -y` repairs it");
+        }
+        Report::Discarded { cell, ino, generation } => {
+            error!(%cell, %ino, generation, "damaged pages of a file are thrown away: what was not synced may be lost, and its open descriptors answer EIO");
+        }
+        _ => {}
     }
 }
 

@@ -1,15 +1,15 @@
 //! The fleet's status, from the core, the vitals and the plan.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
-use warren_base::{Errno, Instant, ShardId};
+use warren_base::{Errno, Ino, InodeNumbers, Instant, ShardId};
 use warren_shm::Counter;
-use warren_supervisor::{Cause, CellState, Fault, GivenUp, Stage, TakenOut};
+use warren_supervisor::{Cause, CellState, Discarded, Fault, GivenUp, Stage, TakenOut};
 
 use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
-    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
-    GivenUpStatus, LogStatus, SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
+    CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, DiscardedStatus, FaultStatus,
+    FleetStatus, GivenUpStatus, LogStatus, SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -31,6 +31,7 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
     let fronts = core.clients.iter().filter(|client| client.front).map(|client| client.pid);
     let pids = [keeper].into_iter().chain(it.cells.iter().map(|(_, cell)| cell.pid));
     let layout = it.core.ledger().superblock().layout;
+    let numbers = it.core.ledger().superblock().inode_numbers();
     FleetStatus {
         log: LogStatus {
             log: String::from_utf8_lossy(&it.plan.log).into_owned(),
@@ -67,6 +68,7 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
         shards: layout.shards(),
         given_up: core.given_up.iter().map(given_up_status).collect(),
         taken_out: core.taken_out.iter().map(taken_out_status).collect(),
+        discarded: core.discarded.iter().map(|file| discarded_status(numbers, file)).collect(),
         mailboxes: it.mailboxes.names(),
         reports_refused: it.mailboxes.refused,
         cells,
@@ -142,6 +144,11 @@ fn given_up_status((shard, gone): &(ShardId, GivenUp)) -> GivenUpStatus {
 
 fn taken_out_status(out: &TakenOut) -> TakenOutStatus {
     TakenOutStatus { cell: out.cell.0, since: out.since.0 / 1_000_000_000, returns: out.returns }
+}
+
+fn discarded_status(numbers: InodeNumbers, (ino, file): &(Ino, Discarded)) -> DiscardedStatus {
+    let (ino, at) = (numbers.number(*ino), file.at.0 / 1_000_000_000);
+    DiscardedStatus { ino, generation: file.generation, at }
 }
 
 fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {

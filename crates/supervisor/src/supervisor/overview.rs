@@ -38,6 +38,7 @@ impl Supervisor {
             broken_since: self.broken_since,
             given_up: self.given_up.iter().map(|(shard, gone)| (*shard, *gone)).collect(),
             taken_out: self.outages.iter().collect(),
+            discarded: self.faults.discarded.all().collect(),
             chunks_free: ledger.regions().free_chunks(),
             cells,
             clients,
