@@ -72,6 +72,10 @@ pub enum Finding {
     ForeignInode { shard: ShardId, ino: Ino, home: ShardId },
     #[error("inode {ino}: its sequence is not below the shard's next, {next_sequence}")]
     Sequence { ino: Ino, next_sequence: u64 },
+    #[error(
+        "inode {ino}: has lost data that was not synced (generation {generation}): a cell has ended, and its memory was damaged"
+    )]
+    Discarded { ino: Ino, generation: u32 },
     #[error("inode {ino}: has records but no attributes")]
     NoInode { ino: Ino },
     #[error("inode {ino}: a {kind:?} has a record of {by:?}")]
@@ -135,6 +139,7 @@ impl Finding {
             | Self::RegionPage { .. }
             | Self::LogTableCopy { .. }
             | Self::Kept { .. }
+            | Self::Discarded { .. }
             | Self::Orphan { .. } => Severity::Note,
             _ => Severity::Damage,
         }
@@ -177,6 +182,7 @@ impl Finding {
         match self {
             Self::ForeignInode { ino, .. }
             | Self::Sequence { ino, .. }
+            | Self::Discarded { ino, .. }
             | Self::NoInode { ino }
             | Self::BeyondSize { ino, .. }
             | Self::Blocks { ino, .. }

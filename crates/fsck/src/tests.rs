@@ -551,6 +551,16 @@ fn a_block_that_is_used_but_free_is_found() {
 }
 
 #[test]
+fn a_file_that_has_lost_pages_is_named_and_is_no_damage() {
+    let mut draft = Draft::new();
+    draft.shards[0].change(LINK, |inode| inode.generation = 2);
+    draft.write();
+    let report = draft.check();
+    assert_eq!(report.findings, [Finding::Discarded { ino: LINK, generation: 2 }]);
+    assert!(report.is_sound() && report.paths.contains_key(&LINK));
+}
+
+#[test]
 fn orphans_are_reclaimed_unless_they_are_none() {
     let file = Ino(1 << 48 | 3);
     let orphan = |draft: &mut Draft, clean| {

@@ -190,6 +190,10 @@ impl Checker<'_> {
             Value::Inode(inode) => {
                 walk.inodes += 1;
                 file.inode = Some(**inode);
+                if inode.generation > 0 {
+                    let (ino, generation) = (file.ino, inode.generation);
+                    self.report.add(Finding::Discarded { ino, generation });
+                }
             }
             Value::Part(part) => file.part = Some(**part),
             Value::Target(piece) => file.add_piece(key, piece),
