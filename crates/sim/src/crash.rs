@@ -20,6 +20,7 @@ mod mix;
 mod model;
 mod rot;
 mod surroundings;
+mod wild;
 
 use std::time::Duration;
 
@@ -275,6 +276,9 @@ impl World {
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
         self.fleet.faults = self.mix.faults();
+        if self.damage.is_some() || self.fleet.incidents.has_damage() {
+            self.fleet.faults.wild = 0;
+        }
         if let Some(host) = &mut self.fleet.disk.host {
             let (room, takes_back) = self.mix.host;
             host.share(room, takes_back);
@@ -304,6 +308,7 @@ impl World {
                 Ok(())
             }
             Ok(()) if self.stage == Stage::Ended(Ok(())) => {
+                self.doubt();
                 self.clients.iter_mut().for_each(Client::promise);
                 self.fleet.count("stopped in order");
                 Ok(())
@@ -330,6 +335,7 @@ impl World {
 
     /// Cuts the power: only the contents of the disk are left.
     fn power_cut(&mut self) {
+        self.doubt();
         self.suppose_under_way();
         let under_way = self.fleet.vanish();
         let cut = self.fleet.disk.cut(under_way, &mut self.fleet.rng);

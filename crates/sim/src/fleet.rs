@@ -218,6 +218,8 @@ pub struct Faults {
     pub pauses: u64,
     pub kills: u64,
     pub deaths: u64,
+    /// In 100: a cell that is killed has damaged pages of its cache.
+    pub wild: u64,
 }
 
 type Frame = Box<[u8; BLOCK_SIZE]>;

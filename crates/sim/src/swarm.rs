@@ -298,6 +298,8 @@ impl Swarm {
             supervisor_flush: self.flush_error,
             damage: self.damage,
             pauses: self.pauses,
+            // There is no model of what is left of a file then.
+            wild: 0,
             kills: self.kills,
             deaths: self.deaths,
         }

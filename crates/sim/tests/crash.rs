@@ -128,3 +128,13 @@ fn a_failed_flush_that_is_not_reported_to_others_is_found() {
 fn a_supervisor_that_takes_over_without_a_flush_is_found() {
     is_found(Plant::AdoptUnflushed);
 }
+
+#[test]
+fn a_damaged_page_that_is_taken_over_is_found() {
+    is_found(Plant::KeepDamaged);
+}
+
+#[test]
+fn a_loss_that_is_not_named_is_found() {
+    is_found(Plant::KeepGeneration);
+}

@@ -10,7 +10,9 @@ use warren_proto::{
 };
 
 use super::damage::shard;
-use super::model::{Effect, Entries, Model, Object, ObjectNo, OperationNo, ROOT, Versions, Xattrs};
+use super::model::{
+    Effect, Entries, Model, Object, ObjectNo, OperationNo, ROOT, Versions, Xattrs, is_of_versions,
+};
 use super::{Halt, World};
 
 /// Bytes read at once.
@@ -122,7 +124,8 @@ impl World {
             }
             _ => {
                 let contents = expected.contents(&reading.versions);
-                found.content = Versions::new(Rc::new(self.read_file(&attr, &contents)?));
+                let content = self.read_file(&attr, &contents, expected.is_doubtful)?;
+                found.content = Versions::new(Rc::new(content));
             }
         }
         if attr.kind != FileKind::Directory {
@@ -233,8 +236,14 @@ impl World {
         }
     }
 
-    /// Checks that the content is one of the versions of the file.
-    fn read_file(&mut self, attr: &Attr, versions: &[Rc<Vec<u8>>]) -> Result<Vec<u8>, Halt> {
+    /// Checks that the content is one of the versions of the file. One that is `doubtful` may have
+    /// lost pages before the power was cut.
+    fn read_file(
+        &mut self,
+        attr: &Attr,
+        versions: &[Rc<Vec<u8>>],
+        is_doubtful: bool,
+    ) -> Result<Vec<u8>, Halt> {
         let (ino, access) = (attr.ino, AccessMode::READ);
         let Reply::Opened(opened) = self.call(Request::Open { ino, access })? else {
             return broken("not opened".into());
@@ -256,7 +265,8 @@ impl World {
         }
         self.call(Request::Close { handle })?;
         if !versions.iter().any(|version| **version == content) {
-            if !is_patchwork(&content, versions) {
+            let is_older = is_doubtful && is_of_versions(&content, versions);
+            if !is_older && !is_patchwork(&content, versions) {
                 return broken(describe(ino, &content, versions));
             }
             self.fleet.count("a file between two versions");

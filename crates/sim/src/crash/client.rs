@@ -15,7 +15,7 @@ use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
 use super::damage::{excuses, is_unsure};
 use super::mix::{Kind, Mix};
-use super::model::{Effect, Model, Name, ObjectNo, ROOT};
+use super::model::{Effect, LookAgain, Model, Name, ObjectNo, ROOT};
 use super::{Own, POOL_BYTES, World};
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::{MAP_VERSION, notify_supervisor};
@@ -39,6 +39,8 @@ pub(super) struct Client {
     pub under_way: Option<(Request, Option<Effect>)>,
     /// The place in the order of events, and the time, of the request.
     pub asked: (u64, Instant),
+    /// The file that it looks at again.
+    pub looking: Option<LookAgain>,
     /// For the auditor: the answer, and its cell.
     pub answer: Option<(CellId, Answer)>,
     operations: u64,
@@ -86,7 +88,7 @@ impl World {
     }
 
     pub(super) fn begin_operation(&mut self, at: usize) {
-        if !self.is_working || self.is_stopping {
+        if !self.is_working || self.is_stopping || self.looks_again(at) {
             return;
         }
         let World { clients, mix, fleet, .. } = self;
@@ -159,6 +161,10 @@ impl World {
             self.clients[at].answer = Some((from, answer));
             return;
         };
+        if matches!(effect, Effect::Look) {
+            return self.looked(at, from, &request, answer);
+        }
+        self.doubt();
         match answer {
             Ok(reply) => self.succeeded(at, &effect, &reply),
             Err(errno) => self.refused(at, from, &request, errno),
@@ -207,6 +213,7 @@ impl World {
             Errno::EIO => {
                 self.fleet.incidents.excuse_io(request, from, asked_at)
                     || excuses(&self.fleet, model, request, errno)
+                    || self.has_lost_pages(request)
             }
             Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
             Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
@@ -228,6 +235,16 @@ impl World {
             Errno::EXDEV => "a copy that shares no blocks",
             _ => "refused for what a damaged shard may hold",
         });
+    }
+
+    /// Whether pages of a file that the request names are lost.
+    fn has_lost_pages(&self, request: &Request) -> bool {
+        let source = match request {
+            Request::CopyRange { source, .. } => Some(source.ino),
+            _ => None,
+        };
+        let named = [request.inode(), request.other_inode(), source];
+        named.iter().flatten().any(|ino| self.fleet.incidents.wild.discarded.contains(ino))
     }
 
     /// Whether the clients' files fill a good part of the pool.

@@ -147,8 +147,15 @@ impl Mix {
             kills: self.kills,
             deaths: self.deaths,
             damage: self.damage,
+            // What a faulty device has lost as well is not known.
+            wild: if self.has_sound_device() { 50 } else { 0 },
             ..Faults::default()
         }
+    }
+
+    const fn has_sound_device(&self) -> bool {
+        let fails = self.read_fails + self.rot + self.write_fails + self.flush_fails;
+        fails + self.supervisor_write_fails + self.supervisor_flush_fails == 0
     }
 
     /// No read, no write and no flush fails.

@@ -102,6 +102,8 @@ pub(super) struct Object {
     pub handle: Option<Handle>,
     /// It cannot be read, or directories that cannot be read may lead to it.
     pub unsure: bool,
+    /// Pages of it were damaged in frames, and the client has not looked at it since.
+    pub is_doubtful: bool,
     /// The directories in which, and the operations by which, the file took the name of another.
     replaced: Vec<(ObjectNo, OperationNo)>,
 }
@@ -118,6 +120,7 @@ impl Object {
             target: target.into(),
             handle: None,
             unsure: false,
+            is_doubtful: false,
             replaced: Vec::new(),
         }
     }
@@ -147,7 +150,9 @@ impl Object {
 
     fn promise(&mut self) {
         self.entries.promise();
-        self.content.promise();
+        if !self.is_doubtful {
+            self.content.promise();
+        }
         self.mode.promise();
         self.xattrs.promise();
     }
@@ -165,6 +170,23 @@ fn fallocated(content: &[u8], change: &RangeChange) -> Vec<u8> {
         bytes[start.min(end)..end].fill(0);
     }
     bytes
+}
+
+/// How far a client has come with one file.
+pub(super) struct LookAgain {
+    pub object: ObjectNo,
+    pub ino: Ino,
+    pub handle: Option<Handle>,
+    pub content: Vec<u8>,
+    pub is_done: bool,
+}
+
+/// Whether each byte of the content is that of a version.
+pub(super) fn is_of_versions(content: &[u8], versions: &[Rc<Vec<u8>>]) -> bool {
+    let is_of = |(at, byte): (usize, &u8)| {
+        versions.iter().any(|version| version.get(at).unwrap_or(&0) == byte)
+    };
+    content.iter().enumerate().all(is_of)
 }
 
 /// The effect of a successful operation.
@@ -230,6 +252,8 @@ pub(super) enum Effect {
     Fsync {
         object: ObjectNo,
     },
+    /// None: the client looks at the file again.
+    Look,
     Sync,
 }
 
@@ -357,7 +381,18 @@ impl Model {
                 self.promise_names(*object, by);
             }
             Effect::Sync => self.promise_all(),
-            Effect::Open { .. } => {}
+            Effect::Open { .. } | Effect::Look => {}
+        }
+    }
+
+    /// The client has looked at a file that was doubtful.
+    pub(super) fn found(&mut self, object: ObjectNo, content: &[u8]) {
+        self.operations += 1;
+        let by = self.operations;
+        let object = self.object_mut(object);
+        object.is_doubtful = false;
+        if **object.content.now() != content {
+            object.content.push(by, Rc::new(content.to_vec()));
         }
     }
 

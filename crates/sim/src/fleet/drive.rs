@@ -201,7 +201,10 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     };
     let mut memory = SharedMemory { world, cell: id, stores_left };
     let emptied = cell.chunks_emptied();
-    let apply = || cell.apply(now, event, &mut memory, &mut effects);
+    let apply = || {
+        cell.apply(now, event, &mut memory, &mut effects);
+        cell.add_checksums(usize::MAX, &mut memory);
+    };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(apply)) {
         if !panic.is::<Killed>() {
             resume_unwind(panic);
@@ -299,6 +302,10 @@ impl<H> Fleet<H> {
             Effect::Report(report) => {
                 if let Report::GivenUp { shard, .. } = report {
                     note_given_up(self, id, shard);
+                }
+                if let Report::Discarded { ino, .. } = report {
+                    self.count("a file has lost pages");
+                    self.incidents.wild.discarded.insert(ino);
                 }
                 if matches!(report, Report::Stuck { .. }) {
                     self.is_stuck = true;

@@ -10,7 +10,9 @@
 //! The last line has two reasons: durable data depends on other cells' logs, and a cell with a
 //! failed write makes nothing durable before a checkpoint has written everything again.
 
-use warren_base::{CellId, ShardId};
+use std::collections::BTreeSet;
+
+use warren_base::{CellId, Ino, ShardId};
 use warren_proto::{Request, SetAttr};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,10 +55,22 @@ pub(crate) struct Damage {
     pub had_records: bool,
 }
 
+/// The files of which pages were damaged in the frames of a dead process.
+#[derive(Default, Debug)]
+pub(crate) struct Wild {
+    /// No client has looked at these since.
+    pub damaged: BTreeSet<Ino>,
+    /// A cell has reported that pages are lost.
+    pub discarded: BTreeSet<Ino>,
+    /// A client looks at these: they are left alone meanwhile.
+    pub spared: BTreeSet<Ino>,
+}
+
 /// All faults in a life of the fleet, in order.
 #[derive(Default, Debug)]
 pub(crate) struct Incidents {
     all: Vec<Incident>,
+    pub wild: Wild,
     /// Of all lives.
     pub damage: Option<Damage>,
     /// A checkpoint is being made.
@@ -188,7 +202,6 @@ pub(crate) const fn changes(request: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::Ino;
 
     const HERE: CellId = CellId(0);
     const THERE: CellId = CellId(1);

@@ -56,6 +56,10 @@ enum SupervisorDoing {
 }
 
 impl InFlight {
+    pub(super) fn uses(&self, frame: FrameNo) -> bool {
+        self.frames.contains(&frame)
+    }
+
     pub(super) fn heal(&mut self) {
         self.fault = None;
     }

@@ -11,8 +11,9 @@
 //! -> Ready: it looks at all slots
 //! ```
 
-use warren_base::{CellId, ClientId, Epoch};
-use warren_cell::{Cell, Event, Plant, SlotRef};
+use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, ClientId, Epoch, Ino};
+use warren_cell::{Cell, Event, FrameNo, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
@@ -30,6 +31,12 @@ const DIES_EARLY: u64 = 3;
 /// A late report takes up to so many times the longest delay of a message: until a successor is
 /// there.
 const LATE_REPORT: u64 = 20;
+/// Bytes of an entry of a cell's table of frames, and where the checksum of the page is in it.
+const ENTRY: usize = 32;
+const CHECKSUM: usize = 28;
+/// Wild stores of one process, and their bytes.
+const WILD_STORES_MAX: u64 = 3;
+const WILD_STORE: usize = 16;
 
 impl<H> Fleet<H> {
     /// Whether the cell dies with the next event.
@@ -100,6 +107,8 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     host.slots.forget();
     host.slots.lost_at = lost_at;
     host.orders.clear();
+    store_wildly(fleet, id);
+    let host = fleet.host(id);
     let reports = std::mem::take(&mut host.reports);
     if !was_ready {
         fleet.count("a successor killed before it was ready");
@@ -117,6 +126,47 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     }
     let delay = fleet.message_delay();
     fleet.plan(delay, Happening::Exited { cell: id, epoch });
+}
+
+/// The process has damaged pages of its cache, perhaps.
+fn store_wildly<H>(fleet: &mut Fleet<H>, id: CellId) {
+    if fleet.faults.wild == 0 || !fleet.rng.chance(fleet.faults.wild, 100) {
+        return;
+    }
+    for _ in 0..=fleet.rng.below(WILD_STORES_MAX) {
+        let pages = pages_in_table(fleet, id);
+        if pages.is_empty() {
+            return;
+        }
+        let (ino, frame) = *fleet.rng.pick(&pages);
+        let at = fleet.rng.below((BLOCK_SIZE - WILD_STORE) as u64) as usize;
+        let byte = 1 + fleet.rng.below(255) as u8;
+        let stored = &mut fleet.host(id).frame_mut(frame)[at..at + WILD_STORE];
+        stored.iter_mut().for_each(|it| *it ^= byte);
+        fleet.incidents.wild.damaged.insert(ino);
+        fleet.count("a page damaged in its frame");
+    }
+}
+
+/// The pages with checksums that the table of a dead process names, but for those that an I/O in
+/// flight uses, and those that are spared.
+fn pages_in_table<H>(fleet: &Fleet<H>, id: CellId) -> Vec<(Ino, FrameNo)> {
+    let host = &fleet.cells[usize::from(id.0)];
+    let cache = host.cache_frames;
+    let first = host.frames.len() as u32 - cache.div_ceil((BLOCK_SIZE / ENTRY) as u32);
+    let entry = |frame: u32| {
+        let at = frame as usize * ENTRY;
+        let table = host.frame(FrameNo(first + (at / BLOCK_SIZE) as u32));
+        let entry = &table[at % BLOCK_SIZE..][..ENTRY];
+        let ino = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes"));
+        let has_checksum = entry[CHECKSUM..].iter().any(|byte| *byte != 0);
+        has_checksum.then_some((Ino(ino), FrameNo(frame)))
+    };
+    let is_used = |frame: &FrameNo| host.in_flight.values().any(|io| io.uses(*frame));
+    let may_be = |(ino, frame): &(Ino, FrameNo)| {
+        ino.0 != 0 && !fleet.incidents.wild.spared.contains(ino) && !is_used(frame)
+    };
+    (0..cache).filter_map(entry).filter(may_be).collect()
 }
 
 /// Starts the wanted successor, once no I/O of its predecessors is in flight.
