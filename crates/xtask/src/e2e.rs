@@ -16,6 +16,7 @@ mod access;
 mod attacked;
 mod chaos;
 mod checks;
+mod damaged_memory;
 mod device_faults;
 mod dist;
 mod file_handles;
@@ -168,6 +169,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);
+            damaged_memory::run(&ground, cells, &mut tally);
             kills::run(&ground, cells, &mut tally);
             chaos::run(&ground, cells, &mut tally);
             suites::run(&ground, cells, &mut tally);
