@@ -120,7 +120,7 @@ fn warnings(fleet: &FleetStatus) -> String {
              copy other data elsewhere, repair the device, then `warren stop --discard` and start again"
         );
     }
-    for gone in &fleet.given_up {
+    for gone in &fleet.harm.given_up {
         let (shard, since, why) = (gone.shard, utc(gone.since), printable(&gone.errno));
         let _ = writeln!(
             text,
@@ -128,7 +128,7 @@ fn warnings(fleet: &FleetStatus) -> String {
              all else is served; stop the fleet and run `warren fsck -y`"
         );
     }
-    for out in &fleet.taken_out {
+    for out in &fleet.harm.taken_out {
         let (cell, since) = (out.cell, utc(out.since));
         let what = if out.returns { "RETURNS" } else { "TAKEN OUT" };
         let _ = writeln!(
@@ -139,7 +139,7 @@ fn warnings(fleet: &FleetStatus) -> String {
             printable(&fleet.pool)
         );
     }
-    for file in &fleet.discarded {
+    for file in &fleet.harm.discarded {
         let (ino, generation, at) = (file.ino, file.generation, utc(file.at));
         let _ = writeln!(
             text,

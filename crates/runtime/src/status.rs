@@ -35,15 +35,8 @@ pub struct FleetStatus {
     #[serde(flatten)]
     pub space: SpaceStatus,
     pub shards: u16,
-    /// Shards that are not served until they are repaired.
-    #[serde(default)]
-    pub given_up: Vec<GivenUpStatus>,
-    /// Cells that are taken out: none of their shards is served.
-    #[serde(default)]
-    pub taken_out: Vec<TakenOutStatus>,
-    /// The files that have lost damaged pages last.
-    #[serde(default)]
-    pub discarded: Vec<DiscardedStatus>,
+    #[serde(flatten)]
+    pub harm: HarmStatus,
     /// The names of all mailboxes.
     pub mailboxes: Vec<String>,
     /// Reports without a capability of the supervisor's mailbox.
@@ -112,6 +105,20 @@ pub struct UseStatus {
     /// Files that clients other than mounts have open for writing.
     #[serde(default)]
     pub files_written: u64,
+}
+
+/// What is not served, or was lost.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HarmStatus {
+    /// Shards that are not served until they are repaired.
+    #[serde(default)]
+    pub given_up: Vec<GivenUpStatus>,
+    /// Cells that are taken out: none of their shards is served.
+    #[serde(default)]
+    pub taken_out: Vec<TakenOutStatus>,
+    /// The files that have lost damaged pages last.
+    #[serde(default)]
+    pub discarded: Vec<DiscardedStatus>,
 }
 
 /// A shard that is not served.

@@ -26,7 +26,7 @@ pub fn rejoin(pool: &Path, cell: u16) -> Result<(), FleetError> {
         let last = fleet.cells.len().saturating_sub(1);
         return Err(failed(format!("there is no cell {cell}; the last is cell {last}")));
     }
-    if outage(&fleet.taken_out, cell).is_none() {
+    if outage(&fleet.harm.taken_out, cell).is_none() {
         return Err(failed(format!("cell {cell} is not taken out; there is nothing to do")));
     }
     let request = ControlRequest::Rejoin { version: CONTROL_VERSION, cell };
@@ -36,7 +36,7 @@ pub fn rejoin(pool: &Path, cell: u16) -> Result<(), FleetError> {
     })?;
     let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
-        match outage(&status(pool)?.taken_out, cell) {
+        match outage(&status(pool)?.harm.taken_out, cell) {
             None => return Ok(()),
             Some(outage) if !outage.returns => {
                 return Err(failed(format!(

@@ -9,7 +9,8 @@ use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, DiscardedStatus, FaultStatus,
-    FleetStatus, GivenUpStatus, LogStatus, SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
+    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, SpaceStatus, TakenOutStatus, UseStatus,
+    names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -66,9 +67,11 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
             bytes_behind: it.pool.bytes_behind(&layout),
         },
         shards: layout.shards(),
-        given_up: core.given_up.iter().map(given_up_status).collect(),
-        taken_out: core.taken_out.iter().map(taken_out_status).collect(),
-        discarded: core.discarded.iter().map(|file| discarded_status(numbers, file)).collect(),
+        harm: HarmStatus {
+            given_up: core.given_up.iter().map(given_up_status).collect(),
+            taken_out: core.taken_out.iter().map(taken_out_status).collect(),
+            discarded: core.discarded.iter().map(|file| discarded_status(numbers, file)).collect(),
+        },
         mailboxes: it.mailboxes.names(),
         reports_refused: it.mailboxes.refused,
         cells,
