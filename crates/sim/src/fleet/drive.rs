@@ -303,9 +303,10 @@ impl<H> Fleet<H> {
                 if let Report::GivenUp { shard, .. } = report {
                     note_given_up(self, id, shard);
                 }
-                if let Report::Discarded { ino, .. } = report {
+                if let Report::Discarded { ino, generation, .. } = report
+                    && self.incidents.wild.was_discarded(ino, generation)
+                {
                     self.count("a file has lost pages");
-                    self.incidents.wild.discarded.insert(ino);
                 }
                 if matches!(report, Report::Stuck { .. }) {
                     self.is_stuck = true;

@@ -10,7 +10,7 @@
 //! The last line has two reasons: durable data depends on other cells' logs, and a cell with a
 //! failed write makes nothing durable before a checkpoint has written everything again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{CellId, Ino, ShardId};
 use warren_proto::{Request, SetAttr};
@@ -62,8 +62,18 @@ pub(crate) struct Wild {
     pub damaged: BTreeSet<Ino>,
     /// A cell has reported that pages are lost.
     pub discarded: BTreeSet<Ino>,
+    /// The last generation of each that was reported. A successor repeats what is in its log.
+    generations: BTreeMap<Ino, u32>,
     /// A client looks at these: they are left alone meanwhile.
     pub spared: BTreeSet<Ino>,
+}
+
+impl Wild {
+    /// A cell has reported that the file has lost pages. Returns whether that is new.
+    pub(crate) fn was_discarded(&mut self, ino: Ino, generation: u32) -> bool {
+        let is_new = self.generations.insert(ino, generation) != Some(generation);
+        is_new && self.discarded.insert(ino)
+    }
 }
 
 /// All faults in a life of the fleet, in order.
