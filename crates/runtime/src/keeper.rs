@@ -406,7 +406,7 @@ impl<'a> Keeper<'a> {
         let look = self.supervisor.as_ref().filter(|_| self.served).map(|_| self.watch.pause());
         let limit = short.into_iter().chain(start).chain(look).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for processes"))?;
+        wait_for(&mut fds, limit.as_ref()).map_err(system("wait for processes"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         Ok(Awake {
             stop: woke(0),
@@ -556,6 +556,26 @@ struct Awake {
     supervisor: bool,
     ended: Vec<u32>,
     starter: bool,
+}
+
+/// Waits for one of these, or for so long. If they are more than the process may have open, because
+/// its limit was lowered from outside, `poll` refuses them together. Then each is looked at alone,
+/// after a pause if none is ready.
+fn wait_for(fds: &mut [PollFd<'_>], limit: Option<&Timespec>) -> Result<(), Os> {
+    match retry(|| poll(fds, limit)) {
+        Err(Os::INVAL) => {
+            for fd in fds.chunks_mut(1) {
+                // With a limit of 0 none is ready until the limit is raised again.
+                let _refused = poll(fd, Some(&Timespec::default()));
+            }
+            if fds.iter().all(|fd| fd.revents().is_empty()) {
+                let pause = Timespec::try_from(SHORTAGE_PAUSE).ok();
+                retry(|| poll(&mut [], pause.as_ref()))?;
+            }
+            Ok(())
+        }
+        result => result.map(drop),
+    }
 }
 
 fn drain(stream: &UnixStream) {

@@ -107,6 +107,10 @@ fn keeper_short_of_descriptors(ground: &Ground, cells: u16) -> Result<Verdict> {
             .context("cannot mount")?;
         bash(ground, &fleet.mounted, "for i in $(seq 50); do echo x > file; cat file; done")?
             .expect_success("with a keeper without descriptors")?;
+        // Less than it waits for, during several of its looks at the supervisor.
+        limit("1")?;
+        bash(ground, &fleet.mounted, "for i in $(seq 50); do echo x > file; sleep 0.01; done")?
+            .expect_success("with a keeper that may open nothing")?;
         limit("1024")?;
         let (status, late) = process::wait(&mut mounting, PATIENCE)?;
         ensure!(!late && status.success(), "the mount ended with {status}");
