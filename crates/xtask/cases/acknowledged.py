@@ -1,13 +1,15 @@
 # Programs that remember every answer they got: acknowledged.py SECONDS SEED [ENOUGH [MIB]]. They end after so
 # many seconds, or when there is a file ENOUGH; so many MiB, if any, are kept in files of pages. Whatever dies
 # meanwhile, no call may fail, nothing that was answered may be lost, and nothing may be done twice. Prints how
-# many operations there were and the longest that one of them took, in milliseconds.
-import fcntl, os, random, struct, sys, time
+# many operations there were and the longest that one of them took, in milliseconds. With MAY_BE_FULL in the
+# environment a call may be refused with ENOSPC; then it has changed nothing, and is made again.
+import errno, fcntl, os, random, struct, sys, time
 
 seconds, seed = float(sys.argv[1]), int(sys.argv[2])
 enough = sys.argv[3] if len(sys.argv) > 3 else None
 mib = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 end = time.monotonic() + seconds
+may_be_full = "MAY_BE_FULL" in os.environ
 COUNTERS = 3
 operations, slowest = 0, 0.0
 
@@ -18,10 +20,28 @@ def is_time():
 
 def timed(call, *arguments):
     global operations, slowest
-    begun = time.monotonic()
-    result = call(*arguments)
-    operations, slowest = operations + 1, max(slowest, time.monotonic() - begun)
-    return result
+    while True:
+        begun = time.monotonic()
+        try:
+            result = call(*arguments)
+        except OSError as error:
+            if not may_be_full or error.errno != errno.ENOSPC:
+                raise
+            result = error
+        operations, slowest = operations + 1, max(slowest, time.monotonic() - begun)
+        if not isinstance(result, OSError):
+            return result
+        time.sleep(0.02)
+
+
+def put(file, bytes_, *at):
+    """Writes all of it, at once unless the pool may be full."""
+    done = 0
+    while done < len(bytes_):
+        where = [offset + done for offset in at]
+        count = timed(os.pwrite if at else os.write, file, bytes_[done:], *where)
+        assert count == len(bytes_) or may_be_full, f"{count} of {len(bytes_)} bytes were written"
+        done += count
 
 
 def appends(rng):
@@ -29,7 +49,7 @@ def appends(rng):
     log = os.open("appended", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     count = 0
     while is_time():
-        assert timed(os.write, log, b"%011d\n" % count) == 12
+        put(log, b"%011d\n" % count)
         count += 1
         if rng.randrange(50) == 0:
             timed(os.fsync, log)
@@ -82,7 +102,7 @@ def counts(rng, own):
     while is_time():
         timed(fcntl.lockf, counter, fcntl.LOCK_EX)
         (value,) = struct.unpack("<Q", timed(os.pread, counter, 8, 0))
-        assert timed(os.pwrite, counter, struct.pack("<Q", value + 1), 0) == 8
+        put(counter, struct.pack("<Q", value + 1), 0)
         mine += 1
         timed(fcntl.lockf, counter, fcntl.LOCK_UN)
         if rng.randrange(4) == 0:
@@ -102,7 +122,7 @@ def contents(rng):
         deed = rng.randrange(8)
         if deed < 3:
             bytes_ = rng.randbytes(size)
-            assert timed(os.pwrite, file, bytes_, at) == size
+            put(file, bytes_, at)
             if at > len(model[n]):
                 model[n].extend(bytes(at - len(model[n])))
             model[n][at : at + size] = bytes_
@@ -136,7 +156,7 @@ def pages(rng):
             found = timed(os.pread, files[n], run * 4096, at * 4096)
             assert found == bytes_of(at, version), f"file {n}, page {at}"
         else:
-            assert timed(os.pwrite, files[n], bytes_of(at, version + 1), at * 4096) == run * 4096
+            put(files[n], bytes_of(at, version + 1), at * 4096)
             versions[n][at] = version + 1
 
 

@@ -320,12 +320,6 @@ fn is_ready(line: &str) -> bool {
 pub(super) struct Pauses(Vec<u64>);
 
 impl Pauses {
-    pub(super) fn of_all(all: &[Self]) -> Self {
-        let mut pauses: Vec<u64> = all.iter().flat_map(|it| &it.0).copied().collect();
-        pauses.sort_unstable();
-        Self(pauses)
-    }
-
     pub(super) fn of(words: &str) -> Self {
         let pause = |line: &str| line.split_once(BACK)?.1.split(' ').next()?.parse().ok();
         let mut pauses: Vec<u64> = words.lines().filter_map(pause).collect();

@@ -1,0 +1,326 @@
+//! Breaks things in waves, and undoes in another order what must be undone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getpriority_process, getrlimit, kill_process,
+    pidfd_open, pidfd_send_signal, prlimit, setpriority_process,
+};
+use warren_base::Rng;
+
+use super::super::fleet::Fleet;
+use super::super::kills::await_cells;
+use super::super::lifecycle::survivors;
+use super::fault::Fault;
+use super::host::Host;
+use super::ledger::Ledger;
+
+const FAULTS_A_WAVE: u64 = 4;
+
+/// Later waves at whose end something that is held for long may be resumed.
+const LATE_WAVES: u64 = 3;
+
+/// Threads of a moment in which the machine is busy.
+const BUSY_THREADS: usize = 16;
+
+/// The longest pause between two faults.
+const PARTS_MS: u64 = 300;
+
+/// In which all processes of a kind are stopped one by one, and resumed.
+const SWIZZLE_MS: u64 = 1000;
+
+/// A process that is throttled runs, and stands still, for so long at a time.
+const RUNS: Duration = Duration::from_millis(20);
+const STANDS: Duration = Duration::from_millis(30);
+
+/// The least priority of a thread.
+const NICEST: i32 = 19;
+
+/// What a process without memory may still map.
+const MEMORY_LEFT: u64 = 1 << 20;
+
+/// How something is undone.
+enum Undo {
+    Resume(Pid),
+    Limit(Pid, Resource, Rlimit),
+    /// Threads that stop or compute, until they see that it is over.
+    End(Background),
+    /// The priorities of threads.
+    Nice(Vec<(Pid, i32)>, Background),
+    Remove(PathBuf),
+}
+
+impl Undo {
+    /// The process may be gone.
+    fn undo(self) {
+        match self {
+            Self::Resume(pid) => resume(pid),
+            Self::Limit(pid, resource, was) => drop(prlimit(Some(pid), resource, was)),
+            Self::End(background) => background.end(),
+            Self::Remove(file) => drop(std::fs::remove_file(file)),
+            Self::Nice(threads, background) => {
+                background.end();
+                for (thread, was) in threads {
+                    let _gone = setpriority_process(Some(thread), was);
+                }
+            }
+        }
+    }
+}
+
+/// Threads that work until they are ended.
+struct Background(Arc<AtomicBool>, Vec<JoinHandle<()>>);
+
+impl Background {
+    fn start(threads: usize, work: impl Fn(&AtomicBool) + Clone + Send + 'static) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let start = |_| {
+            let (is_over, work) = (Arc::clone(&is_over), work.clone());
+            std::thread::spawn(move || work(&is_over))
+        };
+        let threads = (0..threads).map(start).collect();
+        Self(is_over, threads)
+    }
+
+    fn end(self) {
+        self.0.store(true, Ordering::Relaxed);
+        for thread in self.1 {
+            thread.join().expect("it does not panic");
+        }
+    }
+}
+
+/// Something to be undone when so many more waves have ended.
+struct Wound {
+    undo: Undo,
+    waves: u64,
+}
+
+pub(super) struct Breaker<'a> {
+    fleet: &'a Fleet,
+    host: Option<&'a Host>,
+    /// The process groups of the programs.
+    programs: Vec<Pid>,
+    rng: Rng,
+    ledger: &'a mut Ledger,
+    wounds: Vec<Wound>,
+    /// Since when something is wounded, and the longest that something was.
+    since: Instant,
+    longest: Duration,
+}
+
+impl<'a> Breaker<'a> {
+    pub(super) fn new(
+        (fleet, host): (&'a Fleet, Option<&'a Host>),
+        programs: Vec<Pid>,
+        rng: Rng,
+        ledger: &'a mut Ledger,
+    ) -> Self {
+        let (wounds, since, longest) = (Vec::new(), Instant::now(), Duration::ZERO);
+        Self { fleet, host, programs, rng, ledger, wounds, since, longest }
+    }
+
+    /// Runs so many waves. Returns the longest time in which something was held that no process
+    /// replaces.
+    pub(super) fn run(mut self, waves: u32) -> (Result<()>, Duration) {
+        let result = (0..waves).try_for_each(|_| self.wave());
+        while !self.wounds.is_empty() {
+            self.heal();
+        }
+        self.ledger.healed();
+        (result, self.longest)
+    }
+
+    fn wave(&mut self) -> Result<()> {
+        if self.wounds.is_empty() {
+            self.since = Instant::now();
+        }
+        for _ in 0..1 + self.rng.below(FAULTS_A_WAVE) {
+            let fault = Fault::draw(&mut self.rng);
+            self.inject(fault);
+            self.rest(PARTS_MS);
+        }
+        self.heal();
+        let served = await_cells(self.fleet);
+        self.ledger.rest(Duration::ZERO);
+        if self.wounds.is_empty() {
+            self.ledger.healed();
+        }
+        self.ledger.read(&self.fleet.words());
+        served
+    }
+
+    /// Undoes what is due, in any order.
+    fn heal(&mut self) {
+        let mut due: Vec<Wound> = self.wounds.extract_if(.., |it| it.waves == 0).collect();
+        self.wounds.iter_mut().for_each(|it| it.waves -= 1);
+        let pause = PARTS_MS.min(SWIZZLE_MS / due.len().max(1) as u64);
+        while !due.is_empty() {
+            let at = self.rng.below(due.len() as u64) as usize;
+            due.swap_remove(at).undo.undo();
+            self.rest(pause);
+        }
+        if self.wounds.is_empty() {
+            self.longest = self.longest.max(self.since.elapsed());
+        }
+    }
+
+    fn rest(&mut self, max_ms: u64) {
+        let time = self.rng.below(max_ms);
+        self.ledger.rest(Duration::from_millis(time));
+    }
+
+    /// Breaks something, if it is there.
+    fn inject(&mut self, fault: Fault) {
+        let Some(role) = fault.role() else {
+            return self.inject_around(fault);
+        };
+        let processes = role.processes(self.fleet, &self.programs);
+        if processes.is_empty() {
+            return;
+        }
+        if let Fault::Swizzle(_) = fault {
+            self.swizzle(fault, processes);
+            return;
+        }
+        let victim = *self.rng.pick(&processes);
+        // It may have ended in the meantime.
+        let Ok(process) = pidfd_open(victim, PidfdFlags::empty()) else { return };
+        let process = self.ledger.open(fault, victim, process);
+        if let Some(signal) = fault.signal() {
+            let _gone = pidfd_send_signal(process, signal);
+        }
+        let undo = match fault {
+            Fault::Kill(_) | Fault::Stop(_) | Fault::Interrupt(_) => None,
+            Fault::Hold(_) | Fault::HoldLong(_) => Some(Undo::Resume(victim)),
+            Fault::Throttle(_) => Some(Undo::End(throttle(victim))),
+            Fault::Starve(_) => starve(victim),
+            Fault::FewDescriptors(_) => self.limit_descriptors(victim),
+            Fault::LittleMemory(_) => limit_memory(victim),
+            Fault::Swizzle(_) | Fault::Freeze | Fault::Busy | Fault::FullHost => {
+                unreachable!("not of one process")
+            }
+        };
+        if let Fault::Interrupt(_) = fault {
+            self.rest(PARTS_MS);
+            resume(victim);
+        }
+        let is_late = matches!(fault, Fault::HoldLong(_));
+        let waves = if is_late { 1 + self.rng.below(LATE_WAVES) } else { 0 };
+        self.wounds.extend(undo.map(|undo| Wound { undo, waves }));
+    }
+
+    /// Breaks what is not one process.
+    fn inject_around(&mut self, fault: Fault) {
+        match (fault, self.host) {
+            (Fault::FullHost, Some(host)) => {
+                let Ok(ballast) = host.fill() else { return };
+                self.wounds.push(Wound { undo: Undo::Remove(ballast), waves: 0 });
+            }
+            (Fault::FullHost, None) => return,
+            (Fault::Freeze, _) => self.freeze(),
+            _ => busy(Duration::from_millis(self.rng.below(2 * PARTS_MS))),
+        }
+        self.ledger.count(fault);
+    }
+
+    /// Stops these one by one, and resumes those that are still there in another order.
+    fn swizzle(&mut self, fault: Fault, mut processes: Vec<Pid>) {
+        let pause = SWIZZLE_MS / processes.len() as u64;
+        let mut stopped = Vec::new();
+        while !processes.is_empty() {
+            let at = self.rng.below(processes.len() as u64) as usize;
+            let victim = processes.swap_remove(at);
+            if let Ok(process) = pidfd_open(victim, PidfdFlags::empty()) {
+                let process = self.ledger.open(fault, victim, process);
+                let _gone = pidfd_send_signal(process, Signal::STOP);
+                stopped.push(victim);
+            }
+            self.rest(pause);
+        }
+        let wounds = stopped.into_iter().map(|pid| Wound { undo: Undo::Resume(pid), waves: 0 });
+        self.wounds.extend(wounds);
+    }
+
+    /// Stops everything, and resumes it in any order.
+    fn freeze(&mut self) {
+        let all = survivors().into_keys().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let mut all: Vec<Pid> = all.collect();
+        for pid in &all {
+            let _gone = kill_process(*pid, Signal::STOP);
+        }
+        self.rest(PARTS_MS);
+        while !all.is_empty() {
+            let at = self.rng.below(all.len() as u64) as usize;
+            resume(all.swap_remove(at));
+        }
+    }
+
+    /// Fewer than the process has open, or a few more.
+    fn limit_descriptors(&mut self, pid: Pid) -> Option<Undo> {
+        const MORE: usize = 4;
+        let open = format!("/proc/{}/fd", pid.as_raw_nonzero());
+        let open = std::fs::read_dir(open).ok()?.count();
+        let limit = 1 + self.rng.below((open + MORE) as u64);
+        limit_softly(pid, Resource::Nofile, limit)
+    }
+}
+
+/// It may have been replaced or resumed.
+fn resume(pid: Pid) {
+    let _gone = kill_process(pid, Signal::CONT);
+}
+
+/// Stops and resumes the process all the time. It is resumed last.
+fn throttle(pid: Pid) -> Background {
+    Background::start(1, move |is_over| {
+        while !is_over.load(Ordering::Relaxed) && kill_process(pid, Signal::STOP).is_ok() {
+            std::thread::sleep(STANDS);
+            resume(pid);
+            std::thread::sleep(RUNS);
+        }
+    })
+}
+
+/// Gives the threads of the process the least priority, beside threads that compute.
+fn starve(pid: Pid) -> Option<Undo> {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let tasks = std::fs::read_dir(tasks).ok()?.flatten();
+    let tasks = tasks.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?));
+    let lower = |task: Pid| {
+        let was = getpriority_process(Some(task)).ok()?;
+        setpriority_process(Some(task), NICEST).ok().map(|()| (task, was))
+    };
+    let lowered = tasks.filter_map(lower).collect();
+    let burn = |is_over: &AtomicBool| while !is_over.load(Ordering::Relaxed) {};
+    Some(Undo::Nice(lowered, Background::start(processors, burn)))
+}
+
+fn limit_memory(pid: Pid) -> Option<Undo> {
+    let line = std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero())).ok()?;
+    let pages: u64 = line.split(' ').next()?.parse().ok()?;
+    limit_softly(pid, Resource::As, pages * rustix::param::page_size() as u64 + MEMORY_LEFT)
+}
+
+/// Lowers the soft limit alone. The process has what its parent had, which is what this process
+/// has, and may raise the soft limit itself when it starts.
+fn limit_softly(pid: Pid, resource: Resource, limit: u64) -> Option<Undo> {
+    let maximum = getrlimit(resource).maximum;
+    let was = prlimit(Some(pid), resource, Rlimit { current: Some(limit), maximum });
+    was.ok().map(|was| Undo::Limit(pid, resource, was))
+}
+
+fn busy(time: Duration) {
+    let until = Instant::now() + time;
+    std::thread::scope(|scope| {
+        for _ in 0..BUSY_THREADS {
+            scope.spawn(|| while Instant::now() < until {});
+        }
+    });
+}
