@@ -47,7 +47,8 @@ const MEMORY_LEFT: u64 = 1 << 20;
 /// How something is undone.
 enum Undo {
     Resume(Pid),
-    Limit(Pid, Resource, Rlimit),
+    /// Its soft limit is raised to its hard limit, as it was.
+    Limit(Pid, Resource),
     /// Threads that stop or compute, until they see that it is over.
     End(Background),
     /// The priorities of threads.
@@ -60,7 +61,7 @@ impl Undo {
     fn undo(self) {
         match self {
             Self::Resume(pid) => resume(pid),
-            Self::Limit(pid, resource, was) => drop(prlimit(Some(pid), resource, was)),
+            Self::Limit(pid, resource) => drop(limit_softly(pid, resource, None)),
             Self::End(background) => background.end(),
             Self::Remove(file) => drop(std::fs::remove_file(file)),
             Self::Nice(threads, background) => {
@@ -159,7 +160,7 @@ impl<'a> Breaker<'a> {
     fn heal(&mut self) {
         let mut due: Vec<Wound> = self.wounds.extract_if(.., |it| it.waves == 0).collect();
         self.wounds.iter_mut().for_each(|it| it.waves -= 1);
-        let pause = PARTS_MS.min(SWIZZLE_MS / due.len().max(1) as u64);
+        let pause = PARTS_MS.min(SWIZZLE_MS / due.len().max(1) as u64).max(1);
         while !due.is_empty() {
             let at = self.rng.below(due.len() as u64) as usize;
             due.swap_remove(at).undo.undo();
@@ -231,7 +232,7 @@ impl<'a> Breaker<'a> {
 
     /// Stops these one by one, and resumes those that are still there in another order.
     fn swizzle(&mut self, fault: Fault, mut processes: Vec<Pid>) {
-        let pause = SWIZZLE_MS / processes.len() as u64;
+        let pause = (SWIZZLE_MS / processes.len() as u64).max(1);
         let mut stopped = Vec::new();
         while !processes.is_empty() {
             let at = self.rng.below(processes.len() as u64) as usize;
@@ -267,7 +268,7 @@ impl<'a> Breaker<'a> {
         let open = format!("/proc/{}/fd", pid.as_raw_nonzero());
         let open = std::fs::read_dir(open).ok()?.count();
         let limit = 1 + self.rng.below((open + MORE) as u64);
-        limit_softly(pid, Resource::Nofile, limit)
+        limit_softly(pid, Resource::Nofile, Some(limit))
     }
 }
 
@@ -294,7 +295,7 @@ fn starve(pid: Pid) -> Option<Undo> {
     let tasks = std::fs::read_dir(tasks).ok()?.flatten();
     let tasks = tasks.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?));
     let lower = |task: Pid| {
-        let was = getpriority_process(Some(task)).ok()?;
+        let was = getpriority_process(Some(task)).ok().filter(|was| *was < NICEST)?;
         setpriority_process(Some(task), NICEST).ok().map(|()| (task, was))
     };
     let lowered = tasks.filter_map(lower).collect();
@@ -305,15 +306,16 @@ fn starve(pid: Pid) -> Option<Undo> {
 fn limit_memory(pid: Pid) -> Option<Undo> {
     let line = std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero())).ok()?;
     let pages: u64 = line.split(' ').next()?.parse().ok()?;
-    limit_softly(pid, Resource::As, pages * rustix::param::page_size() as u64 + MEMORY_LEFT)
+    let limit = pages * rustix::param::page_size() as u64 + MEMORY_LEFT;
+    limit_softly(pid, Resource::As, Some(limit))
 }
 
-/// Lowers the soft limit alone. The process has what its parent had, which is what this process
-/// has, and may raise the soft limit itself when it starts.
-fn limit_softly(pid: Pid, resource: Resource, limit: u64) -> Option<Undo> {
+/// Changes the soft limit alone; `None`: to the hard limit, to which all of Warren's processes have
+/// raised it. Their hard limit is that of this process.
+fn limit_softly(pid: Pid, resource: Resource, limit: Option<u64>) -> Option<Undo> {
     let maximum = getrlimit(resource).maximum;
-    let was = prlimit(Some(pid), resource, Rlimit { current: Some(limit), maximum });
-    was.ok().map(|was| Undo::Limit(pid, resource, was))
+    let limit = Rlimit { current: limit.or(maximum), maximum };
+    prlimit(Some(pid), resource, limit).ok().map(|_was| Undo::Limit(pid, resource))
 }
 
 fn busy(time: Duration) {
