@@ -29,11 +29,11 @@ impl ProcessWatch {
         self.next - clock::monotonic()
     }
 
-    /// Looks at a process that shows no beats, if it is time. Whether it has been stopped for a
-    /// while, and is needed.
+    /// Looks at a process, if it is time. Whether it has been stopped for a while, and is needed.
+    /// One that is stopped and resumed again and again is only slow.
     pub fn is_stopped(&mut self, pid: u32, is_needed: bool) -> bool {
         let work = if is_needed { Work::Start } else { Work::None };
-        self.look(pid, |_| 0, work).is_some()
+        self.look(pid, work).is_some()
     }
 
     /// Looks at the supervisor, if it is time. Its beats are the times that it went to sleep: it
@@ -41,16 +41,18 @@ impl ProcessWatch {
     /// the device. Returns why it must be killed, if it hangs. `is_ready`: it has taken over.
     pub(crate) fn look_at_supervisor(&mut self, pid: u32, is_ready: bool) -> Option<Hint> {
         let work = if is_ready { Work::Waits } else { Work::Start };
-        self.look(pid, |pid| sleeps(pid).unwrap_or_default(), work)
+        self.look(pid, work)
     }
 
-    fn look(&mut self, pid: u32, beats: fn(u32) -> u64, work: Work) -> Option<Hint> {
+    /// Beats are the times that the process went to sleep, or was stopped.
+    fn look(&mut self, pid: u32, work: Work) -> Option<Hint> {
         let now = clock::monotonic();
         if now < self.next {
             return None;
         }
         self.next = now + LOOK_EVERY;
-        match self.watch.look(now, beats(pid), work, || process(pid)) {
+        let beats = sleeps(pid).unwrap_or_default();
+        match self.watch.look(now, beats, work, || process(pid)) {
             Seen::Hangs(why) => Some(why),
             Seen::Nothing | Seen::Moves => None,
         }
@@ -103,8 +105,8 @@ pub(crate) fn process(pid: u32) -> Option<ProcessState> {
     Some(ProcessState { condition, ran })
 }
 
-/// How often the process has gone to sleep by itself: one that works with an event loop does so
-/// again and again. `None` if it is gone or cannot be seen.
+/// How often the process has gone to sleep by itself, or was stopped: one that works with an event
+/// loop does so again and again. `None` if it is gone or cannot be seen.
 fn sleeps(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

@@ -40,7 +40,7 @@ pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 /// The end-to-end cases that take longest. A short run does every other one of them, in turn.
-const LONG_CASES: [&str; 16] = [
+const LONG_CASES: [&str; 17] = [
     "paths_served",
     "developers_tools",
     "crowd",
@@ -57,6 +57,7 @@ const LONG_CASES: [&str; 16] = [
     "files_adopted",
     "files_written",
     "tiny_cache",
+    "taken_out",
 ];
 /// After so many turns it is the turn of the other ones, once with every other draw.
 const LONG_IN_TURN: u64 = 2 * FUZZ_IN_TURN;
