@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_entry_counts_only_whole() {
-        let mut table = FrameTable::new(FrameNo(2), 2);
+        let mut table = FrameTable::new(FrameNo(2), 8);
         let mut memory = Frames(vec![[0; BLOCK_SIZE]; 3]);
         let entry = Entry { at: (Ino(9), 3), since: Lsn(512), checksum: None };
         table.set(FrameNo(1), entry.at, entry.since, &mut memory);
