@@ -72,9 +72,12 @@ impl Detector {
         self.trials.retain(|cell, trial| (*cell, trial.epoch) != accused);
     }
 
+    /// A cell says that it has asked. The accused has no voice, whatever it says.
     pub(crate) fn asked(&mut self, by: CellId, number: u64) {
-        let trial = self.trials.values_mut().find(|trial| trial.number == number);
-        trial.into_iter().for_each(|trial| trial.asked.insert(by));
+        let is_meant =
+            |(cell, trial): &(&CellId, &mut Trial)| trial.number == number && **cell != by;
+        let trial = self.trials.iter_mut().find(is_meant);
+        trial.into_iter().for_each(|(_, trial)| trial.asked.insert(by));
     }
 
     pub(crate) fn answered(&mut self, by: CellId, number: u64) {
@@ -170,3 +173,6 @@ mod tests {
         assert_eq!(verdicts.iter().map(|(process, ..)| *process).collect::<Vec<_>>(), [next]);
     }
 }
+
+#[cfg(test)]
+mod exhaustive;
