@@ -227,7 +227,7 @@ fn write_image(file: &File, options: &FormatOptions, writes: &[BlockWrite]) -> i
 
 /// Opens or creates the pool and locks it as a fleet does: a file by `flock`, a block device by the
 /// kernel's exclusive claim. Then it waits for the I/O that a killed fleet had submitted to the
-/// kernel. Returns whether the file is new.
+/// kernel. Returns whether the file is this run's alone: new, and empty when it was locked.
 fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(MODE);
@@ -254,7 +254,9 @@ fn open_locked(pool: &Path) -> Result<(File, bool), Failure> {
     let line = awaits_writers(pool);
     warren_log::say_if_slow(&line, || await_writers(&file, pool)).map_err(FleetError::from)?;
     restrict_mode(pool, &file)?;
-    Ok((file, is_new))
+    // Another run may have made a pool in the file before it was locked here.
+    let is_empty = file.metadata().is_ok_and(|found| found.len() == 0);
+    Ok((file, is_new && is_empty))
 }
 
 /// Limits the mode of the user's own file, because a user who can read a pool can read every file

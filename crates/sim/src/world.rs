@@ -207,7 +207,10 @@ impl World {
         let calls_left = if swarm.shares_pages { 2 * plan.calls } else { plan.calls };
         let damage = plan.damage.then(|| damage::Due::draw(plan.seed, calls_left));
         let damage = damage.unwrap_or_default();
-        let outage = plan.outage.then(|| Outage::draw(plan.seed, calls_left)).unwrap_or_default();
+        let outage = match plan.outage {
+            true => Outage::draw(plan.seed, calls_left),
+            false => Outage::default(),
+        };
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.frames = swarm.frames;

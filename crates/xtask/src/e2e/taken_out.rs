@@ -71,6 +71,15 @@ const SYNCED: &str = r#"
 ${i}b"; done
 "#;
 
+/// Synced in two ways: with a checkpoint, and after it.
+const BESIDE_AGAIN: &str = r#"
+    for i in $(seq 12); do mkdir more$i; echo $i > more$i/a; done; sync
+    for i in $(seq 12); do echo $i > more$i/b; sync more$i/b more$i; done
+"#;
+
+const SYNCED_AGAIN: &str =
+    r#"test "$(cat more*/a | wc -l)" = 12; test "$(cat more*/b | wc -l)" = 12"#;
+
 const LATE: &str = r#"for d in $(seq 56); do test "$(cat $d/late)" = "late $d"; done; "#;
 
 pub(super) fn run(ground: &Ground, tally: &mut Tally) {
@@ -97,8 +106,15 @@ fn taken_out(ground: &Ground) -> Result<Verdict> {
     stopped.expect_success("stop --discard")?;
     ensure!(process::holds_within(LIMIT, || Ok(fleet.is_gone()))?, "the fleet is not gone");
     fleet.kill();
+    let mut fleet = Fleet::resume(ground, "taken-out", CELLS)?;
+    work(&fleet, &format!("{SYNCED}{LATE}"))?;
+    work(&fleet, BREAK)?;
+    work(&fleet, BESIDE_AGAIN)?;
+    // All processes end at once, with what was not synced.
+    fleet.kill_keeper()?;
+    fleet.kill();
     Fleet::resume(ground, "taken-out", CELLS)?.during(|fleet| {
-        work(fleet, &format!("{SYNCED}{LATE}"))?;
+        work(fleet, &format!("{SYNCED}{LATE}{SYNCED_AGAIN}"))?;
         Ok(Verdict::Passed)
     })
 }
