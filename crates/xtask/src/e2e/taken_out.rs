@@ -22,7 +22,7 @@ const MAKE: &str = "
     for d in $(seq 56); do
       mkdir $d; for i in $(seq 19); do echo $d/$i > $d/$i; done
     done
-    sync; for d in $(seq 56); do echo late $d > $d/late; done
+    sync */*; for d in $(seq 56); do echo late $d > $d/late; done
 ";
 
 const BREAK: &str = r#"
@@ -54,7 +54,7 @@ const BESIDE: &str = r#"
     for i in $(seq 24); do
       mkdir new$i; for f in a b c; do echo $i$f > new$i/$f; done; sync new$i/a; mv new$i/b new$i/d
     done
-    test "$(cat new*/? | wc -l)" = 72; sync
+    test "$(cat new*/? | wc -l)" = 72; sync new*/*
     for i in $(seq 24); do rm new$i/c; done
     code() { rc=0; said=$("${@:2}" 2>&1) || rc=$?; test $rc = $1 || { echo "${@:2}: $rc: $said"; exit 43; }; }
     code 9 "$WARREN" stop "$POOL"; grep -q 'warren rejoin' <<< "$said"
@@ -71,14 +71,15 @@ const SYNCED: &str = r#"
 ${i}b"; done
 "#;
 
-/// Synced in two ways: with a checkpoint, and after it.
+/// What is synced while the cell is out.
 const BESIDE_AGAIN: &str = r#"
-    for i in $(seq 12); do mkdir more$i; echo $i > more$i/a; done; sync
-    for i in $(seq 12); do echo $i > more$i/b; sync more$i/b more$i; done
+    for i in $(seq 12); do
+      mkdir more$i; for f in a b; do echo $i > more$i/$f; sync more$i/$f more$i; done
+    done
 "#;
 
 const SYNCED_AGAIN: &str =
-    r#"test "$(cat more*/a | wc -l)" = 12; test "$(cat more*/b | wc -l)" = 12"#;
+    r#"test "$(cat more*/?)" = "$(ls -d more* | sed 's/more\(.*\)/\1\n\1/')""#;
 
 const LATE: &str = r#"for d in $(seq 56); do test "$(cat $d/late)" = "late $d"; done; "#;
 
@@ -96,7 +97,7 @@ fn taken_out(ground: &Ground) -> Result<Verdict> {
     work(&fleet, BESIDE)?;
     fleet.warren(&["rejoin"], &[&fleet.pool, Path::new("3")])?.expect_success("rejoin")?;
     // What was not synced is there too, because the frames were kept.
-    work(&fleet, &format!("{SYNCED}{LATE}sync"))?;
+    work(&fleet, &format!("{SYNCED}{LATE}sync */late"))?;
     work(&fleet, BREAK)?;
     work(
         &fleet,
@@ -114,7 +115,8 @@ fn taken_out(ground: &Ground) -> Result<Verdict> {
     fleet.kill_keeper()?;
     fleet.kill();
     Fleet::resume(ground, "taken-out", CELLS)?.during(|fleet| {
-        work(fleet, &format!("{SYNCED}{LATE}{SYNCED_AGAIN}"))?;
+        let look = format!("{SYNCED}{LATE}{SYNCED_AGAIN} || {{ echo 'more is lost'; exit 45; }}");
+        work(fleet, &look)?;
         Ok(Verdict::Passed)
     })
 }
