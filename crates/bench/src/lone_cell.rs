@@ -148,7 +148,7 @@ impl LoneCell {
         let number = self.checkpoints;
         self.apply(Event::Order(Order::Drain { number }));
         self.apply(Event::Order(Order::Write { number, count: false }));
-        self.apply(Event::Order(Order::Switched { number }));
+        self.apply(Event::Order(Order::Switched { number, is_whole: true }));
     }
 
     fn apply(&mut self, event: Event) {

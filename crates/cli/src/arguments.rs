@@ -319,7 +319,7 @@ pub(crate) struct Sim {
     #[arg(long)]
     pub damage: bool,
     /// Break one cell for a while, so that it is taken out, and taken in again later
-    #[arg(long, conflicts_with = "crash")]
+    #[arg(long)]
     pub outage: bool,
     /// Threads that run seeds [default: one per core]
     #[arg(long)]

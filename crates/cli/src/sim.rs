@@ -48,7 +48,8 @@ pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
     };
     let result = if arguments.crash {
         let damage = arguments.damage;
-        let options = crash::Options { sound_device: false, plant: None, damage };
+        let outage = arguments.outage;
+        let options = crash::Options { sound_device: false, plant: None, damage, outage };
         crash::run_many(arguments.seed, arguments.seeds, options, threads, &progress)
     } else {
         run_many(options, arguments.seeds, threads, &progress)
@@ -71,6 +72,7 @@ pub(crate) fn perform(arguments: &Sim) -> Result<ExitCode, Failure> {
 
 fn passed(arguments: &Sim, summary: Summary) -> Outcome {
     let rare = match (arguments.crash, arguments.damage) {
+        _ if arguments.outage && arguments.crash => rare::CRASH_OUTAGES,
         _ if arguments.outage => rare::OUTAGES,
         (false, false) => rare::SIMULATION,
         (false, true) => rare::DAMAGED_SIMULATION,

@@ -33,7 +33,8 @@ pub enum Order {
     /// chunks of the cell too, because some may have been lost with a cell.
     Write { number: u64, count: bool },
     /// The superblock names checkpoint `number`: freed blocks may be used again.
-    Switched { number: u64 },
+    /// `is_whole`: no cell is taken out, whose state it lacks.
+    Switched { number: u64, is_whole: bool },
     /// Checkpoint `number` failed. If the device is `broken`, it may have lost writes, and all
     /// further checkpoints fail.
     Failed { number: u64, errno: Errno, broken: bool },

@@ -36,6 +36,7 @@ use crate::fleet::disk::Disk;
 use crate::fleet::lost_flush::LostFlush;
 use crate::fleet::trace::Trace;
 use crate::fleet::{EPOCH, Faults, Fleet, Happening, Pace, happen_next, notify_supervisor};
+use crate::outage::{self, Outage};
 use crate::run::{Failure, Summary, many, twice};
 use crate::world::Broken;
 use client::Client;
@@ -64,6 +65,8 @@ pub struct Options {
     pub plant: Option<Plant>,
     /// One shard is damaged at a random moment.
     pub damage: bool,
+    /// In each life one cell is taken out for a while.
+    pub outage: bool,
 }
 
 /// Runs one seed. The same seed always does the same.
@@ -138,6 +141,9 @@ struct World {
     answered_from: CellId,
     operations: u64,
     damage: Option<Due>,
+    outage: Outage,
+    /// From which the outages are drawn, one for each life.
+    outages: Option<Rng>,
     growths: Growths,
     /// With what a recovery must end, because a log is damaged.
     rotten: Option<Ended>,
@@ -212,6 +218,8 @@ impl World {
             answered_from: CellId(0),
             operations: 0,
             damage,
+            outage: Outage::default(),
+            outages: options.outage.then(|| Rng::new(seed)),
             growths: Growths::draw(seed, POOL_BYTES / BLOCK_SIZE as u64),
             rotten: None,
         }
@@ -276,7 +284,8 @@ impl World {
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
         self.fleet.faults = self.mix.faults();
-        if self.damage.is_some() || self.fleet.incidents.has_damage() {
+        let is_harmed = self.damage.is_some() || self.fleet.incidents.has_damage();
+        if is_harmed || self.outages.is_some() {
             self.fleet.faults.wild = 0;
         }
         if let Some(host) = &mut self.fleet.disk.host {
@@ -289,6 +298,9 @@ impl World {
         }
         (0..self.auditor()).for_each(|client| self.plan_step(client));
         self.cut_at = self.fleet.trace.events + self.fleet.rng.below(self.mix.events);
+        if let Some(rng) = &mut self.outages {
+            self.outage = Outage::draw(rng.next_u64(), self.cut_at - self.fleet.trace.events);
+        }
         let is_over = |world: &Self| matches!(world.stage, Stage::Ended(_));
         match self.pump(is_over) {
             Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => {}
@@ -342,6 +354,10 @@ impl World {
         self.fleet.note(&("power cut", cut.lost, cut.torn));
         self.clients.iter_mut().for_each(Client::reset);
         self.cut_at = u64::MAX;
+        if self.outage.excuses(u64::MAX) {
+            self.fleet.count("a power cut while a cell was out");
+        }
+        self.outage = Outage::default();
         (self.is_working, self.is_stopping) = (false, false);
         self.fleet.faults = Faults::default();
         (self.fleet.cell_faults, self.fleet.supervisor_faults) = (0, 0);
@@ -370,6 +386,7 @@ impl World {
         let is_broken = matches!(failure, Ended::Unreadable { cell, errno: Errno::EIO }
             if self.fleet.incidents.excuse_broken(cell));
         is_broken
+            || (matches!(failure, Ended::TakenOut { .. }) && !self.outage.is_over())
             || self.rotten == Some(failure)
             || self.fleet.may_be_read_only()
             || (self.is_stopping && self.fleet.cell_faults > 0)
@@ -415,6 +432,7 @@ impl World {
                 return Err(Halt::Cut);
             }
             self.damage_shard();
+            advance_outage(self);
             if !happen_next(self) {
                 let text = format!("there are no more events; {}", self.under_way());
                 return Err(Halt::Broken(text));
@@ -523,5 +541,15 @@ impl World {
 
     fn count_many(&mut self, what: &'static str, times: u64) {
         (0..times).for_each(|_| self.fleet.count(what));
+    }
+}
+
+/// The outage of this life goes on.
+fn advance_outage(world: &mut World) {
+    if world.outages.is_some() {
+        let left = world.cut_at.saturating_sub(world.fleet.trace.events);
+        let heals = !world.is_working || world.is_stopping;
+        let outage = std::mem::take(&mut world.outage);
+        world.outage = outage::advance(world, outage, left, heals).0;
     }
 }

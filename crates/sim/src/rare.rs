@@ -90,6 +90,10 @@ pub const OUTAGES: &[&str] = &[
     "given back to a caretaker",
 ];
 
+/// The crash campaign reaches these if cells are taken out for a while.
+pub const CRASH_OUTAGES: &[&str] =
+    &["a cell taken in again", "a cell taken out", "a power cut while a cell was out"];
+
 /// The crash campaign reaches these within a thousand seeds.
 pub const CRASHES: &[&str] = &[
     "a block read was rotten",

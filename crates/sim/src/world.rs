@@ -17,7 +17,6 @@ mod front;
 mod kept;
 mod kernel;
 mod names;
-mod outage;
 mod paths;
 mod program;
 mod surroundings;
@@ -44,11 +43,11 @@ use crate::fleet::{
 use crate::history::{Action, Excuses, Operation, Window};
 use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};
 use crate::model::State;
+use crate::outage::{self, Outage};
 use crate::swarm::Swarm;
 use audit::Audit;
 use clients::{At, Client, SlotState};
 use copies::check_kept;
-use outage::Outage;
 use program::Known;
 
 /// If calls are under way, one of them must return within this virtual time. It is far more than
@@ -474,7 +473,9 @@ impl World {
         excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
         excuses.set(Excuses::READ_ONLY, self.fleet.may_be_read_only() && changes(request));
         excuses.set(Excuses::DAMAGED, may_be_refused(self, invoked));
-        excuses.set(Excuses::IO, self.fleet.incidents.excuse_io(request, from, invoked));
+        let is_partial = *request == Request::Sync && self.outage.excuses(invoked);
+        let has_failed = self.fleet.incidents.excuse_io(request, from, invoked);
+        excuses.set(Excuses::IO, is_partial || has_failed);
         excuses
     }
 }

@@ -11,7 +11,7 @@ const DAMAGE_SEEDS: u64 = 200;
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
 
-const SOUND: Options = Options { sound_device: false, plant: None, damage: false };
+const SOUND: Options = Options { sound_device: false, plant: None, damage: false, outage: false };
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

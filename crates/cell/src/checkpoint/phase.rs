@@ -28,6 +28,8 @@ pub(crate) struct Checkpoints {
     phase: Phase,
     /// The number of the last checkpoint that was begun, or that the superblock names.
     number: u64,
+    /// The last one that is done has the state of all cells.
+    pub(crate) is_whole: bool,
     /// A checkpoint was requested that has not begun.
     is_asked: bool,
     /// This cell's transactions that have taken locks and are not finished. A checkpoint begins
@@ -38,7 +40,7 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     pub(crate) fn new(generation: u64) -> Self {
         let (phase, live) = (Phase::Idle, BTreeSet::new());
-        Self { phase, number: generation, is_asked: false, live }
+        Self { phase, number: generation, is_whole: true, is_asked: false, live }
     }
 
     pub(crate) const fn phase(&self) -> Phase {

@@ -167,7 +167,8 @@ impl Core {
             Order::Expel { client } => self.expel(client, turn),
             Order::Drain { number } => self.checkpoint.drain(number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
-            Order::Switched { number } => {
+            Order::Switched { number, is_whole } => {
+                turn.checkpoints.is_whole = is_whole;
                 self.checkpoint.switched(&mut self.shards, number, turn);
                 turn.chunks.checkpointed();
                 self.cleaner.review(turn);

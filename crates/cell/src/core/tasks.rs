@@ -337,7 +337,7 @@ impl Core {
         };
         match request {
             Request::Null => done(Reply::Done),
-            Request::Sync => sync(&mut task.state),
+            Request::Sync => sync(&mut task.state, turn),
             Request::StatFs => {
                 done(Reply::StatFs(self.counting.stat_fs(&self.shards, (id, who.uid), turn)?))
             }

@@ -13,13 +13,16 @@ use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-/// Waits for a checkpoint, which makes all cells durable.
-pub(crate) fn sync(state: &mut TaskState) -> Result<Finished, Stop> {
-    if state.checkpointed {
-        return done(Reply::Done);
-    }
-    state.checkpointed = true;
-    Err(Stop::Wait(Wait::Checkpoint))
+/// Waits for a checkpoint, which makes all cells durable. EIO while a cell is taken out: what was
+/// not synced there is in its frames alone.
+pub(crate) fn sync(state: &mut TaskState, turn: &Turn<'_>) -> Result<Finished, Stop> {
+    await_checkpoint(state)?;
+    if turn.checkpoints.is_whole { done(Reply::Done) } else { Err(Errno::EIO.into()) }
+}
+
+fn await_checkpoint(state: &mut TaskState) -> Result<(), Stop> {
+    let is_done = std::mem::replace(&mut state.checkpointed, true);
+    if is_done { Ok(()) } else { Err(Stop::Wait(Wait::Checkpoint)) }
 }
 
 /// Makes the log durable up to every change of the file or directory so far. EIO while the client
@@ -54,7 +57,8 @@ pub(crate) fn fsync(
         return done(Reply::Done);
     }
     if turn.log.commits.is_held() {
-        return sync(state);
+        await_checkpoint(state)?;
+        return done(Reply::Done);
     }
     let lsn = match state.durable {
         Some(lsn) => lsn,

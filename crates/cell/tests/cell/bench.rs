@@ -606,7 +606,7 @@ impl Bench {
             }
             Report::Written { number, result: Ok(written), .. } => {
                 self.record(number, &written);
-                Order::Switched { number }
+                Order::Switched { number, is_whole: true }
             }
             Report::Written { number, result: Err(errno), .. } => {
                 Order::Failed { number, errno, broken: false }

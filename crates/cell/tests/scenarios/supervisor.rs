@@ -195,7 +195,7 @@ impl Supervisor {
         }
         let written = parts.iter().filter_map(|(cell, part)| Some((cell, part.as_ref().ok()?)));
         written.clone().for_each(|(cell, written)| self.durable.record(number, *cell, written));
-        let mut orders = self.all(&Order::Switched { number });
+        let mut orders = self.all(&Order::Switched { number, is_whole: true });
         if self.is_uncounted && self.uncountable > 0 {
             self.uncountable -= 1;
         } else if std::mem::take(&mut self.is_uncounted) {

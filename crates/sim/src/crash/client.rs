@@ -1,9 +1,10 @@
 //! The clients: each sequential, with a directory of its own and a model of its contents.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use warren_base::limits::{BLOCK_SIZE, XATTR_SHORT_MAX, XATTR_VALUE_MAX};
-use warren_base::{CellId, ClientId, Errno, Ino, Instant, Rng, SlotNo};
+use warren_base::{CellId, ClientId, Errno, Ino, Instant, Rng, ShardId, SlotNo};
 use warren_cell::{Backing, SlotRef};
 use warren_proto::slot::Shape;
 use warren_proto::{
@@ -19,6 +20,7 @@ use super::model::{Effect, LookAgain, Model, Name, ObjectNo, ROOT};
 use super::{Own, POOL_BYTES, World};
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::{MAP_VERSION, notify_supervisor};
+use crate::outage::shards_of;
 
 /// Objects of a client, and its open files.
 const OBJECTS_MAX: usize = 40;
@@ -212,8 +214,9 @@ impl World {
         let excused = match errno {
             Errno::EIO => {
                 self.fleet.incidents.excuse_io(request, from, asked_at)
-                    || excuses(&self.fleet, model, request, errno)
+                    || excuses(&self.fleet, model, request, &self.out(asked_at))
                     || self.has_lost_pages(request)
+                    || (*request == Request::Sync && self.outage.excuses(asked_at))
             }
             Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
             Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
@@ -235,6 +238,12 @@ impl World {
             Errno::EXDEV => "a copy that shares no blocks",
             _ => "refused for what a damaged shard may hold",
         });
+    }
+
+    /// The shards of a cell that may have been out since this place in the order of events.
+    fn out(&self, since: u64) -> BTreeSet<ShardId> {
+        let cell = self.outage.cell().filter(|_| self.outage.excuses(since));
+        cell.map(|cell| shards_of(&self.fleet, cell)).unwrap_or_default()
     }
 
     /// Whether pages of a file that the request names are lost.

@@ -79,10 +79,20 @@ pub(super) fn given_up<H>(fleet: &Fleet<H>) -> Option<ShardId> {
     fleet.incidents.damage.filter(|damage| damage.is_given_up).map(|damage| damage.shard)
 }
 
-/// Whether the request needs the damaged shard: what it names, or its names lead to, lies there.
-pub(super) fn excuses<H>(fleet: &Fleet<H>, model: &Model, request: &Request, errno: Errno) -> bool {
-    let Some(shard) = shard(fleet).filter(|_| errno == Errno::EIO) else { return false };
-    let is_there = |ino: Ino| ino.shard() == shard;
+/// Whether the request needs the damaged shard, or one of those that are `out`: what it names, or
+/// its names lead to, lies there.
+pub(super) fn excuses<H>(
+    fleet: &Fleet<H>,
+    model: &Model,
+    request: &Request,
+    out: &BTreeSet<ShardId>,
+) -> bool {
+    let damaged = shard(fleet);
+    let is_away = |shard: ShardId| damaged == Some(shard) || out.contains(&shard);
+    if damaged.is_none() && out.is_empty() {
+        return false;
+    }
+    let is_there = |ino: Ino| is_away(ino.shard());
     let leads_there = |dir: Ino, name: &FileName| {
         target(model, dir, name).and_then(|object| object.ino).is_some_and(is_there)
     };
@@ -91,7 +101,8 @@ pub(super) fn excuses<H>(fleet: &Fleet<H>, model: &Model, request: &Request, err
     }
     match request {
         Request::Create { dir, name, new, .. } => {
-            new.kind == FileKind::Directory && place(fleet, shard).takes(*dir, name)
+            let these = damaged.into_iter().chain(out.iter().copied()).collect();
+            new.kind == FileKind::Directory && place(fleet, these).takes(*dir, name)
         }
         Request::Unlink { dir, name } | Request::Rmdir { dir, name } => leads_there(*dir, name),
         Request::Rename { from, from_name, dir, name, .. } => {
@@ -101,7 +112,7 @@ pub(super) fn excuses<H>(fleet: &Fleet<H>, model: &Model, request: &Request, err
             let walks = from != dir && is_dir;
             leads_there(*from, from_name)
                 || leads_there(*dir, name)
-                || (walks && (LockKey::Tree.shard() == shard || is_below(*from) || is_below(*dir)))
+                || (walks && (is_away(LockKey::Tree.shard()) || is_below(*from) || is_below(*dir)))
         }
         _ => false,
     }
@@ -135,11 +146,14 @@ pub(super) fn is_unsure<H>(
     })
 }
 
-fn place<H>(fleet: &Fleet<H>, shard: ShardId) -> DamagedShards {
+fn place<H>(fleet: &Fleet<H>, these: BTreeSet<ShardId>) -> DamagedShards {
     let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
     let superblock = ledger.superblock();
-    let these = Rc::new(BTreeSet::from([shard]));
-    DamagedShards { these, shards: superblock.layout.shards(), secret: superblock.secret }
+    DamagedShards {
+        these: Rc::new(these),
+        shards: superblock.layout.shards(),
+        secret: superblock.secret,
+    }
 }
 
 fn target<'a>(model: &'a Model, dir: Ino, name: &FileName) -> Option<&'a Object> {

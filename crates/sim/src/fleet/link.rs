@@ -133,7 +133,7 @@ impl<H> Fleet<H> {
 
     pub(super) fn send_order(&mut self, to: CellId, order: Order) {
         match order {
-            Order::Switched { number } => {
+            Order::Switched { number, .. } => {
                 self.switched_at = self.place();
                 self.incidents.switched(number, self.switched_at);
                 self.count("a checkpoint");

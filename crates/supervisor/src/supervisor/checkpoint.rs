@@ -123,7 +123,8 @@ impl Supervisor {
     pub(super) fn checkpoint_done(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         self.schedule.succeed(turn.wall);
-        turn.send(self.fleet.living(), &Order::Switched { number });
+        let is_whole = self.outages.are_none();
+        turn.send(self.fleet.living(), &Order::Switched { number, is_whole });
         self.checkpoint_ended(number, Ok(()), turn);
     }
 

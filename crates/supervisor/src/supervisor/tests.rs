@@ -294,7 +294,7 @@ impl World {
                 let (number, result) = (*number, self.write(cell, *number));
                 Report::Written { cell, number, result }
             }
-            Order::Switched { number } => {
+            Order::Switched { number, .. } => {
                 self.committed = self.staged.clone();
                 self.switched = self.switched.max(*number);
                 return;
@@ -544,7 +544,10 @@ fn a_checkpoint_goes_through_its_steps_in_order() {
     let first = world.io_log.iter().position(|io| *io == "flush").expect("a flush");
     assert!(world.io_log[..first].iter().all(|io| *io == "write"));
     assert_eq!(world.io_log[first..], ["flush", "superblock", "flush", "superblock"]);
-    assert_eq!(world.orders(|order| *order == Order::Switched { number: FIRST }), 3);
+    assert_eq!(
+        world.orders(|order| *order == Order::Switched { number: FIRST, is_whole: true }),
+        3
+    );
     assert_eq!(state_of(world.supervisor.ledger()), world.committed);
     let (a, b) = (world.device.cached.len(), world.device.durable.len());
     assert!(a == 1 && b > 0, "only the other superblock is not flushed");
@@ -556,7 +559,10 @@ fn without_changes_nothing_is_written() {
     world.changes = 0;
     world.checkpoint();
     assert!(world.io_log.is_empty());
-    assert_eq!(world.orders(|order| *order == Order::Switched { number: FIRST }), 3);
+    assert_eq!(
+        world.orders(|order| *order == Order::Switched { number: FIRST, is_whole: true }),
+        3
+    );
     assert_eq!(world.supervisor.status().generation, FIRST - 1);
     assert!(!world.device.open().0.superblock().clean);
 }

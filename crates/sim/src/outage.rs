@@ -19,10 +19,10 @@ use crate::fleet::{CellHost, Fleet, Surroundings, notify_supervisor};
 
 /// What is to break, and when.
 #[derive(Default)]
-pub(super) enum Outage {
+pub(crate) enum Outage {
     #[default]
     None,
-    /// A cell breaks when so many calls are left, and is sound again so many calls later.
+    /// A cell breaks when so many calls or events are left, and is sound again so many later.
     Due {
         rng: Rng,
         at: u64,
@@ -41,52 +41,64 @@ pub(super) enum Outage {
     },
     /// It ended at this place in the order of events.
     Over {
+        cell: CellId,
         at: u64,
     },
 }
 
 impl Outage {
-    pub(super) fn draw(seed: u64, calls: u64) -> Self {
+    pub(crate) fn draw(seed: u64, all: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x6f75_7461_6765);
-        let (at, lasts) = (rng.below(calls), rng.below(calls / 2 + 1));
+        let (at, lasts) = (rng.below(all.max(1)), rng.below(all / 2 + 1));
         Self::Due { rng, at, lasts }
     }
 
     /// Whether a call that was invoked at this place may have met a caretaker.
-    pub(super) const fn excuses(&self, invoked: u64) -> bool {
+    pub(crate) const fn excuses(&self, invoked: u64) -> bool {
         match self {
             Self::Out { .. } | Self::Returning { .. } => true,
-            Self::Over { at } => invoked < *at,
+            Self::Over { at, .. } => invoked < *at,
             Self::None | Self::Due { .. } | Self::Broken { .. } => false,
         }
     }
 
+    /// The cell that is broken, or was.
+    pub(crate) const fn cell(&self) -> Option<CellId> {
+        match self {
+            Self::None | Self::Due { .. } => None,
+            Self::Broken { cell, .. }
+            | Self::Out { cell, .. }
+            | Self::Returning { cell }
+            | Self::Over { cell, .. } => Some(*cell),
+        }
+    }
+
     /// Whether the last checkpoint, of this place, lacks what the cell has only logged.
-    pub(super) const fn is_behind(&self, checkpoint: u64) -> bool {
+    pub(crate) const fn is_behind(&self, checkpoint: u64) -> bool {
         match self {
             Self::Out { .. } | Self::Returning { .. } => true,
-            Self::Over { at } => checkpoint < *at,
+            Self::Over { at, .. } => checkpoint < *at,
             Self::None | Self::Due { .. } | Self::Broken { .. } => false,
         }
     }
 
     /// Whether every cell serves, or dies as any cell may.
-    pub(super) const fn is_over(&self) -> bool {
+    pub(crate) const fn is_over(&self) -> bool {
         matches!(self, Self::None | Self::Due { .. } | Self::Over { .. })
     }
 }
 
-/// The outage goes on as far as it can. `calls_left`: those that clients may yet begin; `heals`:
-/// they only finish calls from now on. Returns the cell that is out from now on, too.
-pub(super) fn advance<W: Surroundings>(
+/// The outage goes on as far as it can. `left`: calls or events that are left; `heals`: clients only
+/// finish calls from now on. Returns the cell that is out from now on, too.
+pub(crate) fn advance<W: Surroundings>(
     world: &mut W,
     outage: Outage,
-    calls_left: u64,
+    left: u64,
     heals: bool,
 ) -> (Outage, Option<CellId>) {
     let next = match outage {
-        Outage::Due { rng, at, lasts } if calls_left <= at && !heals => {
-            break_cell(world, rng, at, calls_left, lasts)
+        Outage::Due { rng, at, lasts } if left <= at && !heals => {
+            break_cell(world, rng, at, left, lasts)
         }
         Outage::Broken { cell, until } if is_out(world, cell) => {
             world.fleet_mut().count("a cell taken out");
@@ -95,15 +107,15 @@ pub(super) fn advance<W: Surroundings>(
         // It became ready in spite of that, and is not needed any more.
         Outage::Broken { cell, .. } if heals && serves_again(world, cell) => {
             host(world, cell).is_broken = false;
-            Outage::Over { at: 0 }
+            Outage::Over { cell, at: 0 }
         }
-        Outage::Out { cell, until } if calls_left <= until || heals => {
+        Outage::Out { cell, until } if left <= until || heals => {
             host(world, cell).is_broken = false;
             Outage::Returning { cell }
         }
         Outage::Returning { cell } if serves_again(world, cell) => {
             world.fleet_mut().count("a cell taken in again");
-            Outage::Over { at: world.fleet_mut().place() }
+            Outage::Over { cell, at: world.fleet_mut().place() }
         }
         // Not only once: a supervisor that dies may have forgotten it.
         Outage::Returning { cell } => {
@@ -121,7 +133,7 @@ fn break_cell<W: Surroundings>(
     world: &mut W,
     mut rng: Rng,
     at: u64,
-    calls_left: u64,
+    left: u64,
     lasts: u64,
 ) -> Outage {
     let cell = CellId(rng.below(world.fleet().cells.len() as u64) as u16);
@@ -129,11 +141,11 @@ fn break_cell<W: Surroundings>(
         return Outage::Due { rng, at, lasts };
     }
     host(world, cell).is_broken = true;
-    Outage::Broken { cell, until: calls_left.saturating_sub(lasts) }
+    Outage::Broken { cell, until: left.saturating_sub(lasts) }
 }
 
 /// The shards of the cell.
-pub(super) fn shards_of<H>(fleet: &Fleet<H>, cell: CellId) -> BTreeSet<ShardId> {
+pub(crate) fn shards_of<H>(fleet: &Fleet<H>, cell: CellId) -> BTreeSet<ShardId> {
     let shards = (0..fleet.map.len() as u16).map(ShardId);
     shards.filter(|shard| fleet.owner(*shard) == cell).collect()
 }
