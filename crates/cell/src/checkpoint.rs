@@ -19,7 +19,7 @@ pub(crate) mod writeback;
 use std::collections::BTreeSet;
 
 use warren_base::{BlockNo, Errno, Lsn, ShardId, TxnId};
-use warren_disk::{Key, Value};
+use warren_disk::{BlockWrite, DecodedNode, Key, Value};
 use warren_proto::control::{Report, ShardRoot, Written};
 use warren_proto::{Handle, Step};
 
@@ -220,6 +220,7 @@ impl Checkpoint {
         }
         let shard = shards.own(id);
         let (root, height, nodes) = shard.tree.write_out(turn.checkpoints.number(), &places);
+        check_nodes(id, &nodes);
         shard.changed = false;
         let (claimed, released) = shard.space.seal();
         turn.chunks.add_all(shard.space.give_early());
@@ -402,6 +403,17 @@ impl Checkpoint {
     }
 }
 
+/// Ends the process if a node is not valid: its memory is damaged. With a right checksum the damage
+/// would be on the device for all time. A successor makes the tree again from the last checkpoint
+/// and the log.
+fn check_nodes(shard: ShardId, nodes: &[BlockWrite]) {
+    for (block, bytes) in nodes {
+        if let Err(error) = DecodedNode::decode_stray(*block, bytes) {
+            panic!("a node of {shard:?} is damaged in memory: {error}");
+        }
+    }
+}
+
 /// Logs the session again that was logged before the checkpoint. Returns where these records begin.
 fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
     let start = turn.log.begin_anew(turn.memory);
@@ -462,5 +474,33 @@ fn record_shared(shard: &mut Shard) {
         } else {
             shard.put(Key::shared(chunk), Value::Shared(runs.into()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_base::Ino;
+    use warren_disk::{Dentry, FileKind, Tree};
+
+    use super::*;
+
+    fn nodes_with_entry(ino: Ino) -> Vec<BlockWrite> {
+        let dentry = Dentry { name: Box::from(*b"name"), ino, kind: FileKind::Regular };
+        let mut tree = Tree::open(ShardId(0), None, 0);
+        let entry = Value::Entries([dentry].into());
+        tree.insert(Key::entry(Ino::ROOT, 7), entry).expect("an empty tree");
+        tree.write_out(1, &[BlockNo(9)]).2
+    }
+
+    #[test]
+    fn sound_nodes_are_written() {
+        check_nodes(ShardId(0), &nodes_with_entry(Ino(5)));
+    }
+
+    /// A stray store has made the number of no inode.
+    #[test]
+    #[should_panic(expected = "is damaged in memory")]
+    fn nodes_that_are_damaged_in_memory_are_not() {
+        check_nodes(ShardId(0), &nodes_with_entry(Ino(0)));
     }
 }

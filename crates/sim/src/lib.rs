@@ -9,7 +9,8 @@
 //! * [`world`]: clients of all kinds, and the history of their calls.
 //! * [`crash`]: a fleet whose power is cut at any moment, and the state that must survive.
 //! * [`ace`]: every short sequence of operations, with the power cut at every flush.
-//! * `damage`: one shard is damaged, and given up alone. `outage`: one cell is taken out for a while.
+//! * `damage`: one shard is damaged, and given up alone.
+//! * `outage`: one cell is taken out for a while.
 //! * [`swarm`]: the mix that a seed draws.
 //! * [`run`] and [`run_many`]: the entry points of the command line and the tests.
 //!

@@ -88,8 +88,8 @@ impl Outage {
     }
 }
 
-/// The outage goes on as far as it can. `left`: calls or events that are left; `heals`: clients only
-/// finish calls from now on. Returns the cell that is out from now on, too.
+/// The outage goes on as far as it can. `left`: calls or events that are left; `heals`: clients
+/// only finish calls from now on. Returns the cell that is out from now on, too.
 pub(crate) fn advance<W: Surroundings>(
     world: &mut W,
     outage: Outage,

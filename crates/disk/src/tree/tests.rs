@@ -526,18 +526,3 @@ fn speed_of_get_and_insert() {
         timed(&format!("get, round {round}"), found, start);
     }
 }
-
-/// A stray store into a directory entry: the number of no inode.
-#[test]
-#[should_panic(expected = "is damaged in memory")]
-fn a_node_that_is_damaged_in_memory_is_not_written() {
-    let mut bench = Bench::new();
-    let entry = |ino| {
-        let dentry = Dentry { name: Box::from(*b"name"), ino, kind: FileKind::Regular };
-        Value::Entries([dentry].into())
-    };
-    bench.insert(Key::entry(Ino(1), 7), entry(Ino(9)));
-    bench.tree.write_out(1, &[BlockNo(1)]);
-    bench.insert(Key::entry(Ino(1), 8), entry(Ino(0)));
-    bench.tree.write_out(2, &[BlockNo(2)]);
-}

@@ -3,7 +3,7 @@
 use super::Tree;
 use super::slab::{Body, Child, NodeId};
 use crate::BlockWrite;
-use crate::node::{self, BlockPtr, DecodedNode, Stamp};
+use crate::node::{self, BlockPtr, Stamp};
 use warren_base::BlockNo;
 
 /// The state of a walk over the dirty part of the tree.
@@ -75,7 +75,7 @@ impl Tree {
 
     /// Encodes all dirty nodes, children before parents, into `places`, of which there are exactly
     /// [`Tree::dirty_nodes`], and marks them clean. Returns the root, the height and the blocks to
-    /// write. Panics if a node is damaged in memory: what is no valid node must not get a checksum.
+    /// write.
     pub fn write_out(
         &mut self,
         generation: u64,
@@ -165,19 +165,9 @@ impl Tree {
         let block = *walk.places.next().expect("a place for every dirty node");
         let (bytes, checksum) = self.encode(id, walk.generation, block, pointers);
         let place = BlockPtr { block, checksum };
-        self.check(place, &bytes);
         self.nodes[id].place = Some(place);
         walk.writes.push((block, bytes));
         place
-    }
-
-    /// Ends the process if the node is not valid: its memory is damaged. With a right checksum the
-    /// damage would be on the device for all time. A successor makes the tree again from the last
-    /// checkpoint and the log.
-    fn check(&self, place: BlockPtr, bytes: &[u8]) {
-        if let Err(error) = DecodedNode::decode(place, self.shard, bytes) {
-            panic!("a node of {:?} is damaged in memory: {error}", self.shard);
-        }
     }
 
     fn encode(
