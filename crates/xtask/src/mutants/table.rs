@@ -543,8 +543,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/frames/table.rs",
         what: "an entry of the frame table is believed without its checksum",
-        find: "if word(0) == 0 || crc != crc32c::crc32c(&entry[..24]) {",
-        replace: "if word(0) == 0 || crc == 0 {",
+        find: "if word(0) == 0 || half(CRC) != crc32c::crc32c(&entry[..CRC]) {",
+        replace: "if word(0) == 0 || half(CRC) == 0 {",
         found_by: CELL,
         is_proven: true,
     },
