@@ -252,7 +252,7 @@ impl fmt::Display for Verdict {
 pub enum Failure {
     /// A cell ended without an order.
     CellExited { cell: CellId, epoch: Epoch },
-    /// So many processes of a cell ended in a row, each before it had served for a while.
+    /// So many caretakers of a cell ended in a row, each before it had served for a while.
     NoSuccessor { cell: CellId, tries: u32 },
     /// The fleet has ended in order, but this cell was taken out.
     TakenOut { cell: CellId },

@@ -54,7 +54,7 @@ pub(crate) enum Ended {
     Served,
     /// The process has not served, or crashed soon. Its successor waits.
     Failed,
-    /// Too many processes in a row have not served. There is no successor.
+    /// Too many processes in a row have not served. The cell is taken out.
     TooOften,
 }
 

@@ -8,8 +8,8 @@ use warren_base::{CellId, Errno, Ino};
 use warren_client::{Cache, Call, Caller, Op, Path, PathOp};
 use warren_proto::typed::{Create, LookedUp, Lookup, Typed};
 use warren_proto::{
-    AccessMode, Capabilities, Capability, CreateFlags, FileName, Handle, InodeRef, NewInode,
-    Position, ReadFlags, RenameFlags, Reply, Request, SetAttr,
+    AccessMode, Capabilities, CreateFlags, FileName, Handle, InodeRef, NewInode, Position,
+    ReadFlags, RenameFlags, Reply, Request, SetAttr,
 };
 use warren_runtime::{ConnectOptions, Connection, Slot, connect};
 
@@ -22,9 +22,6 @@ const DIRECTORIES_MAX: u32 = 64;
 
 /// Copies that the client keeps during one call: none is left for the next.
 const COPIES: usize = 4;
-
-/// For the root, where every walk starts, and for handles.
-const NOTHING: Capabilities = Capabilities { inode: Capability::NONE, other: Capability::NONE };
 
 pub(super) struct Client {
     slot: Slot,
@@ -50,7 +47,7 @@ impl Client {
 
     /// A request that a cell answers without any work.
     pub(super) fn null(&mut self, cell: CellId) -> Result<(), Errno> {
-        self.slot.call_cell(cell, NOTHING, &Request::Null, 0).map(drop)
+        self.slot.call_cell(cell, Capabilities::default(), &Request::Null, 0).map(drop)
     }
 
     pub(super) fn cell_of(&mut self, inode: InodeRef) -> Result<CellId, Errno> {
@@ -83,7 +80,7 @@ impl Client {
     /// A directory in the root.
     pub(super) fn directory(&mut self, name: &str) -> Result<InodeRef, Errno> {
         let request = Lookup { dir: Ino::ROOT, name: FileName::new(name.as_bytes())? };
-        match Lookup::reply(self.slot.call(NOTHING, &request.into_request(), 0))? {
+        match Lookup::reply(self.slot.call(Capabilities::default(), &request.into_request(), 0))? {
             LookedUp::Entry(entry) => {
                 Ok(InodeRef { ino: entry.ino, capability: self.slot.granted() })
             }
@@ -163,7 +160,7 @@ impl Client {
     }
 
     pub(super) fn close(&mut self, handle: Handle) -> Result<(), Errno> {
-        self.slot.call(NOTHING, &Request::Close { handle }, 0).map(drop)
+        self.slot.call(Capabilities::default(), &Request::Close { handle }, 0).map(drop)
     }
 
     pub(super) fn close_file(&mut self, file: &OpenFile) -> Result<(), Errno> {
@@ -173,7 +170,7 @@ impl Client {
     pub(super) fn truncate(&mut self, file: &OpenFile) -> Result<(), Errno> {
         let (ino, handle) = (file.handle.ino, Some(file.handle));
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
-        self.slot.call(NOTHING, &Request::SetAttr { ino, handle, set }, 0).map(drop)
+        self.slot.call(Capabilities::default(), &Request::SetAttr { ino, handle, set }, 0).map(drop)
     }
 
     /// Writes so many bytes in as few requests as possible.
@@ -195,7 +192,7 @@ impl Client {
             write_back: false,
             direct: false,
         };
-        self.slot.call(NOTHING, &request, len).map(drop)
+        self.slot.call(Capabilities::default(), &request, len).map(drop)
     }
 
     /// Reads so many bytes in as few requests as possible, into memory of the caller.
@@ -209,7 +206,7 @@ impl Client {
                 len: into.len() as u32,
                 flags: ReadFlags::empty(),
             };
-            self.slot.call(NOTHING, &request, 0)?;
+            self.slot.call(Capabilities::default(), &request, 0)?;
             let bytes = self.slot.payload_in();
             if bytes.len() != into.len() {
                 return Err(Errno::EIO);

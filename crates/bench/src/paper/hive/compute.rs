@@ -15,7 +15,7 @@ pub(crate) const ROLE: &str = "__bench-compute";
 
 pub(super) const PROGRAMS: [&str; 2] = ["ocean", "raytrace"];
 
-/// What the programs read, and what they write.
+/// The programs read the first file and write the second.
 pub(super) const INPUT: &str = "input";
 pub(super) const OUTPUT: &str = "output";
 

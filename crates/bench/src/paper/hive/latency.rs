@@ -51,7 +51,7 @@ const ROUNDS_BEFORE: u32 = 1;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Crossing {
     pub operation: String,
-    /// What near and far mean: "between cells" or "on a mount".
+    /// "between cells" or "on a mount": near and far mean something else in each.
     pub between: String,
     pub near: Spread,
     pub far: Spread,

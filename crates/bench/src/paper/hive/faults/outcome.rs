@@ -1,10 +1,10 @@
-//! What became of faults: of one, and of all of a class.
+//! The outcomes of faults: of one, and of all of a class.
 
 use serde::{Deserialize, Serialize};
 
 use super::class::{FaultClass, PaperClass};
 
-/// What became of one fault.
+/// The outcome of one fault.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// A successor was started.

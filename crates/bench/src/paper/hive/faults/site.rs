@@ -181,7 +181,7 @@ impl<'a> Site<'a> {
         self.client.cell_of(directory).map(|cell| cell.0).map_err(failed("getattr"))
     }
 
-    /// What the fleet has noted of the fault, when all successors serve.
+    /// Waits until all successors serve. Returns what the fleet has noted of the fault.
     fn settle(&self, injected: &Injected, gone: Option<Instant>) -> Result<Outcome, BenchError> {
         let faults = self.await_successors(gone.is_some())?;
         let mut outcome = Outcome::default();
@@ -227,7 +227,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// What a check of the pool finds after a stop of the fleet.
+    /// Stops the fleet and checks the pool. Returns what is wrong, if anything is.
     fn damage(self) -> Result<Option<String>, BenchError> {
         drop((self.client, self.mount));
         let stopped = match self.ground.stop() {
