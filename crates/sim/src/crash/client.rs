@@ -253,7 +253,7 @@ impl World {
             _ => None,
         };
         let named = [request.inode(), request.other_inode(), source];
-        named.iter().flatten().any(|ino| self.fleet.incidents.wild.discarded.contains(ino))
+        named.iter().flatten().any(|ino| self.fleet.incidents.wild.discarded.contains_key(ino))
     }
 
     /// Whether the clients' files fill a good part of the pool.

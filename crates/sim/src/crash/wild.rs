@@ -2,7 +2,7 @@
 //! client looks at them: through the handle that it has, and then through a new one.
 //!
 //! ```text
-//! has a handle: read ──▶ EIO, if and only if a cell has reported a loss: close
+//! has a handle: read ──▶ EIO, if and only if a later process reports a loss: close
 //!                    ──▶ open ──▶ read all ──▶ close
 //! ```
 //!
@@ -28,7 +28,7 @@ impl World {
     /// Clients no longer know what is in the files of which pages were damaged.
     pub(super) fn doubt(&mut self) {
         let wild = &self.fleet.incidents.wild;
-        let is_wild = |ino: Ino| wild.damaged.contains(&ino) || wild.discarded.contains(&ino);
+        let is_wild = |ino: Ino| wild.damaged.contains(&ino) || wild.discarded.contains_key(&ino);
         let models = self.clients.iter_mut().filter_map(|client| client.model.as_mut());
         for object in models.flat_map(|model| model.objects.values_mut()) {
             object.is_doubtful |= object.ino.is_some_and(is_wild);
@@ -63,18 +63,19 @@ impl World {
     pub(super) fn looked(&mut self, at: usize, from: CellId, request: &Request, answer: Answer) {
         let mut looking = self.clients[at].looking.take().expect("the client looks at a file");
         let LookAgain { object, ino, .. } = looking;
-        let is_lost = self.fleet.incidents.wild.discarded.contains(&ino);
+        let is_lost = self.fleet.incidents.wild.discarded.contains_key(&ino);
         let opens = Request::Open { ino, access: AccessMode::READ };
         let next = match (request, answer) {
             (Request::Read { handle, .. }, answer) if looking.handle == Some(*handle) => {
+                let has_ended = self.fleet.incidents.wild.has_ended(*handle);
                 match answer {
-                    Err(Errno::EIO) if is_lost => {
+                    Err(Errno::EIO) if has_ended => {
                         self.fleet.count("a handle ended with EIO");
                         Request::Close { handle: *handle }
                     }
-                    Ok(_) if !is_lost => opens,
+                    Ok(_) if !has_ended => opens,
                     other => {
-                        let rule = format!("{ino:?} has lost pages: {is_lost}; read: {other:?}");
+                        let rule = format!("{handle:?} has ended: {has_ended}; read: {other:?}");
                         return self.fleet.fail(rule);
                     }
                 }

@@ -304,7 +304,7 @@ impl<H> Fleet<H> {
                     note_given_up(self, id, shard);
                 }
                 if let Report::Discarded { ino, generation, .. } = report
-                    && self.incidents.wild.was_discarded(ino, generation)
+                    && self.incidents.wild.was_discarded(ino, generation, self.epoch(id))
                 {
                     self.count("a file has lost pages");
                 }

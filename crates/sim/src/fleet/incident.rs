@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, Ino, ShardId};
-use warren_proto::{Request, SetAttr};
+use warren_base::{CellId, Epoch, Ino, ShardId};
+use warren_proto::{Handle, Request, SetAttr};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
@@ -60,8 +60,8 @@ pub(crate) struct Damage {
 pub(crate) struct Wild {
     /// No client has looked at these since.
     pub damaged: BTreeSet<Ino>,
-    /// A cell has reported that pages are lost.
-    pub discarded: BTreeSet<Ino>,
+    /// A cell has reported that pages are lost: the handles of processes before this one end.
+    pub discarded: BTreeMap<Ino, Epoch>,
     /// The last generation of each that was reported. A successor repeats what is in its log.
     generations: BTreeMap<Ino, u32>,
     /// A client looks at these: they are left alone meanwhile.
@@ -69,10 +69,17 @@ pub(crate) struct Wild {
 }
 
 impl Wild {
-    /// A cell has reported that the file has lost pages. Returns whether that is new.
-    pub(crate) fn was_discarded(&mut self, ino: Ino, generation: u32) -> bool {
+    /// A cell's process has reported that the file has lost pages. Returns whether that is new.
+    pub(crate) fn was_discarded(&mut self, ino: Ino, generation: u32, by: Epoch) -> bool {
         let is_new = self.generations.insert(ino, generation) != Some(generation);
-        is_new && self.discarded.insert(ino)
+        is_new && self.discarded.insert(ino, by).is_none()
+    }
+
+    /// Whether the file has lost pages since the handle was opened. Its number begins with the epoch
+    /// of the process that has opened it.
+    pub(crate) fn has_ended(&self, handle: Handle) -> bool {
+        let opened_by = handle.open >> 40;
+        self.discarded.get(&handle.ino).is_some_and(|by| opened_by < u64::from(by.0))
     }
 }
 
