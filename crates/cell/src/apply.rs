@@ -284,7 +284,7 @@ fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, no
 /// Pages of the file that only a process had are gone. The supervisor may not have received the
 /// report of the process that logged the step.
 fn make_discarded(shard: &mut Shard, step: &Step, mode: Mode, turn: &mut Turn<'_>) {
-    let Step::Discarded { ino, generation, blocks, holes } = step else { unreachable!() };
+    let Step::Discarded { ino, generation, blocks, holes, .. } = step else { unreachable!() };
     let (ino, generation) = (*ino, *generation);
     let freed: u64 = holes.iter().map(|page| shard.replace_extents(ino, *page, *page, &[])).sum();
     let inode = shard.inode_mut(ino);

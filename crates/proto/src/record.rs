@@ -217,13 +217,14 @@ pub enum Step {
         changes: Vec<Change>,
     },
     /// A process died, and pages that only its memory had were damaged. `generation` and `blocks`
-    /// are the new values of the inode. Blocks whose places were never written become `holes`.
-    /// Handles that are open end with EIO.
+    /// are the new values of the inode. Pages of which no version is left become `holes`. Those
+    /// whose places have older bytes are `replaced` by these. Handles that are open end with EIO.
     Discarded {
         ino: Ino,
         generation: u32,
         blocks: u64,
         holes: Vec<u64>,
+        replaced: Vec<u64>,
     },
 }
 

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Ino, Lsn};
-use warren_proto::{RangeChange, RangeCopy};
+use warren_proto::{RangeChange, RangeCopy, Step};
 
 use crate::data::writeback::pages_a_turn;
 use crate::event::FrameNo;
-use crate::frames::PageNo;
 use crate::frames::transfer::write_pages;
+use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::recovery::discard::Discards;
 use crate::run::wait::{Stop, Wait};
@@ -44,7 +44,12 @@ pub(crate) struct InheritedFrames {
     taking: Option<Taking>,
     /// The pages that the last record of the log has dropped.
     dropped: Option<(Ino, u64, u64)>,
+    /// So many frames were checked.
+    checked: u32,
     discards: Discards,
+    /// Pages that the predecessor has thrown away, and the end of the record that says so. What
+    /// their frames had before does not count.
+    thrown_away: BTreeMap<PageNo, Lsn>,
     /// The frames that the predecessor's table names are set aside, so other frames may be read
     /// into.
     are_kept: bool,
@@ -57,7 +62,9 @@ impl InheritedFrames {
             placed: Vec::new(),
             taking: None,
             dropped: None,
+            checked: 0,
             discards: Discards::default(),
+            thrown_away: BTreeMap::new(),
             are_kept: !are_any,
         }
     }
@@ -70,6 +77,55 @@ impl InheritedFrames {
     /// The next record of the log is replayed.
     pub(super) fn next_record(&mut self) {
         self.dropped = None;
+    }
+
+    /// Finds the frames that do not have the checksums of their entries, and makes those checksums
+    /// that are missing. Nothing is replayed before, because the log says what else is known of the
+    /// damaged pages.
+    pub(super) fn check(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
+        let mut left = pages_a_turn(turn);
+        while self.checked < turn.frames.count() {
+            let frame = FrameNo(self.checked);
+            if let Some(entry) = turn.table.read(frame, turn.memory) {
+                if left == 0 {
+                    return Err(Stop::Wait(Wait::Turn));
+                }
+                left -= 1;
+                match entry.checksum {
+                    None => turn.table.add_checksum(frame, turn.memory),
+                    Some(wanted) => {
+                        let is_whole = crc32c::crc32c(turn.memory.frame(frame)) == wanted;
+                        if !is_whole && !turn.plants(Plant::KeepDamaged) {
+                            self.discards.add(entry.at, frame, wanted);
+                        }
+                    }
+                }
+            }
+            self.checked += 1;
+            if self.checked == turn.frames.count() {
+                self.discards.all_are_known();
+            }
+        }
+        Ok(())
+    }
+
+    /// The places of damaged pages that the step gives other places.
+    pub(super) fn places_before(
+        &self,
+        step: &Step,
+        shards: &Shards,
+    ) -> Result<Vec<Option<Placed>>, Stop> {
+        self.discards.places_before(step, shards)
+    }
+
+    /// A step of the log was made. Damaged pages had these places before.
+    pub(super) fn follow(&mut self, step: &Step, before: &[Option<Placed>]) {
+        self.discards.follow(step, before);
+    }
+
+    /// The record, which ends here, says that these pages were thrown away.
+    pub(super) fn were_thrown_away(&mut self, ino: Ino, pages: &[u64], end: Lsn) {
+        self.thrown_away.extend(pages.iter().map(|page| ((ino, *page), end)));
     }
 
     /// The record drops the data of a range. If it is the last one, the process may have died
@@ -107,10 +163,10 @@ impl InheritedFrames {
     ) -> Result<(), Stop> {
         let mut taking = match self.taking.take() {
             Some(taking) => taking,
-            None => look_at(shards, end, self.dropped, turn)?,
+            None => look_at(shards, end, self, turn)?,
         };
         let found = self.find_places(shards, &mut taking, turn);
-        let found = found.and_then(|()| self.discards.restore(shards, end, turn));
+        let found = found.and_then(|()| self.discards.restore(shards, turn));
         if found.is_ok() && !std::mem::replace(&mut taking.is_settled, true) {
             self.placed.extend(self.discards.written());
             self.placed.sort_unstable_by_key(|(at, ..)| *at);
@@ -137,7 +193,7 @@ impl InheritedFrames {
         &mut self,
         shards: &Shards,
         taking: &mut Taking,
-        turn: &mut Turn<'_>,
+        turn: &Turn<'_>,
     ) -> Result<(), Stop> {
         let end = taking.looked_at + pages_a_turn(turn);
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
@@ -145,23 +201,17 @@ impl InheritedFrames {
                 return Err(Stop::Wait(Wait::Turn));
             }
             let entry = turn.table.read(*frame, turn.memory).expect("it was found by its entry");
-            if entry.checksum.is_none() {
-                turn.table.add_checksum(*frame, turn.memory);
-            }
-            let checksum = crc32c::crc32c(turn.memory.frame(*frame));
-            if let Some(wanted) = entry.checksum.filter(|it| *it != checksum)
-                && !turn.plants(Plant::KeepDamaged)
-            {
-                self.discards.add(*at, *frame, wanted);
-            } else if let Some(shard) = shards.get(&at.0.shard())
+            if !self.discards.has(*at, *frame)
+                && let Some(shard) = shards.get(&at.0.shard())
                 && let Some(place) = shard.placed(at.0, at.1)?
                 && shard.space.uses(place.block)
-                && place.checksum == checksum
+                && Some(place.checksum) == entry.checksum
             {
                 self.placed.push((*at, *frame, place.block));
             }
             taking.looked_at += 1;
         }
+        self.discards.forget_others();
         Ok(())
     }
 
@@ -204,7 +254,7 @@ fn take_pages(shards: &mut Shards, taking: &mut Taking, turn: &mut Turn<'_>) -> 
 fn look_at(
     shards: &Shards,
     end: Lsn,
-    dropped: Option<(Ino, u64, u64)>,
+    InheritedFrames { dropped, thrown_away, .. }: &InheritedFrames,
     turn: &Turn<'_>,
 ) -> Result<Taking, Stop> {
     let (table, memory) = (&*turn.table, &*turn.memory);
@@ -213,6 +263,7 @@ fn look_at(
     let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
     // A change without its record in the log did not happen.
     let is_made = |since: Lsn| since < end;
+    let is_there = |at, since: Lsn| thrown_away.get(&at).is_none_or(|until| since >= *until);
     let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
     for ((ino, _), ..) in tagged.iter().filter(|(_, since, _)| is_made(*since)) {
         let Some(shard) = shards.get(&ino.shard()) else { continue };
@@ -230,7 +281,7 @@ fn look_at(
     tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
     let (mut kept, mut last) = (Vec::new(), None);
     tagged.retain(|(at, since, frame)| {
-        let counts = is_made(*since) && last != Some(*at) && lives(*at);
+        let counts = is_made(*since) && is_there(*at, *since) && last != Some(*at) && lives(*at);
         if counts {
             last = Some(*at);
             kept.push((*at, *frame));

@@ -205,6 +205,9 @@ impl Replay {
     ) -> Result<(), Stop> {
         /// Records of one turn. I/O and messages of peers are taken in between two turns.
         const BATCH: usize = 256;
+        if self.kind == Recovery::Process {
+            self.frames.check(turn)?;
+        }
         if let Some(kept) = &mut self.kept {
             kept.run(shards, turn)?;
         }
@@ -267,6 +270,10 @@ impl Replay {
                 Step::Shared { ino, copy, .. } if self.is_of_process() => {
                     self.frames.dropped_pages(*ino, copy);
                 }
+                Step::Discarded { ino, holes, replaced, .. } if self.is_of_process() => {
+                    self.frames.were_thrown_away(*ino, holes, record.end);
+                    self.frames.were_thrown_away(*ino, replaced, record.end);
+                }
                 Step::Claimed { chunk, .. } => self.claimed.push(*chunk),
                 Step::Owed { txn, .. } if turn.log.is_kept() => {
                     participants.was_applied(*txn);
@@ -300,6 +307,7 @@ impl Replay {
     ) -> Result<(), Stop> {
         let mode = self.mode();
         for step in &mut steps[self.made..] {
+            let before = self.frames.places_before(step, shards)?;
             match (step.shard(), &step) {
                 (Some(id), _) if shards.is_given_up(id) => pass_over(shards, id, step, turn),
                 (Some(id), _) => match replay_step(shards, id, step, mode, turn) {
@@ -314,6 +322,7 @@ impl Replay {
                 (None, _) if mode == Mode::Frames => self.remake_session(shards, step, turn)?,
                 (None, _) => {}
             }
+            self.frames.follow(step, &before);
             self.made += 1;
         }
         Ok(())

@@ -237,3 +237,49 @@ fn a_successor_that_dies_before_its_record_leaves_the_damage_to_the_next() {
     pair.assert_ended(client, file);
     assert_eq!(pair.content(client, IN_A, "file"), page(1).repeat(3));
 }
+
+#[test]
+fn a_page_whose_place_was_not_written_is_as_the_place_before_has_it() {
+    let mut pair = Pair::alone();
+    let client = pair.client();
+    let file = pair.file(client, IN_A, "file", page(1).repeat(20));
+    pair.sync(client);
+    pair.supervisor.grants = false;
+    pair.write(client, file, 0, page(2).repeat(20));
+    pair.resize(client, file, 20 * PAGE - 100);
+    // The writes to the new places never begin.
+    pair.die_before(A, |effect| matches!(effect, Effect::Write { .. }));
+    pair.send(client, fsync(file));
+    assert!(pair.is_dead(A));
+    pair.replace_damaged(file, &[0, 19]);
+    assert_eq!(pair.discarded(), [1]);
+    let last = page(1).0[100..].to_vec();
+    let wanted = page(1).then(page(2).repeat(18)).then(Bytes(last));
+    assert_eq!(pair.content(client, IN_A, "file"), wanted);
+    assert_eq!(pair.attr(client, file.ino).blocks, 20);
+    pair.grant_checkpoints();
+    pair.sync(client);
+    pair.cut_power();
+    let client = pair.client();
+    assert_eq!(pair.content(client, IN_A, "file"), wanted);
+}
+
+#[test]
+fn pages_that_were_thrown_away_are_not_counted_again_by_the_next_process() {
+    let (mut pair, client, file) = with_durable_file();
+    pair.write(client, file, 2 * PAGE, page(2).repeat(3));
+    pair.lose(A);
+    pair.damage(file, 2);
+    pair.damage(file, 4);
+    // The record is in the log, and the table is as it was.
+    let table = pair.member(A).machine.table(FRAMES).to_vec();
+    pair.start_successor(A);
+    assert_eq!(pair.discarded(), [1]);
+    pair.lose(A);
+    pair.member(A).machine.table(FRAMES).clone_from_slice(&table);
+    pair.start_successor(A);
+    assert_eq!(pair.discarded(), [1]);
+    assert_eq!(pair.attr(client, file.ino).blocks, 4);
+    let wanted = page(1).repeat(3).then(page(2)).then(page(0));
+    assert_eq!(pair.content(client, IN_A, "file"), wanted);
+}
