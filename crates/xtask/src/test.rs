@@ -39,7 +39,7 @@ const SIMULATOR: &str = "warren-sim";
 pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
-/// The end-to-end cases that take longest. A short run does every other one of them, in turn.
+/// The end-to-end cases that take longest. A short run does one in [`LONG_PARTS`] of them, in turn.
 const LONG_CASES: [&str; 17] = [
     "paths_served",
     "developers_tools",
@@ -59,7 +59,8 @@ const LONG_CASES: [&str; 17] = [
     "tiny_cache",
     "taken_out",
 ];
-/// After so many turns it is the turn of the other ones, once with every other draw.
+const LONG_PARTS: u64 = 3;
+/// After so many turns it is the turn of the next ones, once with every other draw.
 const LONG_IN_TURN: u64 = 2 * FUZZ_IN_TURN;
 
 #[derive(Clone, Copy, Default)]
@@ -122,8 +123,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
 fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
     steps.run("real fleets without power", || ace_of_real_fleets(root, full));
     let cells = CELLS_IN_TURN[(turn % CELLS_IN_TURN.len() as u64) as usize];
-    let left_out = LONG_CASES.into_iter().skip((turn / LONG_IN_TURN % 2) as usize).step_by(2);
-    let without = left_out.filter(|_| !full).map(str::to_owned).collect();
+    let is_left_out = |at: &u64| !full && at % LONG_PARTS != turn / LONG_IN_TURN % LONG_PARTS;
+    let cases = (0..).zip(LONG_CASES).filter(|(at, _)| is_left_out(at));
+    let without = cases.map(|(_, case)| case.to_owned()).collect();
     let cells_of_all = (!full).then_some(cells);
     let options = e2e::Options { full, cells: cells_of_all, without, ..e2e::Options::default() };
     let is_plain = (turn / CELLS_IN_TURN.len() as u64).is_multiple_of(2);
