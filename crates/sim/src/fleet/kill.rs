@@ -78,6 +78,9 @@ impl<H> Fleet<H> {
 
     /// The supervisor wants a successor.
     pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch, is_caretaker: bool) {
+        if !self.host(id).dead {
+            return self.fail(format!("cell {id} gets a successor, and its process is not gone"));
+        }
         self.make_links(id);
         let host = self.host(id);
         host.is_caretaker = is_caretaker;

@@ -112,4 +112,20 @@ pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
         found_by: FUSE,
         is_proven: true,
     },
+    Mutant {
+        file: "crates/device/src/pool_file.rs",
+        what: "a successor does not wait for what its predecessor writes",
+        find: "        writers_lock(self.as_fd(), libc::F_WRLCK, i64::from(number), 1)\n",
+        replace: "        self.try_lock_as_writer(number).map(|_| ()).or(Ok::<_, Errno>(()))\n",
+        found_by: "test -p warren-device --test dead_writer",
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/supervisor/src/supervisor.rs",
+        what: "a verdict counts as a proof of death",
+        find: "turn.push(Effect::Kill { cell, epoch, verdict });",
+        replace: "turn.push(Effect::Kill { cell, epoch, verdict }); self.exited(process, false, turn);",
+        found_by: "test -p warren-sim --test seeds seeds_pass",
+        is_proven: true,
+    },
 ];
