@@ -32,6 +32,9 @@ pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// supervisors in a row there is no other.
 const EXCHANGES_MAX: usize = 100;
 
+/// After this time without an answer the user learns which process does not run.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Bytes of stack of a thread that queries one fleet: for a packet and slightly nested JSON.
 const ASKING_STACK: usize = 256 << 10;
 
@@ -189,6 +192,7 @@ pub(crate) fn ask(
 ) -> Result<(ControlReply, Vec<OwnedFd>), FleetError> {
     let doing = "talk to the fleet";
     link.send(&request.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
+    say_who_is_silent(link, until)?;
     let packet = await_packet(link, until)?;
     let reply =
         ControlReply::from_bytes(&packet.bytes).map_err(|_| FleetError::Refused(Errno::EPROTO))?;
@@ -201,6 +205,16 @@ pub(crate) fn ask(
         }
         reply => Ok((reply, packet.fds)),
     }
+}
+
+/// Waits for an answer for some time, and says why there is none if it may take longer.
+fn say_who_is_silent(link: &Link, until: Instant) -> Result<(), FleetError> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left > PATIENCE && !is_readable(link, PATIENCE)? {
+        let (seconds, silence) = (PATIENCE.as_secs(), Silence::of(link));
+        warren_log::say(&format!("the fleet has not answered for {seconds} s: {silence}"));
+    }
+    Ok(())
 }
 
 pub(crate) fn await_packet(link: &mut Link, until: Instant) -> Result<Packet, FleetError> {
@@ -371,7 +385,6 @@ pub fn stop(pool: &Path, options: StopOptions) -> Result<(), FleetError> {
 /// Waits as [`is_readable`] does while a fleet ends, which needs its keeper. If that is stopped,
 /// the user learns why nothing happens.
 fn is_readable_at_last(fd: &impl AsFd, keeper: Option<Pid>) -> Result<bool, FleetError> {
-    const PATIENCE: Duration = Duration::from_secs(2);
     if is_readable(fd, PATIENCE)? {
         return Ok(true);
     }
@@ -388,7 +401,9 @@ fn is_readable_at_last(fd: &impl AsFd, keeper: Option<Pid>) -> Result<bool, Flee
 fn begin_stop(call: &mut Call, request: &ControlRequest) -> Result<ControlReply, FleetError> {
     let mut answer = ask(&mut call.link, request, call.until)?.0;
     while answer == ControlReply::Trying {
-        let packet = await_packet(&mut call.link, Instant::now() + STOP_TIMEOUT)?;
+        let line = "the fleet makes a checkpoint before it stops; `warren status` shows its cells";
+        let until = Instant::now() + STOP_TIMEOUT;
+        let packet = warren_log::say_if_slow(line, || await_packet(&mut call.link, until))?;
         answer = ControlReply::from_bytes(&packet.bytes)
             .map_err(|_| FleetError::Refused(Errno::EPROTO))?;
     }

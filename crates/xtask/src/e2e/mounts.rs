@@ -34,6 +34,7 @@ const CASES: &[(&str, Case)] = &[
     ("terminated_fleet", terminated_fleet),
     ("stop_after_lazy_umount", stop_after_lazy_umount),
     ("stopped_mount_keeper", stopped_mount_keeper),
+    ("silent_fleet", silent_fleet),
     ("dead_mount", dead_mount),
     ("killed_mount_keeper", killed_mount_keeper),
     ("mounted_twice", mounted_twice),
@@ -271,6 +272,35 @@ fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A command that waits for a fleet says which processes do not run, and goes on when they do.
+fn silent_fleet(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("silent-{cells}"), "1G", cells)?;
+    let supervisor = one_process(&["warren supervisor"])?;
+    let keeper = Pid::from_raw(fleet.pid() as i32).context("a keeper")?;
+    // None of the two can let the other one go on.
+    for pid in [keeper, supervisor] {
+        kill_process(pid, Signal::STOP).context("cannot stop a process")?;
+    }
+    let said = ground.path("silent.said");
+    let file = File::create(&said).context("cannot make a file")?;
+    let mut command = Command::new(&ground.warren);
+    command.args(["stop"]).arg(&fleet.pool).stdin(Stdio::null()).stderr(file);
+    let mut stop = command.spawn().context("cannot start warren stop")?;
+    let pid = supervisor.as_raw_nonzero().to_string();
+    let names_it = || {
+        let said = std::fs::read_to_string(&said).unwrap_or_default();
+        Ok(said.contains("has not answered for 2 s") && said.contains(&pid))
+    };
+    let named = wait_until("it is said which process does not run", names_it);
+    for pid in [supervisor, keeper] {
+        kill_process(pid, Signal::CONT).context("cannot let a process go on")?;
+    }
+    let (status, _) = process::wait(&mut stop, PATIENCE)?;
+    named?;
+    ensure!(status.success(), "warren stop ended with {status}");
+    fleet.ended().map(drop)
 }
 
 fn is_stopped(pid: Pid) -> bool {
