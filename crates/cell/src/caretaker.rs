@@ -7,7 +7,8 @@
 //! ```
 //!
 //! What the processes before it have left may be what ended them. So a caretaker believes as little
-//! of it as possible: records are read, no step is made, no page is looked at.
+//! of it as possible: records are read, and no step is made. Of pages only the checksums count, and
+//! only when the log is to become durable (`caretaker/examine.rs`).
 //!
 //! Invariants:
 //! * The frames, the table and all of the log stay as they were. Records are only appended: of what
@@ -17,8 +18,13 @@
 //! * A checkpoint records nothing new of the cell: its trees, its chunks and the start of its log
 //!   stay. The log is durable before, so that the states of the other cells rest on nothing that a
 //!   power failure could take away. If the device refuses the log, the checkpoint goes on without.
+//! * All data that the durable log names is on the device: frames are written to their places before
+//!   the log, and the log ends before the first record whose data is nowhere. The checkpoint goes on
+//!   without what follows.
 //! * No chunk that the log claims is given to another cell: where free chunks are counted, these
 //!   are among those that the cell has.
+
+pub(crate) mod examine;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,6 +7,7 @@
 use warren_affinity::Counters;
 use warren_proto::Answer;
 
+use crate::caretaker::examine::Examination;
 use crate::checkpoint::Checkpoint;
 use crate::clean::Cleaner;
 use crate::config::{CellConfig, Recovery};
@@ -40,6 +41,8 @@ impl Cell {
         let mut replay = Replay::new(&config.log, others);
         replay.begin_with(&config.kept, &config.owned_chunks);
         let mut owned = config.owned_chunks;
+        let own = config.roots.iter().filter_map(|(id, _)| owned.get(id)).flatten().copied();
+        let examination = Examination::new(own.collect());
         let served = config.roots.iter().filter(|(id, _)| !config.lost.contains(id));
         let open = served.map(|(id, root)| {
             let leases = ShardLeases::new(config.epoch, config.secret);
@@ -54,6 +57,7 @@ impl Cell {
             cleaner: Cleaner::new(config.space.eager_cleaning),
             checkpoint: Checkpoint::new(config.nodes_max),
             replay,
+            examination,
             shards,
         };
         let mut cell = Self { core, shared };

@@ -12,6 +12,7 @@ mod events;
 mod peers;
 mod tasks;
 
+use crate::caretaker::examine::Examination;
 use crate::checkpoint::Checkpoint;
 use crate::clean::Cleaner;
 use crate::count::Counting;
@@ -31,4 +32,5 @@ pub(crate) struct Core {
     pub(crate) cleaner: Cleaner,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) replay: Replay,
+    pub(crate) examination: Examination,
 }

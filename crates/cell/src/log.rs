@@ -93,6 +93,9 @@ impl OpLog {
     pub(crate) fn resume(&mut self, end: Lsn, memory: &mut dyn Memory) {
         self.image.resume(end, memory);
         self.commits.resume();
+        if self.is_kept {
+            self.commits.unexamined();
+        }
     }
 
     /// Bytes that may still be logged, if `dirty` pages and the transactions under way keep the

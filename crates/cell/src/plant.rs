@@ -81,6 +81,8 @@ pub enum Plant {
     ForgetOwed,
     /// A caretaker's checkpoint frees the log that is to be kept.
     FreeKeptLog,
+    /// A caretaker takes what its predecessor was to write for written.
+    ForgetPlaced,
     /// The log does not say which clients have ended while a caretaker was there.
     ForgetExpelled,
     /// Tasks that wait for a checkpoint that fails go on as if it had succeeded.

@@ -245,6 +245,7 @@ impl Core {
                 let lost = flush_done(io, result, turn);
                 self.write_again(lost, turn);
             }
+            Purpose::Examine => self.examination.io_done(io, result, turn),
             Purpose::Reserve => reserved(io, result, turn),
             Purpose::Discard => discarded(io, result, turn),
             Purpose::Probe { frame } => turn.frames.give(frame),

@@ -294,6 +294,10 @@ impl Core {
                 }
                 Ok(None)
             }
+            Work::Examine => {
+                let end = self.replay.inherited_end();
+                self.examination.run(end, self.replay.claimed(), turn).map(|()| None)
+            }
             Work::Reap { ino } => {
                 reap(self.shards.own(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
             }

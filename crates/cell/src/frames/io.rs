@@ -38,6 +38,8 @@ pub(crate) enum Purpose {
     },
     WriteThrough,
     Flush,
+    /// Reads or writes what the log of a caretaker's predecessors names.
+    Examine,
     /// Reads a block that every pool has, to see whether the device still completes requests.
     Probe {
         frame: FrameNo,

@@ -1,7 +1,8 @@
 //! Group commit: how far the log is durable, and which I/O is under way to make more of it durable.
 //!
 //! ```text
-//! idle ──▶ settling: the block is padded; data that its records name is still being written
+//! idle ──▶ settling: the block is padded; data that its records name is still being written, or
+//!          examined (by a caretaker)
 //!      ──▶ data flush, if any such data was written
 //!      ──▶ log written ──▶ log flush: durable up to there
 //! ```
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use warren_base::{Errno, Instant, Lsn};
 
-use crate::event::{Effect, IoId};
+use crate::event::{Effect, FrameNo, IoId};
 
 /// Where a commit stands. `goal` is the end of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +55,8 @@ pub(super) enum Commit {
 /// ```text
 /// free ──the device has failed, or a predecessor left work half done──▶ until a checkpoint
 ///   │◀──────────────────────────────Switched──────────────────────────────────┘
-///   └──what was written is lost, or the device refuses checkpoints──▶ for ever
+///   ├──what was written is lost, or the device refuses checkpoints──▶ for ever
+///   └──a caretaker's log is durable up to where its data ends──▶ ended
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
@@ -68,6 +70,32 @@ enum Hold {
     },
     /// No further checkpoint will come.
     ForEver,
+    /// The data of the next record is nowhere. `is_passed`: a checkpoint has been done since, so the
+    /// other cells rest on no more of this log.
+    Ended {
+        is_passed: bool,
+    },
+}
+
+/// What is known of the data that the log names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Data {
+    /// It is this process's own, or a checkpoint writes it again.
+    Own,
+    /// It is that of a caretaker's predecessors.
+    Unexamined,
+    Examining,
+    Examined(Option<LogEnd>),
+}
+
+/// Where a caretaker's log has to end on the device, because data that it names is nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LogEnd {
+    /// Where the record begins that names the data.
+    pub(crate) lsn: Lsn,
+    /// A copy of the block with this position, with zeros from there on. `None` if nothing may be
+    /// written.
+    pub(crate) block: Option<FrameNo>,
 }
 
 /// The tasks and cells that wait for commits. A single writer never waits for others.
@@ -109,6 +137,7 @@ pub(crate) struct Commits {
     durable: Lsn,
     /// Up to where a task or a cell waits.
     wanted: Lsn,
+    data: Data,
     /// Records whose data is being written, and the number of writes left.
     placing: BTreeMap<Lsn, usize>,
     /// Writes of data have finished since the last flush began.
@@ -125,6 +154,7 @@ impl Commits {
             hold: Hold::Free,
             durable: start,
             wanted: start,
+            data: Data::Own,
             placing: BTreeMap::new(),
             data_written: false,
             doomed: None,
@@ -161,6 +191,57 @@ impl Commits {
     pub(super) const fn resume(&mut self) {
         self.wanted = self.durable;
         self.data_written = true;
+    }
+
+    /// The log is that of a caretaker's predecessors, or a flush has failed since its data was
+    /// examined. Returns the frame that an earlier examination has used.
+    pub(super) fn unexamined(&mut self) -> Option<FrameNo> {
+        let frame = self.log_end().and_then(|end| end.block);
+        self.data = Data::Unexamined;
+        frame
+    }
+
+    /// Whether the data has to be examined, and that has not begun. It begins now.
+    pub(super) fn begin_examination(&mut self) -> bool {
+        let is_due = self.data == Data::Unexamined;
+        if is_due {
+            self.data = Data::Examining;
+        }
+        is_due
+    }
+
+    /// Whether the data is being examined.
+    pub(super) fn is_examining(&self) -> bool {
+        self.data == Data::Examining
+    }
+
+    /// The data was examined, and may have been written. `end`: unless all of it is there.
+    pub(crate) const fn examined(&mut self, end: Option<LogEnd>) {
+        self.data = Data::Examined(end);
+        self.data_written = true;
+    }
+
+    /// Where the log has to end on the device.
+    pub(super) const fn log_end(&self) -> Option<LogEnd> {
+        match self.data {
+            Data::Examined(end) => end,
+            Data::Own | Data::Unexamined | Data::Examining => None,
+        }
+    }
+
+    /// The log is durable up to where its data ends.
+    pub(super) fn end(&mut self) {
+        if self.hold != Hold::ForEver {
+            self.hold = Hold::Ended { is_passed: false };
+        }
+    }
+
+    /// Up to where the durability of the log is no concern of other cells any more.
+    pub(super) fn settled(&self) -> Lsn {
+        match self.hold {
+            Hold::Ended { is_passed: true } => Lsn(u64::MAX),
+            _ => self.durable,
+        }
     }
 
     /// Whether commits are on hold.
@@ -211,8 +292,10 @@ impl Commits {
 
     /// That checkpoint is durable.
     pub(crate) const fn switched(&mut self) {
-        if let Hold::UntilCheckpoint { ends: true, .. } = self.hold {
-            self.hold = Hold::Free;
+        match &mut self.hold {
+            Hold::UntilCheckpoint { ends: true, .. } => self.hold = Hold::Free,
+            Hold::Ended { is_passed } => *is_passed = true,
+            _ => {}
         }
     }
 

@@ -14,6 +14,7 @@ use crate::frames::io::Purpose;
 use crate::log::commit::Commit;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
+use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
 use crate::turn::Turn;
 
@@ -54,7 +55,7 @@ pub(crate) fn harden_for(by: CellId, lsn: Lsn, turn: &mut Turn<'_>) {
     let lsn = lsn.min(turn.log.image.end());
     turn.log.commits.want(lsn);
     turn.log.depends.asked_by(by, lsn);
-    if turn.log.commits.is_held() {
+    if turn.log.commits.is_held() && lsn > turn.log.commits.settled() {
         turn.want_checkpoint();
     }
     answer_peers(None, turn);
@@ -63,8 +64,8 @@ pub(crate) fn harden_for(by: CellId, lsn: Lsn, turn: &mut Turn<'_>) {
 /// Answers the cells that wait for no more than is durable, or all of them if the log could not be
 /// made durable.
 fn answer_peers(failed: Option<Errno>, turn: &mut Turn<'_>) {
-    let durable = turn.log.commits.durable();
-    for asked in turn.log.depends.answerable(durable, failed) {
+    let settled = turn.log.commits.settled();
+    for asked in turn.log.depends.answerable(settled, failed) {
         let result = match failed {
             Some(errno) => Err(errno),
             None => Ok(turn.log.depends.frontier(asked.lsn)),
@@ -102,16 +103,22 @@ fn flush(turn: &mut Turn<'_>) -> IoId {
     io
 }
 
+/// Writes the log up to `goal`: to the end of a block, or to where it has to end.
 fn write_log(goal: Lsn, turn: &mut Turn<'_>) {
     let (block, area) = (BLOCK_SIZE as u64, turn.log.image.area());
+    let last = turn.log.commits.log_end().filter(|end| end.lsn == goal).and_then(|end| end.block);
+    let end = goal.0 / block + u64::from(last.is_some());
     let (mut at, mut left) = (turn.log.commits.durable().0 / block, 0);
-    while at < goal.0 / block {
+    while at < end {
         let (place, _) = area.place(Lsn(at * block));
-        let count = (goal.0 / block - at).min(WRITE_MAX).min(area.blocks - place);
+        let count = (end - at).min(WRITE_MAX).min(area.blocks - place);
         let (first, _) = turn.log.image.place(Lsn(at * block));
-        let frames = (first.0..first.0 + count as u32).map(FrameNo).collect();
+        let mut frames: Vec<FrameNo> = (first.0..first.0 + count as u32).map(FrameNo).collect();
+        if let Some(last) = last.filter(|_| at + count == end) {
+            frames[count as usize - 1] = last;
+        }
         let start = area.start.offset(place);
-        if left == 0 && at + count == goal.0 / block {
+        if left == 0 && at + count == end {
             let io = turn.io.begin(Purpose::WriteThrough);
             turn.log.commits.state = Commit::WritingThrough { goal };
             return turn.effects.push(Effect::WriteThrough { io, block: start, frames });
@@ -182,12 +189,31 @@ fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
     turn.log.commits.done(goal, here, turn.now.monotonic);
     answer_peers(None, turn);
     turn.waits.wake_all(WaitKey::Durable);
+    if turn.log.commits.log_end().is_some_and(|end| end.lsn <= goal) {
+        end_log(turn);
+    }
+}
+
+/// A caretaker's log is durable up to where its data ends. A cell that waits for more of it waits
+/// for a checkpoint.
+fn end_log(turn: &mut Turn<'_>) {
+    turn.log.commits.end();
+    turn.log.commits.want_nothing_more();
+    turn.waits.wake_all(WaitKey::Durable);
+    if turn.log.depends.asking() > 0 {
+        turn.want_checkpoint();
+    }
 }
 
 /// A flush failed, so it is unknown which of the data written so far is on the device.
 fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<(PageNo, FrameNo)> {
     let lost = turn.frames.lose_unflushed();
     turn.log.commits.flush_again();
+    if turn.log.is_kept()
+        && let Some(frame) = turn.log.commits.unexamined()
+    {
+        turn.frames.give(frame);
+    }
     commit_failed(errno, turn);
     lost
 }
@@ -265,12 +291,23 @@ fn advance_commit(turn: &mut Turn<'_>) {
     }
 }
 
-/// Continues with a commit whose data may still be being written.
+/// Continues with a commit whose data may still be being written, or examined.
 fn settle(goal: Lsn, turn: &mut Turn<'_>) {
+    if turn.log.commits.begin_examination() {
+        turn.waits.start(Work::Examine);
+    }
     let commits = &mut turn.log.commits;
+    let end = commits.log_end();
+    let goal = end.map_or(goal, |end| goal.min(end.lsn));
     // A checkpoint may have made this part durable already.
     if goal <= commits.durable() {
         commits.state = Commit::Idle;
+        if end.is_some() {
+            end_log(turn);
+        }
+        return;
+    }
+    if commits.is_examining() {
         return;
     }
     if commits.is_placing_before(goal) {

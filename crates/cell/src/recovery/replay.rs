@@ -412,6 +412,11 @@ impl Replay {
         decided
     }
 
+    /// Where the log ended that was found.
+    pub(crate) const fn inherited_end(&self) -> Lsn {
+        self.cut
+    }
+
     /// The chunks that a caretaker's log has claimed.
     pub(crate) fn claimed(&self) -> &[u64] {
         &self.claimed

@@ -88,6 +88,7 @@ impl Task {
             | Work::Again { .. }
             | Work::Recover
             | Work::Replay
+            | Work::Examine
             | Work::Fix
             | Work::Save => None,
         }

@@ -44,6 +44,8 @@ pub(crate) enum Work {
     Recover,
     /// Replays the op log.
     Replay,
+    /// Examines the data that a caretaker's log names.
+    Examine,
     /// Frees the records and blocks of an inode without links and opens.
     Reap {
         ino: Ino,

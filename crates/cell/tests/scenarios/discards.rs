@@ -19,7 +19,7 @@ const ENTRY: usize = 32;
 
 impl Pair {
     /// Flips a bit of this page of the file, in the frame of a dead process.
-    fn damage(&mut self, file: Handle, page: u64) {
+    pub(crate) fn damage(&mut self, file: Handle, page: u64) {
         let named: Vec<u8> = [file.ino.0.to_le_bytes(), page.to_le_bytes()].concat();
         let table = self.member(A).machine.table(FRAMES).iter();
         let table: Vec<u8> = table.flat_map(|frame| frame.iter().copied()).collect();

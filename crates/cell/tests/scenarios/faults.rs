@@ -122,9 +122,20 @@ impl Pair {
 
     /// Starts the successor of a lost cell. It takes over the frames and the clients.
     pub(crate) fn start_successor(&mut self, cell: CellId) {
+        self.follow(cell, Recovery::Process);
+    }
+
+    /// The process of the cell dies, and a caretaker takes its place.
+    pub(crate) fn take_out(&mut self, cell: CellId) {
+        self.lose(cell);
+        self.follow(cell, Recovery::Caretaker);
+        assert!(self.is_serving());
+    }
+
+    fn follow(&mut self, cell: CellId, recovery: Recovery) {
         self.faults.lost.remove(&cell);
         let epoch = Epoch(self.member(cell).epoch.0 + 1);
-        let config = self.config(cell, epoch, Recovery::Process);
+        let config = self.config(cell, epoch, recovery);
         let member = self.member(cell);
         member.epoch = epoch;
         member.machine.words.clear();

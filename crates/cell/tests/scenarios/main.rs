@@ -20,6 +20,7 @@
 //! | `successors.rs` | a process that takes over from a dead one |
 //! | `adoption.rs` | entries of a dead process's table that do not count |
 //! | `discards.rs` | pages that were damaged in the frames of a dead process |
+//! | `caretakers.rs` | a cell that is taken out: its log claims no data that is nowhere |
 //! | `loads.rs` | a log that is read in several loads |
 //! | `space.rs` | blocks, chunks, and the space of the host |
 //! | `cleaning.rs` | sparse chunks are emptied, so that other shards can have them |
@@ -45,6 +46,7 @@ mod adoption;
 mod allocation;
 mod attributes;
 mod calls;
+mod caretakers;
 mod checkpoints;
 mod cleaning;
 mod data;

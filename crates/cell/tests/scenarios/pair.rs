@@ -216,7 +216,10 @@ impl Pair {
             lost: BTreeSet::new(),
             kept: Vec::new(),
             owned_chunks: durable.owned.clone(),
-            free_chunks: if recovery == Recovery::Process { Vec::new() } else { share.collect() },
+            free_chunks: match recovery {
+                Recovery::Process | Recovery::Caretaker => Vec::new(),
+                Recovery::None | Recovery::Power => share.collect(),
+            },
             bounds: ChunkBounds::of(RESERVED, CHUNKS),
             total_blocks: CHUNKS * CHUNK_BLOCKS,
             space,
