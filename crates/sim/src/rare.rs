@@ -91,8 +91,12 @@ pub const OUTAGES: &[&str] = &[
 ];
 
 /// The crash campaign reaches these if cells are taken out for a while.
-pub const CRASH_OUTAGES: &[&str] =
-    &["a cell taken in again", "a cell taken out", "a power cut while a cell was out"];
+pub const CRASH_OUTAGES: &[&str] = &[
+    "a cell taken in again",
+    "a cell taken out",
+    "a power cut while a cell was out",
+    "placed pages written again by a caretaker",
+];
 
 /// The crash campaign reaches these within a thousand seeds.
 pub const CRASHES: &[&str] = &[

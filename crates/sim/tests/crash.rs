@@ -5,9 +5,11 @@ use warren_sim::crash::{Options, run, run_many};
 use warren_sim::{Failure, Summary, rare};
 
 /// Few enough for every build.
-const SEEDS: u64 = 1000;
+const SEEDS: u64 = 900;
 /// In which a shard is damaged.
 const DAMAGE_SEEDS: u64 = 200;
+/// In which cells are taken out for a while.
+const OUTAGE_SEEDS: u64 = 100;
 /// A planted bug must be found within this many seeds.
 const CONTROL_SEEDS: u64 = 1000;
 
@@ -38,6 +40,13 @@ fn what_needs_no_damaged_shard_is_as_it_was_promised() {
 }
 
 #[test]
+fn what_was_synced_is_there_although_a_cell_was_taken_out() {
+    let options = Options { outage: true, ..SOUND };
+    let outcome = run_many(1, OUTAGE_SEEDS, options, threads(), &|_| {});
+    assert_passed(outcome, rare::CRASH_OUTAGES);
+}
+
+#[test]
 fn the_same_seed_runs_alike() {
     let hashes = [(); 2].map(|()| run(3, SOUND).map(|summary| summary.hash));
     match hashes {
@@ -48,11 +57,15 @@ fn the_same_seed_runs_alike() {
 
 /// The seed that finds the bug passes without it, so the plant caused the failure.
 fn is_found(plant: Plant) {
-    let options = Options { plant: Some(plant), ..SOUND };
+    is_found_with(plant, SOUND);
+}
+
+fn is_found_with(plant: Plant, sound: Options) {
+    let options = Options { plant: Some(plant), ..sound };
     match run_many(1, CONTROL_SEEDS, options, threads(), &|_| {}) {
         Ok(_) => panic!("{plant:?} was not found in {CONTROL_SEEDS} seeds"),
         Err(found) => {
-            if let Err(failure) = run(found.seed, SOUND) {
+            if let Err(failure) = run(found.seed, sound) {
                 panic!("fails without {plant:?} too: {failure}");
             }
         }
@@ -62,6 +75,11 @@ fn is_found(plant: Plant) {
 #[test]
 fn records_durable_before_their_data_are_found() {
     is_found(Plant::SkipDataFlush);
+}
+
+#[test]
+fn a_caretaker_that_does_not_write_placed_pages_again_is_found() {
+    is_found_with(Plant::ForgetPlaced, Options { outage: true, ..SOUND });
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::{e2e, fuzz, packages, tidy};
 /// Seeds of a run on every change, and of a long one.
 const SEEDS: u64 = 2_000;
 const SEEDS_FULL: u64 = 20_000;
+/// The part of the seeds of the crash campaign in which cells are taken out.
+const OUTAGE_PART: u64 = 4;
 /// Sequences of two operations of the systematic crash campaign, likewise.
 const PAIRS: u64 = 200;
 const PAIRS_FULL: u64 = 20_000;
@@ -183,12 +185,27 @@ pub(crate) fn simulate(root: &Path, full: bool) -> Result<bool> {
     if !command(root, &warren, ["sim", "--seed", &seed, "--seeds", &seeds])? {
         return Ok(false);
     }
-    // About four power cuts a seed.
-    println!("warren sim --crash --seed {seed} --seeds {seeds}");
-    if !command(root, &warren, ["sim", "--crash", "--seed", &seed, "--seeds", &seeds])? {
+    if !cut_power(root, &warren, first, count)? {
         return Ok(false);
     }
     ace(root, &warren, &seed, full)
+}
+
+/// Cuts the power about four times a seed. In a part of the seeds cells are taken out, too.
+fn cut_power(root: &Path, warren: &Path, first: u64, count: u64) -> Result<bool> {
+    let with_outages = count / OUTAGE_PART;
+    let parts: [(u64, u64, &[&str]); 2] =
+        [(first, with_outages, &["--outage"]), (first + with_outages, count - with_outages, &[])];
+    for (first, count, more) in parts {
+        let (seed, seeds) = (first.to_string(), count.to_string());
+        let arguments = ["sim", "--crash", "--seed", &seed, "--seeds", &seeds];
+        let arguments = [&arguments, more].concat();
+        println!("warren {}", arguments.join(" "));
+        if !command(root, warren, arguments)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Short sequences of operations, with the power cut at every flush; and the control.

@@ -353,6 +353,14 @@ fn count_of_caretaker<H>(fleet: &mut Fleet<H>, effect: &Effect) {
             fleet.count("a transaction owed by a caretaker");
         }
         Effect::Reply { answer: Ok(Reply::Done), .. } => fleet.count("given back to a caretaker"),
+        Effect::Write { frames, .. } if frames[0].0 < fleet.frames => {
+            fleet.count("placed pages written again by a caretaker");
+        }
+        Effect::WriteThrough { frames, .. }
+            if frames.last().is_some_and(|last| last.0 < fleet.frames) =>
+        {
+            fleet.count("a caretaker's log that ends before data that is nowhere");
+        }
         _ => {}
     }
 }
