@@ -14,6 +14,7 @@ use crate::config::{CellConfig, Recovery};
 use crate::core::Core;
 use crate::count::Counting;
 use crate::event::{Clock, Effect, Event, Memory, SlotRef};
+use crate::overdue::Overdue;
 use crate::recovery::replay::Replay;
 use crate::run::task::Tasks;
 use crate::shard::Shard;
@@ -58,6 +59,7 @@ impl Cell {
             checkpoint: Checkpoint::new(config.nodes_max),
             replay,
             examination,
+            overdue: Overdue::default(),
             shards,
         };
         let mut cell = Self { core, shared };
@@ -122,6 +124,11 @@ impl Cell {
     /// a lock must find a free task even if many clients wait for locks.
     pub fn live_tasks(&self) -> usize {
         self.core.tasks.live()
+    }
+
+    /// Whether anything waits, so that the driver must call for reviews ([`Event::Review`]).
+    pub fn may_wait(&self) -> bool {
+        self.core.may_wait(&self.shared)
     }
 
     /// Requests that wait for file locks. Each occupies a slot of its client, and counts for its

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, ShardId};
-use warren_proto::{PeerReply, PeerRequest};
+use warren_proto::{Asked, PeerReply, PeerRequest};
 
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
@@ -130,12 +130,31 @@ impl Cleaner {
         self.asked.push((from, ask));
     }
 
+    /// The other cells that have not answered this cell's question.
+    pub(crate) fn unanswered(&self, own: CellId) -> impl Iterator<Item = (CellId, Asked)> + '_ {
+        let asks = self.ask.iter();
+        let open = asks.flat_map(|ask| ask.open.iter().map(|cell| (*cell, ask.number)));
+        let others = open.filter(move |(cell, _)| *cell != own);
+        others.map(|(cell, ask)| (cell, Asked::Clean { ask }))
+    }
+
+    /// Whether the question of the cell will be answered.
+    pub(crate) fn will_answer(&self, to: CellId, ask: u64) -> bool {
+        let answers = self.run.as_ref().map_or(&[][..], |run| &run.answers);
+        self.asked.iter().chain(answers).any(|it| *it == (to, ask))
+    }
+
     /// The successor of the cell must be asked again, and asks anew itself.
     pub(crate) fn peer_joined(&mut self, cell: CellId, turn: &mut Turn<'_>) {
         self.asked.retain(|(from, _)| *from != cell);
         if let Some(run) = &mut self.run {
             run.answers.retain(|(from, _)| *from != cell);
         }
+        self.ask_again(cell, turn);
+    }
+
+    /// Asks the cell again, unless it has answered.
+    pub(crate) fn ask_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         if let Some(ask) = self.ask.as_ref().filter(|ask| ask.open.contains(&cell)) {
             let Ask { number, is_privileged, .. } = *ask;
             send_request(cell, PeerRequest::Clean { ask: number, is_privileged }, turn);

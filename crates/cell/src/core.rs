@@ -10,12 +10,14 @@
 mod clients;
 mod events;
 mod peers;
+mod review;
 mod tasks;
 
 use crate::caretaker::examine::Examination;
 use crate::checkpoint::Checkpoint;
 use crate::clean::Cleaner;
 use crate::count::Counting;
+use crate::overdue::Overdue;
 use crate::recovery::replay::Replay;
 use crate::run::task::Tasks;
 use crate::shards::Shards;
@@ -33,4 +35,5 @@ pub(crate) struct Core {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) replay: Replay,
     pub(crate) examination: Examination,
+    pub(crate) overdue: Overdue,
 }

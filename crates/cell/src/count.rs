@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::CellId;
 use warren_base::limits::CHUNK_BLOCKS;
-use warren_proto::{Count, PeerRequest, StatFs};
+use warren_proto::{Asked, Count, PeerRequest, StatFs};
 
 use crate::event::Effect;
 use crate::run::task::Tasks;
@@ -104,6 +104,18 @@ impl Counting {
             files: total.inodes.saturating_add(free),
             files_free: free,
         })
+    }
+
+    /// The cells that have not answered the task's question.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
+        let asks = self.asks.iter();
+        asks.flat_map(|(id, ask)| ask.open.iter().map(|cell| (*cell, Asked::Count { ask: id.0 })))
+    }
+
+    /// Whether the task waits for a count.
+    pub(crate) fn waits(&self, task: TaskId) -> bool {
+        let ask = self.asks.get(&task);
+        ask.is_some_and(|ask| !ask.open.is_empty() || ask.host.is_none())
     }
 
     /// The successor of the cell must be asked again.

@@ -76,6 +76,9 @@ pub enum Event {
     },
     /// The time that [`Effect::Wake`] named has come (early and needless ticks do no harm).
     Tick,
+    /// Look for what waits for too long: what has waited since the last review. The driver calls
+    /// this about once a second as long as anything waits.
+    Review,
 }
 
 /// An action that the driver carries out for the cell.

@@ -27,6 +27,7 @@ mod inode;
 mod lease;
 mod log;
 mod op;
+mod overdue;
 mod peers;
 mod permission;
 mod plant;

@@ -55,6 +55,8 @@ pub(crate) struct Txn {
     /// Cells that hold locks for it.
     participants: BTreeSet<CellId>,
     awaits: Awaits,
+    /// Messages that other cells were sent and have to answer.
+    messages: u32,
 }
 
 /// What a transaction waits for before its operation can run again.
@@ -80,7 +82,14 @@ impl Txn {
             ascents: BTreeMap::new(),
             participants: BTreeSet::new(),
             awaits: Awaits::Nothing,
+            messages: 0,
         }
+    }
+
+    /// Waits for the answer to a message that is being sent.
+    fn asks(&mut self, awaits: Awaits) {
+        self.awaits = awaits;
+        self.messages = self.messages.wrapping_add(1);
     }
 
     pub(crate) fn is_acquiring(&self) -> bool {

@@ -71,7 +71,7 @@ pub enum Order {
     /// The shard is served again, because its cell was taken in again.
     Served { shard: ShardId },
     /// The process of this cell may hang. Ask it, and report [`Report::Asked`] at once and
-    /// [`Report::Answered`] with its answer.
+    /// [`Report::Answered`] with its answer. The cell itself only reports the latter.
     Probe { cell: CellId, trial: u64 },
     /// After the last checkpoint: reply to waiting requests and end.
     Stop,
@@ -235,6 +235,18 @@ pub enum Report {
     Answered {
         trial: u64,
     },
+    /// The process of the peer does not answer the cell, although it beats.
+    Silent {
+        cell: CellId,
+    },
+    /// A request, or its answer, was lost between the cell and the peer, as both know. The cell has
+    /// repeated the request.
+    LostMessage {
+        cell: CellId,
+    },
+    /// A task of the cell waits for nothing that can come, so its state is damaged. The cell must
+    /// be replaced.
+    LostWakeup,
     /// This process of a peer has sent invalid messages. The cell reads nothing from it and sends
     /// nothing to it, until either of the two has a successor.
     Suspect {

@@ -48,7 +48,7 @@ pub use handover::{HANDOVER_NAME_MAX, HANDOVER_PREFIX, Handover};
 pub use listing::{DIR_ENTRY_BYTES, DirEntries, DirEntry, ListedEntry};
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};
 pub use name::{FileName, XattrName};
-pub use peer::{Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
+pub use peer::{Asked, Count, InodeValue, KeyValue, LockKey, LockMode, PeerReply, PeerRequest};
 pub use range::{RangeChange, RangeCopy, RangeKind};
 pub use record::{Attributes, Cause, Cover, Executed, InlinePage, Run, Step};
 pub use reply::{Answer, Entry, Lease, LeaseKey, Neighbour, Opened, Reply, StatFs};

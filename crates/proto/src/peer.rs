@@ -155,6 +155,37 @@ pub enum PeerRequest {
     Clean { ask: u64, is_privileged: bool },
     /// The receiver may hang: if it does not, it replies at once. The reply repeats `trial`.
     Probe { trial: u64 },
+    /// The sender has waited long for these. The receiver replies with those of which it knows
+    /// nothing. Messages of one kind arrive in order, so these were lost, or their answers were.
+    /// For a decision that it does not know it sends `Abort` again.
+    Inquire { about: Vec<Asked> },
+}
+
+/// A message to which the sender of [`PeerRequest::Inquire`] has no answer.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Wire)]
+pub enum Asked {
+    /// A `Prepare` or a `Peek` of the transaction: the message with this number.
+    Txn {
+        txn: TxnId,
+        message: u32,
+    },
+    /// A `Commit` or `Again`.
+    Commit {
+        txn: TxnId,
+    },
+    Count {
+        ask: u64,
+    },
+    Clean {
+        ask: u64,
+    },
+    Harden {
+        lsn: Lsn,
+    },
+    /// The receiver coordinates the transaction. Its `Commit` or `Abort` has not come.
+    Decision {
+        txn: TxnId,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -192,6 +223,10 @@ pub enum PeerReply {
     },
     Probed {
         trial: u64,
+    },
+    /// The receiver of `Inquire` knows nothing of these.
+    Unknown {
+        missing: Vec<Asked>,
     },
 }
 

@@ -56,6 +56,10 @@ use supervisor_link::{Message, SupervisorLink, malformed};
 /// How often a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
 
+/// How often a cell in which something waits looks for what waits for too long. What is found was
+/// there for one to two of these times, which is longer than all but few waits last.
+const REVIEW_EVERY: Duration = Duration::from_secs(1);
+
 /// Processes that die with a request before it is refused. One or two may have been killed.
 const DEATHS_MAX: u32 = 3;
 
@@ -103,6 +107,7 @@ struct CellLoop {
     /// Blocks that the host has room for, as the core has asked.
     host_room: Option<u64>,
     next_look: NextLook,
+    next_review: Instant,
     /// A buffer for bodies.
     body: Vec<u8>,
     stage: Stage,
@@ -184,6 +189,7 @@ impl CellLoop {
             wake: None,
             host_room: None,
             next_look: NextLook::AT_ONCE,
+            next_review: Instant(0),
             body: Vec::new(),
             stage: Stage::Recovering,
             clocks: Clocks::default(),
@@ -285,12 +291,22 @@ impl CellLoop {
         if now.monotonic >= self.next_look.orders {
             self.next_look.orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
+            self.review(now)?;
             self.count_busy(now.monotonic);
             self.show_gauges();
         }
         worked |= self.peers.flush();
         worked |= self.report_suspicions()?;
         Ok(worked)
+    }
+
+    /// Looks for what waits for too long, if it is time.
+    fn review(&mut self, now: Clock) -> Result<(), FleetError> {
+        if now.monotonic < self.next_review {
+            return Ok(());
+        }
+        self.next_review = now.monotonic + REVIEW_EVERY;
+        if self.core.may_wait() { self.apply(now, Event::Review) } else { Ok(()) }
     }
 
     /// Gathers a bounded amount of new work. Returns whether a message was dropped.

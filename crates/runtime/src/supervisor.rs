@@ -455,7 +455,7 @@ impl SupervisorLoop<'_> {
                     // A cell whose flush failed reports this at once.
                     self.apply(Event::FlushFailed { errno: Errno::EIO })?;
                 }
-                logged::report(&report);
+                logged::report(from, &report);
                 // The core ignores reports of an earlier epoch.
                 self.apply(Event::Report { from, epoch, report })
             }

@@ -14,8 +14,26 @@
 //! one. A cell that has not even asked may hang itself, or gets no processor, and has no voice.
 //! If as many voices are for the accused as against it, the watch decides.
 //!
+//! A cell may also accuse another one, which beats and does not answer it. The watch knows nothing
+//! of that, so the trial rests on answers alone, and on the progress of both processes instead of
+//! the time:
+//!
+//! ```text
+//! calm ──accusation──▶ on trial: every living cell asks the accused, the accuser too, and the
+//!   ▲                     │      supervisor itself asks it
+//!   ├── the accuser has an answer: the accusation is withdrawn
+//!   ├── accused and accuser have each turned their loops in TURNS looks:
+//!   │     another process has an answer: the accusation is voted down
+//!   └──   no process has one: SIGKILL of the accused
+//! ```
+//!
+//! An accuser that was voted down VOTED_DOWN_MAX times for the same accusation is taken for
+//! corrupt. Its next accusation is not tried, and ends the accuser.
+//!
 //! Invariants:
-//! * No process is killed without a hint, so none because the machine is slow.
+//! * No process is killed without a hint or an accusation, and none because the machine is slow.
+//! * No accused process is killed that has answered any process since its trial began, unless its
+//!   beats stand still.
 //! * A process is tried once at a time, and a verdict names one process: number and epoch.
 
 use std::collections::BTreeMap;
@@ -33,6 +51,23 @@ use crate::watch::Hint;
 /// not, a process that has something to do runs within this time if some ten others compete.
 pub(crate) const PROBE_WAIT: Duration = Duration::from_millis(60);
 
+/// Looks of the supervisor before which a process has turned its loop, until its silence counts.
+/// After five it has taken in the orders that were sent before the first, because looks are 50 ms
+/// apart and it takes orders every 50 us. The rest is for messages behind other work in its inbox.
+pub(crate) const TURNS: u32 = 40;
+
+/// One false accusation may come of a message that was lost on its way to the accuser, and the
+/// second of a message that was lost again.
+const VOTED_DOWN_MAX: u32 = 2;
+
+/// The accusation of a cell, and the looks before which both have turned their loops.
+#[derive(Wire)]
+struct Charge {
+    by: Process,
+    turns_of_accuser: u32,
+    turns_of_accused: u32,
+}
+
 #[derive(Wire)]
 struct Trial {
     number: u64,
@@ -42,6 +77,27 @@ struct Trial {
     /// Cells that have asked the accused, and those of them that have an answer.
     asked: CellSet,
     answered: CellSet,
+    /// Unless the watch accuses.
+    charge: Option<Charge>,
+}
+
+/// How often the accusations of a process against a cell were voted down.
+#[derive(Wire)]
+struct VotedDown {
+    by: Process,
+    of: CellId,
+    times: u32,
+}
+
+/// What becomes of an accusation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Accusation {
+    /// The trial with this number begins.
+    Tried(u64),
+    /// The accuser is taken for corrupt.
+    OfCorrupt,
+    /// The accused is tried already, or the accuser is being ended.
+    Ignored,
 }
 
 /// The trials under way.
@@ -50,69 +106,173 @@ pub(crate) struct Detector {
     trials: BTreeMap<CellId, Trial>,
     /// Trials so far.
     count: u64,
+    voted_down: Vec<VotedDown>,
+    /// Accusers that are being ended.
+    corrupt: Vec<Process>,
 }
 
 impl Detector {
-    /// Begins a trial, unless one is under way. Returns its number.
+    /// The watch accuses. Begins a trial, unless it has begun one already. Returns its number.
     pub(crate) fn accuse(&mut self, accused: Process, why: Hint, now: Instant) -> Option<u64> {
         let (cell, epoch) = accused;
-        if self.trials.get(&cell).is_some_and(|trial| trial.epoch == epoch) {
+        let is_tried = |trial: &Trial| trial.epoch == epoch && trial.charge.is_none();
+        if self.trials.get(&cell).is_some_and(is_tried) {
             return None;
         }
+        Some(self.begin(accused, why, None, now))
+    }
+
+    /// A cell accuses another one, which does not answer it.
+    pub(crate) fn charge(&mut self, by: Process, accused: Process, now: Instant) -> Accusation {
+        let (cell, epoch) = accused;
+        if self.corrupt.contains(&by) {
+            return Accusation::Ignored;
+        }
+        let is_corrupt = |it: &VotedDown| it.by == by && it.times >= VOTED_DOWN_MAX;
+        if self.voted_down.iter().any(is_corrupt) {
+            self.corrupt.push(by);
+            self.trials.retain(|_, trial| !trial.is_charged_by(by));
+            return Accusation::OfCorrupt;
+        }
+        if self.trials.get(&cell).is_some_and(|trial| trial.epoch == epoch) {
+            return Accusation::Ignored;
+        }
+        let charge = Charge { by, turns_of_accuser: 0, turns_of_accused: 0 };
+        Accusation::Tried(self.begin(accused, Hint::Silent, Some(charge), now))
+    }
+
+    fn begin(
+        &mut self,
+        (cell, epoch): Process,
+        why: Hint,
+        charge: Option<Charge>,
+        began: Instant,
+    ) -> u64 {
         self.count += 1;
         let number = self.count;
         let (asked, answered) = (CellSet::EMPTY, CellSet::EMPTY);
-        let trial = Trial { number, epoch, why, began: now, asked, answered };
+        let trial = Trial { number, epoch, why, began, asked, answered, charge };
         self.trials.insert(cell, trial);
-        Some(number)
+        number
     }
 
-    /// The accused works again, or is gone.
+    /// An accused whose beats stood still works again.
     pub(crate) fn acquit(&mut self, accused: Process) {
-        self.trials.retain(|cell, trial| (*cell, trial.epoch) != accused);
+        self.trials.retain(|cell, trial| trial.charge.is_some() || (*cell, trial.epoch) != accused);
     }
 
-    /// A cell says that it has asked. The accused has no voice, whatever it says.
+    /// The process is gone. So are its trial and its accusations.
+    pub(crate) fn gone(&mut self, process: Process) {
+        self.trials
+            .retain(|cell, trial| (*cell, trial.epoch) != process && !trial.is_charged_by(process));
+        self.voted_down.retain(|it| it.by != process);
+        self.corrupt.retain(|it| *it != process);
+    }
+
+    /// A cell says that it has asked. The accused has no voice, whatever it says, and the accuser
+    /// has its own already.
     pub(crate) fn asked(&mut self, by: CellId, number: u64) {
-        let is_meant =
-            |(cell, trial): &(&CellId, &mut Trial)| trial.number == number && **cell != by;
+        let is_meant = |(cell, trial): &(&CellId, &mut Trial)| {
+            let is_accuser = trial.charge.as_ref().is_some_and(|charge| charge.by.0 == by);
+            trial.number == number && **cell != by && !is_accuser
+        };
         let trial = self.trials.iter_mut().find(is_meant);
         trial.into_iter().for_each(|(_, trial)| trial.asked.insert(by));
     }
 
+    /// A cell says that it has an answer, or the accused answers the supervisor. The accuser's
+    /// answer ends the trial.
     pub(crate) fn answered(&mut self, by: CellId, number: u64) {
-        let trial = self.trials.values_mut().find(|trial| trial.number == number);
-        let trial = trial.into_iter().filter(|trial| trial.asked.contains(by));
-        trial.for_each(|trial| trial.answered.insert(by));
+        self.trials.retain(|cell, trial| {
+            let is_meant = trial.number == number;
+            match &trial.charge {
+                Some(charge) if is_meant && charge.by.0 == by => return false,
+                Some(_) if is_meant && *cell == by => trial.answered.insert(by),
+                _ if is_meant && trial.asked.contains(by) => trial.answered.insert(by),
+                _ => {}
+            }
+            true
+        });
+    }
+
+    /// The process has turned its loop since the last look, or has nothing to do.
+    pub(crate) fn turned(&mut self, process: Process) {
+        for (cell, trial) in &mut self.trials {
+            let Some(charge) = &mut trial.charge else { continue };
+            if (*cell, trial.epoch) == process {
+                charge.turns_of_accused += 1;
+            }
+            if charge.by == process {
+                charge.turns_of_accuser += 1;
+            }
+        }
+    }
+
+    /// Whether a trial depends on the turns of the cell's process.
+    pub(crate) fn counts_turns(&self, cell: CellId) -> bool {
+        let is_charged = |trial: &Trial| trial.charge.is_some();
+        let accuses = |trial: &Trial| trial.charge.as_ref().is_some_and(|it| it.by.0 == cell);
+        self.trials.get(&cell).is_some_and(is_charged) || self.trials.values().any(accuses)
     }
 
     /// The processes to kill, of the trials that are over, and when each trial began.
     pub(crate) fn verdicts(&mut self, now: Instant) -> Vec<(Process, Verdict, Instant)> {
-        let over = self.trials.extract_if(.., |_, trial| trial.began + PROBE_WAIT <= now);
-        let sentence = |(cell, trial): (CellId, Trial)| {
-            Some(((cell, trial.epoch), trial.verdict()?, trial.began))
-        };
-        over.filter_map(sentence).collect()
+        let over: Vec<(CellId, Trial)> =
+            self.trials.extract_if(.., |_, trial| trial.is_over(now)).collect();
+        let mut verdicts = Vec::new();
+        for (cell, trial) in over {
+            match (trial.verdict(), trial.charge) {
+                (Some(verdict), _) => verdicts.push(((cell, trial.epoch), verdict, trial.began)),
+                (None, Some(charge)) => self.vote_down(charge.by, cell),
+                (None, None) => {}
+            }
+        }
+        verdicts
+    }
+
+    fn vote_down(&mut self, by: Process, of: CellId) {
+        match self.voted_down.iter_mut().find(|it| it.by == by && it.of == of) {
+            Some(known) => known.times += 1,
+            None => self.voted_down.push(VotedDown { by, of, times: 1 }),
+        }
     }
 
     /// Another supervisor takes over. Its watch begins anew, so it cannot say whether an accused
-    /// has moved.
+    /// has moved. Cells repeat their accusations.
     pub(crate) fn adopted(&mut self) {
         self.trials.clear();
     }
 
-    /// When trials end.
+    /// When trials end by the time.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Instant> + '_ {
-        self.trials.values().map(|trial| trial.began + PROBE_WAIT)
+        let timed = self.trials.values().filter(|trial| trial.charge.is_none());
+        timed.map(|trial| trial.began + PROBE_WAIT)
     }
 }
 
 impl Trial {
+    fn is_charged_by(&self, by: Process) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.by == by)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        match &self.charge {
+            None => self.began + PROBE_WAIT <= now,
+            Some(charge) => charge.turns_of_accused.min(charge.turns_of_accuser) >= TURNS,
+        }
+    }
+
     fn verdict(&self) -> Option<Verdict> {
         let lives = self.answered.len();
-        let hangs = 1 + self.asked.len() - lives;
+        let against = match self.charge {
+            None => 1 + self.asked.len() - lives,
+            // One answer proves that it answers.
+            Some(_) if lives > 0 => 0,
+            Some(_) => 1 + self.asked.len(),
+        };
         let why = self.why;
-        (hangs >= lives).then_some(Verdict::Hangs { why, hangs, voices: hangs + lives })
+        let voices = against + lives;
+        (against >= lives).then_some(Verdict::Hangs { why, hangs: against, voices })
     }
 }
 
@@ -163,6 +323,7 @@ mod tests {
         assert_eq!(detector.accuse(ACCUSED, Hint::Computes, at(0)), Some(1));
         assert_eq!(detector.accuse(ACCUSED, Hint::Computes, at(1)), None, "tried already");
         detector.acquit((ACCUSED.0, Epoch(8)));
+        detector.gone((ACCUSED.0, Epoch(8)));
         assert_eq!(detector.ends().collect::<Vec<_>>(), [at(60)]);
         detector.acquit(ACCUSED);
         assert_eq!(detector.verdicts(at(100)), []);
@@ -171,6 +332,88 @@ mod tests {
         assert_eq!(detector.accuse(next, Hint::Stopped, at(210)), Some(3));
         let verdicts = detector.verdicts(at(300));
         assert_eq!(verdicts.iter().map(|(process, ..)| *process).collect::<Vec<_>>(), [next]);
+    }
+
+    const ACCUSER: Process = (CellId(1), Epoch(4));
+
+    fn turn(detector: &mut Detector, process: Process, times: u32) {
+        (0..times).for_each(|_| detector.turned(process));
+    }
+
+    fn charged(detector: &mut Detector) -> u64 {
+        match detector.charge(ACCUSER, ACCUSED, at(0)) {
+            Accusation::Tried(number) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A whole trial in which the accused has answered the supervisor.
+    fn vote_down(detector: &mut Detector) {
+        let number = charged(detector);
+        detector.answered(ACCUSED.0, number);
+        turn(detector, ACCUSED, TURNS);
+        turn(detector, ACCUSER, TURNS);
+        assert_eq!(detector.verdicts(at(0)), []);
+        assert!(!detector.counts_turns(ACCUSED.0), "the trial is over");
+    }
+
+    #[test]
+    fn a_process_that_answers_none_is_killed_when_it_and_its_accuser_have_turned() {
+        let mut detector = Detector::default();
+        let number = charged(&mut detector);
+        detector.asked(CellId(0), number);
+        detector.asked(ACCUSER.0, number);
+        assert!(detector.counts_turns(ACCUSED.0) && detector.counts_turns(ACCUSER.0));
+        assert!(!detector.counts_turns(CellId(0)));
+        // The time proves nothing, and the progress of one of them neither.
+        turn(&mut detector, ACCUSED, 3 * TURNS);
+        turn(&mut detector, ACCUSER, TURNS - 1);
+        turn(&mut detector, (ACCUSER.0, Epoch(5)), 1);
+        detector.acquit(ACCUSED);
+        assert_eq!(detector.ends().count(), 0);
+        assert_eq!(detector.verdicts(at(1_000_000)), []);
+        turn(&mut detector, ACCUSER, 1);
+        let verdict = Verdict::Hangs { why: Hint::Silent, hangs: 2, voices: 2 };
+        assert_eq!(detector.verdicts(at(0)), [(ACCUSED, verdict, at(0))]);
+        assert!(detector.voted_down.is_empty());
+    }
+
+    #[test]
+    fn an_accuser_is_voted_down_twice_and_then_ended() {
+        let mut detector = Detector::default();
+        vote_down(&mut detector);
+        vote_down(&mut detector);
+        // The accusation of another cell is another accusation, and comes too late as well.
+        let other = (CellId(5), Epoch(1));
+        assert_eq!(detector.charge(ACCUSER, other, at(0)), Accusation::OfCorrupt);
+        assert_eq!(detector.charge(ACCUSER, ACCUSED, at(0)), Accusation::Ignored);
+        // Its successor begins anew.
+        detector.gone(ACCUSER);
+        let next = (ACCUSER.0, Epoch(5));
+        assert!(matches!(detector.charge(next, ACCUSED, at(0)), Accusation::Tried(_)));
+    }
+
+    #[test]
+    fn an_accuser_that_gets_an_answer_withdraws() {
+        let mut detector = Detector::default();
+        for _ in 0..5 {
+            let number = charged(&mut detector);
+            detector.answered(ACCUSED.0, number);
+            detector.answered(ACCUSER.0, number);
+            assert!(!detector.counts_turns(ACCUSED.0));
+        }
+        assert!(detector.voted_down.is_empty());
+    }
+
+    #[test]
+    fn a_hint_of_the_watch_goes_before_an_accusation() {
+        let mut detector = Detector::default();
+        let number = charged(&mut detector);
+        assert_eq!(detector.charge(ACCUSER, ACCUSED, at(0)), Accusation::Ignored);
+        let timed = detector.accuse(ACCUSED, Hint::Stopped, at(0));
+        assert_eq!(timed, Some(number + 1));
+        assert_eq!(detector.charge(ACCUSER, ACCUSED, at(0)), Accusation::Ignored);
+        assert_eq!(detector.verdicts(at(60)).len(), 1);
     }
 }
 

@@ -66,6 +66,12 @@ pub enum Event {
         cell: CellId,
         epoch: Epoch,
     },
+    /// This process of a cell has turned its loop since the last look, or has nothing to do: as long
+    /// as [`crate::Supervisor::counts_turns`].
+    Turns {
+        cell: CellId,
+        epoch: Epoch,
+    },
     /// The driver found that this process of a cell does what no correct one does.
     Misbehaves {
         cell: CellId,
@@ -193,6 +199,10 @@ pub enum Verdict {
     AccusesAgain { of: CellId, why: Suspicion },
     /// It hangs, as so many of these voices say, that of the supervisor among them.
     Hangs { why: Hint, hangs: u32, voices: u32 },
+    /// It has accused another cell of silence again and again, and that cell answers.
+    VotedDown { of: CellId },
+    /// A request in it waits for nothing that can come, as it has reported.
+    LostWakeup,
     /// It is the caretaker of a cell that is taken in again.
     Rejoins,
     /// The driver cannot work with it.
@@ -234,6 +244,13 @@ impl fmt::Display for Verdict {
             Self::AccusesAgain { of, why } => {
                 write!(f, "was killed because it accused another cell, now cell {of} of {why}")
             }
+            Self::VotedDown { of } => write!(
+                f,
+                "was killed because it accused cell {of} of silence again, which had answered"
+            ),
+            Self::LostWakeup => f.write_str(
+                "was killed because it lost a wake-up: a request in it waited for nothing",
+            ),
             Self::Rejoins => f.write_str("was ended because its cell is taken in again"),
             Self::Hangs { why, hangs, voices } => {
                 let why = why.text();

@@ -53,6 +53,10 @@ impl Fleet {
     }
 
     /// Whether the cell exists and this is its epoch.
+    pub(crate) fn has(&self, cell: CellId) -> bool {
+        usize::from(cell.0) < self.members.len()
+    }
+
     pub(crate) fn is_current(&self, cell: CellId, epoch: Epoch) -> bool {
         self.members.get(usize::from(cell.0)).is_some_and(|member| member.epoch == epoch)
     }

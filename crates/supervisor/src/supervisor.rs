@@ -33,7 +33,6 @@ use crate::stage::Stage;
 use crate::status::GivenUp;
 use crate::stop::{Loss, Stop};
 use crate::turn::Turn;
-use crate::watch::Hint;
 
 pub use adoption::Predecessor;
 
@@ -165,6 +164,7 @@ impl Supervisor {
             }
             Event::Hangs { cell, epoch, why } => self.accused((cell, epoch), why, turn),
             Event::Moves { cell, epoch } => self.detector.acquit((cell, epoch)),
+            Event::Turns { cell, epoch } => self.detector.turned((cell, epoch)),
             Event::Misbehaves { cell, epoch, how } => {
                 self.kill((cell, epoch), Verdict::Misbehaves { how }, turn.now, turn);
             }
@@ -231,6 +231,9 @@ impl Supervisor {
             }
             Report::Asked { trial } => self.detector.asked(from, trial),
             Report::Answered { trial } => self.detector.answered(from, trial),
+            Report::Silent { cell } => self.charged((from, epoch), cell, turn),
+            Report::LostWakeup => self.lost_wakeup((from, epoch), turn),
+            Report::LostMessage { .. } => {}
             Report::Suspect { cell, epoch: of, why } => {
                 self.suspected((from, epoch), (cell, of), why, turn);
             }
@@ -318,28 +321,6 @@ impl Supervisor {
         }
     }
 
-    /// The watch says that a process of a cell hangs: all others ask it.
-    fn accused(&mut self, accused: Process, why: Hint, turn: &mut Turn<'_>) {
-        let (cell, epoch) = accused;
-        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
-        // If nothing can be recorded any more there are no successors.
-        if !lives || !self.replaces_cells() || self.committer.broken().is_some() {
-            return;
-        }
-        let Some(trial) = self.detector.accuse(accused, why, turn.now) else { return };
-        let mut others = self.fleet.living();
-        others.remove(cell);
-        turn.send(others, &Order::Probe { cell, trial });
-        self.set_wake(turn);
-    }
-
-    /// Ends the processes that hang by the outcome of their trials.
-    fn judge(&mut self, turn: &mut Turn<'_>) {
-        for (process, verdict, began) in self.detector.verdicts(turn.now) {
-            self.kill(process, verdict, began, turn);
-        }
-    }
-
     fn kill(&mut self, process: Process, verdict: Verdict, noticed: Instant, turn: &mut Turn<'_>) {
         self.faults.sentenced(process, verdict, noticed);
         let (cell, epoch) = process;
@@ -364,7 +345,7 @@ impl Supervisor {
     /// The process of a running cell is gone, and the fleet goes on.
     fn lose(&mut self, (cell, epoch): Process, by_itself: bool, turn: &mut Turn<'_>) {
         let was_ready = self.fleet.state(cell) == CellState::Ready;
-        self.detector.acquit((cell, epoch));
+        self.detector.gone((cell, epoch));
         self.faults.gone((cell, epoch), by_itself, (turn.now, turn.wall));
         self.fleet.set(cell, CellState::Lost);
         match self.losses.ended(cell, was_ready, by_itself, turn.now) {
@@ -596,3 +577,4 @@ mod overview;
 mod taken_out;
 #[cfg(test)]
 mod tests;
+mod trials;

@@ -54,6 +54,8 @@ pub enum Hint {
     Stopped,
     Computes,
     Sleeps,
+    /// It beats. A cell accuses it of not answering.
+    Silent,
 }
 
 impl Hint {
@@ -63,6 +65,7 @@ impl Hint {
             Self::Stopped => "was stopped",
             Self::Computes => "computed and did nothing else",
             Self::Sleeps => "slept beside its work",
+            Self::Silent => "answered no other cell",
         }
     }
 }

@@ -49,6 +49,7 @@ impl Core {
             Event::Refuse { from, header } => self.asks(*from, header, None, turn),
             _ => None,
         };
+        let mut is_review = false;
         match event {
             Event::Request { from, header, request } => {
                 if let Some(who) = who {
@@ -69,6 +70,7 @@ impl Core {
                 host_measured(blocks, turn);
                 self.counting.host_counted(&self.tasks, blocks, turn);
             }
+            Event::Review => is_review = true,
             Event::Tick => {
                 turn.waits.wake_all(WaitKey::Reading);
                 poll_pool(&mut self.shards, turn);
@@ -76,6 +78,9 @@ impl Core {
             }
         }
         self.run_ready(turn);
+        if is_review {
+            self.review(turn);
+        }
         self.forget_evicted(turn);
         finish_messages(turn);
         for (ino, is_watched) in turn.opens.take_watch_changes() {

@@ -72,6 +72,7 @@ impl Core {
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
             PeerRequest::Abort { .. } => suspect(from, turn),
+            PeerRequest::Inquire { about } => self.inquired(from, about, turn),
             PeerRequest::Probe { trial } => send_reply(from, PeerReply::Probed { trial }, turn),
         }
     }
@@ -83,6 +84,7 @@ impl Core {
                 self.coordinator.acknowledged(&mut self.shards, from, txn, turn);
                 return self.end_recovery_if_complete(turn);
             }
+            PeerReply::Unknown { missing } => return self.are_unknown(from, missing, turn),
             PeerReply::Probed { trial } => return turn.report(Report::Answered { trial }),
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => {
@@ -111,6 +113,7 @@ impl Core {
         turn.chunks.peer_lost();
         turn.log.depends.forget_peer(lost);
         self.replay.early.forget_peer(lost);
+        self.overdue.forget(lost);
         // A transaction that still takes its locks cannot be decided. The successor sends its
         // request again.
         for txn in self.participants.of_cell(lost, true) {
@@ -126,9 +129,12 @@ impl Core {
         turn.report(Report::LossHandled { lost, epoch });
     }
 
-    /// Asks a cell whether it still answers.
+    /// Asks a cell whether it still answers. This cell itself answers at once.
     pub(super) fn probe_peer(&mut self, cell: CellId, trial: u64, turn: &mut Turn<'_>) {
-        if cell == turn.volume.id || turn.peers.is_lost(cell) {
+        if cell == turn.volume.id {
+            return turn.report(Report::Answered { trial });
+        }
+        if turn.peers.is_lost(cell) {
             return;
         }
         send_request(cell, PeerRequest::Probe { trial }, turn);

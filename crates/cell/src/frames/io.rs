@@ -105,6 +105,11 @@ impl Io {
         io
     }
 
+    /// Whether the I/O is under way.
+    pub(crate) fn is_live(&self, io: IoId) -> bool {
+        self.live.contains_key(&io)
+    }
+
     /// An I/O has ended. Returns what it was for.
     pub(crate) fn end(&mut self, io: IoId, result: Result<(), Errno>, now: Instant) -> Purpose {
         let purpose = self.live.remove(&io).expect("an I/O ends once");

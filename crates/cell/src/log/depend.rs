@@ -164,6 +164,17 @@ impl Depends {
         self.asking.push(Asked { by, lsn });
     }
 
+    /// What other cells were asked and have not answered.
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = (CellId, Lsn)> + '_ {
+        let is_open = |(cell, lsn): &(&CellId, &Lsn)| !self.is_durable_there(**cell, **lsn);
+        self.asked.iter().filter(is_open).map(|(cell, lsn)| (*cell, *lsn))
+    }
+
+    /// Whether the cell waits for this log, and will be answered.
+    pub(crate) fn will_answer(&self, to: CellId) -> bool {
+        self.asking.iter().any(|asked| asked.by == to)
+    }
+
     /// How many cells wait.
     pub(super) const fn asking(&self) -> usize {
         self.asking.len()

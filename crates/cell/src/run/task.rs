@@ -150,6 +150,11 @@ impl Tasks {
         }
     }
 
+    /// All tasks that wait.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        self.waiting.iter().map(|(id, task)| (*id, task))
+    }
+
     pub(crate) fn get(&self, id: TaskId) -> Option<&Task> {
         self.waiting.get(&id)
     }

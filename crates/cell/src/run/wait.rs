@@ -204,6 +204,13 @@ impl Waits {
         self.queues.remove(&key).unwrap_or_default()
     }
 
+    /// All tasks that wait for an event or will run, with the event.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (TaskId, Option<WaitKey>)> + '_ {
+        let queued = self.queues.iter();
+        let queued = queued.flat_map(|(key, ids)| ids.iter().map(|id| (*id, Some(*key))));
+        queued.chain(self.ready.iter().map(|id| (*id, None)))
+    }
+
     /// The tasks that wait for this.
     pub(crate) fn of_queue(&self, key: WaitKey) -> &[TaskId] {
         self.queues.get(&key).map_or(&[], Vec::as_slice)

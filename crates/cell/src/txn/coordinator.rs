@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use warren_base::{CellId, Epoch, Errno, Ino, TxnId};
-use warren_proto::{Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest, Step};
+use warren_proto::{Asked, Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest, Step};
 
 use super::{Awaits, Txn};
 use crate::plant::Plant;
@@ -217,7 +217,7 @@ impl Coordinator {
             }
             txn.held.extend(keys.iter().cloned());
             txn.participants.insert(owner);
-            txn.awaits = Awaits::Prepared(owner);
+            txn.asks(Awaits::Prepared(owner));
             self.tasks.insert(txn.id, id);
             let is_privileged = task.state.is_privileged;
             let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
@@ -239,7 +239,7 @@ impl Coordinator {
             return Stop::Wait(Wait::Joined(to));
         }
         let txn = task.txn.as_mut().expect("only a transaction peeks");
-        txn.awaits = Awaits::Peeked(to, ino);
+        txn.asks(Awaits::Peeked(to, ino));
         self.tasks.insert(txn.id, id);
         send_request(to, PeerRequest::Peek { txn: txn.id, ino }, turn);
         Stop::Wait(Wait::Registered)
@@ -451,6 +451,44 @@ impl Coordinator {
             unlock(shards, key, txn.id, turn);
         }
         turn.txn_ends(txn.id);
+    }
+
+    /// What other cells were asked and have not answered.
+    pub(crate) fn asked<'a>(
+        &'a self,
+        tasks: &'a Tasks,
+    ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
+        let asking = self.tasks.iter().filter_map(|(id, task)| {
+            let txn = tasks.get(*task)?.txn.as_ref().filter(|txn| txn.id == *id)?;
+            Some((txn.awaited_cell()?, Asked::Txn { txn: *id, message: txn.messages }))
+        });
+        let committing = self.committing.iter().flat_map(|(txn, commit)| {
+            commit.sent.keys().map(|cell| (*cell, Asked::Commit { txn: *txn }))
+        });
+        asking.chain(committing)
+    }
+
+    /// Whether the transaction is not over. Only then may another cell take part in it.
+    pub(crate) fn knows(&self, txn: TxnId) -> bool {
+        self.tasks.contains_key(&txn) || self.committing.contains_key(&txn)
+    }
+
+    /// Whether the task is answered when other cells have made their changes.
+    pub(crate) fn answers(&self, task: TaskId) -> bool {
+        self.committing.values().any(|commit| commit.task == Some(task))
+    }
+
+    /// The task that waits for an answer in the transaction.
+    pub(crate) fn task_of(&self, txn: TxnId) -> Option<TaskId> {
+        self.tasks.get(&txn).copied()
+    }
+
+    /// Sends the changes of the transaction to the cell again, which has lost them or its answer.
+    pub(crate) fn repeat_commit(&self, txn: TxnId, cell: CellId, turn: &mut Turn<'_>) {
+        let changes = self.committing.get(&txn).and_then(|commit| commit.sent.get(&cell));
+        if let Some(changes) = changes.cloned() {
+            send_request(cell, PeerRequest::Again { txn, changes }, turn);
+        }
     }
 
     /// Sends `AllSaid` to each recovering cell that was sent all decisions of this cell.

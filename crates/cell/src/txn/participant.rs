@@ -429,6 +429,19 @@ impl Participants {
         self.known.iter().filter(is_wanted).map(|(txn, _)| *txn).collect()
     }
 
+    /// Whether a task takes locks for the transaction, and will answer.
+    pub(crate) fn is_locking(&self, txn: TxnId) -> bool {
+        let known = self.known.get(&txn);
+        known.is_some_and(|participant| matches!(participant.state, State::Locking(_)))
+    }
+
+    /// The transactions that wait for a decision of their coordinators.
+    pub(crate) fn undecided(&self) -> impl Iterator<Item = TxnId> + '_ {
+        let known = self.known.iter();
+        let prepared = known.filter(|(_, it)| matches!(it.state, State::Prepared));
+        prepared.map(|(txn, _)| *txn)
+    }
+
     /// A prepare or peek failed. What is locked stays so until the coordinator sends `Abort`.
     pub(crate) fn refuse(&mut self, to: CellId, txn: TxnId, errno: Errno, turn: &mut Turn<'_>) {
         if let Some(participant) = self.known.get_mut(&txn) {

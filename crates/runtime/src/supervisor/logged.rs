@@ -4,7 +4,7 @@
 //! client's refusal) are logged where they are carried out.
 
 use tracing::{error, info, warn};
-use warren_base::ClientId;
+use warren_base::{CellId, ClientId};
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect, Ledger, Supervisor};
 
@@ -71,13 +71,19 @@ impl Logged {
 }
 
 /// Logs the report of a cell that does not serve a shard any more, or has lost data.
-pub(super) fn report(report: &Report) {
+pub(super) fn report(from: CellId, report: &Report) {
     match report {
         Report::GivenUp { cell, shard, errno } => {
             error!(%cell, %shard, %errno, "a shard is given up: what lies there answers EIO until `warren fsck -y` repairs it");
         }
         Report::Discarded { cell, ino, generation } => {
             error!(%cell, %ino, generation, "damaged pages of a file are thrown away: what was not synced may be lost, and its open descriptors answer EIO");
+        }
+        Report::LostMessage { cell: peer } => {
+            warn!(cell = %from, %peer, "a request to another cell, or its answer, was lost; it was repeated");
+        }
+        Report::Silent { cell: accused } => {
+            warn!(cell = %from, %accused, "a cell says that another one does not answer it; all cells ask that one");
         }
         _ => {}
     }

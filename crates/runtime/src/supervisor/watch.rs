@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_base::CellId;
-use warren_supervisor::{Event, LOOK_EVERY, Seen};
+use warren_supervisor::{Event, LOOK_EVERY, Seen, Work};
 
 use super::state::SupervisorLoop;
 use crate::clock;
@@ -29,6 +29,10 @@ pub(super) fn look_around(it: &mut SupervisorLoop<'_>) -> Result<(), FleetError>
         let (epoch, pid) = (it.cells[cell].epoch, it.cells[cell].pid);
         let memory = &it.memory.cells[usize::from(cell.0)];
         let (beats, work) = (memory.vitals.heartbeat(), memory.work(epoch));
+        let has_turned = it.watches.has_turned(cell, epoch, beats) || work == Work::None;
+        if has_turned && it.core.counts_turns(cell) {
+            it.apply(Event::Turns { cell, epoch })?;
+        }
         // A process that was just requested has no number yet, and is not seen.
         match it.watches.of(cell, epoch).look(now, beats, work, || process(pid)) {
             Seen::Nothing => {}

@@ -8,6 +8,8 @@ use warren_supervisor::Watch;
 struct CellWatch {
     epoch: Epoch,
     watch: Watch,
+    /// The beats at the last look.
+    beats: u64,
 }
 
 pub(super) struct Watches {
@@ -22,12 +24,22 @@ impl Watches {
         Self { cells, next: Instant(0) }
     }
 
-    /// The watch over this process of a cell.
-    pub(super) fn of(&mut self, cell: CellId, epoch: Epoch) -> &mut Watch {
+    fn place(&mut self, cell: CellId, epoch: Epoch) -> &mut CellWatch {
         let place = &mut self.cells[usize::from(cell.0)];
         if place.epoch != epoch {
-            *place = CellWatch { epoch, watch: place.watch.of_successor() };
+            *place = CellWatch { epoch, watch: place.watch.of_successor(), beats: 0 };
         }
-        &mut place.watch
+        place
+    }
+
+    /// The watch over this process of a cell.
+    pub(super) fn of(&mut self, cell: CellId, epoch: Epoch) -> &mut Watch {
+        &mut self.place(cell, epoch).watch
+    }
+
+    /// Whether the process has turned its loop since the last call.
+    pub(super) fn has_turned(&mut self, cell: CellId, epoch: Epoch, beats: u64) -> bool {
+        let place = self.place(cell, epoch);
+        std::mem::replace(&mut place.beats, beats) != beats
     }
 }

@@ -1,0 +1,163 @@
+//! What waits for too long, over all machines (decision 83): tasks that nothing can wake, and
+//! requests to other cells that were lost.
+
+use std::collections::BTreeSet;
+
+use warren_base::{CellId, TxnId};
+use warren_proto::control::Report;
+use warren_proto::{Asked, PeerReply, PeerRequest};
+
+use crate::core::Core;
+use crate::log::durable::harden_again;
+use crate::overdue::Inquiry;
+use crate::run::task::Task;
+use crate::run::wait::{TaskId, WaitKey};
+use crate::run::work::Work;
+use crate::send::{send_reply, send_request};
+use crate::turn::{Shared, Turn};
+
+impl Core {
+    /// Whether anything waits.
+    pub(crate) fn may_wait(&self, shared: &Shared) -> bool {
+        self.tasks.live() > 0
+            || self.participants.undecided().next().is_some()
+            || self.coordinator.asked(&self.tasks).next().is_some()
+            || shared.log.depends.open_asks().next().is_some()
+    }
+
+    /// Looks for tasks that nothing can wake, and asks other cells for what is overdue. Called when
+    /// no task is ready to run.
+    pub(super) fn review(&mut self, turn: &mut Turn<'_>) {
+        if self.has_lost_wakeup(turn) {
+            turn.report(Report::LostWakeup);
+        }
+        // A recovery has its own order of messages.
+        if !self.replay.is_done() {
+            return;
+        }
+        let asked = self.asked(turn);
+        for Inquiry { to, about, is_silent } in self.overdue.review(asked) {
+            send_request(to, PeerRequest::Inquire { about }, turn);
+            if is_silent {
+                turn.report(Report::Silent { cell: to });
+            }
+        }
+    }
+
+    /// What other living cells were asked and have not answered.
+    fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
+        let undecided = self.participants.undecided();
+        let harden = turn.log.depends.open_asks();
+        let asked = (self.coordinator.asked(&self.tasks))
+            .chain(self.counting.asked())
+            .chain(self.cleaner.unanswered(turn.volume.id))
+            .chain(harden.map(|(cell, lsn)| (cell, Asked::Harden { lsn })))
+            .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })));
+        asked
+            .filter(|(cell, _)| !turn.peers.is_lost(*cell) && !turn.peers.is_recovering(*cell))
+            .collect()
+    }
+
+    /// Another cell has waited long for these.
+    pub(super) fn inquired(&self, from: CellId, about: Vec<Asked>, turn: &mut Turn<'_>) {
+        let mut missing = Vec::new();
+        for what in about {
+            match what {
+                // Its abort may be under way still, and does no harm if it comes twice.
+                Asked::Decision { txn } => {
+                    if !self.coordinator.knows(txn) {
+                        send_request(from, PeerRequest::Abort { txn }, turn);
+                    }
+                }
+                what if self.will_answer(from, &what, turn) => {}
+                what => missing.push(what),
+            }
+        }
+        send_reply(from, PeerReply::Unknown { missing }, turn);
+    }
+
+    /// Whether this cell works on what the other one waits for.
+    fn will_answer(&self, to: CellId, what: &Asked, turn: &Turn<'_>) -> bool {
+        match what {
+            Asked::Txn { txn, .. } => {
+                self.participants.is_locking(*txn)
+                    || self.has_work(
+                        |work| matches!(work, Work::Peek { txn: of, .. } if of == txn),
+                    )
+            }
+            Asked::Commit { txn } => self.has_work(|work| {
+                matches!(work, Work::Commit { txn: of, .. } | Work::Again { txn: of, .. } if of == txn)
+            }),
+            Asked::Clean { ask } => self.cleaner.will_answer(to, *ask),
+            Asked::Harden { .. } => turn.log.depends.will_answer(to),
+            // These are answered at once.
+            Asked::Count { .. } | Asked::Decision { .. } => false,
+        }
+    }
+
+    fn has_work(&self, is_it: impl Fn(&Work) -> bool) -> bool {
+        self.tasks.all().any(|(_, task)| is_it(&task.work))
+    }
+
+    /// Another cell knows nothing of these. What is not answered yet was lost, and is repeated.
+    pub(super) fn are_unknown(&mut self, at: CellId, missing: Vec<Asked>, turn: &mut Turn<'_>) {
+        self.overdue.replied(at);
+        let asked = self.asked(turn);
+        let lost: BTreeSet<_> = missing.into_iter().map(|what| (at, what)).collect();
+        let lost: Vec<Asked> = lost.intersection(&asked).map(|(_, what)| what.clone()).collect();
+        if lost.is_empty() {
+            return;
+        }
+        turn.report(Report::LostMessage { cell: at });
+        for what in lost {
+            match what {
+                Asked::Txn { txn, .. } => self.begin_again(txn, turn),
+                Asked::Commit { txn } => self.coordinator.repeat_commit(txn, at, turn),
+                Asked::Count { .. } => self.counting.ask_again(at, turn),
+                Asked::Clean { .. } => self.cleaner.ask_again(at, turn),
+                Asked::Harden { .. } => harden_again(at, turn),
+                // Its answer is a message of its own.
+                Asked::Decision { .. } => {}
+            }
+        }
+    }
+
+    /// Takes the transaction back, which waits for a lost answer. Its operation runs again.
+    fn begin_again(&mut self, txn: TxnId, turn: &mut Turn<'_>) {
+        let Some(id) = self.coordinator.task_of(txn) else { return };
+        let Some(mut task) = self.tasks.remove(id) else { return };
+        self.coordinator.abort(&mut self.shards, &mut task, turn);
+        self.tasks.park(id, task);
+        turn.waits.wake(id);
+    }
+
+    /// Whether a task waits for nothing that can come.
+    fn has_lost_wakeup(&self, turn: &Turn<'_>) -> bool {
+        let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
+        let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
+        live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
+        self.tasks.all().any(|(id, task)| !live.contains(&id) && !self.is_awaited(id, task, turn))
+    }
+
+    /// Whether the task waits for another cell, or for a file lock of another client.
+    fn is_awaited(&self, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
+        let asks = |txn: TxnId| self.coordinator.task_of(txn) == Some(id);
+        let txn = task.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
+        txn.is_some_and(|txn| asks(txn.id))
+            || (task.decided.is_some() && self.coordinator.answers(id))
+            || self.counting.waits(id)
+            || (task.state.awaits_lock && !turn.waits.signals_of(id).granted)
+    }
+}
+
+/// Whether the event can still come.
+fn can_come(key: WaitKey, turn: &Turn<'_>) -> bool {
+    match key {
+        WaitKey::Io(io) => turn.io.is_live(io),
+        WaitKey::Joined(cell) => turn.peers.is_lost(cell),
+        WaitKey::Undrained => turn.checkpoints.is_drained(),
+        // Each of these has its own owner, which wakes all that wait for it: a client, the
+        // supervisor, another cell, the device or the next event.
+        _ => true,
+    }
+}
