@@ -76,6 +76,18 @@ impl Cell {
         self.shared.volume.plant = crate::plant::Planted::of(Some(plant));
     }
 
+    /// Loses a wake-up of a task in the next event, as a fault of the cell might.
+    #[cfg(feature = "plants")]
+    pub const fn lose_wakeup(&mut self) {
+        self.shared.waits.lose_next();
+    }
+
+    /// Whether the wake-up that was to be lost was lost. Later ones are not.
+    #[cfg(feature = "plants")]
+    pub const fn has_lost_wakeup(&mut self) -> bool {
+        self.shared.waits.has_lost()
+    }
+
     /// Takes one event in. Appends effects in the order in which the driver must carry them out.
     pub fn apply(
         &mut self,

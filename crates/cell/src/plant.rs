@@ -124,6 +124,8 @@ pub enum Plant {
     /// What lies behind a damaged message is read, and it is not reported to the supervisor
     /// (drivers report it).
     ReadOn,
+    /// A cell that accuses others falsely again and again is not ended (its driver spares it).
+    SpareAccusers,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,
     /// The shard refuses every change that another cell has decided.

@@ -7,7 +7,7 @@
 //!
 //! * `start`: a start from the device. `drive`: events in, effects carried out. `io`, `link`,
 //!   `memory`: the targets of effects.
-//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `adopt`: supervisors
+//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `lost`: what cells lose. `adopt`: supervisors
 //!   that die.
 //! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which
 //!   faults of the machine excuse which errors of calls.
@@ -25,6 +25,7 @@ mod io;
 mod kill;
 pub(crate) mod lanes;
 mod link;
+mod lost;
 pub(crate) mod lost_flush;
 mod memory;
 mod process;
@@ -51,6 +52,7 @@ use io::{InFlight, Supervised};
 pub(crate) use kill::kill_cell;
 use lanes::ClientMemory;
 use link::Link;
+pub(crate) use lost::Lost;
 use lost_flush::LostFlush;
 use process::Slots;
 use queue::EventQueue;
@@ -168,6 +170,19 @@ pub(crate) enum Happening<H> {
         epoch: Epoch,
         errs: bool,
     },
+    /// A cell reviews what waits.
+    Review {
+        cell: CellId,
+    },
+    /// The supervisor looks at the turns of processes on trial.
+    Turns,
+    /// This process of a cell accuses another cell, for the so manieth time.
+    Lie {
+        cell: CellId,
+        epoch: Epoch,
+        of: CellId,
+        number: u64,
+    },
     /// A report of a process that is gone, read late.
     LateReport {
         from: CellId,
@@ -237,6 +252,9 @@ pub(crate) struct CellHost {
     /// Its process is gone.
     pub dead: bool,
     pause: Pause,
+    /// The process that accuses other cells at random, and the process that is to end for that.
+    lies: Option<Epoch>,
+    is_sentenced: Option<Epoch>,
     /// A successor is to start.
     is_starting: bool,
     /// Its process, or the one to start, is a caretaker. Others die early as long as it is broken.
@@ -297,6 +315,7 @@ pub(crate) struct Fleet<H> {
     /// The place of the last finished checkpoint.
     pub switched_at: u64,
     pub lost_flush: LostFlush,
+    pub lost: Lost,
     /// A log is full, and the device refuses the checkpoints that would make room.
     pub is_stuck: bool,
     /// Faults of the device that affected cells, and the supervisor.
@@ -340,6 +359,7 @@ impl<H> Fleet<H> {
             event_began: 0,
             switched_at: 0,
             lost_flush: LostFlush::default(),
+            lost: Lost::none(),
             is_stuck: false,
             cell_faults: 0,
             supervisor_faults: 0,
@@ -381,6 +401,7 @@ impl<H> Fleet<H> {
     /// Ends all faults, also those of I/O in flight.
     pub(crate) fn heal(&mut self) {
         self.faults = Faults::default();
+        self.lost.heal();
         for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
             request.heal();
         }

@@ -38,7 +38,7 @@ use crate::fleet::disk::Disk;
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::trace::{Coverage, Trace};
 use crate::fleet::{
-    EPOCH, Faults, Fleet, Happening, MAP_VERSION, Pace, happen_next, notify_supervisor,
+    EPOCH, Faults, Fleet, Happening, Lost, MAP_VERSION, Pace, happen_next, notify_supervisor,
 };
 use crate::history::{Action, Excuses, Operation, Window};
 use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};
@@ -212,6 +212,7 @@ impl World {
         };
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
+        fleet.lost = Lost::draw(plan.seed);
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
         fleet.space.eager_cleaning = swarm.space.eager_cleaning;

@@ -128,8 +128,7 @@ impl Detector {
         if self.corrupt.contains(&by) {
             return Accusation::Ignored;
         }
-        let is_corrupt = |it: &VotedDown| it.by == by && it.times >= VOTED_DOWN_MAX;
-        if self.voted_down.iter().any(is_corrupt) {
+        if self.voted_down(by) >= VOTED_DOWN_MAX {
             self.corrupt.push(by);
             self.trials.retain(|_, trial| !trial.is_charged_by(by));
             return Accusation::OfCorrupt;
@@ -139,6 +138,12 @@ impl Detector {
         }
         let charge = Charge { by, turns_of_accuser: 0, turns_of_accused: 0 };
         Accusation::Tried(self.begin(accused, Hint::Silent, Some(charge), now))
+    }
+
+    /// How often accusations of the process were voted down, of those against one cell.
+    pub(crate) fn voted_down(&self, by: Process) -> u32 {
+        let own = self.voted_down.iter().filter(|it| it.by == by);
+        own.map(|it| it.times).max().unwrap_or_default()
     }
 
     fn begin(

@@ -28,8 +28,13 @@ impl Core {
     /// Looks for tasks that nothing can wake, and asks other cells for what is overdue. Called when
     /// no task is ready to run.
     pub(super) fn review(&mut self, turn: &mut Turn<'_>) {
-        if self.has_lost_wakeup(turn) {
+        if let Some(task) = self.lost_task(turn) {
             turn.report(Report::LostWakeup);
+            // No successor follows a cell that is read-only.
+            if turn.log.commits.is_last() {
+                turn.waits.wake(task);
+                self.run_ready(turn);
+            }
         }
         // A recovery has its own order of messages.
         if !self.replay.is_done() {
@@ -131,12 +136,14 @@ impl Core {
         turn.waits.wake(id);
     }
 
-    /// Whether a task waits for nothing that can come.
-    fn has_lost_wakeup(&self, turn: &Turn<'_>) -> bool {
+    /// A task that waits for nothing that can come.
+    fn lost_task(&self, turn: &Turn<'_>) -> Option<TaskId> {
         let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
         let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
         live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
-        self.tasks.all().any(|(id, task)| !live.contains(&id) && !self.is_awaited(id, task, turn))
+        let mut tasks = self.tasks.all();
+        let lost = tasks.find(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
+        lost.map(|(id, _)| id)
     }
 
     /// Whether the task waits for another cell, or for a file lock of another client.

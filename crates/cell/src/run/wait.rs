@@ -122,6 +122,9 @@ pub(crate) struct Waits {
     /// Tasks that will be started.
     started: Vec<(TaskId, Work)>,
     next: u64,
+    /// The next wake-up is lost, on purpose.
+    #[cfg(feature = "plants")]
+    loses: bool,
 }
 
 impl Waits {
@@ -229,6 +232,21 @@ impl Waits {
     }
 
     pub(crate) fn next_ready(&mut self) -> Option<TaskId> {
+        #[cfg(feature = "plants")]
+        if self.loses && self.ready.pop_front().is_some() {
+            self.loses = false;
+        }
         self.ready.pop_front()
+    }
+
+    #[cfg(feature = "plants")]
+    pub(crate) const fn lose_next(&mut self) {
+        self.loses = true;
+    }
+
+    /// Whether a wake-up was lost since the last call of [`Self::lose_next`]. No further one is.
+    #[cfg(feature = "plants")]
+    pub(crate) const fn has_lost(&mut self) -> bool {
+        !std::mem::replace(&mut self.loses, false)
     }
 }

@@ -14,6 +14,7 @@ use warren_supervisor::{
 use super::image::has_records;
 use super::io::Doing;
 use super::kill::{kill_cell, look_at_slots, offer, start_successor};
+use super::lost::{lie, look_at_turns, review};
 use super::memory::SharedMemory;
 use super::process::{Death, Killed};
 use super::{Fleet, Happening, Surroundings, adopt};
@@ -50,6 +51,11 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
         Happening::HostMeasured { cell: of, blocks, .. } => [15, cell(*of), *blocks, 0],
         Happening::Start { cell: of } => [14, cell(*of), 0, 0],
         Happening::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
+        Happening::Review { cell: of } => [18, cell(*of), 0, 0],
+        Happening::Turns => [19, 0, 0, 0],
+        Happening::Lie { cell: of, epoch, number, .. } => {
+            [20, cell(*of), u64::from(epoch.0), *number]
+        }
         Happening::LateReport { from, epoch, .. } => [16, cell(*from), u64::from(epoch.0), 0],
         Happening::Look { cell: of, epoch, .. } => [17, cell(*of), u64::from(epoch.0), 0],
         Happening::Own(own) => W::words(own),
@@ -97,6 +103,9 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Start { cell } => start_successor(world, cell),
         Happening::Kill { cell, epoch } => execute_verdict(world, cell, epoch),
         Happening::Look { cell, epoch, errs } => look(world, cell, epoch, errs),
+        Happening::Review { cell } => review(world, cell),
+        Happening::Turns => look_at_turns(world),
+        Happening::Lie { cell, epoch, of, number } => lie(world, (cell, epoch), of, number),
         Happening::LateReport { from, epoch, report } => {
             fleet.count_late_report(from, epoch);
             notify_supervisor(world, SupervisorEvent::Report { from, epoch, report });
@@ -130,6 +139,7 @@ const fn addressee<H>(happening: &Happening<H>) -> Option<CellId> {
         | Happening::Peer { to: cell, .. }
         | Happening::Order { to: cell, .. }
         | Happening::CellIo { cell, .. }
+        | Happening::Review { cell }
         | Happening::Tick { cell, .. } => Some(*cell),
         _ => None,
     }
@@ -191,6 +201,8 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     if death == Some(Death::Before) {
         return kill_cell(world, id);
     }
+    let loses = fleet.draw_lost_wakeup(id);
+    fleet.draw_liar(id);
     let mut cell = fleet.host(id).cell.take().expect("a cell does one thing at a time");
     fleet.event_began = fleet.place();
     let now = fleet.clock();
@@ -201,6 +213,9 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     };
     let mut memory = SharedMemory { world, cell: id, stores_left };
     let emptied = cell.chunks_emptied();
+    if loses {
+        cell.lose_wakeup();
+    }
     let apply = || {
         cell.apply(now, event, &mut memory, &mut effects);
         cell.add_checksums(usize::MAX, &mut memory);
@@ -213,6 +228,9 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         return kill_cell(world, id);
     }
     let fleet = world.fleet_mut();
+    if loses && cell.has_lost_wakeup() {
+        fleet.lost_wakeup();
+    }
     if cell.chunks_emptied() > emptied {
         fleet.count("chunks emptied");
     }
@@ -307,6 +325,14 @@ impl<H> Fleet<H> {
                     && self.incidents.wild.was_discarded(ino, generation, self.epoch(id))
                 {
                     self.count("a file has lost pages");
+                }
+                if matches!(report, Report::LostMessage { .. }) {
+                    self.count("a lost message found");
+                }
+                let is_answer = matches!(report, Report::Asked { .. } | Report::Answered { .. });
+                let host = self.host(id);
+                if is_answer && host.lies == Some(host.epoch) {
+                    return;
                 }
                 if matches!(report, Report::Stuck { .. }) {
                     self.is_stuck = true;
@@ -404,6 +430,9 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
 /// Delivers a message. If it is damaged its receiver reads nothing more from the sender, and
 /// continues; the supervisor ends one of the two.
 fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, message: PeerMessage) {
+    if world.fleet_mut().loses(from, to, &message) {
+        return;
+    }
     if !world.fleet_mut().is_damaged(from, to, &message) {
         return happen_to(world, to, Event::Peer { from, message });
     }
@@ -461,6 +490,7 @@ pub(crate) fn notify_supervisor<W: Surroundings>(world: &mut W, event: Superviso
         check_named(world.fleet_mut(), shard);
     }
     follow(world, effects);
+    world.fleet_mut().plan_looks_at_turns();
 }
 
 /// Whether the status names a shard that was reported as given up.
@@ -506,12 +536,18 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
             fleet.count(match verdict {
                 Verdict::Accused { .. } => "an accused cell is to end",
                 Verdict::AccusesAgain { .. } => "an accuser is to end",
+                Verdict::Hangs { why: Hint::Silent, .. } => "a silent cell is to end",
                 Verdict::Hangs { .. } => "a cell that hangs is to end",
+                Verdict::VotedDown { .. } => "a false accuser is to end",
+                Verdict::LostWakeup => "a cell that lost a wake-up is to end",
                 Verdict::Rejoins => "a caretaker is to end",
                 Verdict::Misbehaves { .. } => unreachable!("nothing here damages reports"),
             });
-            let delay = fleet.message_delay();
-            fleet.plan(delay, Happening::Kill { cell, epoch });
+            let is_spared = fleet.plant == Some(Plant::SpareAccusers);
+            if !(is_spared && matches!(verdict, Verdict::VotedDown { .. })) {
+                let delay = fleet.message_delay();
+                fleet.plan(delay, Happening::Kill { cell, epoch });
+            }
         }
         SupervisorEffect::Grown { result } => world.grown(result),
         SupervisorEffect::Exit(result) => world.fleet_ended(result),

@@ -201,6 +201,7 @@ impl<H> Fleet<H> {
     /// All processes and messages vanish. Returns the writes in flight.
     pub(crate) fn vanish(&mut self) -> Vec<(BlockNo, Vec<u8>)> {
         self.queue.clear();
+        self.lost.vanish();
         self.links.clear();
         self.lanes = ClientMemory::default();
         let cells = std::mem::take(&mut self.cells);
@@ -234,6 +235,8 @@ impl CellHost {
             errors_seen,
             dead: false,
             pause: Pause::default(),
+            lies: None,
+            is_sentenced: None,
             is_starting: false,
             is_caretaker: false,
             is_broken: false,

@@ -1,6 +1,6 @@
 //! Processes that hang, or are said to, and cells that accuse others.
 
-use warren_base::CellId;
+use warren_base::{CellId, Epoch};
 use warren_proto::control::Order;
 
 use super::Supervisor;
@@ -44,7 +44,7 @@ impl Supervisor {
     }
 
     /// Whether the process can be tried: it lives, and would get a successor.
-    fn may_try(&self, (cell, epoch): Process) -> bool {
+    pub fn may_try(&self, (cell, epoch): (CellId, Epoch)) -> bool {
         let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
         // If nothing can be recorded any more there are no successors.
         lives && self.replaces_cells() && self.committer.broken().is_none()
@@ -53,6 +53,11 @@ impl Supervisor {
     /// Whether the driver must say when the process of the cell turns ([`Event::Turns`]).
     pub fn counts_turns(&self, cell: CellId) -> bool {
         self.detector.counts_turns(cell)
+    }
+
+    /// How often accusations of the cell's process were voted down, those against one cell.
+    pub fn voted_down(&self, cell: CellId) -> u32 {
+        self.detector.voted_down((cell, self.fleet.epoch(cell)))
     }
 
     /// Ends the processes that hang by the outcome of their trials.
