@@ -100,7 +100,7 @@ mod tests {
     fn a_cell_that_replies_to_no_inquiry_is_silent() {
         let mut overdue = Overdue::default();
         overdue.review(asked(&[1]));
-        let mut silent = |overdue: &mut Overdue| overdue.review(asked(&[1]))[0].is_silent;
+        let silent = |overdue: &mut Overdue| overdue.review(asked(&[1]))[0].is_silent;
         for _ in 0..2 {
             for _ in 0..SILENT_REVIEWS {
                 assert!(!silent(&mut overdue));

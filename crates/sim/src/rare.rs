@@ -5,6 +5,12 @@
 pub const SIMULATION: &[&str] = &[
     "a cell killed among its effects",
     "a cell killed at a store",
+    "a cell that lies",
+    "a cell that lost a wake-up is to end",
+    "a false accuser is to end",
+    "a lost message found",
+    "a message lost",
+    "a wake-up lost",
     "a cell that hangs is to end",
     "a hint that is wrong",
     "an accused cell that moves again",

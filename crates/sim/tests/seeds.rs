@@ -104,6 +104,11 @@ fn a_lost_wakeup_is_found() {
 }
 
 #[test]
+fn a_false_accuser_that_is_spared_is_found() {
+    is_found(Plant::SpareAccusers);
+}
+
+#[test]
 fn a_stamp_used_twice_is_found() {
     is_found(Plant::ReuseStamp);
 }

@@ -29,12 +29,12 @@ impl Core {
     /// no task is ready to run.
     pub(super) fn review(&mut self, turn: &mut Turn<'_>) {
         if let Some(task) = self.lost_task(turn) {
+            // It may have executed its request, and a checkpoint may have freed the record of that.
+            // So it must answer before a successor comes, which would execute the request again. If
+            // the fleet is read-only no successor follows at all.
+            turn.waits.wake(task);
+            self.run_ready(turn);
             turn.report(Report::LostWakeup);
-            // No successor follows a cell that is read-only.
-            if turn.log.commits.is_last() {
-                turn.waits.wake(task);
-                self.run_ready(turn);
-            }
         }
         // A recovery has its own order of messages.
         if !self.replay.is_done() {

@@ -8,7 +8,7 @@ use warren_base::{CellId, Epoch, Rng};
 use warren_cell::{Event, PeerBody, PeerMessage, Plant};
 use warren_proto::control::Report;
 use warren_proto::{PeerReply, PeerRequest};
-use warren_supervisor::{Event as SupervisorEvent, LOOK_EVERY};
+use warren_supervisor::Event as SupervisorEvent;
 
 use super::drive::{happen_to, notify_supervisor};
 use super::{Fleet, Happening, Surroundings};
@@ -17,9 +17,11 @@ use super::{Fleet, Happening, Surroundings};
 const REVIEW_EVERY: Duration = Duration::from_secs(1);
 const REVIEWS: u64 = 8;
 
-/// The accusations of one liar, and the time between them, in which a trial ends.
+/// The accusations of one liar, and the time between them, in which most trials end.
 const LIES: u64 = 4;
-const LIE_EVERY: Duration = Duration::from_secs(4);
+const LIE_EVERY: Duration = Duration::from_micros(200);
+/// The time between two looks at turns: runs are short.
+const LOOK_EVERY: Duration = Duration::from_micros(2);
 
 /// The most of each kind in a run, each of which takes seconds of virtual time.
 const LOST_MAX: u64 = 3;
@@ -112,7 +114,10 @@ impl<H> Fleet<H> {
     pub(super) fn draw_lost_wakeup(&mut self, id: CellId) -> bool {
         let Lost { wakeups, rng, .. } = &mut self.lost;
         let is_drawn = *wakeups > 0 && rng.chance(*wakeups, 10_000);
-        is_drawn && self.may_fall_ill(id)
+        // A cell that dies before the review may have executed the request, and lost the record of
+        // that with a checkpoint.
+        let is_only = self.faults.kills == 0 && self.faults.pauses == 0;
+        is_drawn && is_only && self.may_fall_ill(id)
     }
 
     /// The cell has lost a wake-up.
@@ -125,7 +130,9 @@ impl<H> Fleet<H> {
     /// The cell begins to lie, perhaps.
     pub(super) fn draw_liar(&mut self, id: CellId) {
         let is_alone = self.cells.len() == 1;
-        if is_alone || !self.may_fall_ill(id) || !self.lost.is_drawn(self.lost.lies) {
+        // Looks at a process that is stopped for long would be many.
+        let is_unfit = is_alone || self.faults.pauses > 0;
+        if is_unfit || !self.may_fall_ill(id) || !self.lost.is_drawn(self.lost.lies) {
             return;
         }
         self.count("a cell that lies");
@@ -133,10 +140,7 @@ impl<H> Fleet<H> {
         let others: Vec<CellId> = others.collect();
         let (of, epoch) = (*self.lost.rng.pick(&others), self.epoch(id));
         self.host(id).lies = Some(epoch);
-        for number in 0..=LIES {
-            let at = LIE_EVERY * number as u32;
-            self.plan(at.as_nanos() as u64, Happening::Lie { cell: id, epoch, of, number });
-        }
+        self.plan(0, Happening::Lie { cell: id, epoch, of, number: 0 });
     }
 
     /// Whether the cell works, and may be replaced.
@@ -175,14 +179,16 @@ pub(super) fn review<W: Surroundings>(world: &mut W, cell: CellId) {
     }
 }
 
-/// The supervisor looks at the turns of all cells. A process that is stopped turns no loop.
+/// The supervisor looks at the turns of all cells. A process has turned its loop if it is not
+/// stopped, and has taken its orders. Its reports are there by then.
 pub(super) fn look_at_turns<W: Surroundings>(world: &mut W) {
     world.fleet_mut().lost.looks = false;
     for cell in (0..world.fleet().cells.len() as u16).map(CellId) {
         let fleet = world.fleet_mut();
         let (now, epoch) = (fleet.now, fleet.epoch(cell));
         let host = fleet.host(cell);
-        let turns = !host.dead && host.pause.end(now).is_none();
+        let is_done = host.orders.is_empty() && host.reports.is_empty();
+        let turns = !host.dead && is_done && host.pause.end(now).is_none();
         if turns && fleet.supervisor().counts_turns(cell) {
             notify_supervisor(world, SupervisorEvent::Turns { cell, epoch });
         }
@@ -207,6 +213,13 @@ pub(super) fn lie<W: Surroundings>(
             .fail(format!("{cell} has accused {of} falsely again and again, and is spared"));
     }
     if number == LIES {
+        return;
+    }
+    // The last accusation is still being tried.
+    let is_tried = fleet.supervisor().counts_turns(cell);
+    let next = if is_tried { number } else { number + 1 };
+    fleet.plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });
+    if is_tried {
         return;
     }
     let accused = (of, fleet.epoch(of));

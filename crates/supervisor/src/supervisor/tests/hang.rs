@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::detector::PROBE_WAIT;
+use crate::detector::{PROBE_WAIT, TURNS};
 use crate::{Cause, Hint, Misdeed, Verdict};
 
 const A: CellId = CellId(0);
@@ -126,4 +126,62 @@ fn a_cell_with_which_the_driver_cannot_work_is_killed_for_that() {
     world.kill(B);
     world.settle_successors();
     assert_eq!(world.supervisor.status().faults[0].cause, Cause::Verdict(verdict));
+}
+
+/// An accusation of B by A, in which these have an answer. Both turn as often as it takes.
+fn accuse(world: &mut World, answering: &[CellId]) {
+    world.says(A, Report::Silent { cell: B });
+    let (_, trial) = world.asked_for(B);
+    for by in answering {
+        world.says(*by, Report::Asked { trial });
+        world.says(*by, Report::Answered { trial });
+    }
+    for cell in [A, B].into_iter().cycle().take(2 * TURNS as usize) {
+        world.apply(Event::Turns { cell, epoch: EPOCH });
+    }
+}
+
+#[test]
+fn a_cell_that_answers_none_is_killed_after_an_accusation() {
+    let mut world = World::serving(3, 1);
+    accuse(&mut world, &[]);
+    let (asked, _) = world.asked_for(B);
+    assert_eq!(asked, [A, B, C], "the accused and the accuser are asked too");
+    let verdict = Verdict::Hangs { why: Hint::Silent, hangs: 1, voices: 1 };
+    assert_eq!(world.killed(), [(B, EPOCH, verdict)]);
+}
+
+#[test]
+fn a_false_accuser_is_ended_at_its_third_accusation() {
+    let mut world = World::serving(3, 1);
+    for _ in 0..2 {
+        accuse(&mut world, &[B]);
+        assert_eq!(world.killed(), []);
+    }
+    assert_eq!(world.supervisor.voted_down(A), 2);
+    accuse(&mut world, &[B]);
+    assert_eq!(world.killed(), [(A, EPOCH, Verdict::VotedDown { of: B })]);
+    world.kill(A);
+    world.settle_successors();
+    assert_eq!(world.supervisor.voted_down(A), 0, "its successor begins anew");
+}
+
+#[test]
+fn an_accusation_of_a_cell_that_does_not_exist_changes_nothing() {
+    let mut world = World::serving(2, 1);
+    for cell in [A, CellId(2), CellId(u16::MAX)] {
+        world.says(A, Report::Silent { cell });
+        assert_eq!(world.asked_for(cell).0, []);
+    }
+}
+
+#[test]
+fn a_cell_that_has_lost_a_wake_up_is_replaced() {
+    let mut world = World::serving(2, 1);
+    world.says(B, Report::LostWakeup);
+    assert_eq!(world.killed(), [(B, EPOCH, Verdict::LostWakeup)]);
+    world.kill(B);
+    world.settle_successors();
+    let cause = Cause::Verdict(Verdict::LostWakeup);
+    assert_eq!(world.supervisor.status().faults[0].cause, cause);
 }
