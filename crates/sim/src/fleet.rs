@@ -7,8 +7,8 @@
 //!
 //! * `start`: a start from the device. `drive`: events in, effects carried out. `io`, `link`,
 //!   `memory`: the targets of effects.
-//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `lost`: what cells lose. `adopt`: supervisors
-//!   that die.
+//! * `kill`: cells that die, and their successors. `hang`: cells that hang. `lost`: what they lose.
+//!   `adopt`: supervisors that die.
 //! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which
 //!   faults of the machine excuse which errors of calls.
 //!
@@ -302,8 +302,6 @@ pub(crate) struct Fleet<H> {
     pub map: Vec<CellId>,
     pub cells: Vec<CellHost>,
     links: BTreeMap<(CellId, CellId), Link>,
-    /// The number of links between cells made so far.
-    links_made: u64,
     /// Damaged messages of which this life's supervisor was, or will be, informed.
     alarms: usize,
     supervisor: SupervisorHost,
@@ -351,7 +349,6 @@ impl<H> Fleet<H> {
             map: Vec::new(),
             cells: Vec::new(),
             links: BTreeMap::new(),
-            links_made: 0,
             alarms: 0,
             supervisor: SupervisorHost::default(),
             lives: 0,

@@ -41,10 +41,12 @@ use std::time::Duration;
 
 use warren_base::{CellId, Epoch, Instant};
 use warren_proto::Wire;
+use warren_proto::control::Order;
 
 use crate::alarm::Process;
 use crate::event::Verdict;
 use crate::set::CellSet;
+use crate::turn::Turn;
 use crate::watch::Hint;
 
 /// How long a trial lasts. An answer takes some 100 us where processors are free. Where they are
@@ -91,7 +93,7 @@ struct VotedDown {
 
 /// What becomes of an accusation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Accusation {
+enum Accusation {
     /// The trial with this number begins.
     Tried(u64),
     /// The accuser is taken for corrupt.
@@ -102,7 +104,7 @@ pub(crate) enum Accusation {
 
 /// The trials under way.
 #[derive(Default, Wire)]
-pub(crate) struct Detector {
+pub struct Detector {
     trials: BTreeMap<CellId, Trial>,
     /// Trials so far.
     count: u64,
@@ -123,7 +125,7 @@ impl Detector {
     }
 
     /// A cell accuses another one, which does not answer it.
-    pub(crate) fn charge(&mut self, by: Process, accused: Process, now: Instant) -> Accusation {
+    fn charge(&mut self, by: Process, accused: Process, now: Instant) -> Accusation {
         let (cell, epoch) = accused;
         if self.corrupt.contains(&by) {
             return Accusation::Ignored;
@@ -140,8 +142,32 @@ impl Detector {
         Accusation::Tried(self.begin(accused, Hint::Silent, Some(charge), now))
     }
 
+    /// A cell accuses another one, which does not answer it. All `living` cells ask the accused,
+    /// also the accuser, and the order to the accused asks it for the supervisor. Returns the
+    /// process to kill instead, if there is one.
+    pub(crate) fn accused_by(
+        &mut self,
+        by: Process,
+        accused: Process,
+        living: CellSet,
+        turn: &mut Turn<'_>,
+    ) -> Option<(Process, Verdict)> {
+        let cell = accused.0;
+        if cell == by.0 {
+            return None;
+        }
+        match self.charge(by, accused, turn.now) {
+            Accusation::Ignored => None,
+            Accusation::OfCorrupt => Some((by, Verdict::VotedDown { of: cell })),
+            Accusation::Tried(trial) => {
+                turn.send(living, &Order::Probe { cell, trial });
+                None
+            }
+        }
+    }
+
     /// How often accusations of the process were voted down, of those against one cell.
-    pub(crate) fn voted_down(&self, by: Process) -> u32 {
+    pub fn voted_down(&self, by: Process) -> u32 {
         let own = self.voted_down.iter().filter(|it| it.by == by);
         own.map(|it| it.times).max().unwrap_or_default()
     }
@@ -213,8 +239,9 @@ impl Detector {
         }
     }
 
-    /// Whether a trial depends on the turns of the cell's process.
-    pub(crate) fn counts_turns(&self, cell: CellId) -> bool {
+    /// Whether a trial depends on the turns of the cell's process, so that the driver must say when
+    /// it turns ([`crate::Event::Turns`]).
+    pub fn counts_turns(&self, cell: CellId) -> bool {
         let is_charged = |trial: &Trial| trial.charge.is_some();
         let accuses = |trial: &Trial| trial.charge.as_ref().is_some_and(|it| it.by.0 == cell);
         self.trials.get(&cell).is_some_and(is_charged) || self.trials.values().any(accuses)

@@ -66,8 +66,8 @@ pub enum Event {
         cell: CellId,
         epoch: Epoch,
     },
-    /// This process of a cell has turned its loop since the last look, or has nothing to do: as long
-    /// as [`crate::Supervisor::counts_turns`].
+    /// This process of a cell has turned its loop since the last look, or has nothing to do. The
+    /// driver says so as long as [`crate::Detector::counts_turns`].
     Turns {
         cell: CellId,
         epoch: Epoch,

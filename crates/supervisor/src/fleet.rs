@@ -53,8 +53,9 @@ impl Fleet {
     }
 
     /// Whether the cell exists and this is its epoch.
-    pub(crate) fn has(&self, cell: CellId) -> bool {
-        usize::from(cell.0) < self.members.len()
+    /// The present process of the cell, if there is such a cell.
+    pub(crate) fn process(&self, cell: CellId) -> Option<(CellId, Epoch)> {
+        self.members.get(usize::from(cell.0)).map(|member| (cell, member.epoch))
     }
 
     pub(crate) fn is_current(&self, cell: CellId, epoch: Epoch) -> bool {

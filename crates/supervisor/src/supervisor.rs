@@ -12,7 +12,7 @@ use std::time::Duration;
 use warren_base::limits::CELLS_MAX;
 use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, ShardId, Timestamp};
 use warren_disk::CopiesState;
-use warren_proto::control::{Order, Report, Suspicion};
+use warren_proto::control::{Order, Report};
 use warren_proto::slot::Shape;
 
 use crate::admission::Admissions;
@@ -231,9 +231,19 @@ impl Supervisor {
             }
             Report::Asked { trial } => self.detector.asked(from, trial),
             Report::Answered { trial } => self.detector.answered(from, trial),
-            Report::Silent { cell } => self.charged((from, epoch), cell, turn),
-            Report::LostWakeup => self.lost_wakeup((from, epoch), turn),
-            Report::LostMessage { .. } => {}
+            Report::Silent { cell } => {
+                let accused = self.fleet.process(cell).filter(|it| self.may_try(*it));
+                let (by, living) = ((from, epoch), self.fleet.living());
+                let sentence =
+                    accused.and_then(|it| self.detector.accused_by(by, it, living, turn));
+                if let Some((process, verdict)) = sentence {
+                    self.kill(process, verdict, turn.now, turn);
+                }
+            }
+            Report::LostWakeup if self.may_try((from, epoch)) => {
+                self.kill((from, epoch), Verdict::LostWakeup, turn.now, turn);
+            }
+            Report::LostWakeup | Report::LostMessage { .. } => {}
             Report::Suspect { cell, epoch: of, why } => {
                 self.suspected((from, epoch), (cell, of), why, turn);
             }
@@ -303,21 +313,6 @@ impl Supervisor {
         if !self.stage.is_closing() {
             let cells = (self.fleet.all(), self.fleet.living());
             self.admission.hangup(cells, client, turn.effects);
-        }
-    }
-
-    /// A cell reports a process of another cell as faulty.
-    fn suspected(&mut self, by: Process, accused: Process, why: Suspicion, turn: &mut Turn<'_>) {
-        let (cell, epoch) = accused;
-        // The report may be late, or name a process that never existed.
-        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
-        if !lives || cell == by.0 {
-            return;
-        }
-        match self.alarms.raise(turn.now, by, accused, why) {
-            Ok(None) => {}
-            Ok(Some((process, verdict))) => self.kill(process, verdict, turn.now, turn),
-            Err(failure) => self.fail(failure, turn),
         }
     }
 
@@ -463,7 +458,9 @@ impl Supervisor {
 
     /// Does what has become possible or due.
     fn advance(&mut self, turn: &mut Turn<'_>) {
-        self.judge(turn);
+        for (process, verdict, began) in self.detector.verdicts(turn.now) {
+            self.kill(process, verdict, began, turn);
+        }
         self.restart_lost(turn);
         self.report_broken(turn);
         match self.stage {
@@ -517,15 +514,13 @@ impl Supervisor {
             let failure = hangs.map(|cell| Failure::CellHangs { cell });
             self.failure = self.failure.or(failure);
             self.end(turn);
-        } else if let Some(cell) = self.late() {
+            return;
+        }
+        let unready = || self.fleet.unready().iter().next();
+        let waits_for = unready().or(self.barrier.waits_for()).or(self.admission.waits_for());
+        if let Some(cell) = waits_for {
             self.fail(Failure::CellHangs { cell }, turn);
         }
-    }
-
-    /// A cell that the stop waits for.
-    fn late(&self) -> Option<CellId> {
-        let unready = || self.fleet.unready().iter().next();
-        unready().or(self.barrier.waits_for()).or(self.admission.waits_for())
     }
 
     fn end(&mut self, turn: &mut Turn<'_>) {

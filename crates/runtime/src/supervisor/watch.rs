@@ -30,7 +30,7 @@ pub(super) fn look_around(it: &mut SupervisorLoop<'_>) -> Result<(), FleetError>
         let memory = &it.memory.cells[usize::from(cell.0)];
         let (beats, work) = (memory.vitals.heartbeat(), memory.work(epoch));
         let has_turned = it.watches.has_turned(cell, epoch, beats) || work == Work::None;
-        if has_turned && it.core.counts_turns(cell) {
+        if has_turned && it.core.detector().counts_turns(cell) {
             it.apply(Event::Turns { cell, epoch })?;
         }
         // A process that was just requested has no number yet, and is not seen.

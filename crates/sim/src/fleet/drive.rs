@@ -13,8 +13,10 @@ use warren_supervisor::{
 
 use super::image::has_records;
 use super::io::Doing;
-use super::kill::{kill_cell, look_at_slots, offer, start_successor};
-use super::lost::{lie, look_at_turns, review};
+use super::kill::{
+    draw_liar, draw_lost_wakeup, kill_cell, lie, look_at_slots, look_at_turns, loses, lost_wakeup,
+    offer, plan_looks_at_turns, review, start_successor,
+};
 use super::memory::SharedMemory;
 use super::process::{Death, Killed};
 use super::{Fleet, Happening, Surroundings, adopt};
@@ -201,8 +203,8 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     if death == Some(Death::Before) {
         return kill_cell(world, id);
     }
-    let loses = fleet.draw_lost_wakeup(id);
-    fleet.draw_liar(id);
+    let loses = draw_lost_wakeup(fleet, id);
+    draw_liar(fleet, id);
     let mut cell = fleet.host(id).cell.take().expect("a cell does one thing at a time");
     fleet.event_began = fleet.place();
     let now = fleet.clock();
@@ -229,7 +231,7 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     }
     let fleet = world.fleet_mut();
     if loses && cell.has_lost_wakeup() {
-        fleet.lost_wakeup();
+        lost_wakeup(fleet);
     }
     if cell.chunks_emptied() > emptied {
         fleet.count("chunks emptied");
@@ -430,7 +432,7 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
 /// Delivers a message. If it is damaged its receiver reads nothing more from the sender, and
 /// continues; the supervisor ends one of the two.
 fn deliver_peer<W: Surroundings>(world: &mut W, from: CellId, to: CellId, message: PeerMessage) {
-    if world.fleet_mut().loses(from, to, &message) {
+    if loses(world.fleet_mut(), from, to, &message) {
         return;
     }
     if !world.fleet_mut().is_damaged(from, to, &message) {
@@ -490,7 +492,7 @@ pub(crate) fn notify_supervisor<W: Surroundings>(world: &mut W, event: Superviso
         check_named(world.fleet_mut(), shard);
     }
     follow(world, effects);
-    world.fleet_mut().plan_looks_at_turns();
+    plan_looks_at_turns(world.fleet_mut());
 }
 
 /// Whether the status names a shard that was reported as given up.

@@ -10,16 +10,19 @@
 //! -> the last of its I/O is over -> the successor starts, and first receives its clients
 //! -> Ready: it looks at all slots
 //! ```
+//!
+//! Other cells lose a wake-up or a message, or lie (`lost`), and are found and killed.
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Ino};
-use warren_cell::{Cell, Event, FrameNo, Plant, SlotRef};
+use warren_cell::{Cell, Event, FrameNo, PeerMessage, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
 
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::hang::Pause;
+use super::lost::{LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, REVIEWS, may_be_missed};
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
@@ -228,5 +231,149 @@ pub(super) fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
     }
     for (from, header, request) in waiting {
         fleet.plan_request(id, from, header, request);
+    }
+}
+
+/// Whether the message is lost between two cells that serve.
+pub(super) fn loses<H>(
+    fleet: &mut Fleet<H>,
+    from: CellId,
+    to: CellId,
+    message: &PeerMessage,
+) -> bool {
+    let serve = [from, to].iter().all(|cell| {
+        let host = &fleet.cells[usize::from(cell.0)];
+        !host.dead && host.slots.is_ready && !host.is_caretaker
+    });
+    if !serve || !fleet.is_served() || !may_be_missed(message) {
+        return false;
+    }
+    let is_lost = fleet.lost.is_drawn(fleet.lost.messages);
+    if is_lost {
+        fleet.count("a message lost");
+        plan_reviews(fleet);
+    }
+    is_lost
+}
+
+/// Whether the cell loses a wake-up of a task with its next event, if there is one.
+pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
+    let Lost { wakeups, rng, .. } = &mut fleet.lost;
+    let is_drawn = *wakeups > 0 && rng.chance(*wakeups, 10_000);
+    // A cell that dies before the review may have executed the request, and lost the record of
+    // that with a checkpoint.
+    let is_only = fleet.faults.kills == 0 && fleet.faults.pauses == 0;
+    is_drawn && is_only && may_fall_ill(fleet, id)
+}
+
+/// The cell has lost a wake-up.
+pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>) {
+    fleet.count("a wake-up lost");
+    fleet.lost.left -= 1;
+    plan_reviews(fleet);
+}
+
+/// The cell begins to lie, perhaps.
+pub(super) fn draw_liar<H>(fleet: &mut Fleet<H>, id: CellId) {
+    let is_alone = fleet.cells.len() == 1;
+    // Looks at a process that is stopped for long would be many.
+    let is_unfit = is_alone || fleet.faults.pauses > 0;
+    if is_unfit || !may_fall_ill(fleet, id) || !fleet.lost.is_drawn(fleet.lost.lies) {
+        return;
+    }
+    fleet.count("a cell that lies");
+    let others = (0..fleet.cells.len() as u16).map(CellId).filter(|other| *other != id);
+    let others: Vec<CellId> = others.collect();
+    let (of, epoch) = (*fleet.lost.rng.pick(&others), fleet.epoch(id));
+    fleet.host(id).lies = Some(epoch);
+    fleet.plan(0, Happening::Lie { cell: id, epoch, of, number: 0 });
+}
+
+/// Whether the cell works, and may be replaced.
+fn may_fall_ill<H>(fleet: &Fleet<H>, id: CellId) -> bool {
+    let host = &fleet.cells[usize::from(id.0)];
+    fleet.lost.left > 0
+        && host.slots.is_ready
+        && !host.is_caretaker
+        && fleet.may_be_lost(id)
+        && fleet.plant.is_none_or(|plant| plant == Plant::SpareAccusers)
+}
+
+fn plan_reviews<H>(fleet: &mut Fleet<H>) {
+    for number in 1..=REVIEWS {
+        let at = (REVIEW_EVERY * number as u32).as_nanos() as u64;
+        for cell in (0..fleet.cells.len() as u16).map(CellId) {
+            fleet.plan(at, Happening::Review { cell });
+        }
+    }
+}
+
+/// The processes on trial are looked at as long as a trial depends on their turns.
+pub(super) fn plan_looks_at_turns<H>(fleet: &mut Fleet<H>) {
+    let mut cells = (0..fleet.cells.len() as u16).map(CellId);
+    if !fleet.lost.looks && cells.any(|cell| fleet.supervisor().detector().counts_turns(cell)) {
+        fleet.lost.looks = true;
+        fleet.plan(LOOK_EVERY.as_nanos() as u64, Happening::Turns);
+    }
+}
+
+/// A cell reviews what waits.
+pub(super) fn review<W: Surroundings>(world: &mut W, cell: CellId) {
+    if world.fleet().cells[usize::from(cell.0)].slots.is_ready {
+        happen_to(world, cell, Event::Review);
+    }
+}
+
+/// The supervisor looks at the turns of all cells. A process has turned its loop if it is not
+/// stopped, and has taken its orders. Its reports are there by then.
+pub(super) fn look_at_turns<W: Surroundings>(world: &mut W) {
+    world.fleet_mut().lost.looks = false;
+    for cell in (0..world.fleet().cells.len() as u16).map(CellId) {
+        let fleet = world.fleet_mut();
+        let (now, epoch) = (fleet.now, fleet.epoch(cell));
+        let host = fleet.host(cell);
+        let is_done = host.orders.is_empty() && host.reports.is_empty();
+        let turns = !host.dead && is_done && host.pause.end(now).is_none();
+        if turns && fleet.supervisor().detector().counts_turns(cell) {
+            notify_supervisor(world, SupervisorEvent::Turns { cell, epoch });
+        }
+    }
+    plan_looks_at_turns(world.fleet_mut());
+}
+
+/// A cell accuses another one, whatever that does. Rule: an accuser that was voted down twice is
+/// ended at its next accusation.
+pub(super) fn lie<W: Surroundings>(
+    world: &mut W,
+    (cell, epoch): (CellId, Epoch),
+    of: CellId,
+    number: u64,
+) {
+    let fleet = world.fleet_mut();
+    if !fleet.is_running(cell, epoch) || !fleet.may_be_lost(cell) {
+        return;
+    }
+    if fleet.host(cell).is_sentenced == Some(epoch) {
+        return fleet
+            .fail(format!("{cell} has accused {of} falsely again and again, and is spared"));
+    }
+    if number == LIES {
+        return;
+    }
+    // The last accusation is still being tried.
+    let is_tried = fleet.supervisor().detector().counts_turns(cell);
+    let next = if is_tried { number } else { number + 1 };
+    fleet.plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });
+    if is_tried {
+        return;
+    }
+    let accused = (of, fleet.epoch(of));
+    let is_judged = fleet.supervisor().detector().voted_down((cell, epoch)) >= 2
+        && fleet.supervisor().may_try(accused);
+    let report = Report::Silent { cell: of };
+    notify_supervisor(world, SupervisorEvent::Report { from: cell, epoch, report });
+    let fleet = world.fleet_mut();
+    if is_judged {
+        fleet.host(cell).is_sentenced = Some(epoch);
     }
 }

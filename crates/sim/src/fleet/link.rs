@@ -33,8 +33,7 @@ impl<H> Fleet<H> {
     pub(super) fn make_links(&mut self, id: CellId) {
         for other in (0..self.cells.len() as u16).map(CellId).filter(|other| *other != id) {
             for pair in [(id, other), (other, id)] {
-                self.links_made += 1;
-                let number = self.links_made;
+                let number = self.place();
                 self.links.insert(pair, Link { number, ..Link::default() });
             }
         }

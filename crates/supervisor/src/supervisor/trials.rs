@@ -1,16 +1,36 @@
-//! Processes that hang, or are said to, and cells that accuse others.
+//! Processes that hang or send invalid messages, or are said to.
 
 use warren_base::{CellId, Epoch};
-use warren_proto::control::Order;
+use warren_proto::control::{Order, Suspicion};
 
 use super::Supervisor;
 use crate::alarm::Process;
-use crate::detector::Accusation;
-use crate::event::Verdict;
+use crate::detector::Detector;
 use crate::turn::Turn;
 use crate::watch::Hint;
 
 impl Supervisor {
+    /// A cell reports a process of another cell as faulty.
+    pub(super) fn suspected(
+        &mut self,
+        by: Process,
+        accused: Process,
+        why: Suspicion,
+        turn: &mut Turn<'_>,
+    ) {
+        let (cell, epoch) = accused;
+        // The report may be late, or name a process that never existed.
+        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
+        if !lives || cell == by.0 {
+            return;
+        }
+        match self.alarms.raise(turn.now, by, accused, why) {
+            Ok(None) => {}
+            Ok(Some((process, verdict))) => self.kill(process, verdict, turn.now, turn),
+            Err(failure) => self.fail(failure, turn),
+        }
+    }
+
     /// The watch says that a process of a cell hangs: all others ask it.
     pub(super) fn accused(&mut self, accused: Process, why: Hint, turn: &mut Turn<'_>) {
         if !self.may_try(accused) {
@@ -24,25 +44,6 @@ impl Supervisor {
         self.set_wake(turn);
     }
 
-    /// A cell accuses another one, which does not answer it. All cells ask the accused, also the
-    /// accuser, and the supervisor asks it too.
-    pub(super) fn charged(&mut self, by: Process, cell: CellId, turn: &mut Turn<'_>) {
-        if !self.fleet.has(cell) || cell == by.0 {
-            return;
-        }
-        let accused = (cell, self.fleet.epoch(cell));
-        if !self.may_try(accused) {
-            return;
-        }
-        match self.detector.charge(by, accused, turn.now) {
-            Accusation::Ignored => {}
-            Accusation::OfCorrupt => self.kill(by, Verdict::VotedDown { of: cell }, turn.now, turn),
-            Accusation::Tried(trial) => {
-                turn.send(self.fleet.living(), &Order::Probe { cell, trial });
-            }
-        }
-    }
-
     /// Whether the process can be tried: it lives, and would get a successor.
     pub fn may_try(&self, (cell, epoch): (CellId, Epoch)) -> bool {
         let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
@@ -50,27 +51,8 @@ impl Supervisor {
         lives && self.replaces_cells() && self.committer.broken().is_none()
     }
 
-    /// Whether the driver must say when the process of the cell turns ([`Event::Turns`]).
-    pub fn counts_turns(&self, cell: CellId) -> bool {
-        self.detector.counts_turns(cell)
-    }
-
-    /// How often accusations of the cell's process were voted down, those against one cell.
-    pub fn voted_down(&self, cell: CellId) -> u32 {
-        self.detector.voted_down((cell, self.fleet.epoch(cell)))
-    }
-
-    /// Ends the processes that hang by the outcome of their trials.
-    pub(super) fn judge(&mut self, turn: &mut Turn<'_>) {
-        for (process, verdict, began) in self.detector.verdicts(turn.now) {
-            self.kill(process, verdict, began, turn);
-        }
-    }
-
-    /// A cell reports that it has lost a wake-up.
-    pub(super) fn lost_wakeup(&mut self, process: Process, turn: &mut Turn<'_>) {
-        if self.may_try(process) {
-            self.kill(process, Verdict::LostWakeup, turn.now, turn);
-        }
+    /// The trials of cells.
+    pub const fn detector(&self) -> &Detector {
+        &self.detector
     }
 }

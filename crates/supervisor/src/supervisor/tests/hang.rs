@@ -158,12 +158,13 @@ fn a_false_accuser_is_ended_at_its_third_accusation() {
         accuse(&mut world, &[B]);
         assert_eq!(world.killed(), []);
     }
-    assert_eq!(world.supervisor.voted_down(A), 2);
+    assert_eq!(world.supervisor.detector().voted_down((A, EPOCH)), 2);
     accuse(&mut world, &[B]);
     assert_eq!(world.killed(), [(A, EPOCH, Verdict::VotedDown { of: B })]);
     world.kill(A);
     world.settle_successors();
-    assert_eq!(world.supervisor.voted_down(A), 0, "its successor begins anew");
+    let process = (A, world.epochs[0]);
+    assert_eq!(world.supervisor.detector().voted_down(process), 0, "its successor begins anew");
 }
 
 #[test]
