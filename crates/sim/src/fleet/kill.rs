@@ -37,6 +37,8 @@ const LATE_REPORT: u64 = 20;
 /// Bytes of an entry of a cell's table of frames, and where the checksum of the page is in it.
 const ENTRY: usize = 32;
 const CHECKSUM: usize = 28;
+/// The longest delay of a message, in those that are usual: it stalls.
+const SLOWEST: u64 = 100;
 /// Wild stores of one process, and their bytes.
 const WILD_STORES_MAX: u64 = 3;
 const WILD_STORE: usize = 16;
@@ -363,17 +365,22 @@ pub(super) fn lie<W: Surroundings>(
     // The last accusation is still being tried.
     let is_tried = fleet.supervisor().detector().counts_turns(cell);
     let next = if is_tried { number } else { number + 1 };
-    fleet.plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });
+    let accused = (of, fleet.epoch(of));
+    let corrupt = fleet.supervisor().detector().voted_down((cell, epoch)) >= 2;
+    let is_judged = corrupt && fleet.supervisor().may_try(accused);
+    if is_tried || !is_judged {
+        fleet.plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });
+    }
     if is_tried {
         return;
     }
-    let accused = (of, fleet.epoch(of));
-    let is_judged = fleet.supervisor().detector().voted_down((cell, epoch)) >= 2
-        && fleet.supervisor().may_try(accused);
     let report = Report::Silent { cell: of };
     notify_supervisor(world, SupervisorEvent::Report { from: cell, epoch, report });
     let fleet = world.fleet_mut();
     if is_judged {
         fleet.host(cell).is_sentenced = Some(epoch);
+        // Also a slow verdict has come by then.
+        let late = SLOWEST * fleet.pace.message;
+        fleet.plan(late, Happening::Lie { cell, epoch, of, number: LIES });
     }
 }
