@@ -18,9 +18,9 @@
 //! * A checkpoint records nothing new of the cell: its trees, its chunks and the start of its log
 //!   stay. The log is durable before, so that the states of the other cells rest on nothing that a
 //!   power failure could take away. If the device refuses the log, the checkpoint goes on without.
-//! * All data that the durable log names is on the device: frames are written to their places before
-//!   the log, and the log ends before the first record whose data is nowhere. The checkpoint goes on
-//!   without what follows.
+//! * All data that the durable log names is on the device: frames are written to their places
+//!   before the log, and the log ends before the first record whose data is nowhere. The checkpoint
+//!   goes on without what follows.
 //! * No chunk that the log claims is given to another cell: where free chunks are counted, these
 //!   are among those that the cell has.
 

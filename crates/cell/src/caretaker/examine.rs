@@ -141,8 +141,8 @@ impl Examination {
         }
     }
 
-    /// Continues, or begins anew. The log of the predecessors ends at `end`, and has `claimed` these
-    /// chunks.
+    /// Continues, or begins anew. The log of the predecessors ends at `end`, and has `claimed`
+    /// these chunks.
     pub(crate) fn run(
         &mut self,
         end: Lsn,

@@ -70,8 +70,8 @@ enum Hold {
     },
     /// No further checkpoint will come.
     ForEver,
-    /// The data of the next record is nowhere. `is_passed`: a checkpoint has been done since, so the
-    /// other cells rest on no more of this log.
+    /// The data of the next record is nowhere. `is_passed`: a checkpoint has been done since, so
+    /// the other cells rest on no more of this log.
     Ended {
         is_passed: bool,
     },

@@ -187,8 +187,9 @@ impl Damaged {
         self.fate = if is_restored { Fate::Restored(from) } else { Fate::Older };
     }
 
-    /// Finds what counts of the page: the latest version that can be read. `is_alone`: no other page
-    /// is being read, so this one may have a frame that is kept for nodes. Others are left for these.
+    /// Finds what counts of the page: the latest version that can be read. `is_alone`: no other
+    /// page is being read, so this one may have a frame that is kept for nodes. Others are left for
+    /// these.
     fn settle(
         &mut self,
         shard: &mut Shard,

@@ -5,7 +5,7 @@
 //! device ends the durable log before its record.
 //!
 //! ```text
-//! checkpoint ──▶ the log is compared with the device's ──▶ pages are written, other places are read
+//! checkpoint ──▶ the log is compared with the device's ──▶ pages are written, others are read
 //!            ──▶ data flush ──▶ the log is written: to its end, or to where data is nowhere
 //! ```
 //!

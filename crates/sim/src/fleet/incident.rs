@@ -75,8 +75,8 @@ impl Wild {
         is_new && self.discarded.insert(ino, by).is_none()
     }
 
-    /// Whether the file has lost pages since the handle was opened. Its number begins with the epoch
-    /// of the process that has opened it.
+    /// Whether the file has lost pages since the handle was opened. Its number begins with the
+    /// epoch of the process that has opened it.
     pub(crate) fn has_ended(&self, handle: Handle) -> bool {
         let opened_by = handle.open >> 40;
         self.discarded.get(&handle.ino).is_some_and(|by| opened_by < u64::from(by.0))
