@@ -26,7 +26,7 @@ pub(crate) const SILENT_REVIEWS: u32 = 5;
 /// Requests that an inquiry names, so that it fits a message. The others follow.
 const ABOUT_MAX: usize = 64;
 
-/// What the cell must ask another one after a review.
+/// After a review the cell must ask another one about these.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) to: CellId,

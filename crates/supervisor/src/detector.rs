@@ -83,7 +83,7 @@ struct Trial {
     charge: Option<Charge>,
 }
 
-/// How often the accusations of a process against a cell were voted down.
+/// The accusations of a process against a cell were voted down so often.
 #[derive(Wire)]
 struct VotedDown {
     by: Process,
@@ -91,7 +91,7 @@ struct VotedDown {
     times: u32,
 }
 
-/// What becomes of an accusation.
+/// An accusation has one of these results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Accusation {
     /// The trial with this number begins.

@@ -1,5 +1,5 @@
-//! What a caretaker does before the log of its predecessors becomes durable: the log must not name
-//! data that a power failure takes away.
+//! A caretaker examines the log of its predecessors before it makes that log durable: the log must
+//! not name data that a power failure takes away.
 //!
 //! ```text
 //! comparing: how much of the log the device has
@@ -75,7 +75,7 @@ enum UnderWay {
     Read { blocks: Vec<(Unread, FrameNo)> },
 }
 
-/// What a record says of a block that it names.
+/// A record names a block with this checksum.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     checksum: u32,
@@ -91,7 +91,7 @@ struct Unread {
     attempts: u32,
 }
 
-/// How much of the log the device has, as far as it was compared.
+/// The log was compared with the device's so far.
 #[derive(Debug, Default)]
 struct Comparison {
     /// All bytes before this are the same.

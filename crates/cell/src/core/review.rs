@@ -1,5 +1,5 @@
-//! What waits for too long, over all machines (decision 83): tasks that nothing can wake, and
-//! requests to other cells that were lost.
+//! A review finds what waits for too long in a cell, over all machines (decision 83): tasks that
+//! nothing can wake, and requests to other cells that were lost.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// What other living cells were asked and have not answered.
+    /// Other living cells were asked these, and have not answered.
     fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
         let undecided = self.participants.undecided();
         let harden = turn.log.depends.open_asks();
@@ -136,7 +136,7 @@ impl Core {
         turn.waits.wake(id);
     }
 
-    /// A task that waits for nothing that can come.
+    /// Finds a task that waits for nothing that can come.
     fn lost_task(&self, turn: &Turn<'_>) -> Option<TaskId> {
         let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
         let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();

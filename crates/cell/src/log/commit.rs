@@ -77,7 +77,7 @@ enum Hold {
     },
 }
 
-/// What is known of the data that the log names.
+/// The data that the log names may have to be examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Data {
     /// It is this process's own, or a checkpoint writes it again.
@@ -88,7 +88,7 @@ enum Data {
     Examined(Option<LogEnd>),
 }
 
-/// Where a caretaker's log has to end on the device, because data that it names is nowhere.
+/// A caretaker's log has to end here on the device, because data that it names is nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogEnd {
     /// Where the record begins that names the data.

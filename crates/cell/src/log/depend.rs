@@ -164,7 +164,7 @@ impl Depends {
         self.asking.push(Asked { by, lsn });
     }
 
-    /// What other cells were asked and have not answered.
+    /// Other cells were asked these, and have not answered.
     pub(crate) fn open_asks(&self) -> impl Iterator<Item = (CellId, Lsn)> + '_ {
         let is_open = |(cell, lsn): &(&CellId, &Lsn)| !self.is_durable_there(**cell, **lsn);
         self.asked.iter().filter(is_open).map(|(cell, lsn)| (*cell, *lsn))

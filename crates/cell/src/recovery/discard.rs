@@ -73,7 +73,7 @@ struct Lost {
     replaced: Vec<u64>,
 }
 
-/// Where bytes are that the page once had.
+/// Bytes that the page once had are in one of these.
 #[derive(Debug)]
 enum Source {
     Log(Box<[u8]>),

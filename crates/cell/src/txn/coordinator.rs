@@ -453,7 +453,7 @@ impl Coordinator {
         turn.txn_ends(txn.id);
     }
 
-    /// What other cells were asked and have not answered.
+    /// Other cells were asked these, and have not answered.
     pub(crate) fn asked<'a>(
         &'a self,
         tasks: &'a Tasks,

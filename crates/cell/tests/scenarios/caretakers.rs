@@ -51,6 +51,15 @@ fn content_after_a_power_cut(pair: &mut Pair) -> Bytes {
     pair.content(client, IN_A, "file")
 }
 
+/// The process that takes the cell in again has the new pages.
+fn assert_taken_in_again(pair: &mut Pair, client: ClientId, file: Handle) {
+    pair.replace(A);
+    assert_eq!(pair.read(client, file, 0, PAGES * PAGE), new());
+    pair.begin_checkpoint();
+    pair.fsync(client, file);
+    assert_eq!(content_after_a_power_cut(pair), new());
+}
+
 #[test]
 fn placed_pages_are_written_again_before_the_log() {
     let mut pair = Pair::new();
@@ -70,11 +79,7 @@ fn the_frames_stay_for_the_process_that_takes_the_cell_in_again() {
     let (client, file) = dies_before_its_writes(&mut pair);
     pair.take_out(A);
     pair.begin_checkpoint();
-    pair.replace(A);
-    assert_eq!(pair.read(client, file, 0, PAGES * PAGE), new());
-    pair.begin_checkpoint();
-    pair.fsync(client, file);
-    assert_eq!(content_after_a_power_cut(&mut pair), new());
+    assert_taken_in_again(&mut pair, client, file);
 }
 
 #[test]
@@ -103,11 +108,7 @@ fn what_is_cut_off_is_there_for_the_process_that_takes_the_cell_in_again() {
     pair.device.fail(Kind::Data, Errno::EIO);
     pair.take_out(A);
     pair.begin_checkpoint();
-    pair.replace(A);
-    assert_eq!(pair.read(client, file, 0, PAGES * PAGE), new());
-    pair.begin_checkpoint();
-    pair.fsync(client, file);
-    assert_eq!(content_after_a_power_cut(&mut pair), new());
+    assert_taken_in_again(&mut pair, client, file);
 }
 
 /// What the device has of the log was durable, whatever became of its data since.

@@ -59,6 +59,17 @@ impl Pair {
         assert_eq!(self.call(client, truncate), Err(Errno::EIO));
     }
 
+    /// The file has this, in so many blocks, and keeps it.
+    fn assert_left(&mut self, client: ClientId, file: Handle, wanted: &Bytes, blocks: u64) {
+        assert_eq!(self.content(client, IN_A, "file"), *wanted);
+        assert_eq!(self.attr(client, file.ino).blocks, blocks);
+        self.grant_checkpoints();
+        self.sync(client);
+        self.cut_power();
+        let client = self.client();
+        assert_eq!(self.content(client, IN_A, "file"), *wanted);
+    }
+
     /// Nothing is lost, also after a power failure.
     fn assert_whole(&mut self, client: ClientId, file: Handle, wanted: &Bytes) {
         assert_eq!(self.read(client, file, 0, wanted.0.len()), *wanted);
@@ -215,13 +226,7 @@ fn a_page_whose_place_was_not_written_either_is_a_hole() {
     pair.replace_damaged(file, &[3]);
     assert_eq!(pair.discarded(), [1]);
     let wanted = page(5).repeat(3).then(page(0)).then(page(5).repeat(16));
-    assert_eq!(pair.content(client, IN_A, "file"), wanted);
-    assert_eq!(pair.attr(client, file.ino).blocks, 19);
-    pair.grant_checkpoints();
-    pair.sync(client);
-    pair.cut_power();
-    let client = pair.client();
-    assert_eq!(pair.content(client, IN_A, "file"), wanted);
+    pair.assert_left(client, file, &wanted, 19);
 }
 
 #[test]
@@ -255,13 +260,7 @@ fn a_page_whose_place_was_not_written_is_as_the_place_before_has_it() {
     assert_eq!(pair.discarded(), [1]);
     let last = page(1).0[100..].to_vec();
     let wanted = page(1).then(page(2).repeat(18)).then(Bytes(last));
-    assert_eq!(pair.content(client, IN_A, "file"), wanted);
-    assert_eq!(pair.attr(client, file.ino).blocks, 20);
-    pair.grant_checkpoints();
-    pair.sync(client);
-    pair.cut_power();
-    let client = pair.client();
-    assert_eq!(pair.content(client, IN_A, "file"), wanted);
+    pair.assert_left(client, file, &wanted, 20);
 }
 
 #[test]

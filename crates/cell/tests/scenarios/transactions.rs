@@ -192,6 +192,27 @@ fn a_reply_waits_for_entries_of_other_cells_but_not_for_inodes() {
 }
 
 #[test]
+fn a_file_without_a_name_stays_until_it_has_the_one_that_is_decided() {
+    let mut pair = Pair::new();
+    let front = pair.front();
+    let new = NewInode::regular(0o644);
+    let flags = CreateFlags::OPEN | CreateFlags::NAMELESS;
+    let access = AccessMode::READ | AccessMode::WRITE;
+    let made = Request::Create { dir: IN_A, name: name("none"), new, flags, access };
+    let Ok(Reply::Created { opened: Some(opened), .. }) = pair.call(front, made) else {
+        panic!("it is not made");
+    };
+    let (handle, ino) = (opened.handle, opened.handle.ino);
+    pair.hold_messages(|body| is_message(body, "Commit"));
+    let link = pair.send(front, Request::Link { ino, dir: IN_B, name: name("link") });
+    assert!(pair.is_answered(link), "B has decided, and the inode is at A");
+    pair.close(front, handle);
+    pair.release_messages();
+    assert_eq!(pair.lookup(front, IN_B, "link"), Some(ino));
+    assert_eq!(pair.attr(front, ino).nlink, 1);
+}
+
+#[test]
 fn opposite_renames_do_not_deadlock() {
     let mut pair = Pair::new();
     let client = pair.client();

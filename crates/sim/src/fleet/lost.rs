@@ -1,6 +1,6 @@
-//! What cells lose, and lies (decision 83): messages between cells, wake-ups of tasks, and cells
-//! that accuse others at random. Afterwards all cells review what waits, as drivers make them do
-//! about once a second.
+//! Cells lose messages to each other and wake-ups of their tasks, and accuse others at random
+//! (decision 83). Afterwards all cells review what waits, as drivers make them do about once a
+//! second.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_micros(2);
 /// The most of each kind in a run, each of which takes seconds of virtual time.
 const LOST_MAX: u64 = 3;
 
-/// What a run may lose.
+/// A run may lose these.
 #[derive(Debug)]
 pub(crate) struct Lost {
     /// Of its own, so that the mixes of the seeds stay what they are.

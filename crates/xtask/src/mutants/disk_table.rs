@@ -5,10 +5,10 @@ use super::table::Mutant;
 
 const DISK: &str = "test -p warren-disk --lib";
 const MANY_SEEDS: &str = "run -p warren-sim --example seeds -- sim 1000";
-const MORE_SEEDS: &str = "run -p warren-sim --example seeds -- sim 2000";
 
 const POWER_CUTS: &str = "run -p warren-sim --example seeds -- crash 300";
 const SHARING: &str = "test -p warren-cell --test scenarios sharing";
+const TRANSACTIONS: &str = "test -p warren-cell --test scenarios transactions";
 const KEPT: &str = "test -p warren-cell --test scenarios kept";
 const ALLOCATION: &str = "test -p warren-cell --test scenarios allocation";
 
@@ -109,7 +109,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         what: "an inode ends while a transaction gives it a name",
         find: "    shard.check_unlocked(ino, LockMode::Write)?;\n",
         replace: "    let _ = LockMode::Write;\n",
-        found_by: MORE_SEEDS,
+        found_by: TRANSACTIONS,
         is_proven: true,
     },
     Mutant {
