@@ -13,7 +13,9 @@ use warren_base::{BlockNo, Timestamp};
 use warren_device::{DeviceError, PoolFile};
 use warren_disk::Layout;
 use warren_disk::format::{FormatOptions, image};
-use warren_runtime::{Clients, FleetError, Lifetime, ServeOptions, start_fleet};
+use warren_runtime::{
+    Blocks, Clients, FleetError, Lifetime, OfflinePool, Purpose, ServeOptions, start_fleet,
+};
 
 use crate::error::{BenchError, system};
 
@@ -205,6 +207,17 @@ pub(crate) struct StoppedGround {
 impl StoppedGround {
     pub(crate) fn pool(&self) -> &Path {
         &self.pool
+    }
+
+    /// Checks the pool with the contents of its files. Returns what is wrong, if anything is.
+    pub(crate) fn damage(&self) -> Result<Option<String>, BenchError> {
+        let pool = OfflinePool::open(self.pool(), Purpose::Check)?;
+        let mut read =
+            |block, bytes: &mut [u8]| pool.read(block, bytes).map_err(warren_fsck::ReadError);
+        let options = warren_fsck::Options { contents: true, ..Default::default() };
+        let report = warren_fsck::check(options, pool.len_blocks(), &mut read, &mut |_| {});
+        let first = || report.findings.first().map_or(String::new(), |it| format!(": {it}"));
+        Ok((!report.is_sound()).then(|| format!("the pool is damaged{}", first())))
     }
 }
 

@@ -1,17 +1,21 @@
 //! Processes that a benchmark starts: this program in another role, or another program.
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open,
     set_parent_process_death_signal,
 };
 
 use crate::error::{BenchError, system};
+use crate::ground::Interruption;
 
 /// The role of a process that becomes another program, and that ends with the benchmark. Its
 /// arguments are the program and those of the program.
@@ -20,6 +24,12 @@ pub(crate) const ROLE_TIED: &str = "__bench-tied";
 /// How long a process may take to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_POLL: Duration = Duration::from_millis(2);
+
+/// How often a signal is looked for while a program works.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Reply lines are short.
+const LINE_MAX: usize = 512;
 
 /// The command of this program. Its first argument must be a role.
 pub(crate) fn this_program() -> Command {
@@ -81,6 +91,76 @@ impl Drop for Served {
             std::thread::sleep(END_POLL);
         }
     }
+}
+
+/// A child that replies to each line on its standard input with a line on its standard output. The
+/// streams are closed before the process is ended.
+pub(crate) struct Answering {
+    orders: ChildStdin,
+    replies: ChildStdout,
+    process: Served,
+}
+
+impl Answering {
+    pub(crate) fn start(command: &mut Command) -> Result<Self, BenchError> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Served::start(command).map_err(system("start a program"))?;
+        let child = process.child();
+        let (orders, replies) = (child.stdin.take(), child.stdout.take());
+        let (orders, replies) = orders.zip(replies).expect("both are pipes");
+        Ok(Self { orders, replies, process })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn order(&mut self, line: impl Display) {
+        // A program that has ended is noticed by its missing reply.
+        let _ended = writeln!(self.orders, "{line}");
+    }
+
+    /// The next line, with its end. `None` if the program has ended.
+    ///
+    /// # Errors
+    /// [`BenchError::Stuck`] if there is none until that time.
+    pub(crate) fn reply(
+        &mut self,
+        until: Option<Instant>,
+        interruption: &Interruption,
+    ) -> Result<Option<String>, BenchError> {
+        let timeout = Timespec::try_from(LOOK_EVERY).ok();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") && line.len() < LINE_MAX {
+            interruption.check()?;
+            let mut readable = [PollFd::new(&self.replies, PollFlags::IN)];
+            if !matches!(poll(&mut readable, timeout.as_ref()), Ok(ready) if ready > 0) {
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return Err(BenchError::Stuck("a program does not reply".to_owned()));
+                }
+                continue;
+            }
+            let mut bytes = [0; LINE_MAX];
+            match self.replies.read(&mut bytes) {
+                Ok(0) => return interruption.check().map(|()| None),
+                Ok(read) => line.extend(&bytes[..read]),
+                Err(error) => return Err(system("read from a program")(error)),
+            }
+        }
+        Ok(Some(String::from_utf8_lossy(&line).into_owned()))
+    }
+}
+
+/// The child processes of a process. The kernel may not list them, so all are looked at.
+pub(crate) fn children(process: u32) -> Result<Vec<u32>, BenchError> {
+    let parent = format!("PPid:\t{process}\n");
+    let entries = std::fs::read_dir("/proc").map_err(system("list the processes"))?;
+    let numbers = entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok());
+    let is_child = |number: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{number}/status"));
+        status.is_ok_and(|status| status.contains(&parent))
+    };
+    Ok(numbers.filter(is_child).collect())
 }
 
 /// How a program has ended.

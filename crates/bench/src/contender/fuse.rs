@@ -65,6 +65,13 @@ impl KeptMount {
     }
 }
 
+/// The library for interposed programs.
+pub(crate) fn library() -> Result<PathBuf, BenchError> {
+    let missing = "no library for programs beside this one; build warren-interpose with the \
+                   profile interposer";
+    interposer::library().ok_or_else(|| BenchError::Unavailable(missing.to_owned()))
+}
+
 /// The fields are dropped in order.
 pub(crate) struct WarrenMount {
     mount: KeptMount,
@@ -80,11 +87,7 @@ impl WarrenMount {
     }
 
     pub(super) fn interposed(parent: &Path, at: PathBuf, cells: u16) -> Result<Self, BenchError> {
-        let missing = "no library for programs beside this one; build warren-interpose with the \
-                       profile interposer";
-        let library = interposer::library();
-        let library = library.ok_or_else(|| BenchError::Unavailable(missing.to_owned()))?;
-        Self::with(parent, at, cells, Some(library))
+        Self::with(parent, at, cells, Some(library()?))
     }
 
     /// On a pool of so many bytes, in a sparse file.

@@ -1,10 +1,5 @@
 //! A measured program, as the benchmark sees it.
 
-use std::io::{Read, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use warren_base::Errno;
 
 use super::operation::Operation;
@@ -12,12 +7,9 @@ use super::order::{Order, Phase, Reply};
 use super::worker;
 use crate::contender::traffic::TrafficPerCall;
 use crate::contender::{Contender, ContenderName};
-use crate::error::{BenchError, system};
+use crate::error::BenchError;
 use crate::ground::Interruption;
-use crate::process::Served;
-
-/// How often a signal is looked for while a program works.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+use crate::process::Answering;
 
 /// How long after the order programs start together.
 const START_DELAY_NS: u64 = 1_000_000;
@@ -25,20 +17,10 @@ const START_DELAY_NS: u64 = 1_000_000;
 /// How much later for each more, so that all are awake by then.
 const START_DELAY_EACH_NS: u64 = 100_000;
 
-/// Reply lines are short.
-const LINE_MAX: usize = 64;
-
 /// The programs on one contender.
 pub(crate) struct Programs {
     contender: ContenderName,
-    programs: Vec<Program>,
-}
-
-/// The streams are closed before the process is ended.
-struct Program {
-    orders: ChildStdin,
-    replies: ChildStdout,
-    _process: Served,
+    programs: Vec<Answering>,
 }
 
 impl Programs {
@@ -49,7 +31,11 @@ impl Programs {
         calls: u32,
         interruption: &Interruption,
     ) -> Result<Self, BenchError> {
-        let start = |number| Program::start(on, number, calls);
+        let start = |number: u32| {
+            let mut command = on.program();
+            command.arg(worker::ROLE).arg(on.directory()).arg(number.to_string());
+            Answering::start(command.arg(calls.to_string()))
+        };
         let programs = (0..count).map(start).collect::<Result<_, _>>()?;
         let mut started = Self { contender: on.name(), programs };
         for at in 0..started.programs.len() {
@@ -124,8 +110,7 @@ impl Programs {
         let start_ns = if starts_together { worker::now_ns() + delay } else { 0 };
         let order = Order { phase, operation, calls, start_ns };
         for program in &mut self.programs[..programs] {
-            // A program that has ended is noticed by its missing reply.
-            let _ended = writeln!(program.orders, "{order}");
+            program.order(order);
         }
         (0..programs).map(|at| self.receive(at, operation.name(), interruption)).collect()
     }
@@ -141,7 +126,8 @@ impl Programs {
         call: &'static str,
         interruption: &Interruption,
     ) -> Result<u64, BenchError> {
-        match self.programs[at].receive(interruption)? {
+        let line = self.programs[at].reply(None, interruption)?;
+        match line.and_then(|line| line.parse().ok()) {
             Some(Reply::Done(ns)) => Ok(ns),
             Some(Reply::Failed(number)) => {
                 let errno = Errno::from_raw(number).unwrap_or(Errno::EIO);
@@ -153,38 +139,5 @@ impl Programs {
                 Err(BenchError::Unavailable(why))
             }
         }
-    }
-}
-
-impl Program {
-    fn start(on: &dyn Contender, number: u32, calls: u32) -> Result<Self, BenchError> {
-        let mut command = on.program();
-        command.arg(worker::ROLE).arg(on.directory()).arg(number.to_string());
-        command.arg(calls.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Served::start(&mut command).map_err(system("start a program"))?;
-        let child = process.child();
-        let (orders, replies) = (child.stdin.take(), child.stdout.take());
-        let (orders, replies) = orders.zip(replies).expect("both are pipes");
-        Ok(Self { orders, replies, _process: process })
-    }
-
-    /// The next reply. `None` if the program has ended, or replies something else.
-    fn receive(&mut self, interruption: &Interruption) -> Result<Option<Reply>, BenchError> {
-        let timeout = Timespec::try_from(LOOK_EVERY).ok();
-        let mut line = Vec::new();
-        while !line.ends_with(b"\n") && line.len() < LINE_MAX {
-            interruption.check()?;
-            let mut readable = [PollFd::new(&self.replies, PollFlags::IN)];
-            if !matches!(poll(&mut readable, timeout.as_ref()), Ok(ready) if ready > 0) {
-                continue;
-            }
-            let mut bytes = [0; LINE_MAX];
-            match self.replies.read(&mut bytes) {
-                Ok(0) => return interruption.check().map(|()| None),
-                Ok(read) => line.extend(&bytes[..read]),
-                Err(error) => return Err(system("read from a program")(error)),
-            }
-        }
-        Ok(String::from_utf8_lossy(&line).parse().ok())
     }
 }

@@ -25,7 +25,7 @@ use work::Work;
 pub(crate) const ROLE: &str = "__bench-program";
 
 /// The monotonic clock.
-pub(super) fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -18,7 +18,7 @@
 //! maps       the memory of another process
 //! ```
 
-mod client;
+pub(crate) mod client;
 mod compile;
 pub(crate) mod compute;
 mod faults;

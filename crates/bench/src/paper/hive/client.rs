@@ -23,7 +23,7 @@ const DIRECTORIES_MAX: u32 = 64;
 /// Copies that the client keeps during one call: none is left for the next.
 const COPIES: usize = 4;
 
-pub(super) struct Client {
+pub(crate) struct Client {
     slot: Slot,
     caller: Caller,
     _connection: Connection,
@@ -37,7 +37,7 @@ pub(super) struct OpenFile {
 }
 
 impl Client {
-    pub(super) fn new(ground: &Ground) -> Result<Self, BenchError> {
+    pub(crate) fn new(ground: &Ground) -> Result<Self, BenchError> {
         let options = ConnectOptions { slots: 1, ..ConnectOptions::default() };
         let connection = connect(ground.pool(), &options)?;
         let slot = connection.slot().ok_or(Errno::EAGAIN).map_err(failed("connect"))?;
@@ -50,7 +50,7 @@ impl Client {
         self.slot.call_cell(cell, Capabilities::default(), &Request::Null, 0).map(drop)
     }
 
-    pub(super) fn cell_of(&mut self, inode: InodeRef) -> Result<CellId, Errno> {
+    pub(crate) fn cell_of(&mut self, inode: InodeRef) -> Result<CellId, Errno> {
         let authority = Capabilities::of(inode.capability);
         self.slot.call(authority, &Request::GetAttr { ino: inode.ino }, 0)?;
         self.slot.last_cell().ok_or(Errno::EIO)
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// A directory in the root.
-    pub(super) fn directory(&mut self, name: &str) -> Result<InodeRef, Errno> {
+    pub(crate) fn directory(&mut self, name: &str) -> Result<InodeRef, Errno> {
         let request = Lookup { dir: Ino::ROOT, name: FileName::new(name.as_bytes())? };
         match Lookup::reply(self.slot.call(Capabilities::default(), &request.into_request(), 0))? {
             LookedUp::Entry(entry) => {
@@ -234,6 +234,6 @@ fn rename_request(from: InodeRef, to: InodeRef, name: &FileName) -> (Capabilitie
     (authority, request)
 }
 
-pub(super) fn failed(call: &'static str) -> impl FnOnce(Errno) -> BenchError {
+pub(crate) fn failed(call: &'static str) -> impl FnOnce(Errno) -> BenchError {
     move |errno| BenchError::call("warren", call, errno)
 }

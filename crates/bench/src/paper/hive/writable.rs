@@ -15,8 +15,9 @@ use warren_base::limits::BLOCK_SIZE;
 use super::compile::Compilation;
 use super::maps::{Area, areas};
 use crate::contender::fuse::KeptMount;
-use crate::error::{BenchError, system};
+use crate::error::BenchError;
 use crate::ground::{Ground, Interruption};
+use crate::process::children;
 
 const CELLS: u16 = 4;
 
@@ -160,18 +161,6 @@ fn processes(ground: &Ground, mount: &KeptMount) -> Result<Vec<(Role, u32)>, Ben
     processes.push((Role::Client, mount.keeper()));
     processes.extend(children(mount.keeper())?.into_iter().map(|it| (Role::Client, it)));
     Ok(processes)
-}
-
-/// The child processes of a process. The kernel may not list them, so all are looked at.
-fn children(process: u32) -> Result<Vec<u32>, BenchError> {
-    let parent = format!("PPid:\t{process}\n");
-    let entries = std::fs::read_dir("/proc").map_err(system("list the processes"))?;
-    let numbers = entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok());
-    let is_child = |number: &u32| {
-        let status = std::fs::read_to_string(format!("/proc/{number}/status"));
-        status.is_ok_and(|status| status.contains(&parent))
-    };
-    Ok(numbers.filter(is_child).collect())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use warren_base::{Errno, Rng};
 use warren_proto::InodeRef;
-use warren_runtime::{Blocks, FaultStatus, OfflinePool, Purpose, status};
+use warren_runtime::{FaultStatus, status};
 
 use super::class::FaultClass;
 use super::outcome::Outcome;
@@ -230,17 +230,10 @@ impl<'a> Site<'a> {
     /// Stops the fleet and checks the pool. Returns what is wrong, if anything is.
     fn damage(self) -> Result<Option<String>, BenchError> {
         drop((self.client, self.mount));
-        let stopped = match self.ground.stop() {
-            Ok(stopped) => stopped,
-            Err(error) => return Ok(Some(format!("the fleet does not stop: {error}"))),
-        };
-        let pool = OfflinePool::open(stopped.pool(), Purpose::Check)?;
-        let mut read =
-            |block, bytes: &mut [u8]| pool.read(block, bytes).map_err(warren_fsck::ReadError);
-        let options = warren_fsck::Options { contents: true, ..Default::default() };
-        let report = warren_fsck::check(options, pool.len_blocks(), &mut read, &mut |_| {});
-        let first = || report.findings.first().map_or(String::new(), |it| format!(": {it}"));
-        Ok((!report.is_sound()).then(|| format!("the pool is damaged{}", first())))
+        match self.ground.stop() {
+            Ok(stopped) => stopped.damage(),
+            Err(error) => Ok(Some(format!("the fleet does not stop: {error}"))),
+        }
     }
 }
 
