@@ -11,6 +11,7 @@
 //! space    whether what `df` shows can be written on a fragmented pool, and what churn costs
 //! paper    the experiments of papers, as far as they can be repeated
 //! recovery  the time until the first reply after a kill of a cell, and of a fleet, with full logs
+//! stops    how long programs wait after a process of the fleet, a mount or a program was stopped
 //! lone_cell  a cell's state machine alone, without processes and shared memory
 //! contender  the file systems that programs are run on, mounted where no other process sees them
 //! ground   a pool and a fleet of its own for a benchmark, gone afterwards
@@ -51,6 +52,7 @@ pub mod recovery;
 mod sample;
 pub mod scale;
 pub mod space;
+pub mod stops;
 mod transfer;
 
 pub use contender::ContenderName;
@@ -73,6 +75,8 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
         micro::busy::ROLE => Some(micro::busy::main(rest)),
         paper::hive::compute::ROLE => Some(paper::hive::compute::main(rest)),
         contender::fuse::ROLE => Some(contender::fuse::main(rest)),
+        stops::worker::ROLE => Some(stops::worker::main(rest)),
+        stops::worker::ROLE_HOLDER => Some(stops::worker::hold(rest)),
         process::ROLE_TIED => Some(process::become_tied(rest)),
         _ => None,
     }

@@ -17,7 +17,7 @@ use crate::{clients, size};
 
 pub(crate) use bench::{
     Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchHive, BenchMicro,
-    BenchOn, BenchPaper, BenchRecovery, BenchScale, BenchSpace, BenchTask,
+    BenchOn, BenchPaper, BenchRecovery, BenchScale, BenchSpace, BenchStops, BenchTask,
 };
 pub(crate) use pool::{Grow, Mkfs, Rejoin};
 

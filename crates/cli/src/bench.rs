@@ -18,11 +18,12 @@ use warren_bench::paper::hive::{self, HiveOptions};
 use warren_bench::recovery::{self, RecoveryOptions};
 use warren_bench::scale::{self, ScaleOptions};
 use warren_bench::space::{self, SpaceOptions};
+use warren_bench::stops::{self, StopsOptions};
 use warren_bench::{BenchError, Medium};
 
 use crate::arguments::{
     Bench, BenchApps, BenchBeside, BenchClient, BenchClients, BenchFsync, BenchHive, BenchMicro,
-    BenchOn, BenchPaper, BenchRecovery, BenchScale, BenchSpace, BenchTask,
+    BenchOn, BenchPaper, BenchRecovery, BenchScale, BenchSpace, BenchStops, BenchTask,
 };
 use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
@@ -39,6 +40,7 @@ pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
         BenchTask::Recovery(arguments) => perform_recovery(arguments),
         BenchTask::Scale(arguments) => perform_scale(arguments),
         BenchTask::Space(arguments) => perform_space(arguments),
+        BenchTask::Stops(arguments) => perform_stops(arguments),
     }
 }
 
@@ -172,6 +174,26 @@ fn perform_space(arguments: &BenchSpace) -> Result<ExitCode, Failure> {
     };
     let report = space::run(&options)?;
     show(&report, arguments.json)
+}
+
+/// A failure is an error after the report.
+fn perform_stops(arguments: &BenchStops) -> Result<ExitCode, Failure> {
+    let usual = StopsOptions::default();
+    let options = StopsOptions {
+        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        cells: or(&arguments.cells, usual.cells),
+        mounts: or(&arguments.mounts, usual.mounts),
+        loads: or(&arguments.loads, usual.loads),
+        kinds: or(&arguments.kinds, usual.kinds),
+        times: arguments.times.unwrap_or(usual.times),
+        seed: arguments.seed.unwrap_or(usual.seed),
+    };
+    let report = stops::run(&options)?;
+    show(&report, arguments.json)?;
+    match report.failures.first() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(first) => Err(Failure::new(CODE_FAILURE, first.clone())),
+    }
 }
 
 fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {

@@ -8,6 +8,7 @@ use warren_bench::beside;
 use warren_bench::micro::Operation;
 use warren_bench::paper::hive::Experiment;
 use warren_bench::space::BYTES_MIN;
+use warren_bench::stops;
 use warren_bench::{ContenderName, LOG_BYTES_MAX};
 
 use crate::numbers::{programs, repetitions};
@@ -45,6 +46,9 @@ pub(crate) enum BenchTask {
     /// Whether what df shows can be written, and what writing costs on a pool that is nearly full,
     /// beside ext4; needs root
     Space(BenchSpace),
+    /// How long programs wait after a process was stopped (SIGSTOP): of the fleet, of a mount, or
+    /// another program; needs root
+    Stops(BenchStops),
 }
 
 #[derive(Args)]
@@ -292,6 +296,36 @@ pub(crate) struct BenchSpace {
     /// Seconds for which files come and go in each size; 0: not at all
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub churn: Option<u64>,
+    /// Report in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchStops {
+    /// Directory of the pools and of the mount points [default: the temporary directory]
+    #[arg(long)]
+    pub directory: Option<PathBuf>,
+    /// Cells of the fleets, several numbers separated by commas [default: 1,2,4]
+    #[arg(long, value_delimiter = ',', value_parser = super::cells())]
+    pub cells: Vec<u16>,
+    /// Mounts of a fleet, several numbers separated by commas [default: 1,2]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub mounts: Vec<u16>,
+    /// Programs of a mount, programs with the library, or programs that begin after the stop on an
+    /// idle fleet, separated by commas: mount, interposed, idle [default: all]
+    #[arg(long, value_name = "LOADS", value_delimiter = ',')]
+    pub loads: Vec<stops::Load>,
+    /// Processes that are stopped, separated by commas: cell, front, supervisor, keeper, mount (its
+    /// keeper), client (a program with open files), none (for comparison) [default: all]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    pub kinds: Vec<stops::Kind>,
+    /// Stops of each kind in each combination of the others
+    #[arg(long, value_name = "N", value_parser = repetitions())]
+    pub times: Option<u32>,
+    /// Seed of the moments, and of which process is stopped
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Report in JSON
     #[arg(long)]
     pub json: bool,

@@ -92,6 +92,8 @@ const REFUSALS: &[Refusal] = &[
     Refusal(&["bench", "client", "--rounds", "4294967295"], USAGE, "10000"),
     Refusal(&["bench", "recovery", "--cells", "65"], USAGE, "64"),
     Refusal(&["bench", "recovery", "--log-mib", "257"], USAGE, "256"),
+    Refusal(&["bench", "stops", "--mounts", "0"], USAGE, "1..=8"),
+    Refusal(&["bench", "stops", "--kinds", "cell,fornt"], USAGE, "supervisor"),
     Refusal(&["sim", "--seeds", "many"], USAGE, "many"),
 ];
 
