@@ -60,7 +60,7 @@ static int wait_killed(int fd) {
 /* A lock of a description that was just closed, perhaps by a death, may take a moment to go. */
 static int soon(int (*attempt)(int), int fd) {
   int error = attempt(fd);
-  for (int i = 0; i < 1000 && error == EAGAIN; i++) {
+  for (int i = 0; i < 20000 && error == EAGAIN; i++) {
     usleep(1000);
     error = attempt(fd);
   }

@@ -465,33 +465,54 @@ static int take(int fd, int way)
     return way == 1 ? fcntl(fd, F_OFD_SETLKW, &lock) : flock(fd, LOCK_EX);
 }
 
-/* Waits for a lock that another process has, disturbed by a signal. */
+static volatile int release_fd;
+
+/* A signal that restarts the call lets the holder go, so that the call ends. */
+static void on_alarm_release(int unused)
+{
+    if (++alarms == 2 && unused != 0)
+        must(write(release_fd, "", 1) == 1, "let the holder go");
+}
+
+/* Takes the lock, tells so, and keeps it until a byte or the end of the pipe comes. */
+static void hold(int way, int tell, int until)
+{
+    int own = open(path_of("lock"), O_RDWR);
+    char byte = take(own, way) == 0;
+    must(write(tell, &byte, 1) == 1, "tell");
+    must(read(until, &byte, 1) >= 0, "wait");
+    _exit(0);
+}
+
+/* Waits for a lock that another process has, disturbed by signals until one has come in time. */
 static void locked(void)
 {
     for (int turn = 0; turn < 6; turn++) {
-        int fd = opened("lock", O_RDWR | O_CREAT), pipes[2], way = turn / 2;
+        int fd = opened("lock", O_RDWR | O_CREAT), told[2], until[2], way = turn / 2, restarts = turn % 2;
         char byte = 0;
-        must(pipe(pipes) == 0, "make a pipe");
+        must(pipe(told) == 0 && pipe(until) == 0, "make pipes");
         pid_t child = fork();
         if (child == 0) {
-            int own = open(path_of("lock"), O_RDWR);
-            byte = take(own, way) == 0;
-            must(write(pipes[1], &byte, 1) == 1, "tell");
-            usleep(120000);
-            _exit(0);
+            close(until[1]);
+            hold(way, told[1], until[0]);
         }
-        must(read(pipes[0], &byte, 1) == 1, "wait");
-        struct sigaction action = {.sa_handler = on_alarm, .sa_flags = turn % 2 ? SA_RESTART : 0};
+        must(read(told[0], &byte, 1) == 1, "wait");
+        struct sigaction action = {.sa_handler = restarts ? on_alarm_release : on_alarm,
+                                   .sa_flags = restarts ? SA_RESTART : 0};
         sigaction(SIGALRM, &action, 0);
-        struct itimerval timer = {{0, 0}, {0, 30000}};
+        struct itimerval timer = {{0, 30000}, {0, 30000}}, none = {0};
         alarms = 0;
+        release_fd = until[1];
         setitimer(ITIMER_REAL, &timer, 0);
         long result = of(take(fd, way));
-        say("way %d, restarts %d: held %d, %ld, %d signals\n", way, turn % 2, byte, result, alarms);
+        setitimer(ITIMER_REAL, &none, 0);
+        say("way %d, restarts %d: held %d, %ld, signals %d\n", way, restarts, byte, result, alarms > 0);
+        close(until[1]);
         say("child %d, then %ld\n", status_of(child), of(take(fd, way)));
         close(fd);
-        close(pipes[0]);
-        close(pipes[1]);
+        close(until[0]);
+        close(told[0]);
+        close(told[1]);
     }
 }
 
@@ -542,18 +563,26 @@ static void other_names(void)
         close(fd);
     }
     /* A program keeps the locks of the one that it replaces. */
+    int replaced[2], until[2];
+    char byte;
+    must(pipe2(replaced, O_CLOEXEC) == 0 && pipe2(until, O_CLOEXEC) == 0, "make pipes");
     pid_t child = fork();
     if (child == 0) {
         int fd = opened("lock", O_RDWR);
         fcntl(fd, F_SETLK, &lock);
-        execl("/bin/sleep", "sleep", "0.15", (char *)0);
+        dup2(until[0], 0);
+        execl("/bin/cat", "cat", (char *)0);
         _exit(9);
     }
-    usleep(80000);
+    close(replaced[1]);
+    must(read(replaced[0], &byte, 1) == 0, "wait for the program");
     struct flock seen = lock;
     fcntl(opened("lock", O_RDWR), F_GETLK, &seen);
     say("after exec %d, of the child %d", seen.l_type, seen.l_pid == child);
+    close(until[1]);
     say(", status %d\n", status_of(child));
+    close(replaced[0]);
+    close(until[0]);
 }
 
 static void polled(void)
@@ -828,6 +857,12 @@ static void held_in_memory(void)
     }
 }
 
+static void await_more(const volatile long *count, long than)
+{
+    while (*count <= than)
+        usleep(1000);
+}
+
 /* A debugger and a tracer come and go. */
 static void traced(void)
 {
@@ -837,7 +872,7 @@ static void traced(void)
     for (int at = 0; at < 2; at++) {
         if (system(at ? "command -v gdb >/dev/null" : "command -v strace >/dev/null") != 0)
             continue;
-        long *counts = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        volatile long *counts = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         pid_t child = fork();
         if (child == 0) {
             prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
@@ -850,13 +885,12 @@ static void traced(void)
             }
             _exit(counts[1] != 0);
         }
-        usleep(50000);
+        await_more(&counts[2], 0);
         char command[300];
         snprintf(command, sizeof command, tracers[at], child);
         int result = system(command);
-        long before = counts[2];
-        usleep(50000);
-        say("tracer %d: goes on %d", result, counts[2] > before);
+        await_more(&counts[2], counts[2]);
+        say("tracer %d: goes on", result);
         counts[0] = 1;
         say(", status %d, wrong %ld\n", status_of(child), counts[1]);
     }
