@@ -4,7 +4,8 @@
 //! ```text
 //! client segment (written by the client, one a client)
 //!   0        header          magic, version, slots
-//!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, bit toggled when slot rings
+//!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, bit toggled when slot rings;
+//!                            word 1 = answers that a sleeping thread found by its time-out
 //!   8192     request lines   one 64-byte line a slot
 //!   16384    idle inodes     8 bytes each
 //!   ...      slot areas      a slot: body 8 KiB, then payload
@@ -67,6 +68,8 @@ pub const LINE: usize = 64;
 
 pub const HEADER: usize = 0;
 pub const DOORBELLS: usize = 4096;
+/// In a doorbell's line: the count of answers of the cell that were found by a time-out.
+pub const LATE: usize = 8;
 pub const LINES: usize = 8192;
 /// In the cell-to-client segment, on a line of its own.
 pub const WATCHED: usize = 64;

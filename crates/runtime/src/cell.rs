@@ -15,6 +15,7 @@ mod moves;
 mod parking;
 mod peers;
 mod reply;
+mod review;
 mod spin;
 mod start;
 mod supervisor_link;
@@ -55,10 +56,6 @@ use supervisor_link::{Message, SupervisorLink, malformed};
 
 /// How often a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
-
-/// How often a cell in which something waits looks for what waits for too long. What is found was
-/// there for one to two of these times, which is longer than all but few waits last.
-const REVIEW_EVERY: Duration = Duration::from_secs(1);
 
 /// Processes that die with a request before it is refused. One or two may have been killed.
 const DEATHS_MAX: u32 = 3;
@@ -298,15 +295,6 @@ impl CellLoop {
         worked |= self.peers.flush();
         worked |= self.report_suspicions()?;
         Ok(worked)
-    }
-
-    /// Looks for what waits for too long, if it is time.
-    fn review(&mut self, now: Clock) -> Result<(), FleetError> {
-        if now.monotonic < self.next_review {
-            return Ok(());
-        }
-        self.next_review = now.monotonic + REVIEW_EVERY;
-        if self.core.may_wait() { self.apply(now, Event::Review) } else { Ok(()) }
     }
 
     /// Gathers a bounded amount of new work. Returns whether a message was dropped.

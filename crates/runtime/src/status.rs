@@ -184,9 +184,8 @@ pub struct CellStatus {
     /// Since the fleet started: requests of clients and messages of peers.
     pub requests: u64,
     pub peer_messages: u64,
-    /// Dropped messages of peers: without a capability of the inbox, and of an earlier epoch.
-    pub refused: u64,
-    pub stale: u64,
+    #[serde(flatten)]
+    pub losses: LossCounters,
     /// Time awake (at work and spinning), and asleep.
     pub busy_ns: u64,
     pub parked_ns: u64,
@@ -196,6 +195,20 @@ pub struct CellStatus {
     pub queued: u64,
     #[serde(flatten)]
     pub device: DeviceCounters,
+}
+
+/// What a cell has dropped, or has not received in time.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LossCounters {
+    /// Dropped messages of peers: without a capability of the inbox, and of an earlier epoch.
+    pub refused: u64,
+    pub stale: u64,
+    /// Requests of clients that the cell found without a ring, and answers that clients found
+    /// without a wake-up. Each was late, by two seconds at most beside 64 clients.
+    #[serde(default)]
+    pub lost_rings: u64,
+    #[serde(default)]
+    pub lost_wakeups: u64,
 }
 
 /// What a cell does with the device.

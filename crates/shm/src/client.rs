@@ -19,7 +19,7 @@ use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, THREAD, UID,
 };
-use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LINE, LINES, Posted, Shape};
+use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LATE, LINE, LINES, Posted, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, Region, WriteMap};
@@ -156,6 +156,13 @@ impl<W: Store> ClientWriter<W> {
         let word = Presence::of_this(parked).pack();
         self.memory.store32(line(slot, self.shape) + THREAD, word, Relaxed);
     }
+
+    /// Counts an answer to the slot's request that a sleeping thread found by its own time-out: it
+    /// was not woken.
+    pub(crate) fn count_late(&self, slot: SlotNo) {
+        let cell = CellId(posted(&self.memory, line(slot, self.shape), Relaxed).cell);
+        self.memory.add64(doorbell(cell) + LATE, 1);
+    }
 }
 
 impl ClientWriter {
@@ -280,6 +287,11 @@ impl<R: Load> ClientReader<R> {
     pub fn copy_payload(&self, slot: SlotNo, offset: usize, into: &mut [u8]) {
         line(slot, self.shape);
         self.memory.copy_out(payload(slot, self.shape, offset, into.len()), into);
+    }
+
+    /// Answers of the cell that the client's threads found by their own time-outs, as it says.
+    pub fn late(&self, cell: CellId) -> u64 {
+        self.memory.load64(doorbell(cell) + LATE, Relaxed)
     }
 
     /// Where the slot's thread is, and whether it sleeps.

@@ -264,8 +264,11 @@ impl<R: Load> ReplyReader<R> {
             return WaitOutcome::Answered;
         }
         requests.set_parked(slot, true);
-        let outcome = self.sleep(slot, seq, deadline);
+        let (outcome, is_late) = self.sleep(slot, seq, deadline);
         requests.set_parked(slot, false);
+        if is_late {
+            requests.count_late(slot);
+        }
         outcome
     }
 
@@ -290,23 +293,28 @@ impl<R: Load> ReplyReader<R> {
         false
     }
 
-    /// `parked` must be set.
-    fn sleep(&self, slot: SlotNo, seq: u32, deadline: Option<Instant>) -> WaitOutcome {
+    /// `parked` must be set. Also returns whether the answer was there when the time was over: then
+    /// the cell has not woken this thread, or was about to.
+    fn sleep(&self, slot: SlotNo, seq: u32, deadline: Option<Instant>) -> (WaitOutcome, bool) {
         let word = line(slot, self.shape) + SEQ;
+        let mut is_late = false;
         R::fence();
         loop {
             let current = self.memory.load32(word, Acquire);
             if current == seq {
-                return WaitOutcome::Answered;
+                return (WaitOutcome::Answered, is_late);
             }
             let left = deadline.map(|deadline| deadline - now());
             if left.is_some_and(|left| left.is_zero()) {
-                return WaitOutcome::TimedOut;
+                return (WaitOutcome::TimedOut, false);
             }
             match self.memory.wait32(word, current, left) {
-                Waited::Woken | Waited::TimedOut => {}
-                Waited::Interrupted if self.answered(slot, seq) => return WaitOutcome::Answered,
-                Waited::Interrupted => return WaitOutcome::Interrupted,
+                Waited::Woken => is_late = false,
+                Waited::TimedOut => is_late = true,
+                Waited::Interrupted if self.answered(slot, seq) => {
+                    return (WaitOutcome::Answered, false);
+                }
+                Waited::Interrupted => return (WaitOutcome::Interrupted, false),
             }
         }
     }
@@ -402,6 +410,59 @@ mod tests {
         assert_eq!(outcome, WaitOutcome::TimedOut);
         assert!(Some(now()) >= deadline);
         assert!(!p.client.thread(SLOT).sleeps);
+    }
+
+    /// Memory in which each sleep lasts to its end, or until a wake-up. The answer comes meanwhile.
+    struct Sleepy<'a> {
+        pair: &'a Pair,
+        memory: ReadMap,
+        ends: Waited,
+    }
+
+    impl Load for Sleepy<'_> {
+        fn size(&self) -> usize {
+            self.memory.size()
+        }
+
+        fn load32(&self, at: usize, order: core::sync::atomic::Ordering) -> u32 {
+            self.memory.load32(at, order)
+        }
+
+        fn load64(&self, at: usize, order: core::sync::atomic::Ordering) -> u64 {
+            self.memory.load64(at, order)
+        }
+
+        fn copy_out(&self, at: usize, into: &mut [u8]) {
+            self.memory.copy_out(at, into);
+        }
+
+        fn wait32(&self, _: usize, _: u32, _: Option<Duration>) -> Waited {
+            self.pair.replies.publish(SLOT, 1, OK, b"");
+            self.ends
+        }
+
+        fn fence() {
+            ReadMap::fence();
+        }
+
+        fn pause() {
+            ReadMap::pause();
+        }
+    }
+
+    #[test]
+    fn an_answer_that_a_time_out_finds_is_counted_and_one_that_wakes_is_not() {
+        for (ends, late) in [(Waited::Woken, 0), (Waited::Interrupted, 0), (Waited::TimedOut, 1)] {
+            let p = pair();
+            let header = RequestHeader { seq: 1, ..Default::default() };
+            p.requests.submit(CellId(3), SLOT, &header, b"");
+            let memory = map_read_only(p.back.fd()).unwrap();
+            let reader = ReplyReader::new(Sleepy { pair: &p, memory, ends }, shape()).unwrap();
+            let deadline = Some(now() + Duration::from_secs(20));
+            let outcome = reader.wait(&p.requests, SLOT, 1, Duration::ZERO, deadline);
+            assert_eq!(outcome, WaitOutcome::Answered);
+            assert_eq!((p.client.late(CellId(3)), p.client.late(CellId(2))), (late, 0));
+        }
     }
 
     /// A sleeping and a spinning client, many times: no round trip is lost.

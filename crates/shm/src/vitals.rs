@@ -104,10 +104,14 @@ pub enum Counter {
     Written,
     /// The errno with which io_uring was refused to the cell, or zero if it has it (gauge).
     UringRefused,
+    /// Requests of clients that the cell found without a ring, and answers that clients found
+    /// without a wake-up.
+    LostRings,
+    LostWakeups,
 }
 
 impl Counter {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
@@ -126,6 +130,8 @@ impl Counter {
         Self::Stale,
         Self::Written,
         Self::UringRefused,
+        Self::LostRings,
+        Self::LostWakeups,
     ];
 
     fn at(self) -> usize {

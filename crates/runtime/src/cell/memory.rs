@@ -17,6 +17,8 @@
 //! answered. The user is the client's own, or for a front the one that the request names. A request
 //! that waits for a file lock does not count, because other users decide how long it waits.
 
+mod review;
+
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -36,6 +38,7 @@ use super::watch::{Place, Watch};
 use crate::bell::Rings;
 use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
+pub(super) use review::Losses;
 
 /// One client's segments, as this cell maps them.
 struct ClientMemory {
@@ -60,6 +63,10 @@ struct ClientMemory {
     user: Option<u32>,
     /// The number of the last request taken from each slot.
     taken: Vec<u32>,
+    /// Slots with a request that had not rung when the last review looked.
+    unrung: u64,
+    /// Answers that the client has found late, as the last review has seen.
+    late: u64,
     silent: bool,
 }
 
@@ -74,6 +81,7 @@ impl ClientMemory {
         let requests = ClientReader::new(map_read_only(requests.as_fd())?, shape)?;
         let replies = ReplyWriter::new(map_writable(replies.as_fd())?, shape, cell, epoch)?;
         let taken = (0..slots).map(|slot| replies.last_seq(SlotNo(slot as u16))).collect();
+        let late = requests.late(cell);
         let mut memory = Self {
             client,
             is_active: false,
@@ -88,6 +96,8 @@ impl ClientMemory {
             users: vec![0; slots],
             user,
             taken,
+            unrung: 0,
+            late,
             silent: false,
         };
         if memory.replies.is_inherited() {
@@ -285,12 +295,17 @@ impl SharedMemory {
     /// stops watching clients that have not rung lately. Returns whether any has rung, or waits for
     /// a look.
     pub(super) fn look_around(&mut self, now: Instant) -> bool {
+        self.look_at_idle(now) != 0 || self.watch.is_called()
+    }
+
+    /// The same. Returns how many idle clients have rung.
+    pub(super) fn look_at_idle(&mut self, now: Instant) -> u64 {
         let cell = self.cell;
-        let mut has_rung = false;
+        let mut rung = 0;
         for place in self.watch.look() {
             let memory = self.at_mut(place);
             if !memory.is_active && !memory.silent && memory.look(cell) {
-                has_rung = true;
+                rung += 1;
                 self.activate(place, now);
             }
         }
@@ -298,7 +313,7 @@ impl SharedMemory {
         while let Some(place) = self.watch.retire(now) {
             self.retire(place, now);
         }
-        has_rung || self.watch.is_called()
+        rung
     }
 
     fn decrement(&mut self, uid: u32) {
@@ -864,6 +879,43 @@ mod tests {
         assert_eq!(crowd.watched(), 0);
         crowd.memory.reply(slot, 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
         assert_eq!(crowd.offered(later), [0]);
+    }
+
+    /// Two rings undo each other, and the bell has not rung either.
+    #[test]
+    fn a_request_whose_ring_was_lost_is_found_by_the_second_review_and_counted_once() {
+        let mut crowd = Crowd::new(2 * ACTIVE_MAX as u32);
+        for client in [1, 2 * ACTIVE_MAX as u32 - 1] {
+            crowd.submit(client, 1);
+            crowd.clients[client as usize].0.ring(CELL, SlotNo(0));
+            assert!(crowd.offered(NOW).is_empty());
+            // Reviews examine half of the clients each.
+            let mut found = Losses::default();
+            let reviews = (1..=4).take_while(|_| {
+                found = crowd.memory.review(NOW);
+                found.client.is_none()
+            });
+            assert!(reviews.count() < 4);
+            let losses = Losses { client: Some(ClientId(client)), rings: 1, wakeups: 0 };
+            assert_eq!((found, crowd.offered(NOW)), (losses, vec![client]));
+            let slot = SlotRef { client: ClientId(client), slot: SlotNo(0) };
+            assert!(crowd.memory.take(slot, &mut Vec::new()).is_some());
+            for _ in 0..4 {
+                assert_eq!(crowd.memory.review(NOW), Losses::default(), "it is in progress");
+            }
+            crowd.memory.reply(slot, 1, ReplyHeader { errno: None, payload_len: 0 }, &[]);
+        }
+    }
+
+    /// A cell that recovers reads no doorbell, so that requests wait although they have rung.
+    #[test]
+    fn a_request_that_has_rung_and_waits_is_no_loss() {
+        let mut crowd = Crowd::new(2);
+        crowd.submit(1, 1);
+        for _ in 0..3 {
+            assert_eq!(crowd.memory.review(NOW), Losses::default());
+        }
+        assert_eq!(crowd.offered(NOW), [1]);
     }
 
     #[test]

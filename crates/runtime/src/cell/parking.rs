@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use warren_base::Instant;
-use warren_shm::Processor;
+use warren_shm::{Counter, Processor};
 
 use super::{CellLoop, NextLook, ORDERS_EVERY, spin};
 use crate::bell::Rings;
@@ -119,7 +119,11 @@ impl CellLoop {
         let now = self.clocks.look().monotonic;
         let rings = self.disk.drain_bell();
         self.memory.call(if now - begun >= SLEEP_MAX { Rings::ALL } else { rings });
-        self.memory.look_around(now);
+        let rung = self.memory.look_at_idle(now);
+        // A client that rings now has not written to the bell yet, which is rare.
+        if now - begun >= limit && rings.is_empty() {
+            self.vitals.add(Counter::LostRings, rung);
+        }
         Ok(())
     }
 

@@ -44,6 +44,9 @@ const LOOKS: usize = 64;
 /// request late, but never stuck.
 const LOOKS_IN_TURN: usize = 2;
 
+/// Clients whose slots a review examines. So a review of fronts costs some hundred microseconds.
+const REVIEWED: usize = 64;
+
 /// The place of a client in the cell's memory. Places of clients that are gone are used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Place(pub u32);
@@ -64,6 +67,8 @@ pub(super) struct Watch {
     next_called: u8,
     /// The class, and the client in it, at which the next look in turn begins.
     next: (usize, usize),
+    /// The same for the next review.
+    next_reviewed: (usize, usize),
     clients: usize,
 }
 
@@ -73,9 +78,15 @@ fn index(class: RingClass) -> usize {
 
 impl Watch {
     pub(super) fn new() -> Self {
-        let classes = vec![Vec::new(); usize::from(u8::MAX) + 1];
-        let (active, called) = (Vec::new(), Rings::NONE);
-        Self { active, classes, called, next_called: 0, next: (0, 0), clients: 0 }
+        Self {
+            active: Vec::new(),
+            classes: vec![Vec::new(); usize::from(u8::MAX) + 1],
+            called: Rings::NONE,
+            next_called: 0,
+            next: (0, 0),
+            next_reviewed: (0, 0),
+            clients: 0,
+        }
     }
 
     /// A new client, which is idle.
@@ -163,21 +174,27 @@ impl Watch {
             self.next_called = byte.wrapping_add(1);
         }
         for _ in 0..LOOKS_IN_TURN.min(self.clients) {
-            places.push(self.next_in_turn());
+            places.push(next_in_turn(&self.classes, &mut self.next));
         }
         places
     }
 
-    /// There must be a client.
-    fn next_in_turn(&mut self) -> Place {
-        loop {
-            let (class, at) = self.next;
-            if let Some(&place) = self.classes[class].get(at) {
-                self.next = (class, at + 1);
-                return place;
-            }
-            self.next = ((class + 1) % self.classes.len(), 0);
+    /// The clients of a review, active or not: some, in turn.
+    pub(super) fn review(&mut self) -> Vec<Place> {
+        let next = &mut self.next_reviewed;
+        (0..REVIEWED.min(self.clients)).map(|_| next_in_turn(&self.classes, next)).collect()
+    }
+}
+
+/// There must be a client.
+fn next_in_turn(classes: &[Vec<Place>], next: &mut (usize, usize)) -> Place {
+    loop {
+        let (class, at) = *next;
+        if let Some(&place) = classes[class].get(at) {
+            *next = (class, at + 1);
+            return place;
         }
+        *next = ((class + 1) % classes.len(), 0);
     }
 }
 

@@ -9,8 +9,8 @@ use super::state::SupervisorLoop;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, DiscardedStatus, FaultStatus,
-    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, SpaceStatus, TakenOutStatus, UseStatus,
-    names_of_rules,
+    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, LossCounters, SpaceStatus, TakenOutStatus,
+    UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -116,8 +116,12 @@ fn cell_status(it: &SupervisorLoop<'_>, cell: &warren_supervisor::CellStatus) ->
         spinners: memory.vitals.spinners(),
         requests: memory.counter(Counter::Requests),
         peer_messages: memory.counter(Counter::PeerMessages),
-        refused: memory.counter(Counter::Refused),
-        stale: memory.counter(Counter::Stale),
+        losses: LossCounters {
+            refused: memory.counter(Counter::Refused),
+            stale: memory.counter(Counter::Stale),
+            lost_rings: memory.counter(Counter::LostRings),
+            lost_wakeups: memory.counter(Counter::LostWakeups),
+        },
         busy_ns: memory.counter(Counter::BusyNs),
         parked_ns: memory.counter(Counter::ParkedNs),
         tasks: memory.counter(Counter::Tasks),

@@ -81,7 +81,7 @@ pub(crate) fn status_shows_cells_and_clients() {
         (&mailboxes.map(String::from)[..], 0)
     );
     assert_eq!(status.cells.iter().map(|cell| cell.requests).collect::<Vec<_>>(), [2, 0]);
-    assert!(status.cells.iter().all(|cell| (cell.refused, cell.stale) == (0, 0)));
+    assert!(status.cells.iter().all(|cell| (cell.losses.refused, cell.losses.stale) == (0, 0)));
     assert_eq!(status.clients.len(), 1);
     assert!(status.clients[0].front);
     assert_eq!(status.clients[0].pid, std::process::id());
