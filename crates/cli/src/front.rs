@@ -10,10 +10,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use warren_base::Errno;
-use warren_fuse::{Effects, FrontOptions, MountConfig, MountError, MountOptions, STARTER_DIED};
+use warren_fuse::{
+    Effects, FrontOptions, MountConfig, MountError, MountOptions, READY_MAX, STARTER_DIED,
+};
 use warren_log::Target;
 use warren_runtime::{Admission, ConnectOptions, FleetError};
 
@@ -28,6 +33,14 @@ const READY: &str = "\n";
 const TIED: &str = "tied";
 const FREE: &str = "free";
 const OPTIONS: &str = "options=";
+
+/// How long a mount keeper may take to report. It waits for its admission for 30 s at most, and for
+/// its front as long.
+const REPORT_MAX: Duration = Duration::from_secs(60);
+
+/// How often, and after which pauses, it is seen whether a killed process has ended.
+const END_LOOKS: u32 = 500;
+const END_LOOK: Duration = Duration::from_millis(10);
 
 /// Whether a mount ends with the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +102,12 @@ pub(crate) fn serve(
     let usual = MountOptions::new(&pool.to_string_lossy());
     let allow_other = words.allow_other.unwrap_or(usual.allow_other);
     let mount = MountOptions { flags: words.flags, allow_other, ..usual };
-    let config = MountConfig { mount, front: FrontOptions::default(), log: log.clone() };
+    let config = MountConfig {
+        mount,
+        front: FrontOptions::default(),
+        log: log.clone(),
+        ready_max: READY_MAX,
+    };
     warren_fuse::keep_mount(admission, directory, &config, ready)
         .map_err(|error| mount_failure(&error))
 }
@@ -188,15 +206,65 @@ pub(crate) fn start(
         command.stderr(Stdio::null());
     }
     let mut process = command.spawn().map_err(warren_runtime::process::explained).map_err(lost)?;
-    let mut line = String::new();
-    if let Some(stdout) = process.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).map_err(lost)?;
-    }
+    let Some(line) = report_within(&mut process, REPORT_MAX).map_err(lost)? else {
+        return Err(end_unready(process, directory));
+    };
     if line == READY {
         return Ok(MountProcess { process });
     }
     process.wait().map_err(lost)?;
     Err(parse_failure(line.trim_end(), directory))
+}
+
+/// The line that the process reports, empty if it has ended without one. `None` if it does not
+/// report in time.
+fn report_within(process: &mut Child, limit: Duration) -> std::io::Result<Option<String>> {
+    let mut line = String::new();
+    if let Some(stdout) = process.stdout.take() {
+        let limit = Timespec::try_from(limit).ok();
+        // A signal with a handler ends the wait early, and this process has none.
+        if poll(&mut [PollFd::new(&stdout, PollFlags::IN)], limit.as_ref())? == 0 {
+            return Ok(None);
+        }
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    Ok(Some(line))
+}
+
+/// Ends a mount keeper that does not report, its front, and its mount if it has one. Its front may
+/// be stopped and so would not end by itself.
+fn end_unready(mut process: Child, directory: &Path) -> Failure {
+    let pid = process.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children =
+        children.split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?));
+    // Descriptors name the same processes also after these have ended.
+    let children: Vec<_> =
+        children.filter_map(|child| pidfd_open(child, PidfdFlags::empty()).ok()).collect();
+    // Both fail only if the process has ended.
+    let _ended = process.kill();
+    for child in &children {
+        let _ended = pidfd_send_signal(child, Signal::KILL);
+    }
+    // There is no mount if the process has not come so far.
+    let _unmounted = crate::unmount::unmount(directory, UnmountFlags::DETACH);
+    let mut looks = 0..END_LOOKS;
+    let has_ended = looks.any(|_| {
+        std::thread::sleep(END_LOOK);
+        matches!(process.try_wait(), Ok(Some(_)))
+    });
+    let done = if has_ended {
+        "it was killed; try again"
+    } else {
+        "it was killed, and the kernel has not ended it yet; see its state in /proc"
+    };
+    let seconds = REPORT_MAX.as_secs();
+    let at = directory.display();
+    Failure::new(
+        CODE_FAILURE,
+        format!("{at}: its mount keeper (process {pid}) was not ready within {seconds} s; {done}"),
+    )
 }
 
 /// The report of a mount keeper that could not start.
@@ -246,6 +314,40 @@ mod tests {
             }
             let words = MountWords::new().with_powers(powers);
             assert_eq!(words_of(&word_of(&words)).map(|it| it.flags), Some(words.flags));
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_report_is_ended_with_its_children() {
+        let mut process = Command::new("sh")
+            .args(["-c", "sleep 1000 >&2 & echo $! >&2; kill -STOP $!; wait"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut child = String::new();
+        let stderr = process.stderr.take().expect("piped");
+        BufReader::new(stderr).read_line(&mut child).expect("its child");
+        let limit = Duration::from_millis(1);
+        assert_eq!(report_within(&mut process, limit).expect("a poll"), None);
+        let pid = process.id();
+        let failure = end_unready(process, Path::new("/nonexistent"));
+        let line = failure.to_string();
+        assert_eq!(failure.code(), CODE_FAILURE);
+        assert!(line.contains(&format!("process {pid})")) && line.ends_with("try again"), "{line}");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+        assert!(stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z")), "its child lives");
+    }
+
+    #[test]
+    fn a_report_comes_through_the_pipe_and_an_end_is_an_empty_one() {
+        for (script, report) in [("echo", READY), ("echo 6 line", "6 line\n"), ("true", "")] {
+            let mut process =
+                Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
+            let limit = Duration::from_secs(20);
+            let line = report_within(&mut process, limit).expect("a poll");
+            assert_eq!(line.as_deref(), Some(report));
+            process.wait().expect("its end");
         }
     }
 

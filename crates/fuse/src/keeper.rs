@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use tracing::{error, info, warn};
@@ -87,13 +87,15 @@ fn keep_recorded(
     let kept = match FrontProcess::start(&resources, mount.dir()) {
         Ok(front) => {
             let fronts = Fronts::new(front);
-            let (teardown, fleet_is_gone) = (None, false);
+            let (teardown, fleet_is_gone, unready) = (None, false, None);
             let mut keeper = MountKeeper {
                 resources,
                 fronts,
                 signals,
                 watch,
                 ready,
+                ready_max: config.ready_max,
+                unready,
                 mount,
                 teardown,
                 fleet_is_gone,
@@ -121,6 +123,9 @@ struct MountKeeper<'a> {
     watch: OptionsWatch,
     /// The pipe to the starter. `None` after the report that the mount is served.
     ready: Option<OwnedFd>,
+    ready_max: Duration,
+    /// The process of a first front that did not serve in time and was killed.
+    unready: Option<u32>,
     fleet_is_gone: bool,
 }
 
@@ -166,6 +171,9 @@ impl MountKeeper<'_> {
                 let dir = self.mount.dir().display();
                 warn!(target: LIFE, "the front of {dir} is stopped; it is killed");
             }
+            if self.ready.is_some() && self.unready.is_none() {
+                self.unready = self.fronts.kill_unready(self.ready_max);
+            }
             self.start_front();
             if let Some(end) = self.advance() {
                 return self.finish(end);
@@ -175,7 +183,9 @@ impl MountKeeper<'_> {
 
     fn wait(&self) -> Events {
         let deadline = self.teardown.as_ref().and_then(Teardown::deadline);
-        let deadline = self.fronts.next_start().into_iter().chain(deadline).min();
+        let is_first = self.ready.is_some() && self.unready.is_none();
+        let ready = self.fronts.ready_until(self.ready_max).filter(|_| is_first);
+        let deadline = self.fronts.next_start().into_iter().chain(ready).chain(deadline).min();
         let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let look = self.fronts.next_look().filter(|_| self.can_restart());
         let timeout = timeout.into_iter().chain(look).min();
@@ -329,7 +339,15 @@ impl MountKeeper<'_> {
         }
         // The error of the front is the cause.
         let _ = self.mount.unmount();
-        Err(io::Error::other(format!("its process ended as soon as it started ({status})")))
+        Err(io::Error::other(match self.unready {
+            Some(pid) => {
+                let seconds = self.ready_max.as_secs();
+                format!(
+                    "its front (process {pid}) did not serve within {seconds} s and was killed; mount it again"
+                )
+            }
+            None => format!("its process ended as soon as it started ({status})"),
+        }))
     }
 
     fn finish(mut self, end: End) -> io::Result<()> {

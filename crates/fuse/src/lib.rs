@@ -55,7 +55,7 @@ pub use keeper::keep_mount;
 pub use mount::{MountError, MountOptions, check_mount_point, check_unmounted, fusermount_reason};
 pub use process::dispatch;
 pub use rustix::mount::MountFlags;
-pub use serve::{MountConfig, MountedFront, mount};
+pub use serve::{MountConfig, MountedFront, READY_MAX, mount};
 pub use signals::STARTER_DIED;
 pub use users::Uses;
 pub use watchdog::Watchdog;

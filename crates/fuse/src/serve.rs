@@ -22,7 +22,13 @@ pub struct MountConfig {
     pub front: FrontOptions,
     /// The target of the log of a mount that has a keeper.
     pub log: Target,
+    /// How long the first front of a mount that has a keeper may take until it serves.
+    pub ready_max: Duration,
 }
+
+/// The usual [`MountConfig::ready_max`]. A front needs some 20 ms and waits for no cell, so this is
+/// long on the busiest machine.
+pub const READY_MAX: Duration = Duration::from_secs(30);
 
 /// How long the users of a detached mount have before they are cut off.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_millis(200);

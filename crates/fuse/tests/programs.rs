@@ -22,7 +22,9 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use toy::ToyFleet;
 use warren_base::{Errno, Ino};
-use warren_fuse::{FrontOptions, MountConfig, MountOptions, MountedFront, PageCaching, Watchdog};
+use warren_fuse::{
+    FrontOptions, MountConfig, MountOptions, MountedFront, PageCaching, READY_MAX, Watchdog,
+};
 use warren_proto::{FileName, LeaseKey, Position, Reply, Request, SetAttr};
 
 /// Set in the child process, which mounts.
@@ -91,8 +93,12 @@ fn on_mount(name: &str, options: FrontOptions, slots: u16, test: impl FnOnce(&Mo
     let dir = std::env::temp_dir().join(format!("warren-fuse-{}", std::process::id()));
     fs::create_dir(&dir).unwrap();
     let toy = ToyFleet::new(slots);
-    let config =
-        MountConfig { mount: MountOptions::new("toy"), front: options, log: Default::default() };
+    let config = MountConfig {
+        mount: MountOptions::new("toy"),
+        front: options,
+        log: Default::default(),
+        ready_max: READY_MAX,
+    };
     let front = warren_fuse::mount(Arc::new(toy.clone()), &dir, &config).unwrap();
     let watchdog = Watchdog::abort_after(&dir, LIMIT).unwrap();
     test(&Mounted { toy, front: Some(front), dir, _watchdog: watchdog });

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::Signal;
-use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
+use warren_fuse::{FrontOptions, MountConfig, MountOptions, READY_MAX, keep_mount};
 use warren_log::Target;
 use warren_runtime::{Admission, ConnectOptions, interposer};
 
@@ -172,6 +172,7 @@ fn keep(pool: &OsStr, directory: &Path) -> Result<(), String> {
         mount: MountOptions::new(&pool.to_string_lossy()),
         front: FrontOptions::default(),
         log: Target::default(),
+        ready_max: READY_MAX,
     };
     keep_mount(admission, directory, &config, ready).map_err(|error| error.to_string())
 }

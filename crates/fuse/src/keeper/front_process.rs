@@ -47,6 +47,7 @@ pub(super) struct FrontProcess {
     pidfd: OwnedFd,
     link: Link,
     pub started: Instant,
+    pub is_ready: bool,
 }
 
 /// What a front has sent.
@@ -73,7 +74,7 @@ impl FrontProcess {
             Ok(pidfd)
         });
         match sent {
-            Ok(pidfd) => Ok(Self { child, pidfd, link, started: Instant::now() }),
+            Ok(pidfd) => Ok(Self { child, pidfd, link, started: Instant::now(), is_ready: false }),
             Err(error) => {
                 // Fails only if the child has ended.
                 let _ = child.kill();
@@ -106,7 +107,10 @@ impl FrontProcess {
             Ok(Received::Packet(packet)) if packet.bytes == WRITTEN_BACK => {
                 Some(FrontMessage::WrittenBack)
             }
-            Ok(Received::Packet(_)) => Some(FrontMessage::Ready),
+            Ok(Received::Packet(_)) => {
+                self.is_ready = true;
+                Some(FrontMessage::Ready)
+            }
             Ok(Received::Nothing) => None,
             Ok(Received::Closed) | Err(_) => Some(FrontMessage::Closed),
         }

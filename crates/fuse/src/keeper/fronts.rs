@@ -106,6 +106,22 @@ impl Fronts {
         is_stopped
     }
 
+    /// When the front must serve, which has not served yet. It counts for the first front alone: a
+    /// later one may wait for cells that its predecessor has asked.
+    pub(super) fn ready_until(&self, ready_max: Duration) -> Option<Instant> {
+        self.serving().filter(|front| !front.is_ready).map(|front| front.started + ready_max)
+    }
+
+    /// Kills a front that does not serve within `ready_max`. Returns its process, if it is one.
+    pub(super) fn kill_unready(&mut self, ready_max: Duration) -> Option<u32> {
+        let is_late = self.ready_until(ready_max).is_some_and(|until| until <= Instant::now());
+        let pid = self.serving().filter(|_| is_late).map(FrontProcess::pid);
+        if is_late {
+            self.kill_current();
+        }
+        pid
+    }
+
     /// When [`Self::start_if_due`] must be called.
     pub(super) fn next_start(&self) -> Option<Instant> {
         match self.current {

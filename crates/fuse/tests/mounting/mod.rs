@@ -1,6 +1,9 @@
 //! What tests that mount a real fleet share: a scratch directory with a pool, a mount namespace,
 //! and a process that mounts.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -13,7 +16,7 @@ use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
-use warren_fuse::{FrontOptions, MountConfig, MountOptions, keep_mount};
+use warren_fuse::{FrontOptions, MountConfig, MountOptions, READY_MAX, keep_mount};
 use warren_runtime::{Admission, ConnectOptions};
 
 /// The role of a process that does the same as `warren mount`.
@@ -83,7 +86,15 @@ pub(crate) fn front(pool: &Path) -> (Admission, MountConfig) {
     let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &connect).expect("an admission");
     let mount = MountOptions::new("pool");
-    (admission, MountConfig { mount, front: FrontOptions::default(), log: Default::default() })
+    (
+        admission,
+        MountConfig {
+            mount,
+            front: FrontOptions::default(),
+            log: Default::default(),
+            ready_max: READY_MAX,
+        },
+    )
 }
 
 /// The main function of a process with the role [`MOUNTER`]: keeps a mount until a signal.
