@@ -4,7 +4,7 @@
 //! ```text
 //! client segment (written by the client, one a client)
 //!   0        header          magic, version, slots
-//!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, bit toggled when slot rings;
+//!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, toggled when a slot rings;
 //!                            word 1 = answers that a sleeping thread found by its time-out
 //!   8192     request lines   one 64-byte line a slot
 //!   16384    idle inodes     8 bytes each
