@@ -5,7 +5,8 @@
 //! client segment (written by the client, one a client)
 //!   0        header          magic, version, slots
 //!   4096     doorbells       one 64-byte line a cell: word 0 = bitmap, toggled when a slot rings;
-//!                            word 1 = answers that a sleeping thread found by its time-out
+//!                            word 1 = answers that a sleeping thread found by its time-out;
+//!                            word 2 = processes that have continued the client
 //!   8192     request lines   one 64-byte line a slot
 //!   16384    idle inodes     8 bytes each
 //!   ...      slot areas      a slot: body 8 KiB, then payload
@@ -70,6 +71,8 @@ pub const HEADER: usize = 0;
 pub const DOORBELLS: usize = 4096;
 /// In a doorbell's line: the count of answers of the cell that were found by a time-out.
 pub const LATE: usize = 8;
+/// In the same line: the count of processes that have continued the client.
+pub const STARTS: usize = 16;
 pub const LINES: usize = 8192;
 /// In the cell-to-client segment, on a line of its own.
 pub const WATCHED: usize = 64;

@@ -17,8 +17,8 @@ use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
 use warren_proto::slot::Shape;
 use warren_shm::{
-    ClientReader, ClientWriter, Lane, PEER_SEGMENT_LEN, PeerLink, ReplyHeader, ReplyReader,
-    ReplyWriter, Segment, SegmentError, map_read_only,
+    ClientReader, ClientWriter, Doorbell, Lane, PEER_SEGMENT_LEN, PeerLink, ReplyHeader,
+    ReplyReader, ReplyWriter, Segment, SegmentError, map_read_only,
 };
 
 const SLOT: SlotNo = SlotNo(0);
@@ -96,7 +96,7 @@ fn trips(pair: &Pair, seq: &mut u32, cell_cpu: usize, spin: Duration, batch: u32
 
 fn serve(pair: &Pair, mut last: u32, cpu: usize, stop: &AtomicBool) {
     pin(cpu);
-    let (mut seen, mut body) = (0, Vec::new());
+    let (mut seen, mut body) = (Doorbell::default(), Vec::new());
     while !stop.load(Relaxed) {
         if pair.client.rung(CELL, &mut seen) == 0 {
             if cpu == 0 {
@@ -115,7 +115,7 @@ fn serve(pair: &Pair, mut last: u32, cpu: usize, stop: &AtomicBool) {
 
 /// Both sides in turn on one thread: the instructions alone.
 fn alone(pair: &Pair, seq: &mut u32) -> f64 {
-    let (mut seen, mut body) = (0, Vec::new());
+    let (mut seen, mut body) = (Doorbell::default(), Vec::new());
     pair.client.rung(CELL, &mut seen);
     median(1000, || {
         *seq += 1;

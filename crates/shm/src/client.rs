@@ -10,6 +10,10 @@
 //! was taken already (by a successor that looked at all slots), or whose slot has since been used
 //! for another cell: then `take` returns `None`. For that, the word with a request's number also
 //! names its cell.
+//!
+//! A process that continues a client (a front after its predecessor's death) cannot know which
+//! changes the cell has seen, and its own change may undo one that was not. So it first counts
+//! itself in the doorbell's line, which rings for all slots at once.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -19,7 +23,7 @@ use warren_base::{CellId, Ino, MapVersion, SlotNo};
 use warren_proto::slot::request::{
     GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, THREAD, UID,
 };
-use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LATE, LINE, LINES, Posted, Shape};
+use warren_proto::slot::{DOORBELLS, IDLE, IDLE_WAYS, LATE, LINE, LINES, Posted, STARTS, Shape};
 use warren_proto::{Capabilities, Malformed, RequestHeader};
 
 use crate::map::{ReadMap, Region, WriteMap};
@@ -144,6 +148,13 @@ impl<W: Store> ClientWriter<W> {
         memory.store64(line + POSTED, posted.pack(), Release);
     }
 
+    /// This process continues the client: all slots ring. It must precede its own rings, and
+    /// [`crate::WakeFd`] must follow. Nothing else may ring meanwhile.
+    pub fn ring_all(&self, cell: CellId) {
+        let at = doorbell(cell) + STARTS;
+        self.memory.store64(at, self.memory.load64(at, Relaxed).wrapping_add(1), Release);
+    }
+
     /// Rings the cell's bell for the slot. If the cell may be asleep, [`crate::WakeFd`] must
     /// follow.
     pub fn ring(&self, cell: CellId, slot: SlotNo) {
@@ -185,6 +196,13 @@ pub struct Unreadable {
     pub why: Malformed,
 }
 
+/// What a cell has seen of its doorbell.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Doorbell {
+    slots: u64,
+    starts: u64,
+}
+
 /// The cell's side. Nothing in the segment is trusted.
 pub struct ClientReader<R = ReadMap> {
     memory: R,
@@ -204,16 +222,23 @@ impl<R: Load> ClientReader<R> {
 
     /// Whether a slot has rung since `last_seen`.
     #[inline]
-    pub fn has_rung(&self, cell: CellId, last_seen: u64) -> bool {
-        self.memory.load64(doorbell(cell), Relaxed) != last_seen
+    pub fn has_rung(&self, cell: CellId, last_seen: Doorbell) -> bool {
+        let at = doorbell(cell);
+        self.memory.load64(at, Relaxed) != last_seen.slots
+            || self.memory.load64(at + STARTS, Relaxed) != last_seen.starts
     }
 
     /// The slots that have rung since `last_seen`, as bits; updates `last_seen`. Bits beyond the
     /// client's slots are ignored.
-    pub fn rung(&self, cell: CellId, last_seen: &mut u64) -> u64 {
-        let bell = self.memory.load64(doorbell(cell), Acquire);
-        let changed = bell ^ *last_seen;
-        *last_seen = bell;
+    #[inline]
+    pub fn rung(&self, cell: CellId, last_seen: &mut Doorbell) -> u64 {
+        let at = doorbell(cell);
+        // In this order: of a process that has rung for all slots, later rings are changes.
+        let starts = self.memory.load64(at + STARTS, Acquire);
+        let seen = Doorbell { slots: self.memory.load64(at, Acquire), starts };
+        let before = core::mem::replace(last_seen, seen);
+        let changed =
+            if seen.starts == before.starts { seen.slots ^ before.slots } else { u64::MAX };
         let rung = changed & (u64::MAX >> (u64::BITS as usize - self.shape.slots()));
         if rung != 0 {
             self.memory.prefetch(line(SlotNo(rung.trailing_zeros() as u16), self.shape), LINE);
@@ -385,7 +410,7 @@ mod tests {
     #[test]
     fn a_bell_rings_once_for_its_slot_and_cell() {
         let (writer, reader, _) = pair();
-        let mut seen = [0; 2];
+        let mut seen = [Doorbell::default(); 2];
         writer.ring(CellId(1), SlotNo(0));
         writer.ring(CellId(1), SlotNo(2));
         assert_eq!(reader.rung(CellId(0), &mut seen[0]), 0);
@@ -393,6 +418,22 @@ mod tests {
         assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0);
         writer.ring(CellId(1), SlotNo(2));
         assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0b100);
+    }
+
+    /// Its own ring undoes one of its predecessor's that the cell has not seen.
+    #[test]
+    fn a_successor_rings_for_all_slots_of_one_cell() {
+        let (writer, reader, _) = pair();
+        let mut seen = [Doorbell::default(); 2];
+        writer.ring(CellId(1), SlotNo(2));
+        writer.ring_all(CellId(1));
+        writer.ring(CellId(1), SlotNo(2));
+        assert!(reader.has_rung(CellId(1), seen[1]) && !reader.has_rung(CellId(0), seen[0]));
+        assert_eq!(reader.rung(CellId(0), &mut seen[0]), 0);
+        assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0b111, "there are three slots");
+        assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0);
+        writer.ring(CellId(1), SlotNo(0));
+        assert_eq!(reader.rung(CellId(1), &mut seen[1]), 0b1);
     }
 
     #[test]
@@ -443,7 +484,11 @@ mod tests {
         raw.store64(LINES + POSTED, u64::MAX, Relaxed);
         assert_eq!(reader.take(CELL, SlotNo(0), 0, &mut body), Ok(None), "nobody's");
         raw.store64(DOORBELLS, u64::MAX, Relaxed);
-        assert_eq!(reader.rung(CellId(0), &mut 0), 0b111, "there are three slots");
+        assert_eq!(
+            reader.rung(CellId(0), &mut Doorbell::default()),
+            0b111,
+            "there are three slots"
+        );
     }
 
     #[test]

@@ -44,7 +44,7 @@ mod wake;
 #[cfg(test)]
 mod model;
 
-pub use client::{ClientReader, ClientWriter, Unreadable};
+pub use client::{ClientReader, ClientWriter, Doorbell, Unreadable};
 pub use clock::now;
 #[cfg(feature = "cells")]
 pub use frames::Frames;

@@ -16,14 +16,14 @@ use loom::thread;
 use warren_base::{CellId, Epoch, Ino, MapVersion, SlotNo};
 use warren_mailbox::Capability;
 use warren_proto::RequestHeader;
-use warren_proto::slot::{DOORBELLS, LINE, LINES, Shape, WATCHED, WORDS};
+use warren_proto::slot::{DOORBELLS, LINE, LINES, STARTS, Shape, WATCHED, WORDS};
 
 use crate::memory::{Load, Store, Waited};
 use crate::reply::{ReplyHeader, ReplyReader, ReplyWriter, WaitOutcome};
 use crate::ring::{Lane, PeerLink};
 use crate::shard_map::{ShardMap, ShardMapError, ShardMapReader, ShardMapWriter};
 use crate::vitals::{VitalsReader, VitalsWriter};
-use crate::{ClientReader, ClientWriter};
+use crate::{ClientReader, ClientWriter, Doorbell};
 
 const CELL: CellId = CellId(0);
 const SLOT: SlotNo = SlotNo(0);
@@ -145,7 +145,8 @@ type Replies<const F: bool> = (ReplyWriter<Modelled<F>>, ReplyReader<Modelled<F>
 fn client<const F: bool>() -> Client<F> {
     let rest_of = |line: usize| line + 8..line + LINE;
     let lines = [LINES, LINES + LINE];
-    let memory = Modelled::new(&lines.map(rest_of), &[DOORBELLS, LINES, LINES + LINE]);
+    let memory =
+        Modelled::new(&lines.map(rest_of), &[DOORBELLS, DOORBELLS + STARTS, LINES, LINES + LINE]);
     (
         ClientWriter::new(memory.clone(), Shape::large(2)).unwrap(),
         ClientReader::new(memory, Shape::large(2)).unwrap(),
@@ -181,7 +182,7 @@ fn a_bell_that_rang_means_a_whole_request() {
             writer.submit(CELL, SLOT, &header(1), b"whole???");
             writer.ring(CELL, SLOT);
         });
-        let (mut seen, mut body) = (0, Vec::new());
+        let (mut seen, mut body) = (Doorbell::default(), Vec::new());
         // A look without the bell (by a successor) finds nothing or all of it.
         let looked = reader.take(CELL, SLOT, 0, &mut body).unwrap();
         assert!(looked.is_none_or(|taken| taken == header(1) && body == b"whole???"));
@@ -190,6 +191,28 @@ fn a_bell_that_rang_means_a_whole_request() {
             assert_eq!((taken, &body[..]), (Some(header(1)), &b"whole???"[..]));
         }
         sender.join().unwrap();
+    });
+}
+
+/// The predecessor has rung, which the cell may not have seen.
+#[test]
+fn a_successors_ring_is_seen_whatever_its_predecessor_has_rung() {
+    explore(4, || {
+        let (writer, reader) = client::<true>();
+        writer.ring(CELL, SLOT);
+        let successor = thread::spawn(move || {
+            writer.ring_all(CELL);
+            writer.submit(CELL, SLOT, &header(1), b"whole???");
+            writer.ring(CELL, SLOT);
+        });
+        let (mut seen, mut body) = (Doorbell::default(), Vec::new());
+        let mut look = || {
+            reader.rung(CELL, &mut seen) & 1 == 1
+                && reader.take(CELL, SLOT, 0, &mut body).unwrap().is_some()
+        };
+        let early = [look(), look()];
+        successor.join().unwrap();
+        assert!(early.contains(&true) || look());
     });
 }
 
@@ -203,7 +226,7 @@ fn bells_of_two_threads_ring_once_each() {
             thread::spawn(move || writer.ring(CELL, SlotNo(slot)))
         };
         let threads = [ring(0), ring(1)];
-        let mut seen = 0;
+        let mut seen = Doorbell::default();
         let first = reader.rung(CELL, &mut seen);
         let second = reader.rung(CELL, &mut seen);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -253,7 +276,7 @@ fn cell_parks<const F: bool>() {
             client_bell.changed.notify_all();
         }
     });
-    let mut seen = 0;
+    let mut seen = Doorbell::default();
     vitals.park();
     if reader.rung(CELL, &mut seen) == 0 {
         let mut rung = bell.rung.lock().unwrap();
@@ -336,7 +359,7 @@ fn ring_of_an_unwatched_client<const F: bool>() {
     words.watch();
     let cell = thread::spawn(move || {
         words.unwatch();
-        reader.has_rung(CELL, 0)
+        reader.has_rung(CELL, Doorbell::default())
     });
     writer.ring(CELL, SLOT);
     Modelled::<F>::fence();

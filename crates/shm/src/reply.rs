@@ -342,6 +342,7 @@ mod tests {
     use warren_proto::slot::LaneSize;
 
     use super::*;
+    use crate::client::Doorbell;
     use crate::segment::{Segment, map_read_only};
 
     const SLOTS: usize = 2;
@@ -492,7 +493,7 @@ mod tests {
     }
 
     fn serve(p: &Pair, trips: u32) {
-        let (mut seen, mut last, mut body) = (0, 0, Vec::new());
+        let (mut seen, mut last, mut body) = (Doorbell::default(), 0, Vec::new());
         while last < trips {
             if p.client.rung(CellId(3), &mut seen) == 0 {
                 thread::yield_now();

@@ -115,7 +115,7 @@ fn cell_process() {
 }
 
 fn serve(client: &ClientReader, replies: &ReplyWriter, vitals: &VitalsWriter, bell: &WakeFd) {
-    let (mut seen, mut last, mut body) = (0, [0; SLOTS], Vec::new());
+    let (mut seen, mut last, mut body) = (Doorbell::default(), [0; SLOTS], Vec::new());
     loop {
         vitals.park();
         let mut rung = client.rung(CELL, &mut seen);

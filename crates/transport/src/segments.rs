@@ -113,7 +113,7 @@ impl Segments {
         if flights.size() < FLIGHTS_LEN {
             return Err(TransportError::Malformed);
         }
-        Ok(Self {
+        let segments = Self {
             client: terms.client,
             shards: terms.shards,
             numbers: terms.inode_numbers(),
@@ -127,7 +127,22 @@ impl Segments {
             socket,
             dead: AtomicBool::new(false),
             is_single_core: is_single_core(),
-        })
+        };
+        segments.take_over();
+        Ok(segments)
+    }
+
+    /// Continues after a process that used this memory. It may have been killed before it rang for
+    /// a request, or its ring may not have been seen.
+    fn take_over(&self) {
+        let mut slots = (0..self.requests.shape().slots()).map(|slot| SlotNo(slot as u16));
+        if slots.all(|slot| self.requests.last_seq(slot) == 0) {
+            return;
+        }
+        for (cell, segments) in (0..).map(CellId).zip(&self.cells) {
+            self.requests.ring_all(cell);
+            segments.wake(self.client);
+        }
     }
 
     /// Takes the wanted slot, or the lowest free one.

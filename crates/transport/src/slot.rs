@@ -27,10 +27,6 @@ use crate::spin::Spins;
 #[cfg(test)]
 mod tests;
 
-/// When the bell of an inherited slot is rung again without an answer: see [`Slot::inherited`]. The
-/// pause doubles each time, beyond the second after which a cell looks anyway.
-const RING_AGAIN: Duration = Duration::from_millis(2);
-
 /// How often a call follows a moving shard before it fails: then the map or the cells must be
 /// wrong.
 const MOVES_MAX: u32 = 100;
@@ -67,11 +63,6 @@ pub struct Slot {
     shared: Arc<Segments>,
     number: SlotNo,
     seq: u32,
-    /// The slot was used before, perhaps by a process that was killed before or after it rang the
-    /// bell. A bell rings by changing a bit: if the cell has not seen the earlier change yet, this
-    /// process's ring undoes it. So the bell is rung until the cell must have seen a change. One
-    /// ring too many harms only the next call.
-    inherited: bool,
     map: ShardMap,
     last_cell: Option<CellId>,
     /// The cell for the next request that any cell can serve.
@@ -103,7 +94,6 @@ impl Slot {
             shared,
             number,
             seq,
-            inherited: seq != 0,
             map: ShardMap::default(),
             last_cell: None,
             body: Vec::new(),
@@ -322,9 +312,7 @@ impl Slot {
             return None;
         }
         let of_cell = &self.shared.cells[usize::from(submitted.cell.0)];
-        // The predecessor may have been killed before it rang.
-        self.shared.requests.ring(submitted.cell, self.number);
-        let woken = of_cell.wake(self.shared.client);
+        let woken = of_cell.vitals.thread();
         let waited = self.wait(submitted.cell, submitted.seq, woken);
         let answer = waited.and_then(|()| self.take(submitted));
         self.shared.set_flight(self.number, submitted, false);
@@ -368,7 +356,7 @@ impl Slot {
                 return Ok(());
             }
         }
-        let mut pause = if self.inherited { RING_AGAIN } else { LOOK_AT_FLEET };
+        let mut pause = LOOK_AT_FLEET;
         loop {
             let deadline = Some(now() + pause);
             let outcome =
@@ -379,11 +367,6 @@ impl Slot {
             // A cell may have answered just before the fleet ended.
             if !shared.is_alive() && !replies.answered(self.number, seq) {
                 return Err(Errno::EIO);
-            }
-            if self.inherited && pause < LOOK_AT_FLEET_MAX {
-                shared.requests.ring(cell, self.number);
-                let of_cell = &shared.cells[usize::from(cell.0)];
-                of_cell.wake(shared.client);
             }
             pause = (2 * pause).min(LOOK_AT_FLEET_MAX);
         }

@@ -29,7 +29,7 @@ use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
 use warren_proto::slot::Shape;
 use warren_shm::{
-    ClientReader, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter, WatchBit,
+    ClientReader, Doorbell, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter, WatchBit,
     map_read_only, map_writable,
 };
 
@@ -47,7 +47,7 @@ struct ClientMemory {
     is_active: bool,
     requests: ClientReader,
     replies: ReplyWriter,
-    bells_seen: u64,
+    bells_seen: Doorbell,
     /// Bits of the slots that have rung and were not taken since; that are queued; whose requests
     /// are in progress.
     rung: u64,
@@ -87,7 +87,7 @@ impl ClientMemory {
             is_active: false,
             requests,
             replies,
-            bells_seen: 0,
+            bells_seen: Doorbell::default(),
             rung: 0,
             queued: 0,
             in_progress: 0,

@@ -473,12 +473,13 @@ fn a_successor_of_a_cell_answers_what_its_predecessor_had_not() {
 
 /// A bell rings by changing a bit, so the ring of a successor undoes one that was not seen.
 #[test]
-fn a_successor_of_a_client_rings_until_it_is_answered() {
+fn a_successor_of_a_client_rings_for_all_slots() {
     let mut fleet = Fleet::new(1, &[0]);
     let mut before = fleet.connect().slot().expect("a slot");
     before.submit(USER, on(1));
     core::mem::forget(before);
     let mut slot = fleet.connect().slot().expect("a slot");
+    slot.shared.requests.ring(CellId(0), slot.number());
     let answers = fleet.serve(
         move || (slot.last_answer(None), slot.call(USER, &on(2), 0), slot.last_answer(None)),
         |fleet| {

@@ -6,8 +6,8 @@ use warren_base::{CellId, Epoch, SlotNo};
 use warren_proto::slot::Shape;
 use warren_proto::{Capabilities, Capability, Reply, Request, RequestHeader};
 use warren_shm::{
-    ClientReader, ClientWriter, ReplyHeader, ReplyReader, ReplyWriter, Segment, SegmentError,
-    VITALS_LEN, VitalsReader, VitalsWriter, map_read_only,
+    ClientReader, ClientWriter, Doorbell, ReplyHeader, ReplyReader, ReplyWriter, Segment,
+    SegmentError, VITALS_LEN, VitalsReader, VitalsWriter, map_read_only,
 };
 
 use crate::client::subject::IO_BYTES;
@@ -23,7 +23,7 @@ pub(super) struct Segments {
     replies: ReplyWriter,
     answers: ReplyReader,
     vitals: VitalsReader,
-    bells_seen: u64,
+    bells_seen: Doorbell,
     seq: u32,
 }
 
@@ -51,7 +51,7 @@ impl Segments {
                 Shape::large(SLOTS),
             )?,
             vitals: VitalsReader::new(map_read_only(signs.read_only_fd()?.as_fd())?)?,
-            bells_seen: 0,
+            bells_seen: Doorbell::default(),
             seq: 0,
         })
     }

@@ -16,7 +16,7 @@ use warren_base::{ClientId, Epoch, Ino};
 use warren_proto::Rules;
 use warren_proto::slot::{LaneSize, Shape};
 use warren_shm::{
-    ClientReader, ClientWriter, Load, ReplyHeader, ReplyWriter, SHARD_MAP_LEN, Segment,
+    ClientReader, ClientWriter, Doorbell, Load, ReplyHeader, ReplyWriter, SHARD_MAP_LEN, Segment,
     ShardMapWriter, Store, VITALS_LEN, VitalsWriter, WakeFd, WriteMap, map_read_only,
 };
 
@@ -56,7 +56,7 @@ pub(super) struct FakeCell {
     pub replies: ReplyWriter,
     memory: Segment,
     bell: WakeFd,
-    seen: u64,
+    seen: Doorbell,
     /// Slots to look at, as bits.
     due: u64,
     taken: [u32; SLOTS as usize],
@@ -197,7 +197,7 @@ fn fake_cell(cell: CellId, requests: &Segment, fds: &mut Vec<OwnedFd>) -> FakeCe
         replies: replies.expect("replies"),
         memory,
         bell,
-        seen: 0,
+        seen: Doorbell::default(),
         due: 0,
         taken: [0; SLOTS as usize],
     }
