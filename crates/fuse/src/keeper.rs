@@ -240,7 +240,7 @@ impl MountKeeper<'_> {
             info!(target: LIFE, "the mount is served");
         } else if let Some(lost) = self.fronts.take_lost_time() {
             let (dir, ms) = (self.mount.dir().display(), lost.as_millis());
-            warn!(target: LIFE, "{dir}: served again after {ms} ms");
+            warn!(target: LIFE, "the front of {dir} serves again after {ms} ms");
         }
     }
 

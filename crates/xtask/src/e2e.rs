@@ -14,6 +14,7 @@
 
 mod access;
 mod attacked;
+mod cell_memory;
 mod chaos;
 mod checks;
 mod damaged_memory;

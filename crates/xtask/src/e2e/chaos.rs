@@ -12,10 +12,13 @@
 //! so long. What is drawn follows from the seed, what happens does not.
 
 mod breaker;
+mod damage;
+mod failing;
 mod fault;
 mod host;
 mod ledger;
 mod loads;
+mod marked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,14 +28,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use warren_base::Rng;
 
-use super::fleet::{Fleet, MOUNT};
+use super::device_faults;
+use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
 use super::lifecycle::end_survivors;
 use super::process;
-use breaker::Breaker;
+use breaker::{Breaker, Scene};
 use host::Host;
 use ledger::Ledger;
 use loads::{Load, PROJECTS, Program};
+use marked::Marked;
 
 /// Waves of the short run, and of each round of a long one.
 const WAVES: u32 = 4;
@@ -41,8 +46,9 @@ const WAVES_LONG: u32 = 25;
 /// Projects beside the programs that check every call.
 const PROJECTS_LONG: u64 = 2;
 
-/// One long round in so many has a host that may be full.
-const FULL_IN: u64 = 3;
+/// One long round in so many has a host that may be full, or a device that fails.
+const FULL_IN: u64 = 4;
+const FAILING_IN: u64 = 4;
 
 const CELLS_MAX: u64 = 4;
 const MOUNTS_MAX: u64 = 3;
@@ -64,7 +70,25 @@ struct Totals {
     /// The longest that something was held.
     held: Duration,
     programs_hurt: u32,
+    /// Bytes that were lost over a restart.
     bytes_lost: u64,
+    failing: Failing,
+}
+
+/// The counts of fleets on devices that fail.
+#[derive(Default)]
+struct Failing {
+    fleets: u32,
+    read_only: u32,
+    ended: u32,
+}
+
+impl Failing {
+    fn add(&mut self, more: &device_faults::Totals) {
+        self.fleets += more.rounds;
+        self.read_only += more.read_only;
+        self.ended += more.ended;
+    }
 }
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
@@ -104,6 +128,9 @@ fn round(
     totals: &mut Totals,
 ) -> Result<()> {
     let is_long = ground.options.minutes.is_some();
+    if is_long && rng.chance(1, FAILING_IN) {
+        return failing::round(ground, rng, (number, cells), totals);
+    }
     let host = (is_long && rng.chance(1, FULL_IN))
         .then(|| Host::mount(ground, format!("host-{number}")))
         .transpose()?;
@@ -116,12 +143,18 @@ fn round(
     fleet.during(|fleet| {
         let mounts = mounts(ground, fleet, 1 + rng.below(MOUNTS_MAX), &name)?;
         let programs = programs(ground, &mut rng, &mounts, host.is_some())?;
+        // On a host that may be full its calls could fail.
+        let marked = host.is_none().then(|| Marked::start(ground, fleet, rng.next_u64()));
+        let marked = marked.transpose()?;
         let groups = programs.iter().map(Program::group).collect();
         let waves = if is_long { WAVES_LONG } else { WAVES };
-        let around = (fleet, host.as_ref());
-        let (broken, held) = Breaker::new(around, groups, rng, &mut totals.ledger).run(waves);
+        let hits = marked.as_ref().map(|marked| &*marked.hits);
+        let scene = Scene { fleet, host: host.as_ref(), failing: None, hits };
+        let (broken, held) = Breaker::new(scene, groups, rng, &mut totals.ledger).run(waves);
         totals.held = totals.held.max(held);
+        let marked = marked.map(Marked::end).transpose();
         let ended = totals.end(programs, is_long.then_some(CALL_MAX + held));
+        totals.ledger.lost(marked?.unwrap_or_default());
         broken.and(ended)?;
         for mount in mounts.iter().skip(1) {
             fleet.warren(&["umount"], &[mount])?.expect_success("umount")?;
@@ -186,6 +219,7 @@ impl Totals {
             }
         }
         self.programs_hurt += hurt.len() as u32;
+        self.ledger.hurt(hurt.len() as u32);
         ensure!(hurt.is_empty(), "{}", hurt.join("\n"));
         Ok(())
     }
@@ -205,7 +239,7 @@ fn mounts(ground: &Ground, fleet: &Fleet, count: u64, name: &str) -> Result<Vec<
     for at in 1..count {
         let mount = ground.path(&format!("{name}.mounted{at}"));
         std::fs::create_dir_all(&mount).context("cannot make a mount point")?;
-        fleet.warren(MOUNT, &[&fleet.pool, &mount])?.expect_success("mount")?;
+        fleet.mount(&mount)?;
         mounts.push(mount);
     }
     Ok(mounts)
@@ -226,9 +260,14 @@ impl std::fmt::Display for Totals {
         for (load, (count, longest)) in &self.done {
             writeln!(f, "{}: {count} done, the longest took {longest} ms", load.name())?;
         }
+        let Failing { fleets, read_only, ended } = self.failing;
+        writeln!(
+            f,
+            "{fleets} fleets on devices that failed: {read_only} became read-only, {ended} ended"
+        )?;
         write!(
             f,
-            "{} rounds; processes were held for up to {} ms; {} programs hurt, {} bytes lost",
+            "{} rounds; processes were held for up to {} ms; {} programs hurt, {} bytes lost over restarts",
             self.rounds,
             self.held.as_millis(),
             self.programs_hurt,

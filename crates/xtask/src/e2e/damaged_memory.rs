@@ -1,7 +1,7 @@
 //! A cell stores at random into its cache and dies. The file that has lost a page is named, its
 //! open descriptor answers EIO, and a new one reads what was synced (decision 81).
 
-use std::fs::{File, read_to_string};
+use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
@@ -9,25 +9,20 @@ use anyhow::{Context, Result, ensure};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::cell_memory::{CellMemory, PAGE};
 use super::fleet::Fleet;
 use super::ground::{Ground, Tally, Verdict};
 use super::kills::{Victim, await_cells};
 use super::process::holds_within;
 
-const PAGE: usize = 4096;
-/// Bytes of a cell's memory that are read at once.
-const PIECE: usize = 1 << 20;
 /// How long a kernel may keep pages that are recalled from it.
 const RECALL_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     if ground.options.wants("damaged_memory") {
         tally.case(&format!("damaged_memory ({cells} cells)"), || {
-            let fleet = {
-                let name = format!("damaged-memory-{cells}");
-                // All of it is read.
-                Fleet::start_with(ground, &name, "256M", cells, &["--cache", "64MiB"])?
-            };
+            let name = format!("damaged-memory-{cells}");
+            let fleet = Fleet::start(ground, &name, "256M", cells)?;
             fleet.during(damaged)
         });
     }
@@ -84,25 +79,13 @@ fn is_eio<T>(result: &std::io::Result<T>) -> bool {
 /// Flips a bit of the page wherever the process has it in its frames, which outlive it. Returns how
 /// often that was.
 fn damage(process: Pid, page: &[u8]) -> Result<usize> {
-    let place = format!("/proc/{}", process.as_raw_nonzero());
-    let maps = read_to_string(format!("{place}/maps")).context("no list of its memory")?;
-    let memory = File::options().read(true).write(true).open(format!("{place}/mem"));
-    let memory = memory.with_context(|| format!("cannot open the memory of {place}"))?;
-    let (mut bytes, mut times) = (vec![0; PIECE], 0);
-    for line in maps.lines().filter(|line| line.contains("/memfd:warren-frames")) {
-        let (range, _) = line.split_once(' ').context("a line without a range")?;
-        let (start, end) = range.split_once('-').context("a range without an end")?;
-        let (mut at, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
-        while at < end {
-            let piece = &mut bytes[..PIECE.min((end - at) as usize)];
-            memory.read_exact_at(piece, at).context("cannot read its memory")?;
-            for (index, _) in piece.chunks(PAGE).enumerate().filter(|(_, it)| *it == page) {
-                let place = at + (index * PAGE + PAGE / 2) as u64;
-                memory.write_all_at(&[page[PAGE / 2] ^ 4], place).context("cannot change it")?;
-                times += 1;
-            }
-            at += piece.len() as u64;
-        }
+    let memory = CellMemory::open(process)?;
+    let mut found = Vec::new();
+    for area in memory.areas("warren-frames")? {
+        memory.pages(area, |at, it| found.extend((it == page).then_some(at)))?;
     }
-    Ok(times)
+    for at in &found {
+        memory.write(at + PAGE as u64 / 2, &[page[PAGE / 2] ^ 4])?;
+    }
+    Ok(found.len())
 }

@@ -11,10 +11,10 @@
 //! programs are in [`load`]. The kernel must have FUSE and, for the second case, a loop device;
 //! without one that case is skipped.
 
-mod device;
+pub(super) mod device;
 mod load;
 mod states;
-mod watch;
+pub(super) mod watch;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -125,14 +125,39 @@ fn device_faults(ground: &Ground, cells: u16, kind: Kind) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
+/// So many fleets on one device, which `disturb` disturbs. After each the device may lose what is
+/// not durable, and the next fleet must have all that was synced.
+pub(super) fn disturbed(
+    ground: &Ground,
+    (name, cells, seed): (&str, u16, u64),
+    fleets: u32,
+    disturb: &mut dyn FnMut(&Fleet, &Device, &[Arc<Watch>]) -> Result<Duration>,
+) -> Result<Totals> {
+    let mut totals = Totals::default();
+    let mut pool = Pool::make(ground, name, cells, Kind::File, seed)?;
+    let mut by_pool =
+        |pool: &mut Pool<'_>, fleet: &Fleet, watches: &[Arc<Watch>], _: &mut Totals| {
+            Ok((None, disturb(fleet, &pool.device, watches)?))
+        };
+    for fleet in 0..fleets {
+        let end = *pool.rng.pick(&[End::Stop, End::Stop, End::KillAll]);
+        let ending = Ending { is_killed: true, end, cuts_power: pool.rng.chance(1, 2) };
+        pool.round(fleet == 0, ending, &mut by_pool, &mut totals)
+            .with_context(|| format!("fleet {fleet} on a device that fails: {ending:?}"))?;
+        totals.rounds += 1;
+    }
+    pool.last_look()?;
+    Ok(totals)
+}
+
 /// The counts of a case.
 #[derive(Default)]
-struct Totals {
-    rounds: u32,
+pub(super) struct Totals {
+    pub rounds: u32,
     kills: u32,
     injected: [u64; 3],
-    read_only: u32,
-    ended: u32,
+    pub read_only: u32,
+    pub ended: u32,
     whole_kills: u32,
     power_cuts: u32,
     starts: u32,
@@ -191,9 +216,22 @@ struct Plan {
     fault: Fault,
     /// Processes killed before, while and after the device fails.
     kills: [Vec<Victim>; 3],
+    ending: Ending,
+}
+
+/// How a round ends.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    /// Whether a process was killed before.
+    is_killed: bool,
     end: End,
     cuts_power: bool,
 }
+
+/// What happens to a fleet and its device while the programs, to which these states belong, work.
+/// Returns since when the device fails, if it still does, and else for how long it did.
+type Disturb<'d> = dyn FnMut(&mut Pool<'_>, &Fleet, &[Arc<Watch>], &mut Totals) -> Result<(Option<Instant>, Duration)>
+    + 'd;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -245,7 +283,8 @@ impl Plan {
             End::StopFailing,
             End::KillAllFailing,
         ]);
-        Self { fault, kills, end, cuts_power: rng.chance(1, 2) }
+        let is_killed = kills.iter().any(|victims: &Vec<Victim>| !victims.is_empty());
+        Self { fault, kills, ending: Ending { is_killed, end, cuts_power: rng.chance(1, 2) } }
     }
 }
 
@@ -289,7 +328,9 @@ impl<'a> Pool<'a> {
             let plan = Plan::draw(&mut self.rng, self.cells, self.kind);
             let describe = || format!("round {round}: {plan:?}");
             let begun = Instant::now();
-            self.round(round == 0, &plan, totals).with_context(describe)?;
+            let disturb: &mut Disturb<'_> =
+                &mut |pool, _fleet, watches, totals| pool.disturb(&plan, watches, totals);
+            self.round(round == 0, plan.ending, disturb, totals).with_context(describe)?;
             totals.rounds += 1;
             if self.rng.chance(1, 4) {
                 self.start_failing(totals)?;
@@ -300,6 +341,11 @@ impl<'a> Pool<'a> {
                 println!("{}: {failed:?} failed ({} ms)", describe(), begun.elapsed().as_millis());
             }
         }
+        self.last_look()
+    }
+
+    /// Compares everything, and stops.
+    fn last_look(&mut self) -> Result<()> {
         let fleet = self.open(false).context("the last look")?;
         self.programs.iter_mut().for_each(Program::close);
         fleet.stop_and_check()
@@ -331,12 +377,18 @@ impl<'a> Pool<'a> {
         }
     }
 
-    fn round(&mut self, is_first: bool, plan: &Plan, totals: &mut Totals) -> Result<()> {
+    fn round(
+        &mut self,
+        is_first: bool,
+        ending: Ending,
+        disturb: &mut Disturb<'_>,
+        totals: &mut Totals,
+    ) -> Result<()> {
         let mut fleet = self.open(is_first)?;
         let worked = self
-            .work(&fleet, plan, totals)
-            .and_then(|()| self.look(&mut fleet, plan, totals))
-            .and_then(|is_read_only| self.end(&mut fleet, plan, is_read_only, totals));
+            .work(&fleet, disturb, totals)
+            .and_then(|()| self.look(&mut fleet, ending, totals))
+            .and_then(|is_read_only| self.end(&mut fleet, ending.end, is_read_only, totals));
         let words = fleet.words();
         let is_panic = ["panicked", "assertion"].iter().any(|word| words.contains(word));
         let last = fleet.last_words();
@@ -349,7 +401,7 @@ impl<'a> Pool<'a> {
         for (sum, what) in totals.injected.iter_mut().zip([What::Read, What::Write, What::Flush]) {
             *sum += number(what);
         }
-        if plan.cuts_power {
+        if ending.cuts_power {
             self.device.cut_power();
             totals.power_cuts += 1;
         }
@@ -408,28 +460,51 @@ impl<'a> Pool<'a> {
         self.ground.path(&self.name).to_string_lossy().into_owned()
     }
 
-    /// The programs work while the device fails and processes are killed.
-    fn work(&mut self, fleet: &Fleet, plan: &Plan, totals: &mut Totals) -> Result<()> {
-        let (mut at_work, mut failing, mut failed_for) = (Vec::new(), None, Duration::ZERO);
+    /// The programs work while the fleet is disturbed.
+    fn work(
+        &mut self,
+        fleet: &Fleet,
+        disturb: &mut Disturb<'_>,
+        totals: &mut Totals,
+    ) -> Result<()> {
+        let (mut at_work, mut watches) = (Vec::new(), Vec::new());
         for mut program in self.programs.drain(..) {
             let (mounted, watch) = (fleet.mounted.clone(), program.watch.clone());
             let thread = std::thread::spawn(move || {
                 let worked = program.work(&mounted);
                 (program, worked)
             });
+            watches.push(watch.clone());
             at_work.push((watch, thread));
         }
+        let disturbed = disturb(self, fleet, &watches, totals);
+        for watch in &watches {
+            watch.is_over.store(true, Ordering::Relaxed);
+        }
+        let (failing, failed_for) = *disturbed.as_ref().unwrap_or(&(None, Duration::MAX / 2));
+        self.gather(at_work, failing, failed_for)?;
+        disturbed.map(drop)
+    }
+
+    /// The device fails and processes are killed, as planned.
+    fn disturb(
+        &mut self,
+        plan: &Plan,
+        watches: &[Arc<Watch>],
+        totals: &mut Totals,
+    ) -> Result<(Option<Instant>, Duration)> {
+        let (mut failing, mut failed_for) = (None, Duration::ZERO);
         for (part, victims) in plan.kills.iter().enumerate() {
             let fault = &plan.fault;
             if part == 1 {
-                for (watch, _) in &at_work {
+                for watch in watches {
                     watch.reads_may_fail.store(fault.what == What::Read, Ordering::SeqCst);
                     watch.may_fail.store(true, Ordering::SeqCst);
                 }
                 self.device.inject(fault.clone());
                 failing = Some(Instant::now());
             }
-            if part == 2 && !plan.end.is_failing() {
+            if part == 2 && !plan.ending.end.is_failing() {
                 self.device.heal();
                 failed_for = failing.take().map_or(failed_for, |since: Instant| since.elapsed());
             }
@@ -440,10 +515,7 @@ impl<'a> Pool<'a> {
             }
             self.rest();
         }
-        for (watch, _) in &at_work {
-            watch.is_over.store(true, Ordering::Relaxed);
-        }
-        self.gather(at_work, failing, failed_for)
+        Ok((failing, failed_for))
     }
 
     fn rest(&mut self) {
@@ -495,7 +567,7 @@ impl<'a> Pool<'a> {
 
     /// Checks the running fleet: reads are right, and either the status shows that it is read-only,
     /// or changes are durable (if the device is whole again). Returns whether it is read-only.
-    fn look(&mut self, fleet: &mut Fleet, plan: &Plan, totals: &mut Totals) -> Result<bool> {
+    fn look(&mut self, fleet: &mut Fleet, ending: Ending, totals: &mut Totals) -> Result<bool> {
         for program in &mut self.programs {
             program.look_at_all(&fleet.mounted)?;
         }
@@ -503,7 +575,7 @@ impl<'a> Pool<'a> {
         loop {
             if self.programs.iter().any(Program::is_alone) || fleet.is_gone() {
                 totals.ended += 1;
-                self.must_have_been_killed(plan)?;
+                self.must_have_been_killed(ending)?;
                 return Ok(false);
             }
             let status = fleet.warren(&["status"], &[&fleet.pool])?;
@@ -521,7 +593,7 @@ impl<'a> Pool<'a> {
             }
             let saw = self.programs.iter().any(|program| program.saw_read_only);
             let is_late = Instant::now() > deadline;
-            if !saw && plan.end.is_failing() {
+            if !saw && ending.end.is_failing() {
                 return Ok(false);
             }
             if !saw && self.programs[0].probe(&fleet.mounted)? {
@@ -538,16 +610,15 @@ impl<'a> Pool<'a> {
     }
 
     /// A fleet may end by itself only if a process was killed and the device failed.
-    fn must_have_been_killed(&self, plan: &Plan) -> Result<()> {
-        let is_killed = plan.kills.iter().any(|victims| !victims.is_empty());
-        ensure!(is_killed && self.device.has_failed(), "the fleet has ended");
+    fn must_have_been_killed(&self, ending: Ending) -> Result<()> {
+        ensure!(ending.is_killed && self.device.has_failed(), "the fleet has ended");
         Ok(())
     }
 
     fn end(
         &mut self,
         fleet: &mut Fleet,
-        plan: &Plan,
+        end: End,
         is_read_only: bool,
         totals: &mut Totals,
     ) -> Result<()> {
@@ -556,14 +627,14 @@ impl<'a> Pool<'a> {
             totals.figures.add(&std::mem::take(&mut program.figures));
         }
         let is_gone = self.programs.iter().any(Program::is_alone) || fleet.is_gone();
-        if is_gone || matches!(plan.end, End::KillAll | End::KillAllFailing) {
+        if is_gone || matches!(end, End::KillAll | End::KillAllFailing) {
             totals.whole_kills += u32::from(!is_gone);
             return fleet.kill_keeper();
         }
         let stopped = fleet.warren(&["stop"], &[&fleet.pool])?;
         match stopped.code() {
             0 if !is_read_only => self.programs.iter_mut().for_each(Program::settle),
-            SERVES_ON if is_read_only || plan.end.is_failing() => {
+            SERVES_ON if is_read_only || end.is_failing() => {
                 let given_up = fleet.warren(&["stop", "--discard"], &[&fleet.pool])?;
                 given_up.expect_success("stop --discard")?;
             }

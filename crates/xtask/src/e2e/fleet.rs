@@ -130,8 +130,14 @@ impl Fleet {
         }
         // Relative, as a user at a shell would write it.
         let mounted = self.mounted.strip_prefix(&self.place).unwrap_or(&self.mounted);
-        self.warren(MOUNT, &[&self.pool, mounted])?.expect_success("mount")?;
-        Ok(())
+        self.mount(mounted)
+    }
+
+    /// Mounts the pool. The log of the mount goes where the fleet's output does.
+    pub(super) fn mount(&self, directory: &Path) -> Result<()> {
+        let log = self.words.to_string_lossy();
+        let arguments = [MOUNT, &["--log", &log]].concat();
+        self.warren(&arguments, &[&self.pool, directory])?.expect_success("mount").map(drop)
     }
 
     /// Whether the fleet reports that it serves.

@@ -125,7 +125,7 @@ fn deaths(log: &Log) -> Result<()> {
     log.expect(1, &["WARN", " supervisor: the supervisor serves again after "])?;
     kill(&["warren front", "second"])?;
     log.expect(1, &["WARN", " mount of ", "second: the front of ", "ended (signal: 9 (SIGKILL))"])?;
-    log.expect(1, &["WARN", "second: served again after "])
+    log.expect(1, &["WARN", "second serves again after "])
 }
 
 /// The refusals of a client and of a stop.

@@ -13,12 +13,17 @@ use rustix::process::{
 };
 use warren_base::Rng;
 
+use super::super::cell_memory::{self, CellMemory};
+use super::super::device_faults::device::{self, Device, What, Whose};
+use super::super::device_faults::watch::Watch;
 use super::super::fleet::Fleet;
 use super::super::kills::await_cells;
 use super::super::lifecycle::survivors;
-use super::fault::Fault;
+use super::damage::{self, DirtyPage};
+use super::fault::{Fault, Role};
 use super::host::Host;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Who};
+use super::marked::Hits;
 
 const FAULTS_A_WAVE: u64 = 4;
 
@@ -44,8 +49,15 @@ const NICEST: i32 = 19;
 /// What a process without memory may still map.
 const MEMORY_LEFT: u64 = 1 << 20;
 
+/// Forged records within a minute. Twelve alarms end a fleet (decision 19).
+const FORGED_MAX: usize = 6;
+const FORGED_IN: Duration = Duration::from_secs(60);
+
+/// A device that refuses a number of requests refuses up to so many.
+const REFUSED_MAX: u64 = 6;
+
 /// How something is undone.
-enum Undo {
+enum Undo<'a> {
     Resume(Pid),
     /// Its soft limit is raised to its hard limit, as it was.
     Limit(Pid, Resource),
@@ -54,9 +66,10 @@ enum Undo {
     /// The priorities of threads.
     Nice(Vec<(Pid, i32)>, Background),
     Remove(PathBuf),
+    Mend(&'a Device),
 }
 
-impl Undo {
+impl Undo<'_> {
     /// The process may be gone.
     fn undo(self) {
         match self {
@@ -64,6 +77,7 @@ impl Undo {
             Self::Limit(pid, resource) => drop(limit_softly(pid, resource, None)),
             Self::End(background) => background.end(),
             Self::Remove(file) => drop(std::fs::remove_file(file)),
+            Self::Mend(device) => device.heal(),
             Self::Nice(threads, background) => {
                 background.end();
                 for (thread, was) in threads {
@@ -97,19 +111,35 @@ impl Background {
 }
 
 /// Something to be undone when so many more waves have ended.
-struct Wound {
-    undo: Undo,
+struct Wound<'a> {
+    undo: Undo<'a>,
     waves: u64,
 }
 
+/// A device that can fail, and the programs that must know when it does.
+pub(super) struct Failing<'a> {
+    pub device: &'a Device,
+    pub watches: Vec<Arc<Watch>>,
+}
+
+/// What is broken besides processes.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'a> {
+    pub fleet: &'a Fleet,
+    pub host: Option<&'a Host>,
+    pub failing: Option<&'a Failing<'a>>,
+    pub hits: Option<&'a Hits>,
+}
+
 pub(super) struct Breaker<'a> {
-    fleet: &'a Fleet,
-    host: Option<&'a Host>,
+    scene: Scene<'a>,
     /// The process groups of the programs.
     programs: Vec<Pid>,
     rng: Rng,
     ledger: &'a mut Ledger,
-    wounds: Vec<Wound>,
+    wounds: Vec<Wound<'a>>,
+    /// When records were forged.
+    forged: Vec<Instant>,
     /// Since when something is wounded, and the longest that something was.
     since: Instant,
     longest: Duration,
@@ -117,13 +147,14 @@ pub(super) struct Breaker<'a> {
 
 impl<'a> Breaker<'a> {
     pub(super) fn new(
-        (fleet, host): (&'a Fleet, Option<&'a Host>),
+        scene: Scene<'a>,
         programs: Vec<Pid>,
         rng: Rng,
         ledger: &'a mut Ledger,
     ) -> Self {
-        let (wounds, since, longest) = (Vec::new(), Instant::now(), Duration::ZERO);
-        Self { fleet, host, programs, rng, ledger, wounds, since, longest }
+        let (wounds, forged) = (Vec::new(), Vec::new());
+        let (since, longest) = (Instant::now(), Duration::ZERO);
+        Self { scene, programs, rng, ledger, wounds, forged, since, longest }
     }
 
     /// Runs so many waves. Returns the longest time in which something was held that no process
@@ -147,18 +178,18 @@ impl<'a> Breaker<'a> {
             self.rest(PARTS_MS);
         }
         self.heal();
-        let served = await_cells(self.fleet);
+        let served = await_cells(self.scene.fleet);
         self.ledger.rest(Duration::ZERO);
         if self.wounds.is_empty() {
             self.ledger.healed();
         }
-        self.ledger.read(&self.fleet.words());
+        self.ledger.read(&self.scene.fleet.words());
         served
     }
 
     /// Undoes what is due, in any order.
     fn heal(&mut self) {
-        let mut due: Vec<Wound> = self.wounds.extract_if(.., |it| it.waves == 0).collect();
+        let mut due: Vec<Wound<'_>> = self.wounds.extract_if(.., |it| it.waves == 0).collect();
         self.wounds.iter_mut().for_each(|it| it.waves -= 1);
         let pause = PARTS_MS.min(SWIZZLE_MS / due.len().max(1) as u64).max(1);
         while !due.is_empty() {
@@ -181,13 +212,15 @@ impl<'a> Breaker<'a> {
         let Some(role) = fault.role() else {
             return self.inject_around(fault);
         };
-        let processes = role.processes(self.fleet, &self.programs);
+        let processes = role.processes(self.scene.fleet, &self.programs);
         if processes.is_empty() {
             return;
         }
-        if let Fault::Swizzle(_) = fault {
-            self.swizzle(fault, processes);
-            return;
+        match fault {
+            Fault::Swizzle(_) => return self.swizzle(fault, processes),
+            Fault::FlipPage | Fault::FlipChecksum => return self.flip(fault, processes),
+            Fault::Forge => return self.forge(&processes),
+            _ => {}
         }
         let victim = *self.rng.pick(&processes);
         // It may have ended in the meantime.
@@ -203,9 +236,7 @@ impl<'a> Breaker<'a> {
             Fault::Starve(_) => starve(victim),
             Fault::FewDescriptors(_) => self.limit_descriptors(victim),
             Fault::LittleMemory(_) => limit_memory(victim),
-            Fault::Swizzle(_) | Fault::Freeze | Fault::Busy | Fault::FullHost => {
-                unreachable!("not of one process")
-            }
+            _ => unreachable!("not of one process alone"),
         };
         if let Fault::Interrupt(_) = fault {
             self.rest(PARTS_MS);
@@ -218,16 +249,92 @@ impl<'a> Breaker<'a> {
 
     /// Breaks what is not one process.
     fn inject_around(&mut self, fault: Fault) {
-        match (fault, self.host) {
-            (Fault::FullHost, Some(host)) => {
-                let Ok(ballast) = host.fill() else { return };
+        match fault {
+            Fault::FullHost => {
+                let Some(Ok(ballast)) = self.scene.host.map(Host::fill) else { return };
                 self.wounds.push(Wound { undo: Undo::Remove(ballast), waves: 0 });
             }
-            (Fault::FullHost, None) => return,
-            (Fault::Freeze, _) => self.freeze(),
+            Fault::Refuse(what) => {
+                let Some(failing) = self.scene.failing else { return };
+                self.refuse(what, failing);
+            }
+            Fault::Freeze => self.freeze(),
             _ => busy(Duration::from_millis(self.rng.below(2 * PARTS_MS))),
         }
         self.ledger.count(fault);
+    }
+
+    /// The device refuses requests of one kind. No flush that fails loses anything, because a
+    /// process may die before it knows of it (decision 14).
+    fn refuse(&mut self, what: What, failing: &'a Failing<'a>) {
+        for watch in &failing.watches {
+            watch.reads_may_fail.fetch_or(what == What::Read, Ordering::SeqCst);
+            watch.may_fail.store(true, Ordering::SeqCst);
+        }
+        let times = self.rng.chance(1, 2).then(|| 1 + self.rng.below(REFUSED_MAX));
+        let one_in = *self.rng.pick(&[1, 3, 20]);
+        failing.device.inject(device::Fault {
+            what,
+            whose: Whose::All,
+            times,
+            one_in,
+            loses: false,
+        });
+        self.wounds.push(Wound { undo: Undo::Mend(failing.device), waves: 0 });
+    }
+
+    /// Flips a bit in the frames of a cell that has a marked page, and kills the cell before it
+    /// runs again: what a living cell has is not checked.
+    fn flip(&mut self, fault: Fault, mut processes: Vec<Pid>) {
+        let Some(hits) = self.scene.hits else { return };
+        while !processes.is_empty() {
+            let at = self.rng.below(processes.len() as u64) as usize;
+            let victim = processes.swap_remove(at);
+            let Ok(process) = pidfd_open(victim, PidfdFlags::empty()) else { continue };
+            if !cell_memory::stop(victim) {
+                continue;
+            }
+            let memory = CellMemory::open(victim).ok();
+            let found = memory.and_then(|it| Some((DirtyPage::find(&it, &mut self.rng)?, it)));
+            let Some((page, memory)) = found else {
+                resume(victim);
+                continue;
+            };
+            hits.insert(page.mark, fault);
+            let process = self.ledger.open(fault, victim, process);
+            let _gone = match fault {
+                Fault::FlipPage => page.flip(&memory, &mut self.rng),
+                _ => page.flip_checksum(&memory, &mut self.rng),
+            };
+            let _gone = pidfd_send_signal(process, Signal::KILL);
+            return;
+        }
+    }
+
+    /// Forges a record of a cell. One of the two cells is ended for it.
+    fn forge(&mut self, processes: &[Pid]) {
+        self.forged.retain(|at| at.elapsed() < FORGED_IN);
+        let victim = *self.rng.pick(processes);
+        let Some(Who::Cell(sender)) = Who::of(Role::Cell, victim) else { return };
+        if self.forged.len() >= FORGED_MAX || !cell_memory::stop(victim) {
+            return;
+        }
+        let forged = damage::forge(victim, sender, &mut self.rng);
+        if let Some(receiver) = forged {
+            self.forged.push(Instant::now());
+            let is_end = |pid: &&Pid| {
+                let who = Who::of(Role::Cell, **pid);
+                [sender, receiver].iter().any(|cell| who == Some(Who::Cell(*cell)))
+            };
+            let ends = processes.iter().filter(is_end);
+            let ends =
+                ends.filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?)));
+            self.ledger.count(Fault::Forge);
+            for (pid, process) in ends {
+                self.ledger.watch(Fault::Forge, pid, process);
+            }
+        }
+        resume(victim);
     }
 
     /// Stops these one by one, and resumes those that are still there in another order.
@@ -263,7 +370,7 @@ impl<'a> Breaker<'a> {
     }
 
     /// Fewer than the process has open, or a few more.
-    fn limit_descriptors(&mut self, pid: Pid) -> Option<Undo> {
+    fn limit_descriptors(&mut self, pid: Pid) -> Option<Undo<'static>> {
         const MORE: usize = 4;
         let open = format!("/proc/{}/fd", pid.as_raw_nonzero());
         let open = std::fs::read_dir(open).ok()?.count();
@@ -289,7 +396,7 @@ fn throttle(pid: Pid) -> Background {
 }
 
 /// Gives the threads of the process the least priority, beside threads that compute.
-fn starve(pid: Pid) -> Option<Undo> {
+fn starve(pid: Pid) -> Option<Undo<'static>> {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
     let tasks = std::fs::read_dir(tasks).ok()?.flatten();
@@ -303,7 +410,7 @@ fn starve(pid: Pid) -> Option<Undo> {
     Some(Undo::Nice(lowered, Background::start(processors, burn)))
 }
 
-fn limit_memory(pid: Pid) -> Option<Undo> {
+fn limit_memory(pid: Pid) -> Option<Undo<'static>> {
     let line = std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero())).ok()?;
     let pages: u64 = line.split(' ').next()?.parse().ok()?;
     let limit = pages * rustix::param::page_size() as u64 + MEMORY_LEFT;
@@ -312,7 +419,7 @@ fn limit_memory(pid: Pid) -> Option<Undo> {
 
 /// Changes the soft limit alone; `None`: to the hard limit, to which all of Warren's processes have
 /// raised it. Their hard limit is that of this process.
-fn limit_softly(pid: Pid, resource: Resource, limit: Option<u64>) -> Option<Undo> {
+fn limit_softly(pid: Pid, resource: Resource, limit: Option<u64>) -> Option<Undo<'static>> {
     let maximum = getrlimit(resource).maximum;
     let limit = Rlimit { current: limit.or(maximum), maximum };
     prlimit(Some(pid), resource, limit).ok().map(|_was| Undo::Limit(pid, resource))

@@ -3,12 +3,13 @@
 use rustix::process::{Pid, Signal};
 use warren_base::Rng;
 
+use super::super::device_faults::device::What;
 use super::super::fleet::Fleet;
 use super::super::kills::Victim;
 use super::loads;
 
 /// Whose process it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Role {
     Cell,
     Supervisor,
@@ -48,7 +49,7 @@ impl Role {
 }
 
 /// Something that is broken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Fault {
     Kill(Role),
     /// Until it is replaced.
@@ -69,12 +70,20 @@ pub(super) enum Fault {
     FewDescriptors(Role),
     /// It can map almost no more memory.
     LittleMemory(Role),
+    /// A bit of a marked page flips in the frames of a cell, which is killed.
+    FlipPage,
+    /// The same with a bit of the page's checksum in the table of frames.
+    FlipChecksum,
+    /// What no correct cell writes is in a cell's link to another one.
+    Forge,
     /// All processes of the fleet and of its mounts are stopped for a moment.
     Freeze,
     /// More threads than processors compute for a moment.
     Busy,
     /// The file system below the pool has no room. Some rounds have one that can be full.
     FullHost,
+    /// The device refuses reads, writes or flushes. Some rounds have one that can.
+    Refuse(What),
 }
 
 /// Each with its weight.
@@ -113,9 +122,15 @@ const FAULTS: &[(Fault, u64)] = &[
     (Fault::LittleMemory(Role::Cell), 2),
     (Fault::LittleMemory(Role::Supervisor), 1),
     (Fault::LittleMemory(Role::Front), 1),
+    (Fault::FlipPage, 4),
+    (Fault::FlipChecksum, 2),
+    (Fault::Forge, 3),
     (Fault::Freeze, 2),
     (Fault::Busy, 4),
     (Fault::FullHost, 6),
+    (Fault::Refuse(What::Read), 4),
+    (Fault::Refuse(What::Write), 2),
+    (Fault::Refuse(What::Flush), 2),
 ];
 
 impl Fault {
@@ -144,7 +159,8 @@ impl Fault {
             | Self::Starve(role)
             | Self::FewDescriptors(role)
             | Self::LittleMemory(role) => Some(role),
-            Self::Freeze | Self::Busy | Self::FullHost => None,
+            Self::FlipPage | Self::FlipChecksum | Self::Forge => Some(Role::Cell),
+            Self::Freeze | Self::Busy | Self::FullHost | Self::Refuse(_) => None,
         }
     }
 
@@ -161,7 +177,7 @@ impl Fault {
 
     /// Whether only a successor ends it.
     pub(super) const fn is_for_good(self) -> bool {
-        matches!(self, Self::Kill(_) | Self::Stop(_))
+        matches!(self, Self::Kill(_) | Self::Stop(_) | Self::FlipPage | Self::FlipChecksum)
     }
 
     pub(super) fn name(self) -> String {
@@ -176,9 +192,15 @@ impl Fault {
             Self::Starve(_) => "starved",
             Self::FewDescriptors(_) => "without descriptors",
             Self::LittleMemory(_) => "without memory",
+            Self::FlipPage => "killed, a page flipped",
+            Self::FlipChecksum => "killed, a checksum flipped",
+            Self::Forge => "with forged records",
             Self::Freeze => "fleets frozen",
             Self::Busy => "busy moments",
             Self::FullHost => "hosts full",
+            Self::Refuse(What::Read) => "reads refused",
+            Self::Refuse(What::Write) => "writes refused",
+            Self::Refuse(What::Flush) => "flushes refused",
         };
         self.role().map_or_else(|| done.to_owned(), |role| format!("{} {done}", role.plural()))
     }

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
 use super::fault::{Fault, Role};
+use super::marked::Lost;
 
 /// What the fleet logs of a successor.
 const BACK: &str = " serves again after ";
@@ -29,23 +30,29 @@ struct Injury {
     process: OwnedFd,
 }
 
-/// A process whose return the fleet logs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Who {
+/// What a mount keeper logs before the mount point of its front.
+const FRONT: &str = "the front of ";
+
+/// A process whose return the fleet, or a mount keeper, logs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Who {
     Cell(u16),
     Supervisor,
+    /// That of this mount point.
+    Front(String),
 }
 
 impl Who {
-    fn of(role: Role, pid: Pid) -> Option<Self> {
+    pub(super) fn of(role: Role, pid: Pid) -> Option<Self> {
+        if role == Role::Supervisor {
+            return Some(Self::Supervisor);
+        }
+        let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+        let line = String::from_utf8(std::fs::read(path).ok()?).ok()?;
+        let name = line.split('\0').nth(2)?;
         match role {
-            Role::Supervisor => Some(Self::Supervisor),
-            Role::Cell => {
-                let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
-                let line = std::fs::read(path).ok()?;
-                let number = line.split(|byte| *byte == 0).nth(2)?;
-                Some(Self::Cell(std::str::from_utf8(number).ok()?.parse().ok()?))
-            }
+            Role::Cell => Some(Self::Cell(name.parse().ok()?)),
+            Role::Front => Some(Self::Front(name.to_owned())),
             _ => None,
         }
     }
@@ -53,7 +60,10 @@ impl Who {
     /// The process that this line says serves again, and after how many milliseconds.
     fn of_line(line: &str) -> Option<(Self, u64)> {
         let (before, after) = line.split_once(BACK)?;
-        let ms = after.split(' ').next()?.parse().ok()?;
+        let ms = after.split_whitespace().next()?.parse().ok()?;
+        if let Some((_, mount)) = before.rsplit_once(FRONT) {
+            return Some((Self::Front(mount.to_owned()), ms));
+        }
         let mut words = before.rsplit(' ');
         match (words.next()?, words.next()?) {
             ("supervisor", _) => Some((Self::Supervisor, ms)),
@@ -71,6 +81,10 @@ struct Record {
     /// Milliseconds until the process was gone, and then until its successor served.
     gone: Vec<u64>,
     back: Vec<u64>,
+    /// Programs that failed in a round with such a fault.
+    hurt: u32,
+    /// Bytes that cells threw away, and whose files they named.
+    lost: u64,
 }
 
 #[derive(Default)]
@@ -97,15 +111,20 @@ impl Ledger {
 
     /// The process is about to be hurt. Its command line is gone with it.
     pub(super) fn open(&mut self, fault: Fault, pid: Pid, process: OwnedFd) -> &OwnedFd {
+        self.count(fault);
+        self.watch(fault, pid, process)
+    }
+
+    /// The same for a process that may end for a fault that is counted already.
+    pub(super) fn watch(&mut self, fault: Fault, pid: Pid, process: OwnedFd) -> &OwnedFd {
         let who = fault.role().and_then(|role| Who::of(role, pid));
         if self.is_verbose {
             println!(
                 "{}: process {pid}{}",
                 fault.name(),
-                who.map_or_else(String::new, |who| format!(" ({who:?})"))
+                who.as_ref().map_or_else(String::new, |who| format!(" ({who:?})"))
             );
         }
-        self.count(fault);
         let begun = Instant::now();
         self.open.push(Injury { fault, pid, who, begun, process });
         &self.open[self.open.len() - 1].process
@@ -173,12 +192,31 @@ impl Ledger {
         self.open.retain(|it| it.fault.is_for_good());
     }
 
+    /// Programs have failed. The round does not show which of its faults they met.
+    pub(super) fn hurt(&mut self, programs: u32) {
+        for name in self.of_round.keys() {
+            self.records.entry(name.clone()).or_default().hurt += programs;
+        }
+    }
+
+    pub(super) fn lost(&mut self, lost: Lost) {
+        for (fault, bytes) in lost {
+            self.records.entry(fault.name()).or_default().lost += bytes;
+        }
+    }
+
+    /// Another fleet follows in the round, whose log is in the same file.
+    pub(super) fn fleet_ended(&mut self) {
+        (self.open, self.gone) = (Vec::new(), Vec::new());
+    }
+
     /// The round has ended, and all of it was right.
     pub(super) fn round_passed(&mut self) {
         for (name, count) in std::mem::take(&mut self.of_round) {
             self.records.entry(name).or_default().contained += count;
         }
-        (self.open, self.gone, self.read) = (Vec::new(), Vec::new(), 0);
+        self.fleet_ended();
+        self.read = 0;
     }
 }
 
@@ -187,8 +225,8 @@ impl std::fmt::Display for Ledger {
         let mut all = Record::default();
         writeln!(
             f,
-            "{:<32} {:>8} {:>9}  {:>25}  {:>25}",
-            "fault", "injected", "contained", "gone (ms)", "back (ms)"
+            "{:<32} {:>8} {:>9}  {:>25}  {:>25}  {:>4}  {:>7}",
+            "fault", "injected", "contained", "gone (ms)", "back (ms)", "hurt", "lost"
         )?;
         for (name, record) in &self.records {
             writeln!(f, "{}", Row(name, record))?;
@@ -196,6 +234,7 @@ impl std::fmt::Display for Ledger {
             all.contained += record.contained;
             all.gone.extend(&record.gone);
             all.back.extend(&record.back);
+            all.lost += record.lost;
         }
         writeln!(f, "{}", Row("all", &all))?;
         write!(f, "{} successors that no fault explains", self.unprovoked)
@@ -206,9 +245,12 @@ struct Row<'a>(&'a str, &'a Record);
 
 impl std::fmt::Display for Row<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self(name, Record { injected, contained, gone, back }) = self;
+        let Self(name, Record { injected, contained, gone, back, hurt, lost }) = self;
         let (gone, back) = (times(gone), times(back));
-        write!(f, "{name:<32} {injected:>8} {contained:>9}  {gone:>25}  {back:>25}")
+        write!(
+            f,
+            "{name:<32} {injected:>8} {contained:>9}  {gone:>25}  {back:>25}  {hurt:>4}  {lost:>7}"
+        )
     }
 }
 
@@ -238,6 +280,8 @@ mod tests {
         assert_eq!(Who::of_line(line), Some((Who::Cell(3), 30)));
         let line = "the supervisor serves again after 9 ms (death 1)";
         assert_eq!(Who::of_line(line), Some((Who::Supervisor, 9)));
+        let line = "mount of /a b: the front of /a b serves again after 7 ms";
+        assert_eq!(Who::of_line(line), Some((Who::Front("/a b".to_owned()), 7)));
         assert_eq!(Who::of_line("cell 3 ended; a successor takes over"), None);
     }
 

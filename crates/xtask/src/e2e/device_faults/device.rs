@@ -40,7 +40,7 @@ pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
 /// What fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum What {
+pub(in crate::e2e) enum What {
     Read,
     Write,
     Flush,
@@ -48,14 +48,14 @@ pub(super) enum What {
 
 /// Whose requests fail: all, or those of processes whose command line begins with this.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Whose {
+pub(in crate::e2e) enum Whose {
     All,
     Of(String),
 }
 
 /// An error that is injected.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
+pub(in crate::e2e) struct Fault {
     pub what: What,
     pub whose: Whose,
     /// How often; `None`: until the device is healed.
@@ -87,7 +87,7 @@ struct Medium {
     state: Mutex<State>,
 }
 
-pub(super) struct Device {
+pub(in crate::e2e) struct Device {
     pub path: PathBuf,
     medium: Arc<Medium>,
 }
@@ -130,20 +130,20 @@ impl Device {
         (state.lost_at, state.killed_at) = (None, None);
     }
 
-    pub(super) fn inject(&self, fault: Fault) {
+    pub(in crate::e2e) fn inject(&self, fault: Fault) {
         self.medium.state().fault = Some(fault);
     }
 
-    pub(super) fn heal(&self) {
+    pub(in crate::e2e) fn heal(&self) {
         self.medium.state().fault = None;
     }
 
     /// Errors of this kind since the last [`Self::begin`].
-    pub(super) fn injected(&self, what: What) -> u64 {
+    pub(in crate::e2e) fn injected(&self, what: What) -> u64 {
         self.medium.state().injected.get(&what).copied().unwrap_or_default()
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(in crate::e2e) fn has_failed(&self) -> bool {
         self.medium.state().injected.values().sum::<u64>() > 0
     }
 

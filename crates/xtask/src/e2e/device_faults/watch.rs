@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The state that a program shares with the case.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(in crate::e2e) struct Watch {
     pub is_over: AtomicBool,
     /// Whether the device has failed since the fleet was started, or the fleet is being ended. Then
     /// changes may fail.
