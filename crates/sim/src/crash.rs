@@ -35,6 +35,7 @@ use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::lost_flush::LostFlush;
 use crate::fleet::trace::Trace;
+use crate::fleet::wall::WallClock;
 use crate::fleet::{EPOCH, Faults, Fleet, Happening, Lost, Pace, happen_next, notify_supervisor};
 use crate::outage::{self, Outage};
 use crate::run::{Failure, Summary, many, twice};
@@ -196,6 +197,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), trace);
         fleet.plant = options.plant;
         fleet.lost = Lost::draw(seed);
+        fleet.wall_clock = WallClock::draw(seed);
         fleet.frames = mix.frames;
         fleet.nodes_max = mix.nodes_max;
         fleet.space = mix.space;

@@ -33,6 +33,7 @@ mod queue;
 mod sparse;
 mod start;
 pub(crate) mod trace;
+pub(crate) mod wall;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -58,6 +59,7 @@ use process::Slots;
 use queue::EventQueue;
 pub(crate) use start::{has_replaced_all, load_ledger};
 use trace::Trace;
+use wall::WallClock;
 
 /// The wall-clock time at which virtual time begins.
 pub(crate) const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
@@ -285,6 +287,7 @@ struct SupervisorHost {
 pub(crate) struct Fleet<H> {
     pub rng: Rng,
     pub now: Instant,
+    pub wall_clock: WallClock,
     pub queue: EventQueue<Happening<H>>,
     pub trace: Trace,
     pub disk: Disk,
@@ -335,6 +338,7 @@ impl<H> Fleet<H> {
         Self {
             rng,
             now: Instant(1),
+            wall_clock: WallClock::default(),
             queue: EventQueue::new(),
             trace,
             disk,
@@ -422,12 +426,13 @@ impl<H> Fleet<H> {
         first
     }
 
+    /// The time of a clock without steps: [`WallClock::window`] makes of it what cells see.
     pub(crate) fn wall(&self) -> Timestamp {
         Timestamp(EPOCH.0 + self.now.0 as i64)
     }
 
     pub(crate) fn clock(&self) -> Clock {
-        Clock { monotonic: self.now, wall: self.wall() }
+        Clock { monotonic: self.now, wall: self.wall_clock.at(self.now) }
     }
 
     pub(crate) fn plan(&mut self, nanos: u64, happening: Happening<H>) {

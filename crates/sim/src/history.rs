@@ -101,6 +101,9 @@ impl Outcome {
 pub struct Window {
     pub from: Timestamp,
     pub to: Timestamp,
+    /// The clock steps in this run. Then a change may leave a time as it was, because a directory
+    /// keeps the later one.
+    pub steps: bool,
 }
 
 /// One call of one process.

@@ -37,6 +37,7 @@ use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::trace::{Coverage, Trace};
+use crate::fleet::wall::WallClock;
 use crate::fleet::{
     EPOCH, Faults, Fleet, Happening, Lost, MAP_VERSION, Pace, happen_next, notify_supervisor,
 };
@@ -213,6 +214,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.lost = Lost::draw(plan.seed);
+        fleet.wall_clock = WallClock::draw(plan.seed);
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
         fleet.space.eager_cleaning = swarm.space.eager_cleaning;
@@ -271,7 +273,13 @@ impl World {
 
     /// Returns the number of states tried.
     fn check_history(&mut self) -> Result<usize, String> {
-        match check(&State::new(0, 0, EPOCH), &self.history, SEARCH_MAX) {
+        let (clock, mut stepped) = (&self.fleet.wall_clock, Vec::new());
+        if clock.has_steps() {
+            stepped.clone_from(&self.history);
+            stepped.iter_mut().for_each(|it| it.window = clock.window(it.window));
+        }
+        let history = if clock.has_steps() { &stepped } else { &self.history };
+        match check(&State::new(0, 0, EPOCH), history, SEARCH_MAX) {
             Verdict::Linearizable { last, looked_at } => {
                 self.last = Some(last);
                 Ok(looked_at)
@@ -284,7 +292,9 @@ impl World {
     }
 
     fn blame(&mut self, explanation: &Explanation, so_far: &str) -> String {
-        self.blamed_at = Instant((explanation.until.0 - EPOCH.0).max(0) as u64);
+        let until = Instant((explanation.until.0 - EPOCH.0).max(0) as u64);
+        // A clock that steps does not show when that was.
+        self.blamed_at = if self.fleet.wall_clock.has_steps() { Instant(u64::MAX) } else { until };
         format!("{so_far}{explanation}")
     }
 
@@ -303,7 +313,7 @@ impl World {
             invoked: at,
             returned,
             hint: at,
-            window: Window { from: self.fleet.wall(), to: self.fleet.wall() },
+            window: Window { from: self.fleet.wall(), to: self.fleet.wall(), steps: false },
             excuses: Excuses::default(),
             outcome: None,
         });

@@ -312,7 +312,11 @@ fn operation(process: usize, call: Flight) -> Operation {
         invoked: place(call.start),
         returned: place(call.end),
         hint: place(call.at),
-        window: Window { from: Timestamp(call.start as i64), to: Timestamp(call.end as i64) },
+        window: Window {
+            from: Timestamp(call.start as i64),
+            to: Timestamp(call.end as i64),
+            steps: false,
+        },
         excuses: Excuses::default(),
         outcome: call.outcome,
     }

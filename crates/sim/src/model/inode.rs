@@ -39,7 +39,7 @@ impl TimeBound {
     /// whatever their order of effect, so overlapping bounds are joined.
     pub fn touch(&mut self, window: Window) {
         let new = Self::within(window);
-        let overlap = self.from <= new.to && new.from <= self.to;
+        let overlap = window.steps || self.from <= new.to && new.from <= self.to;
         *self = if overlap { self.hull(new) } else { new };
     }
 
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     fn window(from: i64, to: i64) -> Window {
-        Window { from: Timestamp(from), to: Timestamp(to) }
+        Window { from: Timestamp(from), to: Timestamp(to), steps: false }
     }
 
     #[test]

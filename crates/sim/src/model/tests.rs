@@ -49,7 +49,8 @@ impl Script {
     }
 
     fn operation(&self, request: &Request, answer: Result<Reply, Errno>) -> Operation {
-        let window = Window { from: Timestamp(self.clock), to: Timestamp(self.clock + 9) };
+        let window =
+            Window { from: Timestamp(self.clock), to: Timestamp(self.clock + 9), steps: false };
         Operation {
             process: 0,
             client: ClientId(self.who.uid),

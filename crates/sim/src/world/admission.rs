@@ -150,7 +150,7 @@ impl World {
             invoked,
             returned,
             hint: invoked,
-            window: Window { from: wall, to: wall },
+            window: Window { from: wall, to: wall, steps: false },
             excuses: Excuses::default(),
             outcome: None,
         });

@@ -475,7 +475,7 @@ impl World {
             invoked,
             returned: NEVER,
             hint: invoked,
-            window: Window { from: wall, to: wall },
+            window: Window { from: wall, to: wall, steps: false },
             excuses: Excuses::default(),
             outcome: None,
         };

@@ -87,7 +87,7 @@ pub(super) fn operation<H>(
         invoked: at,
         returned,
         hint: at,
-        window: Window { from: wall, to: wall },
+        window: Window { from: wall, to: wall, steps: false },
         excuses: Excuses::default(),
         outcome: None,
     }

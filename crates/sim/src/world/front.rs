@@ -476,7 +476,7 @@ impl World {
             invoked: whole.invoked,
             returned,
             hint: whole.invoked.midpoint(returned),
-            window: Window { from: whole.from, to: self.fleet.wall() },
+            window: Window { from: whole.from, to: self.fleet.wall(), steps: false },
             excuses,
             outcome: Some(outcome),
         };

@@ -229,7 +229,7 @@ impl Worker {
             std::thread::sleep(STEP_EVERY);
         }
         (0..FILES as usize).try_for_each(|at| {
-            self.compare(at).with_context(|| format!("marked file {at}, at last"))
+            self.compare(at, false).with_context(|| format!("marked file {at}, at last"))
         })?;
         self.judge_named()
     }
@@ -238,13 +238,13 @@ impl Worker {
         let page = self.rng.below(PAGES.into()) as u32;
         match self.rng.below(16) {
             0 => self.sync(at),
-            1 => self.compare(at),
+            1 => self.compare(at, false),
             2..=5 => {
                 let found = self.files[at].read(page);
                 let current = self.files[at].pages[page as usize].current;
                 match found {
                     Ok(found) if found == self.files[at].mark(page, current).bytes() => Ok(()),
-                    Ok(_) => self.compare(at),
+                    Ok(_) => self.compare(at, false),
                     Err(error) => self.ended(at, &error),
                 }
             }
@@ -280,7 +280,7 @@ impl Worker {
         let is_eio = Errno::from_io_error(error) == Some(Errno::IO);
         ensure!(is_eio && self.is_hit(at), "without damage: {error}");
         self.await_named(at)?;
-        self.compare(at)
+        self.compare(at, true)
     }
 
     fn is_hit(&self, at: usize) -> bool {
@@ -302,9 +302,9 @@ impl Worker {
         bail!("inode {} has lost pages and is not named", file.ino)
     }
 
-    /// Compares the whole file, as a new descriptor shows it.
-    fn compare(&mut self, at: usize) -> Result<()> {
-        let mut is_named = false;
+    /// Compares the whole file, as a new descriptor shows it. `is_named`: it is known already that
+    /// the file has lost pages.
+    fn compare(&mut self, at: usize, mut is_named: bool) -> Result<()> {
         for _ in 0..DISCARDS_MAX {
             match self.compare_once(at, &mut is_named)? {
                 Ok(()) => return Ok(()),
