@@ -35,8 +35,10 @@ use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::lost_flush::LostFlush;
 use crate::fleet::trace::Trace;
-use crate::fleet::wall::WallClock;
-use crate::fleet::{EPOCH, Faults, Fleet, Happening, Lost, Pace, happen_next, notify_supervisor};
+use crate::fleet::wall::{EPOCH, WallClock};
+use crate::fleet::{
+    Faults, Fleet, Happening, IoFaults, Lost, Pace, happen_next, notify_supervisor,
+};
 use crate::outage::{self, Outage};
 use crate::run::{Failure, Summary, many, twice};
 use crate::world::Broken;
@@ -363,7 +365,7 @@ impl World {
         self.outage = Outage::default();
         (self.is_working, self.is_stopping) = (false, false);
         self.fleet.faults = Faults::default();
-        (self.fleet.cell_faults, self.fleet.supervisor_faults) = (0, 0);
+        self.fleet.io_faults = IoFaults::default();
         self.fleet.incidents.begin_anew();
         self.stage = Stage::Starting;
         self.fleet.count("power cut");
@@ -392,7 +394,7 @@ impl World {
             || (matches!(failure, Ended::TakenOut { .. }) && !self.outage.is_over())
             || self.rotten == Some(failure)
             || self.fleet.may_be_read_only()
-            || (self.is_stopping && self.fleet.cell_faults > 0)
+            || (self.is_stopping && self.fleet.io_faults.cells > 0)
     }
 
     /// Replays the logs, however often the power is cut meanwhile.

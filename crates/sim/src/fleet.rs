@@ -59,10 +59,7 @@ use process::Slots;
 use queue::EventQueue;
 pub(crate) use start::{has_replaced_all, load_ledger};
 use trace::Trace;
-use wall::WallClock;
-
-/// The wall-clock time at which virtual time begins.
-pub(crate) const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
+use wall::{EPOCH, WallClock};
 
 /// The version of the only shard map in a life of the fleet.
 pub(crate) const MAP_VERSION: MapVersion = MapVersion(1);
@@ -283,6 +280,13 @@ struct SupervisorHost {
     number: u64,
 }
 
+/// Faults of the device, by the processes that they affected.
+#[derive(Default)]
+pub(crate) struct IoFaults {
+    pub cells: u64,
+    pub supervisor: u64,
+}
+
 /// The machine of a fleet. `H` are the world's own events.
 pub(crate) struct Fleet<H> {
     pub rng: Rng,
@@ -319,9 +323,7 @@ pub(crate) struct Fleet<H> {
     pub lost: Lost,
     /// A log is full, and the device refuses the checkpoints that would make room.
     pub is_stuck: bool,
-    /// Faults of the device that affected cells, and the supervisor.
-    pub cell_faults: u64,
-    pub supervisor_faults: u64,
+    pub io_faults: IoFaults,
     pub incidents: Incidents,
     /// The rule that was broken.
     pub failure: Option<String>,
@@ -331,7 +333,7 @@ impl<H> Fleet<H> {
     /// Whether a flush or a write of the supervisor has failed, or a log stays full: then the fleet
     /// refuses changes.
     pub(crate) const fn may_be_read_only(&self) -> bool {
-        self.supervisor_faults > 0 || self.lost_flush.has_failed() || self.is_stuck
+        self.io_faults.supervisor > 0 || self.lost_flush.has_failed() || self.is_stuck
     }
 
     pub(crate) fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
@@ -362,8 +364,7 @@ impl<H> Fleet<H> {
             lost_flush: LostFlush::default(),
             lost: Lost::none(),
             is_stuck: false,
-            cell_faults: 0,
-            supervisor_faults: 0,
+            io_faults: IoFaults::default(),
             incidents: Incidents::default(),
             failure: None,
         }

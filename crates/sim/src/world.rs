@@ -37,9 +37,9 @@ use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::trace::{Coverage, Trace};
-use crate::fleet::wall::WallClock;
+use crate::fleet::wall::{EPOCH, WallClock};
 use crate::fleet::{
-    EPOCH, Faults, Fleet, Happening, Lost, MAP_VERSION, Pace, happen_next, notify_supervisor,
+    Faults, Fleet, Happening, Lost, MAP_VERSION, Pace, happen_next, notify_supervisor,
 };
 use crate::history::{Action, Excuses, Operation, Window};
 use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};

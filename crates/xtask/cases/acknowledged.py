@@ -44,9 +44,16 @@ def put(file, bytes_, *at):
         done += count
 
 
+def make(path, bytes_):
+    """A new file."""
+    file = timed(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    put(file, bytes_)
+    os.close(file)
+
+
 def appends(rng):
     """Each record once, in order: a write that is done twice or not at all shows."""
-    log = os.open("appended", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+    log = timed(os.open, "appended", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     count = 0
     while is_time():
         put(log, b"%011d\n" % count)
@@ -60,7 +67,8 @@ def appends(rng):
 
 def names(rng):
     """Calls that fail the second time they are made."""
-    os.makedirs("names/a"), os.makedirs("names/b")
+    for path in ("names", "names/a", "names/b"):
+        timed(os.mkdir, path)
     present = set()
     serial = 0
     while is_time():
@@ -108,14 +116,13 @@ def counts(rng, own):
         if rng.randrange(4) == 0:
             time.sleep(0.001)
     os.close(counter)
-    with open(own, "w") as file:
-        file.write(str(mine))
+    make(own, str(mine).encode())
 
 
 def contents(rng):
     """Files against a copy in memory."""
     model = [bytearray() for _ in range(6)]
-    files = [os.open(f"contents{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(len(model))]
+    files = [timed(os.open, f"contents{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(len(model))]
     while is_time():
         n = rng.randrange(len(model))
         file, at, size = files[n], rng.randrange(900_000), rng.choice((1, 100, 4096, 65_536, 300_000))
@@ -141,7 +148,7 @@ def contents(rng):
 def pages(rng):
     """Pages that name themselves and how often they were written, in more files than there are cells."""
     run, count = 16, mib * 256 // 16
-    files = [os.open(f"pages{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(16)]
+    files = [timed(os.open, f"pages{n}", os.O_RDWR | os.O_CREAT | os.O_EXCL) for n in range(16)]
     versions = [[0] * count for _ in files]
 
     def bytes_of(at, version):
@@ -160,8 +167,7 @@ def pages(rng):
             versions[n][at] = version + 1
 
 
-with open("counter", "wb") as file:
-    file.write(bytes(8))
+make("counter", bytes(8))
 roles = [appends, names, contents] + ([pages] if mib > 0 else []) + [lambda rng, n=n: counts(rng, f"counted{n}") for n in range(COUNTERS)]
 children = {}
 for n, role in enumerate(roles):

@@ -197,7 +197,7 @@ impl<H> Fleet<H> {
     pub(super) fn do_io(&mut self, id: CellId, done: &InFlight) -> Result<(), Errno> {
         let fails = matches!(done.fault, Some(Fault::Fails));
         if done.fault.is_some() {
-            self.cell_faults += 1;
+            self.io_faults.cells += 1;
         }
         match done.doing {
             Doing::Read if fails => {
@@ -343,7 +343,7 @@ impl<H> Fleet<H> {
 
     fn do_supervised(&mut self, request: Supervised) -> Result<(), Errno> {
         let Supervised { doing, fails } = request;
-        self.supervisor_faults += u64::from(fails);
+        self.io_faults.supervisor += u64::from(fails);
         if fails {
             self.incidents.write_failed(None, self.places);
         }

@@ -4,7 +4,6 @@
 
 use warren_base::{Instant, Rng, Timestamp};
 
-use crate::fleet::EPOCH;
 use crate::history::Window;
 
 /// One run in so many has steps, and up to so many.
@@ -21,6 +20,9 @@ const LENGTHS: [u64; 3] = [10_000, 1_000_000_000, 3_600_000_000_000];
 
 /// Apart from the generator of the run, whose draws stay as they are.
 const STREAM: u64 = 0x5741_4c4c;
+
+/// The time at which virtual time begins.
+pub(crate) const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
 #[derive(Default)]
 pub(crate) struct WallClock {

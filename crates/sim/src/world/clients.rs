@@ -622,7 +622,7 @@ impl World {
                 self.fleet.fail("a sync is answered without a checkpoint".to_owned());
             }
             Ok(_) if must_fail => self.fleet.fail("a sync is answered after a loss".to_owned()),
-            Err(Errno::EIO) if self.fleet.supervisor_faults > 0 => {
+            Err(Errno::EIO) if self.fleet.io_faults.supervisor > 0 => {
                 self.fleet.count("a sync returned a failure")
             }
             _ => {}

@@ -69,7 +69,6 @@ struct Totals {
     done: BTreeMap<Load, (u64, u64)>,
     /// The longest that something was held.
     held: Duration,
-    programs_hurt: u32,
     /// Bytes that were lost over a restart.
     bytes_lost: u64,
     failing: Failing,
@@ -129,7 +128,11 @@ fn round(
 ) -> Result<()> {
     let is_long = ground.options.minutes.is_some();
     if is_long && rng.chance(1, FAILING_IN) {
-        return failing::round(ground, rng, (number, cells), totals);
+        let done = failing::round(ground, rng, (number, cells), &mut totals.ledger)?;
+        totals.failing.add(&done.totals);
+        totals.held = totals.held.max(done.held);
+        totals.rounds += 1;
+        return Ok(());
     }
     let host = (is_long && rng.chance(1, FULL_IN))
         .then(|| Host::mount(ground, format!("host-{number}")))
@@ -218,7 +221,6 @@ impl Totals {
                 Err(error) => hurt.push(format!("{error:#}")),
             }
         }
-        self.programs_hurt += hurt.len() as u32;
         self.ledger.hurt(hurt.len() as u32);
         ensure!(hurt.is_empty(), "{}", hurt.join("\n"));
         Ok(())
@@ -270,7 +272,7 @@ impl std::fmt::Display for Totals {
             "{} rounds; processes were held for up to {} ms; {} programs hurt, {} bytes lost over restarts",
             self.rounds,
             self.held.as_millis(),
-            self.programs_hurt,
+            self.ledger.programs_hurt,
             self.bytes_lost
         )
     }

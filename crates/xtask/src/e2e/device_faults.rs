@@ -13,6 +13,7 @@
 
 pub(super) mod device;
 mod load;
+mod plan;
 mod states;
 pub(super) mod watch;
 
@@ -35,6 +36,7 @@ use super::lifecycle::{await_no_survivors, end_survivors, nothing_left};
 use super::process;
 use device::{Device, Fault, What, Whose};
 use load::Program;
+use plan::{End, Ending, Kind, Plan};
 use states::Figures;
 use watch::Watch;
 
@@ -80,22 +82,6 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     }
 }
 
-/// How the fleet sees the device.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    File,
-    Block,
-}
-
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Block => "block device",
-        }
-    }
-}
-
 fn device_faults(ground: &Ground, cells: u16, kind: Kind) -> Result<Verdict> {
     if kind == Kind::Block && process::quietly("losetup", &["--find"]).is_err() {
         return Ok(Verdict::Skipped("no loop device".to_owned()));
@@ -125,13 +111,16 @@ fn device_faults(ground: &Ground, cells: u16, kind: Kind) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
+/// The same, of a fleet on a device that `disturb` may let fail. Returns how long it took.
+type DisturbDevice<'d> = dyn FnMut(&Fleet, &Device, &[Arc<Watch>]) -> Result<Duration> + 'd;
+
 /// So many fleets on one device, which `disturb` disturbs. After each the device may lose what is
 /// not durable, and the next fleet must have all that was synced.
 pub(super) fn disturbed(
     ground: &Ground,
     (name, cells, seed): (&str, u16, u64),
     fleets: u32,
-    disturb: &mut dyn FnMut(&Fleet, &Device, &[Arc<Watch>]) -> Result<Duration>,
+    disturb: &mut DisturbDevice<'_>,
 ) -> Result<Totals> {
     let mut totals = Totals::default();
     let mut pool = Pool::make(ground, name, cells, Kind::File, seed)?;
@@ -210,83 +199,10 @@ impl Loop {
     }
 }
 
-/// The plan of a round.
-#[derive(Debug)]
-struct Plan {
-    fault: Fault,
-    /// Processes killed before, while and after the device fails.
-    kills: [Vec<Victim>; 3],
-    ending: Ending,
-}
-
-/// How a round ends.
-#[derive(Clone, Copy, Debug)]
-struct Ending {
-    /// Whether a process was killed before.
-    is_killed: bool,
-    end: End,
-    cuts_power: bool,
-}
-
 /// What happens to a fleet and its device while the programs, to which these states belong, work.
 /// Returns since when the device fails, if it still does, and else for how long it did.
 type Disturb<'d> = dyn FnMut(&mut Pool<'_>, &Fleet, &[Arc<Watch>], &mut Totals) -> Result<(Option<Instant>, Duration)>
     + 'd;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// When the device is whole again.
-    Stop,
-    KillAll,
-    /// While it fails.
-    StopFailing,
-    KillAllFailing,
-}
-
-impl End {
-    const fn is_failing(self) -> bool {
-        matches!(self, Self::StopFailing | Self::KillAllFailing)
-    }
-}
-
-impl Plan {
-    fn draw(rng: &mut Rng, cells: u16, kind: Kind) -> Self {
-        let what = *rng.pick(&[What::Read, What::Write, What::Write, What::Flush, What::Flush]);
-        // The kernel does not name the process behind a request of a loop device.
-        let whose = match rng.below(6) {
-            0 | 1 if kind == Kind::File => {
-                Whose::Of(format!("warren cell {}", rng.below(cells.into())))
-            }
-            2 if kind == Kind::File && what != What::Read => {
-                Whose::Of("warren supervisor".to_owned())
-            }
-            _ => Whose::All,
-        };
-        let fault = Fault {
-            what,
-            whose,
-            times: rng.chance(1, 2).then(|| 1 + rng.below(6)),
-            one_in: *rng.pick(&[1, 1, 3]),
-            loses: what == What::Flush && rng.chance(1, 2),
-        };
-        let victims =
-            [Victim::Cell, Victim::Cell, Victim::Supervisor, Victim::Front, Victim::Front];
-        let kills = [(); 3].map(|()| {
-            let count = rng.below(6).saturating_sub(3);
-            (0..count).map(|_| *rng.pick(&victims)).collect()
-        });
-        let end = *rng.pick(&[
-            End::Stop,
-            End::Stop,
-            End::KillAll,
-            End::KillAll,
-            End::StopFailing,
-            End::KillAllFailing,
-        ]);
-        let is_killed = kills.iter().any(|victims: &Vec<Victim>| !victims.is_empty());
-        Self { fault, kills, ending: Ending { is_killed, end, cuts_power: rng.chance(1, 2) } }
-    }
-}
 
 /// A program at work, and the state that the case watches.
 type AtWork = (Arc<Watch>, JoinHandle<(Program, Result<()>)>);

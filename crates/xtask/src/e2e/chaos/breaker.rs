@@ -131,6 +131,18 @@ pub(super) struct Scene<'a> {
     pub hits: Option<&'a Hits>,
 }
 
+impl Scene<'_> {
+    /// Whether this process has files open on the mount of this mount keeper. While it serves
+    /// nothing, no process can be started from here, and none is before the wave has ended.
+    fn has_files_behind(&self, keeper: Pid) -> bool {
+        let line = std::fs::read(format!("/proc/{}/cmdline", keeper.as_raw_nonzero()));
+        let mounted = self.fleet.mounted.as_os_str().as_encoded_bytes();
+        let has_files = self.hits.is_some() || self.failing.is_some();
+        has_files
+            && line.is_ok_and(|line| line.strip_suffix(&[0]).unwrap_or(&line).ends_with(mounted))
+    }
+}
+
 pub(super) struct Breaker<'a> {
     scene: Scene<'a>,
     /// The process groups of the programs.
@@ -244,7 +256,7 @@ impl<'a> Breaker<'a> {
             self.rest(PARTS_MS);
             resume(victim);
         }
-        let is_late = matches!(fault, Fault::HoldLong(_));
+        let is_late = matches!(fault, Fault::HoldLong(_)) && !self.scene.has_files_behind(victim);
         let waves = if is_late { 1 + self.rng.below(LATE_WAVES) } else { 0 };
         self.wounds.extend(undo.map(|undo| Wound { undo, waves }));
     }

@@ -4,9 +4,10 @@
 //! Only that is damaged for which a check is promised (decisions 19 and 81):
 //!
 //! ```text
-//! frames: cache │ image of the op log │ table      a page that is not durable and has its checksum,
-//!           ╰ a page      its checksum ╯            or this checksum in the entry
-//! link:   cursors │ request ring │ reply ring      a record or a cursor that no correct cell writes
+//! frames: cache │ image of the op log │ table    a page that is not durable and has its
+//!           ╰ a page      its checksum ╯          checksum, or this checksum in the entry
+//! link:   cursors │ request ring │ reply ring    a record or a cursor that no correct cell
+//!                                                writes
 //! ```
 
 use std::collections::BTreeMap;

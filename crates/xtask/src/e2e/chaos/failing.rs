@@ -10,24 +10,32 @@ use anyhow::Result;
 use warren_base::Rng;
 
 use super::super::device_faults;
+use super::super::fleet::Fleet;
 use super::super::ground::Ground;
 use super::super::lifecycle::end_survivors;
-use super::Totals;
 use super::breaker::{Breaker, Failing, Scene};
+use super::ledger::Ledger;
 
 const FLEETS: u32 = 3;
 /// Waves of each.
 const WAVES: u32 = 6;
 
+/// A round that was right at its end.
+pub(super) struct Done {
+    pub totals: device_faults::Totals,
+    /// The longest that something was held.
+    pub held: Duration,
+}
+
 pub(super) fn round(
     ground: &Ground,
     mut rng: Rng,
     (number, cells): (u64, u16),
-    totals: &mut Totals,
-) -> Result<()> {
+    ledger: &mut Ledger,
+) -> Result<Done> {
     let name = format!("chaos-failing-{number}");
     let seed = rng.next_u64();
-    let ledger = &mut totals.ledger;
+    let mut longest = Duration::ZERO;
     let mut disturb = |fleet: &_, device: &_, watches: &[_]| {
         let begun = Instant::now();
         let failing = Failing { device, watches: watches.to_vec() };
@@ -39,20 +47,18 @@ pub(super) fn round(
         if !has_ended(fleet) {
             broken?;
         }
-        totals.held = totals.held.max(held);
+        longest = longest.max(held);
         Ok::<Duration, anyhow::Error>(begun.elapsed())
     };
     let done = device_faults::disturbed(ground, (&name, cells, seed), FLEETS, &mut disturb);
     // No process may hold the device when it is removed.
     end_survivors();
-    let done = done?;
-    totals.failing.add(&done);
-    totals.rounds += 1;
-    totals.ledger.round_passed();
-    Ok(())
+    let totals = done?;
+    ledger.round_passed();
+    Ok(Done { totals, held: longest })
 }
 
 /// Whether the first process of the fleet has ended. It is not reaped yet.
-fn has_ended(fleet: &super::Fleet) -> bool {
+fn has_ended(fleet: &Fleet) -> bool {
     std::fs::read_link(format!("/proc/{}/exe", fleet.pid())).is_err()
 }

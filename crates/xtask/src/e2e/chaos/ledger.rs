@@ -100,6 +100,7 @@ pub(super) struct Ledger {
     read: usize,
     /// Successors of processes that were not hurt.
     unprovoked: u32,
+    pub programs_hurt: u32,
 }
 
 impl Ledger {
@@ -194,6 +195,7 @@ impl Ledger {
 
     /// Programs have failed. The round does not show which of its faults they met.
     pub(super) fn hurt(&mut self, programs: u32) {
+        self.programs_hurt += programs;
         for name in self.of_round.keys() {
             self.records.entry(name.clone()).or_default().hurt += programs;
         }
@@ -222,7 +224,7 @@ impl Ledger {
 
 impl std::fmt::Display for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut all = Record::default();
+        let mut all = Record { hurt: self.programs_hurt, ..Record::default() };
         writeln!(
             f,
             "{:<32} {:>8} {:>9}  {:>25}  {:>25}  {:>4}  {:>7}",

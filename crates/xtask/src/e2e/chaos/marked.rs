@@ -15,10 +15,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -115,7 +115,8 @@ impl Marked {
         let place = fleet.mounted.join("marked");
         std::fs::create_dir(&place).context("cannot make a directory")?;
         let (hits, is_over) = (Arc::<Hits>::default(), Arc::<AtomicBool>::default());
-        let named = Named { warren: ground.warren.clone(), pool: fleet.pool.clone() };
+        // Before the files are opened.
+        let named = Named::start(ground, &fleet.pool)?;
         let files = (0..FILES).map(|number| MarkedFile::create(&place, number));
         let mut program = Worker {
             rng: Rng::new(seed),
@@ -139,18 +140,41 @@ impl Marked {
     }
 }
 
-/// The files that `warren status` names as discarded.
+/// A shell that asks for the files that `warren status` names as discarded. It is started before
+/// this process has files open on the mount: a program that is executed with such files closes
+/// them first, and waits for the front, while no process can read its state in `/proc`.
 struct Named {
-    warren: PathBuf,
-    pool: PathBuf,
+    shell: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
 }
 
 impl Named {
+    fn start(ground: &Ground, pool: &Path) -> Result<Self> {
+        const SCRIPT: &str =
+            r#"while read -r _; do "$0" status --json "$1" | tr '\n' ' '; echo; done"#;
+        let mut command = Command::new("bash");
+        command.args(["-c", SCRIPT]).arg(&ground.warren).arg(pool).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = command.spawn().context("cannot start a shell")?;
+        let questions = shell.stdin.take().context("a shell without an input")?;
+        let answers = BufReader::new(shell.stdout.take().context("a shell without an output")?);
+        Ok(Self { shell, questions, answers })
+    }
+
     /// The generations of the files, by their inode numbers; `None` if the fleet does not answer.
-    fn generations(&self) -> Option<BTreeMap<u64, u64>> {
-        let mut command = Command::new(&self.warren);
-        let asked = command.args(["status", "--json"]).arg(&self.pool).output().ok()?;
-        asked.status.success().then(|| generations(&String::from_utf8_lossy(&asked.stdout)))?
+    fn generations(&mut self) -> Option<BTreeMap<u64, u64>> {
+        let mut answer = String::new();
+        self.questions.write_all(b"\n").ok()?;
+        self.answers.read_line(&mut answer).ok()?;
+        generations(&answer)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ended = self.shell.kill();
+        let _reaped = self.shell.wait();
     }
 }
 
@@ -336,7 +360,7 @@ impl Worker {
             let older = versions.since_sync.iter().rev().copied();
             let version = older.into_iter().find(|it| file.mark(page, *it).bytes() == found);
             let hits = versions.since_sync.iter();
-            let hit = hits.filter_map(|it| self.hits.get(file.mark(page, *it))).last();
+            let hit = hits.rev().find_map(|it| self.hits.get(file.mark(page, *it)));
             let is_newer = version.is_some_and(|it| it > versions.current);
             let Some(version) = version.filter(|_| is_newer || hit.is_some()) else {
                 let (found, Versions { current, since_sync }) = (Mark::of(&found), versions);
@@ -356,7 +380,7 @@ impl Worker {
     }
 
     /// Only files that were damaged may be named.
-    fn judge_named(&self) -> Result<()> {
+    fn judge_named(&mut self) -> Result<()> {
         let mut named = None;
         holds_within(PATIENCE, || {
             named = self.named.generations();
