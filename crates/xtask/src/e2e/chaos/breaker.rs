@@ -185,7 +185,7 @@ impl<'a> Breaker<'a> {
             self.since = Instant::now();
         }
         for _ in 0..1 + self.rng.below(FAULTS_A_WAVE) {
-            let fault = Fault::draw(&mut self.rng);
+            let fault = Fault::draw(&mut self.rng, self.scene.failing.is_some());
             self.inject(fault);
             self.rest(PARTS_MS);
         }

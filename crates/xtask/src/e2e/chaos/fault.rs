@@ -128,13 +128,17 @@ const FAULTS: &[(Fault, u64)] = &[
     (Fault::Freeze, 2),
     (Fault::Busy, 4),
     (Fault::FullHost, 6),
-    (Fault::Refuse(What::Read), 4),
-    (Fault::Refuse(What::Write), 2),
-    (Fault::Refuse(What::Flush), 2),
 ];
 
+/// On a device that can refuse requests, one fault in so many is a refusal.
+const REFUSED_IN: u64 = 6;
+const REFUSED: [What; 5] = [What::Read, What::Write, What::Write, What::Flush, What::Flush];
+
 impl Fault {
-    pub(super) fn draw(rng: &mut Rng) -> Self {
+    pub(super) fn draw(rng: &mut Rng, can_refuse: bool) -> Self {
+        if can_refuse && rng.chance(1, REFUSED_IN) {
+            return Self::Refuse(*rng.pick(&REFUSED));
+        }
         let all: u64 = FAULTS.iter().map(|(_, weight)| weight).sum();
         let mut left = rng.below(all);
         for (fault, weight) in FAULTS {
