@@ -57,6 +57,9 @@ impl Pin {
     }
 }
 
+/// Handles that wait to be closed: the others are for new opens.
+const UNUSED_MAX: usize = HANDLES_MAX / 2;
+
 /// How an `OPEN` continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begun {
@@ -92,7 +95,7 @@ struct Tables {
     /// Inodes that became idle, the first one first. Some are in use again, and some are here
     /// twice.
     idle: VecDeque<Ino>,
-    /// Handles of a predecessor that no open uses.
+    /// Handles that no open uses and that are not closed yet.
     unused: Vec<Closing>,
 }
 
@@ -243,9 +246,11 @@ impl OpenFiles {
         self.end_open(&mut tables, ino);
     }
 
-    /// The handles that no open uses and that are not kept. The caller closes them at their cells.
-    pub(crate) fn take_unused(&self) -> Vec<Closing> {
-        std::mem::take(&mut self.lock().unused)
+    /// So many handles that no open uses and that are not kept, the newest ones; more only if very
+    /// many wait. The caller closes them at their cells.
+    pub(crate) fn take_unused(&self, max: usize) -> Vec<Closing> {
+        let unused = &mut self.lock().unused;
+        unused.split_off(unused.len().saturating_sub(max).min(UNUSED_MAX))
     }
 
     /// The cell has closed the handle.

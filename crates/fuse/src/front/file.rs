@@ -16,6 +16,10 @@ use crate::message::{OpenFlags, Write};
 use crate::open_files::Begun;
 use crate::reply::{Body, DIRECT_HANDLE, KernelHandle};
 
+/// Handles that one request closes at most, because a program waits for it. A predecessor may have
+/// left hundreds. Their cells close those of inodes that are marked as idle when they must.
+pub(super) const CLOSED_MAX: usize = 8;
+
 /// A file that the kernel has opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenedFile {
@@ -152,7 +156,7 @@ impl Call<'_> {
         let mut answer = self.call(request.clone());
         if answer == Err(Errno::ENFILE) {
             open_files.drop_idle();
-            self.close_unused();
+            self.close_unused(usize::MAX);
             answer = self.call(request);
         }
         let opened = answer.inspect_err(|_| open_files.failed(self.header.ino))?;
@@ -170,21 +174,21 @@ impl Call<'_> {
         if added.is_err() {
             let _ = self.call(typed::Close { handle: opened.handle });
         }
-        self.close_unused();
+        self.close_unused(CLOSED_MAX);
         Ok(OpenedFile { handle: added?, keep_pages: opened.keep_pages })
     }
 
     /// The kernel does not use the handle any more.
     pub(super) fn release_handle(&mut self, open: u64) -> Served {
         self.front.open_files.release(open);
-        self.close_unused();
+        self.close_unused(CLOSED_MAX);
         Ok(())
     }
 
-    /// Closes the handles that are not kept. These requests need no record, because to repeat one
-    /// has no effect.
-    pub(super) fn close_unused(&mut self) {
-        for closing in self.front.open_files.take_unused() {
+    /// Closes so many handles that are not kept: mostly [`CLOSED_MAX`], and later requests the
+    /// others. These requests need no record, because to repeat one has no effect.
+    pub(super) fn close_unused(&mut self, max: usize) {
+        for closing in self.front.open_files.take_unused(max) {
             let request = Request::Close { handle: closing.handle };
             let _ = self.slot.call(self.header.identity(), &request, 0);
             self.front.open_files.closed(closing);

@@ -7,6 +7,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::typed::{self, LookedUp};
 use warren_proto::{AccessMode, Entry, FileName, Handover, SetAttr};
 
+use super::file::CLOSED_MAX;
 use super::{Call, Served};
 use crate::abi;
 use crate::reply::{NewEntry, validity};
@@ -79,7 +80,7 @@ impl Call<'_> {
         let ended = self.front.retries.take_ended();
         if !ended.is_empty() {
             ended.into_iter().for_each(|pin| self.front.open_files.unpin(pin));
-            self.close_unused();
+            self.close_unused(CLOSED_MAX);
         }
     }
 

@@ -84,7 +84,7 @@ impl Bench {
     }
 
     fn unused(&self) -> Vec<Handle> {
-        let unused = self.files.take_unused();
+        let unused = self.files.take_unused(usize::MAX);
         unused.iter().for_each(|closing| self.files.closed(*closing));
         unused.iter().map(|closing| closing.handle).collect()
     }
@@ -229,6 +229,31 @@ fn a_successor_has_the_opens_and_closes_what_is_idle() {
     bench.files.release(shared.number);
     assert_eq!(bench.idle(), Some(FILE));
     assert_eq!(bench.open_again(FILE, 13).handle, used.handle);
+}
+
+/// A program waits for the request that closes them.
+#[test]
+fn handles_of_a_predecessor_are_closed_a_few_at_a_time_and_the_newest_first() {
+    let mut bench = Bench::new();
+    let kept: Vec<Handle> = (0..20)
+        .map(|number| {
+            let opened = bench.open_anew(Ino(100 + number), 10 + number, 7);
+            bench.files.release(opened.number);
+            opened.handle
+        })
+        .collect();
+    bench.restart();
+    let opened = bench.open_anew(FILE, 50, 0);
+    bench.files.release(opened.number);
+    let mut closed: Vec<Handle> = Vec::new();
+    for expected in [8, 8, 5, 0] {
+        let closing = bench.files.take_unused(8);
+        assert_eq!(closing.len(), expected);
+        closing.iter().for_each(|closing| bench.files.closed(*closing));
+        closed.extend(closing.iter().map(|closing| closing.handle));
+    }
+    assert!(closed[..8].contains(&opened.handle), "the request's own");
+    assert!(kept.iter().all(|handle| closed.contains(handle)));
 }
 
 #[test]
