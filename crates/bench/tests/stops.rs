@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         directory: directory.clone(),
         cells: vec![2],
         mounts: vec![2],
-        loads: vec![Load::Mount, Load::Idle],
+        loads: vec![Load::Mount],
         times: 1,
         ..StopsOptions::default()
     };

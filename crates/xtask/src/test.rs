@@ -42,7 +42,7 @@ pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 /// The end-to-end cases that take longest. A short run does one in [`LONG_PARTS`] of them, in turn.
-const LONG_CASES: [&str; 17] = [
+const LONG_CASES: [&str; 27] = [
     "paths_served",
     "developers_tools",
     "crowd",
@@ -60,8 +60,18 @@ const LONG_CASES: [&str; 17] = [
     "files_written",
     "tiny_cache",
     "taken_out",
+    "vectors_served",
+    "python",
+    "hostile_client",
+    "files_served",
+    "databases_served",
+    "lists",
+    "changes_served",
+    "ids_beside",
+    "grow",
+    "large",
 ];
-const LONG_PARTS: u64 = 3;
+const LONG_PARTS: u64 = 4;
 /// After so many turns it is the turn of the next ones, once with every other draw.
 const LONG_IN_TURN: u64 = 2 * FUZZ_IN_TURN;
 

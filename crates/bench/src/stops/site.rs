@@ -34,7 +34,7 @@ const OBSERVED: Duration = Duration::from_millis(300);
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a stopped process may take until it is replaced, after all directories work again.
-const REPLACEMENT_MAX: Duration = Duration::from_secs(5);
+const REPLACEMENT_MAX: Duration = PATIENCE;
 
 /// How often programs and the fleet are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

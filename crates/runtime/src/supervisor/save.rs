@@ -184,10 +184,14 @@ impl SavedLog<'_> {
         is_read && pages.into_iter().all(|(page, sum)| crc32c::crc32c(page) == *sum)
     }
 
-    /// Writes the blocks that differ on the device. The last one is padded, as in every commit.
+    /// Writes the blocks that differ on the device. The last one is padded, as in every commit. The
+    /// one after it is emptied before: of a commit that was under way, the device may have it and
+    /// none of those before, and then the record at its beginning would be valid again.
     fn write(&self, image: &mut Image, there: &Image, end: Lsn) -> Result<u64, Errno> {
         let mut written = 0;
-        for number in self.start.0 / BLOCK..end.0.div_ceil(BLOCK) {
+        let (first, last) = (self.start.0 / BLOCK, end.0.div_ceil(BLOCK));
+        let after = (last - first < self.area.blocks).then_some(last);
+        for number in after.into_iter().chain(first..last) {
             let (place, _) = self.area.place(Lsn(number * BLOCK));
             let at = place as usize * BLOCK_SIZE;
             let bytes = &mut image.bytes[at..at + BLOCK_SIZE];

@@ -128,4 +128,28 @@ pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
         found_by: "test -p warren-sim --test seeds seeds_pass",
         is_proven: true,
     },
+    Mutant {
+        file: "crates/transport/src/segments.rs",
+        what: "a client's successor does not ring for all slots",
+        find: "        segments.take_over();\n",
+        replace: "",
+        found_by: "test -p warren-transport",
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/fuse/src/open_files.rs",
+        what: "a request closes all handles of a predecessor",
+        find: "unused.len().saturating_sub(max).min(UNUSED_MAX)",
+        replace: "unused.len().saturating_sub(max).min(0)",
+        found_by: FUSE,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/runtime/src/supervisor/save.rs",
+        what: "a block behind the saved end of a log stays as it is",
+        find: "for number in after.into_iter().chain(first..last) {",
+        replace: "for number in after.into_iter().skip(1).chain(first..last) {",
+        found_by: "test -p warren-runtime --lib supervisor::save",
+        is_proven: true,
+    },
 ];

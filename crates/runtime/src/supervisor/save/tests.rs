@@ -122,6 +122,16 @@ fn uncommitted_records_are_written_up_to_the_first_without_its_data() {
 }
 
 #[test]
+fn a_record_without_its_data_stays_invalid_though_its_block_is_on_the_device() {
+    let device = device(RECORDS / 2);
+    let torn = &image().bytes[BLOCK_SIZE..2 * BLOCK_SIZE];
+    device.write(BlockNo(AREA.start.0 + 1), torn).expect("in memory");
+    assert_eq!(device.records(), 0);
+    device.log().complete(&mut image()).expect("saved");
+    assert_eq!(device.records(), RECORDS / 2);
+}
+
+#[test]
 fn unreadable_data_cuts_off_no_committed_record() {
     for number in 0..RECORDS {
         for committed in 1..=2 {
