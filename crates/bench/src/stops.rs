@@ -91,7 +91,7 @@ pub struct StopsReport {
     pub seed: u64,
     pub times: u32,
     pub rows: Vec<Row>,
-    /// What no stop may cause, each with the stop: wrong contents, a program that waits without
+    /// No stop may cause these, each with the stop: wrong contents, a program that waits without
     /// end, a process that is not replaced, a damaged pool.
     pub failures: Vec<String>,
 }

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What does not depend on the speed of the machine.
+/// Nothing here depends on the speed of the machine.
 fn every_stop_is_endured(options: &StopsOptions) {
     let report = run(options).expect("a report");
     print!("{report}");

@@ -38,9 +38,8 @@ const OPTIONS: &str = "options=";
 /// its front as long.
 const REPORT_MAX: Duration = Duration::from_secs(60);
 
-/// How often, and after which pauses, it is seen whether a killed process has ended.
-const END_LOOKS: u32 = 500;
-const END_LOOK: Duration = Duration::from_millis(10);
+/// How long a killed process may take to end.
+const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Whether a mount ends with the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -242,6 +241,8 @@ fn end_unready(mut process: Child, directory: &Path) -> Failure {
     // Descriptors name the same processes also after these have ended.
     let children: Vec<_> =
         children.filter_map(|child| pidfd_open(child, PidfdFlags::empty()).ok()).collect();
+    let own = Pid::from_raw(pid as i32);
+    let own = own.and_then(|own| pidfd_open(own, PidfdFlags::empty()).ok());
     // Both fail only if the process has ended.
     let _ended = process.kill();
     for child in &children {
@@ -249,11 +250,14 @@ fn end_unready(mut process: Child, directory: &Path) -> Failure {
     }
     // There is no mount if the process has not come so far.
     let _unmounted = crate::unmount::unmount(directory, UnmountFlags::DETACH);
-    let mut looks = 0..END_LOOKS;
-    let has_ended = looks.any(|_| {
-        std::thread::sleep(END_LOOK);
-        matches!(process.try_wait(), Ok(Some(_)))
-    });
+    let limit = Timespec::try_from(END_WAIT).ok();
+    let ended =
+        own.as_ref().map(|own| poll(&mut [PollFd::new(own, PollFlags::IN)], limit.as_ref()));
+    let has_ended = ended.is_some_and(|ready| ready.is_ok_and(|ready| ready > 0));
+    if has_ended {
+        // It is reaped, which cannot fail.
+        let _status = process.wait();
+    }
     let done = if has_ended {
         "it was killed; try again"
     } else {

@@ -39,7 +39,7 @@ const REPLACEMENT_MAX: Duration = PATIENCE;
 /// How often programs and the fleet are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What stands on a site.
+/// All this stands on a site.
 pub(super) struct Shape {
     pub cells: u16,
     pub mounts: u16,
@@ -240,7 +240,7 @@ impl Site {
         }
     }
 
-    /// What a fleet lacks that is whole.
+    /// A fleet that is whole lacks nothing. Returns what this one lacks.
     fn lack(&self, status: &FleetStatus) -> Option<String> {
         let ready = status.cells.iter().filter(|cell| cell.state == "ready").count();
         let (all, state) = (self.cells, &status.state);

@@ -65,7 +65,7 @@ impl FromStr for Reply {
     }
 }
 
-/// What the threads share.
+/// The threads share this.
 struct Work {
     places: Vec<Place>,
     state: Mutex<State>,

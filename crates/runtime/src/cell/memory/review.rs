@@ -14,7 +14,7 @@ use warren_base::{CellId, ClientId, Instant, SlotNo};
 use super::{ClientMemory, SharedMemory};
 use crate::bell::Rings;
 
-/// What a review has found, of the clients that it looked at.
+/// A review has found these losses, of the clients that it looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::cell) struct Losses {
     /// The last client of which anything was lost.

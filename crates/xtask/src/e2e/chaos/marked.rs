@@ -22,7 +22,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Advice, fadvise};
@@ -313,17 +313,15 @@ impl Worker {
 
     /// Waits until the fleet names the file in a new generation.
     fn await_named(&mut self, at: usize) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        let file = &mut self.files[at];
-        while Instant::now() < deadline {
-            let generation = self.named.generations().and_then(|it| it.get(&file.ino).copied());
-            if let Some(generation) = generation.filter(|it| *it > file.generation) {
-                file.generation = generation;
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        bail!("inode {} has lost pages and is not named", file.ino)
+        let (file, named) = (&mut self.files[at], &mut self.named);
+        let is_named = holds_within(PATIENCE, || {
+            let generation = named.generations().and_then(|it| it.get(&file.ino).copied());
+            let newer = generation.filter(|it| *it > file.generation);
+            file.generation = newer.unwrap_or(file.generation);
+            Ok(newer.is_some())
+        })?;
+        ensure!(is_named, "inode {} has lost pages and is not named", file.ino);
+        Ok(())
     }
 
     /// Compares the whole file, as a new descriptor shows it. `is_named`: it is known already that
