@@ -330,8 +330,8 @@ mod tests {
             .spawn()
             .expect("a shell");
         let mut child = String::new();
-        let stderr = process.stderr.take().expect("piped");
-        BufReader::new(stderr).read_line(&mut child).expect("its child");
+        let mut stderr = BufReader::new(process.stderr.take().expect("piped"));
+        stderr.read_line(&mut child).expect("its child");
         let limit = Duration::from_millis(1);
         assert_eq!(report_within(&mut process, limit).expect("a poll"), None);
         let pid = process.id();
@@ -339,8 +339,11 @@ mod tests {
         let line = failure.to_string();
         assert_eq!(failure.code(), CODE_FAILURE);
         assert!(line.contains(&format!("process {pid})")) && line.ends_with("try again"), "{line}");
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
-        assert!(stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z")), "its child lives");
+        // The child has the other end of the pipe too, and is stopped until it ends.
+        let limit = Timespec::try_from(Duration::from_secs(20)).ok();
+        let ended = poll(&mut [PollFd::new(stderr.get_ref(), PollFlags::IN)], limit.as_ref());
+        assert_eq!(ended, Ok(1), "its child {} lives", child.trim());
+        assert_eq!(stderr.read_line(&mut child).ok(), Some(0), "{child}");
     }
 
     #[test]

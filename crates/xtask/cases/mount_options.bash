@@ -234,7 +234,8 @@ noted() {
     mount -t warren "$pool" "$at" -o "cells=$CELLS"
     exec 7< at/big
     umount -r "$at"
-    grep -q " ro," <(grep "$at" /proc/self/mountinfo) || fail "umount -r of a mount in use: $(mount)"
+    # A process substitution would have the file open, and nothing waits for its end.
+    [[ $(grep "$at" /proc/self/mountinfo) = *" ro,"* ]] || fail "umount -r of a mount in use: $(mount)"
     exec 7<&-
     umount "$at"
     mount -n -t warren "$pool" "$at" -o "cells=$CELLS"
