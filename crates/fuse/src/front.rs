@@ -164,7 +164,7 @@ impl Front {
         &self.interrupts
     }
 
-    pub(crate) fn state(&self) -> &FrontState {
+    pub(crate) fn state(&self) -> &Arc<FrontState> {
         &self.state
     }
 

@@ -6,6 +6,7 @@
 //! 266240   page     inodes whose pages the kernel must still drop
 //! 270336   1 MiB    owners that may hold record locks: a state word, inode, owner, open file
 //! 1318912  5 MiB    open files and handles: see `open_tables`
+//! 6565888  2 pages  what each thread does: see `thread_table`
 //! ```
 //!
 //! **Exactly once.** The front turns a kernel request into one or more requests to cells. Those
@@ -25,6 +26,7 @@
 //! leaves the old or the new state.
 
 mod open_tables;
+mod thread_table;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -40,8 +42,10 @@ use open_tables::OPEN_TABLES_LEN;
 pub(crate) use open_tables::{
     HANDLES_MAX, HeldHandle, KeptLease, KernelOpen, OPENS_MAX, OpenTables,
 };
+use thread_table::THREAD_TABLE_LEN;
+pub(crate) use thread_table::{STARTER, ThreadTable};
 
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const PAGE: usize = 4096;
 
 const AT_VERSION: usize = 0;
@@ -54,7 +58,8 @@ const OWNER_ENTRY: usize = 32;
 /// At most so many entries of lock owners; more get ENOLCK.
 const OWNERS_MAX: usize = (1 << 20) / OWNER_ENTRY;
 const OPENS: usize = OWNERS + OWNERS_MAX * OWNER_ENTRY;
-const LEN: usize = OPENS + OPEN_TABLES_LEN;
+const THREADS: usize = OPENS + OPEN_TABLES_LEN;
+const LEN: usize = THREADS + THREAD_TABLE_LEN;
 
 /// Offsets within the page of a slot.
 const UNIQUE: usize = 0;
@@ -151,7 +156,9 @@ impl FrontState {
         if len < LEN || segment.map().load64(AT_VERSION, Acquire) != VERSION {
             return Err(SegmentError::TooShort { len: len as u64, needed: LEN });
         }
-        Ok(Self::new(segment))
+        let state = Self::new(segment);
+        state.threads().clear();
+        Ok(state)
     }
 
     fn new(segment: Segment) -> Self {
@@ -177,6 +184,11 @@ impl FrontState {
     /// The kernel's open files.
     pub(crate) fn opens(&self) -> OpenTables<'_> {
         OpenTables { map: self.segment.map(), start: OPENS }
+    }
+
+    /// What the threads of the front do.
+    pub(crate) fn threads(&self) -> ThreadTable<'_> {
+        ThreadTable { map: self.segment.map(), start: THREADS }
     }
 
     pub(crate) fn record(&self, slot: SlotNo) -> SlotRecord<'_> {

@@ -12,6 +12,7 @@
 //! ENOTCONN to every call. If it were unmounted, programs would continue in the directory below,
 //! which is on another file system.
 
+mod blame;
 mod front_process;
 mod fronts;
 mod options_watch;
@@ -167,9 +168,11 @@ impl MountKeeper<'_> {
             {
                 return self.finish(end);
             }
-            if self.can_restart() && self.fronts.look() {
-                let dir = self.mount.dir().display();
-                warn!(target: LIFE, "the front of {dir} is stopped; it is killed");
+            if self.can_restart()
+                && let Some(hint) = self.fronts.look(&self.resources, self.ready_max)
+            {
+                let (dir, why) = (self.mount.dir().display(), hint.text());
+                warn!(target: LIFE, "the front of {dir} {why}; it is killed");
             }
             if self.ready.is_some() && self.unready.is_none() {
                 self.unready = self.fronts.kill_unready(self.ready_max);
@@ -313,7 +316,7 @@ impl MountKeeper<'_> {
         if !self.can_restart() {
             return self.end_without_front(status).map(Some);
         }
-        self.fronts.restart_after(&ended);
+        self.fronts.restart_after(&ended, &self.resources.state);
         Ok(None)
     }
 

@@ -14,6 +14,7 @@
 
 mod abi;
 mod absent_names;
+mod activity;
 mod by_thread;
 mod channel;
 mod connection;

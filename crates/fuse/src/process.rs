@@ -19,10 +19,11 @@ use warren_runtime::process::{begin, has_link};
 use warren_runtime::watch::ParentWatch;
 use warren_runtime::{Admission, slice};
 
+use crate::activity::{Enrolled, enroll, works};
 use crate::channel::{Channel, DevFuse};
 use crate::effects::Effects;
 use crate::front::{FrontOptions, PageCaching};
-use crate::front_state::FrontState;
+use crate::front_state::{FrontState, STARTER};
 use crate::notice_threads::NoticeSender;
 use crate::signals::signal_descriptor;
 use crate::workers::Workers;
@@ -97,7 +98,7 @@ fn serve() -> io::Result<()> {
     record_all();
     // Before there are threads, because they inherit the signal mask.
     let signals = signal_descriptor()?;
-    let (workers, channel) = start(&mut link)?;
+    let (workers, channel, _row) = start(&mut link)?;
     // If the keeper is gone, the loop below notices.
     let _ = link.send(READY, &[], Wait::No);
     let closed = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -150,7 +151,7 @@ fn write_back(channel: &Arc<DevFuse>, link: &Link, inodes: Vec<u64>) {
 }
 
 /// Receives the [`FrontStart`] and starts to serve.
-fn start(link: &mut Link) -> io::Result<(Workers, Arc<DevFuse>)> {
+fn start(link: &mut Link) -> io::Result<(Workers, Arc<DevFuse>, Enrolled)> {
     let Received::Packet(packet) = link.receive(Wait::Yes)? else {
         return Err(io::Error::other("its mount keeper is gone"));
     };
@@ -162,12 +163,14 @@ fn start(link: &mut Link) -> io::Result<(Workers, Arc<DevFuse>)> {
     let rest: Vec<OwnedFd> = fds.collect();
     let admission = Admission::from_parts(&start.admission, rest).map_err(io::Error::other)?;
     let connection = admission.open().map_err(io::Error::other)?;
-    let state = FrontState::adopt(state).map_err(io::Error::other)?;
-    let channel = Arc::new(DevFuse::new(device)?);
-    let (connection, state) = (Arc::new(connection), Arc::new(state));
-    let shared: Arc<dyn Channel> = channel.clone();
-    let workers = Workers::start(connection, shared, state, start.options())?;
-    Ok((workers, channel))
+    let state = Arc::new(FrontState::adopt(state).map_err(io::Error::other)?);
+    let row = enroll(&state, STARTER);
+    works(0, || {
+        let channel = Arc::new(DevFuse::new(device)?);
+        let shared: Arc<dyn Channel> = channel.clone();
+        let workers = Workers::start(Arc::new(connection), shared, state, start.options())?;
+        Ok((workers, channel, row))
+    })
 }
 
 /// Whether one of these descriptors becomes readable or hangs up within this time.

@@ -32,6 +32,7 @@ use warren_base::{CellId, Errno, Ino};
 use warren_proto::typed::{AwaitRecall, Recall, Typed};
 use warren_proto::{LeaseKey, Request};
 
+use crate::activity::works;
 use crate::connection::FleetSlot;
 use crate::notice::Notice;
 use crate::notice_threads::NoticeSender;
@@ -76,10 +77,12 @@ pub(crate) fn serve_recalls(
         let answer = inherited.take().unwrap_or_else(|| slot.call_cell(cell, &request));
         match AwaitRecall::reply(answer) {
             Ok(Recall { number, keys, rights }) => {
-                copies.drop_copies(&keys);
-                if rights {
-                    copies.forget_rights(&keys);
-                }
+                works(0, || {
+                    copies.drop_copies(&keys);
+                    if rights {
+                        copies.forget_rights(&keys);
+                    }
+                });
                 acknowledged = number;
             }
             Err(Errno::EINTR) => {}

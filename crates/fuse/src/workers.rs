@@ -37,12 +37,13 @@ use std::{io, thread};
 use warren_base::{Errno, SlotNo};
 use warren_proto::Request;
 
-use crate::abi::opcode;
+use crate::abi::{UNIQUE_RESEND, opcode};
+use crate::activity::{enroll, works};
 use crate::channel::{Channel, Received};
 use crate::connection::{FleetConnection, FleetSlot};
 use crate::effects::Effects;
 use crate::front::{Front, FrontOptions, Outcome};
-use crate::front_state::FrontState;
+use crate::front_state::{FrontState, ThreadTable};
 use crate::interrupt::LockWait;
 use crate::message::{Header, Operation};
 use crate::notice::drop_attributes;
@@ -129,6 +130,7 @@ impl Workers {
         let slot = fleet.slot_at(number).map_err(no_slot)?;
         let request = inherited.take_request(number);
         workers.start_service("background".into(), move |shared| {
+            let _row = enroll(shared.front.state(), ThreadTable::row_of(number));
             let mut background = Background::new(&shared.front, &shared.channel, slot);
             background.recover(request);
             background.run(&received);
@@ -152,6 +154,7 @@ impl Workers {
             self.recall_slots.push(number);
             let kind = if stream.pages { "pages" } else { "recall" };
             self.start_service(format!("{kind} {}", stream.cell.0), move |shared| {
+                let _row = enroll(shared.front.state(), ThreadTable::row_of(number));
                 let mut copies = KernelCopies {
                     notices: NoticeSender::new(Arc::clone(&shared.channel)),
                     sent: shared.front.sent_entries(),
@@ -295,8 +298,10 @@ impl Shared {
         worker.load(&request);
         let Some(header) = request.header() else { return };
         self.front.interrupts().end(header.unique);
-        let operation = worker.operation(&header);
-        self.serve(worker, header, operation);
+        works(header.unique, || {
+            let operation = worker.operation(&header);
+            self.serve(worker, header, operation);
+        });
     }
 
     /// The life of a worker, which may start as the reader.
@@ -352,6 +357,16 @@ impl Shared {
             }
             return;
         };
+        works(header.unique, || self.handle_request(worker, header, reads, arrival));
+    }
+
+    fn handle_request(
+        self: &Arc<Self>,
+        worker: &mut Worker,
+        header: Header,
+        reads: bool,
+        arrival: Arrival,
+    ) {
         let operation = worker.operation(&header);
         if reads {
             let may_wait = operation.as_ref().is_ok_and(Operation::may_wait);
@@ -374,6 +389,7 @@ impl Shared {
             drop_attributes(&*self.channel, header.ino);
         }
         let outcome = operation.and_then(|operation| {
+            self.refuse(&header)?;
             self.front.serve(&mut *worker.slot, &mut worker.body, header, operation)
         });
         let unique = header.unique;
@@ -407,6 +423,14 @@ impl Shared {
         }
     }
 
+    /// EIO for a request that has ended several fronts. A `RELEASE` must be served, because its
+    /// open file is gone.
+    fn refuse(&self, header: &Header) -> Result<(), Errno> {
+        let is_first = header.unique & UNIQUE_RESEND == 0 || header.opcode == opcode::RELEASE;
+        let is_refused = !is_first && self.front.state().threads().is_refused(header.unique);
+        if is_refused { Err(Errno::EIO) } else { Ok(()) }
+    }
+
     fn new_worker(&self, slot: Box<dyn FleetSlot>, place: Place) -> Worker {
         Worker::new(slot, place, self.front.fleet().inode_numbers())
     }
@@ -432,7 +456,11 @@ impl Shared {
     ) -> io::Result<JoinHandle<()>> {
         let shared = Arc::clone(self);
         let builder = thread::Builder::new().name(format!("fuse {number}")).stack_size(STACK);
-        builder.spawn(move || life(&shared, worker))
+        let row = ThreadTable::row_of(worker.slot.number());
+        builder.spawn(move || {
+            let _row = enroll(shared.front.state(), row);
+            life(&shared, worker);
+        })
     }
 
     fn close(&self) {

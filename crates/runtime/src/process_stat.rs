@@ -1,4 +1,4 @@
-//! The kernel's line about a process, `/proc/PID/stat`.
+//! The kernel's line about a process or a thread, `/proc/PID/stat`.
 
 use std::fs;
 use std::time::Duration;
@@ -20,6 +20,17 @@ impl ProcessStat {
     /// `None` if the process is gone or cannot be seen.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Of each thread of a process.
+    pub(crate) fn of_threads(pid: u32) -> Option<Vec<(u32, Self)>> {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        // A thread that has ended meanwhile is none.
+        let stat = |thread: fs::DirEntry| {
+            let line = fs::read_to_string(thread.path().join("stat")).ok()?;
+            Some((thread.file_name().to_str()?.parse().ok()?, Self::parse(&line)?))
+        };
+        Some(threads.flatten().filter_map(stat).collect())
     }
 
     /// Whether a signal or a debugger has stopped it.

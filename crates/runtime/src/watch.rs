@@ -1,11 +1,13 @@
 //! A process watches another: what the kernel shows of it, and when to look.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getppid, kill_process};
 use warren_base::Instant;
-use warren_supervisor::{Condition, Hint, LOOK_EVERY, ProcessState, Seen, Watch, Work};
+pub use warren_supervisor::{Activity, Hint, Said, ThreadWatch};
+use warren_supervisor::{Condition, LOOK_EVERY, ProcessState, Seen, Watch, Work};
 
 use crate::clock;
 use crate::process_stat::ProcessStat;
@@ -59,6 +61,17 @@ impl ProcessWatch {
     }
 }
 
+/// Looks at the threads of a process, and what they say. Returns why it must be killed, if it
+/// hangs. `has_unread`: there is work that no thread has taken.
+pub fn look_at_threads(
+    watch: &mut ThreadWatch,
+    pid: u32,
+    said: &[Said],
+    has_unread: bool,
+) -> Option<Hint> {
+    watch.look(clock::monotonic(), said, has_unread, || threads(pid))
+}
+
 /// The watch over this process's parent, which cannot be replaced: its children end with it.
 pub struct ParentWatch {
     parent: Option<Pid>,
@@ -95,14 +108,23 @@ impl ParentWatch {
 
 /// What the kernel shows of a process. `None` if it is gone or cannot be seen.
 pub(crate) fn process(pid: u32) -> Option<ProcessState> {
-    let ProcessStat { state, ran, .. } = ProcessStat::of(pid)?;
-    let condition = match state {
+    ProcessStat::of(pid).map(state)
+}
+
+/// What the kernel shows of the threads of a process. `None` if it is gone or cannot be seen.
+fn threads(pid: u32) -> Option<BTreeMap<u32, ProcessState>> {
+    let threads = ProcessStat::of_threads(pid)?;
+    Some(threads.into_iter().map(|(thread, stat)| (thread, state(stat))).collect())
+}
+
+fn state(stat: ProcessStat) -> ProcessState {
+    let condition = match stat.state {
         'T' => Condition::Stopped,
         'S' | 't' => Condition::Sleeps,
         'D' => Condition::Blocked,
         _ => Condition::Runs,
     };
-    Some(ProcessState { condition, ran })
+    ProcessState { condition, ran: stat.ran }
 }
 
 /// How often the process has gone to sleep by itself, or was stopped: one that works with an event
@@ -123,6 +145,8 @@ mod tests {
         // The state is that of the first thread, which may wait for this one.
         assert!(process(own).is_some_and(|it| it.condition != Condition::Stopped));
         assert!(sleeps(own).is_some());
-        assert_eq!((process(0), sleeps(0)), (None, None));
+        assert_eq!((process(0), sleeps(0), threads(0)), (None, None, None));
+        let own_thread = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        assert!(threads(own).is_some_and(|it| it.len() > 1 && it.contains_key(&own_thread)));
     }
 }

@@ -37,6 +37,7 @@ mod stage;
 mod status;
 mod stop;
 mod supervisor;
+mod thread_watch;
 mod turn;
 mod watch;
 
@@ -53,4 +54,5 @@ pub use stage::Stage;
 pub use status::{CellStatus, ClientStatus, GivenUp, Status, TakenOut};
 pub use stop::STOP_MAX;
 pub use supervisor::{Config, Predecessor, STOP_WAIT, Supervisor};
+pub use thread_watch::{Activity, Said, ThreadWatch};
 pub use watch::{Condition, Hint, LOOK_EVERY, ProcessState, Seen, Watch, Work};

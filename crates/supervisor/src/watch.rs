@@ -26,7 +26,7 @@ use warren_proto::Wire;
 pub const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A longer time between two looks means that the watcher itself did not run.
-const LATE: Duration = Duration::from_millis(200);
+pub(crate) const LATE: Duration = Duration::from_millis(200);
 
 /// A job-control stop is rarely shorter if a person asks for it. If a whole fleet is resumed
 /// process by process, all run again within this time.
@@ -42,7 +42,7 @@ const LONGER: u32 = 2;
 const LONGER_MAX: u32 = 3 * LONGER;
 
 /// Twice the longest sleep of a cell, which ends by itself.
-const SLEEPS_MAX: Duration = Duration::from_secs(2);
+pub(crate) const SLEEPS_MAX: Duration = Duration::from_secs(2);
 
 /// A process of which it was said that it hangs, and that is still there, is named again after
 /// this time.
@@ -123,6 +123,26 @@ struct Still {
     ran: Duration,
 }
 
+/// For how long a process may compute.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Patience {
+    /// Binary orders of magnitude by which it may compute for longer than usual.
+    longer: u32,
+    /// It was last said to hang because it computed.
+    pub has_computed: bool,
+}
+
+impl Patience {
+    pub(crate) fn of_successor(self) -> Self {
+        let longer = if self.has_computed { (self.longer + LONGER).min(LONGER_MAX) } else { 0 };
+        Self { longer, has_computed: false }
+    }
+
+    pub(crate) fn computes_max(self) -> Duration {
+        COMPUTES_MAX * (1 << self.longer)
+    }
+}
+
 /// The watch over one process.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -131,17 +151,13 @@ pub struct Watch {
     still: Option<Still>,
     /// When it was last said to hang, unless it has moved since.
     named: Option<Instant>,
-    /// Binary orders of magnitude by which the process may compute for longer than usual.
-    longer: u32,
-    /// It was last said to hang because it computed.
-    has_computed: bool,
+    patience: Patience,
 }
 
 impl Watch {
     /// The watch over the successor of the process.
     pub fn of_successor(&self) -> Self {
-        let longer = if self.has_computed { (self.longer + LONGER).min(LONGER_MAX) } else { 0 };
-        Self { longer, ..Self::default() }
+        Self { patience: self.patience.of_successor(), ..Self::default() }
     }
 
     /// A look at the process. `process` is called only if the beats stand still beside work. `None`
@@ -175,7 +191,7 @@ impl Watch {
             Condition::Sleeps if work == Work::Some && stands >= SLEEPS_MAX => Hint::Sleeps,
             Condition::Runs
                 if work != Work::Start
-                    && ran.saturating_sub(still.ran) >= COMPUTES_MAX * (1 << self.longer) =>
+                    && ran.saturating_sub(still.ran) >= self.patience.computes_max() =>
             {
                 Hint::Computes
             }
@@ -185,7 +201,7 @@ impl Watch {
             return Seen::Nothing;
         }
         self.named = Some(now);
-        self.has_computed = hint == Hint::Computes;
+        self.patience.has_computed = hint == Hint::Computes;
         Seen::Hangs(hint)
     }
 }
@@ -272,7 +288,7 @@ mod tests {
             bench.watch = bench.watch.of_successor();
         }
         let (_, hint) = bench.until_hint(Work::Some, Condition::Stopped).expect("a hint");
-        assert_eq!((hint, bench.watch.of_successor().longer), (Hint::Stopped, 0));
+        assert_eq!((hint, bench.watch.of_successor().patience.longer), (Hint::Stopped, 0));
     }
 
     #[test]

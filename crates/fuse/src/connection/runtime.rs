@@ -5,16 +5,17 @@ use warren_proto::{Answer, Attr, Lease, Request};
 use warren_runtime::{Connection, Slot};
 
 use super::{FleetConnection, FleetSlot};
+use crate::activity::asks;
 
 impl FleetSlot for Slot {
     fn call(&mut self, identity: (u32, u32), request: &Request, payload_len: usize) -> Answer {
-        Self::call(self, identity, request, payload_len)
+        asks(|| Self::call(self, identity, request, payload_len))
     }
 
     fn call_cell(&mut self, cell: CellId, request: &Request) -> Answer {
         /// The front sends these requests for itself, not for a program.
         const ROOT: (u32, u32) = (0, 0);
-        Self::call_cell(self, cell, ROOT, request, 0)
+        asks(|| Self::call_cell(self, cell, ROOT, request, 0))
     }
 
     fn payload_out(&mut self) -> &mut [u8] {
@@ -42,7 +43,7 @@ impl FleetSlot for Slot {
     }
 
     fn last_answer(&mut self, cell: Option<CellId>) -> Option<Answer> {
-        Self::last_answer(self, cell)
+        asks(|| Self::last_answer(self, cell))
     }
 }
 

@@ -1,6 +1,11 @@
+use std::sync::Arc;
+use std::thread;
+
 use warren_base::MapVersion;
+use warren_runtime::watch::{Activity, Said};
 
 use super::*;
+use crate::activity::{asks, enroll, works};
 
 const SLOT: SlotNo = SlotNo(3);
 
@@ -106,4 +111,48 @@ fn lock_owners_are_bounded() {
     assert_eq!(state.add_lock_owner(entry), Err(Errno::ENOLCK));
     state.remove_lock_owner(indices[5]);
     assert!(state.add_lock_owner(entry).is_ok());
+}
+
+#[test]
+fn a_thread_says_what_it_does_until_it_ends() {
+    let state = Arc::new(FrontState::create().unwrap());
+    let said = || state.threads().rows();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let row = enroll(&state, ThreadTable::row_of(SLOT));
+            let idle = said()[0];
+            assert_eq!((idle.said.activity, idle.unique), (Activity::Idle, 0));
+            works(7 | abi::UNIQUE_RESEND, || {
+                let works = said()[0];
+                assert_eq!((works.said.activity, works.unique), (Activity::Works, 7));
+                asks(|| assert_eq!(said()[0].said.activity, Activity::Asks));
+                let again = said()[0];
+                assert!(again.said.number != works.said.number, "it has done something");
+                assert_eq!(again.said, Said { number: again.said.number, ..works.said });
+            });
+            let after = said()[0];
+            assert_eq!((after.said.activity, after.unique), (Activity::Idle, 0));
+            assert_ne!(after.said.unit, idle.said.unit);
+            asks(|| assert_eq!(said()[0], after, "it waits for work"));
+            assert_eq!(said()[0], after);
+            drop(row);
+            assert!(said().is_empty());
+            asks(|| ());
+        });
+    });
+}
+
+#[test]
+fn a_successor_has_no_thread_of_its_predecessor_and_refuses_what_it_must() {
+    let state = FrontState::create().unwrap();
+    state.threads().enter(3, 77);
+    state.threads().begin(3, 4);
+    for unique in 1..=9 {
+        state.threads().refuse(unique);
+    }
+    let next = successor(&state);
+    assert!(next.threads().rows().is_empty());
+    assert!(next.threads().is_refused(9 | abi::UNIQUE_RESEND) && next.threads().is_refused(2));
+    assert!(!next.threads().is_refused(1), "the oldest is forgotten");
+    assert!(!next.threads().is_refused(0) && !next.threads().is_refused(10));
 }

@@ -21,15 +21,20 @@
 //! front, requests stay in the kernel and their callers wait.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use tracing::warn;
-use warren_runtime::watch::ProcessWatch;
+use warren_log::LIFE;
+use warren_runtime::watch::{Hint, ProcessWatch, ThreadWatch, look_at_threads};
 
+use super::blame::Blame;
 use super::front_process::{FrontMessage, FrontProcess, MountResources};
+use super::poll::poll_for;
+use crate::front_state::FrontState;
 use crate::mount::Mount;
 
 const DELAY_MIN: Duration = Duration::from_millis(10);
@@ -53,12 +58,18 @@ pub(super) struct Fronts {
     /// Fronts that do not serve any more, and of which the kernel holds a thread.
     unreaped: Vec<Child>,
     watch: ProcessWatch,
+    threads: ThreadWatch,
+    /// The current front was killed because its threads hang.
+    has_hung: bool,
+    blame: Blame,
 }
 
 /// A front that has ended.
 pub(super) struct EndedFront {
     pub status: ExitStatus,
     started: Instant,
+    /// It has hung, or no other process has killed it.
+    by_own_fault: bool,
 }
 
 impl Fronts {
@@ -69,6 +80,9 @@ impl Fronts {
             lost_since: None,
             unreaped: Vec::new(),
             watch: ProcessWatch::default(),
+            threads: ThreadWatch::default(),
+            has_hung: false,
+            blame: Blame::default(),
         }
     }
 
@@ -95,15 +109,31 @@ impl Fronts {
         self.serving().map(|_| self.watch.pause())
     }
 
-    /// Kills a front that is stopped: its requests wait, and those of other mounts that recall what
-    /// its kernel has. Returns whether it was.
-    pub(super) fn look(&mut self) -> bool {
-        let Some(pid) = self.serving().map(FrontProcess::pid) else { return false };
-        let is_stopped = self.watch.is_stopped(pid, true);
-        if is_stopped {
+    /// Kills a front that hangs: its requests wait, and those of other mounts that recall what its
+    /// kernel has. Returns how it hangs.
+    pub(super) fn look(
+        &mut self,
+        resources: &MountResources<'_>,
+        ready_max: Duration,
+    ) -> Option<Hint> {
+        let front = self.serving().filter(|_| self.watch.pause().is_zero())?;
+        let (pid, is_late) = (front.pid(), !front.is_ready && front.started.elapsed() > ready_max);
+        let mut hint = self.watch.is_stopped(pid, true).then_some(Hint::Stopped);
+        if hint.is_none() {
+            let said: Vec<_> =
+                resources.state.threads().rows().iter().map(|row| row.said).collect();
+            let unread =
+                poll_for(&[(resources.device.as_fd(), PollFlags::IN)], Some(Duration::ZERO));
+            let has_unread = unread.first().is_some_and(|found| found.contains(PollFlags::IN));
+            hint = look_at_threads(&mut self.threads, pid, &said, has_unread);
+            // Before its threads say anything, it waits for nothing but the start of a program.
+            hint = hint.or((is_late && said.is_empty()).then_some(Hint::Sleeps));
+            self.has_hung = hint.is_some();
+        }
+        if hint.is_some() {
             self.kill_current();
         }
-        is_stopped
+        hint
     }
 
     /// When the front must serve, which has not served yet. It counts for the first front alone: a
@@ -151,11 +181,16 @@ impl Fronts {
         let started = front.started;
         let (status, unreaped) = front.end()?;
         self.unreaped.extend(unreaped);
-        Ok(Some(EndedFront { status, started }))
+        let was_killed = status.signal() == Some(libc::SIGKILL);
+        let by_own_fault = std::mem::take(&mut self.has_hung) || !was_killed;
+        Ok(Some(EndedFront { status, started, by_own_fault }))
     }
 
-    /// Plans the start of the front after `ended`.
-    pub(super) fn restart_after(&mut self, ended: &EndedFront) {
+    /// Plans the start of the front after `ended`, which has left `state`.
+    pub(super) fn restart_after(&mut self, ended: &EndedFront, state: &FrontState) {
+        if ended.by_own_fault {
+            self.refuse_guilty(state);
+        }
         let now = Instant::now();
         self.lost_since.get_or_insert(now);
         let was_killed = ended.status.signal() == Some(libc::SIGKILL);
@@ -164,6 +199,16 @@ impl Fronts {
             self.current = Current::Restarting { at: now };
         } else {
             self.restart_later(now);
+        }
+    }
+
+    /// The next front refuses a request that has ended several fronts.
+    fn refuse_guilty(&mut self, state: &FrontState) {
+        let served = state.threads().rows().into_iter().map(|row| row.unique);
+        for unique in self.blame.note(served.filter(|unique| *unique != 0)) {
+            state.threads().refuse(unique);
+            let why = "it has ended three of the mount's processes";
+            warn!(target: LIFE, "request {unique} of the kernel fails with EIO: {why}");
         }
     }
 
@@ -184,6 +229,7 @@ impl Fronts {
         match FrontProcess::start(resources, mount.dir()) {
             Ok(front) => {
                 self.watch = self.watch.of_successor();
+                self.threads = self.threads.of_successor();
                 self.current = Current::Serving(front);
             }
             Err(error) => {

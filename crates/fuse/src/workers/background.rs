@@ -11,6 +11,7 @@ use warren_base::{Errno, Ino, SlotNo};
 use warren_proto::Request;
 
 use super::worker::decode;
+use crate::activity::works;
 use crate::channel::Channel;
 use crate::connection::FleetSlot;
 use crate::front::{DeferredLock, Front};
@@ -115,7 +116,7 @@ impl<'a> Background<'a> {
                     self.locks.push(lock);
                 }
                 Ok(Job::DropPages { ino, entry }) => {
-                    notices.drop_pages(ino);
+                    works(0, || notices.drop_pages(ino));
                     if let Some(entry) = entry {
                         self.front.state().remove_page_drop(entry);
                     }
@@ -128,7 +129,7 @@ impl<'a> Background<'a> {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if Instant::now() >= next_round {
-                self.try_locks();
+                works(0, || self.try_locks());
                 next_round = Instant::now() + RETRY;
             }
         }

@@ -152,4 +152,20 @@ pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
         found_by: "test -p warren-runtime --lib supervisor::save",
         is_proven: true,
     },
+    Mutant {
+        file: "crates/supervisor/src/thread_watch.rs",
+        what: "a thread of a front that waits for a cell wakes no other one",
+        find: "Activity::Asks => !has_finished,",
+        replace: "Activity::Asks => false,",
+        found_by: "test -p warren-supervisor --lib",
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/fuse/src/keeper/blame.rs",
+        what: "a request is blamed for fronts that it has not ended in a row",
+        find: "let before = std::mem::take(&mut self.ends);",
+        replace: "let before = self.ends.clone();",
+        found_by: FUSE,
+        is_proven: true,
+    },
 ];
