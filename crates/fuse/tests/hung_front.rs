@@ -3,8 +3,8 @@
 //!
 //! This program defines `readlink`, which a front calls when a program that is not the owner of a
 //! file changes its mode by a capability, and hangs in it as often as a test wants. The mount
-//! keeper must find that, and the next front must do the request again. This test has its own `main`,
-//! because the processes of a fleet and of a mount run the same program. It needs root and
+//! keeper must find that, and the next front must do the request again. This test has its own
+//! `main`, because the processes of a fleet and of a mount run the same program. It needs root and
 //! `/dev/fuse`. Without them it prints a note and passes.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
