@@ -115,7 +115,12 @@ class Make:
     def work(self):
         self.change(rng.randrange(len(self.parts)))
         run("make", "-s", "-j2")
-        expect(run("./program"), f"{sum(self.parts)}\n")
+        try:
+            expect(run("./program"), f"{sum(self.parts)}\n")
+        except PermissionError as error:
+            # Whether it stays so tells whose the old mode was.
+            again = os.access("program", os.X_OK)
+            raise AssertionError(f"{error}; mode {os.stat('program').st_mode:o}, executable now: {again}")
         run("make", "-q")
 
     def check(self):
