@@ -482,7 +482,8 @@ impl<'a> Keeper<'a> {
                 self.kept.insert(name, packet.fds.into_iter().map(Arc::new).collect());
             }
             ToKeeper::Forget { name } => drop(self.kept.remove(&name)),
-            ToKeeper::Kill { token } => self.kill(token),
+            ToKeeper::Kill { token } => self.signal(token, Signal::KILL),
+            ToKeeper::Resume { token } => self.signal(token, Signal::CONT),
             ToKeeper::Ready { cells } => {
                 self.ready_since = Some(clock::monotonic());
                 if !std::mem::replace(&mut self.served, true) {
@@ -525,10 +526,10 @@ impl<'a> Keeper<'a> {
         self.send(&answer);
     }
 
-    fn kill(&mut self, token: u32) {
+    fn signal(&self, token: u32, signal: Signal) {
         if let Some(child) = self.children.get(&token) {
             // This can only fail because the process is gone already; then it is reaped.
-            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+            let _ = pidfd_send_signal(&child.pidfd, signal);
         }
     }
 

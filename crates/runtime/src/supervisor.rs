@@ -308,6 +308,7 @@ impl SupervisorLoop<'_> {
                 self.restart(cell, epoch, is_caretaker)
             }
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
+            Effect::Resume { cell, epoch } => restart::resume(self, cell, epoch),
             Effect::MayStop => self.stop.trial_succeeded(),
             Effect::StopRefused { errno } => self.refuse_stop(errno)?,
             Effect::Grown { result } => grow::growth_ended(self, result),

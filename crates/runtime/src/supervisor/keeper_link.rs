@@ -80,6 +80,11 @@ impl<'a> KeeperLink<'a> {
         let _ = self.send(&ToKeeper::Kill { token });
     }
 
+    /// Resumes a process that a signal has stopped.
+    pub(super) fn resume_process(&mut self, token: u32) {
+        let _ = self.send(&ToKeeper::Resume { token });
+    }
+
     pub(super) fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
         self.keep_shared(name, fds.into_iter().map(Arc::new).collect())
     }
