@@ -17,6 +17,7 @@
 //! answered. The user is the client's own, or for a front the one that the request names. A request
 //! that waits for a file lock does not count, because other users decide how long it waits.
 
+mod loss_log;
 mod review;
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +39,8 @@ use super::watch::{Place, Watch};
 use crate::bell::Rings;
 use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
-pub(super) use review::Losses;
+use loss_log::LossLog;
+pub(super) use review::{LoggedLosses, Losses};
 
 /// One client's segments, as this cell maps them.
 struct ClientMemory {
@@ -67,6 +69,7 @@ struct ClientMemory {
     unrung: u64,
     /// Answers that the client has found late, as the last review has seen.
     late: u64,
+    losses: LossLog,
     silent: bool,
 }
 
@@ -98,6 +101,7 @@ impl ClientMemory {
             taken,
             unrung: 0,
             late,
+            losses: LossLog::default(),
             silent: false,
         };
         if memory.replies.is_inherited() {
@@ -893,10 +897,11 @@ mod tests {
             let mut found = Losses::default();
             let reviews = (1..=4).take_while(|_| {
                 found = crowd.memory.review(NOW);
-                found.client.is_none()
+                found.logged.is_empty()
             });
             assert!(reviews.count() < 4);
-            let losses = Losses { client: Some(ClientId(client)), rings: 1, wakeups: 0 };
+            let logged = LoggedLosses { client: ClientId(client), rings: 1, wakeups: 0 };
+            let losses = Losses { rings: 1, wakeups: 0, logged: vec![logged] };
             assert_eq!((found, crowd.offered(NOW)), (losses, vec![client]));
             let slot = SlotRef { client: ClientId(client), slot: SlotNo(0) };
             assert!(crowd.memory.take(slot, &mut Vec::new()).is_some());
