@@ -299,25 +299,31 @@ impl SharedMemory {
     /// stops watching clients that have not rung lately. Returns whether any has rung, or waits for
     /// a look.
     pub(super) fn look_around(&mut self, now: Instant) -> bool {
-        self.look_at_idle(now) != 0 || self.watch.is_called()
+        let rung = self.look_at_idle();
+        let has_rung = !rung.is_empty();
+        self.activate_rung(rung, now);
+        has_rung || self.watch.is_called()
     }
 
-    /// The same. Returns how many idle clients have rung.
-    pub(super) fn look_at_idle(&mut self, now: Instant) -> u64 {
+    /// Looks at these doorbells. Returns the idle clients that have rung, to be activated. Until
+    /// then they must ring the bell, too.
+    pub(super) fn look_at_idle(&mut self) -> Vec<Place> {
         let cell = self.cell;
-        let mut rung = 0;
-        for place in self.watch.look() {
-            let memory = self.at_mut(place);
-            if !memory.is_active && !memory.silent && memory.look(cell) {
-                rung += 1;
-                self.activate(place, now);
-            }
-        }
+        let mut places = self.watch.look();
+        places.retain(|place| {
+            let memory = self.at_mut(*place);
+            !memory.is_active && !memory.silent && memory.look(cell)
+        });
+        places
+    }
+
+    /// Activates clients that have rung, and stops watching those that have not rung lately.
+    pub(super) fn activate_rung(&mut self, rung: Vec<Place>, now: Instant) {
+        rung.into_iter().for_each(|place| self.activate(place, now));
         // A client that has just rung is active again, and has rung lately.
         while let Some(place) = self.watch.retire(now) {
             self.retire(place, now);
         }
-        rung
     }
 
     fn decrement(&mut self, uid: u32) {
@@ -850,6 +856,24 @@ mod tests {
         assert_eq!(crowd.offered(NOW), [idle]);
         assert!(crowd.clients[idle as usize].1.is_watched());
         assert_eq!(crowd.watched(), ACTIVE_MAX, "another is idle for it");
+    }
+
+    /// So its byte still comes, if it is not lost, after the cell has seen its doorbell.
+    #[test]
+    fn an_idle_client_that_has_rung_must_ring_the_bell_until_it_is_activated() {
+        let mut crowd = Crowd::new(300);
+        let idle = (0..300).find(|&client| crowd.submit(client, 1)).expect("one is idle");
+        let before = crowd.offered(NOW).len();
+        crowd.memory.call(Rings::ALL);
+        let rung = crowd.memory.look_at_idle();
+        assert_eq!((rung.len(), crowd.watched()), (1, ACTIVE_MAX));
+        assert!(!crowd.clients[idle as usize].1.is_watched());
+        assert_eq!((before, crowd.offered(NOW)), (idle as usize, vec![]));
+        crowd.memory.call(Rings::ALL);
+        assert!(crowd.memory.look_at_idle().is_empty(), "it is found once");
+        crowd.memory.activate_rung(rung, NOW);
+        assert!(crowd.clients[idle as usize].1.is_watched());
+        assert_eq!(crowd.offered(NOW), [idle]);
     }
 
     #[test]
