@@ -6,35 +6,34 @@
 
 mod common;
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use warren_bench::apps::{AppsOptions, AppsReport, Workload, run};
 use warren_bench::{BenchError, ContenderName};
 
 fn main() -> ExitCode {
-    if let Some(code) = common::role_ended() {
-        return code;
-    }
-    let directory = std::env::temp_dir().join(format!("warren-apps-test-{}", std::process::id()));
-    let options = AppsOptions { directory: directory.clone(), rounds: 1, ..Default::default() };
-    println!("test a_missing_directory_is_named ...");
-    let refused = run(&options);
-    assert!(matches!(&refused, Err(BenchError::Directory { path, .. }) if *path == directory));
-    if !rustix::process::geteuid().is_root() {
-        println!("\ntest result: ok. 1 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out");
-        return ExitCode::SUCCESS;
-    }
-    fs::create_dir(&directory).expect("a directory");
-    println!("test every_workload_has_its_result ...");
-    every_workload_has_its_result(&options);
-    println!("test warren_is_compared ...");
-    warren_is_compared(&options);
-    println!("test a_signal_ends_it_and_nothing_is_left ...");
-    a_signal_ends_it_and_nothing_is_left(&options);
-    fs::remove_dir(&directory).expect("the directory is empty");
-    println!("\ntest result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-    ExitCode::SUCCESS
+    let options = |directory: &Path| AppsOptions {
+        directory: directory.into(),
+        rounds: 1,
+        ..Default::default()
+    };
+    common::run_all(
+        "apps",
+        options,
+        &[("a_missing_directory_is_named", a_missing_directory_is_named)],
+        &[
+            ("every_workload_has_its_result", every_workload_has_its_result),
+            ("warren_is_compared", warren_is_compared),
+            ("a_signal_ends_it_and_nothing_is_left", a_signal_ends_it_and_nothing_is_left),
+        ],
+    )
+}
+
+fn a_missing_directory_is_named(options: &AppsOptions) {
+    let refused = run(options);
+    let is_named = |path: &Path| path == options.directory;
+    assert!(matches!(refused, Err(BenchError::Directory { path, .. }) if is_named(&path)));
 }
 
 fn every_workload_has_its_result(options: &AppsOptions) {

@@ -5,39 +5,35 @@
 
 mod common;
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use warren_bench::micro::{MicroOptions, MicroReport, Operation, run};
 use warren_bench::{BenchError, ContenderName};
 
 fn main() -> ExitCode {
-    if let Some(code) = common::role_ended() {
-        return code;
-    }
-    let directory = std::env::temp_dir().join(format!("warren-micro-test-{}", std::process::id()));
-    let options = MicroOptions {
-        directory: directory.clone(),
+    let options = |directory: &Path| MicroOptions {
+        directory: directory.into(),
         rounds: 2,
         calls: 8,
         busy: true,
         ..Default::default()
     };
-    println!("test a_missing_directory_is_named ...");
-    let refused = run(&options);
-    assert!(matches!(&refused, Err(BenchError::Directory { path, .. }) if *path == directory));
-    if !rustix::process::geteuid().is_root() {
-        println!("\ntest result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
-        return ExitCode::SUCCESS;
-    }
-    fs::create_dir(&directory).expect("a directory");
-    println!("test everything_is_measured ...");
-    everything_is_measured(&options);
-    println!("test a_signal_ends_it_and_nothing_is_left ...");
-    a_signal_ends_it_and_nothing_is_left(&options);
-    fs::remove_dir(&directory).expect("the directory is empty");
-    println!("\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-    ExitCode::SUCCESS
+    common::run_all(
+        "micro",
+        options,
+        &[("a_missing_directory_is_named", a_missing_directory_is_named)],
+        &[
+            ("everything_is_measured", everything_is_measured),
+            ("a_signal_ends_it_and_nothing_is_left", a_signal_ends_it_and_nothing_is_left),
+        ],
+    )
+}
+
+fn a_missing_directory_is_named(options: &MicroOptions) {
+    let refused = run(options);
+    let is_named = |path: &Path| path == options.directory;
+    assert!(matches!(refused, Err(BenchError::Directory { path, .. }) if is_named(&path)));
 }
 
 fn everything_is_measured(options: &MicroOptions) {

@@ -5,35 +5,28 @@
 
 mod common;
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use warren_bench::paper::hive::{Experiment, FaultClass, HiveOptions, HiveReport, run};
 
 fn main() -> ExitCode {
-    if let Some(code) = common::role_ended() {
-        return code;
-    }
-    if !rustix::process::geteuid().is_root() {
-        println!("\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
-        return ExitCode::SUCCESS;
-    }
-    let directory = std::env::temp_dir().join(format!("warren-paper-test-{}", std::process::id()));
-    fs::create_dir(&directory).expect("a directory");
-    let options = HiveOptions {
-        directory: directory.clone(),
+    let options = |directory: &Path| HiveOptions {
+        directory: directory.into(),
         experiments: vec![Experiment::Requests, Experiment::Latency, Experiment::Faults],
         rounds: 1,
         faults: Some(1),
         ..HiveOptions::default()
     };
-    println!("test faults_of_hive_are_contained ...");
-    faults_of_hive_are_contained(&options);
-    println!("test a_signal_ends_it_and_nothing_is_left ...");
-    a_signal_ends_it_and_nothing_is_left(&options);
-    fs::remove_dir(&directory).expect("the directory is empty");
-    println!("\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-    ExitCode::SUCCESS
+    common::run_all(
+        "paper",
+        options,
+        &[],
+        &[
+            ("faults_of_hive_are_contained", faults_of_hive_are_contained),
+            ("a_signal_ends_it_and_nothing_is_left", a_signal_ends_it_and_nothing_is_left),
+        ],
+    )
 }
 
 /// What does not depend on the speed of the machine. A corrupted pointer may have any effect on the

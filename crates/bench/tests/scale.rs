@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use warren_bench::ContenderName;
@@ -13,17 +13,8 @@ use warren_bench::micro::Operation;
 use warren_bench::scale::{ScaleOptions, ScaleReport, run};
 
 fn main() -> ExitCode {
-    if let Some(code) = common::role_ended() {
-        return code;
-    }
-    if !rustix::process::geteuid().is_root() {
-        println!("\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
-        return ExitCode::SUCCESS;
-    }
-    let directory = std::env::temp_dir().join(format!("warren-scale-test-{}", std::process::id()));
-    fs::create_dir(&directory).expect("a directory");
-    let options = ScaleOptions {
-        directory: directory.clone(),
+    let options = |directory: &Path| ScaleOptions {
+        directory: directory.into(),
         rounds: 2,
         calls: 8,
         operations: vec![Operation::Open, Operation::CreateShared],
@@ -31,13 +22,15 @@ fn main() -> ExitCode {
         programs: vec![1, 3],
         cells: vec![1, 2],
     };
-    println!("test every_subject_has_every_point ...");
-    every_subject_has_every_point(&options);
-    println!("test a_signal_ends_it_and_nothing_is_left ...");
-    a_signal_ends_it_and_nothing_is_left(&options);
-    fs::remove_dir(&directory).expect("the directory is empty");
-    println!("\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-    ExitCode::SUCCESS
+    common::run_all(
+        "scale",
+        options,
+        &[],
+        &[
+            ("every_subject_has_every_point", every_subject_has_every_point),
+            ("a_signal_ends_it_and_nothing_is_left", a_signal_ends_it_and_nothing_is_left),
+        ],
+    )
 }
 
 fn every_subject_has_every_point(options: &ScaleOptions) {

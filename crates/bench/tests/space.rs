@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,28 +13,21 @@ use warren_bench::ContenderName;
 use warren_bench::space::{BYTES_MIN, Experiment, SpaceOptions, SpaceReport, run};
 
 fn main() -> ExitCode {
-    if let Some(code) = common::role_ended() {
-        return code;
-    }
-    if !rustix::process::geteuid().is_root() {
-        println!("\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
-        return ExitCode::SUCCESS;
-    }
-    let directory = std::env::temp_dir().join(format!("warren-space-test-{}", std::process::id()));
-    fs::create_dir(&directory).expect("a directory");
-    println!("test what_df_shows_can_be_written ...");
-    let options = SpaceOptions {
-        directory: directory.clone(),
+    let options = |directory: &Path| SpaceOptions {
+        directory: directory.into(),
         sizes: vec![BYTES_MIN],
         cells: vec![2],
         churn: Duration::ZERO,
     };
-    what_df_shows_can_be_written(&options);
-    println!("test a_signal_ends_it_and_nothing_is_left ...");
-    a_signal_ends_it_and_nothing_is_left(&options);
-    fs::remove_dir(&directory).expect("the directory is empty");
-    println!("\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-    ExitCode::SUCCESS
+    common::run_all(
+        "space",
+        options,
+        &[],
+        &[
+            ("what_df_shows_can_be_written", what_df_shows_can_be_written),
+            ("a_signal_ends_it_and_nothing_is_left", a_signal_ends_it_and_nothing_is_left),
+        ],
+    )
 }
 
 /// To within a hundredth and 4 MiB for each cell, also if files are small, whose inodes and names

@@ -5,36 +5,29 @@
 
 mod common;
 
-use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use warren_bench::stops::{Kind, Load, StopsOptions, StopsReport, run};
 
 fn main() -> ExitCode {
-    if let Some(code) = common::role_ended() {
-        return code;
-    }
-    if !rustix::process::geteuid().is_root() {
-        println!("\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
-        return ExitCode::SUCCESS;
-    }
-    let directory = std::env::temp_dir().join(format!("warren-stops-test-{}", std::process::id()));
-    fs::create_dir(&directory).expect("a directory");
-    let options = StopsOptions {
-        directory: directory.clone(),
+    let options = |directory: &Path| StopsOptions {
+        directory: directory.into(),
         cells: vec![2],
         mounts: vec![2],
         loads: vec![Load::Mount],
         times: 1,
         ..StopsOptions::default()
     };
-    println!("test every_stop_is_endured ...");
-    every_stop_is_endured(&options);
-    println!("test a_signal_ends_it_and_nothing_is_left ...");
-    a_signal_ends_it_and_nothing_is_left(&options);
-    fs::remove_dir(&directory).expect("the directory is empty");
-    println!("\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
-    ExitCode::SUCCESS
+    common::run_all(
+        "stops",
+        options,
+        &[],
+        &[
+            ("every_stop_is_endured", every_stop_is_endured),
+            ("a_signal_ends_it_and_nothing_is_left", a_signal_ends_it_and_nothing_is_left),
+        ],
+    )
 }
 
 /// Nothing here depends on the speed of the machine.

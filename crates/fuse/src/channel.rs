@@ -14,10 +14,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno as Os;
 use warren_base::Errno;
+use warren_runtime::poll_each;
 
 use crate::abi;
 use crate::message::Head;
@@ -137,7 +138,7 @@ impl Channel for DevFuse {
         let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
         let mut fds =
             [PollFd::new(&self.device, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
+        match poll_each(&mut fds, timeout.as_ref()) {
             Ok(ready) => ready > 0,
             // The read returns the error.
             Err(_) => true,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::time::Timespec;
 use tracing::{error, warn};
 use warren_base::Ino;
@@ -17,7 +17,7 @@ use warren_proto::Wire;
 use warren_runtime::link::{Link, Received, Wait};
 use warren_runtime::process::{begin, has_link};
 use warren_runtime::watch::ParentWatch;
-use warren_runtime::{Admission, slice};
+use warren_runtime::{Admission, poll_each, slice};
 
 use crate::activity::{Enrolled, enroll, works};
 use crate::channel::{Channel, DevFuse};
@@ -177,7 +177,6 @@ fn start(link: &mut Link) -> io::Result<(Workers, Arc<DevFuse>, Enrolled)> {
 fn is_ready_within(fds: &[BorrowedFd<'_>], time: Duration) -> bool {
     let mut fds: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    // It fails only when a signal handler interrupts it, and there is none.
     let limit = Timespec::try_from(time).ok();
-    poll(&mut fds, limit.as_ref()).is_ok_and(|ready| ready > 0)
+    poll_each(&mut fds, limit.as_ref()).is_ok_and(|ready| ready > 0)
 }

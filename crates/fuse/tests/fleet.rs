@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod handover;
+mod mounter;
 mod mounting;
 
 use std::fs;
@@ -14,7 +15,8 @@ use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mounting::{MOUNTER, Scratch, enter_mount_namespace, front, mount_until_signalled, mounter};
+use mounter::{mount_until_signalled, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, front};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use warren_fuse::Watchdog;

@@ -12,6 +12,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod mapping;
+mod mounter;
 mod mounting;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mapping::Mapping;
-use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
+use mounter::{mount_until_signalled, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace};
 use rustix::fs::{FlockOperation, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};

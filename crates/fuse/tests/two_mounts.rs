@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod mapping;
+mod mounter;
 mod mounting;
 
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +24,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use mapping::Mapping;
-use mounting::{MOUNTER, Scratch, enter_mount_namespace, mount_until_signalled, mounter};
+use mounter::{mount_until_signalled, mounter};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, getcwd, kill_process};
 use rustix::thread::{UnshareFlags, unshare_unsafe};

@@ -16,7 +16,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Os;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use rustix::time::Timespec;
@@ -31,8 +31,9 @@ use warren_transport::control::OsBytes;
 use crate::clock;
 use crate::error::{FleetError, errno_of, system};
 use crate::limit;
-use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE, retry};
+use crate::link::{Link, Outbox, Packet, Received, SHORTAGE_PAUSE};
 use crate::message::{FleetPlan, FromKeeper, Handover, Kept, ToKeeper};
+use crate::poll::poll_each;
 use crate::process::{ROLE_SUPERVISOR, Tie, open_pidfd, pool_name, role_args, spawn};
 use crate::watch::ProcessWatch;
 
@@ -406,7 +407,7 @@ impl<'a> Keeper<'a> {
         let look = self.supervisor.as_ref().filter(|_| self.served).map(|_| self.watch.pause());
         let limit = short.into_iter().chain(start).chain(look).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        wait_for(&mut fds, limit.as_ref()).map_err(system("wait for processes"))?;
+        poll_each(&mut fds, limit.as_ref()).map_err(system("wait for processes"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         Ok(Awake {
             stop: woke(0),
@@ -482,7 +483,8 @@ impl<'a> Keeper<'a> {
                 self.kept.insert(name, packet.fds.into_iter().map(Arc::new).collect());
             }
             ToKeeper::Forget { name } => drop(self.kept.remove(&name)),
-            ToKeeper::Kill { token } => self.kill(token),
+            ToKeeper::Kill { token } => self.signal(token, Signal::KILL),
+            ToKeeper::Resume { token } => self.signal(token, Signal::CONT),
             ToKeeper::Ready { cells } => {
                 self.ready_since = Some(clock::monotonic());
                 if !std::mem::replace(&mut self.served, true) {
@@ -525,10 +527,10 @@ impl<'a> Keeper<'a> {
         self.send(&answer);
     }
 
-    fn kill(&mut self, token: u32) {
+    fn signal(&self, token: u32, signal: Signal) {
         if let Some(child) = self.children.get(&token) {
             // This can only fail because the process is gone already; then it is reaped.
-            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+            let _ = pidfd_send_signal(&child.pidfd, signal);
         }
     }
 
@@ -556,26 +558,6 @@ struct Awake {
     supervisor: bool,
     ended: Vec<u32>,
     starter: bool,
-}
-
-/// Waits for one of these, or for so long. If they are more than the process may have open, because
-/// its limit was lowered from outside, `poll` refuses them together. Then each is looked at alone,
-/// after a pause if none is ready.
-fn wait_for(fds: &mut [PollFd<'_>], limit: Option<&Timespec>) -> Result<(), Os> {
-    match retry(|| poll(fds, limit)) {
-        Err(Os::INVAL) => {
-            for fd in fds.chunks_mut(1) {
-                // With a limit of 0 none is ready until the limit is raised again.
-                let _refused = poll(fd, Some(&Timespec::default()));
-            }
-            if fds.iter().all(|fd| fd.revents().is_empty()) {
-                let pause = Timespec::try_from(SHORTAGE_PAUSE).ok();
-                retry(|| poll(&mut [], pause.as_ref()))?;
-            }
-            Ok(())
-        }
-        result => result.map(drop),
-    }
 }
 
 fn drain(stream: &UnixStream) {

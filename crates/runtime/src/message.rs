@@ -100,6 +100,8 @@ pub(crate) enum ToKeeper {
     Lend { connection: u64, which: Vec<u16> },
     /// Kill this process. Its `Exited` follows, unless it was sent already.
     Kill { token: u32 },
+    /// Resume this process, which a signal has stopped.
+    Resume { token: u32 },
     /// The fleet serves, or continues after a supervisor's death. Clients can connect.
     Ready { cells: u16 },
     /// The supervisor cannot continue because of its own error; a successor may.

@@ -46,7 +46,7 @@ use cell_process::Ended;
 use connections::ConnectionEvent;
 use keeper_link::{KeeperLink, keeper_died};
 use restart::end_misbehaving;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 use state::SupervisorLoop;
 use stop_attempt::StopRequest;
@@ -62,8 +62,9 @@ use crate::clock;
 use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
-use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, retry};
+use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE};
 use crate::message::{FromCell, FromKeeper, ToCell, ToKeeper};
+use crate::poll::poll_each;
 use crate::pool::blocks::Blocks;
 use crate::privilege::Privilege;
 use crate::process;
@@ -209,7 +210,7 @@ impl SupervisorLoop<'_> {
         let at_once = self.keeper.has_received().then_some(Duration::ZERO);
         let limit = wake.into_iter().chain(pause).chain(pace).chain(at_once).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
+        poll_each(&mut fds, limit.as_ref()).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         let is_ready = |n: &usize| woke(first + n) || links[*n].is_short();
         let connections = woke(2) || has_short_links;
@@ -308,6 +309,7 @@ impl SupervisorLoop<'_> {
                 self.restart(cell, epoch, is_caretaker)
             }
             Effect::Kill { cell, epoch, verdict } => self.condemn(cell, epoch, verdict),
+            Effect::Resume { cell, epoch } => restart::resume(self, cell, epoch),
             Effect::MayStop => self.stop.trial_succeeded(),
             Effect::StopRefused { errno } => self.refuse_stop(errno)?,
             Effect::Grown { result } => grow::growth_ended(self, result),

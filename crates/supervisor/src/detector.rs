@@ -58,9 +58,10 @@ pub(crate) const PROBE_WAIT: Duration = Duration::from_millis(60);
 /// apart and it takes orders every 50 us. The rest is for messages behind other work in its inbox.
 pub(crate) const TURNS: u32 = 40;
 
+/// So many accusations of a process against one cell are voted down before it is taken for corrupt.
 /// One false accusation may come of a message that was lost on its way to the accuser, and the
 /// second of a message that was lost again.
-const VOTED_DOWN_MAX: u32 = 2;
+pub const VOTED_DOWN_MAX: u32 = 2;
 
 /// The accusation of a cell, and the looks before which both have turned their loops.
 #[derive(Wire)]

@@ -176,6 +176,11 @@ pub enum Effect {
         epoch: Epoch,
         verdict: Verdict,
     },
+    /// Resume this process of the cell, which a signal has stopped. It would have no successor.
+    Resume {
+        cell: CellId,
+        epoch: Epoch,
+    },
     /// The checkpoint of a trial has succeeded, or the fleet ends in any case.
     MayStop,
     /// The checkpoint of a trial, or the last checkpoint, has failed. The fleet continues to serve.

@@ -43,7 +43,7 @@ mod watch;
 
 pub use admission::{ADMISSIONS_MAX, ClientState};
 pub use alarm::ALARMS_MAX;
-pub use detector::Detector;
+pub use detector::{Detector, VOTED_DOWN_MAX};
 pub use discarded::Discarded;
 pub use event::{Applicant, ConnectionNo, Effect, Event, Failure, IoId, Misdeed, Verdict};
 pub use fault::{Cause, Fault};

@@ -317,6 +317,12 @@ impl Supervisor {
     }
 
     fn kill(&mut self, process: Process, verdict: Verdict, noticed: Instant, turn: &mut Turn<'_>) {
+        // The fleet may have become read-only during the trial.
+        if let Verdict::Hangs { why, .. } = verdict
+            && !self.may_try(process)
+        {
+            return self.accused(process, why, turn);
+        }
         self.faults.sentenced(process, verdict, noticed);
         let (cell, epoch) = process;
         turn.push(Effect::Kill { cell, epoch, verdict });

@@ -11,8 +11,45 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 use warren_bench::BenchError;
 
+/// A test by its name.
+pub(crate) type Test<O> = (&'static str, fn(&O));
+
+/// The main function of the program `name`: the role that the process was started in, or tests.
+/// The first ones need neither root nor the directory, which is made for the others and is empty
+/// again after them.
+pub(crate) fn run_all<O>(
+    name: &str,
+    options: impl FnOnce(&Path) -> O,
+    early: &[Test<O>],
+    tests: &[Test<O>],
+) -> ExitCode {
+    if let Some(code) = role_ended() {
+        return code;
+    }
+    let directory = format!("warren-{name}-test-{}", std::process::id());
+    let directory = std::env::temp_dir().join(directory);
+    let options = options(&directory);
+    let run = |(name, test): &Test<O>| {
+        println!("test {name} ...");
+        test(&options);
+    };
+    early.iter().for_each(run);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        fs::create_dir(&directory).expect("a directory");
+        tests.iter().for_each(run);
+        fs::remove_dir(&directory).expect("the directory is empty");
+    }
+    let (passed, ignored) = if is_root { (tests.len(), 0) } else { (0, tests.len()) };
+    println!(
+        "\ntest result: ok. {} passed; 0 failed; {ignored} ignored; 0 measured; 0 filtered out",
+        early.len() + passed
+    );
+    ExitCode::SUCCESS
+}
+
 /// The end of this process, if it was started in a role.
-pub(crate) fn role_ended() -> Option<ExitCode> {
+fn role_ended() -> Option<ExitCode> {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     warren_runtime::dispatch(&arguments)
         .or_else(|| warren_fuse::dispatch(&arguments))

@@ -22,6 +22,17 @@ use crate::turn::Turn;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
+/// The search for the dirty pages that count. It continues where it was each time that something
+/// has been read, because the table and the shards do not change before its end.
+#[derive(Debug)]
+struct Looking {
+    /// The entries of the predecessor's table.
+    tagged: Vec<(PageNo, Lsn, FrameNo)>,
+    /// The sizes of the files of so many entries are known.
+    sized: usize,
+    sizes: BTreeMap<Ino, u64>,
+}
+
 /// The frames of the predecessor that are being examined. The results are kept, because the search
 /// starts again each time that something has to be read.
 #[derive(Debug)]
@@ -41,6 +52,7 @@ struct Taking {
 pub(crate) struct InheritedFrames {
     /// Pages to be written to the places that the predecessor's log names.
     placed: Vec<(PageNo, FrameNo, BlockNo)>,
+    looking: Option<Looking>,
     taking: Option<Taking>,
     /// The pages that the last record of the log has dropped.
     dropped: Option<(Ino, u64, u64)>,
@@ -60,6 +72,7 @@ impl InheritedFrames {
     pub(super) fn new(are_any: bool) -> Self {
         Self {
             placed: Vec::new(),
+            looking: None,
             taking: None,
             dropped: None,
             checked: 0,
@@ -163,7 +176,7 @@ impl InheritedFrames {
     ) -> Result<(), Stop> {
         let mut taking = match self.taking.take() {
             Some(taking) => taking,
-            None => look_at(shards, end, self, turn)?,
+            None => self.look_at_all(shards, end, turn)?,
         };
         let found = self.find_places(shards, &mut taking, turn);
         let found = found.and_then(|()| self.discards.restore(shards, turn));
@@ -184,6 +197,40 @@ impl InheritedFrames {
             turn.frames.give(frame);
         }
         Ok(())
+    }
+
+    /// Finds the frames that hold dirty pages which count.
+    fn look_at_all(&mut self, shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
+        let mut looking = self.looking.take().unwrap_or_else(|| Looking::begin(turn));
+        if let Err(wait) = looking.read_sizes(shards, end) {
+            self.looking = Some(looking);
+            return Err(wait);
+        }
+        let Looking { mut tagged, sizes, .. } = looking;
+        let is_there =
+            |at, since: Lsn| self.thrown_away.get(&at).is_none_or(|until| since >= *until);
+        // A page past the end was truncated, and the process died before it cleared the table's
+        // entry.
+        let is_within = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
+        let is_dropped = |at: PageNo| {
+            let dropped = self.dropped;
+            dropped.is_some_and(|(ino, first, last)| at.0 == ino && (first..=last).contains(&at.1))
+        };
+        let lives = |at: PageNo| is_within(at) && !is_dropped(at);
+        // The newest entry of each page comes first, and counts.
+        tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
+        let (mut kept, mut last) = (Vec::new(), None);
+        tagged.retain(|(at, since, frame)| {
+            let counts =
+                is_made(*since, end) && is_there(*at, *since) && last != Some(*at) && lives(*at);
+            if counts {
+                last = Some(*at);
+                kept.push((*at, *frame));
+            }
+            !counts
+        });
+        let spare = tagged.into_iter().map(|(_, _, frame)| frame).collect();
+        Ok(Taking { kept, spare, looked_at: 0, is_settled: false, taken: 0 })
     }
 
     /// Finds those pages that equal, byte for byte, a page that was given a place. The predecessor
@@ -250,44 +297,30 @@ fn take_pages(shards: &mut Shards, taking: &mut Taking, turn: &mut Turn<'_>) -> 
     Ok(())
 }
 
-/// Finds the frames that hold dirty pages which count.
-fn look_at(
-    shards: &Shards,
-    end: Lsn,
-    InheritedFrames { dropped, thrown_away, .. }: &InheritedFrames,
-    turn: &Turn<'_>,
-) -> Result<Taking, Stop> {
-    let (table, memory) = (&*turn.table, &*turn.memory);
-    let frames = (0..turn.frames.count()).map(FrameNo);
-    let entry = |frame| table.read(frame, memory).map(|it| (it.at, it.since, frame));
-    let mut tagged: Vec<(PageNo, Lsn, FrameNo)> = frames.filter_map(entry).collect();
-    // A change without its record in the log did not happen.
-    let is_made = |since: Lsn| since < end;
-    let is_there = |at, since: Lsn| thrown_away.get(&at).is_none_or(|until| since >= *until);
-    let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
-    for ((ino, _), ..) in tagged.iter().filter(|(_, since, _)| is_made(*since)) {
-        let Some(shard) = shards.get(&ino.shard()) else { continue };
-        if !sizes.contains_key(ino) {
-            sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
-        }
+/// A change without its record in the log did not happen.
+fn is_made(since: Lsn, end: Lsn) -> bool {
+    since < end
+}
+
+impl Looking {
+    fn begin(turn: &Turn<'_>) -> Self {
+        let (table, memory) = (&*turn.table, &*turn.memory);
+        let frames = (0..turn.frames.count()).map(FrameNo);
+        let entry = |frame| table.read(frame, memory).map(|it| (it.at, it.since, frame));
+        Self { tagged: frames.filter_map(entry).collect(), sized: 0, sizes: BTreeMap::new() }
     }
-    // A page past the end was truncated, and the process died before it cleared the table's entry.
-    let is_within = |at: PageNo| sizes.get(&at.0).is_some_and(|size| at.1 * BLOCK < *size);
-    let is_dropped = |at: PageNo| {
-        dropped.is_some_and(|(ino, first, last)| at.0 == ino && (first..=last).contains(&at.1))
-    };
-    let lives = |at: PageNo| is_within(at) && !is_dropped(at);
-    // The newest entry of each page comes first, and counts.
-    tagged.sort_unstable_by_key(|(at, since, frame)| (*at, Reverse(*since), *frame));
-    let (mut kept, mut last) = (Vec::new(), None);
-    tagged.retain(|(at, since, frame)| {
-        let counts = is_made(*since) && is_there(*at, *since) && last != Some(*at) && lives(*at);
-        if counts {
-            last = Some(*at);
-            kept.push((*at, *frame));
+
+    /// Reads the sizes of the files whose pages may count.
+    fn read_sizes(&mut self, shards: &Shards, end: Lsn) -> Result<(), Stop> {
+        for ((ino, _), since, _) in &self.tagged[self.sized..] {
+            if is_made(*since, end)
+                && !self.sizes.contains_key(ino)
+                && let Some(shard) = shards.get(&ino.shard())
+            {
+                self.sizes.insert(*ino, shard.inode(*ino)?.map_or(0, |inode| inode.size));
+            }
+            self.sized += 1;
         }
-        !counts
-    });
-    let spare = tagged.into_iter().map(|(_, _, frame)| frame).collect();
-    Ok(Taking { kept, spare, looked_at: 0, is_settled: false, taken: 0 })
+        Ok(())
+    }
 }

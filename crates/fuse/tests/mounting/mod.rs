@@ -1,22 +1,15 @@
-//! What tests that mount a real fleet share: a scratch directory with a pool, a mount namespace,
-//! and a process that mounts.
-
-// Each test uses a part of it.
-#![allow(dead_code)]
+//! What tests that mount a real fleet share: a scratch directory with a pool, and a mount
+//! namespace.
 
 use std::fs;
-use std::io::Read;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::process::Signal;
 use warren_base::Timestamp;
 use warren_base::limits::BLOCK_SIZE;
 use warren_device::PoolFile;
 use warren_disk::format::{FormatOptions, image};
-use warren_fuse::{FrontOptions, MountConfig, MountOptions, READY_MAX, keep_mount};
+use warren_fuse::{FrontOptions, MountConfig, MountOptions, READY_MAX};
 use warren_runtime::{Admission, ConnectOptions};
 
 /// The role of a process that does the same as `warren mount`.
@@ -95,31 +88,4 @@ pub(crate) fn front(pool: &Path) -> (Admission, MountConfig) {
             ready_max: READY_MAX,
         },
     )
-}
-
-/// The main function of a process with the role [`MOUNTER`]: keeps a mount until a signal.
-pub(crate) fn mount_until_signalled(pool: &Path, dir: &Path) -> ExitCode {
-    // The mount must not survive a test that fails.
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).expect("prctl");
-    let (admission, config) = front(pool);
-    let ready = std::io::stdout().as_fd().try_clone_to_owned().expect("standard output");
-    match keep_mount(admission, dir, &config, Some(ready)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Starts such a process, and waits until it has mounted.
-pub(crate) fn mounter(pool: &Path, dir: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args([MOUNTER.as_ref(), pool.as_os_str(), dir.as_os_str()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a child");
-    let mut ready = [0];
-    child.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("readiness");
-    child
 }

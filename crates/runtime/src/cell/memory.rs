@@ -17,6 +17,7 @@
 //! answered. The user is the client's own, or for a front the one that the request names. A request
 //! that waits for a file lock does not count, because other users decide how long it waits.
 
+mod loss_log;
 mod review;
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +39,8 @@ use super::watch::{Place, Watch};
 use crate::bell::Rings;
 use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
-pub(super) use review::Losses;
+use loss_log::LossLog;
+pub(super) use review::{LoggedLosses, Losses};
 
 /// One client's segments, as this cell maps them.
 struct ClientMemory {
@@ -67,6 +69,7 @@ struct ClientMemory {
     unrung: u64,
     /// Answers that the client has found late, as the last review has seen.
     late: u64,
+    losses: LossLog,
     silent: bool,
 }
 
@@ -98,6 +101,7 @@ impl ClientMemory {
             taken,
             unrung: 0,
             late,
+            losses: LossLog::default(),
             silent: false,
         };
         if memory.replies.is_inherited() {
@@ -295,25 +299,31 @@ impl SharedMemory {
     /// stops watching clients that have not rung lately. Returns whether any has rung, or waits for
     /// a look.
     pub(super) fn look_around(&mut self, now: Instant) -> bool {
-        self.look_at_idle(now) != 0 || self.watch.is_called()
+        let rung = self.look_at_idle();
+        let has_rung = !rung.is_empty();
+        self.activate_rung(rung, now);
+        has_rung || self.watch.is_called()
     }
 
-    /// The same. Returns how many idle clients have rung.
-    pub(super) fn look_at_idle(&mut self, now: Instant) -> u64 {
+    /// Looks at these doorbells. Returns the idle clients that have rung, to be activated. Until
+    /// then they must ring the bell, too.
+    pub(super) fn look_at_idle(&mut self) -> Vec<Place> {
         let cell = self.cell;
-        let mut rung = 0;
-        for place in self.watch.look() {
-            let memory = self.at_mut(place);
-            if !memory.is_active && !memory.silent && memory.look(cell) {
-                rung += 1;
-                self.activate(place, now);
-            }
-        }
+        let mut places = self.watch.look();
+        places.retain(|place| {
+            let memory = self.at_mut(*place);
+            !memory.is_active && !memory.silent && memory.look(cell)
+        });
+        places
+    }
+
+    /// Activates clients that have rung, and stops watching those that have not rung lately.
+    pub(super) fn activate_rung(&mut self, rung: Vec<Place>, now: Instant) {
+        rung.into_iter().for_each(|place| self.activate(place, now));
         // A client that has just rung is active again, and has rung lately.
         while let Some(place) = self.watch.retire(now) {
             self.retire(place, now);
         }
-        rung
     }
 
     fn decrement(&mut self, uid: u32) {
@@ -848,6 +858,24 @@ mod tests {
         assert_eq!(crowd.watched(), ACTIVE_MAX, "another is idle for it");
     }
 
+    /// So its byte still comes, if it is not lost, after the cell has seen its doorbell.
+    #[test]
+    fn an_idle_client_that_has_rung_must_ring_the_bell_until_it_is_activated() {
+        let mut crowd = Crowd::new(300);
+        let idle = (0..300).find(|&client| crowd.submit(client, 1)).expect("one is idle");
+        let before = crowd.offered(NOW).len();
+        crowd.memory.call(Rings::ALL);
+        let rung = crowd.memory.look_at_idle();
+        assert_eq!((rung.len(), crowd.watched()), (1, ACTIVE_MAX));
+        assert!(!crowd.clients[idle as usize].1.is_watched());
+        assert_eq!((before, crowd.offered(NOW)), (idle as usize, vec![]));
+        crowd.memory.call(Rings::ALL);
+        assert!(crowd.memory.look_at_idle().is_empty(), "it is found once");
+        crowd.memory.activate_rung(rung, NOW);
+        assert!(crowd.clients[idle as usize].1.is_watched());
+        assert_eq!(crowd.offered(NOW), [idle]);
+    }
+
     #[test]
     fn a_client_that_does_not_ring_lately_is_idle_and_loses_nothing() {
         let mut crowd = Crowd::new(10);
@@ -893,10 +921,11 @@ mod tests {
             let mut found = Losses::default();
             let reviews = (1..=4).take_while(|_| {
                 found = crowd.memory.review(NOW);
-                found.client.is_none()
+                found.logged.is_empty()
             });
             assert!(reviews.count() < 4);
-            let losses = Losses { client: Some(ClientId(client)), rings: 1, wakeups: 0 };
+            let logged = LoggedLosses { client: ClientId(client), rings: 1, wakeups: 0 };
+            let losses = Losses { rings: 1, wakeups: 0, logged: vec![logged] };
             assert_eq!((found, crowd.offered(NOW)), (losses, vec![client]));
             let slot = SlotRef { client: ClientId(client), slot: SlotNo(0) };
             assert!(crowd.memory.take(slot, &mut Vec::new()).is_some());

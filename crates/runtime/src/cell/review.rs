@@ -8,7 +8,7 @@ use warren_cell::{Clock, Event};
 use warren_shm::Counter;
 
 use super::CellLoop;
-use super::memory::Losses;
+use super::memory::{LoggedLosses, Losses};
 use crate::error::FleetError;
 
 /// How often a cell looks for what waits for too long. What is found was there for one to two of
@@ -27,15 +27,18 @@ impl CellLoop {
     }
 
     fn review_clients(&mut self, now: Clock) {
-        let Losses { client: Some(client), rings, wakeups } = self.memory.review(now.monotonic)
-        else {
-            return;
-        };
-        self.vitals.add(Counter::LostRings, rings.into());
-        self.vitals.add(Counter::LostWakeups, wakeups);
+        let Losses { rings, wakeups, logged } = self.memory.review(now.monotonic);
+        if rings > 0 {
+            self.vitals.add(Counter::LostRings, rings.into());
+        }
+        if wakeups > 0 {
+            self.vitals.add(Counter::LostWakeups, wakeups);
+        }
         let cell = self.cell;
-        warn!(
-            "cell {cell} lost rings of {rings} requests, and clients {wakeups} wake-ups (client {client}, perhaps others); all of them go on, late"
-        );
+        for LoggedLosses { client, rings, wakeups } in logged {
+            warn!(
+                "cell {cell} lost rings of {rings} requests of client {client}, which lost {wakeups} wake-ups; all of them go on, late"
+            );
+        }
     }
 }

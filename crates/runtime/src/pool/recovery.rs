@@ -439,6 +439,7 @@ impl<'a> LoneFleet<'a> {
                 | SupervisorEffect::ForgetClient { .. }
                 | SupervisorEffect::Grown { .. }
                 | SupervisorEffect::Kill { .. }
+                | SupervisorEffect::Resume { .. }
                 | SupervisorEffect::MayStop
                 | SupervisorEffect::Restart { .. } => continue,
             };

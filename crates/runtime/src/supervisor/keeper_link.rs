@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 use tracing::warn;
 use warren_log::LIFE;
@@ -16,8 +16,9 @@ use warren_transport::control::OsBytes;
 
 use crate::error::{FleetError, system};
 use crate::identity::has_read_all;
-use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait, retry};
+use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait};
 use crate::message::{FromKeeper, Kept, ToKeeper};
+use crate::poll::poll_each;
 use crate::watch::ParentWatch;
 
 pub(super) struct KeeperLink<'a> {
@@ -78,6 +79,11 @@ impl<'a> KeeperLink<'a> {
     /// Kills a process; its exit notice follows. If the keeper is gone this process dies with it.
     pub(super) fn kill(&mut self, token: u32) {
         let _ = self.send(&ToKeeper::Kill { token });
+    }
+
+    /// Resumes a process that a signal has stopped.
+    pub(super) fn resume_process(&mut self, token: u32) {
+        let _ = self.send(&ToKeeper::Resume { token });
     }
 
     pub(super) fn keep(&mut self, name: Kept, fds: Vec<OwnedFd>) -> Result<(), FleetError> {
@@ -200,7 +206,7 @@ impl<'a> KeeperLink<'a> {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let limit = Timespec::try_from(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)).ok();
             let mut fds = [PollFd::from_borrowed_fd(self.outbox.link.as_fd(), flags)];
-            let ready = retry(|| poll(&mut fds, limit.as_ref()));
+            let ready = poll_each(&mut fds, limit.as_ref());
             let is_ready = ready.map_err(system("wait for the keeper"))? > 0;
             if is_ready {
                 return Ok(());

@@ -32,6 +32,15 @@ pub(super) fn end_misbehaving(
     it.apply(Event::Misbehaves { cell, epoch, how })
 }
 
+/// Resumes a cell that is stopped and would have no successor.
+pub(super) fn resume(it: &mut SupervisorLoop<'_>, cell: CellId, epoch: Epoch) {
+    let process = &it.cells[cell];
+    if process.epoch == epoch && process.alive {
+        it.keeper.resume_process(process.token);
+        warn!(target: LIFE, "cell {cell} was stopped and cannot be replaced now; it is resumed");
+    }
+}
+
 impl SupervisorLoop<'_> {
     /// Handles the keeper's failure to start a process.
     pub(super) fn not_spawned(&mut self, token: u32, errno: i32) -> Result<(), FleetError> {

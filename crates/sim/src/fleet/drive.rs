@@ -551,6 +551,8 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
                 fleet.plan(delay, Happening::Kill { cell, epoch });
             }
         }
+        // Each stop of a cell ends by itself here.
+        SupervisorEffect::Resume { .. } => fleet.count("a stopped cell is to be resumed"),
         SupervisorEffect::Grown { result } => world.grown(result),
         SupervisorEffect::Exit(result) => world.fleet_ended(result),
     }

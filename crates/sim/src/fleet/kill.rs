@@ -18,7 +18,7 @@ use warren_base::{CellId, ClientId, Epoch, Ino};
 use warren_cell::{Cell, Event, FrameNo, PeerMessage, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
-use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
+use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX, VOTED_DOWN_MAX};
 
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::hang::Pause;
@@ -343,8 +343,8 @@ pub(super) fn look_at_turns<W: Surroundings>(world: &mut W) {
     plan_looks_at_turns(world.fleet_mut());
 }
 
-/// A cell accuses another one, whatever that does. Rule: an accuser that was voted down twice is
-/// ended at its next accusation.
+/// A cell accuses another one, whatever that does. Rule: an accuser that was voted down
+/// [`VOTED_DOWN_MAX`] times is ended at its next accusation.
 pub(super) fn lie<W: Surroundings>(
     world: &mut W,
     (cell, epoch): (CellId, Epoch),
@@ -366,7 +366,7 @@ pub(super) fn lie<W: Surroundings>(
     let is_tried = fleet.supervisor().detector().counts_turns(cell);
     let next = if is_tried { number } else { number + 1 };
     let accused = (of, fleet.epoch(of));
-    let corrupt = fleet.supervisor().detector().voted_down((cell, epoch)) >= 2;
+    let corrupt = fleet.supervisor().detector().voted_down((cell, epoch)) >= VOTED_DOWN_MAX;
     let is_judged = corrupt && fleet.supervisor().may_try(accused);
     if is_tried || !is_judged {
         fleet.plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });

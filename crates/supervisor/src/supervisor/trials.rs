@@ -6,6 +6,7 @@ use warren_proto::control::{Order, Suspicion};
 use super::Supervisor;
 use crate::alarm::Process;
 use crate::detector::Detector;
+use crate::event::Effect;
 use crate::turn::Turn;
 use crate::watch::Hint;
 
@@ -18,10 +19,9 @@ impl Supervisor {
         why: Suspicion,
         turn: &mut Turn<'_>,
     ) {
-        let (cell, epoch) = accused;
+        let (cell, _) = accused;
         // The report may be late, or name a process that never existed.
-        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
-        if !lives || cell == by.0 {
+        if !lives(self, accused) || cell == by.0 {
             return;
         }
         match self.alarms.raise(turn.now, by, accused, why) {
@@ -31,10 +31,11 @@ impl Supervisor {
         }
     }
 
-    /// The watch says that a process of a cell hangs: all others ask it.
+    /// The watch says that a process of a cell hangs: all others ask it. A process that would have
+    /// no successor is resumed instead, if it is stopped.
     pub(super) fn accused(&mut self, accused: Process, why: Hint, turn: &mut Turn<'_>) {
         if !self.may_try(accused) {
-            return;
+            return resume(self, accused, why, turn);
         }
         let cell = accused.0;
         let Some(trial) = self.detector.accuse(accused, why, turn.now) else { return };
@@ -45,14 +46,23 @@ impl Supervisor {
     }
 
     /// Whether the process can be tried: it lives, and would get a successor.
-    pub fn may_try(&self, (cell, epoch): (CellId, Epoch)) -> bool {
-        let lives = self.fleet.is_current(cell, epoch) && self.fleet.state(cell).is_running();
+    pub fn may_try(&self, process: (CellId, Epoch)) -> bool {
         // If nothing can be recorded any more there are no successors.
-        lives && self.replaces_cells() && self.committer.broken().is_none()
+        lives(self, process) && self.replaces_cells() && self.committer.broken().is_none()
     }
 
     /// The trials of cells.
     pub const fn detector(&self) -> &Detector {
         &self.detector
     }
+}
+
+fn resume(core: &Supervisor, (cell, epoch): Process, why: Hint, turn: &mut Turn<'_>) {
+    if why == Hint::Stopped && lives(core, (cell, epoch)) {
+        turn.push(Effect::Resume { cell, epoch });
+    }
+}
+
+fn lives(core: &Supervisor, (cell, epoch): Process) -> bool {
+    core.fleet.is_current(cell, epoch) && core.fleet.state(cell).is_running()
 }

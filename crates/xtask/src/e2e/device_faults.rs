@@ -505,6 +505,7 @@ impl<'a> Pool<'a> {
                 let kept = self.programs[0].probe(&fleet.mounted)?;
                 ensure!(!kept, "a fleet that is read-only promises");
                 totals.read_only += 1;
+                self.stop_cells(fleet)?;
                 return Ok(true);
             }
             let saw = self.programs.iter().any(|program| program.saw_read_only);
@@ -523,6 +524,35 @@ impl<'a> Pool<'a> {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Stops all cells of a fleet that is read-only. It replaces none, so the cells that the
+    /// programs need are resumed, and the programs read on.
+    fn stop_cells(&mut self, fleet: &mut Fleet) -> Result<()> {
+        let cells = Victim::Cell.processes();
+        let signal = |signal| {
+            for cell in &cells {
+                let _gone = kill_process(*cell, signal);
+            }
+        };
+        signal(Signal::STOP);
+        let begun = Instant::now();
+        let programs = &mut self.programs;
+        let read = std::thread::scope(|scope| {
+            let reads = scope.spawn(|| {
+                programs.iter_mut().try_for_each(|program| program.look_at_all(&fleet.mounted))
+            });
+            while !reads.is_finished() && begun.elapsed() < HANG {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let took = begun.elapsed();
+            signal(Signal::CONT);
+            reads.join().map_err(|_| anyhow!("a program panicked"))?.map(|()| took)
+        });
+        let took = read.context("with cells that were stopped")?;
+        ensure!(took < CALL_MAX, "with stopped cells all reads took {} ms", took.as_millis());
+        ensure!(fleet.words().contains("cannot be replaced now; it is resumed"), "not logged");
+        Ok(())
     }
 
     /// A fleet may end by itself only if a process was killed and the device failed.

@@ -37,6 +37,7 @@ const CASES: &[(&str, Case)] = &[
     ("stopped_cell", stopped_cell),
     ("killed_programs", killed_programs),
     ("keeper_short_of_descriptors", keeper_short_of_descriptors),
+    ("fewer_descriptors_than_polled", fewer_descriptors_than_polled),
 ];
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
@@ -251,4 +252,40 @@ fn beside_stopped_cell(
     );
     bash(ground, &fleet.mounted, &work)?.expect_success("beside a stopped cell")?;
     stopped.expect_replaced()
+}
+
+/// Processes that may open fewer descriptors than they wait for, because their limit was lowered
+/// from outside. They wait on, instead of computing, and calls continue.
+fn fewer_descriptors_than_polled(ground: &Ground, cells: u16) -> Result<Verdict> {
+    /// A process that computes has all of it.
+    const WATCHED: Duration = Duration::from_secs(1);
+    const TICKS_MAX: u64 = 30;
+    let fleet = Fleet::start(ground, &format!("few-{cells}"), "1G", cells)?;
+    fleet.during(|fleet| {
+        for role in ["warren __mount ", "warren front "] {
+            let pid = Stopped::find(&[role])?.0.as_raw_nonzero();
+            let limit = |open: &str| {
+                let limit = format!("--nofile={open}:");
+                process::quietly("prlimit", &["--pid", &pid.to_string(), &limit])
+            };
+            for open in ["0", "1", "2"] {
+                limit(open)?;
+                let before = ticks(pid)?;
+                std::thread::sleep(WATCHED);
+                let ticks = ticks(pid)?.saturating_sub(before);
+                ensure!(ticks < TICKS_MAX, "{role}with a limit of {open} computed {ticks} ticks");
+                limit("1024")?;
+                bash(ground, &fleet.mounted, "echo x > file; cat file")?.expect_success(role)?;
+            }
+        }
+        Ok(Verdict::Passed)
+    })
+}
+
+/// The processor time that the process has had, in hundredths of a second.
+fn ticks(pid: std::num::NonZeroI32) -> Result<u64> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("it is gone")?;
+    let (_, fields) = line.rsplit_once(')').context("no name")?;
+    let times = fields.split_whitespace().skip(11).take(2);
+    Ok(times.filter_map(|time| time.parse::<u64>().ok()).sum())
 }

@@ -15,13 +15,21 @@ use super::{ClientMemory, SharedMemory};
 use crate::bell::Rings;
 
 /// A review has found these losses, of the clients that it looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::cell) struct Losses {
-    /// The last client of which anything was lost.
-    pub client: Option<ClientId>,
     /// Requests whose rings were lost.
     pub rings: u32,
     /// Answers that a client found without a wake-up. The client counts them, and may lie.
+    pub wakeups: u64,
+    /// The clients whose losses are to be logged.
+    pub logged: Vec<LoggedLosses>,
+}
+
+/// The losses of a client since the last that were logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cell) struct LoggedLosses {
+    pub client: ClientId,
+    pub rings: u64,
     pub wakeups: u64,
 }
 
@@ -54,7 +62,10 @@ impl SharedMemory {
             let late = memory.requests.late(cell);
             let wakeups = late.saturating_sub(std::mem::replace(&mut memory.late, late));
             if rings != 0 || wakeups != 0 {
-                losses.client = Some(memory.client);
+                let client = memory.client;
+                let due = memory.losses.add(rings, wakeups, now);
+                let due = due.map(|(rings, wakeups)| LoggedLosses { client, rings, wakeups });
+                losses.logged.extend(due);
                 losses.rings += rings;
                 losses.wakeups = losses.wakeups.saturating_add(wakeups);
             }

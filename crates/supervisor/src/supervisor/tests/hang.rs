@@ -45,6 +45,15 @@ impl World {
         killed.collect()
     }
 
+    /// The processes that were resumed.
+    fn resumed(&self) -> Vec<(CellId, Epoch)> {
+        let resumed = self.log.iter().filter_map(|effect| match effect {
+            Effect::Resume { cell, epoch } => Some((*cell, *epoch)),
+            _ => None,
+        });
+        resumed.collect()
+    }
+
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         self.apply(Event::Tick);
@@ -102,6 +111,40 @@ fn only_a_process_that_runs_is_tried() {
     let mut world = World::new(2, 1);
     world.hangs(B);
     assert_eq!(world.asked_for(B).0, []);
+}
+
+#[test]
+fn a_stopped_cell_that_would_have_no_successor_is_resumed() {
+    let mut world = World::serving(3, 1);
+    world.apply(Event::FlushFailed { errno: Errno::EIO });
+    world.settle();
+    for why in [Hint::Computes, Hint::Sleeps] {
+        world.apply(Event::Hangs { cell: B, epoch: EPOCH, why });
+    }
+    world.apply(Event::Hangs { cell: B, epoch: Epoch(9), why: Hint::Stopped });
+    assert_eq!(world.resumed(), [], "it is not stopped, or another process");
+    world.hangs(B);
+    world.wait(PROBE_WAIT);
+    assert_eq!(world.resumed(), [(B, EPOCH)]);
+    assert_eq!((world.asked_for(B).0, world.killed()), (vec![], vec![]));
+    // A first process has no successor before the fleet serves.
+    let mut world = World::new(2, 1);
+    world.hangs(B);
+    assert_eq!(world.resumed(), [(B, EPOCH)]);
+}
+
+#[test]
+fn a_fleet_that_becomes_read_only_during_a_trial_kills_no_cell() {
+    for why in [Hint::Stopped, Hint::Sleeps] {
+        let mut world = World::serving(3, 1);
+        world.apply(Event::Hangs { cell: B, epoch: EPOCH, why });
+        world.apply(Event::FlushFailed { errno: Errno::EIO });
+        world.settle();
+        world.wait(PROBE_WAIT);
+        assert_eq!(world.killed(), []);
+        let is_stopped = why == Hint::Stopped;
+        assert_eq!(world.resumed(), if is_stopped { vec![(B, EPOCH)] } else { vec![] });
+    }
 }
 
 #[test]

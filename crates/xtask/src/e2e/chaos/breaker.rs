@@ -242,8 +242,6 @@ impl<'a> Breaker<'a> {
             let _gone = pidfd_send_signal(process, signal);
         }
         let undo = match fault {
-            // A fleet that is read-only replaces no cell.
-            Fault::Stop(Role::Cell) if self.scene.failing.is_some() => Some(Undo::Resume(victim)),
             Fault::Kill(_) | Fault::Stop(_) | Fault::Interrupt(_) => None,
             Fault::Hold(_) | Fault::HoldLong(_) => Some(Undo::Resume(victim)),
             Fault::Throttle(_) => Some(Undo::End(throttle(victim))),
