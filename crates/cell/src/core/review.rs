@@ -20,8 +20,9 @@ impl Core {
     /// Whether anything waits.
     pub(crate) fn may_wait(&self, shared: &Shared) -> bool {
         self.tasks.live() > 0
+            || !self.replay.is_done()
             || self.participants.undecided().next().is_some()
-            || self.coordinator.asked(&self.tasks).next().is_some()
+            || self.coordinator.unacknowledged().next().is_some()
             || shared.log.depends.open_asks().next().is_some()
     }
 
@@ -36,10 +37,6 @@ impl Core {
             self.run_ready(turn);
             turn.report(Report::LostWakeup);
         }
-        // A recovery has its own order of messages.
-        if !self.replay.is_done() {
-            return;
-        }
         let asked = self.asked(turn);
         for Inquiry { to, about, is_silent } in self.overdue.review(asked) {
             send_request(to, PeerRequest::Inquire { about }, turn);
@@ -49,18 +46,30 @@ impl Core {
         }
     }
 
-    /// Other living cells were asked these, and have not answered.
+    /// Other living cells were asked these, and have not answered. Cells that recover are asked
+    /// only for what a recovery waits for, and ask only for that: they work on all else afterwards.
     fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
+        let decided = self.coordinator.unacknowledged().chain(self.replay.asked());
+        let mut asked: BTreeSet<_> = decided.collect();
+        if self.replay.is_done() {
+            let others = self.asked_while_serving(turn);
+            asked.extend(others.filter(|(cell, _)| !turn.peers.is_recovering(*cell)));
+        }
+        asked.retain(|(cell, _)| !turn.peers.is_lost(*cell));
+        asked
+    }
+
+    fn asked_while_serving<'a>(
+        &'a self,
+        turn: &'a Turn<'_>,
+    ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
         let undecided = self.participants.undecided();
         let harden = turn.log.depends.open_asks();
-        let asked = (self.coordinator.asked(&self.tasks))
+        (self.coordinator.asked(&self.tasks))
             .chain(self.counting.asked())
             .chain(self.cleaner.unanswered(turn.volume.id))
             .chain(harden.map(|(cell, lsn)| (cell, Asked::Harden { lsn })))
-            .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })));
-        asked
-            .filter(|(cell, _)| !turn.peers.is_lost(*cell) && !turn.peers.is_recovering(*cell))
-            .collect()
+            .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })))
     }
 
     /// Another cell has waited long for these.
@@ -68,6 +77,9 @@ impl Core {
         let mut missing = Vec::new();
         for what in about {
             match what {
+                // It comes later, or the sender asks again.
+                what if !self.replay.answers(&what) => {}
+                Asked::AllSaid => self.coordinator.repeat_all_said(from, turn),
                 // Its abort may be under way still, and does no harm if it comes twice.
                 Asked::Decision { txn } => {
                     if !self.coordinator.knows(txn) {
@@ -96,7 +108,7 @@ impl Core {
             Asked::Clean { ask } => self.cleaner.will_answer(to, *ask),
             Asked::Harden { .. } => turn.log.depends.will_answer(to),
             // These are answered at once.
-            Asked::Count { .. } | Asked::Decision { .. } => false,
+            Asked::Count { .. } | Asked::Decision { .. } | Asked::AllSaid => false,
         }
     }
 
@@ -121,8 +133,8 @@ impl Core {
                 Asked::Count { .. } => self.counting.ask_again(at, turn),
                 Asked::Clean { .. } => self.cleaner.ask_again(at, turn),
                 Asked::Harden { .. } => harden_again(at, turn),
-                // Its answer is a message of its own.
-                Asked::Decision { .. } => {}
+                // Their answers are messages of their own.
+                Asked::Decision { .. } | Asked::AllSaid => {}
             }
         }
     }

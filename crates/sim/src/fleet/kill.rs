@@ -22,7 +22,9 @@ use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
 
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::hang::Pause;
-use super::lost::{LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, REVIEWS, may_be_missed};
+use super::lost::{
+    LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, REVIEWS, is_of_recovery, may_be_missed,
+};
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
@@ -236,23 +238,28 @@ pub(super) fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
     }
 }
 
-/// Whether the message is lost between two cells that serve.
+/// Whether the message is lost: between two cells that serve, or in a recovery.
 pub(super) fn loses<H>(
     fleet: &mut Fleet<H>,
     from: CellId,
     to: CellId,
     message: &PeerMessage,
 ) -> bool {
-    let serve = [from, to].iter().all(|cell| {
-        let host = &fleet.cells[usize::from(cell.0)];
-        !host.dead && host.slots.is_ready && !host.is_caretaker
-    });
-    if !serve || !fleet.is_served() || !may_be_missed(message) {
+    let hosts = [from, to].map(|cell| &fleet.cells[usize::from(cell.0)]);
+    if hosts.iter().any(|host| host.dead) || !may_be_missed(message) {
         return false;
     }
-    let is_lost = fleet.lost.is_drawn(fleet.lost.messages);
+    let serve = hosts.iter().all(|host| host.slots.is_ready && !host.is_caretaker);
+    let is_lost = if serve && fleet.is_served() {
+        fleet.lost.is_drawn(fleet.lost.messages)
+    } else {
+        is_of_recovery(message) && fleet.lost.is_recovery_drawn()
+    };
     if is_lost {
-        fleet.count("a message lost");
+        fleet.count(match serve {
+            true => "a message lost",
+            false => "a message of a recovery lost",
+        });
         plan_reviews(fleet);
     }
     is_lost
@@ -321,7 +328,7 @@ pub(super) fn plan_looks_at_turns<H>(fleet: &mut Fleet<H>) {
 
 /// A cell reviews what waits.
 pub(super) fn review<W: Surroundings>(world: &mut W, cell: CellId) {
-    if world.fleet().cells[usize::from(cell.0)].slots.is_ready {
+    if !world.fleet().cells[usize::from(cell.0)].dead {
         happen_to(world, cell, Event::Review);
     }
 }

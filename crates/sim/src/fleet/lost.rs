@@ -32,13 +32,25 @@ pub(crate) struct Lost {
     pub(super) wakeups: u64,
     pub(super) lies: u64,
     pub(super) left: u64,
+    /// In 10,000: a message of a recovery is lost. These are few, so each counts for itself.
+    recovery: u64,
+    recovery_left: u64,
     /// Looks at the turns of the processes on trial are planned.
     pub(super) looks: bool,
 }
 
 impl Lost {
     pub(crate) fn none() -> Self {
-        Self { rng: Rng::new(0), messages: 0, wakeups: 0, lies: 0, left: 0, looks: false }
+        Self {
+            rng: Rng::new(0),
+            messages: 0,
+            wakeups: 0,
+            lies: 0,
+            left: 0,
+            recovery: 0,
+            recovery_left: 0,
+            looks: false,
+        }
     }
 
     pub(crate) fn draw(seed: u64) -> Self {
@@ -47,12 +59,14 @@ impl Lost {
         let wakeups = *rng.pick(&[0, 0, 20, 200]);
         let lies = *rng.pick(&[0, 0, 0, 2]);
         let left = 1 + rng.below(LOST_MAX);
-        Self { rng, messages, wakeups, lies, left, looks: false }
+        let recovery = *rng.pick(&[0, 0, 500, 5000]);
+        let recovery_left = 1 + rng.below(LOST_MAX);
+        Self { rng, messages, wakeups, lies, left, recovery, recovery_left, looks: false }
     }
 
     /// Nothing more is lost.
     pub(crate) const fn heal(&mut self) {
-        self.left = 0;
+        (self.left, self.recovery_left) = (0, 0);
     }
 
     /// All that was planned is gone.
@@ -66,10 +80,28 @@ impl Lost {
         self.left -= u64::from(is_drawn);
         is_drawn
     }
+
+    /// Whether this message of a recovery is lost now.
+    pub(super) fn is_recovery_drawn(&mut self) -> bool {
+        let is_drawn =
+            self.recovery_left > 0 && self.recovery > 0 && self.rng.chance(self.recovery, 10_000);
+        self.recovery_left -= u64::from(is_drawn);
+        is_drawn
+    }
 }
 
-/// Whether the loss of the message is found: not in a recovery, which has its own order, and not of
-/// a free chunk.
+/// Whether the message is sent in a recovery, by the cell that recovers or to it.
+pub(super) const fn is_of_recovery(message: &PeerMessage) -> bool {
+    matches!(
+        &message.body,
+        PeerBody::Request(
+            PeerRequest::Again { .. } | PeerRequest::AllSaid { .. } | PeerRequest::Inquire { .. }
+        ) | PeerBody::Reply(PeerReply::Committed { .. } | PeerReply::Unknown { .. })
+    )
+}
+
+/// Whether the loss of the message is found: not of a free chunk, nor of a trial, which has its own
+/// rule.
 pub(super) const fn may_be_missed(message: &PeerMessage) -> bool {
     match &message.body {
         PeerBody::Request(request) => matches!(
@@ -81,6 +113,8 @@ pub(super) const fn may_be_missed(message: &PeerMessage) -> bool {
                 | PeerRequest::Count { .. }
                 | PeerRequest::Clean { .. }
                 | PeerRequest::Harden { .. }
+                | PeerRequest::Again { .. }
+                | PeerRequest::AllSaid { .. }
                 | PeerRequest::Inquire { .. }
         ),
         PeerBody::Reply(reply) => !matches!(reply, PeerReply::Probed { .. }),
