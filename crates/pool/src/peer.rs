@@ -39,6 +39,10 @@ pub(crate) struct Peer<T> {
     pub asked: u32,
     /// Copies of the elements that were sent and not acknowledged, oldest first.
     pub unacked: VecDeque<Vec<T>>,
+    /// How many transfers were sent to it, and have arrived from it. Each is taken only if all
+    /// before it were, so that a repeated one is not taken twice.
+    pub given: u64,
+    pub taken: u64,
 }
 
 impl<T> Peer<T> {
@@ -52,7 +56,23 @@ impl<T> Peer<T> {
             estimate: 0,
             asked: 0,
             unacked: VecDeque::new(),
+            given: 0,
+            taken: 0,
         }
+    }
+
+    /// The number of the oldest transfer that is not acknowledged.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        (!self.unacked.is_empty()).then(|| self.given - self.unacked.len() as u64 + 1)
+    }
+
+    /// It has taken all transfers up to this number. Returns whether that is news.
+    pub(crate) fn acknowledge(&mut self, number: u64) -> bool {
+        let before = self.unacked.len();
+        while self.oldest().is_some_and(|oldest| oldest <= number) {
+            self.unacked.pop_front();
+        }
+        self.unacked.len() < before
     }
 }
 

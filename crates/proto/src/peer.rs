@@ -188,6 +188,12 @@ pub enum Asked {
     },
     /// The sender recovers, and the receiver's `AllSaid` has not come.
     AllSaid,
+    /// Free chunks: the oldest transfer that is not acknowledged, or 0, and the search whose
+    /// question is not answered, or 0. The answer is a message of the pool.
+    Chunks {
+        oldest: u64,
+        search: u64,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]

@@ -10,6 +10,7 @@ pub const SIMULATION: &[&str] = &[
     "a false accuser is to end",
     "a lost message found",
     "a message lost",
+    "a message about chunks lost",
     "a message of a recovery lost",
     "a wake-up lost",
     "a cell that hangs is to end",

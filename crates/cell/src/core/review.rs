@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 
 use warren_base::{CellId, TxnId};
+use warren_pool::{Inquiry as OfChunks, SearchNo};
 use warren_proto::control::Report;
 use warren_proto::{Asked, PeerReply, PeerRequest};
 
+use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::log::durable::harden_again;
 use crate::overdue::Inquiry;
@@ -23,6 +25,7 @@ impl Core {
             || !self.replay.is_done()
             || self.participants.undecided().next().is_some()
             || self.coordinator.unacknowledged().next().is_some()
+            || shared.chunks.pool.unanswered().next().is_some()
             || shared.log.depends.open_asks().next().is_some()
     }
 
@@ -50,7 +53,10 @@ impl Core {
     /// only for what a recovery waits for, and ask only for that: they work on all else afterwards.
     fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
         let decided = self.coordinator.unacknowledged().chain(self.replay.asked());
-        let mut asked: BTreeSet<_> = decided.collect();
+        let chunks = turn.chunks.pool.unanswered().map(|(cell, OfChunks { oldest, search })| {
+            (cell, Asked::Chunks { oldest, search: search.0 })
+        });
+        let mut asked: BTreeSet<_> = decided.chain(chunks).collect();
         if self.replay.is_done() {
             let others = self.asked_while_serving(turn);
             asked.extend(others.filter(|(cell, _)| !turn.peers.is_recovering(*cell)));
@@ -73,12 +79,15 @@ impl Core {
     }
 
     /// Another cell has waited long for these.
-    pub(super) fn inquired(&self, from: CellId, about: Vec<Asked>, turn: &mut Turn<'_>) {
+    pub(super) fn inquired(&mut self, from: CellId, about: Vec<Asked>, turn: &mut Turn<'_>) {
         let mut missing = Vec::new();
         for what in about {
             match what {
                 // It comes later, or the sender asks again.
                 what if !self.replay.answers(&what) => {}
+                Asked::Chunks { oldest, search } => {
+                    turn.chunks.pool.inquired(from, OfChunks { oldest, search: SearchNo(search) });
+                }
                 Asked::AllSaid => self.coordinator.repeat_all_said(from, turn),
                 // Its abort may be under way still, and does no harm if it comes twice.
                 Asked::Decision { txn } => {
@@ -90,6 +99,7 @@ impl Core {
                 what => missing.push(what),
             }
         }
+        poll_pool(&mut self.shards, turn);
         send_reply(from, PeerReply::Unknown { missing }, turn);
     }
 
@@ -108,7 +118,10 @@ impl Core {
             Asked::Clean { ask } => self.cleaner.will_answer(to, *ask),
             Asked::Harden { .. } => turn.log.depends.will_answer(to),
             // These are answered at once.
-            Asked::Count { .. } | Asked::Decision { .. } | Asked::AllSaid => false,
+            Asked::Count { .. }
+            | Asked::Decision { .. }
+            | Asked::AllSaid
+            | Asked::Chunks { .. } => false,
         }
     }
 
@@ -134,7 +147,7 @@ impl Core {
                 Asked::Clean { .. } => self.cleaner.ask_again(at, turn),
                 Asked::Harden { .. } => harden_again(at, turn),
                 // Their answers are messages of their own.
-                Asked::Decision { .. } | Asked::AllSaid => {}
+                Asked::Decision { .. } | Asked::AllSaid | Asked::Chunks { .. } => {}
             }
         }
     }

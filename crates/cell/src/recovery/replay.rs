@@ -452,6 +452,7 @@ impl Replay {
     pub(crate) fn answers(&self, what: &Asked) -> bool {
         match self.phase {
             Phase::Done => true,
+            _ if matches!(what, Asked::Chunks { .. }) => true,
             Phase::Exchanging => matches!(what, Asked::Commit { .. } | Asked::AllSaid),
             Phase::Loading | Phase::Cutting | Phase::Replaying | Phase::Claiming => false,
         }

@@ -11,9 +11,11 @@
 //!
 //! The code: `core/review.rs`, `overdue.rs`, `recovery/replay.rs`.
 
-use warren_base::{ClientId, Ino};
+use warren_base::{ClientId, Ino, ShardId};
+use warren_cell::PeerBody;
 use warren_proto::{Reply, Request};
 
+use crate::bytes::{PAGE, page};
 use crate::client::{Call, rename};
 use crate::image::name;
 use crate::pair::*;
@@ -40,6 +42,43 @@ fn assert_moved(pair: &mut Pair, client: ClientId, ino: Ino) {
     assert_eq!(pair.lookup(client, IN_A, "file"), None);
     assert_eq!(pair.lookup(client, IN_B, "moved"), Some(ino));
     assert_eq!(pair.attr(client, ino).nlink, 1);
+}
+
+/// A needs chunks of B, and this message about them is lost.
+fn with_lost_chunks(which: fn(&PeerBody) -> bool) {
+    let mut pair = Pair::with(Setup { free_chunks: 10, ..Setup::default() });
+    let client = pair.client();
+    let file = pair.create(client, IN_A, "file");
+    pair.lose_messages(which);
+    pair.trace(&[]);
+    for at in (0..400).step_by(16) {
+        let data = page(7).repeat(16);
+        let call = pair.send_write(client, file, at * PAGE, &data);
+        if !pair.is_answered(call) {
+            pair.review();
+        }
+        assert!(pair.is_answered(call));
+    }
+    pair.review();
+    pair.sync(client);
+    assert!(pair.supervisor.durable.owned[&ShardId(0)].len() >= 7);
+    assert_eq!(pair.content(client, IN_A, "file"), page(7).repeat(400));
+}
+
+#[test]
+fn a_lost_question_about_chunks_is_asked_again() {
+    with_lost_chunks(|body| is_message(body, "pool Pull"));
+    with_lost_chunks(|body| is_message(body, "pool Empty"));
+}
+
+#[test]
+fn chunks_that_were_lost_on_their_way_are_sent_again() {
+    with_lost_chunks(|body| is_message(body, "pool Transfer"));
+}
+
+#[test]
+fn chunks_that_have_arrived_are_not_taken_again() {
+    with_lost_chunks(|body| is_message(body, "pool Taken"));
 }
 
 #[test]

@@ -15,7 +15,7 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Ino};
-use warren_cell::{Cell, Event, FrameNo, PeerMessage, Plant, SlotRef};
+use warren_cell::{Cell, Event, FrameNo, PeerBody, PeerMessage, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX};
@@ -250,13 +250,17 @@ pub(super) fn loses<H>(
         return false;
     }
     let serve = hosts.iter().all(|host| host.slots.is_ready && !host.is_caretaker);
-    let is_lost = if serve && fleet.is_served() {
+    let is_of_chunks = matches!(message.body, PeerBody::Pool(_));
+    let is_lost = if is_of_chunks {
+        fleet.lost.is_chunk_drawn()
+    } else if serve && fleet.is_served() {
         fleet.lost.is_drawn(fleet.lost.messages)
     } else {
-        is_of_recovery(message) && fleet.lost.is_recovery_drawn()
+        is_of_recovery(message) && fleet.lost.is_recovery_drawn(message)
     };
     if is_lost {
         fleet.count(match serve {
+            _ if is_of_chunks => "a message about chunks lost",
             true => "a message lost",
             false => "a message of a recovery lost",
         });

@@ -35,6 +35,9 @@ pub(crate) struct Lost {
     /// In 10,000: a message of a recovery is lost. These are few, so each counts for itself.
     recovery: u64,
     recovery_left: u64,
+    /// The same for messages about free chunks.
+    chunks: u64,
+    chunks_left: u64,
     /// Looks at the turns of the processes on trial are planned.
     pub(super) looks: bool,
 }
@@ -49,6 +52,8 @@ impl Lost {
             left: 0,
             recovery: 0,
             recovery_left: 0,
+            chunks: 0,
+            chunks_left: 0,
             looks: false,
         }
     }
@@ -61,12 +66,25 @@ impl Lost {
         let left = 1 + rng.below(LOST_MAX);
         let recovery = *rng.pick(&[0, 0, 500, 5000]);
         let recovery_left = 1 + rng.below(LOST_MAX);
-        Self { rng, messages, wakeups, lies, left, recovery, recovery_left, looks: false }
+        let chunks = *rng.pick(&[0, 0, 100, 1000]);
+        let chunks_left = 1 + rng.below(LOST_MAX);
+        Self {
+            rng,
+            messages,
+            wakeups,
+            lies,
+            left,
+            recovery,
+            recovery_left,
+            chunks,
+            chunks_left,
+            looks: false,
+        }
     }
 
     /// Nothing more is lost.
     pub(crate) const fn heal(&mut self) {
-        (self.left, self.recovery_left) = (0, 0);
+        (self.left, self.recovery_left, self.chunks_left) = (0, 0, 0);
     }
 
     /// All that was planned is gone.
@@ -81,10 +99,20 @@ impl Lost {
         is_drawn
     }
 
-    /// Whether this message of a recovery is lost now.
-    pub(super) fn is_recovery_drawn(&mut self) -> bool {
+    /// Whether this message about free chunks is lost now.
+    pub(super) fn is_chunk_drawn(&mut self) -> bool {
         let is_drawn =
-            self.recovery_left > 0 && self.recovery > 0 && self.rng.chance(self.recovery, 10_000);
+            self.chunks_left > 0 && self.chunks > 0 && self.rng.chance(self.chunks, 10_000);
+        self.chunks_left -= u64::from(is_drawn);
+        is_drawn
+    }
+
+    /// Whether this message of a recovery is lost now. Decisions are rare, and half of them are.
+    pub(super) fn is_recovery_drawn(&mut self, message: &PeerMessage) -> bool {
+        let is_decision = matches!(message.body, PeerBody::Request(PeerRequest::Again { .. }));
+        let chance = if is_decision { 5000 } else { self.recovery };
+        let is_drawn =
+            self.recovery_left > 0 && self.recovery > 0 && self.rng.chance(chance, 10_000);
         self.recovery_left -= u64::from(is_drawn);
         is_drawn
     }
@@ -100,8 +128,7 @@ pub(super) const fn is_of_recovery(message: &PeerMessage) -> bool {
     )
 }
 
-/// Whether the loss of the message is found: not of a free chunk, nor of a trial, which has its own
-/// rule.
+/// Whether the loss of the message is found: not of a trial, which has its own rule.
 pub(super) const fn may_be_missed(message: &PeerMessage) -> bool {
     match &message.body {
         PeerBody::Request(request) => matches!(
@@ -118,6 +145,6 @@ pub(super) const fn may_be_missed(message: &PeerMessage) -> bool {
                 | PeerRequest::Inquire { .. }
         ),
         PeerBody::Reply(reply) => !matches!(reply, PeerReply::Probed { .. }),
-        PeerBody::Pool(_) => false,
+        PeerBody::Pool(_) => true,
     }
 }

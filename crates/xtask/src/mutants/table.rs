@@ -295,8 +295,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/pool/src/shard.rs",
         what: "a shard that departs takes elements",
-        find: "let takes = matches!(self.phase, Phase::Member | Phase::Leaving);",
-        replace: "let takes = true;",
+        find: "        matches!(self.phase, Phase::Member | Phase::Leaving)\n            && self",
+        replace: "        self",
+        found_by: POOL,
+        is_proven: true,
+    },
+    Mutant {
+        file: "crates/pool/src/shard.rs",
+        what: "a transfer that is repeated is taken again",
+        find: "peer.ready && number == peer.taken + 1",
+        replace: "peer.ready",
         found_by: POOL,
         is_proven: true,
     },
