@@ -14,7 +14,7 @@
 //!
 //! * Messages from one cell to another arrive in order, and effects are carried out in order.
 //! * Messages are not lost, or the driver asks for what is not answered for long
-//!   ([`Pool::unanswered`], [`Pool::inquired`]).
+//!   ([`unanswered`], [`inquired`]).
 //! * [`Pool::peer_died`] is called, at any cell, only after all cells have handled all messages of
 //!   the dead cell: after the first barrier of recovery. (A send is atomic, so a sent message is in
 //!   its receiver's memory.)
@@ -44,6 +44,7 @@ mod search;
 mod shard;
 mod tuning;
 
+pub use lost::{exchanged, inquired, takes, unanswered};
 pub use message::{Effect, Inquiry, PoolMessage, SearchNo, Ticket};
 pub use shard::{Get, NotMember, Pool};
 pub use tuning::{Algorithm, DISTANCE_DEFAULT, Tuning};

@@ -63,7 +63,7 @@ pub enum PoolMessage<T> {
     Taken { number: u64, size: u64 },
     /// The sender has `size` elements now.
     Estimate { size: u64 },
-    /// The reply to [`Pool::inquired`](crate::Pool::inquired): all transfers up to `taken` have
+    /// The reply to [`inquired`](crate::inquired): all transfers up to `taken` have
     /// arrived, and the sender knows nothing of the search `missing`, unless that is `NONE`.
     Known { inquiry: Inquiry, taken: u64, missing: SearchNo },
 }

@@ -22,6 +22,15 @@ pub(crate) enum Phase {
     Over,
 }
 
+impl Phase {
+    /// Whether the shard takes transfers. The sender of a transfer to a departing shard receives
+    /// `Goodbye` instead of a reply, and keeps its elements. No shard sends to a joining shard, nor
+    /// before it is ready itself.
+    pub(crate) const fn takes(self) -> bool {
+        matches!(self, Self::Member | Self::Leaving)
+    }
+}
+
 /// The state of another shard, as far as it is known here.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer<T> {
@@ -163,6 +172,18 @@ impl<T> PeerShards<T> {
     pub(crate) fn set_estimate(&mut self, cell: CellId, size: u64) {
         if let Some(peer) = self.known.get_mut(&cell) {
             peer.estimate = size;
+        }
+    }
+
+    /// Whether the transfer with this number is the next one of the cell.
+    pub(crate) fn is_next(&self, from: CellId, number: u64) -> bool {
+        self.known.get(&from).is_some_and(|peer| peer.ready && number == peer.taken + 1)
+    }
+
+    /// The cell knows that this shard leaves.
+    pub(crate) fn noted(&mut self, cell: CellId) {
+        if let Some(peer) = self.known.get_mut(&cell) {
+            peer.noted = true;
         }
     }
 

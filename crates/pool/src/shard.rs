@@ -215,7 +215,7 @@ impl<T: Clone> Pool<T> {
             }
             PoolMessage::Ready { members } => self.on_ready(from, members),
             PoolMessage::Leaving => self.on_leaving(from),
-            PoolMessage::Noted => self.on_noted(from),
+            PoolMessage::Noted => self.peers.noted(from),
             PoolMessage::Goodbye => self.on_goodbye(from),
             PoolMessage::Farewell if self.phase == Phase::Departing => self.forget(from),
             PoolMessage::Farewell => {}
@@ -293,20 +293,6 @@ impl<T: Clone> Pool<T> {
         self.send(to, PoolMessage::Transfer { search, number, elements, left });
     }
 
-    /// Whether a transfer with this number is taken. Others are repeated and have arrived, or
-    /// follow a lost one, with which they will be repeated.
-    pub fn takes(&self, from: CellId, number: u64) -> bool {
-        // The sender of a transfer to a departing shard receives `Goodbye` instead of a reply, and
-        // keeps its elements. No shard sends to a joining shard, nor before it is ready itself.
-        matches!(self.phase, Phase::Member | Phase::Leaving)
-            && self.peers.get(from).is_some_and(|peer| peer.ready && number == peer.taken + 1)
-    }
-
-    /// How many transfers this shard has sent to the other one, and has taken from it.
-    pub fn exchanged(&self, with: CellId) -> (u64, u64) {
-        self.peers.get(with).map_or((0, 0), |peer| (peer.given, peer.taken))
-    }
-
     /// Removes the oldest elements, at most `count`.
     pub(crate) fn take_oldest(&mut self, count: usize) -> Vec<T> {
         let count = count.min(self.elements.len());
@@ -324,7 +310,7 @@ impl<T: Clone> Pool<T> {
             self.peers.answered(from);
         }
         self.peers.set_estimate(from, left);
-        if !self.takes(from, number) {
+        if !self.phase.takes() || !self.peers.is_next(from, number) {
             return;
         }
         self.peers.get_mut(from).expect("it is known").taken = number;

@@ -254,7 +254,7 @@ impl Chunks {
             all.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
         let runs = Some(runs).filter(|runs| runs.len() <= RUNS_MAX);
         let exchanged = self.pool.members().map(|with| {
-            let (given, taken) = self.pool.exchanged(with);
+            let (given, taken) = warren_pool::exchanged(&self.pool, with);
             Exchanged { with, given, taken }
         });
         FreeChunks { runs, exchanged: exchanged.collect() }

@@ -53,7 +53,7 @@ pub(crate) fn pool_message(
 ) {
     let allocated = take_marks(&mut message);
     if let PoolMessage::Transfer { number, .. } = message
-        && !turn.chunks.pool.takes(from, number)
+        && !warren_pool::takes(&turn.chunks.pool, from, number)
     {
         // The chunks are here since the first time, perhaps in shards, or they come again.
         turn.chunks.pool.handle(from, message);

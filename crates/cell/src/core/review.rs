@@ -23,7 +23,7 @@ impl Core {
             || !self.replay.is_done()
             || self.participants.undecided().next().is_some()
             || self.coordinator.unacknowledged().next().is_some()
-            || shared.chunks.pool.unanswered().next().is_some()
+            || warren_pool::unanswered(&shared.chunks.pool).next().is_some()
             || shared.log.depends.open_asks().next().is_some()
     }
 
@@ -51,9 +51,11 @@ impl Core {
     /// only for what a recovery waits for, and ask only for that: they work on all else afterwards.
     fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
         let decided = self.coordinator.unacknowledged().chain(self.replay.asked());
-        let chunks = turn.chunks.pool.unanswered().map(|(cell, OfChunks { oldest, search })| {
-            (cell, Asked::Chunks { oldest, search: search.0 })
-        });
+        let chunks = warren_pool::unanswered(&turn.chunks.pool).map(
+            |(cell, OfChunks { oldest, search })| {
+                (cell, Asked::Chunks { oldest, search: search.0 })
+            },
+        );
         let mut asked: BTreeSet<_> = decided.chain(chunks).collect();
         if self.replay.is_done() {
             let others = self.asked_while_serving(turn);
@@ -84,7 +86,11 @@ impl Core {
                 // It comes later, or the sender asks again.
                 what if !self.replay.answers(&what) => {}
                 Asked::Chunks { oldest, search } => {
-                    turn.chunks.pool.inquired(from, OfChunks { oldest, search: SearchNo(search) });
+                    warren_pool::inquired(
+                        &mut turn.chunks.pool,
+                        from,
+                        OfChunks { oldest, search: SearchNo(search) },
+                    );
                 }
                 Asked::AllSaid => self.coordinator.repeat_all_said(from, turn),
                 // Its abort may be under way still, and does no harm if it comes twice.

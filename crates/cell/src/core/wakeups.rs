@@ -9,12 +9,12 @@
 //! | an I/O | it is under way |
 //! | the successor of a cell | the cell is lost |
 //! | the end of a drain, a checkpoint | that checkpoint is under way |
-//! | the next checkpoint, room in the log | one was requested, or the supervisor begins one by itself |
+//! | the next checkpoint, room in the log | one was requested, or follows an abandoned one |
 //! | a recall | something is being recalled from some client |
 //! | a chunk | the pool searches for the shard, or the host allocates a batch |
 //! | the host's allocation | a batch is being allocated, or wanted |
 //! | a cleaning | this cell has a question, and its own part of it is in work |
-//! | the durable log | a commit is under way or wanted, here or at another cell, a cell is lost, or a checkpoint comes |
+//! | the durable log | a commit or checkpoint is under way or wanted, or a cell is asked or lost |
 //! | frames | there is I/O or a commit, or a task of another queue may hold frames |
 //! | the next event, a pause before a read | always: the driver calls |
 
@@ -33,18 +33,9 @@ impl Core {
         let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
         live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
         let mut tasks = self.tasks.all();
-        let lost = tasks.find(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
+        let lost =
+            tasks.find(|(id, task)| !live.contains(id) && !is_awaited(self, *id, task, turn));
         lost.map(|(id, _)| id)
-    }
-
-    /// Whether the task waits for another cell, or for a file lock of another client.
-    fn is_awaited(&self, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
-        let asks = |txn| self.coordinator.task_of(txn) == Some(id);
-        let txn = task.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
-        txn.is_some_and(|txn| asks(txn.id))
-            || (task.decided.is_some() && self.coordinator.answers(id))
-            || self.counting.waits(id)
-            || (task.state.awaits_lock && !turn.waits.signals_of(id).granted)
     }
 
     /// Whether the event can still come.
@@ -64,27 +55,37 @@ impl Core {
             WaitKey::Allocated => turn.chunks.host.is_reserving() || turn.chunks.host.has_work(),
             WaitKey::Cleaning => self.cleaner.will_be_answered(turn.volume.id),
             WaitKey::NextCleaning => self.cleaner.is_asking(),
-            WaitKey::Durable => Self::may_harden(turn),
+            WaitKey::Durable => may_harden(turn),
             WaitKey::Frames => {
                 let waiting = turn.waits.of_queue(WaitKey::Frames);
                 let is_other = |id: TaskId| !waiting.contains(&id);
                 turn.io.is_any_live()
-                    || Self::may_harden(turn)
+                    || may_harden(turn)
                     || self.tasks.all().any(|(id, _)| is_other(id))
             }
             // The driver calls at each event, and at the time that it was asked for.
             WaitKey::Turn | WaitKey::Reading => true,
         }
     }
+}
 
-    /// Whether more of the log may become durable, here or at a cell on which it depends.
-    fn may_harden(turn: &Turn<'_>) -> bool {
-        // The successor of a lost cell is asked again.
-        turn.peers.are_some_lost()
-            || !turn.log.commits.is_at_rest()
-            || turn.frames.has_unflushed()
-            || turn.log.depends.open_asks().next().is_some()
-            || turn.checkpoints.is_expected()
-            || turn.checkpoints.is_drained()
-    }
+/// Whether more of the log may become durable, here or at a cell on which it depends.
+fn may_harden(turn: &Turn<'_>) -> bool {
+    // The successor of a lost cell is asked again.
+    turn.peers.are_some_lost()
+        || !turn.log.commits.is_at_rest()
+        || turn.frames.has_unflushed()
+        || turn.log.depends.open_asks().next().is_some()
+        || turn.checkpoints.is_expected()
+        || turn.checkpoints.is_drained()
+}
+
+/// Whether the task waits for another cell, or for a file lock of another client.
+fn is_awaited(core: &Core, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
+    let asks = |txn| core.coordinator.task_of(txn) == Some(id);
+    let txn = task.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
+    txn.is_some_and(|txn| asks(txn.id))
+        || (task.decided.is_some() && core.coordinator.answers(id))
+        || core.counting.waits(id)
+        || (task.state.awaits_lock && !turn.waits.signals_of(id).granted)
 }

@@ -50,8 +50,8 @@ impl Committing {
         self.sent.values().chain(last).flatten().any(Change::is_of_entry)
     }
 
-    /// Whether `cell` has not made its part, or must keep the tree's shape locked, which it holds or
-    /// may have held.
+    /// Whether `cell` has not made its part, or must keep the tree's shape locked, which it holds
+    /// or may have held.
     fn waits_for(&self, cell: CellId, early: bool) -> bool {
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == cell);
         self.is_recovered || is_last || self.sent.contains_key(&cell) && !early

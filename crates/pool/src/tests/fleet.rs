@@ -347,7 +347,7 @@ impl Fleet {
                 let message = PoolMessage::from_bytes(&bytes).expect("what was encoded decodes");
                 pool.handle(from, message);
             }
-            Parcel::Inquiry(inquiry) => pool.inquired(from, inquiry),
+            Parcel::Inquiry(inquiry) => crate::inquired(pool, from, inquiry),
             Parcel::Died => pool.peer_died(from),
             Parcel::NoShard => pool.peer_gone(from),
         }
@@ -437,7 +437,7 @@ impl Fleet {
 
     /// The cell asks about all that it waits for.
     fn review(&mut self, cell: CellId) {
-        let inquiries: Vec<_> = self.cells[&cell].unanswered().collect();
+        let inquiries: Vec<_> = crate::unanswered(&self.cells[&cell]).collect();
         for (to, inquiry) in inquiries {
             self.channels.entry((cell, to)).or_default().push_back(Parcel::Inquiry(inquiry));
         }
@@ -447,7 +447,7 @@ impl Fleet {
     fn review_all(&mut self) {
         let losses = std::mem::take(&mut self.faults.losses);
         let mut rounds = 0;
-        while losses && self.cells.values().any(|pool| pool.unanswered().next().is_some()) {
+        while losses && self.cells.values().any(|pool| crate::unanswered(pool).next().is_some()) {
             for cell in self.cells.keys().copied().collect::<Vec<_>>() {
                 self.review(cell);
             }
