@@ -19,6 +19,8 @@ pub enum Plant {
     DoubleAllocate,
     /// A task that waits for a transaction's lock is not woken.
     LoseWakeup,
+    /// A recovering cell is told that it has all decisions before it has acknowledged them.
+    SayAllEarly,
     /// A lease gets the stamp of the one before it.
     ReuseStamp,
     /// A change is made known before its lease words are cleared.

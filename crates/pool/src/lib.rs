@@ -13,6 +13,8 @@
 //! The driver must guarantee:
 //!
 //! * Messages from one cell to another arrive in order, and effects are carried out in order.
+//! * Messages are not lost, or the driver asks for what is not answered for long
+//!   ([`unanswered`], [`inquired`]).
 //! * [`Pool::peer_died`] is called, at any cell, only after all cells have handled all messages of
 //!   the dead cell: after the first barrier of recovery. (A send is atomic, so a sent message is in
 //!   its receiver's memory.)
@@ -33,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod lost;
 mod membership;
 mod message;
 mod peer;
@@ -41,7 +44,8 @@ mod search;
 mod shard;
 mod tuning;
 
-pub use message::{Effect, PoolMessage, SearchNo, Ticket};
+pub use lost::{exchanged, inquired, takes, unanswered};
+pub use message::{Effect, Inquiry, PoolMessage, SearchNo, Ticket};
 pub use shard::{Get, NotMember, Pool};
 pub use tuning::{Algorithm, DISTANCE_DEFAULT, Tuning};
 

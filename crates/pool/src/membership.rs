@@ -109,12 +109,6 @@ impl<T: Clone> Pool<T> {
         self.send(from, PoolMessage::Noted);
     }
 
-    pub(crate) fn on_noted(&mut self, from: CellId) {
-        if let Some(peer) = self.peers.get_mut(from) {
-            peer.noted = true;
-        }
-    }
-
     pub(crate) fn on_goodbye(&mut self, from: CellId) {
         self.forget(from);
         self.send(from, PoolMessage::Farewell);

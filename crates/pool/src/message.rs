@@ -20,6 +20,15 @@ impl SearchNo {
     pub(crate) const LAST_RESERVED: Self = Self(1);
 }
 
+/// What a shard waits for at another one. The driver sends it behind all earlier messages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
+pub struct Inquiry {
+    /// The oldest transfer that is not acknowledged, or 0.
+    pub oldest: u64,
+    /// The search whose question is not answered, or `NONE`.
+    pub search: SearchNo,
+}
+
 /// From shard to shard.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum PoolMessage<T> {
@@ -47,12 +56,16 @@ pub enum PoolMessage<T> {
     Empty { search: SearchNo, arrivals: u64 },
     /// The sender has elements.
     NotEmpty { search: SearchNo },
-    /// The elements belong to the receiver now. The sender has `left` more. The reply is `Taken`.
-    Transfer { search: SearchNo, elements: Vec<T>, left: u64 },
-    /// The oldest unacknowledged transfer has arrived; the sender has `size` elements now.
-    Taken { size: u64 },
+    /// The elements belong to the receiver now. This is the transfer with this number of the sender
+    /// to the receiver, from 1. The sender has `left` more. The reply is `Taken`.
+    Transfer { search: SearchNo, number: u64, elements: Vec<T>, left: u64 },
+    /// All transfers up to this number have arrived; the sender has `size` elements now.
+    Taken { number: u64, size: u64 },
     /// The sender has `size` elements now.
     Estimate { size: u64 },
+    /// The reply to [`inquired`](crate::inquired): all transfers up to `taken` have
+    /// arrived, and the sender knows nothing of the search `missing`, unless that is `NONE`.
+    Known { inquiry: Inquiry, taken: u64, missing: SearchNo },
 }
 
 /// What the driver must do, in order.
@@ -79,6 +92,10 @@ pub enum Effect<T> {
     /// The shard was the last of the pool; these were all its elements.
     LastLeft {
         elements: Vec<T>,
+    },
+    /// A message to the cell or from it was lost, and is repeated.
+    LostMessage {
+        cell: CellId,
     },
     /// The cell died with about so many elements. Each survivor has this effect; the caller adds
     /// the free elements again at one of them.

@@ -22,6 +22,15 @@ pub(crate) enum Phase {
     Over,
 }
 
+impl Phase {
+    /// Whether the shard takes transfers. The sender of a transfer to a departing shard receives
+    /// `Goodbye` instead of a reply, and keeps its elements. No shard sends to a joining shard, nor
+    /// before it is ready itself.
+    pub(crate) const fn takes(self) -> bool {
+        matches!(self, Self::Member | Self::Leaving)
+    }
+}
+
 /// The state of another shard, as far as it is known here.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer<T> {
@@ -39,6 +48,10 @@ pub(crate) struct Peer<T> {
     pub asked: u32,
     /// Copies of the elements that were sent and not acknowledged, oldest first.
     pub unacked: VecDeque<Vec<T>>,
+    /// How many transfers were sent to it, and have arrived from it. Each is taken only if all
+    /// before it were, so that a repeated one is not taken twice.
+    pub given: u64,
+    pub taken: u64,
 }
 
 impl<T> Peer<T> {
@@ -52,7 +65,23 @@ impl<T> Peer<T> {
             estimate: 0,
             asked: 0,
             unacked: VecDeque::new(),
+            given: 0,
+            taken: 0,
         }
+    }
+
+    /// The number of the oldest transfer that is not acknowledged.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        (!self.unacked.is_empty()).then(|| self.given - self.unacked.len() as u64 + 1)
+    }
+
+    /// It has taken all transfers up to this number. Returns whether that is news.
+    pub(crate) fn acknowledge(&mut self, number: u64) -> bool {
+        let before = self.unacked.len();
+        while self.oldest().is_some_and(|oldest| oldest <= number) {
+            self.unacked.pop_front();
+        }
+        self.unacked.len() < before
     }
 }
 
@@ -143,6 +172,18 @@ impl<T> PeerShards<T> {
     pub(crate) fn set_estimate(&mut self, cell: CellId, size: u64) {
         if let Some(peer) = self.known.get_mut(&cell) {
             peer.estimate = size;
+        }
+    }
+
+    /// Whether the transfer with this number is the next one of the cell.
+    pub(crate) fn is_next(&self, from: CellId, number: u64) -> bool {
+        self.known.get(&from).is_some_and(|peer| peer.ready && number == peer.taken + 1)
+    }
+
+    /// The cell knows that this shard leaves.
+    pub(crate) fn noted(&mut self, cell: CellId) {
+        if let Some(peer) = self.known.get_mut(&cell) {
+            peer.noted = true;
         }
     }
 

@@ -215,7 +215,7 @@ impl<T: Clone> Pool<T> {
             }
             PoolMessage::Ready { members } => self.on_ready(from, members),
             PoolMessage::Leaving => self.on_leaving(from),
-            PoolMessage::Noted => self.on_noted(from),
+            PoolMessage::Noted => self.peers.noted(from),
             PoolMessage::Goodbye => self.on_goodbye(from),
             PoolMessage::Farewell if self.phase == Phase::Departing => self.forget(from),
             PoolMessage::Farewell => {}
@@ -223,10 +223,13 @@ impl<T: Clone> Pool<T> {
             PoolMessage::Check { search } => self.on_check(from, search),
             PoolMessage::Empty { search, arrivals } => self.on_empty(from, search, arrivals),
             PoolMessage::NotEmpty { search } => self.on_not_empty(from, search),
-            PoolMessage::Transfer { search, elements, left } => {
-                self.on_transfer(from, search, elements, left);
+            PoolMessage::Transfer { search, number, elements, left } => {
+                self.on_transfer(from, search, (number, elements), left);
             }
-            PoolMessage::Taken { size } => self.on_taken(from, size),
+            PoolMessage::Taken { number, size } => self.on_taken(from, number, size),
+            PoolMessage::Known { inquiry, taken, missing } => {
+                self.on_known(from, inquiry, taken, missing);
+            }
             PoolMessage::Estimate { size } => self.peers.set_estimate(from, size),
         }
         self.advance();
@@ -283,9 +286,11 @@ impl<T: Clone> Pool<T> {
     pub(crate) fn transfer(&mut self, to: CellId, search: SearchNo, elements: Vec<T>) {
         let peer = self.peers.get_mut(to).expect("elements go to known shards");
         peer.unacked.push_back(elements.clone());
+        peer.given += 1;
+        let number = peer.given;
         peer.estimate = peer.estimate.saturating_add(elements.len() as u64);
         let left = self.local_size();
-        self.send(to, PoolMessage::Transfer { search, elements, left });
+        self.send(to, PoolMessage::Transfer { search, number, elements, left });
     }
 
     /// Removes the oldest elements, at most `count`.
@@ -294,29 +299,32 @@ impl<T: Clone> Pool<T> {
         self.elements.drain(..count).collect()
     }
 
-    fn on_transfer(&mut self, from: CellId, search: SearchNo, elements: Vec<T>, left: u64) {
+    fn on_transfer(
+        &mut self,
+        from: CellId,
+        search: SearchNo,
+        (number, elements): (u64, Vec<T>),
+        left: u64,
+    ) {
         if search != SearchNo::NONE {
             self.peers.answered(from);
         }
         self.peers.set_estimate(from, left);
-        // The sender of a transfer to a departing shard receives `Goodbye` instead of a reply, and
-        // keeps its elements. No shard sends to a joining shard, nor before it is ready itself.
-        let takes = matches!(self.phase, Phase::Member | Phase::Leaving);
-        if !takes || self.peers.get(from).is_none_or(|peer| !peer.ready) {
+        if !self.phase.takes() || !self.peers.is_next(from, number) {
             return;
         }
+        self.peers.get_mut(from).expect("it is known").taken = number;
         self.accept(elements);
         let size = self.local_size();
-        self.send(from, PoolMessage::Taken { size });
+        self.send(from, PoolMessage::Taken { number, size });
         if self.search.as_ref().is_some_and(|current| current.number == search) {
             self.ask_first = from;
             self.begin_search();
         }
     }
 
-    fn on_taken(&mut self, from: CellId, size: u64) {
-        let taken = self.peers.get_mut(from).and_then(|peer| peer.unacked.pop_front());
-        if taken.is_some() {
+    fn on_taken(&mut self, from: CellId, number: u64, size: u64) {
+        if self.peers.get_mut(from).is_some_and(|peer| peer.acknowledge(number)) {
             self.peers.set_estimate(from, size);
             self.settle_moving();
         }

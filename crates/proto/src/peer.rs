@@ -146,10 +146,10 @@ pub enum PeerRequest {
     /// After a recovery: the transaction is committed. Make the changes unless they are made
     /// already.
     Again { txn: TxnId, changes: Vec<Change> },
-    /// After a recovery of either side: the sender has named all transactions that it decided and
-    /// that the receiver may not have applied. All others that a predecessor of the sender began
-    /// are aborted.
-    AllSaid,
+    /// After a recovery of either side: the receiver has acknowledged all transactions that the
+    /// sender has decided. All others that a predecessor of the sender began are aborted.
+    /// `is_repeated`: the receiver has asked for it, because it may have been lost.
+    AllSaid { is_repeated: bool },
     /// Empty sparse chunks, so that other cells can have them. The reply repeats `ask`.
     /// `is_privileged`: chunks that are kept for root are wanted, too.
     Clean { ask: u64, is_privileged: bool },
@@ -157,7 +157,7 @@ pub enum PeerRequest {
     Probe { trial: u64 },
     /// The sender has waited long for these. The receiver replies with those of which it knows
     /// nothing. Messages of one kind arrive in order, so these were lost, or their answers were.
-    /// For a decision that it does not know it sends `Abort` again.
+    /// For a decision that it does not know it sends `Abort` again, and it repeats `AllSaid`.
     Inquire { about: Vec<Asked> },
 }
 
@@ -185,6 +185,14 @@ pub enum Asked {
     /// The receiver coordinates the transaction. Its `Commit` or `Abort` has not come.
     Decision {
         txn: TxnId,
+    },
+    /// The sender recovers, and the receiver's `AllSaid` has not come.
+    AllSaid,
+    /// Free chunks: the oldest transfer that is not acknowledged, or 0, and the search whose
+    /// question is not answered, or 0. The answer is a message of the pool.
+    Chunks {
+        oldest: u64,
+        search: u64,
     },
 }
 

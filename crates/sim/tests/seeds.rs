@@ -104,6 +104,11 @@ fn a_lost_wakeup_is_found() {
 }
 
 #[test]
+fn an_end_of_decisions_before_their_acknowledgements_is_found() {
+    is_found(Plant::SayAllEarly);
+}
+
+#[test]
 fn a_false_accuser_that_is_spared_is_found() {
     is_found(Plant::SpareAccusers);
 }

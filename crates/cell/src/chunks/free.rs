@@ -38,8 +38,6 @@ pub(crate) struct Chunks {
     /// Some of these chunks may be in use. No chunk is given before that is known.
     held_back: bool,
     pub(crate) waiting: BTreeMap<Ticket, ShardId>,
-    /// Messages with chunks to and from each other cell since its present process joined.
-    exchanged: BTreeMap<CellId, Exchanged>,
     /// Whether chunks may have been lost that were not found yet.
     certainty: Certainty,
     /// The most free chunks since the last checkpoint: those of every user, and the reserve.
@@ -86,7 +84,6 @@ impl Chunks {
             Recovery::Process | Recovery::Caretaker => Certainty::Uncertain,
             _ => Certainty::Certain,
         };
-        let exchanged = BTreeMap::new();
         let mut chunks = Self {
             pool,
             reserve: Vec::new(),
@@ -98,7 +95,6 @@ impl Chunks {
             early: free,
             held_back,
             waiting,
-            exchanged,
             certainty,
             most: 0,
             most_reserved: 0,
@@ -205,6 +201,11 @@ impl Chunks {
         (self.most, self.most_reserved) = (0, 0);
     }
 
+    /// Whether the shard will get a chunk, or be told that there is none.
+    pub(crate) fn brings_to(&self, shard: ShardId) -> bool {
+        self.host.is_reserving() || self.waiting.values().any(|waiting| *waiting == shard)
+    }
+
     /// Removes chunks that are in use. The caller calls it before any chunk is given.
     pub(crate) fn exclude(&mut self, taken: &[u64]) {
         let taken: BTreeSet<u64> = taken.iter().copied().collect();
@@ -218,7 +219,6 @@ impl Chunks {
     /// names them. Otherwise they are found with the lost ones.
     pub(crate) fn peer_joined(&mut self, cell: CellId) {
         self.pool.peer_replaced(cell);
-        self.exchanged.remove(&cell);
     }
 
     /// A cell is lost, with the chunks that it had.
@@ -244,10 +244,6 @@ impl Chunks {
         self.certainty == Certainty::Certain
     }
 
-    pub(crate) fn exchanged_with(&mut self, with: CellId) -> &mut Exchanged {
-        self.exchanged.entry(with).or_insert(Exchanged { with, ..Exchanged::default() })
-    }
-
     /// The chunks that lie here now, and `more` that will.
     pub(crate) fn count(&self, more: impl Iterator<Item = u64>) -> FreeChunks {
         let here = self.pool.elements().chain(&self.early).chain(&self.reserve);
@@ -257,7 +253,11 @@ impl Chunks {
         let runs: Vec<(u64, u64)> =
             all.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
         let runs = Some(runs).filter(|runs| runs.len() <= RUNS_MAX);
-        FreeChunks { runs, exchanged: self.exchanged.values().copied().collect() }
+        let exchanged = self.pool.members().map(|with| {
+            let (given, taken) = warren_pool::exchanged(&self.pool, with);
+            Exchanged { with, given, taken }
+        });
+        FreeChunks { runs, exchanged: exchanged.collect() }
     }
 
     /// Adds the early chunks, the lowest last: the pool hands out the newest first, so a file grows

@@ -52,11 +52,15 @@ pub(crate) fn pool_message(
     turn: &mut Turn<'_>,
 ) {
     let allocated = take_marks(&mut message);
+    if let PoolMessage::Transfer { number, .. } = message
+        && !warren_pool::takes(&turn.chunks.pool, from, number)
+    {
+        // The chunks are here since the first time, perhaps in shards, or they come again.
+        turn.chunks.pool.handle(from, message);
+        return poll_pool(shards, turn);
+    }
     if !may_be(shards, &message, turn) {
         return suspect(from, turn);
-    }
-    if let PoolMessage::Transfer { .. } = message {
-        turn.chunks.exchanged_with(from).taken += 1;
     }
     turn.chunks.host.arrived(&allocated);
     turn.chunks.pool.handle(from, message);
@@ -103,7 +107,7 @@ fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) 
     match effect {
         PoolEffect::Send { to, mut message } => {
             if let PoolMessage::Transfer { elements, .. } = &mut message {
-                turn.chunks.exchanged_with(to).given += 1;
+                // A repeated transfer has no marks: the receiver allocates the chunks again.
                 for chunk in elements {
                     let mark = if turn.chunks.host.forget(*chunk) { ALLOCATED } else { 0 };
                     *chunk |= mark;
@@ -119,6 +123,7 @@ fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) 
         }
         // A cell has sent a message that no correct cell sends. A successor joins again.
         PoolEffect::JoinFailed { .. } => panic!("the other cells have no pool of free chunks"),
+        PoolEffect::LostMessage { cell } => turn.report(Report::LostMessage { cell }),
         PoolEffect::Left | PoolEffect::LastLeft { .. } | PoolEffect::Lost { .. } => {}
     }
 }

@@ -47,7 +47,14 @@ impl Core {
                 let changes = of_served(shards, changes);
                 self.participants.again(shards, from, (txn, changes), turn);
             }
-            PeerRequest::AllSaid => self.all_said(from, turn),
+            // It is needed only if the first one was lost, which came on the same lane.
+            PeerRequest::AllSaid { is_repeated: true } => {
+                if self.replay.awaits_all_of(from) {
+                    turn.report(Report::LostMessage { cell: from });
+                    self.all_said(from, turn);
+                }
+            }
+            PeerRequest::AllSaid { is_repeated: false } => self.all_said(from, turn),
             PeerRequest::Prepare { txn, client, is_privileged, keys } => {
                 let of = (txn, client, is_privileged);
                 self.participants.receive_prepare(shards, from, of, keys, turn);
@@ -156,8 +163,8 @@ impl Core {
         turn.waits.wake_all(WaitKey::Joined(cell));
     }
 
-    /// A cell has named all transactions that it, or a predecessor, has decided and that may not be
-    /// made here. Other transactions of a predecessor did not happen. A living cell sends this only
+    /// A cell was sent acknowledgements of all transactions that it, or a predecessor, has decided.
+    /// Other transactions of a predecessor did not happen. A living cell sends this only
     /// to a recovering cell, at which it has no transactions.
     fn all_said(&mut self, from: CellId, turn: &mut Turn<'_>) {
         for txn in self.participants.of_cell(from, false) {

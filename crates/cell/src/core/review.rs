@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use warren_base::{CellId, TxnId};
+use warren_pool::{Inquiry as OfChunks, SearchNo};
 use warren_proto::control::Report;
 use warren_proto::{Asked, PeerReply, PeerRequest};
 
+use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::log::durable::harden_again;
 use crate::overdue::Inquiry;
-use crate::run::task::Task;
-use crate::run::wait::{TaskId, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
 use crate::turn::{Shared, Turn};
@@ -20,8 +20,10 @@ impl Core {
     /// Whether anything waits.
     pub(crate) fn may_wait(&self, shared: &Shared) -> bool {
         self.tasks.live() > 0
+            || !self.replay.is_done()
             || self.participants.undecided().next().is_some()
-            || self.coordinator.asked(&self.tasks).next().is_some()
+            || self.coordinator.unacknowledged().next().is_some()
+            || warren_pool::unanswered(&shared.chunks.pool).next().is_some()
             || shared.log.depends.open_asks().next().is_some()
     }
 
@@ -36,10 +38,6 @@ impl Core {
             self.run_ready(turn);
             turn.report(Report::LostWakeup);
         }
-        // A recovery has its own order of messages.
-        if !self.replay.is_done() {
-            return;
-        }
         let asked = self.asked(turn);
         for Inquiry { to, about, is_silent } in self.overdue.review(asked) {
             send_request(to, PeerRequest::Inquire { about }, turn);
@@ -49,25 +47,52 @@ impl Core {
         }
     }
 
-    /// Other living cells were asked these, and have not answered.
+    /// Other living cells were asked these, and have not answered. Cells that recover are asked
+    /// only for what a recovery waits for, and ask only for that: they work on all else afterwards.
     fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
+        let decided = self.coordinator.unacknowledged().chain(self.replay.asked());
+        let chunks = warren_pool::unanswered(&turn.chunks.pool).map(
+            |(cell, OfChunks { oldest, search })| {
+                (cell, Asked::Chunks { oldest, search: search.0 })
+            },
+        );
+        let mut asked: BTreeSet<_> = decided.chain(chunks).collect();
+        if self.replay.is_done() {
+            let others = self.asked_while_serving(turn);
+            asked.extend(others.filter(|(cell, _)| !turn.peers.is_recovering(*cell)));
+        }
+        asked.retain(|(cell, _)| !turn.peers.is_lost(*cell));
+        asked
+    }
+
+    fn asked_while_serving<'a>(
+        &'a self,
+        turn: &'a Turn<'_>,
+    ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
         let undecided = self.participants.undecided();
         let harden = turn.log.depends.open_asks();
-        let asked = (self.coordinator.asked(&self.tasks))
+        (self.coordinator.asked(&self.tasks))
             .chain(self.counting.asked())
             .chain(self.cleaner.unanswered(turn.volume.id))
             .chain(harden.map(|(cell, lsn)| (cell, Asked::Harden { lsn })))
-            .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })));
-        asked
-            .filter(|(cell, _)| !turn.peers.is_lost(*cell) && !turn.peers.is_recovering(*cell))
-            .collect()
+            .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })))
     }
 
     /// Another cell has waited long for these.
-    pub(super) fn inquired(&self, from: CellId, about: Vec<Asked>, turn: &mut Turn<'_>) {
+    pub(super) fn inquired(&mut self, from: CellId, about: Vec<Asked>, turn: &mut Turn<'_>) {
         let mut missing = Vec::new();
         for what in about {
             match what {
+                // It comes later, or the sender asks again.
+                what if !self.replay.answers(&what) => {}
+                Asked::Chunks { oldest, search } => {
+                    warren_pool::inquired(
+                        &mut turn.chunks.pool,
+                        from,
+                        OfChunks { oldest, search: SearchNo(search) },
+                    );
+                }
+                Asked::AllSaid => self.coordinator.repeat_all_said(from, turn),
                 // Its abort may be under way still, and does no harm if it comes twice.
                 Asked::Decision { txn } => {
                     if !self.coordinator.knows(txn) {
@@ -78,6 +103,7 @@ impl Core {
                 what => missing.push(what),
             }
         }
+        poll_pool(&mut self.shards, turn);
         send_reply(from, PeerReply::Unknown { missing }, turn);
     }
 
@@ -96,7 +122,10 @@ impl Core {
             Asked::Clean { ask } => self.cleaner.will_answer(to, *ask),
             Asked::Harden { .. } => turn.log.depends.will_answer(to),
             // These are answered at once.
-            Asked::Count { .. } | Asked::Decision { .. } => false,
+            Asked::Count { .. }
+            | Asked::Decision { .. }
+            | Asked::AllSaid
+            | Asked::Chunks { .. } => false,
         }
     }
 
@@ -121,8 +150,8 @@ impl Core {
                 Asked::Count { .. } => self.counting.ask_again(at, turn),
                 Asked::Clean { .. } => self.cleaner.ask_again(at, turn),
                 Asked::Harden { .. } => harden_again(at, turn),
-                // Its answer is a message of its own.
-                Asked::Decision { .. } => {}
+                // Their answers are messages of their own.
+                Asked::Decision { .. } | Asked::AllSaid | Asked::Chunks { .. } => {}
             }
         }
     }
@@ -134,37 +163,5 @@ impl Core {
         self.coordinator.abort(&mut self.shards, &mut task, turn);
         self.tasks.park(id, task);
         turn.waits.wake(id);
-    }
-
-    /// Finds a task that waits for nothing that can come.
-    fn lost_task(&self, turn: &Turn<'_>) -> Option<TaskId> {
-        let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
-        let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
-        live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
-        let mut tasks = self.tasks.all();
-        let lost = tasks.find(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
-        lost.map(|(id, _)| id)
-    }
-
-    /// Whether the task waits for another cell, or for a file lock of another client.
-    fn is_awaited(&self, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
-        let asks = |txn: TxnId| self.coordinator.task_of(txn) == Some(id);
-        let txn = task.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
-        txn.is_some_and(|txn| asks(txn.id))
-            || (task.decided.is_some() && self.coordinator.answers(id))
-            || self.counting.waits(id)
-            || (task.state.awaits_lock && !turn.waits.signals_of(id).granted)
-    }
-}
-
-/// Whether the event can still come.
-fn can_come(key: WaitKey, turn: &Turn<'_>) -> bool {
-    match key {
-        WaitKey::Io(io) => turn.io.is_live(io),
-        WaitKey::Joined(cell) => turn.peers.is_lost(cell),
-        WaitKey::Undrained => turn.checkpoints.is_drained(),
-        // Each of these has its own owner, which wakes all that wait for it: a client, the
-        // supervisor, another cell, the device or the next event.
-        _ => true,
     }
 }

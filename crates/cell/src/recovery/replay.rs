@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_base::{CellId, Errno, Lsn, ShardId, TxnId};
 use warren_disk::{KeptRecords, RawRecord, read_record};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Change, PeerRequest, Step};
+use warren_proto::{Asked, Cause, Change, PeerRequest, Step};
 
 use crate::apply::{Mode, apply, make_again};
 use crate::caretaker::Held;
@@ -437,6 +437,27 @@ impl Replay {
         self.phase == Phase::Exchanging && self.undecided.is_empty()
     }
 
+    /// The cells whose `AllSaid` this cell waits for.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
+        let cells = self.undecided.iter().filter(|_| self.phase == Phase::Exchanging);
+        cells.map(|cell| (*cell, Asked::AllSaid))
+    }
+
+    pub(crate) fn awaits_all_of(&self, cell: CellId) -> bool {
+        self.undecided.contains(&cell)
+    }
+
+    /// Whether this cell can say what it knows of that. Otherwise the message may be among the
+    /// early ones, or this cell does not know its predecessor's decisions yet.
+    pub(crate) fn answers(&self, what: &Asked) -> bool {
+        match self.phase {
+            Phase::Done => true,
+            _ if matches!(what, Asked::Chunks { .. }) => true,
+            Phase::Exchanging => matches!(what, Asked::Commit { .. } | Asked::AllSaid),
+            Phase::Loading | Phase::Cutting | Phase::Replaying | Phase::Claiming => false,
+        }
+    }
+
     /// Whether a message has to wait. If so, it is kept: a message of recovery until the log is
     /// replayed, others until the recovery is over.
     pub(crate) fn is_early(
@@ -446,10 +467,10 @@ impl Replay {
         turn: &Turn<'_>,
     ) -> bool {
         let is_early = match request {
-            PeerRequest::Probe { .. } => false,
-            PeerRequest::Again { .. } | PeerRequest::AllSaid | PeerRequest::Harden { .. } => {
-                !turn.log.image.is_open()
-            }
+            PeerRequest::Probe { .. } | PeerRequest::Inquire { .. } => false,
+            PeerRequest::Again { .. }
+            | PeerRequest::AllSaid { .. }
+            | PeerRequest::Harden { .. } => !turn.log.image.is_open(),
             _ => !self.is_done(),
         };
         if is_early {

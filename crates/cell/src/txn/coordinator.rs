@@ -50,9 +50,11 @@ impl Committing {
         self.sent.values().chain(last).flatten().any(Change::is_of_entry)
     }
 
-    /// Whether `cell` must keep the tree's shape locked, which it holds or may have held.
-    fn needs_tree_of(&self, cell: CellId) -> bool {
-        self.is_recovered || self.last.as_ref().is_some_and(|(last, _)| *last == cell)
+    /// Whether `cell` has not made its part, or must keep the tree's shape locked, which it holds
+    /// or may have held.
+    fn waits_for(&self, cell: CellId, early: bool) -> bool {
+        let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == cell);
+        self.is_recovered || is_last || self.sent.contains_key(&cell) && !early
     }
 }
 
@@ -422,7 +424,7 @@ impl Coordinator {
             task.into_iter().for_each(|task| turn.waits.wake(task));
         }
         if !commit.sent.is_empty() {
-            return;
+            return self.send_all_said(turn);
         }
         if let Some((cell, changes)) = commit.last.take() {
             self.send_commit(id, cell, changes, turn);
@@ -458,14 +460,17 @@ impl Coordinator {
         &'a self,
         tasks: &'a Tasks,
     ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
-        let asking = self.tasks.iter().filter_map(|(id, task)| {
+        self.tasks.iter().filter_map(|(id, task)| {
             let txn = tasks.get(*task)?.txn.as_ref().filter(|txn| txn.id == *id)?;
             Some((txn.awaited_cell()?, Asked::Txn { txn: *id, message: txn.messages }))
-        });
-        let committing = self.committing.iter().flat_map(|(txn, commit)| {
+        })
+    }
+
+    /// Other cells were sent these decisions, and have not acknowledged them.
+    pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
+        self.committing.iter().flat_map(|(txn, commit)| {
             commit.sent.keys().map(|cell| (*cell, Asked::Commit { txn: *txn }))
-        });
-        asking.chain(committing)
+        })
     }
 
     /// Whether the transaction is not over. Only then may another cell take part in it.
@@ -491,16 +496,25 @@ impl Coordinator {
         }
     }
 
-    /// Sends `AllSaid` to each recovering cell that was sent all decisions of this cell.
+    /// Sends `AllSaid` to each recovering cell that has acknowledged all decisions of this cell. If
+    /// it were sent before, and a decision were lost, the cell would serve without its changes.
     pub(crate) fn send_all_said(&self, turn: &mut Turn<'_>) {
         if !turn.log.image.is_open() {
             return;
         }
+        let early = turn.plants(Plant::SayAllEarly);
         for cell in turn.peers.recovering() {
-            if !self.committing.values().any(|commit| commit.needs_tree_of(cell)) {
+            if !self.committing.values().any(|commit| commit.waits_for(cell, early)) {
                 turn.peers.was_sent_all(cell);
-                send_request(cell, PeerRequest::AllSaid, turn);
+                send_request(cell, PeerRequest::AllSaid { is_repeated: false }, turn);
             }
+        }
+    }
+
+    /// Sends `AllSaid` again to a recovering cell that has not received it.
+    pub(crate) fn repeat_all_said(&self, cell: CellId, turn: &mut Turn<'_>) {
+        if !turn.peers.is_recovering(cell) {
+            send_request(cell, PeerRequest::AllSaid { is_repeated: true }, turn);
         }
     }
 }

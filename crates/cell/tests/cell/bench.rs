@@ -121,6 +121,8 @@ impl Memory for PlainMemory {
 pub(crate) struct Bench {
     config: CellConfig,
     cell: Cell,
+    /// Messages with chunks that the peer has sent.
+    chunks_given: u64,
     memory: PlainMemory,
     device: BTreeMap<BlockNo, Vec<u8>>,
     effects: Vec<Effect>,
@@ -208,7 +210,9 @@ impl Bench {
             _ => None,
         });
         let (search, elements) = (search.expect("it has asked"), vec![chunk]);
-        self.hear(PeerBody::Pool(PoolMessage::Transfer { search, elements, left: 0 }));
+        self.chunks_given += 1;
+        let number = self.chunks_given;
+        self.hear(PeerBody::Pool(PoolMessage::Transfer { search, number, elements, left: 0 }));
     }
 
     /// A cell that finds these records in its log after a power failure.
@@ -280,6 +284,7 @@ impl Bench {
         let bench = Self {
             config,
             cell,
+            chunks_given: 0,
             memory,
             device,
             effects,

@@ -342,7 +342,8 @@ fn chunks_from_a_peer_are_looked_at() {
     let mut bench = Bench::new(&Image::new(), true);
     let pool = |message| PeerBody::Pool(message);
     let search = warren_pool::SearchNo::NONE;
-    let transfer = |chunk| pool(PoolMessage::Transfer { search, elements: vec![chunk], left: 0 });
+    let transfer =
+        |chunk| pool(PoolMessage::Transfer { search, number: 1, elements: vec![chunk], left: 0 });
     bench.hear(pool(PoolMessage::Hello));
     bench.hear(pool(PoolMessage::Ready { members: vec![] }));
     // Reserved chunks, chunks beyond the device, and a chunk of shard 0.

@@ -119,7 +119,7 @@ fn what_rests_on_a_peer_names_it_again_after_a_checkpoint() {
     let there = Lsn(4200);
     let opened = bench.call(Request::Open { ino: FILE, access: AccessMode::WRITE });
     let Ok(Reply::Opened(Opened { handle, .. })) = opened else { panic!("{opened:?}") };
-    bench.hear_at(there, PeerBody::Request(PeerRequest::AllSaid));
+    bench.hear_at(there, PeerBody::Request(PeerRequest::AllSaid { is_repeated: false }));
     bench.call(create(Ino::ROOT, "before", FileKind::Regular)).unwrap();
     bench.begin_checkpoint();
     bench.sent.clear();

@@ -21,6 +21,7 @@ pub(crate) type IsLast = fn(&Effect) -> bool;
 pub(crate) struct Faults {
     pub(crate) held_io: Vec<Happening>,
     pub(crate) holds_message: Option<IsHeld>,
+    pub(crate) loses_message: Option<IsHeld>,
     pub(crate) held_messages: Vec<(CellId, CellId, PeerMessage)>,
     pub(crate) dies_before: Option<(CellId, IsLast)>,
     /// Clients that disconnected while a cell had no process.
@@ -68,6 +69,24 @@ impl Pair {
             self.plan_event(to, Event::Peer { from, message });
         }
         self.drive();
+    }
+
+    /// Loses these messages until the cells review what waits.
+    pub(crate) fn lose_messages(&mut self, which: IsHeld) {
+        self.faults.loses_message = Some(which);
+    }
+
+    /// No further message is lost, and all cells review what waits, as often as it takes to find
+    /// what was lost: two reviews see that a message is overdue.
+    pub(crate) fn review(&mut self) {
+        const REVIEWS: u32 = 3;
+        self.faults.loses_message = None;
+        for _ in 0..REVIEWS {
+            for cell in self.cells().filter(|cell| !self.is_dead(*cell)).collect::<Vec<_>>() {
+                self.plan_event(cell, Event::Review);
+            }
+            self.drive();
+        }
     }
 
     /// The process of the cell dies before it carries out this effect. Later effects are lost, too.

@@ -20,6 +20,7 @@
 //! | `successors.rs` | a process that takes over from a dead one |
 //! | `adoption.rs` | entries of a dead process's table that do not count |
 //! | `discards.rs` | pages that were damaged in the frames of a dead process |
+//! | `losses.rs` | a message between cells is lost, and reviews find it |
 //! | `caretakers.rs` | a cell that is taken out: its log claims no data that is nowhere |
 //! | `loads.rs` | a log that is read in several loads |
 //! | `space.rs` | blocks, chunks, and the space of the host |
@@ -57,6 +58,7 @@ mod leases;
 mod loads;
 mod log;
 mod long_xattrs;
+mod losses;
 mod neighbours;
 mod opens;
 mod power;

@@ -479,6 +479,9 @@ impl Pair {
             cell_name(to),
             message_word(&message.body)
         ));
+        if self.faults.loses_message.is_some_and(|loses| loses(&message.body)) {
+            return;
+        }
         let is_behind = self.faults.held_messages.iter().any(|(f, t, _)| (*f, *t) == (from, to));
         if is_behind || self.faults.holds_message.is_some_and(|holds| holds(&message.body)) {
             return self.faults.held_messages.push((from, to, message));

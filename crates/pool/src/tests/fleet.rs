@@ -6,7 +6,7 @@ use warren_base::{CellId, Rng};
 use warren_proto::Wire;
 
 use crate::peer::Phase;
-use crate::{Algorithm, Effect, Get, Pool, PoolMessage, Ticket, Tuning};
+use crate::{Algorithm, Effect, Get, Inquiry, Pool, PoolMessage, Ticket, Tuning};
 
 const STEPS: usize = 700;
 const CELLS_ALIVE_MAX: usize = 6;
@@ -16,12 +16,15 @@ pub(super) struct Faults {
     pub joins: bool,
     pub leaves: bool,
     pub deaths: bool,
+    pub losses: bool,
 }
 
 /// What a channel carries.
 enum Parcel {
     /// Encoded, as between processes.
     Message(Vec<u8>),
+    /// The sender waits for long.
+    Inquiry(Inquiry),
     /// The sender is dead; this comes after all that it sent.
     Died,
     /// The sender has no shard; this answers a message to it.
@@ -39,6 +42,7 @@ pub(super) struct Reached {
     join_failed: u64,
     lost: u64,
     taken_back: u64,
+    pub(super) found_lost: u64,
 }
 
 impl Reached {
@@ -51,6 +55,7 @@ impl Reached {
         self.join_failed += other.join_failed;
         self.lost += other.lost;
         self.taken_back += other.taken_back;
+        self.found_lost += other.found_lost;
     }
 
     pub(super) fn all(&self) -> bool {
@@ -128,6 +133,7 @@ impl Fleet {
         }
         if !faults.joins {
             fleet.deliver_all();
+            fleet.review_all();
             assert!(fleet.cells.values().all(Pool::is_member), "seed {seed}");
         }
         fleet
@@ -156,6 +162,10 @@ impl Fleet {
             70 if self.faults.joins => self.join(),
             71 if self.faults.leaves => self.leave(),
             72 if self.faults.deaths => self.die(),
+            73 if self.faults.losses => {
+                let cell = self.any_cell().expect("none leaves");
+                self.review(cell);
+            }
             _ => self.deliver_one(),
         }
         if self.present.is_empty() {
@@ -337,6 +347,7 @@ impl Fleet {
                 let message = PoolMessage::from_bytes(&bytes).expect("what was encoded decodes");
                 pool.handle(from, message);
             }
+            Parcel::Inquiry(inquiry) => crate::inquired(pool, from, inquiry),
             Parcel::Died => pool.peer_died(from),
             Parcel::NoShard => pool.peer_gone(from),
         }
@@ -351,6 +362,7 @@ impl Fleet {
                 Effect::Resolved { ticket, element } => self.resolve(cell, ticket, element),
                 Effect::Ready => {}
                 Effect::Lost { .. } => self.reached.lost += 1,
+                Effect::LostMessage { .. } => self.reached.found_lost += 1,
                 Effect::Left => {
                     self.reached.left += 1;
                     self.end(cell, &[]);
@@ -374,6 +386,9 @@ impl Fleet {
         use crate::SearchNo;
         if matches!(message, PoolMessage::Transfer { search: SearchNo::NONE, .. }) {
             self.reached.pushed += 1;
+        }
+        if self.faults.losses && self.rng.chance(1, 20) {
+            return;
         }
         let parcel = Parcel::Message(message.to_bytes());
         self.channels.entry((from, to)).or_default().push_back(parcel);
@@ -420,9 +435,34 @@ impl Fleet {
         }
     }
 
+    /// The cell asks about all that it waits for.
+    fn review(&mut self, cell: CellId) {
+        let inquiries: Vec<_> = crate::unanswered(&self.cells[&cell]).collect();
+        for (to, inquiry) in inquiries {
+            self.channels.entry((cell, to)).or_default().push_back(Parcel::Inquiry(inquiry));
+        }
+    }
+
+    /// Nothing more is lost, until nothing waits any more.
+    fn review_all(&mut self) {
+        let losses = std::mem::take(&mut self.faults.losses);
+        let mut rounds = 0;
+        while losses && self.cells.values().any(|pool| crate::unanswered(pool).next().is_some()) {
+            for cell in self.cells.keys().copied().collect::<Vec<_>>() {
+                self.review(cell);
+            }
+            self.deliver_all();
+            rounds += 1;
+            assert!(rounds < 10, "seed {}: what was lost is not found", self.seed);
+        }
+        self.faults.losses = losses;
+    }
+
     /// No more faults: every get is answered, and everything can be taken out.
     fn heal(&mut self) {
         self.deliver_all();
+        self.review_all();
+        self.faults.losses = false;
         assert!(self.waiting.is_empty(), "seed {}: {:?} wait for ever", self.seed, self.waiting);
         let stuck: Vec<_> =
             self.leaving.iter().filter(|cell| self.cells.contains_key(cell)).collect();

@@ -210,7 +210,8 @@ fn a_join_through_the_dead_fails() {
 #[test]
 fn elements_come_only_from_members_and_to_members() {
     let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());
-    let stray = || PoolMessage::Transfer { search: SearchNo::NONE, elements: vec![9], left: 0 };
+    let stray =
+        || PoolMessage::Transfer { search: SearchNo::NONE, number: 1, elements: vec![9], left: 0 };
     let mut joining = Pool::join(B, A, algorithm, tuning);
     joining.handle(A, stray());
     assert_eq!(joining.local_size(), 0);
@@ -235,7 +236,7 @@ fn taken_out_of_the_blue_changes_nothing() {
     let (mut a, mut b, mut c) = trio(Algorithm::Centralized, Tuning::default());
     b.add(7).unwrap();
     assert!(b.peers.is_moving());
-    b.handle(C, PoolMessage::Taken { size: u64::MAX });
+    b.handle(C, PoolMessage::Taken { number: u64::MAX, size: u64::MAX });
     assert!(b.peers.is_moving());
     assert_eq!(b.size(), 1);
     settle(&mut [&mut a, &mut b, &mut c]);

@@ -15,14 +15,16 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Epoch, Ino};
-use warren_cell::{Cell, Event, FrameNo, PeerMessage, Plant, SlotRef};
+use warren_cell::{Cell, Event, FrameNo, PeerBody, PeerMessage, Plant, SlotRef};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX, VOTED_DOWN_MAX};
 
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::hang::Pause;
-use super::lost::{LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, REVIEWS, may_be_missed};
+use super::lost::{
+    LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, REVIEWS, is_of_recovery, may_be_missed,
+};
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
@@ -113,6 +115,7 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
     (host.cell, host.wake, host.dead) = (None, None, true);
     host.slots.forget();
+    host.lost_wakeup = None;
     host.slots.lost_at = lost_at;
     host.orders.clear();
     store_wildly(fleet, id);
@@ -236,23 +239,32 @@ pub(super) fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
     }
 }
 
-/// Whether the message is lost between two cells that serve.
+/// Whether the message is lost: between two cells that serve, or in a recovery.
 pub(super) fn loses<H>(
     fleet: &mut Fleet<H>,
     from: CellId,
     to: CellId,
     message: &PeerMessage,
 ) -> bool {
-    let serve = [from, to].iter().all(|cell| {
-        let host = &fleet.cells[usize::from(cell.0)];
-        !host.dead && host.slots.is_ready && !host.is_caretaker
-    });
-    if !serve || !fleet.is_served() || !may_be_missed(message) {
+    let hosts = [from, to].map(|cell| &fleet.cells[usize::from(cell.0)]);
+    if hosts.iter().any(|host| host.dead) || !may_be_missed(message) {
         return false;
     }
-    let is_lost = fleet.lost.is_drawn(fleet.lost.messages);
+    let serve = hosts.iter().all(|host| host.slots.is_ready && !host.is_caretaker);
+    let is_of_chunks = matches!(message.body, PeerBody::Pool(_));
+    let is_lost = if is_of_chunks {
+        fleet.lost.is_chunk_drawn()
+    } else if serve && fleet.is_served() {
+        fleet.lost.is_drawn(fleet.lost.messages)
+    } else {
+        is_of_recovery(message) && fleet.lost.is_recovery_drawn(message)
+    };
     if is_lost {
-        fleet.count("a message lost");
+        fleet.count(match serve {
+            _ if is_of_chunks => "a message about chunks lost",
+            true => "a message lost",
+            false => "a message of a recovery lost",
+        });
         plan_reviews(fleet);
     }
     is_lost
@@ -269,8 +281,10 @@ pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
 }
 
 /// The cell has lost a wake-up.
-pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>) {
-    fleet.count("a wake-up lost");
+pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId, what: &'static str) {
+    fleet.count(what);
+    let epoch = fleet.epoch(id);
+    fleet.host(id).lost_wakeup = Some(epoch);
     fleet.lost.left -= 1;
     plan_reviews(fleet);
 }
@@ -321,7 +335,7 @@ pub(super) fn plan_looks_at_turns<H>(fleet: &mut Fleet<H>) {
 
 /// A cell reviews what waits.
 pub(super) fn review<W: Surroundings>(world: &mut W, cell: CellId) {
-    if world.fleet().cells[usize::from(cell.0)].slots.is_ready {
+    if !world.fleet().cells[usize::from(cell.0)].dead {
         happen_to(world, cell, Event::Review);
     }
 }

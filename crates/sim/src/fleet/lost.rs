@@ -32,13 +32,30 @@ pub(crate) struct Lost {
     pub(super) wakeups: u64,
     pub(super) lies: u64,
     pub(super) left: u64,
+    /// In 10,000: a message of a recovery is lost. These are few, so each counts for itself.
+    recovery: u64,
+    recovery_left: u64,
+    /// The same for messages about free chunks.
+    chunks: u64,
+    chunks_left: u64,
     /// Looks at the turns of the processes on trial are planned.
     pub(super) looks: bool,
 }
 
 impl Lost {
     pub(crate) fn none() -> Self {
-        Self { rng: Rng::new(0), messages: 0, wakeups: 0, lies: 0, left: 0, looks: false }
+        Self {
+            rng: Rng::new(0),
+            messages: 0,
+            wakeups: 0,
+            lies: 0,
+            left: 0,
+            recovery: 0,
+            recovery_left: 0,
+            chunks: 0,
+            chunks_left: 0,
+            looks: false,
+        }
     }
 
     pub(crate) fn draw(seed: u64) -> Self {
@@ -47,12 +64,27 @@ impl Lost {
         let wakeups = *rng.pick(&[0, 0, 20, 200]);
         let lies = *rng.pick(&[0, 0, 0, 2]);
         let left = 1 + rng.below(LOST_MAX);
-        Self { rng, messages, wakeups, lies, left, looks: false }
+        let recovery = *rng.pick(&[0, 0, 500, 5000]);
+        let recovery_left = 1 + rng.below(LOST_MAX);
+        let chunks = *rng.pick(&[0, 0, 100, 1000]);
+        let chunks_left = 1 + rng.below(LOST_MAX);
+        Self {
+            rng,
+            messages,
+            wakeups,
+            lies,
+            left,
+            recovery,
+            recovery_left,
+            chunks,
+            chunks_left,
+            looks: false,
+        }
     }
 
     /// Nothing more is lost.
     pub(crate) const fn heal(&mut self) {
-        self.left = 0;
+        (self.left, self.recovery_left, self.chunks_left) = (0, 0, 0);
     }
 
     /// All that was planned is gone.
@@ -66,10 +98,42 @@ impl Lost {
         self.left -= u64::from(is_drawn);
         is_drawn
     }
+
+    /// Whether a whole queue is forgotten, where a wake-up is lost.
+    pub(super) fn forgets(&mut self) -> bool {
+        self.rng.chance(1, 2)
+    }
+
+    /// Whether this message about free chunks is lost now.
+    pub(super) fn is_chunk_drawn(&mut self) -> bool {
+        let is_drawn =
+            self.chunks_left > 0 && self.chunks > 0 && self.rng.chance(self.chunks, 10_000);
+        self.chunks_left -= u64::from(is_drawn);
+        is_drawn
+    }
+
+    /// Whether this message of a recovery is lost now. Decisions are rare, and half of them are.
+    pub(super) fn is_recovery_drawn(&mut self, message: &PeerMessage) -> bool {
+        let is_decision = matches!(message.body, PeerBody::Request(PeerRequest::Again { .. }));
+        let chance = if is_decision { 5000 } else { self.recovery };
+        let is_drawn =
+            self.recovery_left > 0 && self.recovery > 0 && self.rng.chance(chance, 10_000);
+        self.recovery_left -= u64::from(is_drawn);
+        is_drawn
+    }
 }
 
-/// Whether the loss of the message is found: not in a recovery, which has its own order, and not of
-/// a free chunk.
+/// Whether the message is sent in a recovery, by the cell that recovers or to it.
+pub(super) const fn is_of_recovery(message: &PeerMessage) -> bool {
+    matches!(
+        &message.body,
+        PeerBody::Request(
+            PeerRequest::Again { .. } | PeerRequest::AllSaid { .. } | PeerRequest::Inquire { .. }
+        ) | PeerBody::Reply(PeerReply::Committed { .. } | PeerReply::Unknown { .. })
+    )
+}
+
+/// Whether the loss of the message is found: not of a trial, which has its own rule.
 pub(super) const fn may_be_missed(message: &PeerMessage) -> bool {
     match &message.body {
         PeerBody::Request(request) => matches!(
@@ -81,9 +145,11 @@ pub(super) const fn may_be_missed(message: &PeerMessage) -> bool {
                 | PeerRequest::Count { .. }
                 | PeerRequest::Clean { .. }
                 | PeerRequest::Harden { .. }
+                | PeerRequest::Again { .. }
+                | PeerRequest::AllSaid { .. }
                 | PeerRequest::Inquire { .. }
         ),
         PeerBody::Reply(reply) => !matches!(reply, PeerReply::Probed { .. }),
-        PeerBody::Pool(_) => false,
+        PeerBody::Pool(_) => true,
     }
 }
