@@ -1,4 +1,5 @@
-//! No tracked file names a path of the machine on which it was written, or the host of a package.
+//! No tracked file names a path of the machine on which it was written, or the host of a package,
+//! or has a conflict that a merge has left.
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,9 @@ const PLACES: &[&str] = &[
     concat!("pypi.", "org"),
 ];
 
+/// Where a conflict begins and ends, in two parts as well.
+const CONFLICT: [&str; 2] = [concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
+
 pub(super) fn check(root: &Path, files: &[PathBuf]) -> Vec<Finding> {
     files
         .iter()
@@ -31,12 +35,16 @@ fn check_text(path: &Path, text: &str) -> Vec<Finding> {
         let before = text[..at].chars().next_back();
         !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '}' | '$'))
     };
-    PLACES
+    let places = PLACES
         .iter()
         .flat_map(|place| text.match_indices(place))
         .filter(|&(at, _)| starts(at))
-        .map(|(at, place)| Finding::fault(path, line_of(text, at), format!("names {place}")))
-        .collect()
+        .map(|(at, place)| Finding::fault(path, line_of(text, at), format!("names {place}")));
+    let lines = (1..).zip(text.lines());
+    let conflicts = lines
+        .filter(|(_, line)| CONFLICT.iter().any(|mark| line.starts_with(mark)))
+        .map(|(at, _)| Finding::fault(path, at, "a merge has left a conflict".to_owned()));
+    places.chain(conflicts).collect()
 }
 
 #[cfg(test)]
@@ -50,5 +58,13 @@ mod tests {
             assert_eq!(check_text(path, &format!("see {place}x")).len(), 1, "{place}");
         }
         assert!(check_text(path, concat!("a/wo", "rk/b $HOME/wo", "rk/c")).is_empty());
+    }
+
+    #[test]
+    fn a_conflict_is_found_where_it_begins_and_ends() {
+        let [begins, ends] = CONFLICT;
+        let text = format!("a\n{begins}HEAD\nb\n=======\nc\n{ends}branch\n in {begins}");
+        let found = check_text(Path::new("a.md"), &text);
+        assert_eq!(found.iter().map(|it| it.line).collect::<Vec<_>>(), [2, 6]);
     }
 }
