@@ -147,6 +147,16 @@ fn warnings(fleet: &FleetStatus) -> String {
              open answer EIO, new ones read what was synced; find its name with `find -inum`"
         );
     }
+    if let Some(silent) =
+        fleet.cells.iter().map(|cell| cell.device.silent_ms).max().filter(|it| *it > 0)
+    {
+        let seconds = silent / 1000;
+        let _ = writeln!(
+            text,
+            "  THE DEVICE of the pool has completed nothing for {seconds} s: what needs it waits, and nothing is lost; \
+             see the kernel's log (`dmesg`) and repair its path to the device"
+        );
+    }
     let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
     if let Some(why) = refused {
         let why = printable(why);

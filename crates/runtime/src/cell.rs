@@ -5,6 +5,7 @@
 //! for the time that [`spin`] allows, then parks: it announces its sleep in its vitals, looks at
 //! all sources once more, and waits in one place for its bell, the device and the timer.
 
+mod device_watch;
 mod disk;
 mod idling;
 mod intake;
@@ -44,6 +45,7 @@ use crate::error::{FleetError, system};
 use crate::link::{Link, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, path_of};
 use crate::{process, slice};
+use device_watch::DeviceWatch;
 use disk::{Disk, Finished};
 use idling::Idling;
 use intake::{Chosen, ClientWork, Completion, Intake, Work};
@@ -105,6 +107,7 @@ struct CellLoop {
     host_room: Option<u64>,
     next_look: NextLook,
     next_review: Instant,
+    device_watch: DeviceWatch,
     /// A buffer for bodies.
     body: Vec<u8>,
     stage: Stage,
@@ -187,6 +190,7 @@ impl CellLoop {
             host_room: None,
             next_look: NextLook::AT_ONCE,
             next_review: Instant(0),
+            device_watch: DeviceWatch::default(),
             body: Vec::new(),
             stage: Stage::Recovering,
             clocks: Clocks::default(),

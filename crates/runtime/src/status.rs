@@ -222,6 +222,9 @@ pub struct DeviceCounters {
     /// Writes of one or more blocks, and flushes.
     pub writes: u64,
     pub flushes: u64,
+    /// For how long it has had I/Os and completed none, in milliseconds, if that is long.
+    #[serde(default)]
+    pub silent_ms: u64,
     /// Why io_uring was refused to the cell, which then waits for each I/O. Absent if it has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_uring_refused: Option<String>,

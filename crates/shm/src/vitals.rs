@@ -108,10 +108,12 @@ pub enum Counter {
     /// without a wake-up.
     LostRings,
     LostWakeups,
+    /// For how many nanoseconds the device has had I/Os and completed none, if that is long (gauge).
+    DeviceSilentNs,
 }
 
 impl Counter {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Requests,
         Self::PeerMessages,
         Self::BusyNs,
@@ -132,6 +134,7 @@ impl Counter {
         Self::UringRefused,
         Self::LostRings,
         Self::LostWakeups,
+        Self::DeviceSilentNs,
     ];
 
     fn at(self) -> usize {

@@ -34,6 +34,7 @@ pub(super) struct Disk {
     /// Why the device has no queue of the kernel's, and each I/O is waited for.
     uring_refused: Option<Errno>,
     done: Vec<Done>,
+    completed: u64,
     finished: VecDeque<Finished>,
     /// Keeps the fleet's lock on the pool for as long as this process may write to it.
     _pool: OwnedFd,
@@ -90,6 +91,7 @@ impl Disk {
             host_is_full: false,
             uring_refused,
             done: Vec::new(),
+            completed: 0,
             finished: VecDeque::new(),
             _pool: pool,
         })
@@ -210,6 +212,7 @@ impl Disk {
             return Ok(());
         }
         self.device.poll(&mut self.done)?;
+        self.completed += self.done.len() as u64;
         for done in self.done.drain(..) {
             let io = IoId(done.token);
             let Some(parts) = self.split.get_mut(&done.token) else {
@@ -229,6 +232,11 @@ impl Disk {
     /// I/Os that the device has in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.device.in_flight()
+    }
+
+    /// How many requests the device has ever completed.
+    pub(super) fn completed(&self) -> u64 {
+        self.completed
     }
 
     /// The next finished I/O.

@@ -1,13 +1,15 @@
-//! The review of a cell, once a second: what waits for too long, in the core and in the slots of
-//! clients.
+//! The review of a cell, once a second: what waits for too long, in the core, at the device and in
+//! the slots of clients.
 
 use std::time::Duration;
 
 use tracing::warn;
+use warren_base::Instant;
 use warren_cell::{Clock, Event};
 use warren_shm::Counter;
 
 use super::CellLoop;
+use super::device_watch::Noticed;
 use super::memory::{LoggedLosses, Losses};
 use crate::error::FleetError;
 
@@ -22,8 +24,26 @@ impl CellLoop {
             return Ok(());
         }
         self.next_review = now.monotonic + REVIEW_EVERY;
+        self.review_device(now.monotonic);
         self.review_clients(now);
         if self.core.may_wait() { self.apply(now, Event::Review) } else { Ok(()) }
+    }
+
+    fn review_device(&mut self, now: Instant) {
+        let cell = self.cell;
+        match self.device_watch.look(now, self.disk.in_flight(), self.disk.completed()) {
+            Some(Noticed::Silent(time)) => {
+                let seconds = time.as_secs();
+                warn!("cell {cell}: the pool's device has completed nothing for {seconds} s");
+            }
+            Some(Noticed::Answers(time)) => {
+                let seconds = time.as_secs();
+                warn!("cell {cell}: the pool's device answers again after {seconds} s");
+            }
+            None => {}
+        }
+        let silent = self.device_watch.silent_for(now);
+        self.vitals.set(Counter::DeviceSilentNs, silent.as_nanos() as u64);
     }
 
     fn review_clients(&mut self, now: Clock) {

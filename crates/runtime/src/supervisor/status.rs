@@ -133,6 +133,7 @@ fn cell_status(it: &SupervisorLoop<'_>, cell: &warren_supervisor::CellStatus) ->
             blocks_written: memory.counter(Counter::BlocksWritten),
             writes: memory.counter(Counter::Writes),
             flushes: memory.counter(Counter::Flushes),
+            silent_ms: memory.counter(Counter::DeviceSilentNs) / 1_000_000,
             io_uring_refused: io_uring_refused(memory.counter(Counter::UringRefused)),
         },
     }

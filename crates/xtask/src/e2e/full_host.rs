@@ -1,5 +1,6 @@
 //! Sparse pools on a full host file system: a small tmpfs, and a small ext4 on a loop device. And a
-//! pool on an ext2, which can neither allocate blocks nor take them back, but has room.
+//! pool on an ext2, which can neither allocate blocks nor take them back, but has room. And a host
+//! that completes nothing for a while.
 
 use std::path::Path;
 use std::process::Command;
@@ -60,8 +61,28 @@ const HOSTS: &[Host] = &[
     },
 ];
 
+const EXT4: &str = "truncate -s 400M \"$HOST.image\"; mkfs.ext4 -q \"$HOST.image\"
+    mount -o loop \"$HOST.image\" \"$HOST\"";
+
 const EXT2: &str = "truncate -s 100M \"$HOST.image\"; mkfs.ext2 -q -m 0 \"$HOST.image\"
     mount -o loop \"$HOST.image\" \"$HOST\"";
+
+/// While the host is frozen, a program waits, and the status names the device.
+const FREEZE: &str = r#"
+    echo kept > a; sync a
+    silent() { [[ $("$WARREN" status "$HOST/pool") = *"THE DEVICE"* ]]; }
+    trap 'fsfreeze --unfreeze "$HOST"' EXIT
+    fsfreeze --freeze "$HOST"
+    { echo more > b; sync b; } &
+    for i in $(seq 600); do silent && break; sleep 0.1; done
+    silent || { echo "the status does not name the device"; exit 46; }
+    jobs -r | grep -q . || { echo "sync has returned"; exit 47; }
+    fsfreeze --unfreeze "$HOST"; trap - EXIT
+    wait
+    for i in $(seq 600); do silent || break; sleep 0.1; done
+    ! silent || { echo "the status names the device still"; exit 48; }
+    test "$(cat a b)" = "$(printf 'kept\nmore')"
+"#;
 
 /// Writes less than the host has room for.
 const WRITE: &str = r#"
@@ -155,6 +176,15 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
             Ok(Verdict::Passed)
         });
     }
+    if ground.options.wants("silent_device") {
+        tally.case(&format!("silent_device ({cells} cells)"), || {
+            on_host(ground, "silent", EXT4, cells, |name| {
+                let fleet = Fleet::start(ground, &format!("{name}/pool"), "256M", cells)?;
+                during(ground, fleet, name, FREEZE)
+            })?;
+            Ok(Verdict::Passed)
+        });
+    }
     if ground.options.wants("full_host") {
         for host in HOSTS {
             tally.case(&format!("full_host on {} ({cells} cells)", host.name), || {
@@ -171,6 +201,7 @@ fn bash(ground: &Ground, directory: &Path, host: &Path, script: &str) -> Result<
     let mut command = Command::new("bash");
     command.args(["-euo", "pipefail", "-c", script]).current_dir(directory).env("LC_ALL", "C");
     command.env("HOST", host).env("SUMS", host.with_extension("sums"));
+    command.env("WARREN", &ground.warren);
     process::run(command, &ground.path("run"), SCRIPT_LIMIT)
 }
 
