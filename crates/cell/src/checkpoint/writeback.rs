@@ -4,7 +4,7 @@ use crate::budget::WRITE_BACK_BATCH;
 use crate::checkpoint::phase::Phase;
 use crate::data::writeback::{pages_a_turn, place_run};
 use crate::frames::transfer::read_node;
-use crate::run::wait::{Stop, Wait};
+use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -40,6 +40,10 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
             Err(Stop::Wait(Wait::Node(shard, pointer))) => {
                 read_node(shard, pointer, turn);
                 return;
+            }
+            // The state of the shard is damaged, perhaps. A checkpoint gives it up, and its pages.
+            Err(Stop::Fail(_)) if turn.waits.is_waited_for(WaitKey::Frames) => {
+                return turn.want_checkpoint();
             }
             Err(_) => return,
         }

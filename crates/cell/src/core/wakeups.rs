@@ -15,7 +15,7 @@
 //! | the host's allocation | a batch is being allocated, or wanted |
 //! | a cleaning | this cell has a question, and its own part of it is in work |
 //! | the durable log | a commit or checkpoint is under way or wanted, or a cell is asked or lost |
-//! | frames | there is I/O or a commit, or a task of another queue may hold frames |
+//! | frames | as for the durable log, or there is I/O, a write has failed, or another task may hold some |
 //! | the next event, a pause before a read | always: the driver calls |
 
 use std::collections::BTreeSet;
@@ -61,6 +61,7 @@ impl Core {
                 let is_other = |id: TaskId| !waiting.contains(&id);
                 turn.io.is_any_live()
                     || may_harden(turn)
+                    || turn.log.commits.leaves_writes_to_checkpoints()
                     || self.tasks.all().any(|(id, _)| is_other(id))
             }
             // The driver calls at each event, and at the time that it was asked for.
