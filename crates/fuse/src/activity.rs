@@ -61,6 +61,17 @@ pub(crate) fn asks<T>(wait: impl FnOnce() -> T) -> T {
     answer
 }
 
+/// Waits for a lock of another program, as a part of some work: for as long as it likes. No other
+/// thread of the front waits for this one meanwhile.
+pub(crate) fn rests<T>(wait: impl FnOnce() -> T) -> T {
+    let works = change(|own| own.state.threads().rest(own.row)) == Some(true);
+    let answer = wait();
+    if works {
+        change(|own| own.state.threads().go_on(own.row));
+    }
+    answer
+}
+
 /// `None` if the thread has no row, and so nothing to say.
 fn change<T>(change: impl FnOnce(&Row) -> T) -> Option<T> {
     OWN.with_borrow(|own| own.as_ref().map(change))

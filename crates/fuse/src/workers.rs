@@ -38,7 +38,7 @@ use warren_base::{Errno, SlotNo};
 use warren_proto::Request;
 
 use crate::abi::{UNIQUE_RESEND, opcode};
-use crate::activity::{enroll, works};
+use crate::activity::{enroll, rests, works};
 use crate::channel::{Channel, Received};
 use crate::connection::{FleetConnection, FleetSlot};
 use crate::effects::Effects;
@@ -290,7 +290,13 @@ impl Shared {
 
     /// Continues where the thread that had this slot was killed.
     fn recover(&self, worker: &mut Worker, request: Option<BufferedMessage>) {
-        let last = worker.slot.last_answer(None);
+        let waits_for_lock = request.as_ref().and_then(BufferedMessage::header);
+        let waits_for_lock = waits_for_lock.is_some_and(|it| it.opcode == opcode::SETLKW);
+        // The request is not to be blamed if this front ends meanwhile.
+        let last = works(0, || match waits_for_lock {
+            true => rests(|| worker.slot.last_answer(None)),
+            false => worker.slot.last_answer(None),
+        });
         self.front.absent_names().waited();
         let Some(request) = request else { return };
         let record = self.front.state().record(worker.slot.number());

@@ -31,7 +31,7 @@ const STAYS: Duration = LOOK_EVERY.saturating_mul(4);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
-    /// It waits for work.
+    /// It waits for work, or for what no other thread of the process waits for.
     Idle,
     /// It does something in its process alone, or waits for another thread of it.
     Works,

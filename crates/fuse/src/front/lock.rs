@@ -13,6 +13,7 @@ use warren_proto::{LockFlavour, LockSpec, LockType, Request, typed};
 
 use super::deferred::DeferredLock;
 use super::{Call, Front, Outcome, Served};
+use crate::activity::rests;
 use crate::connection::FleetSlot;
 use crate::interrupt::LockWait;
 
@@ -115,7 +116,7 @@ impl Call<'_> {
         }
         let wait = LockWait::InSlot(self.slot.number());
         let served = front.interrupts.begin(unique, wait).and_then(|()| {
-            let served = self.lock(open, spec, true);
+            let served = rests(|| self.lock(open, spec, true));
             front.interrupts.end(unique);
             served
         });

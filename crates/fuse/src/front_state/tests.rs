@@ -5,7 +5,7 @@ use warren_base::MapVersion;
 use warren_runtime::watch::{Activity, Said};
 
 use super::*;
-use crate::activity::{asks, enroll, works};
+use crate::activity::{asks, enroll, rests, works};
 
 const SLOT: SlotNo = SlotNo(3);
 
@@ -126,6 +126,8 @@ fn a_thread_says_what_it_does_until_it_ends() {
                 let works = said()[0];
                 assert_eq!((works.said.activity, works.unique), (Activity::Works, 7));
                 asks(|| assert_eq!(said()[0].said.activity, Activity::Asks));
+                // Nothing that it asks meanwhile could make it a waker of others.
+                rests(|| asks(|| assert_eq!(said()[0].said.activity, Activity::Idle)));
                 let again = said()[0];
                 assert!(again.said.number != works.said.number, "it has done something");
                 assert_eq!(again.said, Said { number: again.said.number, ..works.said });

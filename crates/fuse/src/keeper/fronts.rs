@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use tracing::warn;
 use warren_log::LIFE;
-use warren_runtime::watch::{Hint, ProcessWatch, ThreadWatch, look_at_threads};
+use warren_runtime::watch::{Activity, Hint, ProcessWatch, ThreadWatch, look_at_threads};
 
 use super::blame::Blame;
 use super::front_process::{FrontMessage, FrontProcess, MountResources};
@@ -204,8 +204,11 @@ impl Fronts {
 
     /// The next front refuses a request that has ended several fronts.
     fn refuse_guilty(&mut self, state: &FrontState) {
-        let served = state.threads().rows().into_iter().map(|row| row.unique);
-        for unique in self.blame.note(served.filter(|unique| *unique != 0)) {
+        // A thread that waits for a cell does nothing that could end the front.
+        let rows = state.threads().rows().into_iter();
+        let working = rows.filter(|row| row.said.activity == Activity::Works);
+        let served = working.map(|row| row.unique).filter(|unique| *unique != 0);
+        for unique in self.blame.note(served) {
             state.threads().refuse(unique);
             let why = "it has ended three of the mount's processes";
             warn!(target: LIFE, "request {unique} of the kernel fails with EIO: {why}");
