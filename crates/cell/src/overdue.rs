@@ -30,6 +30,7 @@ const ABOUT_MAX: usize = 64;
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) to: CellId,
+    pub(crate) number: u64,
     pub(crate) about: Vec<Asked>,
     /// The other cell has not replied for long.
     pub(crate) is_silent: bool,
@@ -41,6 +42,9 @@ pub(crate) struct Overdue {
     before: BTreeSet<(CellId, Asked)>,
     /// Reviews with an inquiry since each cell has last replied to one.
     unanswered: BTreeMap<CellId, u32>,
+    /// How many inquiries there were, and the last one to each cell without a reply.
+    inquiries: u64,
+    last: BTreeMap<CellId, u64>,
 }
 
 impl Overdue {
@@ -59,19 +63,28 @@ impl Overdue {
             let reviews: &mut u32 = self.unanswered.entry(to).or_default();
             let is_silent = *reviews > 0 && reviews.is_multiple_of(SILENT_REVIEWS);
             *reviews += 1;
-            Inquiry { to, about, is_silent }
+            self.inquiries += 1;
+            self.last.insert(to, self.inquiries);
+            Inquiry { to, number: self.inquiries, about, is_silent }
         };
         overdue.into_iter().map(inquiry).collect()
     }
 
-    /// The cell has replied to an inquiry.
-    pub(crate) fn replied(&mut self, cell: CellId) {
+    /// The cell has replied to an inquiry. Returns whether that was the last one. After an earlier
+    /// one, what was asked may have been repeated already.
+    pub(crate) fn replied(&mut self, cell: CellId, number: u64) -> bool {
         self.unanswered.remove(&cell);
+        let is_last = self.last.get(&cell) == Some(&number);
+        if is_last {
+            self.last.remove(&cell);
+        }
+        is_last
     }
 
     /// The cell's process is gone.
     pub(crate) fn forget(&mut self, cell: CellId) {
         self.unanswered.remove(&cell);
+        self.last.remove(&cell);
         self.before.retain(|(other, _)| *other != cell);
     }
 }
@@ -92,7 +105,7 @@ mod tests {
         assert_eq!(overdue.review(asked(&[1])), []);
         assert_eq!(overdue.review(asked(&[2])), [], "each was answered in time");
         let about = vec![Asked::Count { ask: 2 }];
-        let inquiry = Inquiry { to: A, about, is_silent: false };
+        let inquiry = Inquiry { to: A, number: 1, about, is_silent: false };
         assert_eq!(overdue.review(asked(&[2, 3])), [inquiry]);
     }
 
@@ -106,11 +119,22 @@ mod tests {
                 assert!(!silent(&mut overdue));
             }
             assert!(silent(&mut overdue));
-            overdue.replied(A);
+            overdue.replied(A, 0);
         }
         for round in 0..3 * SILENT_REVIEWS {
             assert_eq!(silent(&mut overdue), round > 0 && round % SILENT_REVIEWS == 0, "{round}");
         }
+    }
+
+    #[test]
+    fn only_the_reply_to_the_last_inquiry_counts() {
+        let mut overdue = Overdue::default();
+        overdue.review(asked(&[1]));
+        let ask = |overdue: &mut Overdue| overdue.review(asked(&[1]))[0].number;
+        let (first, second) = (ask(&mut overdue), ask(&mut overdue));
+        assert!(!overdue.replied(A, first), "it was asked again");
+        assert!(overdue.replied(A, second));
+        assert!(!overdue.replied(A, second), "once");
     }
 
     #[test]

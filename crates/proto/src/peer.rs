@@ -157,8 +157,10 @@ pub enum PeerRequest {
     Probe { trial: u64 },
     /// The sender has waited long for these. The receiver replies with those of which it knows
     /// nothing. Messages of one kind arrive in order, so these were lost, or their answers were.
-    /// For a decision that it does not know it sends `Abort` again, and it repeats `AllSaid`.
-    Inquire { about: Vec<Asked> },
+    /// For a decision that it does not know it sends `Abort` again, and it repeats `AllSaid`. The
+    /// reply repeats `number`: what was said before a later inquiry was sent proves nothing,
+    /// because the sender may have repeated a request in between.
+    Inquire { number: u64, about: Vec<Asked> },
 }
 
 /// A message to which the sender of [`PeerRequest::Inquire`] has no answer.
@@ -234,6 +236,7 @@ pub enum PeerReply {
     },
     /// The receiver of `Inquire` knows nothing of these.
     Unknown {
+        number: u64,
         missing: Vec<Asked>,
     },
 }

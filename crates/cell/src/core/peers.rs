@@ -79,7 +79,7 @@ impl Core {
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
             PeerRequest::Abort { .. } => suspect(from, turn),
-            PeerRequest::Inquire { about } => self.inquired(from, about, turn),
+            PeerRequest::Inquire { number, about } => self.inquired(from, (number, about), turn),
             PeerRequest::Probe { trial } => send_reply(from, PeerReply::Probed { trial }, turn),
         }
     }
@@ -91,7 +91,9 @@ impl Core {
                 self.coordinator.acknowledged(&mut self.shards, from, txn, turn);
                 return self.end_recovery_if_complete(turn);
             }
-            PeerReply::Unknown { missing } => return self.are_unknown(from, missing, turn),
+            PeerReply::Unknown { number, missing } => {
+                return self.are_unknown(from, (number, missing), turn);
+            }
             PeerReply::Probed { trial } => return turn.report(Report::Answered { trial }),
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => {

@@ -39,8 +39,8 @@ impl Core {
             turn.report(Report::LostWakeup);
         }
         let asked = self.asked(turn);
-        for Inquiry { to, about, is_silent } in self.overdue.review(asked) {
-            send_request(to, PeerRequest::Inquire { about }, turn);
+        for Inquiry { to, number, about, is_silent } in self.overdue.review(asked) {
+            send_request(to, PeerRequest::Inquire { number, about }, turn);
             if is_silent {
                 turn.report(Report::Silent { cell: to });
             }
@@ -79,7 +79,12 @@ impl Core {
     }
 
     /// Another cell has waited long for these.
-    pub(super) fn inquired(&mut self, from: CellId, about: Vec<Asked>, turn: &mut Turn<'_>) {
+    pub(super) fn inquired(
+        &mut self,
+        from: CellId,
+        (number, about): (u64, Vec<Asked>),
+        turn: &mut Turn<'_>,
+    ) {
         let mut missing = Vec::new();
         for what in about {
             match what {
@@ -104,7 +109,7 @@ impl Core {
             }
         }
         poll_pool(&mut self.shards, turn);
-        send_reply(from, PeerReply::Unknown { missing }, turn);
+        send_reply(from, PeerReply::Unknown { number, missing }, turn);
     }
 
     /// Whether this cell works on what the other one waits for.
@@ -134,8 +139,15 @@ impl Core {
     }
 
     /// Another cell knows nothing of these. What is not answered yet was lost, and is repeated.
-    pub(super) fn are_unknown(&mut self, at: CellId, missing: Vec<Asked>, turn: &mut Turn<'_>) {
-        self.overdue.replied(at);
+    pub(super) fn are_unknown(
+        &mut self,
+        at: CellId,
+        (number, missing): (u64, Vec<Asked>),
+        turn: &mut Turn<'_>,
+    ) {
+        if !self.overdue.replied(at, number) {
+            return;
+        }
         let asked = self.asked(turn);
         let lost: BTreeSet<_> = missing.into_iter().map(|what| (at, what)).collect();
         let lost: Vec<Asked> = lost.intersection(&asked).map(|(_, what)| what.clone()).collect();
