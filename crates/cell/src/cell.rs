@@ -88,18 +88,6 @@ impl Cell {
         self.shared.waits.has_lost()
     }
 
-    /// Forgets to wake a queue of tasks in the next event, as a fault of the cell might.
-    #[cfg(feature = "plants")]
-    pub const fn forget_queue(&mut self) {
-        self.shared.waits.forget_next();
-    }
-
-    /// Whether the queue that was to be forgotten was forgotten. Later ones are not.
-    #[cfg(feature = "plants")]
-    pub const fn has_forgotten_queue(&mut self) -> bool {
-        self.shared.waits.has_forgotten()
-    }
-
     /// Takes one event in. Appends effects in the order in which the driver must carry them out.
     pub fn apply(
         &mut self,

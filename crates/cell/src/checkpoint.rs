@@ -365,7 +365,6 @@ impl Checkpoint {
         if turn.checkpoints.number() == number && turn.checkpoints.phase() != Phase::Idle {
             self.undo(shards, participants, false, turn);
             end(turn);
-            turn.checkpoints.abandoned();
             turn.waits.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
         }
     }

@@ -138,20 +138,6 @@ impl Cleaner {
         others.map(|(cell, ask)| (cell, Asked::Clean { ask }))
     }
 
-    /// Whether this cell has a question.
-    pub(crate) const fn is_asking(&self) -> bool {
-        self.ask.is_some()
-    }
-
-    /// Whether this cell's question will be answered: other cells are asked again, and its own part
-    /// of the work is under way.
-    pub(crate) fn will_be_answered(&self, own: CellId) -> bool {
-        let waits_for_own = |ask: &Ask| ask.open.contains(&own);
-        self.ask.as_ref().is_some_and(|ask| {
-            !ask.open.is_empty() && (!waits_for_own(ask) || self.will_answer(own, ask.number))
-        })
-    }
-
     /// Whether the question of the cell will be answered.
     pub(crate) fn will_answer(&self, to: CellId, ask: u64) -> bool {
         let answers = self.run.as_ref().map_or(&[][..], |run| &run.answers);

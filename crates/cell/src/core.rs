@@ -12,7 +12,6 @@ mod events;
 mod peers;
 mod review;
 mod tasks;
-mod wakeups;
 
 use crate::caretaker::examine::Examination;
 use crate::checkpoint::Checkpoint;

@@ -75,11 +75,6 @@ impl ClientLeases {
         self.recalls.names(key)
     }
 
-    /// Whether anything is being recalled from any client.
-    pub(crate) fn are_some_recalled(&self) -> bool {
-        self.recalls.are_some()
-    }
-
     /// A client has read the object. If a recall was sent to it, another must follow that one.
     pub(crate) fn has_read(&mut self, key: &LeaseKey, client: ClientId) {
         self.recalls.repeat_if_sent(key, client);

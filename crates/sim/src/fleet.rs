@@ -254,8 +254,6 @@ pub(crate) struct CellHost {
     /// The process that accuses other cells at random, and the process that is to end for that.
     lies: Option<Epoch>,
     is_sentenced: Option<Epoch>,
-    /// The process that has lost a wake-up, and may say so.
-    lost_wakeup: Option<Epoch>,
     /// A successor is to start.
     is_starting: bool,
     /// Its process, or the one to start, is a caretaker. Others die early as long as it is broken.

@@ -12,7 +12,6 @@ pub const SIMULATION: &[&str] = &[
     "a message lost",
     "a message about chunks lost",
     "a message of a recovery lost",
-    "a queue forgotten",
     "a wake-up lost",
     "a cell that hangs is to end",
     "a hint that is wrong",

@@ -32,8 +32,6 @@ pub(crate) struct Checkpoints {
     pub(crate) is_whole: bool,
     /// A checkpoint was requested that has not begun.
     is_asked: bool,
-    /// The last one was abandoned, so the supervisor begins another one by itself.
-    is_due: bool,
     /// This cell's transactions that have taken locks and are not finished. A checkpoint begins
     /// only when none is left.
     live: BTreeSet<TxnId>,
@@ -42,7 +40,7 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     pub(crate) fn new(generation: u64) -> Self {
         let (phase, live) = (Phase::Idle, BTreeSet::new());
-        Self { phase, number: generation, is_whole: true, is_asked: false, is_due: false, live }
+        Self { phase, number: generation, is_whole: true, is_asked: false, live }
     }
 
     pub(crate) const fn phase(&self) -> Phase {
@@ -69,19 +67,9 @@ impl Checkpoints {
         !std::mem::replace(&mut self.is_asked, true)
     }
 
-    /// A checkpoint was abandoned.
-    pub(crate) const fn abandoned(&mut self) {
-        self.is_due = true;
-    }
-
-    /// Whether a checkpoint will begin: it was requested, or follows one that was abandoned.
-    pub(crate) const fn is_expected(&self) -> bool {
-        self.is_asked || self.is_due
-    }
-
     pub(crate) const fn begin(&mut self, number: u64) {
         (self.phase, self.number) = (Phase::Draining { reported: false }, number);
-        (self.is_asked, self.is_due) = (false, false);
+        self.is_asked = false;
     }
 
     pub(crate) const fn enter(&mut self, phase: Phase) {

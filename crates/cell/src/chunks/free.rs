@@ -201,11 +201,6 @@ impl Chunks {
         (self.most, self.most_reserved) = (0, 0);
     }
 
-    /// Whether the shard will get a chunk, or be told that there is none.
-    pub(crate) fn brings_to(&self, shard: ShardId) -> bool {
-        self.host.is_reserving() || self.waiting.values().any(|waiting| *waiting == shard)
-    }
-
     /// Removes chunks that are in use. The caller calls it before any chunk is given.
     pub(crate) fn exclude(&mut self, taken: &[u64]) {
         let taken: BTreeSet<u64> = taken.iter().copied().collect();

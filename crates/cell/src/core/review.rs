@@ -12,6 +12,8 @@ use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::log::durable::harden_again;
 use crate::overdue::Inquiry;
+use crate::run::task::Task;
+use crate::run::wait::{TaskId, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
 use crate::turn::{Shared, Turn};
@@ -175,5 +177,37 @@ impl Core {
         self.coordinator.abort(&mut self.shards, &mut task, turn);
         self.tasks.park(id, task);
         turn.waits.wake(id);
+    }
+
+    /// Finds a task that waits for nothing that can come.
+    fn lost_task(&self, turn: &Turn<'_>) -> Option<TaskId> {
+        let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
+        let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
+        live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
+        let mut tasks = self.tasks.all();
+        let lost = tasks.find(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
+        lost.map(|(id, _)| id)
+    }
+
+    /// Whether the task waits for another cell, or for a file lock of another client.
+    fn is_awaited(&self, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
+        let asks = |txn: TxnId| self.coordinator.task_of(txn) == Some(id);
+        let txn = task.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
+        txn.is_some_and(|txn| asks(txn.id))
+            || (task.decided.is_some() && self.coordinator.answers(id))
+            || self.counting.waits(id)
+            || (task.state.awaits_lock && !turn.waits.signals_of(id).granted)
+    }
+}
+
+/// Whether the event can still come.
+fn can_come(key: WaitKey, turn: &Turn<'_>) -> bool {
+    match key {
+        WaitKey::Io(io) => turn.io.is_live(io),
+        WaitKey::Joined(cell) => turn.peers.is_lost(cell),
+        WaitKey::Undrained => turn.checkpoints.is_drained(),
+        // Each of these has its own owner, which wakes all that wait for it: a client, the
+        // supervisor, another cell, the device or the next event.
+        _ => true,
     }
 }

@@ -106,10 +106,6 @@ impl Io {
     }
 
     /// Whether the I/O is under way.
-    pub(crate) fn is_any_live(&self) -> bool {
-        !self.live.is_empty()
-    }
-
     pub(crate) fn is_live(&self, io: IoId) -> bool {
         self.live.contains_key(&io)
     }

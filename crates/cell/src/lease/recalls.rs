@@ -127,12 +127,6 @@ impl Recalls {
         !self.by_client.is_empty()
     }
 
-    /// Whether anything is being recalled.
-    pub(super) fn are_some(&self) -> bool {
-        let queues = self.by_client.values().flat_map(|queues| &queues.0);
-        queues.into_iter().any(|queue| queue.sent.is_some() || !queue.queued.is_empty())
-    }
-
     /// Whether the object is being recalled from any client.
     pub(super) fn names(&self, key: &LeaseKey) -> bool {
         self.by_client.values().any(|queues| queues.names(key))

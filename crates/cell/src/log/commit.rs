@@ -175,7 +175,7 @@ impl Commits {
     }
 
     /// Whether no commit is under way and none is wanted.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(super) fn is_at_rest(&self) -> bool {
         self.state == Commit::Idle && self.wanted <= self.durable
     }
 

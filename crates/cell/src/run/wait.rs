@@ -125,9 +125,6 @@ pub(crate) struct Waits {
     /// The next wake-up is lost, on purpose.
     #[cfg(feature = "plants")]
     loses: bool,
-    /// The owner of a queue forgets to wake it, on purpose.
-    #[cfg(feature = "plants")]
-    forgets: bool,
 }
 
 impl Waits {
@@ -166,14 +163,6 @@ impl Waits {
     }
 
     fn wake_queue(&mut self, key: WaitKey) {
-        #[cfg(feature = "plants")]
-        if self.forgets
-            && self.queues.contains_key(&key)
-            && !matches!(key, WaitKey::Turn | WaitKey::Reading)
-        {
-            self.forgets = false;
-            return;
-        }
         self.ready.extend(self.queues.remove(&key).into_iter().flatten());
     }
 
@@ -253,18 +242,6 @@ impl Waits {
     #[cfg(feature = "plants")]
     pub(crate) const fn lose_next(&mut self) {
         self.loses = true;
-    }
-
-    /// The next queue that is to be woken is forgotten.
-    #[cfg(feature = "plants")]
-    pub(crate) const fn forget_next(&mut self) {
-        self.forgets = true;
-    }
-
-    /// Whether a queue was forgotten since the last call of [`Self::forget_next`].
-    #[cfg(feature = "plants")]
-    pub(crate) const fn has_forgotten(&mut self) -> bool {
-        !std::mem::replace(&mut self.forgets, false)
     }
 
     /// Whether a wake-up was lost since the last call of [`Self::lose_next`]. No further one is.

@@ -204,7 +204,6 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         return kill_cell(world, id);
     }
     let loses = draw_lost_wakeup(fleet, id);
-    let fleet_forgets = loses && fleet.lost.forgets();
     draw_liar(fleet, id);
     let mut cell = fleet.host(id).cell.take().expect("a cell does one thing at a time");
     fleet.event_began = fleet.place();
@@ -216,11 +215,7 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     };
     let mut memory = SharedMemory { world, cell: id, stores_left };
     let emptied = cell.chunks_emptied();
-    // Half of the lost wake-ups are of whole queues.
-    let forgets = loses && fleet_forgets;
-    if forgets {
-        cell.forget_queue();
-    } else if loses {
+    if loses {
         cell.lose_wakeup();
     }
     let apply = || {
@@ -235,10 +230,8 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         return kill_cell(world, id);
     }
     let fleet = world.fleet_mut();
-    if forgets && cell.has_forgotten_queue() {
-        lost_wakeup(fleet, id, "a queue forgotten");
-    } else if loses && !forgets && cell.has_lost_wakeup() {
-        lost_wakeup(fleet, id, "a wake-up lost");
+    if loses && cell.has_lost_wakeup() {
+        lost_wakeup(fleet);
     }
     if cell.chunks_emptied() > emptied {
         fleet.count("chunks emptied");
@@ -334,9 +327,6 @@ impl<H> Fleet<H> {
                     && self.incidents.wild.was_discarded(ino, generation, self.epoch(id))
                 {
                     self.count("a file has lost pages");
-                }
-                if matches!(report, Report::LostWakeup) && self.host(id).lost_wakeup.is_none() {
-                    return self.fail(format!("{id} has lost no wake-up, and says so"));
                 }
                 if matches!(report, Report::LostMessage { .. }) {
                     self.count("a lost message found");

@@ -115,7 +115,6 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
     (host.cell, host.wake, host.dead) = (None, None, true);
     host.slots.forget();
-    host.lost_wakeup = None;
     host.slots.lost_at = lost_at;
     host.orders.clear();
     store_wildly(fleet, id);
@@ -281,10 +280,8 @@ pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
 }
 
 /// The cell has lost a wake-up.
-pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId, what: &'static str) {
-    fleet.count(what);
-    let epoch = fleet.epoch(id);
-    fleet.host(id).lost_wakeup = Some(epoch);
+pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>) {
+    fleet.count("a wake-up lost");
     fleet.lost.left -= 1;
     plan_reviews(fleet);
 }

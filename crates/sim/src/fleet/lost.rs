@@ -99,11 +99,6 @@ impl Lost {
         is_drawn
     }
 
-    /// Whether a whole queue is forgotten, where a wake-up is lost.
-    pub(super) fn forgets(&mut self) -> bool {
-        self.rng.chance(1, 2)
-    }
-
     /// Whether this message about free chunks is lost now.
     pub(super) fn is_chunk_drawn(&mut self) -> bool {
         let is_drawn =

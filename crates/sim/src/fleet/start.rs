@@ -237,7 +237,6 @@ impl CellHost {
             pause: Pause::default(),
             lies: None,
             is_sentenced: None,
-            lost_wakeup: None,
             is_starting: false,
             is_caretaker: false,
             is_broken: false,
