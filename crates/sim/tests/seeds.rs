@@ -32,6 +32,13 @@ fn seeds_pass_and_reach_the_rare_branches() {
     assert_passed(outcome, rare::SIMULATION);
 }
 
+/// In this seed a client closes two handles of a file at the same time and keeps a third. Neither
+/// close was taken for the last one, so the third stayed open when the file lost its name.
+#[test]
+fn closes_that_are_under_way_together_keep_no_handle_open() {
+    assert_passed(run(Options::new(94_025_869)), &[]);
+}
+
 #[test]
 fn only_what_needs_a_damaged_shard_is_refused() {
     let options = Options { damage: true, ..Options::new(1) };

@@ -117,8 +117,9 @@ fn use_kept(world: &mut World, at: At, op: &Op) -> Option<Kept> {
             if may_keep && keep(world, at, handle) {
                 return Some(Kept::Done(Action::Keep(handle)));
             }
-            // If the inode has no name, it ends with the close of the last handle in use.
-            let is_last = is_last(world, at, handle);
+            // If the inode has no name, it ends with the close of the last handle in use. Of closes
+            // that are under way together, the one that began last is the last.
+            let is_last = is_last_unclosed(world, at, handle);
             let kept = &mut world.clients[at.client].kept;
             kept.forget(handle);
             is_last.then(|| kept.take_unused(handle.ino)).flatten().map(Kept::Close)
@@ -186,8 +187,10 @@ pub(super) fn unpin(world: &mut World, at: At, ino: Ino, is_opened: bool) {
     if !client.kept.leased.contains_key(&handle) {
         return;
     }
-    let is_idle = !is_opened && is_last(world, at, handle);
-    if is_idle && !is_leased(world, at, handle) {
+    let is_unused = !is_opened && is_last_unclosed(world, at, handle);
+    // While another handle is being closed, the mark would let the cell close that one too.
+    let is_idle = is_unused && is_last(world, at, handle) && is_leased(world, at, handle);
+    if is_unused && !is_idle {
         world.clients[at.client].kept.forget(handle);
         let close = Op::Ino(Request::Close { handle }, Capabilities::default());
         world.slot(at).deferred = Some((close, Vec::new()));
@@ -207,17 +210,32 @@ fn is_leased(world: &World, at: At, handle: Handle) -> bool {
     client.kept.is_leased(handle, &world.fleet.lanes.words_of(client.id))
 }
 
-/// Whether no other open of the inode is in use or under way.
+/// Whether no other open of the inode is in use or under way. A handle is in use until its close is
+/// answered.
 fn is_last(world: &World, at: At, handle: Handle) -> bool {
+    !world.clients[at.client].slots.iter().any(|slot| uses_other(slot, handle, None))
+}
+
+/// The same, but a handle whose close is under way is no longer in use.
+fn is_last_unclosed(world: &World, at: At, handle: Handle) -> bool {
     !world.clients[at.client].slots.iter().any(|slot| {
-        let opens = match slot.under_way() {
-            Some(Request::Open { ino, .. }) => *ino == handle.ino,
-            Some(Request::Write { handle: other, .. }) => other.ino == handle.ino,
-            _ => false,
+        let closing = match slot.under_way() {
+            Some(Request::Close { handle }) => Some(*handle),
+            _ => None,
         };
-        let mut others = slot.holdings.handles.iter().filter(|(held, _)| *held != handle);
-        opens || others.any(|(held, _)| held.ino == handle.ino)
+        uses_other(slot, handle, closing)
     })
+}
+
+/// Whether the slot uses or opens the inode with a handle that is neither this one nor `closing`.
+fn uses_other(slot: &Slot, handle: Handle, closing: Option<Handle>) -> bool {
+    let opens = match slot.under_way() {
+        Some(Request::Open { ino, .. }) => *ino == handle.ino,
+        Some(Request::Write { handle: other, .. }) => other.ino == handle.ino,
+        _ => false,
+    };
+    let mut held = slot.holdings.handles.iter().map(|(held, _)| *held);
+    opens || held.any(|held| held.ino == handle.ino && held != handle && Some(held) != closing)
 }
 
 /// A cell has answered a front's request. The slot may go on with a page of a listing.
