@@ -38,7 +38,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 use warren_fsck::{Options, ReadError};
 use warren_runtime::process::open_pidfd;
-use warren_runtime::{Blocks, ClientStatus, Fleet, OfflinePool, Purpose};
+use warren_runtime::{Blocks, ClientStatus, ErrorKind, Fleet, OfflinePool, Purpose};
 
 use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
@@ -402,7 +402,8 @@ fn in_foreground() -> bool {
 }
 
 /// Stops the fleet that this run started, unless other mounts use it by now. This run's own front
-/// is gone, also if it could not mount, but the fleet may not have noticed yet.
+/// is gone, also if it could not mount, but the fleet may not have noticed yet. A fleet that refuses
+/// the stop because changes would be lost continues to serve.
 fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Result<(), Failure> {
     let others = warren_runtime::status(pool).map_or(0, |status| {
         let is_other = |client: &&ClientStatus| {
@@ -410,15 +411,20 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
         };
         status.clients.iter().filter(is_other).count()
     });
-    if others > 0 {
-        warren_log::say(&format!(
-            "{}: continues to serve other mounts; stop it with `warren stop`",
-            pool.display()
-        ));
+    if others == 0 {
+        match fleet.stop() {
+            // Another mount was made meanwhile, and is in use.
+            Err(error) if error.kind() == ErrorKind::PoolInUse => {}
+            stopped => return stopped.map_err(Failure::from),
+        }
+    } else {
         fleet.detach();
-        return Ok(());
     }
-    fleet.stop().map_err(Failure::from)
+    warren_log::say(&format!(
+        "{}: continues to serve other mounts; stop it with `warren stop`",
+        pool.display()
+    ));
+    Ok(())
 }
 
 fn exists(process: u32) -> bool {

@@ -13,7 +13,7 @@ use warren_proto::Wire;
 
 use crate::client::control;
 use crate::clients::Clients;
-use crate::error::{FleetError, system};
+use crate::error::{ErrorKind, FleetError, system};
 use crate::keeper::keep;
 use crate::limit;
 use crate::link::{Link, Packet, Received, Wait};
@@ -155,7 +155,8 @@ impl Fleet {
         self.keeper.id()
     }
 
-    /// Stops the fleet after a last checkpoint and waits until it is gone.
+    /// Stops the fleet after a last checkpoint and waits until it is gone. If the fleet refuses the
+    /// stop, it continues to serve, unless it ends with its starter.
     pub fn stop(mut self) -> Result<(), FleetError> {
         let stopped = control::stop(&self.pool, control::StopOptions::default());
         // Also reaps the keeper; if the stop failed, the closed link stops it.
@@ -164,6 +165,9 @@ impl Fleet {
                 status if status.success() => Ok(()),
                 _ => Err(FleetError::Died("the keeper".into())),
             },
+            Err(error) if matches!(error.kind(), ErrorKind::StopRefused | ErrorKind::PoolInUse) => {
+                Err(error)
+            }
             Err(error) => {
                 self.end();
                 Err(error)
