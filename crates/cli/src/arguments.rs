@@ -35,7 +35,8 @@ Exit codes:
   3 not a pool, or a damaged one              4 the pool, or a mount, is in use
   5 permission denied  6 no FUSE              7 no such file
   8 no fleet serves the pool
-  9 stop: the fleet continues to serve, because its last checkpoint failed or a cell is taken out
+  9 stop, run (if the command's own is 0), umount: the fleet continues to serve, because its last
+    checkpoint failed or a cell is taken out
   run: the command's own; 128 + signal if it was killed, 126 or 127 if it could not be run
   fsck: the bits of fsck(8): 0 sound, 1 errors repaired, 4 errors left, 8 could not be checked,
         16 wrong usage, 32 interrupted";

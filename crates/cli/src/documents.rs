@@ -101,7 +101,8 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         write(&directory).expect("written");
         let read = |path: &str| fs::read_to_string(directory.join(path)).unwrap_or_default();
-        let [main, mount, run, dump] = ["", "-mount", "-run", "-debug-dump"].map(|of| {
+        let pages = ["", "-mount", "-run", "-debug-dump", "-rejoin"];
+        let [main, mount, run, dump, rejoin] = pages.map(|of| {
             let page = read(&format!("man1/warren{of}.1"));
             assert!(page.contains(".SH NAME"), "{of}: {page}");
             page
@@ -113,6 +114,8 @@ mod tests {
         assert!(main.contains(".SH EXIT CODES") && main.contains("9 stop"), "{main}");
         assert!(mount.contains(r"\-\-foreground") && dump.contains("dump"), "{mount}");
         assert!(run.contains(".SH ENVIRONMENT") && run.contains("WARREN_INTERPOSE=off"), "{run}");
+        assert!(run.contains(".SH EXIT STATUS") && run.contains("9 the fleet"), "{run}");
+        assert!(rejoin.contains(".SH EXIT STATUS") && rejoin.contains("8 no fleet"), "{rejoin}");
         assert!(helper.contains("mount.warren"), "{helper}");
         assert!(shells.iter().all(|script| script.contains("read-only-clients")));
         assert!(!hidden);

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
@@ -37,6 +37,9 @@ const OPTIONS: &str = "options=";
 /// How long a mount keeper may take to report. It waits for its admission for 30 s at most, and for
 /// its front as long.
 const REPORT_MAX: Duration = Duration::from_secs(60);
+
+/// After this time the user learns which process does not run.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a killed process may take to end.
 const END_WAIT: Duration = Duration::from_secs(5);
@@ -205,7 +208,12 @@ pub(crate) fn start(
         command.stderr(Stdio::null());
     }
     let mut process = command.spawn().map_err(warren_runtime::process::explained).map_err(lost)?;
-    let Some(line) = report_within(&mut process, REPORT_MAX).map_err(lost)? else {
+    let say_slow = |pid| {
+        let what = warren_runtime::control::what_waits(pool, pid);
+        let (at, seconds) = (directory.display(), PATIENCE.as_secs());
+        warren_log::say(&format!("{at}: not mounted within {seconds} s: {what}"));
+    };
+    let Some(line) = report_within(&mut process, REPORT_MAX, say_slow).map_err(lost)? else {
         return Err(end_unready(process, directory));
     };
     if line == READY {
@@ -216,18 +224,41 @@ pub(crate) fn start(
 }
 
 /// The line that the process reports, empty if it has ended without one. `None` if it does not
-/// report in time.
-fn report_within(process: &mut Child, limit: Duration) -> std::io::Result<Option<String>> {
+/// report in time. `say_slow` gets its number if that takes more than [`PATIENCE`].
+fn report_within(
+    process: &mut Child,
+    limit: Duration,
+    say_slow: impl FnOnce(u32),
+) -> std::io::Result<Option<String>> {
     let mut line = String::new();
     if let Some(stdout) = process.stdout.take() {
-        let limit = Timespec::try_from(limit).ok();
-        // A signal with a handler ends the wait early, and this process has none.
-        if poll(&mut [PollFd::new(&stdout, PollFlags::IN)], limit.as_ref())? == 0 {
+        let deadline = Instant::now() + limit;
+        let mut has_reported = is_readable_within(&stdout, limit.min(PATIENCE))?;
+        if !has_reported && limit > PATIENCE {
+            say_slow(process.id());
+            let left = deadline.saturating_duration_since(Instant::now());
+            has_reported = is_readable_within(&stdout, left)?;
+        }
+        if !has_reported {
             return Ok(None);
         }
         BufReader::new(stdout).read_line(&mut line)?;
     }
     Ok(Some(line))
+}
+
+/// Whether the descriptor is readable, or closed by its peer, within this time. The guard of `run`
+/// has handlers for signals, which interrupt a wait.
+pub(crate) fn is_readable_within(fd: &impl AsFd, limit: Duration) -> std::io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
 }
 
 /// Ends a mount keeper that does not report, its front, and its mount if it has one. Its front may
@@ -250,10 +281,8 @@ fn end_unready(mut process: Child, directory: &Path) -> Failure {
     }
     // There is no mount if the process has not come so far.
     let _unmounted = crate::unmount::unmount(directory, UnmountFlags::DETACH);
-    let limit = Timespec::try_from(END_WAIT).ok();
-    let ended =
-        own.as_ref().map(|own| poll(&mut [PollFd::new(own, PollFlags::IN)], limit.as_ref()));
-    let has_ended = ended.is_some_and(|ready| ready.is_ok_and(|ready| ready > 0));
+    let ended = own.as_ref().map(|own| is_readable_within(own, END_WAIT));
+    let has_ended = ended.is_some_and(|ended| ended.unwrap_or(false));
     if has_ended {
         // It is reaped, which cannot fail.
         let _status = process.wait();
@@ -333,7 +362,7 @@ mod tests {
         let mut stderr = BufReader::new(process.stderr.take().expect("piped"));
         stderr.read_line(&mut child).expect("its child");
         let limit = Duration::from_millis(1);
-        assert_eq!(report_within(&mut process, limit).expect("a poll"), None);
+        assert_eq!(report_within(&mut process, limit, |_| ()).expect("a poll"), None);
         let pid = process.id();
         let failure = end_unready(process, Path::new("/nonexistent"));
         let line = failure.to_string();
@@ -352,10 +381,54 @@ mod tests {
             let mut process =
                 Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
             let limit = Duration::from_secs(20);
-            let line = report_within(&mut process, limit).expect("a poll");
+            let line = report_within(&mut process, limit, |_| ()).expect("a poll");
             assert_eq!(line.as_deref(), Some(report));
             process.wait().expect("its end");
         }
+    }
+
+    #[test]
+    fn signals_with_handlers_do_not_end_the_wait_for_a_report() {
+        let _handled =
+            signal_hook::iterator::Signals::new([signal_hook::consts::SIGUSR1]).expect("a handler");
+        let waiting = rustix::thread::gettid();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        let reported = |script, limit| {
+            let mut process =
+                Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
+            let report = report_within(&mut process, limit, |_| ());
+            process.kill().expect("not reaped yet");
+            process.wait().expect("its end");
+            report.expect("no error")
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(relaxed) {
+                    // The number of a thread: the kernel prefers it for the signal.
+                    rustix::process::kill_process(waiting, Signal::USR1).expect("this process");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            let late = reported("sleep 0.3; echo", Duration::from_secs(20));
+            let never = reported("exec sleep 20", Duration::from_millis(300));
+            is_over.store(true, relaxed);
+            assert_eq!((late.as_deref(), never), (Some(READY), None));
+        });
+    }
+
+    #[test]
+    fn what_takes_long_is_said_once() {
+        let mut process = Command::new("sh")
+            .args(["-c", "sleep 2.5; echo"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh");
+        let mut said = None;
+        let line = report_within(&mut process, Duration::from_secs(20), |pid| said = Some(pid));
+        assert_eq!(line.expect("a poll").as_deref(), Some(READY));
+        assert_eq!(said, Some(process.id()));
+        process.wait().expect("its end");
     }
 
     #[test]

@@ -75,8 +75,10 @@ pub(crate) fn mount(wish: &Wish<'_>) -> Result<(), Failure> {
             return Ok(());
         };
         let is_ending = started.is_none() && failure.code() == CODE_NO_FLEET;
-        // The first failure is reported.
-        let _stopped = started.map(Fleet::stop);
+        // The first failure is reported at the end.
+        if let Some(Err(error)) = started.map(Fleet::stop) {
+            warren_log::say(&error.to_string());
+        }
         if !is_ending || Instant::now() > deadline {
             return Err(failure);
         }

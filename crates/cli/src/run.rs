@@ -27,7 +27,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{
@@ -38,7 +38,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 use warren_fsck::{Options, ReadError};
 use warren_runtime::process::open_pidfd;
-use warren_runtime::{Blocks, ClientStatus, Fleet, OfflinePool, Purpose};
+use warren_runtime::{Blocks, ClientStatus, ErrorKind, Fleet, OfflinePool, Purpose};
 
 use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
@@ -66,6 +66,9 @@ const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 /// some time after the first.
 const GROUP_KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How long a guard that a signal has stopped stays so.
+const RESUME_PAUSE: Duration = Duration::from_millis(250);
+
 /// How long killed processes may take to end. One that waits for a device may take longer.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const KILL_POLL: Duration = Duration::from_millis(2);
@@ -74,7 +77,7 @@ const KILL_POLL: Duration = Duration::from_millis(2);
 pub(crate) fn perform() -> Result<ExitCode, Failure> {
     let signals = catch(&PASSED_ON)?;
     let failed = |error| Failure::new(CODE_FAILURE, format!("cannot start a guard: {error}"));
-    let mut guard = Command::new("/proc/self/exe")
+    let guard = Command::new("/proc/self/exe")
         .arg0("warren")
         .arg(ROLE)
         .arg(std::process::id().to_string())
@@ -83,7 +86,7 @@ pub(crate) fn perform() -> Result<ExitCode, Failure> {
         .spawn()
         .map_err(failed)?;
     pass_signals_on(&guard, signals);
-    let status = guard.wait().map_err(failed)?;
+    let status = await_guard(&guard).map_err(failed)?;
     let Some(code) = status.code() else {
         let line = format!(
             "its guard was killed ({status}); see `warren status` for what is still running"
@@ -91,6 +94,30 @@ pub(crate) fn perform() -> Result<ExitCode, Failure> {
         return Err(Failure::new(CODE_FAILURE, line));
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(CODE_FAILURE)))
+}
+
+/// Waits for the guard's end, and resumes it when a signal has stopped it: without it the command
+/// would run on in a mount that nothing ends. It reaps the child.
+fn await_guard(guard: &Child) -> io::Result<ExitStatus> {
+    let pid = Pid::from_child(guard);
+    let pidfd = open_pidfd(pid)?;
+    loop {
+        match waitpid(Some(pid), WaitOptions::UNTRACED) {
+            Ok(Some((_, status))) if status.stopped() => {
+                // One that is stopped again and again must not keep this process busy.
+                let has_ended = front::is_readable_within(&pidfd, RESUME_PAUSE)?;
+                if !has_ended {
+                    let pid = guard.id();
+                    warren_log::say(&format!("its guard (process {pid}) was stopped; it goes on"));
+                    // It may have ended meanwhile.
+                    let _ended = pidfd_send_signal(&pidfd, Signal::CONT);
+                }
+            }
+            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Runs the guard if `arguments` name its role.
@@ -295,28 +322,14 @@ fn run_command(
         let status = child.wait().map_err(failed)?;
         // The signal may have killed the whole process group.
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
-        if !is_killed || !has_ended(&starter.pidfd, GROUP_KILL_TIMEOUT) {
+        let starter_ended = || front::is_readable_within(&starter.pidfd, GROUP_KILL_TIMEOUT);
+        if !is_killed || !starter_ended().unwrap_or(false) {
             return Ok(ExitCode::from(exit_code(status)));
         }
     }
     // The command itself may be among them. No process reads this code.
     kill_all_but(&own);
     Ok(ExitCode::FAILURE)
-}
-
-/// Whether the process ends within this time.
-fn has_ended(process: &OwnedFd, within: Duration) -> bool {
-    let deadline = Instant::now() + within;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).ok();
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], timeout.as_ref()) {
-            Ok(ready) => return ready > 0,
-            // A signal, such as that of a child that has ended.
-            Err(Errno::INTR) if !left.is_zero() => {}
-            Err(_) => return false,
-        }
-    }
 }
 
 /// Passes signals on to the command, and reaps orphans that have become children of the guard.
@@ -402,7 +415,8 @@ fn in_foreground() -> bool {
 }
 
 /// Stops the fleet that this run started, unless other mounts use it by now. This run's own front
-/// is gone, also if it could not mount, but the fleet may not have noticed yet.
+/// is gone, also if it could not mount, but the fleet may not have noticed yet. A fleet that refuses
+/// the stop because changes would be lost continues to serve.
 fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Result<(), Failure> {
     let others = warren_runtime::status(pool).map_or(0, |status| {
         let is_other = |client: &&ClientStatus| {
@@ -410,15 +424,20 @@ fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Resu
         };
         status.clients.iter().filter(is_other).count()
     });
-    if others > 0 {
-        warren_log::say(&format!(
-            "{}: continues to serve other mounts; stop it with `warren stop`",
-            pool.display()
-        ));
+    if others == 0 {
+        match fleet.stop() {
+            // Another mount was made meanwhile, and is in use.
+            Err(error) if error.kind() == ErrorKind::PoolInUse => {}
+            stopped => return stopped.map_err(Failure::from),
+        }
+    } else {
         fleet.detach();
-        return Ok(());
     }
-    fleet.stop().map_err(Failure::from)
+    warren_log::say(&format!(
+        "{}: continues to serve other mounts; stop it with `warren stop`",
+        pool.display()
+    ));
+    Ok(())
 }
 
 fn exists(process: u32) -> bool {
@@ -526,6 +545,16 @@ mod tests {
     fn a_killed_command_has_the_shells_exit_code() {
         assert_eq!(exit_code(ExitStatus::from_raw(7 << 8)), 7);
         assert_eq!(exit_code(ExitStatus::from_raw(15)), 143);
+    }
+
+    #[test]
+    fn a_guard_that_is_stopped_goes_on() {
+        let guard = Command::new("sh")
+            .args(["-c", "kill -STOP $$; kill -STOP $$; exit 7"])
+            .spawn()
+            .expect("a shell");
+        let ended = await_guard(&guard).expect("it is reaped");
+        assert_eq!(ended.code(), Some(7));
     }
 
     #[test]

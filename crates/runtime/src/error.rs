@@ -97,8 +97,16 @@ pub enum FleetError {
          not synced would be lost; take it in again with `warren rejoin`, or discard that with `warren stop --discard`"
     )]
     CellTakenOut,
-    #[error("the fleet was not ready within {0} seconds; see its messages")]
+    #[error(
+        "the fleet was not ready within {0} s; `warren status` names a process that is stopped (go on with `kill -CONT`)"
+    )]
     NotReady(u64),
+    /// A new fleet that was given up.
+    #[error(
+        "{}: its fleet was not ready within {seconds} s: {states}; its processes were ended, start it again",
+        .pool.display()
+    )]
+    Unready { pool: PathBuf, seconds: u64, states: String },
     #[error("cannot {doing}: {source}")]
     System { doing: &'static str, source: io::Error },
     #[error(transparent)]

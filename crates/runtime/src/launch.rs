@@ -13,12 +13,13 @@ use warren_proto::Wire;
 
 use crate::client::control;
 use crate::clients::Clients;
-use crate::error::{FleetError, system};
+use crate::error::{ErrorKind, FleetError, system};
 use crate::keeper::keep;
 use crate::limit;
 use crate::link::{Link, Packet, Received, Wait};
 use crate::message::{FleetPlan, Launch};
 use crate::process::{self, ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR, Tie, pool_name, role_args};
+use crate::silence::Silence;
 use crate::supervisor::journal::LEN_MAX as RECORD_LEN_MAX;
 use crate::{cell, notice, supervisor};
 
@@ -128,8 +129,12 @@ pub fn start_fleet(options: &ServeOptions, lifetime: Lifetime) -> Result<Fleet, 
         Fleet { keeper, link: ours, pool: options.pool.clone(), cells: plan.cells, lifetime };
     let begin = Launch::Begin { plan, tied: lifetime == Lifetime::WithStarter };
     fleet.link.send(&begin.to_bytes(), &[], Wait::Yes).map_err(system(doing))?;
-    match fleet.await_ready() {
+    match fleet.await_ready(READY_TIMEOUT) {
         Ok(()) => Ok(fleet),
+        Err(error @ FleetError::Unready { .. }) => {
+            fleet.give_up();
+            Err(error)
+        }
         Err(error) => {
             fleet.end();
             Err(error)
@@ -138,8 +143,25 @@ pub fn start_fleet(options: &ServeOptions, lifetime: Lifetime) -> Result<Fleet, 
 }
 
 impl Fleet {
-    fn await_ready(&mut self) -> Result<(), FleetError> {
-        let packet = control::await_packet(&mut self.link, Instant::now() + READY_TIMEOUT)?;
+    fn await_ready(&mut self, limit: Duration) -> Result<(), FleetError> {
+        let deadline = Instant::now() + limit;
+        let silence = Silence::of_keeper;
+        if limit > control::PATIENCE && !control::is_readable(&self.link, control::PATIENCE)? {
+            let silence = silence(self.keeper.id());
+            // A start may take long, with long logs.
+            if silence.has_stopped() {
+                let (pool, seconds) = (self.pool.display(), control::PATIENCE.as_secs());
+                let line = format!("{pool}: its fleet is not ready after {seconds} s: {silence}");
+                warren_log::say(&line);
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !control::is_readable(&self.link, left)? {
+            let (pool, seconds) = (self.pool.clone(), limit.as_secs());
+            let states = silence(self.keeper.id()).states();
+            return Err(FleetError::Unready { pool, seconds, states });
+        }
+        let packet = control::await_packet(&mut self.link, deadline)?;
         match launch_message(&packet)? {
             Launch::Ready { .. } => Ok(()),
             Launch::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
@@ -155,7 +177,8 @@ impl Fleet {
         self.keeper.id()
     }
 
-    /// Stops the fleet after a last checkpoint and waits until it is gone.
+    /// Stops the fleet after a last checkpoint and waits until it is gone. If the fleet refuses the
+    /// stop, it continues to serve, unless it ends with its starter.
     pub fn stop(mut self) -> Result<(), FleetError> {
         let stopped = control::stop(&self.pool, control::StopOptions::default());
         // Also reaps the keeper; if the stop failed, the closed link stops it.
@@ -164,6 +187,9 @@ impl Fleet {
                 status if status.success() => Ok(()),
                 _ => Err(FleetError::Died("the keeper".into())),
             },
+            Err(error) if matches!(error.kind(), ErrorKind::StopRefused | ErrorKind::PoolInUse) => {
+                Err(error)
+            }
             Err(error) => {
                 self.end();
                 Err(error)
@@ -182,6 +208,20 @@ impl Fleet {
         let (pool, pid) = (self.pool.display(), self.keeper.id());
         let line = format!("{pool}: waits for the fleet's processes to end (keeper: {pid})");
         warren_log::say_if_slow(&line, || self.keeper.wait())
+    }
+
+    /// Kills a fleet that is not ready in time, and waits for its keeper's end for a bounded time: a
+    /// process of it may be stopped, or wait for the device. It has acknowledged nothing.
+    fn give_up(&mut self) {
+        const END_WAIT: Duration = Duration::from_secs(5);
+        let pidfd = process::open_pidfd(rustix::process::Pid::from_child(&self.keeper));
+        // It may have ended by itself.
+        let _ended = self.keeper.kill();
+        if let Ok(pidfd) = pidfd {
+            let _ended = control::is_readable(&pidfd, END_WAIT);
+        }
+        let _reaped = self.keeper.try_wait();
+        self.lifetime = Lifetime::Stays;
     }
 
     /// Sends the keeper SIGTERM, and kills it if it does not end (its children die with it).
@@ -259,4 +299,32 @@ fn keeper_main() -> Result<(), FleetError> {
         }
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_stopped_fleet_that_is_not_ready_is_named_and_ended() {
+        // It holds the other end of the link, as a keeper does.
+        let keeper = Command::new("sleep").arg("1000").spawn().expect("a process");
+        let pid = keeper.id();
+        let own = rustix::process::Pid::from_child(&keeper);
+        rustix::process::kill_process(own, rustix::process::Signal::STOP).expect("stop");
+        let (link, _theirs) = Link::pair().expect("pair");
+        let (pool, lifetime) = (PathBuf::from("/pool"), Lifetime::WithStarter);
+        let mut fleet = Fleet { keeper, link, pool, cells: 1, lifetime };
+        let begun = Instant::now();
+        let error = fleet.await_ready(Duration::from_secs(1)).expect_err("it does not answer");
+        let line = error.to_string();
+        assert!(line.contains(&format!("keeper, process {pid}, is in state T")), "{line}");
+        assert!(line.ends_with("start it again"), "{line}");
+        fleet.give_up();
+        drop(fleet);
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        assert!(crate::process_stat::ProcessStat::of(pid).is_none(), "it is reaped");
+    }
 }

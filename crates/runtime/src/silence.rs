@@ -78,6 +78,8 @@ pub(crate) struct Silence {
     supervisor: Option<Process>,
     keeper: Option<Process>,
     cells: Vec<Process>,
+    /// A mount keeper and its fronts.
+    mount: Vec<Process>,
 }
 
 impl Silence {
@@ -92,7 +94,25 @@ impl Silence {
         let keeper = Process::of(supervisor.stat.parent);
         let children = keeper.as_ref().map(Process::children).unwrap_or_default();
         let cells = children.into_iter().filter(|process| process.role == ROLE_CELL).collect();
-        Self { supervisor: Some(supervisor), keeper, cells }
+        Self { supervisor: Some(supervisor), keeper, cells, mount: Vec::new() }
+    }
+
+    /// For the fleet of this keeper, which may not serve yet.
+    pub(crate) fn of_keeper(pid: u32) -> Self {
+        let keeper = Process::of(pid);
+        let children = keeper.as_ref().map(Process::children).unwrap_or_default();
+        let (supervisors, others): (Vec<_>, Vec<_>) =
+            children.into_iter().partition(|process| process.role == ROLE_SUPERVISOR);
+        let cells = others.into_iter().filter(|process| process.role == ROLE_CELL).collect();
+        Self { supervisor: supervisors.into_iter().next(), keeper, cells, mount: Vec::new() }
+    }
+
+    /// The same with the processes of a mount.
+    pub(crate) fn with_mount(self, keeper: u32) -> Self {
+        let Some(keeper) = Process::of(keeper) else { return self };
+        let fronts = keeper.children().into_iter().filter(|child| child.role == ROLE_FRONT);
+        let mount = [keeper.clone()].into_iter().chain(fronts).collect();
+        Self { mount, ..self }
     }
 
     /// Adds it to what is known already.
@@ -113,27 +133,64 @@ impl Silence {
         }
     }
 
+    /// The processes with their names, in the order in which they are named.
+    fn named(&self) -> impl Iterator<Item = (String, &Process)> {
+        let supervisor = self.supervisor.iter().map(|it| ("supervisor".to_owned(), it));
+        let keeper = self.keeper.iter().map(|it| ("keeper".to_owned(), it));
+        let cells = self.cells.iter().map(|it| {
+            (it.number.map_or_else(|| "cell".to_owned(), |number| format!("cell {number}")), it)
+        });
+        let mount = self.mount.iter().enumerate().map(|(n, it)| {
+            (if n == 0 { "mount keeper".to_owned() } else { ROLE_FRONT.to_owned() }, it)
+        });
+        supervisor.chain(keeper).chain(cells).chain(mount)
+    }
+
     fn stopped(&self) -> impl Iterator<Item = &Process> {
-        let all = self.supervisor.iter().chain(&self.keeper).chain(&self.cells);
-        all.filter(|process| process.is_stopped())
+        self.named().map(|(_, process)| process).filter(|process| process.is_stopped())
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stopped().next().is_some()
+    }
+
+    /// The first process that is stopped, or else that of the supervisor, or the keeper, and the
+    /// mount keeper. For a fleet that is given up.
+    pub(crate) fn states(&self) -> String {
+        let state = |(name, process): (String, &Process)| {
+            format!("its {name}, process {}, is in state {}", process.pid, process.stat.state)
+        };
+        let stopped = self.named().find(|(_, process)| process.is_stopped());
+        let states: Vec<String> = match stopped {
+            Some(stopped) => vec![state(stopped)],
+            None => {
+                let fleet = self.named().take(1);
+                let mount = self.named().skip(1).filter(|(name, _)| name == "mount keeper");
+                fleet.chain(mount).map(state).collect()
+            }
+        };
+        match states.is_empty() {
+            true => "its processes cannot be seen from here".to_owned(),
+            false => states.join(", "),
+        }
     }
 }
 
 impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(supervisor) = &self.supervisor else {
-            return f
-                .write_str("its supervisor cannot be seen from here; look where it was started");
-        };
-        if !supervisor.is_stopped() {
-            let (pid, state) = (supervisor.pid, supervisor.stat.state);
-            return write!(f, "its supervisor, process {pid}, is in state {state}; see proc(5)");
-        }
-        let stopped: Vec<String> = self.stopped().map(|process| process.pid.to_string()).collect();
-        let pids = stopped.join(" ");
-        match stopped.len() {
-            1 => write!(f, "its supervisor is stopped; go on with `kill -CONT {pids}`"),
-            _ => write!(f, "its supervisor and others are stopped; go on with `kill -CONT {pids}`"),
+        let stopped: Vec<_> = self.named().filter(|(_, process)| process.is_stopped()).collect();
+        let pids: Vec<String> =
+            stopped.iter().map(|(_, process)| process.pid.to_string()).collect();
+        let pids = pids.join(" ");
+        match stopped.as_slice() {
+            [(name, _)] => write!(f, "its {name} is stopped; go on with `kill -CONT {pids}`"),
+            [(name, _), ..] => {
+                write!(f, "its {name} and others are stopped; go on with `kill -CONT {pids}`")
+            }
+            [] if self.supervisor.is_none() && self.keeper.is_none() => {
+                f.write_str("its supervisor cannot be seen from here; look where it was started")
+            }
+            [] => write!(f, "{}; see proc(5)", self.states()),
         }
     }
 }
@@ -158,7 +215,7 @@ mod tests {
             Some(Process { pid, stat, role: String::new(), number })
         };
         let (supervisor, keeper) = (process(5, 'T', None), process(4, 'S', None));
-        let silence = Silence { supervisor, keeper, cells: vec![] };
+        let silence = Silence { supervisor, keeper, ..Silence::default() };
         assert!(silence.to_string().ends_with("supervisor is stopped; go on with `kill -CONT 5`"));
         let cells = vec![process(6, 'T', Some(0)).expect("a cell")];
         let silence = Silence { cells, ..silence };
@@ -166,5 +223,18 @@ mod tests {
         let status = silence.status(FleetStatus::default());
         assert_eq!((status.stopped_pids, status.cells.len()), (vec![5, 6], 1));
         assert!(Silence::default().to_string().contains("cannot be seen"));
+        // A fleet that starts has no supervisor at first.
+        let starts = Silence { keeper: process(4, 'T', None), ..Silence::default() };
+        assert_eq!(starts.to_string(), "its keeper is stopped; go on with `kill -CONT 4`");
+        assert_eq!(starts.states(), "its keeper, process 4, is in state T");
+        let mount = process(9, 'T', None).into_iter().collect();
+        let mounting = Silence { keeper: process(4, 'S', None), mount, ..Silence::default() };
+        let line = "its mount keeper is stopped; go on with `kill -CONT 9`";
+        assert_eq!(mounting.to_string(), line);
+        assert_eq!(mounting.states(), "its mount keeper, process 9, is in state T");
+        let mount = process(9, 'S', None).into_iter().collect();
+        let line = Silence { mount, ..mounting }.to_string();
+        assert!(line.contains("keeper, process 4, is in state S"), "{line}");
+        assert!(line.contains("mount keeper, process 9, is in state S"), "{line}");
     }
 }

@@ -38,8 +38,18 @@ pub(crate) struct Mkfs {
     pub pool: PathBuf,
 }
 
+const OF_REJOIN: &str = "\
+Exit status:
+  0 the cell serves
+  1 the cell is not taken out, or is out again; or the fleet did not answer in time
+  5 permission denied: only root and the user who runs the fleet may
+  7 no such file
+  8 no fleet serves the pool";
+
 #[derive(Args)]
+#[command(after_help = OF_REJOIN)]
 pub(crate) struct Rejoin {
+    /// The pool, whose fleet has taken the cell out
     pub pool: PathBuf,
     /// The number of the cell in `warren status`
     pub cell: u16,

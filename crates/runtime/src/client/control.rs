@@ -33,7 +33,7 @@ pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 const EXCHANGES_MAX: usize = 100;
 
 /// After this time without an answer the user learns which process does not run.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of stack of a thread that queries one fleet: for a packet and slightly nested JSON.
 const ASKING_STACK: usize = 256 << 10;
@@ -130,6 +130,17 @@ fn exchange_over<T>(
     until: Instant,
     mut talk: impl FnMut(&mut Call) -> Result<T, FleetError>,
 ) -> Result<T, FleetError> {
+    let mut silence = None;
+    let started = Instant::now();
+    let mut talk = |call: &mut Call| {
+        let outcome = talk(call);
+        if let Err(FleetError::NotReady(_)) = outcome {
+            silence = Some(Silence::of(&call.link));
+            // A part of the wait may have been for a reply before.
+            return Err(FleetError::NotReady(started.elapsed().as_secs()));
+        }
+        outcome
+    };
     let mut outcome = talk(&mut connect(pool, until)?);
     for _ in 1..EXCHANGES_MAX {
         if !outcome.as_ref().is_err_and(is_closed) {
@@ -141,6 +152,10 @@ fn exchange_over<T>(
     }
     match outcome {
         Err(FleetError::Refused(Errno::EACCES)) => Err(FleetError::NotAdmitted(pool.to_path_buf())),
+        Err(FleetError::NotReady(seconds)) => {
+            let what = silence.unwrap_or_default().to_string();
+            Err(FleetError::Silent { pool: pool.to_path_buf(), seconds, what })
+        }
         // It was ending already, and has ended in order.
         Err(error) if is_closed(&error) && is_in_order(pool) => {
             Err(FleetError::NoFleet(pool.to_path_buf()))
@@ -169,7 +184,16 @@ fn is_closed(error: &FleetError) -> bool {
 fn open(place: &SocketPath, until: Instant) -> Result<Attempt, FleetError> {
     let doing = "connect to the fleet";
     let left = until.saturating_duration_since(Instant::now());
-    let socket = match place.connect(left) {
+    let mut connected = place.connect(left.min(PATIENCE));
+    if left > PATIENCE && matches!(connected, Err(OsError::AGAIN)) {
+        let seconds = PATIENCE.as_secs();
+        warren_log::say(&format!(
+            "the fleet has taken no connection for {seconds} s: its supervisor does not run, or \
+             has no free descriptors; see `warren status`"
+        ));
+        connected = place.connect(until.saturating_duration_since(Instant::now()));
+    }
+    let socket = match connected {
         Ok(socket) => socket,
         Err(OsError::AGAIN) => return Err(FleetError::NotReady(left.as_secs())),
         Err(OsError::ACCESS | OsError::PERM) => return Ok(Attempt::Denied),
@@ -246,23 +270,8 @@ pub fn status(pool: &Path) -> Result<FleetStatus, FleetError> {
 
 /// The same within [`STATUS_TIMEOUT`]. The error names the process that does not answer.
 pub fn status_soon(pool: &Path) -> Result<FleetStatus, FleetError> {
-    let mut silence = None;
     let until = Instant::now() + STATUS_TIMEOUT;
-    let status = exchange_over(connect_by_name, pool, until, |call| {
-        let status = ask_status(&mut call.link, call.until);
-        if matches!(status, Err(FleetError::NotReady(_))) {
-            silence = Some(Silence::of(&call.link));
-        }
-        status
-    });
-    match status {
-        Err(FleetError::NotReady(_)) => Err(FleetError::Silent {
-            pool: pool.to_path_buf(),
-            seconds: STATUS_TIMEOUT.as_secs(),
-            what: silence.unwrap_or_default().to_string(),
-        }),
-        status => status,
-    }
+    exchange_over(connect_by_name, pool, until, |call| ask_status(&mut call.link, call.until))
 }
 
 fn ask_status(link: &mut Link, until: Instant) -> Result<FleetStatus, FleetError> {
@@ -321,6 +330,15 @@ fn status_at(socket: &SocketPath, until: Instant) -> Option<FleetStatus> {
 fn silent(socket: &SocketPath) -> FleetStatus {
     let pool = format!("(unknown, at {})", path_of(&socket.path).display());
     FleetStatus { pool, state: SILENT.into(), uid: socket.uid, ..FleetStatus::default() }
+}
+
+/// For a mount that takes long: which process of the fleet, or of the mount with this keeper, does
+/// not run, and what to do.
+pub fn what_waits(pool: &Path, mount_keeper: u32) -> String {
+    // Also a supervisor that is stopped has connections in its queue.
+    let call = connect_to(pool, Instant::now() + PATIENCE);
+    let fleet = call.map(|call| Silence::of(&call.link)).unwrap_or_default();
+    fleet.with_mount(mount_keeper).to_string()
 }
 
 /// Whether a fleet serves the pool. An error if a fleet may serve it but does not admit this

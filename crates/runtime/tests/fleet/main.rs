@@ -59,6 +59,7 @@ const TESTS: &[(&str, fn())] = named![
     adoption::cells_and_supervisors_die_together,
     adoption::a_stop_outlives_the_supervisor,
     stops::a_stop_whose_trial_fails_leaves_the_mounts,
+    stops::a_fleet_that_stays_outlives_a_refused_stop_of_its_starter,
     stops::a_stop_is_refused_while_a_mount_is_in_use,
     stops::a_fleet_whose_pool_was_deleted_is_stopped_by_its_name,
     stops::a_stop_with_a_mount_is_asked_twice_and_outlives_the_supervisor,

@@ -69,10 +69,7 @@ pub(crate) fn a_stop_whose_trial_fails_leaves_the_mounts() {
         let fleet = start_fleet(&scratch.options(1), Lifetime::WithStarter).expect("start");
         Files::of(&connect(&scratch.pool)).make("before");
         let mount = mount_keeper(&scratch.pool, "");
-        let status = control::status(&scratch.pool).expect("status");
-        let vitals = memfd_of(status.supervisor_pid, "warren-vitals-0");
-        let vitals = map_writable(vitals.as_fd()).expect("map");
-        VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
+        lose_flush(&scratch.pool);
         let refused = stop(&scratch.pool, force).expect_err("its checkpoint fails");
         assert!(matches!(refused, FleetError::StopRefused(Errno::EIO)), "{refused}");
         let status = control::status(&scratch.pool).expect("the fleet continues to serve");
@@ -81,6 +78,29 @@ pub(crate) fn a_stop_whose_trial_fails_leaves_the_mounts() {
         drop(fleet);
         assert_eq!(mount.join().expect("a mount keeper").leaves, [Leave::Force]);
     }
+}
+
+/// The starter of a fleet that stays has the same refusal as any other process, and ends nothing.
+pub(crate) fn a_fleet_that_stays_outlives_a_refused_stop_of_its_starter() {
+    let scratch = Scratch::formatted("refused");
+    let fleet = start_fleet(&scratch.options(1), Lifetime::Stays).expect("start");
+    Files::of(&connect(&scratch.pool)).make("before");
+    lose_flush(&scratch.pool);
+    let refused = fleet.stop().expect_err("its checkpoint fails");
+    assert!(matches!(refused, FleetError::StopRefused(Errno::EIO)), "{refused}");
+    control::status(&scratch.pool).expect("the fleet continues to serve");
+    let discard = StopOptions { discard: true, ..StopOptions::default() };
+    // What was not synced is lost, and the fleet says so.
+    let _discarded = control::stop(&scratch.pool, discard);
+    assert!(!matches!(control::is_served(&scratch.pool), Ok(true)));
+}
+
+/// The supervisor's next flush shows it a lost one.
+fn lose_flush(pool: &Path) {
+    let status = control::status(pool).expect("status");
+    let vitals = memfd_of(status.supervisor_pid, "warren-vitals-0");
+    let vitals = map_writable(vitals.as_fd()).expect("map");
+    VitalsWriter::new(vitals, CellId(0), Epoch(1)).expect("vitals").lose_flush();
 }
 
 /// The trial changes nothing about this.
