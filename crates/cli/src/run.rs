@@ -86,7 +86,7 @@ pub(crate) fn perform() -> Result<ExitCode, Failure> {
         .spawn()
         .map_err(failed)?;
     pass_signals_on(&guard, signals);
-    let status = await_guard(&guard).map_err(failed)?;
+    let status = await_guard(guard).map_err(failed)?;
     let Some(code) = status.code() else {
         let line = format!(
             "its guard was killed ({status}); see `warren status` for what is still running"
@@ -98,8 +98,8 @@ pub(crate) fn perform() -> Result<ExitCode, Failure> {
 
 /// Waits for the guard's end, and resumes it when a signal has stopped it: without it the command
 /// would run on in a mount that nothing ends. It reaps the child.
-fn await_guard(guard: &Child) -> io::Result<ExitStatus> {
-    let pid = Pid::from_child(guard);
+fn await_guard(guard: Child) -> io::Result<ExitStatus> {
+    let pid = Pid::from_child(&guard);
     let pidfd = open_pidfd(pid)?;
     loop {
         match waitpid(Some(pid), WaitOptions::UNTRACED) {
@@ -415,8 +415,8 @@ fn in_foreground() -> bool {
 }
 
 /// Stops the fleet that this run started, unless other mounts use it by now. This run's own front
-/// is gone, also if it could not mount, but the fleet may not have noticed yet. A fleet that refuses
-/// the stop because changes would be lost continues to serve.
+/// is gone, also if it could not mount, but the fleet may not have noticed yet. A fleet that
+/// refuses the stop because changes would be lost continues to serve.
 fn stop_unless_shared(pool: &Path, fleet: Fleet, own_front: Option<u32>) -> Result<(), Failure> {
     let others = warren_runtime::status(pool).map_or(0, |status| {
         let is_other = |client: &&ClientStatus| {
@@ -553,7 +553,7 @@ mod tests {
             .args(["-c", "kill -STOP $$; kill -STOP $$; exit 7"])
             .spawn()
             .expect("a shell");
-        let ended = await_guard(&guard).expect("it is reaped");
+        let ended = await_guard(guard).expect("it is reaped");
         assert_eq!(ended.code(), Some(7));
     }
 

@@ -102,6 +102,19 @@ fn describe(fleet: &FleetStatus) -> String {
     text
 }
 
+/// The line about a device that completes nothing.
+fn warning_of_device(fleet: &FleetStatus) -> String {
+    let silent = fleet.cells.iter().map(|cell| cell.device.silent_ms).max().unwrap_or_default();
+    if silent == 0 {
+        return String::new();
+    }
+    format!(
+        "  THE DEVICE of the pool has completed nothing for {} s: what needs it waits, and nothing is lost; \
+         see the kernel's log (`dmesg`) and repair its path to the device\n",
+        silent / 1000
+    )
+}
+
 /// The lines that ask for an administrator.
 fn warnings(fleet: &FleetStatus) -> String {
     let mut text = String::new();
@@ -147,16 +160,7 @@ fn warnings(fleet: &FleetStatus) -> String {
              open answer EIO, new ones read what was synced; find its name with `find -inum`"
         );
     }
-    if let Some(silent) =
-        fleet.cells.iter().map(|cell| cell.device.silent_ms).max().filter(|it| *it > 0)
-    {
-        let seconds = silent / 1000;
-        let _ = writeln!(
-            text,
-            "  THE DEVICE of the pool has completed nothing for {seconds} s: what needs it waits, and nothing is lost; \
-             see the kernel's log (`dmesg`) and repair its path to the device"
-        );
-    }
+    text += &warning_of_device(fleet);
     let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
     if let Some(why) = refused {
         let why = printable(why);

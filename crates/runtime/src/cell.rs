@@ -45,7 +45,7 @@ use crate::error::{FleetError, system};
 use crate::link::{Link, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, path_of};
 use crate::{process, slice};
-use device_watch::DeviceWatch;
+use device_watch::Reviews;
 use disk::{Disk, Finished};
 use idling::Idling;
 use intake::{Chosen, ClientWork, Completion, Intake, Work};
@@ -106,8 +106,7 @@ struct CellLoop {
     /// Blocks that the host has room for, as the core has asked.
     host_room: Option<u64>,
     next_look: NextLook,
-    next_review: Instant,
-    device_watch: DeviceWatch,
+    reviews: Reviews,
     /// A buffer for bodies.
     body: Vec<u8>,
     stage: Stage,
@@ -189,8 +188,7 @@ impl CellLoop {
             wake: None,
             host_room: None,
             next_look: NextLook::AT_ONCE,
-            next_review: Instant(0),
-            device_watch: DeviceWatch::default(),
+            reviews: Reviews::default(),
             body: Vec::new(),
             stage: Stage::Recovering,
             clocks: Clocks::default(),

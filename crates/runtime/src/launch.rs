@@ -210,8 +210,8 @@ impl Fleet {
         warren_log::say_if_slow(&line, || self.keeper.wait())
     }
 
-    /// Kills a fleet that is not ready in time, and waits for its keeper's end for a bounded time: a
-    /// process of it may be stopped, or wait for the device. It has acknowledged nothing.
+    /// Kills a fleet that is not ready in time, and waits for its keeper's end for a bounded time:
+    /// a process of it may be stopped, or wait for the device. It has acknowledged nothing.
     fn give_up(&mut self) {
         const END_WAIT: Duration = Duration::from_secs(5);
         let pidfd = process::open_pidfd(rustix::process::Pid::from_child(&self.keeper));

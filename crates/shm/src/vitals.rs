@@ -108,7 +108,8 @@ pub enum Counter {
     /// without a wake-up.
     LostRings,
     LostWakeups,
-    /// For how many nanoseconds the device has had I/Os and completed none, if that is long (gauge).
+    /// For how many nanoseconds the device has had I/Os and completed none, if that is long
+    /// (gauge).
     DeviceSilentNs,
 }
 

@@ -11,6 +11,13 @@ use warren_base::Instant;
 /// worth a line.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 
+/// When the next review of the cell is, and what the last one has seen of the device.
+#[derive(Debug, Default)]
+pub(super) struct Reviews {
+    pub next: Instant,
+    pub device: DeviceWatch,
+}
+
 /// The device as the last look has found it.
 #[derive(Debug, Default)]
 pub(super) struct DeviceWatch {

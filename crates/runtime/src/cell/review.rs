@@ -20,10 +20,10 @@ const REVIEW_EVERY: Duration = Duration::from_secs(1);
 impl CellLoop {
     /// Looks for what waits for too long, if it is time.
     pub(super) fn review(&mut self, now: Clock) -> Result<(), FleetError> {
-        if now.monotonic < self.next_review {
+        if now.monotonic < self.reviews.next {
             return Ok(());
         }
-        self.next_review = now.monotonic + REVIEW_EVERY;
+        self.reviews.next = now.monotonic + REVIEW_EVERY;
         self.review_device(now.monotonic);
         self.review_clients(now);
         if self.core.may_wait() { self.apply(now, Event::Review) } else { Ok(()) }
@@ -31,7 +31,7 @@ impl CellLoop {
 
     fn review_device(&mut self, now: Instant) {
         let cell = self.cell;
-        match self.device_watch.look(now, self.disk.in_flight(), self.disk.completed()) {
+        match self.reviews.device.look(now, self.disk.in_flight(), self.disk.completed()) {
             Some(Noticed::Silent(time)) => {
                 let seconds = time.as_secs();
                 warn!("cell {cell}: the pool's device has completed nothing for {seconds} s");
@@ -42,7 +42,7 @@ impl CellLoop {
             }
             None => {}
         }
-        let silent = self.device_watch.silent_for(now);
+        let silent = self.reviews.device.silent_for(now);
         self.vitals.set(Counter::DeviceSilentNs, silent.as_nanos() as u64);
     }
 
