@@ -100,11 +100,11 @@ pub(crate) fn perform() -> Result<ExitCode, Failure> {
 /// would run on in a mount that nothing ends. It reaps the child.
 fn await_guard(guard: Child) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(&guard);
-    let pidfd = open_pidfd(pid)?;
     loop {
         match waitpid(Some(pid), WaitOptions::UNTRACED) {
             Ok(Some((_, status))) if status.stopped() => {
                 // One that is stopped again and again must not keep this process busy.
+                let pidfd = open_pidfd(pid)?;
                 let has_ended = front::is_readable_within(&pidfd, RESUME_PAUSE)?;
                 if !has_ended {
                     let pid = guard.id();

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustix::thread::gettid;
+use warren_runtime::watch::Activity;
 
 use crate::front_state::FrontState;
 
@@ -53,18 +54,17 @@ pub(crate) fn works<T>(unique: u64, work: impl FnOnce() -> T) -> T {
 
 /// Waits for a cell, as a part of some work. Outside of that, the thread waits for work there.
 pub(crate) fn asks<T>(wait: impl FnOnce() -> T) -> T {
-    let works = change(|own| own.state.threads().ask(own.row)) == Some(true);
-    let answer = wait();
-    if works {
-        change(|own| own.state.threads().go_on(own.row));
-    }
-    answer
+    leaves_work(Activity::Asks, wait)
 }
 
 /// Waits for a lock of another program, as a part of some work: for as long as it likes. No other
 /// thread of the front waits for this one meanwhile.
 pub(crate) fn rests<T>(wait: impl FnOnce() -> T) -> T {
-    let works = change(|own| own.state.threads().rest(own.row)) == Some(true);
+    leaves_work(Activity::Idle, wait)
+}
+
+fn leaves_work<T>(activity: Activity, wait: impl FnOnce() -> T) -> T {
+    let works = change(|own| own.state.threads().leave_work(own.row, activity)) == Some(true);
     let answer = wait();
     if works {
         change(|own| own.state.threads().go_on(own.row));

@@ -46,7 +46,7 @@ use cell_process::Ended;
 use connections::ConnectionEvent;
 use keeper_link::{KeeperLink, keeper_died};
 use restart::end_misbehaving;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use state::SupervisorLoop;
 use stop_attempt::StopRequest;
@@ -62,9 +62,8 @@ use crate::clock;
 use crate::confine::limit_supervisor;
 use crate::error::{FleetError, system};
 use crate::limit;
-use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE};
+use crate::link::{Outbox, Packet, Received, SHORTAGE_PAUSE, retry};
 use crate::message::{FromCell, FromKeeper, ToCell, ToKeeper};
-use crate::poll::poll_each;
 use crate::pool::blocks::Blocks;
 use crate::privilege::Privilege;
 use crate::process;
@@ -210,7 +209,9 @@ impl SupervisorLoop<'_> {
         let at_once = self.keeper.has_received().then_some(Duration::ZERO);
         let limit = wake.into_iter().chain(pause).chain(pace).chain(at_once).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        poll_each(&mut fds, limit.as_ref()).map_err(system("wait for the fleet"))?;
+        // It fails if the limit of open files was lowered below these. The next supervisor has the
+        // keeper's limit.
+        retry(|| poll(&mut fds, limit.as_ref())).map_err(system("wait for the fleet"))?;
         let woke = |at: usize| !fds[at].revents().is_empty();
         let is_ready = |n: &usize| woke(first + n) || links[*n].is_short();
         let connections = woke(2) || has_short_links;

@@ -100,10 +100,9 @@ impl ThreadWatch {
             self.unread.get_or_insert(now);
         }
         let stands = |since: Instant| now - since >= SUSPECT;
-        let suspects = said.iter().filter(|it| it.activity == Activity::Works);
-        let suspects: Vec<u32> = suspects.map(|it| it.thread).collect();
-        let suspects = suspects.into_iter().filter(|it| stands(self.threads[it].since));
-        let suspects: Vec<u32> = suspects.collect();
+        let is_suspect =
+            |it: &&Said| it.activity == Activity::Works && stands(self.threads[&it.thread].since);
+        let suspects: Vec<u32> = said.iter().filter(is_suspect).map(|it| it.thread).collect();
         let seen =
             if suspects.is_empty() && !self.unread.is_some_and(stands) { None } else { threads() };
         let Some(seen) = seen else {

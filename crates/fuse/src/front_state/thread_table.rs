@@ -107,7 +107,7 @@ impl ThreadTable<'_> {
     }
 
     /// The thread begins some work, for this request of the kernel or for none (0). Only the thread
-    /// of the row calls this and the next four.
+    /// of the row calls this and the next three.
     pub(crate) fn begin(&self, row: usize, unique: u64) {
         self.map.store64(self.at(row) + UNIQUE, unique & !abi::UNIQUE_RESEND, Release);
         let before = self.state(row);
@@ -122,17 +122,8 @@ impl ThreadTable<'_> {
         self.map.store64(self.at(row) + UNIQUE, 0, Release);
     }
 
-    /// For its work the thread waits for another process. False if it has no work, or rests.
-    pub(crate) fn ask(&self, row: usize) -> bool {
-        self.leave_work(row, Activity::Asks)
-    }
-
-    /// The thread waits for what no other one does, until it goes on. False if it has no work.
-    pub(crate) fn rest(&self, row: usize) -> bool {
-        self.leave_work(row, Activity::Idle)
-    }
-
-    fn leave_work(&self, row: usize, activity: Activity) -> bool {
+    /// Until it goes on, the thread waits for another process. False if it does not work.
+    pub(crate) fn leave_work(&self, row: usize, activity: Activity) -> bool {
         let before = self.state(row);
         let works = before.activity == Activity::Works;
         if works {

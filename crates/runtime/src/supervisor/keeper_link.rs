@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use tracing::warn;
 use warren_log::LIFE;
@@ -16,9 +16,8 @@ use warren_transport::control::OsBytes;
 
 use crate::error::{FleetError, system};
 use crate::identity::has_read_all;
-use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait};
+use crate::link::{Link, Outbox, Received, SHORTAGE_PAUSE, Wait, retry};
 use crate::message::{FromKeeper, Kept, ToKeeper};
-use crate::poll::poll_each;
 use crate::watch::ParentWatch;
 
 pub(super) struct KeeperLink<'a> {
@@ -206,7 +205,7 @@ impl<'a> KeeperLink<'a> {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let limit = Timespec::try_from(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)).ok();
             let mut fds = [PollFd::from_borrowed_fd(self.outbox.link.as_fd(), flags)];
-            let ready = poll_each(&mut fds, limit.as_ref());
+            let ready = retry(|| poll(&mut fds, limit.as_ref()));
             let is_ready = ready.map_err(system("wait for the keeper"))? > 0;
             if is_ready {
                 return Ok(());

@@ -260,7 +260,7 @@ fn fewer_descriptors_than_polled(ground: &Ground, cells: u16) -> Result<Verdict>
     /// A process that computes has all of it.
     const WATCHED: Duration = Duration::from_secs(1);
     const TICKS_MAX: u64 = 30;
-    let fleet = Fleet::start(ground, &format!("few-{cells}"), "1G", cells)?;
+    let fleet = Fleet::start(ground, &format!("fewer-{cells}"), "1G", cells)?;
     fleet.during(|fleet| {
         for role in ["warren __mount ", "warren front "] {
             let pid = Stopped::find(&[role])?.0.as_raw_nonzero();
