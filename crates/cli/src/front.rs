@@ -20,6 +20,7 @@ use warren_fuse::{
     Effects, FrontOptions, MountConfig, MountError, MountOptions, READY_MAX, STARTER_DIED,
 };
 use warren_log::Target;
+use warren_runtime::control::PATIENCE;
 use warren_runtime::{Admission, ConnectOptions, FleetError};
 
 use crate::arguments::Powers;
@@ -37,9 +38,6 @@ const OPTIONS: &str = "options=";
 /// How long a mount keeper may take to report. It waits for its admission for 30 s at most, and for
 /// its front as long.
 const REPORT_MAX: Duration = Duration::from_secs(60);
-
-/// After this time the user learns which process does not run.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a killed process may take to end.
 const END_WAIT: Duration = Duration::from_secs(5);
@@ -329,6 +327,8 @@ impl MountProcess {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::RecvTimeoutError;
+
     use super::*;
 
     #[test]
@@ -392,8 +392,7 @@ mod tests {
         let _handled =
             signal_hook::iterator::Signals::new([signal_hook::consts::SIGUSR1]).expect("a handler");
         let waiting = rustix::thread::gettid();
-        let is_over = std::sync::atomic::AtomicBool::new(false);
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        let (is_waiting, is_over) = std::sync::mpsc::channel::<()>();
         let reported = |script, limit| {
             let mut process =
                 Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
@@ -403,16 +402,16 @@ mod tests {
             report.expect("no error")
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(relaxed) {
+            scope.spawn(move || {
+                let between = Duration::from_millis(5);
+                while is_over.recv_timeout(between) == Err(RecvTimeoutError::Timeout) {
                     // The number of a thread: the kernel prefers it for the signal.
                     rustix::process::kill_process(waiting, Signal::USR1).expect("this process");
-                    std::thread::sleep(Duration::from_millis(5));
                 }
             });
             let late = reported("sleep 0.3; echo", Duration::from_secs(20));
             let never = reported("exec sleep 20", Duration::from_millis(300));
-            is_over.store(true, relaxed);
+            drop(is_waiting);
             assert_eq!((late.as_deref(), never), (Some(READY), None));
         });
     }

@@ -186,7 +186,7 @@ impl FrontState {
         OpenTables { map: self.segment.map(), start: OPENS }
     }
 
-    /// What the threads of the front do.
+    /// The table in which each thread of the front says what it does.
     pub(crate) fn threads(&self) -> ThreadTable<'_> {
         ThreadTable { map: self.segment.map(), start: THREADS }
     }

@@ -10,17 +10,16 @@ mod mounter;
 mod mounting;
 
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mounter::{mount_until_signalled, mounter};
-use mounting::{MOUNTER, Scratch, enter_mount_namespace, front};
+use mounting::{Scratch, enter_mount_namespace, front, play_role};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use warren_fuse::Watchdog;
-use warren_runtime::{Fleet, Lifetime, dispatch, start_fleet};
+use warren_runtime::{Fleet, Lifetime, start_fleet};
 
 const POOL_BYTES: u64 = 256 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,13 +44,8 @@ const SCRIPTS: &[&str] = &[
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = dispatch(&args).or_else(|| warren_fuse::dispatch(&args)) {
+    if let Some(code) = play_role(&args, mount_until_signalled) {
         return code;
-    }
-    if let [role, pool, dir] = args.as_slice()
-        && role == MOUNTER
-    {
-        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use mapping::Mapping;
 use mounter::{mount_until_signalled, mounter};
-use mounting::{MOUNTER, Scratch, enter_mount_namespace};
+use mounting::{Scratch, enter_mount_namespace, play_role};
 use rustix::fs::{FlockOperation, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,13 +56,8 @@ const SERVER: &str = "server";
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = warren_runtime::dispatch(&args).or_else(|| warren_fuse::dispatch(&args)) {
+    if let Some(code) = play_role(&args, mount_until_signalled) {
         return code;
-    }
-    if let [role, pool, dir] = args.as_slice()
-        && role == MOUNTER
-    {
-        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
     if let [role, pool, cells] = args.as_slice()
         && role == SERVER

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use mounting::{MOUNTER, Scratch, enter_mount_namespace, front};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, front, play_role};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use warren_fuse::{MountConfig, Watchdog, keep_mount};
 use warren_log::Target;
@@ -28,7 +28,7 @@ use warren_runtime::{Lifetime, ServeOptions, start_fleet};
 /// The connection is aborted after this time, so that nothing waits for ever.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What the front does in `readlink`.
+/// A front does one of these in `readlink`.
 const FAULTS: [(&str, fn()); 3] = [
     ("loops", || {
         loop {
@@ -45,13 +45,8 @@ const FAULTS: [(&str, fn()); 3] = [
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = warren_runtime::dispatch(&args).or_else(|| warren_fuse::dispatch(&args)) {
+    if let Some(code) = play_role(&args, keep) {
         return code;
-    }
-    if let [role, pool, dir] = args.as_slice()
-        && role == MOUNTER
-    {
-        return keep(Path::new(pool), Path::new(dir));
     }
     if args.iter().any(|arg| arg == "--list") || !enter_mount_namespace() {
         return ExitCode::SUCCESS;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use mapping::Mapping;
 use mounter::{mount_until_signalled, mounter};
-use mounting::{MOUNTER, Scratch, enter_mount_namespace};
+use mounting::{Scratch, enter_mount_namespace, play_role};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, getcwd, kill_process};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -57,13 +57,8 @@ const CASES: &[(&str, Case)] = &[
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = warren_runtime::dispatch(&args).or_else(|| warren_fuse::dispatch(&args)) {
+    if let Some(code) = play_role(&args, mount_until_signalled) {
         return code;
-    }
-    if let [role, pool, dir] = args.as_slice()
-        && role == MOUNTER
-    {
-        return mount_until_signalled(Path::new(pool), Path::new(dir));
     }
     if args.iter().any(|arg| arg == "--list") || !enter_mount_namespace() {
         return ExitCode::SUCCESS;

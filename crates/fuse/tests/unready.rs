@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use mounting::{MOUNTER, Scratch, enter_mount_namespace, front};
+use mounting::{MOUNTER, Scratch, enter_mount_namespace, front, play_role};
 use warren_fuse::{MountConfig, keep_mount};
 
 /// The front hangs, so any limit passes.
@@ -26,26 +26,26 @@ fn main() -> ExitCode {
             std::thread::park();
         }
     }
-    if let Some(code) = warren_runtime::dispatch(&args) {
+    if let Some(code) = play_role(&args, keep) {
         return code;
-    }
-    if let [role, pool, dir] = args.as_slice()
-        && role == MOUNTER
-    {
-        let (admission, config) = front(Path::new(pool));
-        let config = MountConfig { ready_max: READY_MAX, ..config };
-        let ready = rustix::io::dup(std::io::stdout()).expect("standard output");
-        let Err(error) = keep_mount(admission, Path::new(dir), &config, Some(ready)) else {
-            return ExitCode::SUCCESS;
-        };
-        eprintln!("{error}");
-        return ExitCode::FAILURE;
     }
     if args.iter().any(|arg| arg == "--list") || !enter_mount_namespace() {
         return ExitCode::SUCCESS;
     }
     the_keeper_names_a_front_that_does_not_serve_and_leaves_nothing();
     ExitCode::SUCCESS
+}
+
+/// The main function of the process that mounts.
+fn keep(pool: &Path, dir: &Path) -> ExitCode {
+    let (admission, config) = front(pool);
+    let config = MountConfig { ready_max: READY_MAX, ..config };
+    let ready = rustix::io::dup(std::io::stdout()).expect("standard output");
+    let Err(error) = keep_mount(admission, dir, &config, Some(ready)) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("{error}");
+    ExitCode::FAILURE
 }
 
 fn the_keeper_names_a_front_that_does_not_serve_and_leaves_nothing() {

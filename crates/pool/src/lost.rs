@@ -21,7 +21,7 @@ use crate::peer::Phase;
 use crate::question::Round;
 use crate::{Effect, Inquiry, Pool, PoolMessage, SearchNo};
 
-/// What this shard waits for, by cell.
+/// Returns the cells at which this shard waits for something, and for what.
 pub fn unanswered<T: Clone>(pool: &Pool<T>) -> impl Iterator<Item = (CellId, Inquiry)> + '_ {
     pool.peers.iter().filter_map(|(cell, peer)| {
         let search = asks(pool, cell);

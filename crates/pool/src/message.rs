@@ -20,7 +20,7 @@ impl SearchNo {
     pub(crate) const LAST_RESERVED: Self = Self(1);
 }
 
-/// What a shard waits for at another one. The driver sends it behind all earlier messages.
+/// A shard waits for this at another one. The driver sends it behind all earlier messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Wire)]
 pub struct Inquiry {
     /// The oldest transfer that is not acknowledged, or 0.

@@ -39,7 +39,7 @@ pub enum Activity {
     Asks,
 }
 
-/// What a thread says.
+/// A thread says this of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Said {
     pub thread: u32,

@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// What a thread says.
+/// A thread says this of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ThreadRow {
     pub said: Said,

@@ -1,8 +1,10 @@
-//! What tests that mount a real fleet share: a scratch directory with a pool, and a mount
-//! namespace.
+//! Tests that mount a real fleet share this: the roles of their processes, a scratch directory with
+//! a pool, and a mount namespace.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use warren_base::Timestamp;
@@ -14,6 +16,18 @@ use warren_runtime::{Admission, ConnectOptions};
 
 /// The role of a process that does the same as `warren mount`.
 pub(crate) const MOUNTER: &str = "mounter";
+
+/// Plays a process of a fleet or of a mount, if the arguments name its role. `keep` is given the
+/// pool and the mount point.
+pub(crate) fn play_role(
+    args: &[OsString],
+    keep: impl FnOnce(&Path, &Path) -> ExitCode,
+) -> Option<ExitCode> {
+    warren_runtime::dispatch(args).or_else(|| warren_fuse::dispatch(args)).or_else(|| match args {
+        [role, pool, dir] if role == MOUNTER => Some(keep(Path::new(pool), Path::new(dir))),
+        _ => None,
+    })
+}
 
 /// Enters a private mount namespace, which only the children of this process share. False if the
 /// process cannot mount.

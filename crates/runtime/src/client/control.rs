@@ -33,7 +33,7 @@ pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 const EXCHANGES_MAX: usize = 100;
 
 /// After this time without an answer the user learns which process does not run.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of stack of a thread that queries one fleet: for a packet and slightly nested JSON.
 const ASKING_STACK: usize = 256 << 10;

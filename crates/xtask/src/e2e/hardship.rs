@@ -257,7 +257,8 @@ fn beside_stopped_cell(
 /// Processes that may open fewer descriptors than they wait for, because their limit was lowered
 /// from outside. They wait on, instead of computing, and calls continue.
 fn fewer_descriptors_than_polled(ground: &Ground, cells: u16) -> Result<Verdict> {
-    /// A process that computes has all of it.
+    /// A process that computes has all of it, or less on a busy machine, where this finds it
+    /// seldom. One that waits has next to none on any machine.
     const WATCHED: Duration = Duration::from_secs(1);
     const TICKS_MAX: u64 = 30;
     let fleet = Fleet::start(ground, &format!("fewer-{cells}"), "1G", cells)?;
