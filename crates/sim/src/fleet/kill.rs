@@ -23,7 +23,7 @@ use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX, VOTED_DOWN_MAX
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::hang::Pause;
 use super::lost::{
-    LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, REVIEWS, is_of_recovery, may_be_missed,
+    LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, is_of_recovery, may_be_missed,
 };
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
@@ -312,13 +312,18 @@ fn may_fall_ill<H>(fleet: &Fleet<H>, id: CellId) -> bool {
         && fleet.plant.is_none_or(|plant| plant == Plant::SpareAccusers)
 }
 
+/// From now on all cells review what waits: what a loss has stopped may show only much later, when
+/// a cell that was out serves again.
 fn plan_reviews<H>(fleet: &mut Fleet<H>) {
-    for number in 1..=REVIEWS {
-        let at = (REVIEW_EVERY * number as u32).as_nanos() as u64;
+    if !std::mem::replace(&mut fleet.lost.reviews, true) {
         for cell in (0..fleet.cells.len() as u16).map(CellId) {
-            fleet.plan(at, Happening::Review { cell });
+            plan_review(fleet, cell);
         }
     }
+}
+
+fn plan_review<H>(fleet: &mut Fleet<H>, cell: CellId) {
+    fleet.plan(REVIEW_EVERY.as_nanos() as u64, Happening::Review { cell });
 }
 
 /// The processes on trial are looked at as long as a trial depends on their turns.
@@ -330,8 +335,9 @@ pub(super) fn plan_looks_at_turns<H>(fleet: &mut Fleet<H>) {
     }
 }
 
-/// A cell reviews what waits.
+/// A cell reviews what waits, and will again.
 pub(super) fn review<W: Surroundings>(world: &mut W, cell: CellId) {
+    plan_review(world.fleet_mut(), cell);
     if !world.fleet().cells[usize::from(cell.0)].dead {
         happen_to(world, cell, Event::Review);
     }

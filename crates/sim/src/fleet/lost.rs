@@ -1,5 +1,5 @@
 //! Cells lose messages to each other and wake-ups of their tasks, and accuse others at random
-//! (decision 83). Afterwards all cells review what waits, as drivers make them do about once a
+//! (decision 83). From then on all cells review what waits, as drivers make them do about once a
 //! second.
 
 use std::time::Duration;
@@ -8,9 +8,8 @@ use warren_base::Rng;
 use warren_cell::{PeerBody, PeerMessage};
 use warren_proto::{PeerReply, PeerRequest};
 
-/// The time between two reviews of a cell, and how many follow a loss.
+/// The time between two reviews of a cell.
 pub(super) const REVIEW_EVERY: Duration = Duration::from_secs(1);
-pub(super) const REVIEWS: u64 = 8;
 
 /// The accusations of one liar, and the time between them, in which most trials end.
 pub(super) const LIES: u64 = 4;
@@ -40,6 +39,8 @@ pub(crate) struct Lost {
     chunks_left: u64,
     /// Looks at the turns of the processes on trial are planned.
     pub(super) looks: bool,
+    /// A review of each cell is planned, always.
+    pub(super) reviews: bool,
 }
 
 impl Lost {
@@ -55,6 +56,7 @@ impl Lost {
             chunks: 0,
             chunks_left: 0,
             looks: false,
+            reviews: false,
         }
     }
 
@@ -79,6 +81,7 @@ impl Lost {
             chunks,
             chunks_left,
             looks: false,
+            reviews: false,
         }
     }
 
@@ -89,7 +92,7 @@ impl Lost {
 
     /// All that was planned is gone.
     pub(super) const fn vanish(&mut self) {
-        self.looks = false;
+        (self.looks, self.reviews) = (false, false);
     }
 
     /// Whether something is lost now, of which this is the chance in 10,000.
