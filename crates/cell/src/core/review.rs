@@ -196,7 +196,7 @@ impl Core {
         txn.is_some_and(|txn| asks(txn.id))
             || (task.decided.is_some() && self.coordinator.answers(id))
             || self.counting.waits(id)
-            || (task.state.awaits_lock && !turn.waits.signals_of(id).granted)
+            || turn.lock_index.file_of(id).is_some()
     }
 }
 
