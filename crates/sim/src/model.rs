@@ -348,6 +348,12 @@ impl Step<'_> {
                 .is_some_and(|shards| damaged::needs(&state.inodes, request, shards))
     }
 
+    /// Whether a caretaker of the inode's shard may have answered.
+    fn meets_caretaker(&self, ino: Ino) -> bool {
+        let damaged = self.rules.damaged.as_ref();
+        self.excuses.contains(Excuses::DAMAGED) && damaged.is_some_and(|it| it.has(ino.shard()))
+    }
+
     /// Compares the required result with the actual one. `Ok(Some)`: the call had to succeed and
     /// did.
     fn settle<T>(&self, must: Result<T, Errno>) -> Result<Option<(T, &Reply)>, Refusal> {
