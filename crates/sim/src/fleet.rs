@@ -256,6 +256,8 @@ pub(crate) struct CellHost {
     is_sentenced: Option<Epoch>,
     /// A successor is to start.
     is_starting: bool,
+    /// The successor is to be killed as soon as it has a process.
+    is_to_end: bool,
     /// Its process, or the one to start, is a caretaker. Others die early as long as it is broken.
     pub is_caretaker: bool,
     pub is_broken: bool,

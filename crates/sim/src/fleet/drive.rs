@@ -154,9 +154,8 @@ fn execute_verdict<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch) {
         fleet.count("a cell ended by a verdict");
         kill_cell(world, id);
     } else if fleet.host(id).is_starting && fleet.epoch(id) == epoch {
-        // A caretaker that has no process yet.
-        let delay = fleet.message_delay();
-        fleet.plan(delay, Happening::Kill { cell: id, epoch });
+        // A caretaker that waits for the I/O of the process before it.
+        fleet.host(id).is_to_end = true;
     }
 }
 

@@ -22,9 +22,7 @@ use warren_supervisor::{Event as SupervisorEvent, SUCCESSORS_MAX, VOTED_DOWN_MAX
 
 use super::drive::{carry_out, happen_to, notify_supervisor, obey};
 use super::hang::Pause;
-use super::lost::{
-    LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, is_of_recovery, may_be_missed,
-};
+use super::lost::{LIE_EVERY, LIES, LOOK_EVERY, Lost, REVIEW_EVERY, is_of_recovery, may_be_missed};
 use super::process::Death;
 use super::{Fleet, Happening, Surroundings};
 
@@ -92,6 +90,7 @@ impl<H> Fleet<H> {
         let host = self.host(id);
         host.is_caretaker = is_caretaker;
         (host.epoch, host.is_starting, host.beginning) = (epoch, true, None);
+        host.is_to_end = false;
         let delay = self.message_delay();
         self.plan(delay, Happening::Start { cell: id });
     }
@@ -209,7 +208,12 @@ pub(super) fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
             return fleet.count("a successor killed before its first turn");
         }
     }
-    world.fleet_mut().plan_order(id);
+    let fleet = world.fleet_mut();
+    fleet.plan_order(id);
+    if std::mem::take(&mut fleet.host(id).is_to_end) {
+        let epoch = fleet.epoch(id);
+        fleet.plan(0, Happening::Kill { cell: id, epoch });
+    }
     carry_out(world, id, effects);
 }
 

@@ -238,6 +238,7 @@ impl CellHost {
             lies: None,
             is_sentenced: None,
             is_starting: false,
+            is_to_end: false,
             is_caretaker: false,
             is_broken: false,
             ended_in_a_row: 0,

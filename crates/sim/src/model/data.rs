@@ -150,7 +150,10 @@ impl State {
         // A caretaker has not closed it yet: it does not execute the removals that it is owed.
         let was_dropped = inode.is_none_or(|inode| inode.nlink == 0);
         let meets_caretaker = was_dropped && step.meets_caretaker(handle.ino);
-        if !is_own && meets_caretaker && let Ok(reply) = &step.outcome.answer {
+        if !is_own
+            && meets_caretaker
+            && let Ok(reply) = &step.outcome.answer
+        {
             return expect_done(reply);
         }
         let must = if is_own { Ok(()) } else { Err(Errno::EBADF) };
