@@ -5,6 +5,7 @@
 //! ([`Opened::kept`]). Opens of a file with the same access share a handle.
 //!
 //! ```text
+//! CREATE   Create at the cell ─ mark the inode as used ─ add handle and open
 //! OPEN     a kept handle:  mark the inode as used ─ look at the lease word ─ valid: add the open
 //!          else:           mark the inode as used ─ Open at the cell ─ add handle and open
 //! RELEASE  remove the open ─ last of the handle: look at the word ─ void: Close
@@ -16,13 +17,18 @@
 //! marks the inode as closed in its own segment. A handle whose word is void may be closed although
 //! that mark is not there (yet), so that a `Close` may fail with EBADF.
 //!
+//! No inode is marked as idle while a create is under way ([`Creates`]).
+//!
 //! All opens and handles are also in the [`FrontState`]. A successor finds there what the kernel
 //! has open. It recognises an `OPEN` that its predecessor has executed by the request's number, and
 //! a `RELEASE` by the generation in the kernel's handle.
 
+pub(crate) mod creates;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use creates::{Creates, Creating};
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::{AccessMode, Handle, Opened};
 
@@ -95,6 +101,7 @@ struct Tables {
     /// Inodes that became idle, the first one first. Some are in use again, and some are here
     /// twice.
     idle: VecDeque<Ino>,
+    creates: Creates,
     /// Handles that no open uses and that are not closed yet.
     unused: Vec<Closing>,
 }
@@ -171,6 +178,21 @@ impl OpenFiles {
     /// Begins an `OPEN` that no kept handle can serve.
     pub(crate) fn begin_new(&self, ino: Ino) {
         self.begin_open(&mut self.lock(), ino);
+    }
+
+    /// Begins a `CREATE`. [`Self::create_ended`] follows when its handle was added, or it failed.
+    pub(crate) fn begin_create(&self) -> Creating {
+        self.lock().creates.begin()
+    }
+
+    pub(crate) fn create_ended(&self, creating: Creating) {
+        let mut tables = self.lock();
+        tables.creates.end(creating);
+        while let Some(ino) = tables.creates.next_ready() {
+            if tables.files.get(&ino).is_some_and(|file| file.opens == 0) {
+                self.keep_idle(&mut tables, ino);
+            }
+        }
     }
 
     /// The `Open` that was begun has succeeded, at `cell` if that is known. ENFILE if too many
@@ -366,6 +388,13 @@ impl OpenFiles {
             tables.files.remove(&ino);
             return;
         }
+        if !tables.creates.delays(ino) {
+            self.keep_idle(tables, ino);
+        }
+    }
+
+    /// No open uses the inode, whose handles are kept.
+    fn keep_idle(&self, tables: &mut Tables, ino: Ino) {
         let displaced = self.fleet.mark_idle(ino);
         tables.idle.push_back(ino);
         if let Some(other) = displaced {
@@ -441,6 +470,7 @@ impl Tables {
             free_opens: FreeNumbers::new(&BTreeSet::new(), 0, OPENS_MAX),
             free_handles: FreeNumbers::new(&BTreeSet::new(), 0, HANDLES_MAX),
             idle: VecDeque::new(),
+            creates: Creates::default(),
             unused: Vec::new(),
         };
         for number in 0..opens.handles_end() {

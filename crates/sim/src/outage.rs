@@ -32,16 +32,20 @@ pub(crate) enum Outage {
         cell: CellId,
         until: u64,
     },
+    /// The cell was taken out at this place in the order of events.
     Out {
         cell: CellId,
+        since: u64,
         until: u64,
     },
     Returning {
         cell: CellId,
+        since: u64,
     },
-    /// It ended at this place in the order of events.
+    /// It ended at this place.
     Over {
         cell: CellId,
+        since: u64,
         at: u64,
     },
 }
@@ -62,13 +66,23 @@ impl Outage {
         }
     }
 
+    /// Whether a call that a caretaker has refused may have been at a process before it.
+    pub(crate) const fn follows(&self, invoked: u64) -> bool {
+        match self {
+            Self::Out { since, .. } | Self::Returning { since, .. } | Self::Over { since, .. } => {
+                invoked < *since
+            }
+            Self::None | Self::Due { .. } | Self::Broken { .. } => false,
+        }
+    }
+
     /// The cell that is broken, or was.
     pub(crate) const fn cell(&self) -> Option<CellId> {
         match self {
             Self::None | Self::Due { .. } => None,
             Self::Broken { cell, .. }
             | Self::Out { cell, .. }
-            | Self::Returning { cell }
+            | Self::Returning { cell, .. }
             | Self::Over { cell, .. } => Some(*cell),
         }
     }
@@ -102,27 +116,28 @@ pub(crate) fn advance<W: Surroundings>(
         }
         Outage::Broken { cell, until } if is_out(world, cell) => {
             world.fleet_mut().count("a cell taken out");
-            return (Outage::Out { cell, until }, Some(cell));
+            let since = world.fleet_mut().place();
+            return (Outage::Out { cell, since, until }, Some(cell));
         }
         // It became ready in spite of that, and is not needed any more.
         Outage::Broken { cell, .. } if heals && serves_again(world, cell) => {
             host(world, cell).is_broken = false;
-            Outage::Over { cell, at: 0 }
+            Outage::Over { cell, since: 0, at: 0 }
         }
-        Outage::Out { cell, until } if left <= until || heals => {
+        Outage::Out { cell, since, until } if left <= until || heals => {
             host(world, cell).is_broken = false;
-            Outage::Returning { cell }
+            Outage::Returning { cell, since }
         }
-        Outage::Returning { cell } if serves_again(world, cell) => {
+        Outage::Returning { cell, since } if serves_again(world, cell) => {
             world.fleet_mut().count("a cell taken in again");
-            Outage::Over { cell, at: world.fleet_mut().place() }
+            Outage::Over { cell, since, at: world.fleet_mut().place() }
         }
         // Not only once: a supervisor that dies may have forgotten it.
-        Outage::Returning { cell } => {
+        Outage::Returning { cell, since } => {
             if status(world, cell).is_some_and(|out| !out.returns) {
                 notify_supervisor(world, SupervisorEvent::Rejoin { cell });
             }
-            Outage::Returning { cell }
+            Outage::Returning { cell, since }
         }
         outage => outage,
     };
@@ -137,7 +152,9 @@ fn break_cell<W: Surroundings>(
     lasts: u64,
 ) -> Outage {
     let cell = CellId(rng.below(world.fleet().cells.len() as u64) as u16);
-    if !world.fleet().is_served() || !kill(world, cell) {
+    let fleet = world.fleet();
+    let may_die = fleet.lost.lets_die((cell, fleet.epoch(cell)));
+    if !fleet.is_served() || !may_die || !kill(world, cell) {
         return Outage::Due { rng, at, lasts };
     }
     host(world, cell).is_broken = true;

@@ -32,11 +32,12 @@ impl Core {
     /// Looks for tasks that nothing can wake, and asks other cells for what is overdue. Called when
     /// no task is ready to run.
     pub(super) fn review(&mut self, turn: &mut Turn<'_>) {
-        if let Some(task) = self.lost_task(turn) {
-            // It may have executed its request, and a checkpoint may have freed the record of that.
-            // So it must answer before a successor comes, which would execute the request again. If
-            // the fleet is read-only no successor follows at all.
-            turn.waits.wake(task);
+        let lost = self.lost_tasks(turn);
+        if !lost.is_empty() {
+            // They may have executed their requests, and a checkpoint may have freed the records of
+            // that. So they must answer before a successor comes, which would execute the requests
+            // again. If the fleet is read-only no successor follows at all.
+            lost.into_iter().for_each(|task| turn.waits.wake(task));
             self.run_ready(turn);
             turn.report(Report::LostWakeup);
         }
@@ -179,14 +180,16 @@ impl Core {
         turn.waits.wake(id);
     }
 
-    /// Finds a task that waits for nothing that can come.
-    fn lost_task(&self, turn: &Turn<'_>) -> Option<TaskId> {
+    /// Finds the tasks that wait for nothing that can come.
+    fn lost_tasks(&self, turn: &Turn<'_>) -> Vec<TaskId> {
         let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
         let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
         live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
-        let mut tasks = self.tasks.all();
-        let lost = tasks.find(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
-        lost.map(|(id, _)| id)
+        let lost = self
+            .tasks
+            .all()
+            .filter(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
+        lost.map(|(id, _)| id).collect()
     }
 
     /// Whether the task waits for another cell, or for a file lock of another client.

@@ -104,6 +104,44 @@ fn a_kept_handle_serves_the_next_open() {
 }
 
 #[test]
+fn no_file_becomes_idle_while_a_create_is_under_way() {
+    let mut bench = Bench::new();
+    // The cell has created and opened the file, and no thread has taken the answer.
+    let creating = bench.files.begin_create();
+    let created = bench.answer(FILE, 7);
+    let other = bench.open_anew(FILE, 10, 7);
+    bench.files.release(other.number);
+    assert_eq!((bench.idle(), bench.unused()), (None, vec![]), "a cell must not close the new one");
+    bench.files.begin_new(FILE);
+    let created = bench.files.opened(&created, READ, Some(CELL), 11).unwrap();
+    bench.files.create_ended(creating);
+    assert_eq!(bench.idle(), None, "it is open");
+    bench.files.release(created.number);
+    assert_eq!(bench.idle(), Some(FILE));
+}
+
+#[test]
+fn a_file_waits_only_for_the_creates_before_its_close() {
+    let mut bench = Bench::new();
+    let [first, second] = [(); 2].map(|()| bench.files.begin_create());
+    let opened = bench.open_anew(FILE, 10, 7);
+    bench.files.release(opened.number);
+    let third = bench.files.begin_create();
+    bench.files.create_ended(second);
+    assert_eq!(bench.idle(), None);
+    bench.files.create_ended(first);
+    assert_eq!(bench.idle(), Some(FILE), "the third cannot have created it");
+    bench.files.create_ended(third);
+    // A cell may have taken the word back meanwhile.
+    let last = bench.files.begin_create();
+    let opened = bench.open_again(FILE, 11);
+    bench.files.release(opened.number);
+    bench.set_word(FILE, 0);
+    bench.files.create_ended(last);
+    assert_eq!((bench.idle(), bench.unused()), (None, vec![opened.handle]));
+}
+
+#[test]
 fn a_handle_without_a_lease_is_closed_with_its_open() {
     let mut bench = Bench::new();
     let first = bench.open_anew(FILE, 10, 0);

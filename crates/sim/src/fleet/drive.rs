@@ -230,7 +230,7 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     }
     let fleet = world.fleet_mut();
     if loses && cell.has_lost_wakeup() {
-        lost_wakeup(fleet);
+        lost_wakeup(fleet, id);
     }
     if cell.chunks_emptied() > emptied {
         fleet.count("chunks emptied");

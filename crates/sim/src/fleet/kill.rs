@@ -277,16 +277,16 @@ pub(super) fn loses<H>(
 pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
     let Lost { wakeups, rng, .. } = &mut fleet.lost;
     let is_drawn = *wakeups > 0 && rng.chance(*wakeups, 10_000);
-    // A cell that dies before the review may have executed the request, and lost the record of
-    // that with a checkpoint.
     let is_only = fleet.faults.kills == 0 && fleet.faults.pauses == 0;
     is_drawn && is_only && may_fall_ill(fleet, id)
 }
 
 /// The cell has lost a wake-up.
-pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>) {
+pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
     fleet.count("a wake-up lost");
     fleet.lost.left -= 1;
+    let process = (id, fleet.epoch(id));
+    fleet.lost.wakeups_of.insert(process);
     plan_reviews(fleet);
 }
 

@@ -2,9 +2,10 @@
 //! (decision 83). From then on all cells review what waits, as drivers make them do about once a
 //! second.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use warren_base::Rng;
+use warren_base::{CellId, Epoch, Rng};
 use warren_cell::{PeerBody, PeerMessage};
 use warren_proto::{PeerReply, PeerRequest};
 
@@ -31,6 +32,9 @@ pub(crate) struct Lost {
     pub(super) wakeups: u64,
     pub(super) lies: u64,
     pub(super) left: u64,
+    /// The processes that have lost a wake-up. One that dies before its review may have executed
+    /// the request, and lost the record of that with a checkpoint.
+    pub(super) wakeups_of: BTreeSet<(CellId, Epoch)>,
     /// In 10,000: a message of a recovery is lost. These are few, so each counts for itself.
     recovery: u64,
     recovery_left: u64,
@@ -51,6 +55,7 @@ impl Lost {
             wakeups: 0,
             lies: 0,
             left: 0,
+            wakeups_of: BTreeSet::new(),
             recovery: 0,
             recovery_left: 0,
             chunks: 0,
@@ -76,6 +81,7 @@ impl Lost {
             wakeups,
             lies,
             left,
+            wakeups_of: BTreeSet::new(),
             recovery,
             recovery_left,
             chunks,
@@ -88,6 +94,11 @@ impl Lost {
     /// Nothing more is lost.
     pub(crate) const fn heal(&mut self) {
         (self.left, self.recovery_left, self.chunks_left) = (0, 0, 0);
+    }
+
+    /// Whether the process may end now, by another fault.
+    pub(crate) fn lets_die(&self, process: (CellId, Epoch)) -> bool {
+        !self.wakeups_of.contains(&process)
     }
 
     /// All that was planned is gone.

@@ -556,6 +556,7 @@ impl World {
                 _ => self.see(at, &request, &answer),
             }
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
+            self.may_have_locked(&mut operation);
             self.history.push(operation);
         }
         if let Some(send) = again {
@@ -670,6 +671,20 @@ impl World {
                 operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
                 self.history.push(operation);
             }
+        }
+    }
+
+    /// A lock may have been granted to a waiting call when its cell died, and a caretaker has
+    /// refused the call. The owner has the lock then until it releases it, or closes the file.
+    fn may_have_locked(&mut self, operation: &mut Operation) {
+        let Action::Request(Request::Lock { wait: true, .. }) = operation.action else { return };
+        let is_refused =
+            operation.outcome.as_ref().is_some_and(|outcome| outcome.answer == Err(Errno::EIO));
+        if is_refused && self.outage.follows(operation.invoked) {
+            self.fleet.count("a call refused that may have its lock");
+            operation.process = self.new_processes(1);
+            operation.returned = NEVER;
+            operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
         }
     }
 

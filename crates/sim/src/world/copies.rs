@@ -7,7 +7,9 @@
 use warren_base::{CellId, Errno, Ino};
 use warren_cell::SlotRef;
 use warren_client::Op;
-use warren_proto::{AccessMode, Answer, Capabilities, Handle, Lease, LeasedAttrs, Reply, Request};
+use warren_proto::{
+    AccessMode, Answer, Capabilities, CreateFlags, Handle, Lease, LeasedAttrs, Reply, Request,
+};
 
 use super::World;
 use super::claims::claim;
@@ -231,6 +233,8 @@ fn is_last_unclosed(world: &World, at: At, handle: Handle) -> bool {
 fn uses_other(slot: &Slot, handle: Handle, closing: Option<Handle>) -> bool {
     let opens = match slot.under_way() {
         Some(Request::Open { ino, .. }) => *ino == handle.ino,
+        // It may create this inode, and its answer is under way.
+        Some(Request::Create { flags, .. }) => flags.contains(CreateFlags::OPEN),
         Some(Request::Write { handle: other, .. }) => other.ino == handle.ino,
         _ => false,
     };
