@@ -12,7 +12,8 @@
 //!
 //! Invariants:
 //! * The frames, the table and all of the log stay as they were. Records are only appended: of what
-//!   is owed, and of files that clients close and locks that they release.
+//!   is owed, and of files that clients close and locks that they release. Entries of the table
+//!   whose records were not made are cleared, because they would count after the next record.
 //! * What its predecessors had decided is made by the other cells, as with any successor. What
 //!   other cells had decided is logged as owed ([`Step::Owed`]), and made by the later process.
 //! * A checkpoint records nothing new of the cell: its trees, its chunks and the start of its log

@@ -302,6 +302,16 @@ fn is_made(since: Lsn, end: Lsn) -> bool {
     since < end
 }
 
+/// Clears the entries of changes that did not happen. They would count after the next record.
+pub(super) fn clear_unmade(end: Lsn, turn: &mut Turn<'_>) {
+    for frame in (0..turn.frames.count()).map(FrameNo) {
+        let entry = turn.table.read(frame, turn.memory);
+        if entry.is_some_and(|entry| !is_made(entry.since, end)) {
+            turn.table.clear(frame, turn.memory);
+        }
+    }
+}
+
 impl Looking {
     fn begin(turn: &Turn<'_>) -> Self {
         let (table, memory) = (&*turn.table, &*turn.memory);

@@ -35,7 +35,7 @@ use crate::config::{LogConfig, Recovery};
 use crate::event::{Effect, SlotRef};
 use crate::give_up::give_up;
 use crate::recovery::early::Early;
-use crate::recovery::frames::InheritedFrames;
+use crate::recovery::frames::{InheritedFrames, clear_unmade};
 use crate::recovery::kept::KeptReplay;
 use crate::recovery::scan::{Scan, parse};
 use crate::run::wait::{Stop, Wait};
@@ -331,7 +331,7 @@ impl Replay {
     fn finish(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
         match self.kind {
             Recovery::Process => self.frames.take_back(shards, self.cut, turn)?,
-            Recovery::Caretaker => {}
+            Recovery::Caretaker => clear_unmade(self.cut, turn),
             _ => shards.values_mut().for_each(|shard| shard.behind.clear()),
         }
         self.phase = Phase::Claiming;
