@@ -556,7 +556,10 @@ impl World {
                 _ => self.see(at, &request, &answer),
             }
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
-            self.may_have_locked(&mut operation);
+            if self.may_have_locked(&mut operation) {
+                // Its program releases it, as if the call had succeeded.
+                self.slot(at).holdings.note(&request, &Reply::Done);
+            }
             self.history.push(operation);
         }
         if let Some(send) = again {
@@ -676,16 +679,20 @@ impl World {
 
     /// A lock may have been granted to a waiting call when its cell died, and a caretaker has
     /// refused the call. The owner has the lock then until it releases it, or closes the file.
-    fn may_have_locked(&mut self, operation: &mut Operation) {
-        let Action::Request(Request::Lock { wait: true, .. }) = operation.action else { return };
+    fn may_have_locked(&mut self, operation: &mut Operation) -> bool {
+        if !matches!(operation.action, Action::Request(Request::Lock { wait: true, .. })) {
+            return false;
+        }
         let is_refused =
             operation.outcome.as_ref().is_some_and(|outcome| outcome.answer == Err(Errno::EIO));
-        if is_refused && self.outage.follows(operation.invoked) {
+        let may_have = is_refused && self.outage.follows(operation.invoked);
+        if may_have {
             self.fleet.count("a call refused that may have its lock");
             operation.process = self.new_processes(1);
             operation.returned = NEVER;
             operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
         }
+        may_have
     }
 
     /// Records what a predecessor executed for clients that are gone, and that took effect.
