@@ -13,7 +13,8 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, CreateFlags, Credentials, InodeRef, Position, Reply, Request,
+    Answer, Answered, Capabilities, CreateFlags, Credentials, InodeRef, LockType, Position, Reply,
+    Request,
 };
 
 use super::claims::{forge, is_rightly_granted};
@@ -556,7 +557,7 @@ impl World {
                 _ => self.see(at, &request, &answer),
             }
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
-            if self.may_have_locked(&mut operation) {
+            if self.may_have_locked(at, &mut operation) {
                 // Its program releases it, as if the call had succeeded.
                 self.slot(at).holdings.note(&request, &Reply::Done);
             }
@@ -679,13 +680,15 @@ impl World {
 
     /// A lock may have been granted to a waiting call when its cell died, and a caretaker has
     /// refused the call. The owner has the lock then until it releases it, or closes the file.
-    fn may_have_locked(&mut self, operation: &mut Operation) -> bool {
-        if !matches!(operation.action, Action::Request(Request::Lock { wait: true, .. })) {
+    fn may_have_locked(&mut self, at: At, operation: &mut Operation) -> bool {
+        let Action::Request(Request::Lock { handle, wait: true, .. }) = operation.action else {
             return false;
-        }
+        };
         let is_refused =
             operation.outcome.as_ref().is_some_and(|outcome| outcome.answer == Err(Errno::EIO));
-        let may_have = is_refused && self.outage.follows(operation.invoked);
+        let may_have = is_refused
+            && self.outage.follows(operation.invoked)
+            && self.slot(at).holdings.would_unlock(handle, LockType::Unlock);
         if may_have {
             self.fleet.count("a call refused that may have its lock");
             operation.process = self.new_processes(1);
