@@ -123,6 +123,14 @@ fn warnings(fleet: &FleetStatus) -> String {
         let _ = writeln!(text, "  {}", printable(&line));
     }
     // Writing to a string cannot fail.
+    if let (Some(since), None) = (fleet.checkpoint.failing_since, &fleet.checkpoint.broken) {
+        let _ = writeln!(
+            text,
+            "  CHECKPOINTS FAIL since {}: the pool's device refuses writes; calls go on until the logs are full, and no \
+             cell that hangs is replaced; see the log, and repair the device while the fleet runs",
+            utc(since)
+        );
+    }
     if let Some(why) = &fleet.checkpoint.broken {
         let since = fleet.checkpoint.read_only_since;
         let since = since.map_or_else(String::new, |at| format!(" since {}", utc(at)));
@@ -354,6 +362,17 @@ mod tests {
         let text = describe(&fleet);
         assert!(text.contains("READ-ONLY since 2000-02-29 23:59:59 UTC"), "{text}");
         assert!(text.contains("warren stop --discard"));
+    }
+
+    #[test]
+    fn failing_checkpoints_are_shown_unless_the_fleet_is_read_only() {
+        let failing = Some(951_868_799);
+        let checkpoint = CheckpointStatus { failing_since: failing, ..CheckpointStatus::default() };
+        let mut fleet = FleetStatus { checkpoint, ..FleetStatus::default() };
+        let shown = "CHECKPOINTS FAIL since 2000-02-29 23:59:59 UTC";
+        assert!(describe(&fleet).contains(shown));
+        fleet.checkpoint.broken = Some("EIO".into());
+        assert!(!describe(&fleet).contains(shown));
     }
 
     #[test]

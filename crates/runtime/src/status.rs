@@ -158,6 +158,8 @@ pub struct CheckpointStatus {
     /// Successful and failed checkpoints of this run.
     pub checkpoints: u64,
     pub checkpoints_failed: u64,
+    /// Since when each checkpoint has failed, in seconds since 1970.
+    pub failing_since: Option<i64>,
     /// Why checkpoints are not possible any more.
     pub broken: Option<String>,
     /// Since when, in seconds since 1970, the fleet refuses all changes because it could not keep

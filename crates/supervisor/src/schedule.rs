@@ -15,6 +15,8 @@ pub(crate) struct Schedule {
     last: Option<Timestamp>,
     succeeded: u64,
     failed: u64,
+    /// When the first of those failed that have failed in a row.
+    failing_since: Option<Timestamp>,
 }
 
 impl Schedule {
@@ -33,11 +35,13 @@ impl Schedule {
 
     pub(crate) const fn succeed(&mut self, wall: Timestamp) {
         self.succeeded += 1;
+        self.failing_since = None;
         self.last = Some(wall);
     }
 
-    pub(crate) const fn fail(&mut self) {
+    pub(crate) fn fail(&mut self, wall: Timestamp) {
         self.failed += 1;
+        self.failing_since.get_or_insert(wall);
     }
 
     /// When the last checkpoint succeeded.
@@ -51,5 +55,11 @@ impl Schedule {
 
     pub(crate) const fn failed(&self) -> u64 {
         self.failed
+    }
+
+    /// Since when each checkpoint has failed. As long as the device takes nothing, no successor of
+    /// a cell would become ready.
+    pub(crate) const fn failing_since(&self) -> Option<Timestamp> {
+        self.failing_since
     }
 }

@@ -21,6 +21,8 @@ pub struct Status {
     /// Checkpoints of this run that succeeded, and that failed.
     pub checkpoints: u64,
     pub checkpoints_failed: u64,
+    /// Since when each checkpoint has failed.
+    pub failing_since: Option<Timestamp>,
     /// Why no checkpoint can be recorded any more, and since when the cells know.
     pub broken: Option<Errno>,
     pub broken_since: Option<Timestamp>,

@@ -56,6 +56,7 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
             generation: core.generation,
             checkpoints: core.checkpoints,
             checkpoints_failed: core.checkpoints_failed,
+            failing_since: core.failing_since.map(|since| since.0 / 1_000_000_000),
             broken: core.broken.map(|errno| errno.to_string()),
             read_only_since: core.broken_since.map(|since| since.0 / 1_000_000_000),
         },

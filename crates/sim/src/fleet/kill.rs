@@ -277,7 +277,8 @@ pub(super) fn loses<H>(
 pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
     let Lost { wakeups, rng, .. } = &mut fleet.lost;
     let is_drawn = *wakeups > 0 && rng.chance(*wakeups, 10_000);
-    let is_only = fleet.faults.kills == 0 && fleet.faults.pauses == 0;
+    let lies = fleet.cells.iter().any(|host| host.lies == Some(host.epoch));
+    let is_only = fleet.faults.kills == 0 && fleet.faults.pauses == 0 && !lies;
     is_drawn && is_only && may_fall_ill(fleet, id)
 }
 
@@ -294,7 +295,8 @@ pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
 pub(super) fn draw_liar<H>(fleet: &mut Fleet<H>, id: CellId) {
     let is_alone = fleet.cells.len() == 1;
     // Looks at a process that is stopped for long would be many.
-    let is_unfit = is_alone || fleet.faults.pauses > 0;
+    let is_reviewed = fleet.lost.lets_die((id, fleet.epoch(id)));
+    let is_unfit = is_alone || fleet.faults.pauses > 0 || !is_reviewed;
     if is_unfit || !may_fall_ill(fleet, id) || !fleet.lost.is_drawn(fleet.lost.lies) {
         return;
     }

@@ -130,7 +130,7 @@ impl Supervisor {
 
     fn checkpoint_failed(&mut self, errno: Errno, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
-        self.schedule.fail();
+        self.schedule.fail(turn.wall);
         let broken = self.committer.broken().is_some();
         turn.send(self.fleet.living(), &Order::Failed { number, errno, broken });
         if self.is_last() {

@@ -34,6 +34,7 @@ impl Supervisor {
             last_checkpoint: self.schedule.last(),
             checkpoints: self.schedule.succeeded(),
             checkpoints_failed: self.schedule.failed(),
+            failing_since: self.schedule.failing_since(),
             broken: self.committer.broken(),
             broken_since: self.broken_since,
             given_up: self.given_up.iter().map(|(shard, gone)| (*shard, *gone)).collect(),

@@ -47,8 +47,9 @@ impl Supervisor {
 
     /// Whether the process can be tried: it lives, and would get a successor.
     pub fn may_try(&self, process: (CellId, Epoch)) -> bool {
-        // If nothing can be recorded any more there are no successors.
-        lives(self, process) && self.replaces_cells() && self.committer.broken().is_none()
+        // If nothing can be recorded there are no successors.
+        let records = self.committer.broken().is_none() && self.schedule.failing_since().is_none();
+        lives(self, process) && self.replaces_cells() && records
     }
 
     /// The trials of cells.

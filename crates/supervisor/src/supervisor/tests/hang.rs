@@ -127,6 +127,19 @@ fn a_stopped_cell_that_would_have_no_successor_is_resumed() {
     world.wait(PROBE_WAIT);
     assert_eq!(world.resumed(), [(B, EPOCH)]);
     assert_eq!((world.asked_for(B).0, world.killed()), (vec![], vec![]));
+    // Nor while checkpoints fail.
+    let mut world = World::serving(3, 1);
+    world.lie = Some(Err(Errno::EIO));
+    world.wait(CHECKPOINT_INTERVAL);
+    world.settle();
+    world.hangs(B);
+    world.wait(PROBE_WAIT);
+    assert_eq!((world.resumed(), world.killed()), (vec![(B, EPOCH)], vec![]));
+    world.wait(CHECKPOINT_INTERVAL);
+    world.settle();
+    world.hangs(B);
+    world.wait(PROBE_WAIT);
+    assert_eq!(world.killed().len(), 1, "the device works again");
     // A first process has no successor before the fleet serves.
     let mut world = World::new(2, 1);
     world.hangs(B);
