@@ -57,9 +57,10 @@ impl<H> Fleet<H> {
         is_drawn.then(|| Death::draw(&mut self.rng))
     }
 
-    /// Whether the fleet continues if the cell's process ends now.
+    /// Whether the fleet continues, and keeps what it has acknowledged, if the cell's process ends
+    /// now.
     pub(crate) fn may_be_lost(&self, id: CellId) -> bool {
-        self.is_served() && self.may_end(id)
+        self.is_served() && self.may_end(id) && self.lost.lets_die((id, self.epoch(id)))
     }
 
     /// Whether the supervisor retries if one more process of the cell ends, or the one that is to
@@ -295,8 +296,7 @@ pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
 pub(super) fn draw_liar<H>(fleet: &mut Fleet<H>, id: CellId) {
     let is_alone = fleet.cells.len() == 1;
     // Looks at a process that is stopped for long would be many.
-    let is_reviewed = fleet.lost.lets_die((id, fleet.epoch(id)));
-    let is_unfit = is_alone || fleet.faults.pauses > 0 || !is_reviewed;
+    let is_unfit = is_alone || fleet.faults.pauses > 0 || !fleet.may_be_lost(id);
     if is_unfit || !may_fall_ill(fleet, id) || !fleet.lost.is_drawn(fleet.lost.lies) {
         return;
     }
@@ -314,7 +314,8 @@ fn may_fall_ill<H>(fleet: &Fleet<H>, id: CellId) -> bool {
     fleet.lost.left > 0
         && host.slots.is_ready
         && !host.is_caretaker
-        && fleet.may_be_lost(id)
+        && fleet.is_served()
+        && fleet.may_end(id)
         && fleet.plant.is_none_or(|plant| plant == Plant::SpareAccusers)
 }
 
