@@ -115,6 +115,18 @@ fn warning_of_device(fleet: &FleetStatus) -> String {
     )
 }
 
+/// The line of a fleet whose checkpoints fail, and that may still recover.
+fn warning_of_checkpoints(fleet: &FleetStatus) -> String {
+    let (Some(since), None) = (fleet.checkpoint.failing_since, &fleet.checkpoint.broken) else {
+        return String::new();
+    };
+    format!(
+        "  CHECKPOINTS FAIL since {}: the pool's device refuses writes; calls go on until the logs are full, and no \
+         cell that hangs is replaced; see the log, and repair the device while the fleet runs\n",
+        utc(since)
+    )
+}
+
 /// The lines that ask for an administrator.
 fn warnings(fleet: &FleetStatus) -> String {
     let mut text = String::new();
@@ -123,14 +135,7 @@ fn warnings(fleet: &FleetStatus) -> String {
         let _ = writeln!(text, "  {}", printable(&line));
     }
     // Writing to a string cannot fail.
-    if let (Some(since), None) = (fleet.checkpoint.failing_since, &fleet.checkpoint.broken) {
-        let _ = writeln!(
-            text,
-            "  CHECKPOINTS FAIL since {}: the pool's device refuses writes; calls go on until the logs are full, and no \
-             cell that hangs is replaced; see the log, and repair the device while the fleet runs",
-            utc(since)
-        );
-    }
+    text += &warning_of_checkpoints(fleet);
     if let Some(why) = &fleet.checkpoint.broken {
         let since = fleet.checkpoint.read_only_since;
         let since = since.map_or_else(String::new, |at| format!(" since {}", utc(at)));

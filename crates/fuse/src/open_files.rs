@@ -23,12 +23,12 @@
 //! has open. It recognises an `OPEN` that its predecessor has executed by the request's number, and
 //! a `RELEASE` by the generation in the kernel's handle.
 
-pub(crate) mod creates;
+mod creates;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use creates::{Creates, Creating};
+use creates::Creates;
 use warren_base::{CellId, Errno, Ino};
 use warren_proto::{AccessMode, Handle, Opened};
 
@@ -60,6 +60,18 @@ pub(crate) struct Pin {
 impl Pin {
     pub(crate) const fn of_number(number: u32) -> Self {
         Self { number }
+    }
+}
+
+/// A create under way.
+pub(crate) struct Creating<'a> {
+    files: &'a OpenFiles,
+    number: u64,
+}
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        self.files.create_ended(self.number);
     }
 }
 
@@ -180,14 +192,15 @@ impl OpenFiles {
         self.begin_open(&mut self.lock(), ino);
     }
 
-    /// Begins a `CREATE`. [`Self::create_ended`] follows when its handle was added, or it failed.
-    pub(crate) fn begin_create(&self) -> Creating {
-        self.lock().creates.begin()
+    /// Begins a `CREATE`. It ends when the result is dropped: its handle was added, or it failed.
+    pub(crate) fn begin_create(&self) -> Creating<'_> {
+        let number = self.lock().creates.begin();
+        Creating { files: self, number }
     }
 
-    pub(crate) fn create_ended(&self, creating: Creating) {
+    fn create_ended(&self, number: u64) {
         let mut tables = self.lock();
-        tables.creates.end(creating);
+        tables.creates.end(number);
         while let Some(ino) = tables.creates.next_ready() {
             if tables.files.get(&ino).is_some_and(|file| file.opens == 0) {
                 self.keep_idle(&mut tables, ino);

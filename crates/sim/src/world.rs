@@ -8,6 +8,7 @@
 //! ```
 
 mod admission;
+mod answers;
 mod audit;
 mod claims;
 mod clients;

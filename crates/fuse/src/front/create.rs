@@ -48,13 +48,7 @@ impl Call<'_> {
 
     /// `open` with `O_CREAT` of a name that the kernel does not know.
     pub(super) fn create(&mut self, create: Create) -> Served {
-        let creating = self.front.open_files.begin_create();
-        let served = self.create_and_open(create);
-        self.front.open_files.create_ended(creating);
-        served
-    }
-
-    fn create_and_open(&mut self, create: Create) -> Served {
+        let _creating = self.front.open_files.begin_create();
         let new = new_file((create.mode, create.umask));
         let wanted = create.flags.create_flags();
         let flags = wanted | CreateFlags::EXCLUSIVE;

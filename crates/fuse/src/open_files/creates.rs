@@ -9,10 +9,6 @@ use std::collections::{BTreeSet, VecDeque};
 
 use warren_base::Ino;
 
-/// A create under way. [`Creates::end`] ends it.
-#[derive(Debug)]
-pub(crate) struct Creating(u64);
-
 #[derive(Default, Debug)]
 pub(super) struct Creates {
     running: BTreeSet<u64>,
@@ -22,14 +18,16 @@ pub(super) struct Creates {
 }
 
 impl Creates {
-    pub(super) fn begin(&mut self) -> Creating {
-        self.running.insert(self.begun);
+    /// A create begins. Returns its number.
+    pub(super) fn begin(&mut self) -> u64 {
+        let number = self.begun;
+        self.running.insert(number);
         self.begun += 1;
-        Creating(self.begun - 1)
+        number
     }
 
-    pub(super) fn end(&mut self, creating: Creating) {
-        self.running.remove(&creating.0);
+    pub(super) fn end(&mut self, number: u64) {
+        self.running.remove(&number);
     }
 
     /// Whether the inode has to wait. [`Self::next_ready`] returns it later.

@@ -13,10 +13,10 @@ use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, PathOp, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Capabilities, CreateFlags, Credentials, InodeRef, LockType, Position, Reply,
-    Request,
+    Answer, Answered, Capabilities, CreateFlags, Credentials, InodeRef, Position, Reply, Request,
 };
 
+use super::answers::{check_answer, may_have_locked};
 use super::claims::{forge, is_rightly_granted};
 use super::copies::{begin_with_kept, claim_another, keep_changed, payload_of};
 use super::front::{Front, action_of, repeat_refused};
@@ -542,10 +542,8 @@ impl World {
         if !is_rightly_granted((receiver.id, receiver.front.is_some()), &answer, granted) {
             self.fleet.fail(format!("{at:?} was granted something else with {answer:?}"));
         }
-        self.check_sync(&operation, &answer);
-        if self.audit.is_some() && answer == Err(Errno::EIO) && !self.fleet.incidents.has_damage() {
-            self.fleet.fail(format!("after a restart {request:?} is answered with EIO"));
-        }
+        let is_audit = self.audit.is_some();
+        check_answer(&mut self.fleet, is_audit, (&request, operation.invoked), &answer);
         if !matches!(answer, Ok(Reply::Moved(_))) {
             operation.returned = self.fleet.place();
             operation.hint = hint;
@@ -557,10 +555,7 @@ impl World {
                 _ => self.see(at, &request, &answer),
             }
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
-            if self.may_have_locked(at, &mut operation) {
-                // Its program releases it, as if the call had succeeded.
-                self.slot(at).holdings.note(&request, &Reply::Done);
-            }
+            self.note_refused(at, &mut operation);
             self.history.push(operation);
         }
         if let Some(send) = again {
@@ -575,6 +570,14 @@ impl World {
         self.fleet.count("a front's successor asked again");
         self.slot(at).asks_again = true;
         self.send(at, send);
+    }
+
+    fn note_refused(&mut self, at: At, operation: &mut Operation) {
+        let holdings = &mut self.clients[at.client].slots[at.slot].holdings;
+        if may_have_locked(&self.outage, holdings, operation) {
+            self.fleet.count("a call refused that may have its lock");
+            operation.process = self.new_processes(1);
+        }
     }
 
     /// Counts the entries of a page of a listing.
@@ -611,26 +614,6 @@ impl World {
         }
         if entries.len() > PAGE_MAX {
             self.fleet.count("a listing of several pages");
-        }
-    }
-
-    /// A sync that succeeds needs a checkpoint since its invocation, and no known failed flush.
-    fn check_sync(&mut self, operation: &Operation, answer: &Answer) {
-        // The op log serves `fsync`; the crash campaign checks its promises.
-        if !matches!(operation.action, Action::Request(Request::Sync)) {
-            return;
-        }
-        let (asked_at, switched_at) = (operation.invoked, self.fleet.switched_at);
-        let must_fail = self.fleet.lost_flush.must_sync_fail(asked_at, switched_at);
-        match answer {
-            Ok(_) if switched_at < asked_at => {
-                self.fleet.fail("a sync is answered without a checkpoint".to_owned());
-            }
-            Ok(_) if must_fail => self.fleet.fail("a sync is answered after a loss".to_owned()),
-            Err(Errno::EIO) if self.fleet.io_faults.supervisor > 0 => {
-                self.fleet.count("a sync returned a failure")
-            }
-            _ => {}
         }
     }
 
@@ -676,26 +659,6 @@ impl World {
                 self.history.push(operation);
             }
         }
-    }
-
-    /// A lock may have been granted to a waiting call when its cell died, and a caretaker has
-    /// refused the call. The owner has the lock then until it releases it, or closes the file.
-    fn may_have_locked(&mut self, at: At, operation: &mut Operation) -> bool {
-        let Action::Request(Request::Lock { handle, wait: true, .. }) = operation.action else {
-            return false;
-        };
-        let is_refused =
-            operation.outcome.as_ref().is_some_and(|outcome| outcome.answer == Err(Errno::EIO));
-        let may_have = is_refused
-            && self.outage.follows(operation.invoked)
-            && self.slot(at).holdings.would_unlock(handle, LockType::Unlock);
-        if may_have {
-            self.fleet.count("a call refused that may have its lock");
-            operation.process = self.new_processes(1);
-            operation.returned = NEVER;
-            operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
-        }
-        may_have
     }
 
     /// Records what a predecessor executed for clients that are gone, and that took effect.

@@ -1,0 +1,60 @@
+//! What the answers of cells say of calls.
+
+use warren_base::Errno;
+use warren_proto::{Answer, LockType, Reply, Request};
+
+use super::program::Holdings;
+use crate::fleet::Fleet;
+use crate::history::{Action, NEVER, Operation, Outcome};
+use crate::outage::Outage;
+
+/// A sync that succeeds needs a checkpoint since its invocation, and no known failed flush. After a
+/// restart (`is_audit`) nothing fails.
+pub(super) fn check_answer<H>(
+    fleet: &mut Fleet<H>,
+    is_audit: bool,
+    (request, invoked): (&Request, u64),
+    answer: &Answer,
+) {
+    if is_audit && *answer == Err(Errno::EIO) && !fleet.incidents.has_damage() {
+        fleet.fail(format!("after a restart {request:?} is answered with EIO"));
+    }
+    // The op log serves `fsync`; the crash campaign checks its promises.
+    if *request != Request::Sync {
+        return;
+    }
+    let switched_at = fleet.switched_at;
+    let must_fail = fleet.lost_flush.must_sync_fail(invoked, switched_at);
+    match answer {
+        Ok(_) if switched_at < invoked => {
+            fleet.fail("a sync is answered without a checkpoint".to_owned());
+        }
+        Ok(_) if must_fail => fleet.fail("a sync is answered after a loss".to_owned()),
+        Err(Errno::EIO) if fleet.io_faults.supervisor > 0 => {
+            fleet.count("a sync returned a failure");
+        }
+        _ => {}
+    }
+}
+
+/// Notes whether a caretaker has refused the call, to which a lock may have been granted before its
+/// cell died. The owner has the lock then, until it releases it or closes the file. Its program
+/// does that as if the call had succeeded.
+pub(super) fn may_have_locked(
+    outage: &Outage,
+    holdings: &mut Holdings,
+    operation: &mut Operation,
+) -> bool {
+    let Action::Request(request) = &operation.action else { return false };
+    let Request::Lock { handle, wait: true, .. } = *request else { return false };
+    let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
+    let may_have = answer == Some(&Err(Errno::EIO))
+        && outage.follows(operation.invoked)
+        && holdings.would_unlock(handle, LockType::Unlock);
+    if may_have {
+        holdings.note(request, &Reply::Done);
+        operation.returned = NEVER;
+        operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
+    }
+    may_have
+}
