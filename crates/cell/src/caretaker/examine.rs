@@ -2,7 +2,9 @@
 //! not name data that a power failure takes away.
 //!
 //! ```text
-//! comparing: how much of the log the device has
+//! comparing: which blocks of the log the device has
+//!   ▼
+//! matching: the last record that the device has
 //!   ▼
 //! scanning: the blocks that later records name for pages
 //!   ▼
@@ -22,8 +24,9 @@
 //! Invariants:
 //! * A frame is written only if it has the checksum that the log names for the block, and only to a
 //!   block of a chunk that belongs to the cell. A record that names another block ends the log.
-//! * Places that the device's log names are not examined: their data was flushed before. So the
-//!   durable log never becomes shorter than it is on the device.
+//! * Places that are named up to the last record on the device are not examined: their data was
+//!   flushed before. So the durable log never becomes shorter than it is on the device. A record
+//!   before that one may be damaged there: the commit writes it again.
 //! * All data that a record names is there, also of pages that have other places by now: a power
 //!   failure may leave any part of a commit, and a recovery may cut the log at any record.
 //! * The frames with pages, the table and the records stay as they are.
@@ -32,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Lsn};
-use warren_disk::read_record;
+use warren_disk::{RECORD_HEADER, read_record};
 use warren_proto::Step;
 
 use crate::data::writeback::pages_a_turn;
@@ -57,6 +60,7 @@ const ATTEMPTS_MAX: u32 = 3;
 enum Phase {
     Idle,
     Comparing,
+    Matching,
     Scanning,
     Searching,
     Writing,
@@ -94,12 +98,29 @@ struct Unread {
 /// The log was compared with the device's so far.
 #[derive(Debug, Default)]
 struct Comparison {
-    /// All bytes before this are the same.
-    same: Lsn,
+    /// The next block.
+    at: Lsn,
+    /// The blocks that differ, and how many of their first bytes do not.
+    different: BTreeMap<u64, usize>,
+    /// Where the last record ends that the device has.
+    durable: Lsn,
     is_over: bool,
     attempts: u32,
     /// A block of the log could not be read, so the device may have more.
     is_unsure: bool,
+}
+
+impl Comparison {
+    /// Whether the device has these bytes of the log.
+    fn has(&self, from: Lsn, len: usize) -> bool {
+        let end = from.0 + len as u64;
+        let mut blocks = from.0 / BLOCK..end.div_ceil(BLOCK);
+        let has_part = |block: u64| {
+            let same = self.different.get(&block);
+            same.is_none_or(|same| block * BLOCK + *same as u64 >= end)
+        };
+        end <= self.at.0 && blocks.all(has_part)
+    }
 }
 
 /// The examination of the data that a caretaker's log names.
@@ -159,6 +180,7 @@ impl Examination {
             }
             match self.phase {
                 Phase::Comparing => self.compare(turn)?,
+                Phase::Matching => self.match_records(turn)?,
                 Phase::Scanning => self.scan(turn)?,
                 Phase::Searching => self.search(turn)?,
                 Phase::Writing => self.write(turn)?,
@@ -177,16 +199,16 @@ impl Examination {
         let start = turn.log.image.start();
         let mut owned = std::mem::take(&mut self.owned);
         owned.extend(claimed.iter().filter(|chunk| turn.chunks.is_legal(**chunk)));
-        let device = Comparison { same: start, ..Comparison::default() };
+        let device = Comparison { at: start, durable: start, ..Comparison::default() };
         let phase = Phase::Comparing;
         *self = Self { phase, end, until: end, at: start, device, ..Self::new(owned) };
     }
 
-    /// Reads the device's log on, until a difference was found.
+    /// Reads the device's log on.
     fn compare(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        let at = self.device.same;
+        let at = self.device.at;
         if at >= self.end || self.device.is_over {
-            self.phase = Phase::Scanning;
+            self.phase = Phase::Matching;
             return Ok(());
         }
         let area = turn.log.image.area();
@@ -202,6 +224,24 @@ impl Examination {
         Ok(())
     }
 
+    /// Finds the last record of which the device has the header, which names the place of the
+    /// record and its checksum.
+    fn match_records(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
+        let image = &turn.log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        for _ in 0..RECORDS_A_TURN {
+            let Some(record) = read_record(self.at, self.end, image.incarnation(), copy) else {
+                (self.at, self.phase) = (image.start(), Phase::Scanning);
+                return Ok(());
+            };
+            self.at = record.end;
+            if self.device.has(record.lsn, RECORD_HEADER) {
+                self.device.durable = record.end;
+            }
+        }
+        Err(Stop::Wait(Wait::Turn))
+    }
+
     /// Finds the places that are named by records that the device does not have.
     fn scan(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
         let image = &turn.log.image;
@@ -212,7 +252,7 @@ impl Examination {
                 return Ok(());
             };
             self.at = record.end;
-            if record.end <= self.device.same {
+            if record.end <= self.device.durable {
                 continue;
             }
             let steps = parse(&record).map(|(steps, _)| steps);
@@ -384,11 +424,10 @@ impl Examination {
             let (own, _) = turn.log.image.place(Lsn(block * BLOCK));
             let (own, there) = (turn.memory.frame(own), turn.memory.frame(*frame));
             let same = own.iter().zip(there).take_while(|(a, b)| a == b).count();
-            device.same = Lsn(block * BLOCK + same as u64);
             if same < BLOCK_SIZE {
-                device.is_over = true;
-                break;
+                device.different.insert(block, same);
             }
+            device.at = Lsn((block + 1) * BLOCK);
         }
     }
 
