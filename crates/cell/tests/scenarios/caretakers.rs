@@ -130,6 +130,32 @@ fn no_durable_record_is_cut_off() {
     assert_eq!(pair.list(client, IN_A), ["file", "later"]);
 }
 
+/// The same if a bit of an earlier record has flipped on the device. The commit repairs it.
+#[test]
+fn a_damaged_record_on_the_device_is_not_the_end_of_the_comparison() {
+    let mut pair = Pair::new();
+    let client = pair.client();
+    pair.supervisor.grants = false;
+    let mut names: Vec<String> = (0..40).map(|number| format!("name-{number:02}")).collect();
+    for name in &names {
+        pair.create(client, IN_A, name);
+    }
+    let file = pair.file(client, IN_A, "with-data", old());
+    pair.fsync(client, file);
+    let block = pair.device.find(&page(1).0)[3];
+    let later = pair.create(client, IN_A, "with-data-later");
+    pair.fsync(client, later);
+    names.extend(["with-data".to_owned(), "with-data-later".to_owned()]);
+    pair.lose(A);
+    pair.device.damage(block);
+    pair.device.damage(LOG_START);
+    pair.take_out(A);
+    pair.begin_checkpoint();
+    pair.cut_power();
+    let client = pair.client();
+    assert_eq!(pair.list(client, IN_A), names);
+}
+
 #[test]
 fn what_rests_on_a_record_that_is_cut_off_waits_for_a_checkpoint() {
     let mut pair = Pair::new();

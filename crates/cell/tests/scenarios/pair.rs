@@ -46,7 +46,7 @@ pub(crate) const KEY: CapabilityKey = CapabilityKey([21, 22]);
 /// Frames of each cell's cache.
 pub(crate) const FRAMES: u32 = CellConfig::FRAMES_MIN;
 const CHUNKS: u64 = 40;
-const LOG_START: BlockNo = BlockNo(CHUNKS * CHUNK_BLOCKS);
+pub(crate) const LOG_START: BlockNo = BlockNo(CHUNKS * CHUNK_BLOCKS);
 /// A log of this size is half full before its reserve is reached.
 const LOG_BLOCKS: u64 = 3 * LOG_BLOCKS_MIN;
 /// When a scenario begins, by the wall clock.
