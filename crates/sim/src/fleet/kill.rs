@@ -296,7 +296,8 @@ pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
 pub(super) fn draw_liar<H>(fleet: &mut Fleet<H>, id: CellId) {
     let is_alone = fleet.cells.len() == 1;
     // Looks at a process that is stopped for long would be many.
-    let is_unfit = is_alone || fleet.faults.pauses > 0 || !fleet.may_be_lost(id);
+    let lies = fleet.cells[usize::from(id.0)].lies == Some(fleet.epoch(id));
+    let is_unfit = is_alone || lies || fleet.faults.pauses > 0 || !fleet.may_be_lost(id);
     if is_unfit || !may_fall_ill(fleet, id) || !fleet.lost.is_drawn(fleet.lost.lies) {
         return;
     }
