@@ -153,7 +153,7 @@ fn keep(world: &mut World, at: At, handle: Handle) -> bool {
     let Some(leased) = client.kept.leased.get(&handle) else { return false };
     let place = (handle.ino, shared(leased.access));
     let is_alone = !client.kept.unused.contains_key(&place) && is_last(world, at, handle);
-    if !is_alone || !is_leased(world, at, handle) {
+    if !is_alone || creates(client) || !is_leased(world, at, handle) {
         return false;
     }
     let client = &mut world.clients[at.client];
@@ -191,7 +191,8 @@ pub(super) fn unpin(world: &mut World, at: At, ino: Ino, is_opened: bool) {
     }
     let is_unused = !is_opened && is_last_unclosed(world, at, handle);
     // While another handle is being closed, the mark would let the cell close that one too.
-    let is_idle = is_unused && is_last(world, at, handle) && is_leased(world, at, handle);
+    let may_mark = is_last(world, at, handle) && !creates(&world.clients[at.client]);
+    let is_idle = is_unused && may_mark && is_leased(world, at, handle);
     if is_unused && !is_idle {
         world.clients[at.client].kept.forget(handle);
         let close = Op::Ino(Request::Close { handle }, Capabilities::default());
@@ -229,12 +230,20 @@ fn is_last_unclosed(world: &World, at: At, handle: Handle) -> bool {
     })
 }
 
+/// Whether a create of the client is under way. It may have created any inode, and the mark would
+/// let the cell close its handle. A real front keeps the handle and marks it later.
+fn creates(client: &Client) -> bool {
+    let opens = |slot: &Slot| match slot.under_way() {
+        Some(Request::Create { flags, .. }) => flags.contains(CreateFlags::OPEN),
+        _ => false,
+    };
+    client.slots.iter().any(opens)
+}
+
 /// Whether the slot uses or opens the inode with a handle that is neither this one nor `closing`.
 fn uses_other(slot: &Slot, handle: Handle, closing: Option<Handle>) -> bool {
     let opens = match slot.under_way() {
         Some(Request::Open { ino, .. }) => *ino == handle.ino,
-        // It may create this inode, and its answer is under way.
-        Some(Request::Create { flags, .. }) => flags.contains(CreateFlags::OPEN),
         Some(Request::Write { handle: other, .. }) => other.ino == handle.ino,
         _ => false,
     };
