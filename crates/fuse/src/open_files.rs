@@ -17,7 +17,7 @@
 //! marks the inode as closed in its own segment. A handle whose word is void may be closed although
 //! that mark is not there (yet), so that a `Close` may fail with EBADF.
 //!
-//! No inode is marked as idle while a create is under way ([`Creates`]).
+//! The mark of an idle inode waits for the creates that are under way ([`Creates`]).
 //!
 //! All opens and handles are also in the [`FrontState`]. A successor finds there what the kernel
 //! has open. It recognises an `OPEN` that its predecessor has executed by the request's number, and

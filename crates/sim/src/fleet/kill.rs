@@ -278,9 +278,12 @@ pub(super) fn loses<H>(
 pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
     let Lost { wakeups, rng, .. } = &mut fleet.lost;
     let is_drawn = *wakeups > 0 && rng.chance(*wakeups, 10_000);
-    let lies = fleet.cells.iter().any(|host| host.lies == Some(host.epoch));
-    let is_only = fleet.faults.kills == 0 && fleet.faults.pauses == 0 && !lies;
-    is_drawn && is_only && may_fall_ill(fleet, id)
+    let is_only = || {
+        let mut hosts = fleet.cells.iter();
+        let lies = hosts.any(|host| host.lies == Some(host.epoch));
+        fleet.faults.kills == 0 && fleet.faults.pauses == 0 && !lies
+    };
+    is_drawn && is_only() && may_fall_ill(fleet, id)
 }
 
 /// The cell has lost a wake-up.
@@ -295,8 +298,8 @@ pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
 /// The cell begins to lie, perhaps.
 pub(super) fn draw_liar<H>(fleet: &mut Fleet<H>, id: CellId) {
     let is_alone = fleet.cells.len() == 1;
-    // Looks at a process that is stopped for long would be many.
     let lies = fleet.cells[usize::from(id.0)].lies == Some(fleet.epoch(id));
+    // Looks at a process that is stopped for long would be many.
     let is_unfit = is_alone || lies || fleet.faults.pauses > 0 || !fleet.may_be_lost(id);
     if is_unfit || !may_fall_ill(fleet, id) || !fleet.lost.is_drawn(fleet.lost.lies) {
         return;

@@ -149,9 +149,9 @@ impl State {
         }
         // A caretaker has not closed it yet: it does not execute the removals that it is owed.
         let was_dropped = inode.is_none_or(|inode| inode.nlink == 0);
-        let meets_caretaker = was_dropped && step.meets_caretaker(handle.ino);
         if !is_own
-            && meets_caretaker
+            && was_dropped
+            && step.meets_caretaker(handle.ino)
             && let Ok(reply) = &step.outcome.answer
         {
             return expect_done(reply);

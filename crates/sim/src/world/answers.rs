@@ -1,4 +1,4 @@
-//! What the answers of cells say of calls.
+//! Answers of cells are checked here. A refusal may leave a lock with the caller.
 
 use warren_base::Errno;
 use warren_proto::{Answer, LockType, Reply, Request};
