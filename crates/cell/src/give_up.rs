@@ -12,7 +12,7 @@
 //! * Its tree on the device stays as the last checkpoint left it. It keeps its chunks, and those
 //!   that it has claimed since.
 //! * Its log records are in chunks of its own ([`warren_disk::KeptRecords`]) before the log is
-//!   freed, unless the pool has no free chunk.
+//!   freed, unless no cell has a free chunk.
 //! * A replay knows from the log that it was given up ([`Step::GivenUp`]), until its root slot
 //!   records it.
 

@@ -10,9 +10,9 @@
 //! The names come from listings under a lease ([`LeaseKey::Names`]). Changes by other clients
 //! revoke the lease, changes by this one do not. Instead the client adds a name here before it
 //! sends the request that creates it, and removes a name after the answer to the request that
-//! removes it. It does not remove a name if a request to create it was under way meanwhile. So the
-//! copy contains every name that the directory has, and possibly others: only its answer "absent"
-//! is used.
+//! removes it. It does not remove a name if a request to create it was under way meanwhile, or
+//! during another removal of it that is not answered. So the copy contains every name that the
+//! directory has, and possibly others: only its answer "absent" is used.
 //!
 //! A request to create a name may be under way when the first page is requested. If a cell executes
 //! it after that, it does not revoke the lease. So all names under way are added to a directory
@@ -244,15 +244,20 @@ impl KnownNames {
     /// The request was answered.
     pub fn end(&mut self, request: &Request, answer: &Answer) {
         if let Some((dir, name)) = request.created_name() {
-            self.take_under_way((dir, name), |effect| effect == Effect::Creates);
+            self.take_under_way((dir, name), Effect::Creates);
         }
         if let Some((dir, name)) = request.removed_name() {
-            let is_removal = |effect| matches!(effect, Effect::Removes { .. });
-            let ended = self.take_under_way((dir, name), is_removal);
-            let is_gone = matches!(answer, Ok(Reply::Done));
+            let hash = self.hash(dir, name);
+            let mut removals = self.under_way.iter().filter(|it| (it.dir, it.hash) == (dir, hash));
+            // Of several removals of the name it is not known which has ended. Those during which
+            // it was created count as long as one is under way.
+            let during = |is_created| Effect::Removes { is_created };
+            let may_be_there = removals.any(|it| it.effect == during(true));
+            if !self.take_under_way((dir, name), during(false)) {
+                self.take_under_way((dir, name), during(true));
+            }
+            let is_gone = matches!(answer, Ok(Reply::Done)) && !may_be_there;
             if is_gone
-                && let Some(UnderWay { hash, effect, .. }) = ended
-                && effect == (Effect::Removes { is_created: false })
                 && let Some(known) = self.dirs.get_mut(&dir)
                 && let Ok(entry) = known.names.find_entry(hash, |other| *other == hash)
             {
@@ -262,15 +267,11 @@ impl KnownNames {
         }
     }
 
-    fn take_under_way(
-        &mut self,
-        (dir, name): (Ino, &FileName),
-        is_such: impl Fn(Effect) -> bool,
-    ) -> Option<UnderWay> {
-        let hash = self.hash(dir, name);
-        let is_it = |it: &UnderWay| (it.dir, it.hash) == (dir, hash) && is_such(it.effect);
-        let at = self.under_way.iter().position(is_it)?;
-        Some(self.under_way.swap_remove(at))
+    /// Returns whether there was one.
+    fn take_under_way(&mut self, (dir, name): (Ino, &FileName), effect: Effect) -> bool {
+        let it = UnderWay { dir, hash: self.hash(dir, name), effect };
+        let at = self.under_way.iter().position(|other| *other == it);
+        at.map(|at| self.under_way.swap_remove(at)).is_some()
     }
 
     /// So many requests of a predecessor may be under way.

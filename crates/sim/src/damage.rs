@@ -235,6 +235,17 @@ fn refuse_decided<H>(fleet: &mut Fleet<H>, rng: &mut Rng) -> Option<ShardId> {
     Some(shard)
 }
 
+/// The slot with one bit flipped back, as fsck reads it.
+fn mended(bytes: &[u8]) -> Option<RootSlot> {
+    let mut bytes = bytes.to_vec();
+    (0..8 * bytes.len()).find_map(|bit| {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let slot = RootSlot::decode(&bytes).ok();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        slot
+    })
+}
+
 /// What the directories of a shard have led to, as its trees on the device say. An older root slot
 /// may be all that is left.
 pub(crate) fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
@@ -243,7 +254,7 @@ pub(crate) fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
     let roots = [0, 1].map(|copy| {
         let place = layout.root_slot(shard, copy);
         let bytes = &fleet.disk.block(place.block)[place.offset..][..ROOT_SLOT_SIZE];
-        RootSlot::decode(bytes).ok().and_then(|slot| slot.root)
+        RootSlot::decode(bytes).ok().or_else(|| mended(bytes)).and_then(|slot| slot.root)
     });
     let (mut named, mut todo) = (BTreeSet::new(), Vec::from_iter(roots.into_iter().flatten()));
     while let Some(ptr) = todo.pop() {

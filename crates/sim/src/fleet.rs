@@ -57,7 +57,7 @@ pub(crate) use lost::Lost;
 use lost_flush::LostFlush;
 use process::Slots;
 use queue::EventQueue;
-pub(crate) use start::{has_replaced_all, load_ledger};
+pub(crate) use start::{may_lack_chunks, load_ledger};
 use trace::Trace;
 use wall::{EPOCH, WallClock};
 

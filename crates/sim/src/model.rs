@@ -151,6 +151,7 @@ impl State {
             Action::Request(request) if step.is_excused(Some((self, request))) => Ok(()),
             _ if step.is_excused(None) => Ok(()),
             Action::Request(request) if step.is_damaged(self, request) => Ok(()),
+            Action::Request(request) if step.is_of_kept_copy(self, request) => Ok(()),
             Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
             Action::Keep(handle) => set_idle(self, step, *handle, true),
             Action::Reopen(handle) => set_idle(self, step, *handle, false),
@@ -346,6 +347,14 @@ impl Step<'_> {
                 .damaged
                 .as_ref()
                 .is_some_and(|shards| damaged::needs(&state.inodes, request, shards))
+    }
+
+    /// Whether these are the attributes of a file without a name that has lost its last user since
+    /// its shard was damaged. The shard does not record that, so copies of them stay valid.
+    fn is_of_kept_copy(&self, state: &State, request: &Request) -> bool {
+        let Request::GetAttr { ino } = *request else { return false };
+        let Ok(Reply::Attr { attr, .. }) = &self.outcome.answer else { return false };
+        attr.ino == ino && attr.nlink == 0 && state.get(ino).is_none() && self.meets_caretaker(ino)
     }
 
     /// Whether a caretaker of the inode's shard may have answered.

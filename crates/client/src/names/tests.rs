@@ -128,6 +128,27 @@ fn a_name_that_may_have_been_created_meanwhile_stays() {
 }
 
 #[test]
+fn two_removals_of_a_name_do_not_hide_what_was_created_between_them() {
+    let (mut known, word) = whole(&["a"]);
+    known.begin(&unlink("a"));
+    // It is carried out, but its answer comes late.
+    known.begin(&create("a"));
+    known.end(&create("a"), &Ok(Reply::Done));
+    for _ in 0..2 {
+        known.begin(&unlink("a"));
+        known.end(&unlink("a"), &Err(Errno::EACCES));
+    }
+    known.begin(&unlink("a"));
+    known.end(&unlink("a"), &Ok(Reply::Done));
+    assert!(!is_absent(&mut known, &word, "a"), "the first one may have been answered");
+    known.end(&unlink("a"), &Ok(Reply::Done));
+    assert!(!is_absent(&mut known, &word, "a"), "the first one");
+    known.begin(&unlink("a"));
+    known.end(&unlink("a"), &Ok(Reply::Done));
+    assert!(is_absent(&mut known, &word, "a"));
+}
+
+#[test]
 fn names_under_way_when_the_listing_begins_count() {
     let mut known = KnownNames::new(3);
     known.begin(&create("late"));

@@ -22,11 +22,17 @@ const RECOVERY_FRAMES: u32 = 4096;
 /// More epochs than one cell has in one life.
 const EPOCHS_OF_A_LIFE: u32 = 1000;
 
-/// Whether no cell is left of those that the fleet began with. The free chunks of all are lost then
-/// until a checkpoint has counted.
-pub(crate) fn has_replaced_all<H>(fleet: &Fleet<H>) -> bool {
-    let first = Epoch(fleet.lives * EPOCHS_OF_A_LIFE);
-    fleet.cells.iter().all(|host| host.epoch > first)
+/// Whether many free chunks may be lost until a checkpoint has counted: those of every cell, those
+/// of one other than `this`, or those that processes of `this` had fetched from others.
+pub(crate) fn may_lack_chunks<H>(fleet: &Fleet<H>, this: CellId) -> bool {
+    /// Each of them fetches half of what others have.
+    const REPLACED_MAX: u32 = 3;
+    let first = fleet.lives * EPOCHS_OF_A_LIFE;
+    let is_alone = fleet.cells.len() == 1;
+    (0..).map(CellId).zip(&fleet.cells).any(|(cell, host)| {
+        let replaced = host.epoch.0.saturating_sub(first);
+        replaced > if cell == this && !is_alone { REPLACED_MAX } else { 0 }
+    })
 }
 
 /// The ledger on the device; an error if it is no pool that can be opened.

@@ -39,20 +39,20 @@ pub(super) fn check_answer<H>(
 
 /// Notes whether a caretaker has refused the call, to which a lock may have been granted before its
 /// cell died. The owner has the lock then, until it releases it or closes the file. Its program
-/// does that as if the call had succeeded.
+/// releases it as if the call had succeeded, but does not rely on it.
 pub(super) fn may_have_locked(
     outage: &Outage,
     holdings: &mut Holdings,
     operation: &mut Operation,
 ) -> bool {
     let Action::Request(request) = &operation.action else { return false };
-    let Request::Lock { handle, wait: true, .. } = *request else { return false };
+    let Request::Lock { handle, spec, wait: true } = *request else { return false };
     let answer = operation.outcome.as_ref().map(|outcome| &outcome.answer);
     let may_have = answer == Some(&Err(Errno::EIO))
         && outage.follows(operation.invoked)
         && holdings.would_unlock(handle, LockType::Unlock);
     if may_have {
-        holdings.note(request, &Reply::Done);
+        holdings.note_doubtful(handle, spec);
         operation.returned = NEVER;
         operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
     }

@@ -10,7 +10,7 @@ use warren_proto::Request;
 
 use crate::damage::{Plan, damage, explains, named_by};
 use crate::fleet::incident::{Damage, How};
-use crate::fleet::{Fleet, check_named, has_replaced_all, load_ledger};
+use crate::fleet::{Fleet, check_named, may_lack_chunks, load_ledger};
 use crate::history::{Action, DamagedShards, Excuses, Operation, Window};
 use crate::model::{State, is_tied};
 
@@ -127,9 +127,10 @@ pub(super) fn is_explained<H>(
 /// has free chunks.
 pub(super) fn check_kept<H>(fleet: &mut Fleet<H>, blocks: u64) -> Result<(), String> {
     let damage = fleet.incidents.damage.filter(|damage| damage.had_records);
-    let Some(Damage { shard, .. }) = damage.filter(|_| !has_replaced_all(fleet)) else {
+    let Some(Damage { shard, .. }) = damage else { return Ok(()) };
+    if may_lack_chunks(fleet, fleet.owner(shard)) {
         return Ok(());
-    };
+    }
     let report = fleet.disk.check(blocks);
     let is_marked = report.findings.contains(&Finding::GivenUp { shard });
     let is_kept =

@@ -3,6 +3,8 @@
 //! The harness knows all inodes that were ever made, so clients work on each other's files. It
 //! forgets most removed ones, but not all: stale numbers must be refused.
 
+use std::collections::BTreeSet;
+
 use warren_base::{Ino, Rng, SlotNo, Timestamp};
 use warren_client::{Op, Path, PathOp};
 use warren_proto::{
@@ -109,6 +111,9 @@ impl Known {
 pub(super) struct Holdings {
     pub handles: Vec<(Handle, AccessMode)>,
     pub locks: Vec<(Handle, LockSpec)>,
+    /// Files of which the last lock was refused, but may have been granted: it is released like
+    /// another, and nothing relies on it.
+    doubtful: BTreeSet<Ino>,
 }
 
 impl Holdings {
@@ -128,9 +133,16 @@ impl Holdings {
                 if spec.lock != LockType::Unlock {
                     self.locks.push((*handle, *spec));
                 }
+                self.doubtful.remove(&handle.ino);
             }
             _ => {}
         }
+    }
+
+    /// Notes a lock that was refused, but may have been granted.
+    pub(super) fn note_doubtful(&mut self, handle: Handle, spec: LockSpec) {
+        self.locks.push((handle, spec));
+        self.doubtful.insert(handle.ino);
     }
 
     /// The next request that releases something.
@@ -141,8 +153,11 @@ impl Holdings {
         self.handles.last().map(|(handle, _)| Request::Close { handle: *handle })
     }
 
-    /// Whether the slot has an exclusive lock on the whole file.
+    /// Whether the slot certainly has an exclusive lock on the whole file.
     pub(super) fn has_locked(&self, ino: Ino) -> bool {
+        if self.doubtful.contains(&ino) {
+            return false;
+        }
         let records =
             |held: &&(Handle, LockSpec)| held.0.ino == ino && held.1.flavour == LockFlavour::Record;
         let last = self.locks.iter().rev().find(records);

@@ -271,8 +271,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/client/src/names.rs",
         what: "a name that is created while it is removed counts as absent",
-        find: "&& effect == (Effect::Removes { is_created: false })",
-        replace: "&& effect != Effect::Creates",
+        find: "it.effect == during(true)",
+        replace: "it.effect == Effect::Creates",
         found_by: CLIENT,
         is_proven: true,
     },
