@@ -38,6 +38,11 @@ impl ProcessStat {
         matches!(self.state, 'T' | 't')
     }
 
+    /// Whether it has ended, and its parent has not noticed.
+    pub(crate) fn is_gone(self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
     /// The name before the state may contain anything.
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.rsplit_once(')')?.1.split_whitespace();

@@ -72,6 +72,17 @@ pub(crate) fn stopped(
     processes.into_iter().filter(Process::is_stopped).map(|process| process.pid).collect()
 }
 
+/// Whether the keeper of a mount is stopped and none of its fronts can resume it, because they are
+/// stopped too, or gone.
+pub(crate) fn is_mount_stopped(keeper: u32) -> bool {
+    if !is_stopped(keeper) {
+        return false;
+    }
+    let fronts = Process::of(keeper).map(|keeper| keeper.children()).unwrap_or_default();
+    let mut fronts = fronts.into_iter().filter(|child| child.role == ROLE_FRONT);
+    fronts.all(|front| front.is_stopped() || front.stat.is_gone())
+}
+
 /// What is visible of a fleet that does not answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Silence {

@@ -25,6 +25,7 @@ mod keeper_link;
 mod logged;
 mod mailboxes;
 mod memory;
+mod mounts;
 mod pool;
 mod restart;
 mod save;

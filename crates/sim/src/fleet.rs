@@ -57,7 +57,7 @@ pub(crate) use lost::Lost;
 use lost_flush::LostFlush;
 use process::Slots;
 use queue::EventQueue;
-pub(crate) use start::{may_lack_chunks, load_ledger};
+pub(crate) use start::{load_ledger, may_lack_chunks};
 use trace::Trace;
 use wall::{EPOCH, WallClock};
 

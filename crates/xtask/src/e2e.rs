@@ -40,6 +40,7 @@ mod preloaded;
 mod privileges;
 mod process;
 mod refusals;
+mod refused_writes;
 mod sandboxes;
 mod script;
 mod seldom;
@@ -167,6 +168,7 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
             grow::run(&ground, cells, &mut tally);
             two_fleets::run(&ground, cells, &mut tally);
             device_faults::run(&ground, cells, &mut tally);
+            refused_writes::run(&ground, cells, &mut tally);
             checks::run(&ground, cells, &mut tally);
             hardship::run(&ground, cells, &mut tally);
             large::run(&ground, cells, &mut tally);

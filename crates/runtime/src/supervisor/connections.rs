@@ -527,6 +527,14 @@ impl Connections {
         true
     }
 
+    /// The clients that are connected.
+    pub(super) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.accepted.values().filter_map(|connection| match connection.state {
+            State::Client(client) => Some(client),
+            _ => None,
+        })
+    }
+
     /// Forgets a client that no cell knows any more, with its connection.
     pub(super) fn forget(&mut self, client: ClientId, number: Option<ConnectionNo>) {
         self.leaving.remove(&client);

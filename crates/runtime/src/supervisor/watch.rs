@@ -1,4 +1,5 @@
-//! The supervisor looks at its cells and its keeper, and informs the core of cells that hang.
+//! The supervisor looks at its cells, its keeper and the mounts, and informs the core of cells that
+//! hang.
 
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub(super) fn look_around(it: &mut SupervisorLoop<'_>) -> Result<(), FleetError>
     // requests leaves it none.
     std::thread::sleep(BEAT);
     it.keeper.look();
+    let clients = it.connections.clients().filter_map(|client| it.core.applicant(client));
+    it.watches.mounts.look(clients.filter(|client| client.front).map(|client| client.pid));
     let living: Vec<CellId> = it.cells.living().collect();
     for cell in living {
         let (epoch, pid) = (it.cells[cell].epoch, it.cells[cell].pid);

@@ -1,7 +1,9 @@
-//! The watch over each cell's process.
+//! The watch over each cell's process, and over the mounts.
 
 use warren_base::{CellId, Epoch, Instant};
 use warren_supervisor::Watch;
+
+use super::mounts::MountLooks;
 
 /// The watch over one cell: over the process of an epoch.
 #[derive(Default)]
@@ -16,12 +18,13 @@ pub(super) struct Watches {
     cells: Vec<CellWatch>,
     /// When the next look is due.
     pub next: Instant,
+    pub mounts: MountLooks,
 }
 
 impl Watches {
     pub(super) fn new(cells: u16) -> Self {
         let cells = (0..cells).map(|_| CellWatch::default()).collect();
-        Self { cells, next: Instant(0) }
+        Self { cells, next: Instant(0), mounts: MountLooks::default() }
     }
 
     fn place(&mut self, cell: CellId, epoch: Epoch) -> &mut CellWatch {

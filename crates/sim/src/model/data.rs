@@ -147,11 +147,11 @@ impl State {
             self.change(handle.ino, |inode| inode.opens.remove(&handle.open));
             return Ok(());
         }
-        // A caretaker has not closed it yet: it does not execute the removals that it is owed.
+        // A cell that has not executed the removal has not closed it yet. The removal is answered
+        // as soon as it is decided.
         let was_dropped = inode.is_none_or(|inode| inode.nlink == 0);
         if !is_own
             && was_dropped
-            && step.meets_caretaker(handle.ino)
             && let Ok(reply) = &step.outcome.answer
         {
             return expect_done(reply);

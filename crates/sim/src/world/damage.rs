@@ -10,7 +10,7 @@ use warren_proto::Request;
 
 use crate::damage::{Plan, damage, explains, named_by};
 use crate::fleet::incident::{Damage, How};
-use crate::fleet::{Fleet, check_named, may_lack_chunks, load_ledger};
+use crate::fleet::{Fleet, check_named, load_ledger, may_lack_chunks};
 use crate::history::{Action, DamagedShards, Excuses, Operation, Window};
 use crate::model::{State, is_tied};
 

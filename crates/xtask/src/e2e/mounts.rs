@@ -34,6 +34,7 @@ const CASES: &[(&str, Case)] = &[
     ("terminated_fleet", terminated_fleet),
     ("stop_after_lazy_umount", stop_after_lazy_umount),
     ("stopped_mount_keeper", stopped_mount_keeper),
+    ("stopped_mount", stopped_mount),
     ("silent_fleet", silent_fleet),
     ("dead_mount", dead_mount),
     ("killed_mount_keeper", killed_mount_keeper),
@@ -235,33 +236,28 @@ fn stop_after_lazy_umount(ground: &Ground, cells: u16) -> Result<()> {
     fleet.stop_and_check()
 }
 
-/// A mount keeper that is stopped is resumed by its front. A mount whose processes do not answer
-/// does not delay a stop for long, and a forced stop not at all.
+/// A mount keeper that is stopped is resumed by its front. One that does not answer does not delay
+/// a stop for long, and a forced stop not at all.
 fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     for forced in [false, true] {
         let fleet = Fleet::start(ground, &format!("mount-keeper-{cells}-{forced}"), "1G", cells)?;
         let file = fleet.mounted.join("mapped");
         let program = forced.then(|| Program::mapping(ground, &file)).transpose()?;
         let keeper = one_process(&["warren __mount"])?;
-        let stop = |pid| kill_process(pid, Signal::STOP).context("cannot stop a process");
-        stop(keeper)?;
+        kill_process(keeper, Signal::STOP).context("cannot stop a process")?;
         wait_until("the mount keeper is resumed", || Ok(!is_stopped(keeper)))?;
-        let front = one_process(&["warren front"])?;
-        stop(front)?;
-        stop(keeper)?;
+        let pid = keeper.as_raw_nonzero().to_string();
+        let debugger = Program::start(ground, "traced.py", &[Path::new(&pid)], Some("stopped"))?;
         let begun = Instant::now();
         if forced {
             let stopped = fleet.warren(&["stop", "--force"], &[&fleet.pool])?;
             stopped.expect_success("stop --force")?;
         } else {
             let refused = fleet.warren(&["stop"], &[&fleet.pool])?;
-            let pid = keeper.as_raw_nonzero().to_string();
             expect_refusal(&refused, IN_USE, &[&fleet.mounted.to_string_lossy(), &pid])?;
         }
         let took = begun.elapsed();
-        for pid in [front, keeper] {
-            kill_process(pid, Signal::CONT).context("cannot let a process go on")?;
-        }
+        drop(debugger);
         ensure!(took < PATIENCE, "the stop took {} s", took.as_secs());
         if forced {
             // It could not unmount. The mount that it leaves is dead, and nothing is written below.
@@ -274,6 +270,34 @@ fn stopped_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A mount of which all processes are stopped is resumed, because another mount waits for it.
+fn stopped_mount(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("stopped-mount-{cells}"), "1G", cells)?;
+    let processes = [["warren front"], ["warren __mount"]];
+    let first = processes.map(|words| one_process(&words));
+    let first: Vec<Pid> = first.into_iter().collect::<Result<_>>()?;
+    fleet.with_second_front(|second| {
+        let file = Path::new("directory/file");
+        std::fs::create_dir(second.join("directory"))?;
+        std::fs::write(second.join(file), "one")?;
+        for others in processes.map(|words| self::processes(&words)) {
+            for pid in others.into_iter().filter(|pid| !first.contains(pid)) {
+                kill_process(pid, Signal::STOP).context("cannot stop a process")?;
+            }
+        }
+        // The stopped kernel's copies have to go first.
+        let script = "echo two > file; mv file moved; mv moved file; cat file";
+        let mut command = Command::new("sh");
+        command.args(["-ec", script]).current_dir(fleet.mounted.join("directory"));
+        let outcome = process::run(command, &ground.path("run"), PATIENCE)?;
+        outcome.expect_success("changes beside a stopped mount")?;
+        let read = std::fs::read_to_string(second.join(file))?;
+        ensure!(read == "two\n", "the mount that was stopped reads {read:?}");
+        Ok(())
+    })?;
+    fleet.stop_mounted()
 }
 
 /// A command that waits for a fleet says which processes do not run, and goes on when they do.

@@ -94,7 +94,7 @@ pub(in crate::e2e) struct Device {
 
 impl Device {
     /// Mounts an empty device of so many bytes over the file `path`, which is created.
-    pub(super) fn mount(path: &Path, bytes: u64, seed: u64) -> Result<Self> {
+    pub(in crate::e2e) fn mount(path: &Path, bytes: u64, seed: u64) -> Result<Self> {
         File::create(path).context("cannot make a file to mount on")?;
         let fuse = File::options().read(true).write(true).open("/dev/fuse").context("/dev/fuse")?;
         let options = format!("fd={},rootmode=100600,user_id=0,group_id=0", fuse.as_raw_fd());
