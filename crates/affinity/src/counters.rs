@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Kind;
 
-/// Of one kind.
+/// The counters of one kind of affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KindCounters {
     /// The number of times an affinity of this kind started to run.
@@ -16,7 +16,7 @@ pub struct KindCounters {
     pub busy: Duration,
 }
 
-/// Of all kinds.
+/// The counters of all kinds of affinity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; Kind::ALL.len()],

@@ -31,14 +31,14 @@ bitflags! {
 }
 
 impl InodeFlags {
-    /// Those that `chattr` sets.
+    /// The flags that `chattr` sets.
     pub const SETTABLE: Self =
         Self::IMMUTABLE.union(Self::APPEND).union(Self::NODUMP).union(Self::NOATIME);
 
-    /// Those that a new inode has if its directory has them.
+    /// The flags that a new inode inherits from its directory.
     pub const INHERITED: Self = Self::NODUMP.union(Self::NOATIME);
 
-    /// Those that say which attributes the inode has.
+    /// The flags that say which extended attributes the inode has.
     pub const OF_XATTRS: Self = Self::ACL.union(Self::DEFAULT_ACL).union(Self::CAPABILITY);
 
     /// The flag of an inode that has this attribute, if there is one.

@@ -96,7 +96,7 @@ pub struct Measured {
 pub struct Times {
     #[serde(flatten)]
     pub spread: Spread,
-    /// Of the rounds, in order.
+    /// The time of each round in nanoseconds, in order.
     pub rounds_ns: Vec<f64>,
     #[serde(flatten)]
     pub ratios: Ratios,

@@ -26,7 +26,7 @@ pub use interface::ContenderName;
 use kernel::KernelMount;
 use passthrough::Passthrough;
 
-/// Those that this machine has.
+/// The contenders that this machine has.
 pub(crate) struct Contenders {
     pub set_up: Vec<Box<dyn Contender>>,
     /// The others, each with the reason.

@@ -23,7 +23,7 @@ pub struct Costs {
     pub system_call: Spread,
     /// From one core to the other.
     pub cache_line: Spread,
-    /// Of a thread that sleeps on the other core, until it runs.
+    /// From the wake-up of a thread that sleeps on the other core, until it runs.
     pub wake_up: Spread,
 }
 

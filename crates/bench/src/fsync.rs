@@ -95,7 +95,7 @@ pub struct Other {
 pub struct Speed {
     /// The median over rounds, of all writers together.
     pub appends_a_second: f64,
-    /// Of single appends with their fsyncs.
+    /// The latency of single appends with their fsyncs.
     #[serde(flatten)]
     pub latency: Figures,
 }

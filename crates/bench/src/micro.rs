@@ -88,9 +88,9 @@ pub struct MicroReport {
     /// Contenders that this machine does not have, each with the reason.
     pub left_out: Vec<String>,
     pub idle: Table,
-    /// Of Warren's processes, by operation; from one batch of each that is not timed.
+    /// The traffic of Warren's processes, by operation; from one batch of each that is not timed.
     pub traffic: Vec<OperationTraffic>,
-    /// With all processors busy.
+    /// The results with all processors busy.
     pub busy: Option<Table>,
 }
 
@@ -107,7 +107,7 @@ pub struct Table {
     pub rounds: u32,
     pub costs: Costs,
     pub operations: Vec<Measured>,
-    /// Of the operations that do not sync. Empty if there is no reference.
+    /// The means over the operations that do not sync. Empty if there is no reference.
     pub means: Vec<Mean>,
 }
 

@@ -100,7 +100,7 @@ pub struct Scaled {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Curve {
     pub name: ContenderName,
-    /// Of Warren's fleets.
+    /// The number of cells of the contender's fleet; `None` if it has no fleet.
     pub cells: Option<u16>,
     /// In the order of [`ScaleReport::programs`].
     pub points: Vec<Point>,

@@ -49,7 +49,7 @@ struct GivenUp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mark {
     Missing,
-    /// With the checkpoint that is being written.
+    /// The checkpoint that is being written records it.
     Written,
     Durable,
 }
@@ -176,8 +176,8 @@ impl Shards {
         missing.map(|(id, gone)| (*id, gone.errno))
     }
 
-    /// Those that were given up and that no checkpoint records yet. The checkpoint being written
-    /// now records them.
+    /// Returns the shards that were given up and that no checkpoint records yet. The checkpoint
+    /// being written now records them.
     pub(crate) fn unrecorded(&mut self) -> Vec<ShardId> {
         let missing = self.given_up.iter_mut().filter(|(_, gone)| gone.record == Mark::Missing);
         missing

@@ -26,7 +26,8 @@ use crate::mount_options::{MountWords, Unknown};
 use crate::output::say;
 use crate::{remount, unmount};
 
-/// Of mount(8): wrong usage or no permission; a failure of the system; a mount that failed.
+/// Exit codes of mount(8): wrong usage or no permission; a failure of the system; a mount that
+/// failed.
 const MOUNT_USAGE: u8 = 1;
 const MOUNT_SYSTEM: u8 = 2;
 const MOUNT_FAILED: u8 = 32;

@@ -137,7 +137,7 @@ const OF_FUSE: [&str; 9] = [
 ];
 
 impl MountWords {
-    /// Of no words.
+    /// Returns what an empty list asks for.
     pub(crate) fn new() -> Self {
         Self {
             flags: MountFlags::NOSUID | MountFlags::NODEV,
@@ -149,7 +149,7 @@ impl MountWords {
         }
     }
 
-    /// Of a list that is separated by commas.
+    /// Parses a list that is separated by commas.
     pub(crate) fn parse(list: &str, unknown: Unknown) -> Result<Self, Failure> {
         let mut words = Self::new();
         // It decides what other words mean.

@@ -48,7 +48,7 @@ impl Guard {
     /// One that never holds: there is no such word.
     pub const NEVER: Self = Self { cell: CellId(0), word: u32::MAX, stamp: u64::MAX };
 
-    /// Of two words into which [`Self::store`] has put it.
+    /// Loads the guard from the two words into which [`Self::store`] has put it.
     pub fn load(words: &[AtomicU64]) -> Self {
         let place = words[0].load(Relaxed);
         let (cell, word) = (CellId((place >> 32) as u16), place as u32);

@@ -88,7 +88,7 @@ pub struct Held(pub u32);
 #[derive(Clone, Debug)]
 pub struct Copied {
     version: u64,
-    /// Of the attributes.
+    /// The guard of `attr`.
     pub guard: Guard,
     pub attr: Attr,
     pub data: Data,

@@ -139,7 +139,7 @@ impl Op {
     }
 }
 
-/// With the capability for the inode.
+/// Answers with the attributes and the capability for the inode.
 fn stat(walker: &mut Walker<'_>, node: InodeRef) -> Result<Goal, Stop> {
     let attr = walker.attr(node)?;
     Ok(Goal::Answer(Reply::Attr { attr, lease: None }, node.capability))

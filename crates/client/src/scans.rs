@@ -29,7 +29,7 @@ struct Scan {
     /// Names that were looked up, or were brought and then used.
     looked: u32,
     brought: u32,
-    /// Of those that were brought.
+    /// Names that were brought and then used.
     used: u32,
 }
 

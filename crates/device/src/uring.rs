@@ -219,7 +219,7 @@ fn all_taken(taken: usize, waiting: usize) -> io::Result<()> {
     }
 }
 
-/// Of the errors of entering the kernel, ignores those that pass: the queues keep their contents.
+/// Ignores transient errors of entering the kernel: the queues keep their contents.
 fn passing(error: io::Error) -> Result<(), DeviceError> {
     match error.raw_os_error() {
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ETIME) => Ok(()),

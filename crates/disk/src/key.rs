@@ -31,13 +31,14 @@ pub enum Kind {
     Extent = 6,
     /// `sub` is most of the hash of the attribute's name, and the number of the piece of its value.
     XattrPiece = 7,
-    /// Of inode 0: `sub` is a chunk's number, the value its used-bitmap.
+    /// A record of inode 0: `sub` is a chunk's number, the value its used-bitmap.
     Chunk = 16,
-    /// Of inode 0: `sub` is an inode that has no name any more but is still open.
+    /// A record of inode 0: `sub` is an inode that has no name any more but is still open.
     Orphan = 17,
-    /// Of inode 0, with `sub` 0: how many blocks the shard owes to unwritten extents.
+    /// A record of inode 0, with `sub` 0: how many blocks the shard owes to unwritten extents.
     Owed = 18,
-    /// Of inode 0: `sub` is the number of a chunk with blocks that several places of files share.
+    /// A record of inode 0: `sub` is the number of a chunk with blocks that several places of files
+    /// share.
     Shared = 19,
 }
 
@@ -128,7 +129,7 @@ impl Key {
         (Self::xattr_piece(ino, hash, 0), Self::xattr_piece(ino, hash, (1 << PIECE_BITS) - 1))
     }
 
-    /// Of a piece: the key of the first piece of the same value, and the number of this one.
+    /// Returns the key of the first piece of the same value, and the number of this piece.
     pub const fn piece(&self) -> (Self, u64) {
         let number = self.sub & ((1 << PIECE_BITS) - 1);
         (Self { sub: self.sub - number, ..*self }, number)

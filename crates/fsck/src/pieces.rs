@@ -19,7 +19,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Those of all records of an inode.
+    /// Collects the pieces from all records of an inode.
     pub(crate) fn of(ino: Ino, secret: u64, records: &BTreeMap<Key, Value>) -> Self {
         let mut pieces = Self::default();
         for (key, value) in records {

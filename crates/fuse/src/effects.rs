@@ -27,8 +27,8 @@ bitflags! {
 }
 
 impl Effects {
-    /// Of the flags with which a mount is made. Without any flag of access times, Linux sets
-    /// `relatime`.
+    /// Returns the effects of the flags with which a mount is made. Without any flag of access
+    /// times, Linux sets `relatime`.
     pub fn of_flags(flags: MountFlags) -> Self {
         let no_atime = flags.intersects(MountFlags::NOATIME | MountFlags::RDONLY);
         let mut effects = Self::empty();
@@ -39,7 +39,8 @@ impl Effects {
         effects
     }
 
-    /// Of the two lists of options in a line of `mountinfo`: the mount's and the file system's.
+    /// Returns the effects of the two lists of options in a line of `mountinfo`: the mount's and
+    /// the file system's.
     pub(crate) fn of_lists(mount: &[u8], file_system: &[u8]) -> Self {
         let has = |list: &[u8], wanted: &str| {
             list.split(|byte| *byte == b',').any(|option| option == wanted.as_bytes())

@@ -118,7 +118,7 @@ pub(crate) struct Front {
     shown_rights: ShownRights,
     /// The kernel may cache names, because it can drop all of them at once.
     names_cached: AtomicBool,
-    /// Of the mount's options: [`Effects`] as they are now.
+    /// The bits of the [`Effects`] that the mount's options have now.
     effects: AtomicU8,
     /// The number of requests that wait for a lock in a slot.
     lock_waiters: AtomicUsize,

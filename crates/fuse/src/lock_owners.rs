@@ -44,7 +44,7 @@ pub(crate) struct Releasing {
 #[derive(Default)]
 struct Owners {
     by_inode: BTreeMap<Ino, Vec<Owner>>,
-    /// Those whose open file is being released, and its number.
+    /// The owners whose open file is being released: its inode, the owner, its number.
     releasing: Vec<(Ino, LockOwner, u64)>,
 }
 

@@ -130,9 +130,9 @@ pub(crate) enum Operation {
     /// The kernel dropped inodes, about which the front keeps nothing. There is no reply.
     Forget,
     Lookup(FileName),
-    /// Of `.`: the inode itself, which a file handle names.
+    /// A lookup of `.`: the inode itself, which a file handle names.
     LookupInode,
-    /// Of `..`: the parent of a directory that a file handle names.
+    /// A lookup of `..`: the parent of a directory that a file handle names.
     LookupParent,
     /// `open`: for an open file.
     GetAttr {

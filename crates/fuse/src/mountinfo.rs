@@ -30,7 +30,7 @@ pub struct MountEntry {
     pub at: PathBuf,
     pub is_ours: bool,
     pub source: PathBuf,
-    /// Those of the mount, and those of its file system, as the kernel writes them.
+    /// The options of the mount, and those of its file system, as the kernel writes them.
     pub options: [OsString; 2],
     pub effects: Effects,
 }

@@ -255,8 +255,8 @@ fn a_killed_waiter_ends_and_the_next_one_gets_the_lock() {
     });
 }
 
-/// With more requests for a lock than threads and slots, the mount must serve other requests, and
-/// every waiter must get the lock.
+/// The mount must serve other requests while more requests wait for a lock than it has threads and
+/// slots, and every waiter must get the lock.
 #[test]
 fn a_mount_serves_with_more_lock_waiters_than_slots() {
     on_mount("a_mount_serves_with_more_lock_waiters_than_slots", Default::default(), 8, |m| {

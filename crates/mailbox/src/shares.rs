@@ -40,7 +40,7 @@ pub(crate) struct Shares {
     /// The latest finish of all.
     latest: u64,
     last: (u32, Account),
-    /// Of the others.
+    /// The accounts of all other users.
     accounts: BTreeMap<u32, Account>,
 }
 

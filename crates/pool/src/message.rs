@@ -12,9 +12,9 @@ pub struct Ticket(pub u64);
 pub struct SearchNo(pub u64);
 
 impl SearchNo {
-    /// Of a transfer that no shard has requested.
+    /// The search of a transfer that no shard has requested.
     pub const NONE: Self = Self(0);
-    /// Of a background pull, which no `get` waits for.
+    /// The search of a background pull, which no `get` waits for.
     pub const BACKGROUND: Self = Self(1);
     /// Searches are numbered from the next one on.
     pub(crate) const LAST_RESERVED: Self = Self(1);

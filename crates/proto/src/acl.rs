@@ -235,7 +235,7 @@ mod tests {
         Acl { entries: entries.iter().map(entry).collect() }
     }
 
-    /// Of a file of user 1 and group 2.
+    /// Returns the attributes of a file of user 1 and group 2.
     fn attr(mode: u16) -> Attr {
         let time = Timestamp(0);
         Attr {

@@ -48,6 +48,6 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Clear the set-id bits, as a write or chown by an unprivileged caller does.
     pub kill_privileges: bool,
-    /// Those of [`InodeFlags::SETTABLE`]; the others stay.
+    /// The new values of the flags in [`InodeFlags::SETTABLE`]; the others stay.
     pub flags: Option<InodeFlags>,
 }

@@ -247,7 +247,8 @@ pub struct Count {
     pub blocks_used: u64,
     /// Free in the shards' own chunks, and in the free chunks of this cell.
     pub blocks_free: u64,
-    /// Those of them that the host of the pool has allocated, less what these shards keep.
+    /// The part of `blocks_free` that the host of the pool has allocated, less what these shards
+    /// keep.
     pub blocks_allocated: u64,
     /// Free blocks that the shards keep for their own needs, so that nothing can be written there.
     pub blocks_kept: u64,

@@ -63,7 +63,7 @@ pub struct Cover {
     pub mode: u16,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
-    /// With this step, all written pages are durable.
+    /// All written pages are durable with this step.
     pub complete: bool,
 }
 
@@ -94,7 +94,7 @@ pub enum Step {
         cell: CellId,
         lsn: Lsn,
     },
-    /// Of the name space.
+    /// A change of the name space.
     Change(Change),
     SetAttr {
         ino: Ino,

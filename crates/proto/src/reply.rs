@@ -90,7 +90,7 @@ pub struct Opened {
 pub struct StatFs {
     pub blocks: u64,
     pub blocks_free: u64,
-    /// Those of them that the caller can take.
+    /// Free blocks that the caller can take.
     pub blocks_available: u64,
     pub files: u64,
     pub files_free: u64,

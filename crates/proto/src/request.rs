@@ -157,7 +157,7 @@ pub struct NewInode {
     /// Bits that `mode` loses, unless the directory has a default access control list.
     pub umask: u16,
     pub rdev: u32,
-    /// Of a symbolic link; else empty.
+    /// The target of a symbolic link. Empty for other kinds.
     pub target: Box<[u8]>,
 }
 

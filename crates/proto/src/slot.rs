@@ -151,7 +151,7 @@ impl Shape {
         Self::new(slots, LaneSize::of(payload)?)
     }
 
-    /// With large lanes.
+    /// Returns a shape with large lanes.
     ///
     /// # Panics
     /// If a client cannot have so many slots.

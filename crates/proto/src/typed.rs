@@ -34,7 +34,7 @@ pub trait Typed: Sized {
     }
 }
 
-/// Of a `Lookup`: the inode of the name, if there is one.
+/// The reply to a `Lookup`: the inode of the name, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookedUp {
     Entry(Entry),
@@ -42,7 +42,7 @@ pub enum LookedUp {
     Absent(Lease),
 }
 
-/// Of a `Create`: the new inode, or an existing one that may be on another cell.
+/// The reply to a `Create`: the new inode, or an existing one that may be on another cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Created {
     pub entry: Entry,
@@ -57,14 +57,14 @@ impl Created {
     }
 }
 
-/// Of a `Write`: bytes written, and the new size of the file.
+/// The reply to a `Write`: bytes written, and the new size of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
     pub len: u32,
     pub size: u64,
 }
 
-/// Of a `ReadDir`; see [`Reply::Listing`].
+/// The reply to a `ReadDir`; see [`Reply::Listing`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listing {
     pub parent: Ino,
@@ -73,7 +73,7 @@ pub struct Listing {
     pub lease: Option<Lease>,
 }
 
-/// Of an `AwaitRecall`; see [`Reply::Recall`].
+/// The reply to an `AwaitRecall`; see [`Reply::Recall`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recall {
     pub number: u64,
@@ -81,8 +81,8 @@ pub struct Recall {
     pub rights: bool,
 }
 
-/// Of a `GetXattr` or `ListXattr`: what was asked for, or how many bytes of it are in the payload;
-/// see [`Reply::LongXattr`].
+/// The reply to a `GetXattr` or `ListXattr`: what was requested, or how many bytes of it are in the
+/// payload; see [`Reply::LongXattr`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Carried<T> {
     Body(T),

@@ -62,7 +62,7 @@ enum FinalMessage {
 struct Keeper<'a> {
     plan: FleetPlan,
     recorder: &'a Recorder,
-    /// None while its successor waits for its start.
+    /// `None` while its successor waits for its start.
     supervisor: Option<ChildProcess>,
     watch: ProcessWatch,
     next_start: Option<Instant>,

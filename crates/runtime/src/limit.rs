@@ -13,18 +13,20 @@ use crate::error::FleetError;
 use crate::message::PEER_DESCRIPTORS;
 use crate::reserve::Reserve;
 
-/// Of a supervisor: standard streams, its links and journal, the pool, the map, the control socket.
+/// Descriptors of a supervisor: standard streams, its links and journal, the pool, the map, the
+/// control socket.
 const OWN: usize = 16;
 
-/// Of a supervisor, for each cell: its memory, its process, the pool for the next one.
+/// Descriptors of a supervisor for each cell: its memory, its process, the pool for the next one.
 const OF_A_CELL: usize = 8;
 
-/// Of a client, in the keeper and the supervisor while it is being admitted, besides one for each
-/// cell. After that one each, where the keeper's kernel has tables for the others.
+/// Descriptors of a client, in the keeper and the supervisor while it is being admitted, besides
+/// one for each cell. After that, each of the two keeps one, where the keeper's kernel has tables
+/// for the others.
 const OF_A_CLIENT: usize = 3;
 
-/// Of a front and its mount keeper, without the admission: standard streams, device, front state,
-/// links, signals, threads.
+/// Descriptors of a front and its mount keeper, without the admission: standard streams, device,
+/// front state, links, signals, threads.
 const OF_A_FRONT: usize = 60;
 
 /// The descriptors that a fleet of so many cells needs to serve one client. While cells start, the

@@ -58,7 +58,8 @@ pub(crate) enum Kept {
     Map,
     /// A cell's lasting memory: frames, both ends of its bell, vitals.
     Cell(CellId),
-    /// Of a cell's process: the supervisor's end of its link, and the pool for its successor.
+    /// The descriptors for a cell's process: the supervisor's end of its link, and the pool for its
+    /// successor.
     Process(CellId),
     /// A client's connection, by its number.
     Client(u64),
@@ -121,11 +122,11 @@ pub(crate) enum FromKeeper {
     },
     /// The first message to a supervisor whose predecessor died.
     Adopt(Handover),
-    /// With the descriptors that were kept under this name.
+    /// The packet carries the descriptors that were kept under this name.
     Kept {
         name: Kept,
     },
-    /// With the descriptors that were asked for, or none if they are not there.
+    /// The packet carries the descriptors that were asked for, or none if they are not there.
     Lent,
     Spawned {
         token: u32,

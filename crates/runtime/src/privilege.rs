@@ -118,7 +118,7 @@ pub(crate) mod tests {
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     impl Privilege {
-        /// With other capabilities that make root.
+        /// Returns it with `wanted` as the capabilities that make root.
         pub(crate) fn with_wanted(self, wanted: u64) -> Self {
             Self { wanted, ..self }
         }

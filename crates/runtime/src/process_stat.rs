@@ -22,7 +22,8 @@ impl ProcessStat {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Of each thread of a process.
+    /// Returns the number and the state of each thread of the process. `None` if the process is
+    /// gone or cannot be seen.
     pub(crate) fn of_threads(pid: u32) -> Option<Vec<(u32, Self)>> {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         // A thread that has ended meanwhile is none.

@@ -15,7 +15,7 @@ use crate::message::PEER_DESCRIPTORS;
 /// except its links.
 const FOR_FLEET: u64 = 128;
 
-/// Of these, the number that an administrator may use.
+/// The part of [`FOR_FLEET`] that an administrator may use.
 const FOR_PRIVILEGED: u64 = 64;
 
 const _: () = assert!(FOR_PRIVILEGED < FOR_FLEET);

@@ -41,7 +41,7 @@ const ROOMY: u32 = 1 << 30;
 const FLAGS: u32 = ASLEEP | ROOMY;
 
 impl Presence {
-    /// Of the calling thread.
+    /// Returns the presence of the calling thread.
     pub(crate) fn of_this(sleeps: bool) -> Self {
         Self { at: Processor::current(), sleeps, is_roomy: false }
     }

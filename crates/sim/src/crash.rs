@@ -148,7 +148,7 @@ struct World {
     /// From which the outages are drawn, one for each life.
     outages: Option<Rng>,
     growths: Growths,
-    /// With what a recovery must end, because a log is damaged.
+    /// The failure with which a recovery must end, because a log is damaged.
     rotten: Option<Ended>,
 }
 

@@ -60,7 +60,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Those of these branches that no run has reached.
+    /// Returns the branches in `rare` that no run has reached.
     pub fn never_reached(&self, rare: &[&'static str]) -> Vec<&'static str> {
         rare.iter().copied().filter(|what| !self.coverage.contains_key(what)).collect()
     }

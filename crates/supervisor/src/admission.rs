@@ -28,10 +28,11 @@ use crate::set::CellSet;
 /// mount.
 pub const ADMISSIONS_MAX: usize = 1280;
 
-/// Of these, reserved for fronts: many clients must not keep a mount from being admitted.
+/// Admissions of [`ADMISSIONS_MAX`] that are reserved for fronts: many clients must not keep a
+/// mount from being admitted.
 pub(crate) const ADMISSIONS_OF_FRONTS: usize = 32;
 
-/// Of these, reserved for root and the fleet's own user.
+/// Admissions of [`ADMISSIONS_MAX`] that are reserved for root and the fleet's own user.
 pub(crate) const ADMISSIONS_OF_PRIVILEGED: usize = 64;
 
 /// Clients at a time of one user without privileges.

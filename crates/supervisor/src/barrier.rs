@@ -36,7 +36,7 @@ enum Phase {
 
 #[derive(Wire)]
 pub(crate) struct Barrier {
-    /// Of the attempt under way, or of the last one.
+    /// The number of the attempt under way, or of the last one.
     number: u64,
     /// A cell, or an aborted attempt, needs an attempt that starts later than now.
     requested: bool,

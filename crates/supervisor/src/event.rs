@@ -31,11 +31,12 @@ pub struct Applicant {
     pub front: bool,
     /// Root or the fleet's own user: places are reserved for it.
     pub privileged: bool,
-    /// Of its segments: the requests that it can have in flight, and the size of its lanes.
+    /// The shape of its segments: the requests that it can have in flight, and the size of its
+    /// lanes.
     pub shape: Shape,
     /// What holds for its requests.
     pub rules: Rules,
-    /// Of a front: the mount point that it sent. It is only displayed.
+    /// The mount point that a front sent. It is only displayed.
     pub mounted: Box<[u8]>,
 }
 

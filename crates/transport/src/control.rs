@@ -115,7 +115,7 @@ pub enum ControlReply {
     Welcome {
         client: ClientId,
         shape: Shape,
-        /// Those that the client has asked for, and perhaps more.
+        /// The rules that the client has requested, and perhaps more.
         rules: Rules,
         cells: u16,
         shards: u16,

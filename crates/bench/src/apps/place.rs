@@ -31,7 +31,7 @@ const VARIABLES: [(&str, &str); 4] = [
 
 /// Where programs are executed, and with what.
 pub(super) struct Place<'a> {
-    /// Of the inputs and the runs.
+    /// The directory of the inputs and the runs.
     directory: PathBuf,
     /// For what programs print.
     outputs: PathBuf,

@@ -111,7 +111,7 @@ pub(super) fn shown(ratio: Option<f64>) -> String {
     ratio.map_or(NONE.to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
-/// With a decimal only if that tells something.
+/// Formats nanoseconds as milliseconds, with a decimal only below 100 ms.
 fn ms(ns: f64) -> String {
     let ms = ns / 1e6;
     if ms < 100.0 { format!("{ms:.1}") } else { format!("{ms:.0}") }

@@ -31,7 +31,7 @@ pub struct TrafficPerCall {
 }
 
 impl Traffic {
-    /// Of the fleet that serves the pool, and of its one mount.
+    /// Returns the traffic of the fleet that serves the pool, and of its one mount.
     pub(crate) fn of(pool: &Path, mount_keeper: u32) -> Result<Self, BenchError> {
         let status = warren_runtime::status(pool)?;
         let requests = status.cells.iter().map(|cell| cell.requests).sum();

@@ -15,9 +15,9 @@ pub(super) const SEQUENTIAL_MIB: u32 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Of one file, again and again.
+    /// `stat` of one file, again and again.
     Stat,
-    /// Of [`MANY`] files in turn.
+    /// `stat` of [`MANY`] files in turn.
     StatMany,
     StatMissing,
     /// `open` and `close`.
@@ -53,11 +53,11 @@ pub enum Operation {
 /// How the results of an operation are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Comparison {
-    /// With tmpfs; it is part of the geometric mean.
+    /// Compared with tmpfs; it is part of the geometric mean.
     Memory,
-    /// With ext4, because tmpfs has nothing to sync.
+    /// Compared with ext4, because tmpfs has nothing to sync.
     Device,
-    /// With tmpfs, but not part of the mean: it is not a call to the file system.
+    /// Compared with tmpfs, but not part of the mean: it is not a call to the file system.
     Process,
 }
 

@@ -140,7 +140,7 @@ impl Chunks {
         self.unreserved() + self.reserve.len() as u64
     }
 
-    /// Those of them that every user may have.
+    /// Free chunks at this cell that every user may have.
     pub(crate) fn unreserved(&self) -> u64 {
         let under_way = self.host.under_way().count();
         self.pool.local_size() + (self.early.len() + under_way) as u64

@@ -132,7 +132,7 @@ impl HostSpace {
         self.allocated.contains(&chunk)
     }
 
-    /// Of the free chunks here, those that are allocated.
+    /// Returns the number of the free chunks here that are allocated.
     pub(crate) fn allocated(&self) -> u64 {
         self.allocated.len() as u64
     }

@@ -160,11 +160,11 @@ fn long(bytes: &[u8], to: SlotRef, turn: &mut Turn<'_>) -> Result<Finished, Stop
 
 /// The name spaces of Linux that have attributes here (`xattr(7)`).
 enum NameSpace {
-    /// Of users: on files and directories, by the rights on these.
+    /// `user.`: only files and directories have them. Access follows their permissions.
     User,
-    /// Of root: others do not see them.
+    /// `trusted.`: only root sees and sets them.
     Trusted,
-    /// Of security modules: all may read them, and root sets them.
+    /// `security.`: all may read them, and root sets them.
     Security,
     /// Access control lists: all may read them, and the owner sets them.
     Acl,

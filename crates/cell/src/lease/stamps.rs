@@ -44,7 +44,7 @@ struct Word {
 struct ClientWords {
     /// The size of its table.
     max: usize,
-    /// Those that were ever used.
+    /// The words that were ever used.
     words: Vec<Word>,
     free: Vec<u32>,
     hand: usize,

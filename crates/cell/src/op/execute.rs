@@ -155,7 +155,7 @@ fn cover_replacements(
     Ok(())
 }
 
-/// Those of the changes that are made on this cell: all, unless they are a transaction's.
+/// Returns the changes that are made on this cell: all, unless they are a transaction's.
 fn own_changes<'a>(shards: &Shards, txn: Option<&Txn>, changes: &'a [Change]) -> Cow<'a, [Change]> {
     if txn.is_none() {
         return Cow::Borrowed(changes);

@@ -27,7 +27,7 @@ pub(crate) struct OpenCounts {
     all: usize,
     by_client: HashMap<ClientId, u32, FixedState>,
     by_user: HashMap<u32, u32, FixedState>,
-    /// Those for writing, for each client.
+    /// The number of files that each client has open for writing.
     written: HashMap<ClientId, u32, FixedState>,
     /// Handles of watched inodes ([`AccessMode::WATCH`]).
     watches: HashMap<Ino, u32, FixedState>,

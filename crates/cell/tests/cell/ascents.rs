@@ -22,7 +22,7 @@ fn into_dir() -> Request {
     Request::Rename { from, from_name, dir: DIR, name: name("sub"), flags }
 }
 
-/// With `/sub`, a directory of this cell.
+/// Returns a bench with `/sub`, a directory of this cell.
 fn bench_with_sub(image: &mut Image, peers: bool) -> Bench {
     let sub = Ino(1 << 48 | 3);
     image.inode(sub, FileKind::Directory, 2);

@@ -42,7 +42,7 @@ impl Pair {
         self.drive();
     }
 
-    /// Of each write that is held, the device gets only so many blocks before the power is cut.
+    /// The device gets only the first `count` blocks of each held write before the power is cut.
     pub(crate) fn tear_writes(&mut self, count: usize) {
         for io in std::mem::take(&mut self.faults.held_io) {
             if let Happening::Io { action: Action::Write { mut blocks, .. }, .. } = io {

@@ -105,7 +105,7 @@ impl Drop for Serving {
 
 struct RealClient {
     slot: Slot,
-    /// Of the inodes that its walks have reached.
+    /// The capabilities of the inodes that its walks have reached.
     capabilities: BTreeMap<Ino, Capability>,
 }
 

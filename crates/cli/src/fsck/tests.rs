@@ -176,7 +176,7 @@ fn a_check_beside_a_fleet_says_if_there_is_none() {
     assert_eq!(logs(&not_left_in_order("not left in order")), Logs::NotRead);
 }
 
-/// Of shard 1, in the root directory.
+/// Inodes of shard 1, in the root directory.
 const OLD: Ino = Ino(1 << 48 | 1);
 const NEW: Ino = Ino(1 << 48 | 2);
 

@@ -63,7 +63,7 @@ pub(crate) struct HeldHandle {
 /// An open file of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KernelOpen {
-    /// Of the request that opened it.
+    /// The unique number of the FUSE request that opened it.
     pub unique: u64,
     pub handle: u32,
     /// How often the entry was used before.

@@ -112,8 +112,8 @@ impl Company {
         }
     }
 
-    /// Of a thread of the front that is no worker. A worker begins with the place of the thread
-    /// that starts it, as it does with that thread's processors.
+    /// Returns the place of a thread of the front that is no worker. A worker begins with the place
+    /// of the thread that starts it, as it does with that thread's processors.
     pub(super) fn place(&self) -> Place {
         Place { processor: ANY, mask: self.allowed }
     }

@@ -37,7 +37,7 @@ struct State {
     last: u64,
     locks: Locks,
     cancelled: BTreeSet<(SlotNo, u32)>,
-    /// Of everything but pages, and of pages.
+    /// The stream of recalls of everything but pages, and the one of pages.
     recalls: [Recalls; 2],
 }
 

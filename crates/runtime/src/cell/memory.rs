@@ -55,7 +55,7 @@ struct ClientMemory {
     rung: u64,
     queued: u64,
     in_progress: u64,
-    /// Of those in progress, the requests that count for a user.
+    /// Bits of the slots in progress whose requests count for a user.
     counted: u64,
     /// Requests that wait for file locks and so do not count.
     awaits_lock: u64,

@@ -81,9 +81,9 @@ pub(super) struct PeerLinks {
 /// The number of messages that were not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Dropped {
-    /// Without a capability on the inbox's list.
+    /// Messages without a capability on the inbox's list.
     pub refused: u64,
-    /// Of an earlier epoch.
+    /// Messages of an earlier epoch.
     pub stale: u64,
 }
 

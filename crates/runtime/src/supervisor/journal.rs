@@ -73,7 +73,7 @@ pub(crate) struct Notes {
 
 pub(crate) struct Journal {
     file: OwnedFd,
-    /// Of the last notes.
+    /// The sequence number of the last notes.
     sequence: u64,
 }
 

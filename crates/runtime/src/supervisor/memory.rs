@@ -80,7 +80,7 @@ impl ClientMemory {
         segments.flat_map(|it| [&it.own].into_iter().chain(&it.replies)).map(Arc::clone).collect()
     }
 
-    /// Of an admitted client, whose segments the keeper has.
+    /// Returns the memory of an admitted client whose segments the keeper has.
     pub(super) fn held(connection: ConnectionNo) -> Self {
         Self { connection, segments: None }
     }

@@ -42,7 +42,7 @@ pub(crate) fn await_successor(pool: &Path, cell: u16, restarts: u64) -> CellStat
     }
 }
 
-/// With one cell and with three, each of which dies. All files survive.
+/// All files survive the death of every cell, in a fleet of one cell and in one of three.
 pub(crate) fn a_dead_cell_has_a_successor() {
     for cells in [1, 3] {
         let scratch = Scratch::formatted(&format!("dead{cells}"));

@@ -113,7 +113,7 @@ pub(super) const OPERATIONS: [Operation; 54] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Persistence {
     Nothing,
-    /// Of the operation's file, under its present name.
+    /// `fsync` of the operation's file, under its present name.
     Fsync,
     Fdatasync,
     FsyncA,

@@ -252,7 +252,7 @@ pub(super) enum Effect {
     Fsync {
         object: ObjectNo,
     },
-    /// None: the client looks at the file again.
+    /// No change: the client looks at the file again.
     Look,
     Sync,
 }

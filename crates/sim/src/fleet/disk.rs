@@ -40,7 +40,7 @@ pub enum Recorded {
 
 #[derive(Clone, Debug)]
 pub enum Covered {
-    /// Those with lower numbers.
+    /// The writes with lower numbers than this.
     Before(usize),
     Writes(Rc<BTreeSet<usize>>),
 }

@@ -88,7 +88,7 @@ impl Wild {
 pub(crate) struct Incidents {
     all: Vec<Incident>,
     pub wild: Wild,
-    /// Of all lives.
+    /// The shard that was damaged, in this life or an earlier one.
     pub damage: Option<Damage>,
     /// A checkpoint is being made.
     pub is_checkpointing: bool,

@@ -19,7 +19,7 @@ pub(super) enum Doing {
     Write,
     /// A write that is durable by itself, or followed by a flush.
     WriteThrough,
-    /// Of the writes up to a mark.
+    /// A flush of the writes up to a mark.
     Flush(usize),
     /// The host allocates so many blocks, or takes them back.
     Reserve(u64),
@@ -51,7 +51,7 @@ pub(super) struct Supervised {
 
 enum SupervisorDoing {
     Write(BlockWrite),
-    /// Of the writes up to a mark.
+    /// A flush of the writes up to a mark.
     Flush(usize),
 }
 

@@ -24,7 +24,7 @@ const LOST_MAX: u64 = 3;
 /// A run may lose these.
 #[derive(Debug)]
 pub(crate) struct Lost {
-    /// Of its own, so that the mixes of the seeds stay what they are.
+    /// Separate from the other generators, so that the mixes of the seeds stay what they are.
     pub(super) rng: Rng,
     /// In 10,000: a message between cells is lost; a cell loses a wake-up with an event, or begins
     /// to lie.

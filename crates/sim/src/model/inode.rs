@@ -117,7 +117,7 @@ pub struct Inode {
     pub btime: TimeBound,
     pub body: Body,
     pub xattrs: Rc<BTreeMap<XattrName, Rc<[u8]>>>,
-    /// Those that `chattr` sets.
+    /// The flags that `chattr` sets.
     pub flags: InodeFlags,
     pub opens: BTreeMap<u64, Open>,
     /// Sorted by holder and start. Ranges of one holder do not overlap, and ranges of one type do

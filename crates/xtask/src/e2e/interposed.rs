@@ -55,61 +55,61 @@ const PROBE_LIMIT: Duration = Duration::from_secs(120);
 const FULL: u32 = 15;
 /// A group of which one of the users is a member. The tree has files of this group.
 const STAFF: u32 = 54_330;
-/// Of more than a million calls of the probe, those by paths in the mount that are not unusual.
+/// The fewest served calls of `paths.c`, of more than a million: by usual paths in the mount.
 const SERVED_MIN: u64 = 100_000;
-/// Of the calls of `files.c`: those that make it known to the fleet, and those on files.
+/// The fewest served calls of `files.c`: those that make it known to the fleet, and those on files.
 const FILES_SERVED_MIN: u64 = 80_000;
-/// Of the calls of `changes.c`: those that make it known to the fleet, and changes.
+/// The fewest served calls of `changes.c`: those that make it known to the fleet, and changes.
 const CHANGES_SERVED_MIN: u64 = 50_000;
-/// Of the 6,000 calls in `plain` and some hundred others by the same numbers, those that are the
-/// kernel's.
+/// The most calls of [`CHANGES`] by the kernel, of 6,000 in `plain` and some hundred others.
 const CHANGES_PASSED_MAX: u64 = 1_000;
 /// `rename`, `mkdir`, `rmdir`, `link`, `unlink`, `symlink`, `chmod`, `chown`, `lchown`.
 const CHANGES: [u64; 9] = [82, 83, 84, 86, 87, 88, 90, 92, 94];
-/// Of the calls of `attributes.c`: those that make it known to the fleet, and what is served; and
-/// of the calls by path, those that are the kernel's: the twins and what has an unusual name.
+/// The fewest served calls of `attributes.c`, with those that make it known to the fleet.
 const ATTRIBUTES_SERVED_MIN: u64 = 44_000;
+/// The most calls of [`ATTRIBUTES`] that the kernel makes: on the twins and on unusual names.
 const ATTRIBUTES_PASSED_MAX: u64 = 15_500;
 /// `setxattr`, `lsetxattr`, `getxattr`, `lgetxattr`, `listxattr`, `llistxattr`, `removexattr`,
 /// `lremovexattr`.
 const ATTRIBUTES: [u64; 8] = [188, 189, 191, 192, 194, 195, 197, 198];
-/// Of the calls of `opened.c`: those that make it known to the fleet, and the opens that make up
-/// for what the kernel has to have.
+/// The fewest served calls of `opened.c`: those that make it known to the fleet, and the opens that
+/// make up for what the kernel has to have.
 const OPENED_SERVED_MIN: u64 = 110_000;
-/// Of its 10,100 opens of files that come and go, 6,250 are made by the kernel's descriptor.
+/// The most opens of `opened.c` that the kernel makes. Of 10,100 opens of files that come and go,
+/// 6,250 are made by the kernel's descriptor.
 const OPENED_PASSED_MAX: u64 = 7_300;
 pub(super) const OPENAT: u64 = 257;
 /// `openat`, `newfstatat`.
 const AT_DIRECTORIES: [u64; 2] = [257, 262];
-/// Of the calls of `private.c`: those that make it known to the fleet, and those on files. The
-/// probe counts the mappings itself.
+/// The fewest served calls of `private.c`: those that make it known to the fleet, and those on
+/// files. The probe counts the mappings itself.
 const MAPPED_SERVED_MIN: u64 = 70_000;
-/// Of those of `vectors.c`.
+/// The fewest served calls of `vectors.c`.
 const VECTORS_SERVED_MIN: u64 = 200_000;
-/// Of its 48,000 calls by vectors, half are made by the kernel's descriptor, and some are such that
-/// only the kernel makes them.
+/// The most calls of [`VECTORS`] that the kernel makes. Of 48,000, half are made by the kernel's
+/// descriptor, and some are such that only the kernel makes them.
 const VECTORS_PASSED_MAX: u64 = 33_000;
 /// `readv`, `writev`, `preadv`, `pwritev`, `preadv2`, `pwritev2`.
 const VECTORS: [u64; 6] = [19, 20, 295, 296, 327, 328];
-/// Of those of `written.c`.
+/// The fewest served calls of `written.c`.
 const WRITTEN_SERVED_MIN: u64 = 120_000;
-/// Of the files of `adopted.c`, those that the kernel has at first, because the program is not
-/// known to the fleet yet.
+/// The fewest files of `adopted.c` that the kernel has at first, because the program is not known
+/// to the fleet yet.
 const ADOPTED_MIN: u64 = 14;
-/// Of those of `databases.c`.
+/// The fewest served calls of `databases.c`.
 const DATABASES_SERVED_MIN: u64 = 100_000;
-/// Of its 40,000 calls of `pwrite` beside polls and after locks, and of 600 beside forks, those
-/// that are the kernel's.
+/// The most calls of `pwrite` in `databases.c` that the kernel makes: of 40,000 beside polls and
+/// after locks, and of 600 beside forks.
 const PWRITES_PASSED_MAX: u64 = 4_000;
 const PWRITE: u64 = 18;
-/// Of those of `watched.c`.
+/// The fewest served calls of `watched.c`.
 const WATCHED_SERVED_MIN: u64 = 120_000;
-/// Of its opens: what is watched, and what is done by the kernel's descriptor. While nothing is
-/// watched there are 2,000.
+/// The most opens of `watched.c` that the kernel makes: what is watched, and what is done by the
+/// kernel's descriptor. While nothing is watched there are 2,000.
 const WATCHED_PASSED_MAX: u64 = 600;
-/// Of those of `beside.c`: those that make it known to the fleet, and changes of names.
+/// The fewest served calls of `beside.c`: to make it known to the fleet, and changes of names.
 const BESIDE_SERVED_MIN: u64 = 12_000;
-/// Of those of `records.c` by one process: more than make it known to the fleet.
+/// The fewest served calls of one process of `records.c`: more than make it known to the fleet.
 const RECORDS_SERVED_MIN: u64 = 12_000;
 /// The same of a round of `storms.c`, and how many of its processes are no rounds.
 const STORM_SERVED_MIN: u64 = 2_500;
@@ -202,7 +202,7 @@ fn of_calls(block: &str, start: &str, numbers: &[u64]) -> u64 {
     counts.sum()
 }
 
-/// Of the changes by the calls that `plain` in `changes.c` makes, few are the kernel's.
+/// Fails unless the calls of `changes.c` are served and few of its changes are made by the kernel.
 fn ensure_changes_served(report: &str) -> Result<()> {
     let block = ensure_served(report, CHANGES_SERVED_MIN)?;
     let passed = passed(block, &CHANGES);
@@ -251,12 +251,12 @@ pub(super) struct Run<'a> {
     pub user: &'a [&'a str],
     pub options: &'a [&'a str],
     pub cells: u16,
-    /// Of a probe that makes calls by chance: its seed, and more.
+    /// The arguments of a probe that makes calls by chance: its seed, and more.
     pub words: &'a str,
 }
 
 impl Run<'_> {
-    /// With `--full` some probes run a hundred times.
+    /// Returns the time limit of a run. With `--full` some probes run a hundred times.
     fn limit(&self, ground: &Ground) -> Duration {
         PROBE_LIMIT * if ground.options.full { FULL } else { 1 }
     }
@@ -308,7 +308,7 @@ impl Run<'_> {
     }
 }
 
-/// With the fleet's client and without the library.
+/// Calls by path, with the library, and with the fleet's client alone.
 fn paths_served(ground: &Ground, cells: u16) -> Result<()> {
     let program = "paths";
     for user in USERS {

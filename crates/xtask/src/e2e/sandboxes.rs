@@ -21,7 +21,7 @@ const ENOSYS: &str = "38";
 
 const IN_USE: i32 = 4;
 
-/// Of the calls of `developers_tools.c`, those that make it known to the fleet, and the others.
+/// A served process of `developers_tools.c` has more served calls than this.
 const SERVED_MIN: u64 = 5_000;
 
 const CASES: &[(&str, Case)] = &[

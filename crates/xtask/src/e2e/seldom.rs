@@ -9,14 +9,14 @@ use super::interposed::{OPENAT, Run, USERS, ensure_served, passed};
 
 const CASES: &[(&str, Case)] = &[("seldom_calls", seldom_calls)];
 
-/// Of the calls of `seldom.c`: more than make it known to the fleet.
+/// The fewest served calls of `seldom.c`: more than make it known to the fleet.
 const SELDOM_SERVED_MIN: u64 = 30_000;
-/// Of its 3,200 calls of each kind, half are made by a path that is the kernel's, and some have an
-/// unusual path or argument.
+/// The most calls of [`SELDOM`] that the kernel makes. Of 3,200 of each kind, half are made by a
+/// path that is the kernel's, and some have an unusual path or argument.
 const SELDOM_PASSED_MAX: u64 = 4_400;
 /// `utime`, `statfs`, `utimes`, `futimesat`.
 const SELDOM: [u64; 4] = [132, 137, 235, 261];
-/// Of its 300 opens of files to be written, those that are the kernel's.
+/// The most opens of files to be written that the kernel makes, of 300.
 const SELDOM_OPENS_MAX: u64 = 60;
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {

@@ -43,7 +43,7 @@ const CASES: &[(&str, Case)] = &[
     ("fsx_two_fronts", fsx_two_fronts),
     ("stress_ng", stress_ng),
 ];
-/// Of these, the cases of every run with the interposer.
+/// The cases of every run with the interposer.
 const INTERPOSED: &[&str] = &["pjdfstest", "fsx"];
 
 /// Builds the crates' programs, if that is possible.

@@ -21,16 +21,16 @@ const SCENES: usize = 12;
 /// so few.
 const FILES: u32 = 2_000;
 const FILES_FULL: u32 = 50_000;
-/// Of the calls of a scene that makes the process known to the fleet, those that are served at
-/// least, for each file: the rest is the kernel's, because the kernel had to have some files.
+/// The fewest served calls for each file of a scene, beyond [`WARM_SERVED`]. The kernel makes the
+/// others, because it had to have some files.
 const SERVED_OF_A_FILE: u64 = 2;
 /// What makes a process known to the fleet, and how many of these calls are served then.
 const WARM_SERVED: u64 = 20_000;
 /// Processes of `ids.c` for each call that changes ids.
 const IDS: u32 = 4;
 const IDS_FULL: u32 = 100;
-/// Of the programs of `limits.c`. Those that may open too few files, or make too short ones, are
-/// left to the kernel from the start.
+/// The fewest programs of `limits.c` that are served. Those that may open too few files, or make
+/// too short ones, are left to the kernel from the start.
 const LIMITED_MIN: usize = 30;
 /// A program that is known to the fleet has at least so many of its calls served.
 const LIMITED_SERVED: u64 = 5_000;

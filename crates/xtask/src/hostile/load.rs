@@ -43,7 +43,7 @@ struct Pace {
     end: Instant,
     /// Between two calls of one thread.
     interval: Duration,
-    /// Of all cores, 100 for each.
+    /// The CPU time of all threads together, in percent of one core.
     core_percent: u64,
 }
 

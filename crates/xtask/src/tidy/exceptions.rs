@@ -12,19 +12,19 @@ const TABLE: &str = "crates/xtask/src/tidy/exceptions.rs";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
-    /// Of a crate: modules that import in circles.
+    /// Modules of a crate that import in circles.
     Circles,
-    /// Of a type: fields.
+    /// Fields of a type.
     Fields,
-    /// Of a type: methods.
+    /// Methods of a type.
     Methods,
-    /// Of a file: lines without its tests.
+    /// Lines of a file without its tests.
     Lines,
-    /// Of a crate: lines of comments beyond the last column.
+    /// Lines of comments of a crate beyond the last column.
     Columns,
-    /// Of a crate, or of all documents: words and names that we do not use.
+    /// Words and names that we do not use, of a crate or of all documents.
     Words,
-    /// Of a file: numbers that limit something and have no name.
+    /// Numbers of a file that limit something and have no name.
     Capacities,
 }
 

@@ -5,8 +5,9 @@ use super::exceptions::{Excess, Rule};
 use super::finding::Finding;
 use super::source::{Source, closing_brace, line_of, words};
 
-/// Of a file without its tests, and with them.
+/// The most lines of a file without its tests.
 const SHIPPED_LINES_MAX: usize = 600;
+/// The most lines of a whole file: without a warning, and without a fault.
 const FILE_LINES_WARN: usize = 1_000;
 const FILE_LINES_MAX: usize = 1_200;
 const FUNCTION_LINES_MAX: usize = 70;

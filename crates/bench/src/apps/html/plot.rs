@@ -21,7 +21,7 @@ const TICKS: [f64; 19] = [
     200.0, 500.0, 1000.0,
 ];
 
-/// Of those that people with any sight of colours can tell apart (Okabe and Ito).
+/// Returns a colour from the palette of Okabe and Ito, which the colour-blind can tell apart.
 const fn colour(name: ContenderName) -> &'static str {
     match name {
         ContenderName::Interposed => "#0072b2",
@@ -39,7 +39,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// With room for all values, which are positive.
+    /// Returns an axis with room for all values, which are positive.
     fn over(values: &[f64]) -> Self {
         let least = values.iter().copied().fold(1.0, f64::min);
         let most = values.iter().copied().fold(1.0, f64::max);

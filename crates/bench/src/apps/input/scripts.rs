@@ -18,7 +18,7 @@ pub(in crate::apps) const TEMPLATES: u64 = 40;
 
 const ROUNDS_OF_LOOP: u64 = 250;
 pub(in crate::apps) const LOOP_FILES: u64 = 2 * ROUNDS_OF_LOOP;
-/// Of both files of each round.
+/// The bytes of all files that the loop leaves.
 pub(in crate::apps) const LOOP_BYTES: u64 = LOOP_FILES * LINE.len() as u64;
 const LINE: &str = "a line of text\n";
 

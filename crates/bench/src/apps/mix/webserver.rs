@@ -11,7 +11,7 @@ use super::threads::THREADS;
 
 const DIRECTORIES: u64 = 20;
 const FILES: u64 = 1000;
-/// Of each thread. It reads [`READS`] files and appends once.
+/// Rounds of each thread. In each it reads [`READS`] files and appends once.
 const LOOPS: u32 = 500;
 const READS: u32 = 10;
 const APPEND_BYTES: usize = 4096;

@@ -39,7 +39,7 @@ pub struct SlowdownReport {
 pub struct Slowed {
     pub workload: String,
     pub name: ContenderName,
-    /// Of Warren's fleets.
+    /// The number of cells of the contender's fleet; `None` if it has no fleet.
     pub cells: Option<u16>,
     pub time: Spread,
     /// Percent of ext4's time beyond it; the median of the rounds.

@@ -333,7 +333,8 @@ impl Naive {
         Ok(LockOutcome::Blocked)
     }
 
-    /// Of each flavour, grants the requests that can be granted, in the order of arrival.
+    /// Asserts, for each flavour, that `granted` are the requests that can be granted, in the order
+    /// of arrival.
     fn expect_in_order(&self, granted: &[u32]) {
         for flavour in [LockFlavour::Record, LockFlavour::Flock] {
             let is_of = |task: &&u32| {

@@ -14,7 +14,7 @@ use warren_base::{ClientId, FixedState, Ino, Instant};
 /// Names of a directory are not granted for so long after they were recalled, or were changed by
 /// another client than the last time.
 const REST: Duration = Duration::from_secs(1);
-/// With so many directories, those that have rested are removed first.
+/// At this number of directories, those that have rested are removed before one is added.
 const PRUNED_FROM: usize = 256;
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Contention {
     }
 }
 
-/// Those of one shard.
+/// The contended directories of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Contended {
     directories: HashMap<Ino, Contention, FixedState>,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::{ClientId, Ino};
 
-/// Those of the files of one shard.
+/// The changes of the files of one shard that overtook recalls.
 #[derive(Debug, Default)]
 pub(super) struct Overtaken {
     /// The clients that still have older pages, by the file and the client that changed it.

@@ -64,7 +64,7 @@ pub(super) enum Fault {
     Swizzle(Role),
     /// Stopped and resumed many times a second.
     Throttle(Role),
-    /// With the least priority beside threads that compute.
+    /// It runs with the least priority beside threads that compute.
     Starve(Role),
     /// It can open no more files.
     FewDescriptors(Role),

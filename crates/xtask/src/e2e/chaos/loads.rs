@@ -28,7 +28,7 @@ pub(super) enum Load {
     Make,
 }
 
-/// Those that run programs of others.
+/// The loads that run third-party programs.
 pub(super) const PROJECTS: [Load; 3] = [Load::Git, Load::Sqlite, Load::Make];
 
 impl Load {

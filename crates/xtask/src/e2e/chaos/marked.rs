@@ -193,7 +193,7 @@ fn generations(json: &str) -> Option<BTreeMap<u64, u64>> {
 #[derive(Clone, Default)]
 struct Versions {
     current: u64,
-    /// Those that were written since the last sync, and that which it made durable.
+    /// The versions that were written since the last sync, and the version that it made durable.
     since_sync: Vec<u64>,
 }
 

@@ -37,7 +37,7 @@ const MAGIC: u64 = 0x7761_7272_656e_2121;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind<'a> {
     Change,
-    /// Of a file in this directory.
+    /// A read of a file in this directory.
     Read(&'a Path),
 }
 

@@ -15,7 +15,8 @@ pub(super) enum Outcome {
 /// A file, and the states that it may be in.
 #[derive(Clone, Debug)]
 pub(super) struct Remembered {
-    /// With the number of the change that made it. The first is durable, the last is the newest.
+    /// The contents, each with the number of the change that made it. The first is durable, the
+    /// last is the newest.
     pub contents: Vec<(u64, Vec<u8>)>,
     /// `None`: the file does not exist.
     pub names: Vec<(u64, Option<String>)>,
