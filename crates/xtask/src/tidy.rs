@@ -16,6 +16,7 @@ mod finding;
 mod layers;
 mod length;
 mod modules;
+mod openings;
 mod paths;
 mod purity;
 mod report;
@@ -73,6 +74,7 @@ fn excesses(root: &Path, files: &[PathBuf], sources: &[Source]) -> (Vec<Excess>,
     excesses.extend(types::check(&crates));
     excesses.extend(length::check_shipped(sources));
     excesses.extend(columns::check(sources));
+    excesses.extend(openings::check(sources));
     excesses.extend(wording::check(sources, &documents(root, files)));
     excesses.extend(capacity::check(&crates));
     let unreadable = unreadable

@@ -30,6 +30,7 @@ fn title(rule: Rule) -> &'static str {
         Rule::Fields | Rule::Methods => "large types",
         Rule::Lines => "long files",
         Rule::Columns => "wide comments",
+        Rule::Openings => "fragments in doc comments",
         Rule::Words => "words",
         Rule::Capacities => "numbers without a name",
     }
@@ -37,7 +38,7 @@ fn title(rule: Rule) -> &'static str {
 
 fn lines(excess: &Excess) -> Vec<String> {
     match excess.rule {
-        Rule::Words | Rule::Columns => counts(excess),
+        Rule::Words | Rule::Openings | Rule::Columns => counts(excess),
         Rule::Circles => excess.found.iter().map(|it| it.what.replace("\n", "\n    ")).collect(),
         Rule::Fields | Rule::Methods | Rule::Lines | Rule::Capacities => {
             excess.found.iter().map(ToString::to_string).collect()
