@@ -1,4 +1,5 @@
-//! How the kernel takes over a file. All of this is under the lock.
+//! How the kernel takes over a file. All of this is under the lock, except for [`reopen`], which a
+//! child of `vfork` calls without it ([`super::lending`]).
 //!
 //! The file is opened again through the mount and put under the same number, with its offset. Its
 //! path may lead elsewhere by now, so the inode is compared. If it differs, a name is opened that
@@ -87,7 +88,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     if file.is_directory() {
         offset = file.place().load(Relaxed);
     }
-    let opened = match reopen(file, &mut room.path) {
+    let opened = match reopen_under_lock(file, &mut room.path) {
         Ok(opened) => opened,
         Err(errno) => {
             file.unfreeze();
@@ -159,18 +160,26 @@ fn replace(file: &Served, opened: usize) -> Result<(), isize> {
     Ok(())
 }
 
-/// Another descriptor of the same inode. Takes no lock for a file that is no directory.
+/// Another descriptor of the same inode. It needs no lock, because it does not ask the fleet. So it
+/// does not find a directory that has been moved.
 pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     match by_path(file, path) {
         Ok(opened) => Ok(opened),
         // The mount is read-only by now. No other way leads to the file, either.
-        Err(errno) if errno == -EROFS => Err(errno),
-        Err(_) if file.is_directory() => by_search(file, path),
+        Err(errno) if errno == -EROFS || file.is_directory() => Err(errno),
         Err(_) => by_proof(file, path),
     }
 }
 
-/// A directory that has been moved.
+/// The same, also for a directory that has been moved.
+fn reopen_under_lock(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
+    match reopen(file, path) {
+        Err(errno) if errno != -EROFS && file.is_directory() => by_search(file, path),
+        opened => opened,
+    }
+}
+
+/// A directory, by the path that the fleet says.
 fn by_search(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     let found = directories::path_of(file.node()).ok_or(-ENOENT)?;
     in_mount(file, if found.is_empty() { b"." } else { &found }, path)
