@@ -5,6 +5,8 @@
 //! slow   admit, end, stat, ...        one thread, under the lock, with signals blocked
 //! ```
 //!
+//! What is slow takes the [`Client`], which the lock lends to its holder.
+//!
 //! The memory that the hot path reads exists as long as the process lives, because a thread may be
 //! in the middle of a read when an admission ends. The answers stay. The segments are replaced by
 //! zeros, which no valid lease word has: a program that has dropped its rights must not use them.
@@ -45,10 +47,10 @@ pub(crate) mod watches;
 pub(crate) mod written;
 pub(crate) mod xattrs;
 
-pub(crate) use client::Found;
+pub(crate) use client::{Client, Found};
 
 use answers::Answers;
-use client::{HOT, Hot, SLOW, Slow, hot, settled, slow};
+use client::{HOT, Hot, SLOW, Slow, hot, settled};
 use held::Files;
 use listings::Listings;
 
@@ -106,9 +108,10 @@ static REGIONS: [[AtomicUsize; 2]; REGIONS_MAX] =
 /// The first and the last of the descriptors, both 0 without any.
 static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Becomes a client of the fleet that serves the pool of a mount. Slow, under the lock. Descriptors
-/// that stay open are moved to numbers from `first_descriptor` on.
+/// Becomes a client of the fleet that serves the pool of a mount. Descriptors that stay open are
+/// moved to numbers from `first_descriptor` on.
 pub(crate) fn admit(
+    client: &mut Client,
     mounted: &Mounted<'_>,
     runtime_dir: Option<&[u8]>,
     first_descriptor: usize,
@@ -141,8 +144,7 @@ pub(crate) fn admit(
     let hot = Hot { connection, answers, root, files };
     DESCRIPTORS[0].store(descriptors.start, Relaxed);
     DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
-    // SAFETY: the caller holds the lock.
-    unsafe { *SLOW.0.get() = Some(Box::new(slow)) };
+    client.set(Some(Box::new(slow)));
     HOT.store(Box::into_raw(Box::new(hot)), Release);
     Ok(Admitted { descriptors, root, attr, rules })
 }
@@ -198,8 +200,8 @@ fn credentials() -> Credentials {
     }
 }
 
-/// Ends the admission. Slow, under the lock.
-pub(crate) fn end() {
+/// Ends the admission.
+pub(crate) fn end(client: &mut Client) {
     let ended = hot();
     HOT.store(null_mut(), Release);
     // The slots come after the connection: before, those with a submitted request would wait for
@@ -208,8 +210,7 @@ pub(crate) fn end() {
     if let Some(hot) = ended {
         hot.connection.end();
     }
-    // SAFETY: the caller holds the lock.
-    unsafe { *SLOW.0.get() = None };
+    client.set(None);
     unmap_segments();
     close_descriptors();
 }
@@ -266,13 +267,14 @@ pub(crate) fn known(
 }
 
 /// The inode at a path and its attributes by a walk, and whether the fleet was asked. What the
-/// copies have answered is known from then on. Slow, under the lock.
+/// copies have answered is known from then on.
 pub(crate) fn stat(
+    client: &mut Client,
     path: &[u8],
     start: InodeRef,
     follow_last: bool,
 ) -> (Found<(InodeRef, Attr)>, bool) {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return (Found::Kernel, false) };
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return (Found::Kernel, false) };
     let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
     let answered = slow.slot.perform(&mut call, &mut slow.cache);
     found(hot, (path, start, follow_last), &call, answered)
@@ -280,11 +282,12 @@ pub(crate) fn stat(
 
 /// The same, if the copies answer it.
 pub(crate) fn stat_over_copies(
+    client: &mut Client,
     path: &[u8],
     start: InodeRef,
     follow_last: bool,
 ) -> Option<Found<(InodeRef, Attr)>> {
-    let (hot, slow) = (hot()?, slow()?);
+    let (hot, slow) = (hot()?, client.slow()?);
     let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
     let answered = slow.slot.perform_over_copies(&mut call, &mut slow.cache)?;
     Some(found(hot, (path, start, follow_last), &call, answered).0)
@@ -311,17 +314,17 @@ fn found(
     (settled(found), asked)
 }
 
-/// How full the volume is, for this user. None without a fleet that answers. Slow, under the lock.
-pub(crate) fn volume() -> Option<StatFs> {
-    match slow()?.perform(Request::StatFs, Capabilities::default()).answer {
+/// How full the volume is, for this user. None without a fleet that answers.
+pub(crate) fn volume(client: &mut Client) -> Option<StatFs> {
+    match client.slow()?.perform(Request::StatFs, Capabilities::default()).answer {
         Ok(Reply::StatFs(volume)) => Some(volume),
         _ => None,
     }
 }
 
-/// Slow, under the lock.
-pub(crate) fn read_link(path: &[u8], start: InodeRef) -> Found<Target> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+/// The target of the symbolic link at a path.
+pub(crate) fn read_link(client: &mut Client, path: &[u8], start: InodeRef) -> Found<Target> {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let mut call = slow.call(path, (hot.root, start), false, PathOp::ReadLink);
     match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(Reply::Target(target)) => Found::Is(Target(target)),
@@ -330,10 +333,10 @@ pub(crate) fn read_link(path: &[u8], start: InodeRef) -> Found<Target> {
     }
 }
 
-/// A directory by its path from the one that is mounted. Slow, under the lock.
-pub(crate) fn directory(path: &[u8]) -> Found<(InodeRef, Attr)> {
+/// A directory by its path from the one that is mounted.
+pub(crate) fn directory(client: &mut Client, path: &[u8]) -> Found<(InodeRef, Attr)> {
     let Some(hot) = hot() else { return Found::Kernel };
-    match stat(path, hot.root, true).0 {
+    match stat(client, path, hot.root, true).0 {
         Found::Is((_, attr)) if attr.kind != FileKind::Directory => Found::Kernel,
         found => found,
     }

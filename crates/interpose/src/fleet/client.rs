@@ -65,9 +65,37 @@ pub(super) struct Slow {
     pub watched: BTreeSet<Ino>,
 }
 
+/// The part of the client that only the holder of the slow path's lock may use.
+///
+/// It is a token without a size, which this module alone could make, and never does. The only one
+/// lies in the room that the lock lends to its holder (`serve::lock::Room`). So a caller that has
+/// `&mut Client` holds the lock, and there is one such reference at a time.
+pub(crate) struct Client(());
+
+const _: () = assert!(size_of::<Client>() == 0, "any bytes make a room, so its token has none");
+
+impl Client {
+    /// What the token stands for. `None` if no fleet has admitted the process.
+    pub(super) fn slow(&mut self) -> Option<&mut Slow> {
+        self.locked().as_deref_mut()
+    }
+
+    /// Puts another in its place, or `None`. The one before is dropped.
+    pub(super) fn set(&mut self, slow: Option<Box<Slow>>) {
+        *self.locked() = slow;
+    }
+
+    fn locked(&mut self) -> &mut Option<Box<Slow>> {
+        // SAFETY: there is one token, which only the holder of the lock has, and it is borrowed as
+        // long as what is returned. So no other reference to the cell exists, in any thread. Only
+        // `fleet::forget` uses the cell without the token, in a child that has one thread.
+        unsafe { &mut *SLOW.0.get() }
+    }
+}
+
 pub(super) struct Locked(pub UnsafeCell<Option<Box<Slow>>>);
 
-// SAFETY: used by the holder of the slow path's lock alone.
+// SAFETY: it is used with the only `Client`, or by a child of `fork` that has one thread.
 unsafe impl Sync for Locked {}
 
 pub(super) static HOT: AtomicPtr<Hot> = AtomicPtr::new(null_mut());
@@ -76,11 +104,6 @@ pub(super) static SLOW: Locked = Locked(UnsafeCell::new(None));
 pub(super) fn hot() -> Option<&'static Hot> {
     // SAFETY: what it points to is never freed.
     unsafe { HOT.load(Acquire).as_ref() }
-}
-
-pub(super) fn slow() -> Option<&'static mut Slow> {
-    // SAFETY: the caller holds the lock, and keeps no two of these.
-    unsafe { (*SLOW.0.get()).as_deref_mut() }
 }
 
 /// Errors of a walk are the program's. Others are the fleet's own, and the kernel finds out what is

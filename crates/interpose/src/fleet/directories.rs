@@ -1,7 +1,7 @@
 //! Listings of directories, as the kernel's `getdents64` gives them.
 //!
 //! A listing is kept under the lease of the directory's attributes, because each change of its
-//! names changes its times. All of this is slow, under the lock.
+//! names changes its times. All of this is slow.
 //!
 //! Offsets are those of the mount's front (`fuse/src/front/listing.rs`): 0 at the start, 1 after
 //! `.`, 2 after `..`, and `cookie + 2` after the entry with that cookie. So a listing that the
@@ -13,7 +13,7 @@ use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, FileKind, Ino};
 use warren_proto::{Answered, Attr, DirEntries, InodeRef, Reply, Request};
 
-use super::client::{Hot, Slow, hot, slow};
+use super::client::{Client, Hot, Slow, hot};
 use super::listings::{Listing, fitting, put, skip};
 
 /// The longest listing, in bytes.
@@ -29,12 +29,13 @@ const AFTER_DOTS: u64 = 2;
 /// Passes the records behind `offset` that fit into `room` bytes to `give`, with the offset behind
 /// them. EINVAL if not one fits. `None` if the kernel must do it.
 pub(crate) fn list<R>(
+    client: &mut Client,
     dir: InodeRef,
     offset: u64,
     room: usize,
     give: impl FnOnce(&[u8], u64) -> R,
 ) -> Option<Result<R, Errno>> {
-    let (hot, slow) = (hot()?, slow()?);
+    let (hot, slow) = (hot()?, client.slow()?);
     let at = match slow.listings.kept.iter().position(|kept| kept.ino == dir.ino) {
         Some(at) if slow.listings.kept[at].guard.holds(&hot.connection) => at,
         old => {
@@ -52,14 +53,14 @@ pub(crate) fn list<R>(
 }
 
 /// The attributes of a directory.
-pub(crate) fn attr(dir: InodeRef) -> Option<Attr> {
-    Some(slow()?.attr(dir)?.0)
+pub(crate) fn attr(client: &mut Client, dir: InodeRef) -> Option<Attr> {
+    Some(client.slow()?.attr(dir)?.0)
 }
 
 /// The path of a directory from the one that is mounted, as far as its parents can be read. `None`
 /// if it has been removed.
-pub(crate) fn path_of(dir: InodeRef) -> Option<Vec<u8>> {
-    let (hot, slow) = (hot()?, slow()?);
+pub(crate) fn path_of(client: &mut Client, dir: InodeRef) -> Option<Vec<u8>> {
+    let (hot, slow) = (hot()?, client.slow()?);
     let (mut node, mut path) = (dir, Vec::new());
     for _ in 0..DEPTH_MAX {
         if node.ino == hot.root.ino {

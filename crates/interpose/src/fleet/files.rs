@@ -15,7 +15,7 @@ use warren_proto::{
     AccessMode, Answered, Attr, Capability, Handle, InodeRef, Lease, Opened, Reply,
 };
 
-use super::client::{COPY_TRIES, Found, Hot, Slow, hot, settled, slow};
+use super::client::{COPY_TRIES, Client, Found, Hot, Slow, hot, settled};
 use super::held::{COPIED_MAX, part};
 use super::written;
 
@@ -80,10 +80,15 @@ pub(crate) fn read_copy(
 }
 
 /// Reads from an open file to an address where `room` bytes of ours can be written. None if the
-/// kernel must do it. Slow, under the lock.
-pub(crate) fn read_into(held: Held, offset: u64, (to, room): (usize, usize)) -> Option<usize> {
+/// kernel must do it.
+pub(crate) fn read_into(
+    client: &mut Client,
+    held: Held,
+    offset: u64,
+    (to, room): (usize, usize),
+) -> Option<usize> {
     read_copy(held, offset, (to, room), |_| true).or_else(|| {
-        read(held, offset, room, |data| {
+        read(client, held, offset, room, |data| {
             // SAFETY: the caller's memory is no memory of replies.
             unsafe { copy_bytes(data.as_ptr() as usize, to, data.len()) };
             data.len()
@@ -92,8 +97,13 @@ pub(crate) fn read_into(held: Held, offset: u64, (to, room): (usize, usize)) -> 
 }
 
 /// Passes the data of a whole open file to `take`, part by part, until that fails. None if it does,
-/// if the file is longer than `size_max`, or if the kernel must do it. Slow, under the lock.
-pub(crate) fn whole(held: Held, size_max: u64, mut take: impl FnMut(&[u8]) -> bool) -> Option<()> {
+/// if the file is longer than `size_max`, or if the kernel must do it.
+pub(crate) fn whole(
+    client: &mut Client,
+    held: Held,
+    size_max: u64,
+    mut take: impl FnMut(&[u8]) -> bool,
+) -> Option<()> {
     let hot = hot()?;
     let copied = hot.files.held.copied(held, &hot.connection);
     if let Some(copied) = copied
@@ -104,11 +114,11 @@ pub(crate) fn whole(held: Held, size_max: u64, mut take: impl FnMut(&[u8]) -> bo
         let data = unsafe { core::slice::from_raw_parts(data, copied.attr.size as usize) };
         return take(data).then_some(());
     }
-    let size = attr(held).or_else(|| refresh(held))?.size;
+    let size = attr(held).or_else(|| refresh(client, held))?.size;
     let mut at = 0;
     while at < size && size <= size_max {
         let part = |data: &[u8]| take(data).then_some(data.len());
-        match read(held, at, (size - at) as usize, part)?? {
+        match read(client, held, at, (size - at) as usize, part)?? {
             0 => return Some(()),
             count => at += count as u64,
         }
@@ -136,9 +146,14 @@ pub(crate) enum Reached {
 }
 
 /// Opens the regular file at a path for reading. `Kernel` if it must be left to the kernel: because
-/// a front has it open for writing, or there is no room. Slow, under the lock.
-pub(crate) fn open(path: &[u8], start: InodeRef, follow_last: bool) -> Found<Reached> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+/// a front has it open for writing, or there is no room.
+pub(crate) fn open(
+    client: &mut Client,
+    path: &[u8],
+    start: InodeRef,
+    follow_last: bool,
+) -> Found<Reached> {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let access = AccessMode::READ | AccessMode::KEEP | AccessMode::DATA;
     let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::OpenFile(access));
     let Answered { answer, granted, changed } = slow.slot.perform(&mut call, &mut slow.cache);
@@ -208,17 +223,17 @@ fn keep_data(hot: &Hot, slow: &Slow, held: Held, (attr, guard): (&Attr, Guard)) 
     hot.files.keep(held, attr, guard, fill);
 }
 
-/// Closes the handle of a file that is not open any more. Slow, under the lock.
-pub(crate) fn drop_held(held: Held) {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return };
+/// Closes the handle of a file that is not open any more.
+pub(crate) fn drop_held(client: &mut Client, held: Held) {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return };
     if let Some(unused) = hot.files.held.remove(held, &hot.connection) {
         slow.close_unused(hot, unused);
     }
 }
 
-/// The attributes of an open file. Slow, under the lock.
-pub(crate) fn refresh(held: Held) -> Option<Attr> {
-    Some(refreshed(hot()?, slow()?, held)?.0)
+/// The attributes of an open file: from a copy, else through a request.
+pub(crate) fn refresh(client: &mut Client, held: Held) -> Option<Attr> {
+    Some(refreshed(hot()?, client.slow()?, held)?.0)
 }
 
 /// With their lease.
@@ -230,14 +245,15 @@ fn refreshed(hot: &Hot, slow: &mut Slow, held: Held) -> Option<(Attr, Guard)> {
 }
 
 /// Reads from an open file and passes the data to `give`. `None` if the kernel must do it: because
-/// a front may have changed pages of the file. Slow, under the lock.
+/// a front may have changed pages of the file.
 pub(crate) fn read<R>(
+    client: &mut Client,
     held: Held,
     offset: u64,
     room: usize,
     give: impl FnOnce(&[u8]) -> R,
 ) -> Option<R> {
-    let (hot, slow) = (hot()?, slow()?);
+    let (hot, slow) = (hot()?, client.slow()?);
     if !hot.files.held.is_kept(held, &hot.connection) {
         return None;
     }
@@ -265,10 +281,10 @@ pub(crate) fn read<R>(
 }
 
 /// Where an open file has data, or a hole. `Kernel` also if a front may have changed pages of it.
-pub(crate) fn find_data(held: Held, offset: u64, hole: bool) -> Found<u64> {
+pub(crate) fn find_data(client: &mut Client, held: Held, offset: u64, hole: bool) -> Found<u64> {
     let is_kept = |hot: &&Hot| hot.files.held.is_kept(held, &hot.connection);
     let Some(hot) = hot().filter(is_kept) else { return Found::Kernel };
-    written::find_data(hot.files.held.handle(held).0, offset, hole)
+    written::find_data(client, hot.files.held.handle(held).0, offset, hole)
 }
 
 /// Reads the whole file and keeps its data. False if it has changed meanwhile.

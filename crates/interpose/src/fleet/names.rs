@@ -1,12 +1,12 @@
 //! Changes of names and of attributes by path: one request each, once the directories are known.
 //!
-//! All of this is slow, under the lock.
+//! All of this is slow.
 
 use warren_base::Errno;
 use warren_client::{Call, Op, Path, PathOp};
 use warren_proto::{InodeRef, Request, SetAttr};
 
-use super::client::{Found, Hot, hot, slow};
+use super::client::{Client, Found, Hot, hot};
 
 /// A path as the client walks it, and where it begins.
 #[derive(Clone, Copy)]
@@ -23,13 +23,18 @@ impl Place<'_> {
 }
 
 /// An operation on the inode or the name at a path.
-pub(crate) fn at(place: Place<'_>, follow_last: bool, op: PathOp) -> Found<()> {
-    change(|hot| Op::At(place.path(hot, follow_last), op)).0
+pub(crate) fn at(
+    client: &mut Client,
+    place: Place<'_>,
+    follow_last: bool,
+    op: PathOp,
+) -> Found<()> {
+    change(client, |hot| Op::At(place.path(hot, follow_last), op)).0
 }
 
 /// Attributes of an inode that was found.
-pub(crate) fn set(node: InodeRef, set: SetAttr) -> Found<()> {
-    let Some(slow) = slow() else { return Found::Kernel };
+pub(crate) fn set(client: &mut Client, node: InodeRef, set: SetAttr) -> Found<()> {
+    let Some(slow) = client.slow() else { return Found::Kernel };
     match slow.ask(node, Request::SetAttr { ino: node.ino, handle: None, set }).answer {
         Ok(_) => Found::Is(()),
         Err(errno) => failed(errno, true),
@@ -39,19 +44,20 @@ pub(crate) fn set(node: InodeRef, set: SetAttr) -> Found<()> {
 /// An operation on the inode or the name at one path, and the name at another. If a walk fails, the
 /// kernel makes the call: the other path may have an error that comes first.
 pub(crate) fn between(
+    client: &mut Client,
     from: (Place<'_>, bool),
     to: Place<'_>,
     op: impl FnOnce(Path, Path) -> Op,
 ) -> Found<()> {
-    let (found, is_sent) = change(|hot| op(from.0.path(hot, from.1), to.path(hot, false)));
+    let (found, is_sent) = change(client, |hot| op(from.0.path(hot, from.1), to.path(hot, false)));
     if is_sent { found } else { Found::Kernel }
 }
 
 /// Makes the request. Its errors are the program's, as far as the kernel has the same ones. With
 /// others the kernel makes the call, unless it may have been executed: then its result is lost with
 /// the fleet. Also returns whether the request was sent: if not, a walk has failed.
-fn change(op: impl FnOnce(&Hot) -> Op) -> (Found<()>, bool) {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return (Found::Kernel, false) };
+fn change(client: &mut Client, op: impl FnOnce(&Hot) -> Op) -> (Found<()>, bool) {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return (Found::Kernel, false) };
     let mut call = Call::new(op(hot), slow.caller.clone());
     let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(_) => Found::Is(()),

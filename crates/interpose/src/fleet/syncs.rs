@@ -15,7 +15,7 @@ use warren_base::SlotNo;
 use warren_proto::{AccessMode, Capabilities, Handle, InodeRef, Reply, Request};
 use warren_transport::{Connection, InFlight, Slot};
 
-use super::client::{Found, Slow, hot, slow};
+use super::client::{Client, Found, Slow, hot};
 
 /// A file, and whether only its data are meant. A directory has no handle.
 #[derive(Clone, Copy)]
@@ -75,9 +75,9 @@ fn request(Opened { handle, .. }: Opened, data_only: bool) -> Request {
     Request::Fsync { ino: handle.ino, handle: Some(handle), data_only }
 }
 
-/// Makes a file durable. Slow, under the lock.
-pub(crate) fn sync(file: File) -> Found<()> {
-    let Some(slow) = slow() else { return Found::Kernel };
+/// Makes a file durable.
+pub(crate) fn sync(client: &mut Client, file: File) -> Found<()> {
+    let Some(slow) = client.slow() else { return Found::Kernel };
     let Some(opened) = slow.opened(file) else { return Found::Kernel };
     let answered = slow.ask(file.node, request(opened, file.data_only));
     slow.end_sync(opened);
@@ -85,9 +85,9 @@ pub(crate) fn sync(file: File) -> Found<()> {
     if answered.answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }
 
-/// Sends the request. Slow, under the lock.
-pub(crate) fn begin(file: File) -> Begun {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Begun::Kernel };
+/// Sends the request.
+pub(crate) fn begin(client: &mut Client, file: File) -> Begun {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Begun::Kernel };
     let is_free = |slot: &Slot| slot.submitted().is_none();
     let Some(at) = slow.syncing.iter().position(is_free) else { return Begun::Full };
     let Some(opened) = slow.opened(file) else { return Begun::Kernel };
@@ -107,9 +107,9 @@ pub(crate) fn wait(sent: &Sent) {
     sent.connection.await_answer(sent.slot, sent.call);
 }
 
-/// Takes the answer. Slow, under the lock.
-pub(crate) fn end(sent: &Sent) -> Found<()> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+/// Takes the answer.
+pub(crate) fn end(client: &mut Client, sent: &Sent) -> Found<()> {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     if !core::ptr::eq(&raw const hot.connection, sent.connection) {
         return Found::Kernel;
     }

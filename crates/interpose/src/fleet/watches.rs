@@ -8,7 +8,7 @@
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, InodeRef, Reply, Request};
 
-use super::client::{Found, hot, slow};
+use super::client::{Client, Found, hot};
 use super::names::Place;
 use super::stat;
 
@@ -20,13 +20,13 @@ pub(crate) fn state() -> u64 {
 }
 
 /// Whether what is done at this place may concern watchers: of the directory with the last name, or
-/// of what the name leads to. Slow, under the lock.
-pub(crate) fn concern(place: Place<'_>, follow_last: bool) -> bool {
+/// of what the name leads to.
+pub(crate) fn concern(client: &mut Client, place: Place<'_>, follow_last: bool) -> bool {
     let is_watched = |node: InodeRef| hot().is_none_or(|hot| hot.connection.is_watched(node.ino));
-    if directory_of(place).is_none_or(is_watched) {
+    if directory_of(client, place).is_none_or(is_watched) {
         return true;
     }
-    match stat(place.path, place.start, false).0 {
+    match stat(client, place.path, place.start, false).0 {
         // It leads to another directory.
         Found::Is((_, attr)) if attr.kind == FileKind::Symlink && follow_last => true,
         Found::Is((node, _)) => is_watched(node),
@@ -36,11 +36,10 @@ pub(crate) fn concern(place: Place<'_>, follow_last: bool) -> bool {
     }
 }
 
-/// The same for an inode that was found at this place. True if it is not there any more. Slow,
-/// under the lock.
-pub(crate) fn concern_inode(ino: Ino, place: Place<'_>) -> bool {
-    let found = stat(place.path, place.start, true).0;
-    !matches!(found, Found::Is((node, _)) if node.ino == ino) || concern(place, true)
+/// The same for an inode that was found at this place. True if it is not there any more.
+pub(crate) fn concern_inode(client: &mut Client, ino: Ino, place: Place<'_>) -> bool {
+    let found = stat(client, place.path, place.start, true).0;
+    !matches!(found, Found::Is((node, _)) if node.ino == ino) || concern(client, place, true)
 }
 
 /// Why an inode is not watched here.
@@ -52,24 +51,28 @@ pub(crate) enum Unwatched {
 }
 
 /// From now on, as long as this client lives, programs leave to the kernel what they do with the
-/// inode at this place, and in its directory. Slow, under the lock.
-pub(crate) fn watch(place: Place<'_>, follow_last: bool) -> Result<(), Unwatched> {
-    let Found::Is((node, attr)) = stat(place.path, place.start, follow_last).0 else {
+/// inode at this place, and in its directory.
+pub(crate) fn watch(
+    client: &mut Client,
+    place: Place<'_>,
+    follow_last: bool,
+) -> Result<(), Unwatched> {
+    let Found::Is((node, attr)) = stat(client, place.path, place.start, follow_last).0 else {
         return Err(Unwatched::Kernel);
     };
-    let dir = directory_of(place).ok_or(Unwatched::Kernel)?;
+    let dir = directory_of(client, place).ok_or(Unwatched::Kernel)?;
     // Who may watch a file need not be allowed to read its directory.
-    open(dir, AccessMode::empty())?;
+    open(client, dir, AccessMode::empty())?;
     match attr.kind {
-        FileKind::Regular | FileKind::Directory => open(node, AccessMode::READ),
+        FileKind::Regular | FileKind::Directory => open(client, node, AccessMode::READ),
         // The kernel makes all calls on it.
         _ => Ok(()),
     }
 }
 
 /// An inode is opened once, however often it is watched.
-fn open(node: InodeRef, access: AccessMode) -> Result<(), Unwatched> {
-    let Some(slow) = slow() else { return Err(Unwatched::Kernel) };
+fn open(client: &mut Client, node: InodeRef, access: AccessMode) -> Result<(), Unwatched> {
+    let Some(slow) = client.slow() else { return Err(Unwatched::Kernel) };
     if slow.watched.contains(&node.ino) {
         return Ok(());
     }
@@ -85,7 +88,7 @@ fn open(node: InodeRef, access: AccessMode) -> Result<(), Unwatched> {
 }
 
 /// The directory that has the last name of the path.
-fn directory_of(Place { path, start }: Place<'_>) -> Option<InodeRef> {
+fn directory_of(client: &mut Client, Place { path, start }: Place<'_>) -> Option<InodeRef> {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let before = path[..end].iter().rposition(|byte| *byte == b'/');
     let directory = match before {
@@ -94,7 +97,7 @@ fn directory_of(Place { path, start }: Place<'_>) -> Option<InodeRef> {
         None if path.starts_with(b"/") => b"/",
         None => return Some(start),
     };
-    match stat(directory, start, true).0 {
+    match stat(client, directory, start, true).0 {
         Found::Is((node, _)) => Some(node),
         Found::Fails(_) | Found::Kernel => None,
     }

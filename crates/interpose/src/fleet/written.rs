@@ -1,6 +1,6 @@
 //! Open files of the program that it writes. Each read and write is a request.
 //!
-//! All of this is slow, under the lock.
+//! All of this is slow, except for [`is_ours`].
 
 use warren_base::Errno;
 use warren_client::{Call, Guard, Held, Op, PathOp};
@@ -9,7 +9,7 @@ use warren_proto::{
     Position, RangeChange, RangeCopy, Reply, Request, SetAttr,
 };
 
-use super::client::{Found, Hot, Slow, hot, slow};
+use super::client::{Client, Found, Hot, Slow, hot};
 use super::names::{Place, failed};
 
 /// An open file: its handle, its inode, and the client that holds it.
@@ -48,8 +48,8 @@ pub(crate) enum Wrote {
 }
 
 /// Opens an inode.
-pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<WrittenFile> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+pub(crate) fn open(client: &mut Client, node: InodeRef, access: AccessMode) -> Found<WrittenFile> {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let access = access | AccessMode::SOLE;
     match slow.ask(node, Request::Open { ino: node.ino, access }).answer {
         Ok(Reply::Opened(it)) => Found::Is(opened(hot, slow, node, &it)),
@@ -59,11 +59,12 @@ pub(crate) fn open(node: InodeRef, access: AccessMode) -> Found<WrittenFile> {
 
 /// Opens the regular file at a path, which is made if it does not exist.
 pub(crate) fn create(
+    client: &mut Client,
     place: Place<'_>,
     follow_last: bool,
     (new, flags, access): (NewInode, CreateFlags, AccessMode),
 ) -> Found<WrittenFile> {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Found::Kernel };
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
     let access = access | AccessMode::SOLE;
     let op = Op::At(place.path(hot, follow_last), PathOp::Create { new, flags, access });
@@ -80,27 +81,28 @@ pub(crate) fn create(
 }
 
 /// The most that one request writes.
-pub(crate) fn write_max() -> usize {
-    slow().map_or(0, |slow| slow.slot.payload_max())
+pub(crate) fn write_max(client: &mut Client) -> usize {
+    client.slow().map_or(0, |slow| slow.slot.payload_max())
 }
 
 /// Writes what `fill` puts into a lane of `length` bytes, at most [`write_max`].
 pub(crate) fn write(
+    client: &mut Client,
     handle: Handle,
     position: Position,
     length: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Wrote {
-    let lane = slow().and_then(|slow| slow.slot.payload_out().get_mut(..length));
+    let lane = client.slow().and_then(|slow| slow.slot.payload_out().get_mut(..length));
     let Some(lane) = lane else { return Wrote::Lost };
     fill(lane);
-    write_filled(handle, position, length)
+    write_filled(client, handle, position, length)
 }
 
 /// Writes what is in the lane. Calls of the kernel stay in here: see `checks.rs` of the tests.
 #[inline(never)]
-fn write_filled(handle: Handle, position: Position, length: usize) -> Wrote {
-    let (Some(hot), Some(slow)) = (hot(), slow()) else { return Wrote::Lost };
+fn write_filled(client: &mut Client, handle: Handle, position: Position, length: usize) -> Wrote {
+    let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Wrote::Lost };
     let request = Request::Write {
         handle,
         position,
@@ -122,22 +124,29 @@ fn write_filled(handle: Handle, position: Position, length: usize) -> Wrote {
 /// Writes at most `length` bytes, and at most [`write_max`], that `read` puts at an address and
 /// counts. None if it fails.
 pub(crate) fn copy(
+    client: &mut Client,
     (handle, to): (Handle, u64),
     length: usize,
-    read: impl FnOnce((usize, usize)) -> Option<usize>,
+    read: impl FnOnce(&mut Client, (usize, usize)) -> Option<usize>,
 ) -> Option<Wrote> {
-    let lane = slow()?.slot.payload_out();
-    match read((lane.as_mut_ptr() as usize, lane.len().min(length)))? {
+    let lane = client.slow()?.slot.payload_out();
+    let lane = (lane.as_mut_ptr() as usize, lane.len().min(length));
+    match read(client, lane)? {
         0 => Some(Wrote::Bytes(0, 0)),
-        count => Some(write_filled(handle, Position::At(to), count)),
+        count => Some(write_filled(client, handle, Position::At(to), count)),
     }
 }
 
 /// Copies a range of a file that is held by sharing its blocks. None if that is impossible.
-pub(crate) fn share(source: Held, handle: Handle, copy: RangeCopy) -> Option<usize> {
+pub(crate) fn share(
+    client: &mut Client,
+    source: Held,
+    handle: Handle,
+    copy: RangeCopy,
+) -> Option<usize> {
     let (source, _) = hot()?.files.held.handle(source);
     let request = Request::CopyRange { handle, source, copy, kill_privileges: false };
-    match slow()?.perform(request, Capabilities::default()).answer {
+    match client.slow()?.perform(request, Capabilities::default()).answer {
         Ok(Reply::Written { len, .. }) if len > 0 => Some(len as usize),
         _ => None,
     }
@@ -145,33 +154,34 @@ pub(crate) fn share(source: Held, handle: Handle, copy: RangeCopy) -> Option<usi
 
 /// Reads at most so many bytes and passes them to `give`.
 pub(crate) fn read<R>(
+    client: &mut Client,
     handle: Handle,
     offset: u64,
     room: usize,
     give: impl FnOnce(&[u8]) -> R,
 ) -> Option<R> {
-    let slow = slow()?;
+    let slow = client.slow()?;
     let len = room.min(slow.slot.payload_max());
     slow.read(handle, offset, len as u32)?;
     Some(give(slow.slot.payload_in()))
 }
 
 /// The attributes of an open file.
-pub(crate) fn attr(node: InodeRef) -> Option<Attr> {
-    Some(slow()?.attr(node)?.0)
+pub(crate) fn attr(client: &mut Client, node: InodeRef) -> Option<Attr> {
+    Some(client.slow()?.attr(node)?.0)
 }
 
 /// Changes attributes of an open file.
-pub(crate) fn set(node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
-    let Some(slow) = slow() else { return Found::Kernel };
+pub(crate) fn set(client: &mut Client, node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
+    let Some(slow) = client.slow() else { return Found::Kernel };
     let request = Request::SetAttr { ino: node.ino, handle: Some(handle), set };
     done(slow.ask(node, request))
 }
 
 /// Allocates blocks of a range, or frees them. With another error than a lack of space, the kernel
 /// makes the change again.
-pub(crate) fn fallocate(handle: Handle, change: RangeChange) -> Found<()> {
-    let Some(slow) = slow() else { return Found::Kernel };
+pub(crate) fn fallocate(client: &mut Client, handle: Handle, change: RangeChange) -> Found<()> {
+    let Some(slow) = client.slow() else { return Found::Kernel };
     let request = Request::Fallocate { handle, change, kill_privileges: false };
     match slow.perform(request, Capabilities::default()).answer {
         Err(Errno::ENOSPC) => Found::Fails(Errno::ENOSPC),
@@ -181,8 +191,13 @@ pub(crate) fn fallocate(handle: Handle, change: RangeChange) -> Found<()> {
 }
 
 /// Where the file has data, or a hole. ENXIO if nowhere.
-pub(crate) fn find_data(handle: Handle, offset: u64, hole: bool) -> Found<u64> {
-    let Some(slow) = slow() else { return Found::Kernel };
+pub(crate) fn find_data(
+    client: &mut Client,
+    handle: Handle,
+    offset: u64,
+    hole: bool,
+) -> Found<u64> {
+    let Some(slow) = client.slow() else { return Found::Kernel };
     let request = Request::FindData { handle, offset, hole };
     match slow.perform(request, Capabilities::default()).answer {
         Ok(Reply::Offset(at)) => Found::Is(at),
@@ -197,8 +212,8 @@ fn done(answered: Answered) -> Found<()> {
 }
 
 /// Closes a file.
-pub(crate) fn close(handle: Handle) {
-    if let Some(slow) = slow() {
+pub(crate) fn close(client: &mut Client, handle: Handle) {
+    if let Some(slow) = client.slow() {
         slow.close(handle);
     }
 }

@@ -1,5 +1,4 @@
-//! Extended attributes of open files, and of files by their paths. All of this is slow, under the
-//! lock.
+//! Extended attributes of open files, and of files by their paths. All of this is slow.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,7 +7,7 @@ use warren_base::Ino;
 use warren_client::{Call, Op, PathOp};
 use warren_proto::{Answer, InodeRef, Reply, Request, XattrMode, XattrName};
 
-use super::client::{Found, hot, slow};
+use super::client::{Client, Found, hot};
 use super::names::{Place, failed};
 
 /// The file that has the attributes.
@@ -23,10 +22,11 @@ impl Bearer<'_> {
     /// Also returns whether the file was reached. None without a client.
     fn ask(
         self,
+        client: &mut Client,
         request: impl FnOnce(Ino) -> Request,
         op: impl FnOnce() -> PathOp,
     ) -> Option<(Answer, bool)> {
-        let slow = slow()?;
+        let slow = client.slow()?;
         match self {
             Self::Open(node) => Some((slow.ask(node, request(node.ino)).answer, true)),
             Self::At(place, follow) => {
@@ -40,8 +40,8 @@ impl Bearer<'_> {
 }
 
 /// The names, each with a zero behind it.
-pub(crate) fn list(of: Bearer<'_>) -> Found<Vec<u8>> {
-    match of.ask(|ino| Request::ListXattr { ino }, || PathOp::ListXattr) {
+pub(crate) fn list(client: &mut Client, of: Bearer<'_>) -> Found<Vec<u8>> {
+    match of.ask(client, |ino| Request::ListXattr { ino }, || PathOp::ListXattr) {
         Some((Ok(Reply::XattrNames(names)), _)) => {
             Found::Is(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
         }
@@ -50,9 +50,9 @@ pub(crate) fn list(of: Bearer<'_>) -> Found<Vec<u8>> {
     }
 }
 
-pub(crate) fn get(of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
+pub(crate) fn get(client: &mut Client, of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
     let request = |ino| Request::GetXattr { ino, name: name.clone() };
-    match of.ask(request, || PathOp::GetXattr(name.clone())) {
+    match of.ask(client, request, || PathOp::GetXattr(name.clone())) {
         Some((Ok(Reply::Xattr(value)), _)) => Found::Is(value),
         Some((Err(errno), is_sent)) => failed(errno, is_sent),
         _ => Found::Kernel,
@@ -61,6 +61,7 @@ pub(crate) fn get(of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
 
 /// None removes it.
 pub(crate) fn change(
+    client: &mut Client,
     of: Bearer<'_>,
     name: &XattrName,
     new: Option<(&[u8], XattrMode)>,
@@ -68,6 +69,7 @@ pub(crate) fn change(
     let name = || name.clone();
     let answered = match new {
         Some((value, mode)) => of.ask(
+            client,
             |ino| Request::SetXattr {
                 ino,
                 name: name(),
@@ -78,7 +80,8 @@ pub(crate) fn change(
             || PathOp::SetXattr { name: name(), value: value.into(), mode },
         ),
         None => {
-            of.ask(|ino| Request::RemoveXattr { ino, name: name() }, || PathOp::RemoveXattr(name()))
+            let request = |ino| Request::RemoveXattr { ino, name: name() };
+            of.ask(client, request, || PathOp::RemoveXattr(name()))
         }
     };
     match answered {

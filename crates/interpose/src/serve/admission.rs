@@ -26,7 +26,7 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 
-use crate::fleet::{self, Admitted, Found, Mounted};
+use crate::fleet::{self, Admitted, Client, Found, Mounted};
 use crate::state::FILTERED;
 use crate::stub;
 
@@ -228,7 +228,7 @@ fn candidate_at(
     match (path, descriptor) {
         ([b'/', ..], _) => candidate_of(path),
         (_, Some(descriptor)) => proc::target_of(descriptor, &mut room.path).and_then(candidate_of),
-        _ => cwd::path(room).and_then(candidate_of),
+        _ => cwd::path(&mut room.path).and_then(candidate_of),
     }
 }
 
@@ -451,7 +451,8 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     let (source, rest) = room.path.split_at(looked.source_length);
     let root = &rest[..looked.root_length];
     let mounted = Mounted { source, root, mounter: looked.mounter, rules: looked.options.rules };
-    let admitted = fleet::admit(&mounted, directory, mounts + 1).map_err(|text| {
+    let admitted = fleet::admit(&mut room.client, &mounted, directory, mounts + 1);
+    let admitted = admitted.map_err(|text| {
         why::set_fleet_text(text);
         Refusal::Fleet
     })?;
@@ -459,7 +460,7 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
     clock::forget_fleet();
     descriptors::hide(mounts, &admitted.descriptors);
     cwd::forget();
-    let mount = same_root(prefix, &looked, &admitted)?;
+    let mount = same_root(&mut room.client, prefix, &looked, &admitted)?;
     clock::renew(moment);
     why::set_refusal(Refusal::None);
     facts::publish(prefix, identity, mount);
@@ -468,7 +469,12 @@ fn admit(room: &mut Room, prefix: &Prefix) -> Result<(), Refusal> {
 
 /// Whether the fleet serves what is mounted: the kernel and the fleet have the same root. Another
 /// process may be changing it, so it is compared again.
-fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<MountFacts, Refusal> {
+fn same_root(
+    client: &mut Client,
+    prefix: &Prefix,
+    looked: &Looked,
+    admitted: &Admitted,
+) -> Result<MountFacts, Refusal> {
     let mut attr = admitted.attr;
     // The fleet may have added some.
     let options = Options { rules: admitted.rules, ..looked.options };
@@ -478,13 +484,12 @@ fn same_root(prefix: &Prefix, looked: &Looked, admitted: &Admitted) -> Result<Mo
         if (root.mount_id(), root.device()) != (looked.id, looked.device) {
             return Err(Refusal::Mount);
         }
-        let mount = MountFacts::learn(prefix.address(), &root, options);
-        let mount = mount.ok_or(Refusal::Mount)?;
+        let mount = MountFacts::learn(prefix.address(), &root, options).ok_or(Refusal::Mount)?;
         if mount.agrees(&root, &attr) {
             let asked = looked.options;
             return Ok(MountFacts { root: admitted.root, asked, ..mount });
         }
-        match fleet::stat(b"/", admitted.root, true).0 {
+        match fleet::stat(client, b"/", admitted.root, true).0 {
             Found::Is((_, now)) => attr = now,
             Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
         }
@@ -546,7 +551,7 @@ fn end_under_lock(room: &mut Room) {
         takeover::all_under_lock(room);
         passing::forget();
         placeholder::forget();
-        fleet::end();
+        fleet::end(&mut room.client);
         close_mounts();
         descriptors::forget();
         cwd::forget();

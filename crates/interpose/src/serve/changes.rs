@@ -20,7 +20,7 @@ use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags, SetAttr};
 
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
-use crate::fleet::{self, Found};
+use crate::fleet::{self, Client, Found};
 use crate::state::is_child;
 
 use super::facts::{self, Admission};
@@ -101,24 +101,24 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     );
     watchers::leave(first, follows, admission)?;
     let found = match want {
-        Want::Rename { to, flags } => two(first, to, admission, |from, to| {
+        Want::Rename { to, flags } => two(first, to, admission, |client, from, to| {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
             // it leads to its old parent, and `getcwd` says its old path.
             let flags = flags | RenameFlags::FILES;
-            names::between((from, false), to, |from, to| Op::Rename { from, to, flags })
+            names::between(client, (from, false), to, |from, to| Op::Rename { from, to, flags })
         })?,
-        Want::Link { to, follow } => two(first, to, admission, |from, to| {
-            names::between((from, follow), to, |from, to| Op::Link { from, to })
+        Want::Link { to, follow } => two(first, to, admission, |client, from, to| {
+            names::between(client, (from, follow), to, |from, to| Op::Link { from, to })
         })?,
         Want::MakeSymlink { target } => symlink(first, target, admission)?,
         Want::MakeDirectory { mode } => admission::under_lock(admission, |room| {
             let new = directory(mode, room).ok_or(Why::Kernel)?;
-            Ok(names::at(first, false, create(new)))
+            Ok(names::at(&mut room.client, first, false, create(new)))
         })?,
         Want::Unlink => one(first, false, PathOp::Unlink, admission)?,
         Want::RemoveDirectory => admission::under_lock(admission, |room| {
             keep_ways(first, room)?;
-            Ok(names::at(first, false, PathOp::Rmdir))
+            Ok(names::at(&mut room.client, first, false, PathOp::Rmdir))
         })?,
         Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
         Want::SetXattr { name, new, follow } => {
@@ -142,7 +142,7 @@ fn one(
     op: PathOp,
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
-    admission::under_lock(admission, |_| Ok(names::at(place, follow, op)))
+    admission::under_lock(admission, |room| Ok(names::at(&mut room.client, place, follow, op)))
 }
 
 /// It needs more of the program's stack than other calls, so it has a frame of its own.
@@ -151,25 +151,25 @@ fn two(
     from: Place<'_>,
     to: Named,
     admission: &Admission,
-    change: impl FnOnce(Place<'_>, Place<'_>) -> Found<()>,
+    change: impl FnOnce(&mut Client, Place<'_>, Place<'_>) -> Found<()>,
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, &mut name, admission)?;
     watchers::leave(to, false, admission)?;
-    admission::under_lock(admission, |_| Ok(change(from, to)))
+    admission::under_lock(admission, |room| Ok(change(&mut room.client, from, to)))
 }
 
 /// Fails if a directory at this place is the working directory, one above it, or open: the kernel
 /// must make the change. It knows the path of the working directory, and a directory without a name
 /// cannot be handed over.
 fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
-    if cwd::path(room).is_none_or(|path| contains(path, last(place.path))) {
+    if cwd::path(&mut room.path).is_none_or(|path| contains(path, last(place.path))) {
         return Err(Why::Directory);
     }
     if !files::has_directories() {
         return Ok(());
     }
-    match fleet::stat(place.path, place.start, false).0 {
+    match fleet::stat(&mut room.client, place.path, place.start, false).0 {
         Found::Is((node, _)) if files::has_directory(node.ino) => Err(Why::Open),
         _ => Ok(()),
     }
@@ -192,8 +192,9 @@ fn keep_open(
     if !concerns || admission.facts.identity.uid == 0 {
         return Ok(());
     }
-    let found =
-        admission::under_lock(admission, |_| Ok(fleet::stat(place.path, place.start, follow).0))?;
+    let found = admission::under_lock(admission, |room| {
+        Ok(fleet::stat(&mut room.client, place.path, place.start, follow).0)
+    })?;
     match found {
         Found::Is((node, attr)) => match attr.kind {
             FileKind::Directory => files::hand_over_directories(),
@@ -223,9 +224,9 @@ fn symlink(place: Place<'_>, target: usize, admission: &Admission) -> Result<Fou
     if target.is_empty() {
         return Ok(Found::Fails(Errno::ENOENT));
     }
-    admission::under_lock(admission, |_| {
+    admission::under_lock(admission, |room| {
         let new = NewInode::symlink(target);
-        Ok(names::at(place, false, create(new)))
+        Ok(names::at(&mut room.client, place, false, create(new)))
     })
 }
 

@@ -20,11 +20,11 @@ use crate::stub;
 
 use super::facts::Facts;
 use super::kernel::{MNT_ID, Statx};
-use super::lock::Room;
+use super::lock::{PATH, Room};
 
 /// After a failure, so many relative paths go to the kernel before it is tried again.
 const PATHS_BEFORE_RETRY: usize = 256;
-const _: () = assert!(super::lock::PATH == PAGE);
+const _: () = assert!(PATH == PAGE);
 
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
@@ -110,21 +110,21 @@ fn resolve(facts: &Facts, room: &mut Room) -> Directory {
     if stat.mount_id() != facts.mount.id || stat.device() != facts.mount.device {
         return Directory::Elsewhere;
     }
-    let Some(path) = path(room) else { return Directory::Unknown };
+    let Some(path) = path(&mut room.path) else { return Directory::Unknown };
     let Some(rest) = facts.prefix.rest(path) else { return Directory::Unknown };
-    match fleet::directory(rest) {
+    match fleet::directory(&mut room.client, rest) {
         Found::Is((inode, attr)) if attr.ino == stat.ino() => Directory::Inside(inode),
         _ => Directory::Unknown,
     }
 }
 
 /// The path of the working directory.
-pub(crate) fn path(room: &mut Room) -> Option<&[u8]> {
-    let args = [room.path.as_mut_ptr() as usize, room.path.len()];
+pub(crate) fn path(room: &mut [u8; PATH]) -> Option<&[u8]> {
+    let args = [room.as_mut_ptr() as usize, room.len()];
     // SAFETY: the kernel writes into `room`.
     let length = usize::try_from(unsafe { stub::call(nr::GETCWD, args) }).ok()?;
     // With its final zero. A path that does not lead here from the root begins with a word.
-    room.path.get(..length.checked_sub(1)?).filter(|path| path.starts_with(b"/"))
+    room.get(..length.checked_sub(1)?).filter(|path| path.starts_with(b"/"))
 }
 
 /// The capability was that of an admission that has ended.

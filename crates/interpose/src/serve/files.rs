@@ -326,10 +326,12 @@ fn of_descriptor(call: &SystemCall) -> Option<(Served, request::Request)> {
 fn stat(file: &Served, request: &request::Request) -> Option<isize> {
     let admission = admission::current()?;
     let attr = match file.held() {
-        None => admission::waiting(|_| client::directories::attr(file.node()))??,
+        None => {
+            admission::waiting(|room| client::directories::attr(&mut room.client, file.node()))??
+        }
         Some(held) => match fleet::attr(held) {
             Some(attr) => attr,
-            None => admission::waiting(|_| fleet::refresh(held))??,
+            None => admission::waiting(|room| fleet::refresh(&mut room.client, held))??,
         },
     };
     if !admission.is_current() || !file.is_open() {
@@ -370,10 +372,10 @@ fn release(file: &Served) {
     if let Some(held) = file.held()
         && !fleet::release(held)
     {
-        admission::waiting(|_| fleet::drop_held(held));
+        admission::waiting(|room| fleet::drop_held(&mut room.client, held));
     }
     if let Some(handle) = file.handle() {
-        admission::waiting(|_| client::written::close(handle));
+        admission::waiting(|room| client::written::close(&mut room.client, handle));
     }
 }
 

@@ -86,7 +86,7 @@ fn resolve(
 ) -> Result<InodeRef, Why> {
     let path = proc::target_of(descriptor, &mut room.path).ok_or(Why::Descriptor)?;
     let rest = admission.facts.prefix.rest(path).ok_or(Why::Descriptor)?;
-    match fleet::directory(rest) {
+    match fleet::directory(&mut room.client, rest) {
         Found::Is((inode, _)) if inode.ino == ino => {
             Place::of(ino).put(inode);
             Ok(inode)

@@ -23,6 +23,7 @@ use crate::abi::{
     MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_NONE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK,
     is_error, nr,
 };
+use crate::fleet::Client;
 use crate::state::FILTERED;
 use crate::stub;
 
@@ -40,10 +41,11 @@ pub(crate) const TEXT: usize = 16 << 10;
 /// The longest path, with its final zero.
 pub(crate) const PATH: usize = 4096;
 
-/// Memory for the holder of the lock.
+/// What the lock lends to its holder: memory, and the right to use the client.
 pub(crate) struct Room {
     pub text: [u8; TEXT],
     pub path: [u8; PATH],
+    pub client: Client,
 }
 
 /// What is mapped for the holder of the lock. The stack is first, because an overflow leaves it
@@ -222,7 +224,8 @@ fn on_stack<R, F: FnOnce(&mut Room) -> R>(place: *mut Place, work: F) -> R {
 extern "C" fn run<R, F: FnOnce(&mut Room) -> R>(job: *mut u8) {
     // SAFETY: `on_stack` passes its job and waits.
     let job = unsafe { &mut *job.cast::<Job<F, R>>() };
-    // SAFETY: the lock is held, and any bytes make a room. `work` cannot keep the reference.
+    // SAFETY: the lock is held, and any bytes make a room: its client has none. `work` cannot keep
+    // the reference.
     let room = unsafe { &mut (*job.place).room };
     job.result = job.work.take().map(|work| work(room));
 }

@@ -118,7 +118,7 @@ fn once(
 ) -> Result<Looked, Refusal> {
     let mut found = Err(Refusal::Mount);
     let mut has_inside = false;
-    let Room { text, path } = room;
+    let Room { text, path, .. } = room;
     proc::each_line(descriptor, text, |line| {
         let Some(mount) = Mount::parse(line) else { return };
         has_inside |= mount.is_inside(prefix);

@@ -17,6 +17,7 @@ use super::admission::{self, Phase};
 use super::cwd::{self, Directory};
 use super::facts::{self, Admission};
 use super::files::{self, Opening};
+use super::lock::Room;
 use super::name::Name;
 use super::request::{Named, Request, Want};
 use super::why::{self, Why};
@@ -215,14 +216,14 @@ fn walk(
     admission: &Admission,
     is_fleets: bool,
 ) -> Result<Result<Attr, Errno>, Why> {
-    admission::under_lock(admission, |_| {
+    admission::under_lock(admission, |room| {
         if let Some(known) = fleet::known(path, start, follow_last) {
             return Ok(known);
         }
         if !is_fleets && choice::ATTRIBUTES.is_kernels(path) {
             return Err(Why::FirstUse);
         }
-        let stat = || fleet::stat(path, start, follow_last);
+        let stat = || fleet::stat(&mut room.client, path, start, follow_last);
         match choice::ATTRIBUTES.through_fleet(stat, |(_, asked)| *asked).0 {
             Found::Is((_, attr)) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
@@ -238,7 +239,7 @@ fn read_link(
     size: usize,
     admission: &Admission,
 ) -> Result<isize, Why> {
-    admission::under_lock(admission, |_| match fleet::read_link(path, start) {
+    admission::under_lock(admission, |room| match fleet::read_link(&mut room.client, path, start) {
         Found::Is(target) => {
             let target = &target[..target.len().min(size)];
             if !memory::is_writable(buffer, target.len()) {
@@ -259,10 +260,12 @@ fn read_link(
 
 /// `statfs`, whose path must lead to something.
 fn stat_mount(place: Place<'_>, buffer: usize, admission: &Admission) -> Result<isize, Why> {
-    admission::under_lock(admission, |_| match fleet::stat(place.path, place.start, true).0 {
-        Found::Is(_) => statfs::give(buffer, admission),
-        Found::Fails(errno) => fail(errno),
-        Found::Kernel => Err(Why::Kernel),
+    admission::under_lock(admission, |Room { client, .. }| {
+        match fleet::stat(client, place.path, place.start, true).0 {
+            Found::Is(_) => statfs::give(client, buffer, admission),
+            Found::Fails(errno) => fail(errno),
+            Found::Kernel => Err(Why::Kernel),
+        }
     })
 }
 

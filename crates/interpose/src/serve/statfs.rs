@@ -4,7 +4,7 @@
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
 use warren_proto::StatFs;
 
-use crate::fleet;
+use crate::fleet::{self, Client};
 
 use super::facts::{Admission, MountFacts};
 use super::why::Why;
@@ -18,12 +18,16 @@ const KIND: u64 = 0x6573_5546;
 /// `fstatfs` of a file that is served. None if the kernel must make the call.
 pub(super) fn of_descriptor(buffer: usize) -> Option<isize> {
     let admission = admission::current()?;
-    admission::under_lock(&admission, |_| give(buffer, &admission)).ok()
+    admission::under_lock(&admission, |room| give(&mut room.client, buffer, &admission)).ok()
 }
 
-/// Asks the fleet. Called under the lock.
-pub(super) fn give(buffer: usize, admission: &Admission) -> Result<isize, Why> {
-    let volume = fleet::volume().ok_or(Why::Kernel)?;
+/// Asks the fleet.
+pub(super) fn give(
+    client: &mut Client,
+    buffer: usize,
+    admission: &Admission,
+) -> Result<isize, Why> {
+    let volume = fleet::volume(client).ok_or(Why::Kernel)?;
     answer::put(&words(&volume, &admission.facts.mount), buffer)
 }
 

@@ -2,7 +2,7 @@
 //! does itself. [`super::watching`] is the other side.
 
 use crate::fleet::names::Place;
-use crate::fleet::watches;
+use crate::fleet::{Client, watches};
 
 use super::admission;
 use super::facts::Admission;
@@ -18,14 +18,18 @@ pub(super) fn are_any() -> bool {
     watches::state() != 0
 }
 
-/// The same as [`leave`] under the lock.
-pub(super) fn concern(place: Place<'_>, follow_last: bool) -> bool {
-    watches::state() != 0 && watches::concern(place, follow_last)
+/// Whether a call at this place may concern watchers.
+pub(super) fn concern(client: &mut Client, place: Place<'_>, follow_last: bool) -> bool {
+    watches::state() != 0 && watches::concern(client, place, follow_last)
 }
 
 #[cold]
 fn look(place: Place<'_>, follow_last: bool, admission: &Admission) -> Result<(), Why> {
-    admission::under_lock(admission, |_| {
-        if watches::concern(place, follow_last) { Err(Why::Watched) } else { Ok(()) }
+    admission::under_lock(admission, |room| {
+        if watches::concern(&mut room.client, place, follow_last) {
+            Err(Why::Watched)
+        } else {
+            Ok(())
+        }
     })
 }

@@ -54,7 +54,9 @@ fn watch(
     let mut name = Name::new();
     name.copy(named.path)?;
     let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
-    admission::under_lock(admission, |_| Ok(watches::watch(Place { path, start }, follow_last)))
+    admission::under_lock(admission, |room| {
+        Ok(watches::watch(&mut room.client, Place { path, start }, follow_last))
+    })
 }
 
 /// The path that is to be watched, and whether a link at its end is followed.

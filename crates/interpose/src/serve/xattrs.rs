@@ -55,7 +55,9 @@ pub(super) fn get_at(
         Named::Acl(flag) => without_acl(place, follow, admission, flag),
         Named::OfUser(name) => {
             let of = Bearer::At(place, follow);
-            admission::under_lock(admission, |_| result_of(fleet::get(of, &name), value))
+            admission::under_lock(admission, |room| {
+                result_of(fleet::get(&mut room.client, of, &name), value)
+            })
         }
     }
 }
@@ -68,7 +70,7 @@ pub(super) fn list_at(
     admission: &Admission,
 ) -> Result<isize, Why> {
     let of = Bearer::At(place, follow);
-    admission::under_lock(admission, |_| result_of(fleet::list(of), list))
+    admission::under_lock(admission, |room| result_of(fleet::list(&mut room.client, of), list))
 }
 
 /// `setxattr`, `removexattr` and their kin; `new` is the value and the flags.
@@ -83,7 +85,9 @@ pub(super) fn change_at(
             let new = new.map(|(value, flags)| read_new(value, flags).ok_or(Why::Flags));
             let (new, of) = (new.transpose()?, Bearer::At(place, follow));
             let new = new.as_ref().map(|(value, mode)| (&**value, *mode));
-            admission::under_lock(admission, |_| Ok(fleet::change(of, &name, new)))
+            admission::under_lock(admission, |room| {
+                Ok(fleet::change(&mut room.client, of, &name, new))
+            })
         }
         (Named::Acl(_), _) => Err(Why::Flags),
     }
@@ -96,9 +100,11 @@ fn without_acl(
     admission: &Admission,
     flag: InodeFlags,
 ) -> Result<isize, Why> {
-    admission::under_lock(admission, |_| match stat(place.path, place.start, follow).0 {
-        Found::Is((_, attr)) => no_list(&attr, flag).ok_or(Why::Kernel),
-        _ => Err(Why::Kernel),
+    admission::under_lock(admission, |room| {
+        match stat(&mut room.client, place.path, place.start, follow).0 {
+            Found::Is((_, attr)) => no_list(&attr, flag).ok_or(Why::Kernel),
+            _ => Err(Why::Kernel),
+        }
     })
 }
 

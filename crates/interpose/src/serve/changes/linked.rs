@@ -10,6 +10,7 @@ use crate::fleet::{self, Found};
 
 use super::super::facts::Admission;
 use super::super::kernel::{MNT_ID, Statx};
+use super::super::lock::Room;
 use super::super::loss::Loss;
 use super::super::name::Name;
 use super::super::why::Why;
@@ -37,9 +38,9 @@ pub(super) fn set(
         return Err(Why::Open);
     }
     if let Some(node) = files::directory_of(descriptor) {
-        return admission::under_lock(admission, |_| match watchers::are_any() {
+        return admission::under_lock(admission, |room| match watchers::are_any() {
             true => Err(Why::Watched),
-            false => Ok(names::set(node, set)),
+            false => Ok(names::set(&mut room.client, node, set)),
         });
     }
     let found = Statx::of_descriptor(descriptor, MNT_ID).ok_or(Why::Kernel)?;
@@ -47,17 +48,17 @@ pub(super) fn set(
         return Err(Why::Outside);
     }
     let start = admission.facts.mount.root;
-    admission::under_lock(admission, |room| {
-        let path = proc::target_of(descriptor, &mut room.path).ok_or(Why::Kernel)?;
+    admission::under_lock(admission, |Room { path, client, .. }| {
+        let path = proc::target_of(descriptor, path).ok_or(Why::Kernel)?;
         let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-        if watchers::concern(Place { path, start }, false) {
+        if watchers::concern(client, Place { path, start }, false) {
             return Err(Why::Watched);
         }
-        match fleet::stat(path, start, false).0 {
+        match fleet::stat(client, path, start, false).0 {
             Found::Is((node, attr))
                 if node.ino == found.ino() && attr.kind != FileKind::Symlink =>
             {
-                Ok(names::set(node, set))
+                Ok(names::set(client, node, set))
             }
             _ => Err(Why::Kernel),
         }

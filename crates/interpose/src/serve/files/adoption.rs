@@ -26,7 +26,7 @@ use crate::abi::{O_CLOEXEC, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
-use crate::fleet::{self as client, Found, watches};
+use crate::fleet::{self as client, Client, Found, watches};
 use crate::state::{FILTERED, THREADS};
 use crate::stub;
 
@@ -316,13 +316,15 @@ fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option
     // finds this, and waits for the lock.
     let _held = placeholder::ready(admission.facts)?;
     let (candidates, path) = candidates(numbers, admission, room)?;
-    let replaced: Vec<Replaced> =
-        opened(candidates)?.into_iter().filter_map(|(it, first)| replace(it, first)).collect();
+    let replaced: Vec<Replaced> = opened(&mut room.client, candidates)?
+        .into_iter()
+        .filter_map(|(it, first)| replace(&mut room.client, it, first))
+        .collect();
     let mut lent = Vec::new();
     let mut turns = TURNS;
     for Replaced { candidate, first, offset } in replaced {
         let Candidate { number, node, access, flags, closes_on_exec } = candidate;
-        let file = alone(node, access, first, turns);
+        let file = alone(&mut room.client, node, access, first, turns);
         if fleet::is_ours(file.guard) {
             ADOPTED.fetch_add(1, Relaxed);
         } else {
@@ -368,11 +370,14 @@ fn candidates(
 /// Opens them at the cell, too. Such a handle keeps the inode alive. The kernel's file, which is
 /// the front's, does so only until it is closed. The lease is not granted yet, but that of the
 /// front ends, so that it will not keep its handle.
-fn opened(candidates: Vec<Candidate>) -> Option<Vec<(Candidate, WrittenFile)>> {
+fn opened(
+    client: &mut Client,
+    candidates: Vec<Candidate>,
+) -> Option<Vec<(Candidate, WrittenFile)>> {
     let mut opened: Vec<(Candidate, WrittenFile)> = Vec::new();
     for candidate in candidates {
-        let Found::Is(first) = fleet::open(candidate.node, candidate.access) else {
-            opened.into_iter().for_each(|(_, first)| fleet::close(first.handle));
+        let Found::Is(first) = fleet::open(client, candidate.node, candidate.access) else {
+            opened.into_iter().for_each(|(_, first)| fleet::close(client, first.handle));
             return None;
         };
         opened.push((candidate, first));
@@ -401,10 +406,10 @@ fn examine(
     let length = path.len();
     let walked = facts.prefix.rest(path)?;
     let place = Place { path: walked, start: facts.mount.root };
-    if watches::state() != 0 && watches::concern(place, false) {
+    if watches::state() != 0 && watches::concern(&mut room.client, place, false) {
         return None;
     }
-    let (node, attr) = match client::stat(walked, facts.mount.root, false).0 {
+    let (node, attr) = match client::stat(&mut room.client, walked, facts.mount.root, false).0 {
         Found::Is(found) => found,
         Found::Fails(_) | Found::Kernel => return None,
     };
@@ -425,11 +430,11 @@ fn control(number: usize, command: usize) -> Option<usize> {
 }
 
 /// Puts a placeholder in place of the kernel's file. None if the file stays there.
-fn replace(candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
+fn replace(client: &mut Client, candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
     match place(candidate.number, candidate.closes_on_exec) {
         Some(offset) => Some(Replaced { candidate, first, offset }),
         None => {
-            fleet::close(first.handle);
+            fleet::close(client, first.handle);
             None
         }
     }
@@ -450,14 +455,20 @@ fn place(number: usize, closes_on_exec: bool) -> Option<u64> {
 
 /// A handle with a lease, which is granted once no front has the file open for writing. Otherwise
 /// the one without.
-fn alone(node: InodeRef, access: AccessMode, first: WrittenFile, turns: usize) -> WrittenFile {
+fn alone(
+    client: &mut Client,
+    node: InodeRef,
+    access: AccessMode,
+    first: WrittenFile,
+    turns: usize,
+) -> WrittenFile {
     for turn in 0..turns {
-        if let Found::Is(file) = fleet::open(node, access) {
+        if let Found::Is(file) = fleet::open(client, node, access) {
             if fleet::is_ours(file.guard) {
-                fleet::close(first.handle);
+                fleet::close(client, first.handle);
                 return file;
             }
-            fleet::close(file.handle);
+            fleet::close(client, file.handle);
         }
         lock::relax(turn);
     }

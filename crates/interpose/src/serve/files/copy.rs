@@ -8,12 +8,13 @@ use warren_proto::RangeCopy;
 
 use crate::abi::nr;
 use crate::call::SystemCall;
-use crate::fleet::files;
 use crate::fleet::written::{self as fleet, Wrote};
+use crate::fleet::{Client, files};
 use crate::stub;
 
 use super::super::admission;
 use super::super::kernel::{Statx, TYPE};
+use super::super::lock::Room;
 use super::open::O_APPEND;
 use super::table::{self, OFFSET_END, Served};
 
@@ -51,11 +52,11 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
     {
         return None;
     }
-    admission::waiting(|_| {
+    admission::waiting(|Room { client, .. }| {
         let target = to.offset().filter(|target| *target < OFFSET_END - SHARE_MAX as u64)?;
-        let done = match shared(&from, (&to, target), length.min(SHARE_MAX)) {
+        let done = match shared(client, &from, (&to, target), length.min(SHARE_MAX)) {
             Some(count) => count as isize,
-            None => parts(&from, (&to, target), length.min(COPY_MAX))?,
+            None => parts(client, &from, (&to, target), length.min(COPY_MAX))?,
         };
         if let Ok(count) = u64::try_from(done) {
             to.seek(target, target + count);
@@ -88,7 +89,12 @@ fn both(from: usize, to: usize) -> Option<(Source, Served)> {
 
 /// Shares blocks of two files of one shard. Returns how many bytes were copied, and moves the
 /// offset of the source. None if nothing was.
-fn shared(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<usize> {
+fn shared(
+    client: &mut Client,
+    from: &Source,
+    (to, target): (&Served, u64),
+    length: usize,
+) -> Option<usize> {
     let Source::Served(file, held) = from else { return None };
     let (offset, handle) = (file.offset()?, to.handle()?);
     let copy = RangeCopy { from: offset, to: target, length: length as u64 };
@@ -96,19 +102,24 @@ fn shared(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<
     let is_likely = file.node().ino.shard() == handle.ino.shard()
         && length >= BLOCK_SIZE
         && copy.shareable(u64::MAX, u64::MAX).is_some();
-    let count = is_likely.then(|| fleet::share(*held, handle, copy))??;
+    let count = is_likely.then(|| fleet::share(client, *held, handle, copy))??;
     file.seek(offset, offset + count as u64).then_some(count)
 }
 
 /// Returns what `copy_file_range` does.
-fn parts(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<isize> {
+fn parts(
+    client: &mut Client,
+    from: &Source,
+    (to, target): (&Served, u64),
+    length: usize,
+) -> Option<isize> {
     let handle = to.handle()?;
     let (mut done, mut max) = (0, length);
     while done < length {
         let at = target + done as u64;
         let mut count = 0;
-        let copied = fleet::copy((handle, at), (length - done).min(max), |lane| {
-            count = from.read(lane)?;
+        let copied = fleet::copy(client, (handle, at), (length - done).min(max), |client, lane| {
+            count = from.read(client, lane)?;
             Some(count)
         });
         let written = match copied {
@@ -134,11 +145,11 @@ fn parts(from: &Source, (to, target): (&Served, u64), length: usize) -> Option<i
 
 impl Source {
     /// Reads at the offset, which moves. None if that is impossible here.
-    fn read(&self, (lane, room): (usize, usize)) -> Option<usize> {
+    fn read(&self, client: &mut Client, (lane, room): (usize, usize)) -> Option<usize> {
         match self {
             Self::Served(file, held) => {
                 let offset = file.offset()?;
-                let count = files::read_into(*held, offset, (lane, room))?;
+                let count = files::read_into(client, *held, offset, (lane, room))?;
                 file.seek(offset, offset + count as u64).then_some(count)
             }
             Self::Kernel(descriptor, _) => {

@@ -10,7 +10,7 @@ use warren_proto::{AccessMode, Attr, CreateFlags, NewInode, Rules};
 
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
-use crate::fleet::{self as client, Found};
+use crate::fleet::{self as client, Client, Found};
 use crate::stub;
 
 use super::super::facts::Admission;
@@ -78,7 +78,7 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
             Err(Why::Kernel)
         };
         let opened = match found {
-            Ok(Found::Is(file)) => add(file, number, opening, epoch),
+            Ok(Found::Is(file)) => add(&mut room.client, file, number, opening, epoch),
             // Before it follows the last link of a file to be made, Linux looks for a slash behind
             // its target (EISDIR).
             Ok(Found::Fails(Errno::ELOOP)) if opening.flags & O_CREAT != 0 => Err(Why::Kernel),
@@ -126,12 +126,12 @@ fn find_or_make(
         let exclusive = opening.flags & O_EXCL != 0;
         let flags = if exclusive { CreateFlags::EXCLUSIVE } else { CreateFlags::empty() };
         let follow_last = opening.follow_last && !exclusive;
-        fleet::create(Place { path, start }, follow_last, (new, flags, access))
+        fleet::create(&mut room.client, Place { path, start }, follow_last, (new, flags, access))
     } else {
-        match client::stat(path, start, opening.follow_last).0 {
+        match client::stat(&mut room.client, path, start, opening.follow_last).0 {
             Found::Is((node, attr)) => {
                 check(&attr, access)?;
-                fleet::open(node, access)
+                fleet::open(&mut room.client, node, access)
             }
             Found::Fails(errno) => Found::Fails(errno),
             Found::Kernel => Found::Kernel,
@@ -145,7 +145,7 @@ fn find_or_make(
         && opening.flags & O_EXCL == 0
         && record_locks::has(file.node.ino)
     {
-        fleet::close(file.handle);
+        fleet::close(&mut room.client, file.handle);
         return Err(Why::Locked);
     }
     Ok(found)
@@ -176,7 +176,13 @@ pub(super) fn check(attr: &Attr, access: AccessMode) -> Result<(), Why> {
     Ok(())
 }
 
-fn add(file: WrittenFile, number: usize, opening: &Opening<'_>, epoch: u64) -> Result<isize, Why> {
+fn add(
+    client: &mut Client,
+    file: WrittenFile,
+    number: usize,
+    opening: &Opening<'_>,
+    epoch: u64,
+) -> Result<isize, Why> {
     let handle = file.handle;
     let mut room = [0; PATH_MAX];
     let base = opening.descriptor.map_or(&[][..], |_| opening.base_of_descriptor(&mut room));
@@ -184,6 +190,6 @@ fn add(file: WrittenFile, number: usize, opening: &Opening<'_>, epoch: u64) -> R
         return Ok(number as isize);
     }
     // The number is too high. The kernel finds the file as it is now.
-    fleet::close(handle);
+    fleet::close(client, handle);
     Err(Why::Kernel)
 }

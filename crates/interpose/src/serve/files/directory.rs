@@ -7,6 +7,7 @@ use warren_base::Errno;
 use crate::fleet::directories;
 use crate::stub;
 
+use super::super::lock::Room;
 use super::super::{admission, memory};
 use super::table::{self, Opening, PATH_MAX, Served};
 use super::{parked, placeholder};
@@ -24,9 +25,9 @@ pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {
     }
     let admission = admission::current()?;
     let room = (room as u32 as usize).min(ROOM_MAX);
-    let listed = admission::waiting(|_| {
+    let listed = admission::waiting(|Room { client, .. }| {
         let offset = file.place().load(Relaxed);
-        directories::list(file.node(), offset, room, |records, next| {
+        directories::list(client, file.node(), offset, room, |records, next| {
             memory::is_writable(buffer, records.len()).then(|| {
                 // SAFETY: it can be written, and the program has named it for this.
                 unsafe {

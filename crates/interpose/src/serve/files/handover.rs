@@ -118,7 +118,7 @@ pub(in super::super) fn before_chdir() {
     let relative = || table::among(0, usize::MAX).filter(|file| file.start().is_some());
     if relative().next().is_some() {
         admission::waiting(|room| {
-            if let Some(base) = cwd::path(room) {
+            if let Some(base) = cwd::path(&mut room.path) {
                 relative().for_each(|file| file.set_base(base));
             }
         });

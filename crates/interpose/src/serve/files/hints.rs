@@ -6,6 +6,7 @@ use warren_base::Errno;
 use crate::fleet::directories as fleet;
 use crate::stub;
 
+use super::super::lock::Room;
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory, statfs};
 use super::open::O_ACCMODE;
@@ -46,7 +47,8 @@ pub(super) fn sync_range(offset: usize, length: usize, flags: usize) -> Option<i
 pub(super) fn set_lifetime(file: &Served, address: usize) -> Option<isize> {
     let [lifetime] = memory::words(address)?;
     let uid = admission::current()?.facts.identity.uid;
-    let owner = || admission::waiting(|_| fleet::attr(file.node()))?.map(|attr| attr.uid);
+    let attr = |room: &mut Room| fleet::attr(&mut room.client, file.node());
+    let owner = || admission::waiting(attr)?.map(|attr| attr.uid);
     if uid != 0 && owner()? != uid {
         return None;
     }

@@ -27,7 +27,7 @@ use crate::stub;
 
 use super::super::class::Class;
 use super::super::descriptors::{self, F_GETFD, F_SETFD, FD_CLOEXEC, RLIMIT_NOFILE};
-use super::super::lock::{PATH, undisturbed};
+use super::super::lock::{PATH, Room, undisturbed};
 use super::super::{admission, why};
 use super::table::{self, Served};
 use super::{arguments, handover, passing, placeholder, takeover};
@@ -186,7 +186,8 @@ pub(in super::super) fn take_back() {
         table::arrive();
     }
     if table::has_returned() {
-        let let_go = |file: Served| takeover::let_go(file.at_cell());
-        admission::waiting(|_| table::take_returned().for_each(let_go));
+        admission::waiting(|Room { client, .. }| {
+            table::take_returned().for_each(|file| takeover::let_go(client, file.at_cell()));
+        });
     }
 }

@@ -53,12 +53,12 @@ pub(super) fn map(call: &SystemCall) -> Option<isize> {
     if admission.facts.mount.options.no_exec || is_written(&file) {
         return None;
     }
-    admission::waiting(|_| {
+    admission::waiting(|room| {
         if !may_write_any_length() {
             return None;
         }
         let snapshot = Snapshot::new(&file)?;
-        fleet::whole(held, SERVED_MAX, |data| snapshot.add(data))?;
+        fleet::whole(&mut room.client, held, SERVED_MAX, |data| snapshot.add(data))?;
         if !admission.is_current() || !file.is_open() {
             return None;
         }

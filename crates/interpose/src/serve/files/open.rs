@@ -5,7 +5,7 @@ use warren_client::Held;
 use warren_proto::{Attr, InodeRef, Rules};
 
 use crate::fleet::files::{self as fleet, OpenFile, Reached};
-use crate::fleet::{self as client, Found};
+use crate::fleet::{self as client, Client, Found};
 use crate::state::children;
 use crate::stub;
 
@@ -121,7 +121,7 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     let held = file.held;
     let given = finish(file, opening, admission);
     if given.is_err() && !fleet::release(held) {
-        admission::waiting(|_| fleet::drop_held(held));
+        admission::waiting(|room| fleet::drop_held(&mut room.client, held));
     }
     given
 }
@@ -198,12 +198,12 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
         if !score::pays() {
             return Err(Why::NoGain);
         }
-        let asked = || match reach(opening) {
+        let asked = || match reach(&mut room.client, opening) {
             Found::Is(Reached::File(file, attr)) => {
                 let held = file.held;
                 check(&attr, opening.flags, admission)
                     .and_then(|()| finish(file, opening, admission))
-                    .inspect_err(|_| drop_held(held))
+                    .inspect_err(|_| drop_held(&mut room.client, held))
             }
             Found::Is(Reached::Other(node, attr)) => {
                 check(&attr, opening.flags, admission)?;
@@ -217,22 +217,22 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
 }
 
 /// Opens a file. What is no file, or must be a directory, is only looked at.
-fn reach(opening: &Opening<'_>) -> Found<Reached> {
+fn reach(client: &mut Client, opening: &Opening<'_>) -> Found<Reached> {
     let (path, start, follows) = (opening.walked, opening.start, opening.follow_last);
-    let known = match client::stat_over_copies(path, start, follows) {
+    let known = match client::stat_over_copies(client, path, start, follows) {
         None if opening.flags & (O_DIRECTORY | O_PATH) != 0 => {
-            Some(client::stat(path, start, follows).0)
+            Some(client::stat(client, path, start, follows).0)
         }
         known => known,
     };
     match known {
-        None => fleet::open(path, start, follows),
+        None => fleet::open(client, path, start, follows),
         Some(Found::Is((node, attr)))
             if attr.kind == FileKind::Regular && attr.size <= SERVED_MAX =>
         {
             match fleet::acquire(node.ino) {
                 Some(file) => Found::Is(Reached::File(file, attr)),
-                None => fleet::open(path, start, follows),
+                None => fleet::open(client, path, start, follows),
             }
         }
         Some(Found::Is((node, attr))) => Found::Is(Reached::Other(node, attr)),
@@ -241,9 +241,9 @@ fn reach(opening: &Opening<'_>) -> Found<Reached> {
     }
 }
 
-fn drop_held(held: Held) {
+fn drop_held(client: &mut Client, held: Held) {
     if !fleet::release(held) {
-        fleet::drop_held(held);
+        fleet::drop_held(client, held);
     }
 }
 
@@ -259,7 +259,7 @@ fn directory(
     let base = match opening.descriptor {
         _ if !opening.is_relative() => &[],
         Some(_) => opening.base_of_descriptor(&mut of_descriptor),
-        None => cwd::path(room).ok_or(Why::Relative)?,
+        None => cwd::path(&mut room.path).ok_or(Why::Relative)?,
     };
     if base.len() + 1 + opening.path.len() > PATH_MAX || opening.is_relative() && base.is_empty() {
         return Err(Why::Long);

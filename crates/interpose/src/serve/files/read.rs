@@ -4,6 +4,7 @@ use warren_base::Errno;
 
 use crate::fleet::files as fleet;
 
+use super::super::lock::Room;
 use super::super::{admission, memory};
 use super::pieces::{Pieces, READ_MAX};
 use super::table::{OFFSET_END, Served};
@@ -59,8 +60,8 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
     if !is_writable(room) {
         return None;
     }
-    let count = admission::waiting(|_| {
-        fleet::read(held, offset, room, |data| {
+    let count = admission::waiting(|Room { client, .. }| {
+        fleet::read(client, held, offset, room, |data| {
             // SAFETY: it can be written, and the program has named it for this.
             unsafe {
                 core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
@@ -75,7 +76,10 @@ pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize>
     if let Some(hole) = is_for_hole(whence) {
         let from = file.offset()?;
         let held = file.held()?;
-        let find = |offset| admission::waiting(|_| fleet::find_data(held, offset, hole))?.outcome();
+        let find = |offset| {
+            let find = |room: &mut Room| fleet::find_data(&mut room.client, held, offset, hole);
+            admission::waiting(find)?.outcome()
+        };
         return seek_data(file, (from, offset), find);
     }
     loop {
@@ -135,6 +139,7 @@ pub(super) fn target(
 fn size(file: &Served) -> Option<u64> {
     let held = file.held()?;
     let attr = fleet::attr(held);
-    let attr = attr.or_else(|| admission::waiting(|_| fleet::refresh(held))?);
+    let refresh = |room: &mut Room| fleet::refresh(&mut room.client, held);
+    let attr = attr.or_else(|| admission::waiting(refresh)?);
     attr.map(|attr| attr.size)
 }

@@ -20,7 +20,7 @@ pub(super) fn sync(file: &Served, data_only: bool) -> Option<isize> {
     let found = if THREADS.get() {
         lock::undisturbed(|| beside_others(file))??
     } else {
-        admission::waiting(|_| fleet::sync(file))?
+        admission::waiting(|room| fleet::sync(&mut room.client, file))?
     };
     match found {
         Found::Is(()) => Some(0),
@@ -30,10 +30,10 @@ pub(super) fn sync(file: &Served, data_only: bool) -> Option<isize> {
 
 fn beside_others(file: File) -> Option<Found<()>> {
     for turn in 0.. {
-        match admission::waiting(|_| fleet::begin(file))? {
+        match admission::waiting(|room| fleet::begin(&mut room.client, file))? {
             Begun::Sent(sent) => {
                 fleet::wait(&sent);
-                return admission::waiting(|_| fleet::end(&sent));
+                return admission::waiting(|room| fleet::end(&mut room.client, &sent));
             }
             Begun::Full => lock::relax(turn),
             Begun::Kernel => break,

@@ -11,7 +11,7 @@ use warren_base::{ClientId, Errno};
 use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
 use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
-use crate::fleet::{directories, files as fleet, written};
+use crate::fleet::{Client, directories, files as fleet, written};
 use crate::state::is_child;
 use crate::stub;
 
@@ -49,7 +49,7 @@ pub(in super::super) fn all_under_lock(room: &mut Room) {
 /// which directory relative paths begin at.
 fn keep_whole_paths(room: &mut Room) {
     let Directory::Inside(here) = cwd::known() else { return };
-    let Some(base) = cwd::path(room) else { return };
+    let Some(base) = cwd::path(&mut room.path) else { return };
     for file in table::among(0, usize::MAX).filter(|file| file.start() == Some(here.ino)) {
         file.set_base(base);
     }
@@ -88,7 +88,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     if file.is_directory() {
         offset = file.place().load(Relaxed);
     }
-    let opened = match reopen_under_lock(file, &mut room.path) {
+    let opened = match reopen_under_lock(file, room) {
         Ok(opened) => opened,
         Err(errno) => {
             file.unfreeze();
@@ -96,7 +96,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
         }
     };
     if file.is_written() {
-        show_end(file, opened);
+        show_end(&mut room.client, file, opened);
     }
     // SAFETY: it moves the offset of a descriptor of ours.
     unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
@@ -112,16 +112,16 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     let replaced = replace(file, opened);
     stub::close(opened);
     replaced?;
-    let_go(at_cell);
+    let_go(&mut room.client, at_cell);
     Ok(())
 }
 
 /// The kernel appends where it believes the end, and reads no further. It may have asked for the
 /// end and not taken the answer, because a recall, or a write through the kernel, came meanwhile
 /// (`fuse_change_attributes`). So it asks until it has it.
-fn show_end(file: &Served, opened: usize) {
+fn show_end(client: &mut Client, file: &Served, opened: usize) {
     for _ in 0..ENDS_MAX {
-        let Some(attr) = directories::attr(file.node()) else { return };
+        let Some(attr) = directories::attr(client, file.node()) else { return };
         let _asked = Statx::asked_for(opened, BASIC_STATS);
         // SAFETY: it moves the offset of a descriptor of ours.
         let end = unsafe { stub::call(nr::LSEEK, [opened, 0, SEEK_END]) };
@@ -131,16 +131,16 @@ fn show_end(file: &Served, opened: usize) {
     }
 }
 
-/// The kernel has the file now: what it holds at its cell is closed. Under the lock.
-pub(super) fn let_go(AtCell { held, handle }: AtCell) {
+/// The kernel has the file now: what it holds at its cell is closed.
+pub(super) fn let_go(client: &mut Client, AtCell { held, handle }: AtCell) {
     score::handed_over();
     if let Some(held) = held
         && !fleet::release(held)
     {
-        fleet::drop_held(held);
+        fleet::drop_held(client, held);
     }
     if let Some(handle) = handle {
-        written::close(handle);
+        written::close(client, handle);
     }
 }
 
@@ -172,16 +172,16 @@ pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isiz
 }
 
 /// The same, also for a directory that has been moved.
-fn reopen_under_lock(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
+fn reopen_under_lock(file: &Served, Room { path, client, .. }: &mut Room) -> Result<usize, isize> {
     match reopen(file, path) {
-        Err(errno) if errno != -EROFS && file.is_directory() => by_search(file, path),
+        Err(errno) if errno != -EROFS && file.is_directory() => by_search(client, file, path),
         opened => opened,
     }
 }
 
 /// A directory, by the path that the fleet says.
-fn by_search(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
-    let found = directories::path_of(file.node()).ok_or(-ENOENT)?;
+fn by_search(client: &mut Client, file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
+    let found = directories::path_of(client, file.node()).ok_or(-ENOENT)?;
     in_mount(file, if found.is_empty() { b"." } else { &found }, path)
 }
 

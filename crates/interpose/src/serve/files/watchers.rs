@@ -8,6 +8,7 @@ use crate::fleet::watches;
 use super::super::admission;
 use super::super::cwd::{self, Directory};
 use super::super::facts::Admission;
+use super::super::lock::Room;
 use super::table::{PATH_MAX, Served};
 
 /// Whether the call on this file may be served: no watcher sees it, or there is none.
@@ -29,10 +30,10 @@ fn is_unseen(call: &SystemCall) -> bool {
 #[cold]
 fn has_none(file: &Served, watched: u64) -> bool {
     let Some(admission) = admission::current() else { return false };
-    let concerns = admission::waiting(|_| {
+    let concerns = admission::waiting(|Room { client, .. }| {
         let mut room = [0; PATH_MAX];
         place(file, &mut room, &admission)
-            .is_none_or(|place| watches::concern_inode(file.node().ino, place))
+            .is_none_or(|place| watches::concern_inode(client, file.node().ino, place))
     });
     let has_none = concerns == Some(false);
     if has_none {

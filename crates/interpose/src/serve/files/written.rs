@@ -8,9 +8,10 @@ use warren_proto::{Position, RangeChange, SetAttr};
 
 use crate::abi::nr;
 use crate::call::SystemCall;
-use crate::fleet::Found;
 use crate::fleet::written::{self as fleet, Wrote};
+use crate::fleet::{Client, Found};
 
+use super::super::lock::Room;
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
@@ -123,7 +124,7 @@ impl Data {
 /// Writes at `offset`, else at the offset of the descriptor, which moves.
 fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
     let appends = file.flags() & O_APPEND != 0;
-    admission::waiting(|_| {
+    admission::waiting(|room| {
         let from = match offset {
             Some(offset) => offset,
             None => file.offset()?,
@@ -134,7 +135,7 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
         if data.length == 0 {
             return Some(0);
         }
-        let (wrote, end) = put(file, data, (!appends).then_some(from))?;
+        let (wrote, end) = put(&mut room.client, file, data, (!appends).then_some(from))?;
         // Like the kernel's, `pwrite` appends too, and leaves the offset alone.
         if offset.is_none() && wrote > 0 {
             file.seek(from, end);
@@ -144,11 +145,11 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
 }
 
 /// Writes at `from`, or at the end. Returns what `write` does, and the offset behind the data.
-fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
+fn put(client: &mut Client, file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
     // Before this thread had the lock another one may have handed it over, and closed its handle.
     let is_ours = file.is_open() && fleet::is_ours(file.guard());
     let handle = file.handle().filter(|_| is_ours)?;
-    let mut max = fleet::write_max();
+    let mut max = fleet::write_max(client);
     let is_one_piece = data.length == data.pieces[0].1;
     if data.length > max && (from.is_none() || !is_one_piece) {
         return None;
@@ -157,7 +158,7 @@ fn put(file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
     while done < data.length {
         let count = (data.length - done).min(max);
         let position = from.map_or(Position::End, |from| Position::At(from + done as u64));
-        match fleet::write(handle, position, count, |lane| data.copy(done, lane)) {
+        match fleet::write(client, handle, position, count, |lane| data.copy(done, lane)) {
             Wrote::Bytes(0, _) => return Some((-EIO, 0)),
             Wrote::Bytes(count, size) => {
                 done += count;
@@ -186,9 +187,10 @@ fn read(file: &Served, pieces: &Pieces) -> Option<isize> {
     if is_write_only(file) {
         return Some(-EBADF);
     }
-    admission::waiting(|_| {
+    admission::waiting(|Room { client, .. }| {
         let offset = file.offset()?;
-        let count = pieces.read(offset, |at, buffer, length| self::at(file, at, buffer, length))?;
+        let part = |at, buffer, length| self::at(client, file, at, buffer, length);
+        let count = pieces.read(offset, part)?;
         if count > 0 {
             file.seek(offset, offset + count as u64);
         }
@@ -201,8 +203,9 @@ fn pread(file: &Served, pieces: &Pieces, offset: isize) -> Option<isize> {
     if is_write_only(file) {
         return Some(-EBADF);
     }
-    admission::waiting(|_| {
-        let count = pieces.read(offset, |at, buffer, length| self::at(file, at, buffer, length))?;
+    admission::waiting(|Room { client, .. }| {
+        let part = |at, buffer, length| self::at(client, file, at, buffer, length);
+        let count = pieces.read(offset, part)?;
         Some(count as isize)
     })?
 }
@@ -212,13 +215,19 @@ fn is_write_only(file: &Served) -> bool {
 }
 
 /// Small files are read by requests. Larger ones are the kernel's from here on, because it has
-/// their data in its cache. Called under the lock.
-fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize> {
+/// their data in its cache.
+fn at(
+    client: &mut Client,
+    file: &Served,
+    offset: u64,
+    buffer: usize,
+    length: usize,
+) -> Option<usize> {
     let (handle, node) = (file.handle()?, file.node());
     if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
         return None;
     }
-    let size = fleet::attr(node)?.size;
+    let size = fleet::attr(client, node)?.size;
     if size > SERVED_MAX {
         return None;
     }
@@ -229,7 +238,7 @@ fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize>
     if !memory::is_writable(buffer, room) {
         return None;
     }
-    let count = fleet::read(handle, offset, room, |data| {
+    let count = fleet::read(client, handle, offset, room, |data| {
         // SAFETY: it can be written, and the program has named it for this.
         unsafe {
             core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
@@ -254,17 +263,17 @@ fn allocate(file: &Served, mode: usize, offset: usize, length: usize) -> Option<
         return Some(-EOPNOTSUPP);
     };
     let handle = file.handle()?;
-    done(admission::waiting(|_| fleet::fallocate(handle, change))?)
+    done(admission::waiting(|room| fleet::fallocate(&mut room.client, handle, change))?)
 }
 
 fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
-    admission::waiting(|_| {
+    admission::waiting(|Room { client, .. }| {
         let from = file.offset()?;
         if let Some(hole) = read::is_for_hole(whence) {
-            let find = |offset| fleet::find_data(file.handle()?, offset, hole).outcome();
+            let find = |offset| fleet::find_data(client, file.handle()?, offset, hole).outcome();
             return read::seek_data(file, (from, offset), find);
         }
-        let size = || Some(fleet::attr(file.node())?.size);
+        let size = || Some(fleet::attr(client, file.node())?.size);
         match target(from, offset, whence, size)? {
             Ok(to) if from == to || file.seek(from, to) => Some(to as isize),
             Ok(_) => None,
@@ -299,7 +308,7 @@ fn set_owner(file: &Served, uid: usize, gid: usize) -> Option<isize> {
 
 fn set(file: &Served, set: SetAttr) -> Option<isize> {
     let (handle, node) = (file.handle()?, file.node());
-    done(admission::waiting(|_| fleet::set(node, handle, set))?)
+    done(admission::waiting(|room| fleet::set(&mut room.client, node, handle, set))?)
 }
 
 fn done(found: Found<()>) -> Option<isize> {
