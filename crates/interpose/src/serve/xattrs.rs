@@ -12,6 +12,7 @@ use crate::fleet::stat;
 use crate::fleet::xattrs::{self as fleet, Bearer};
 
 use super::facts::Admission;
+use super::lock::Room;
 use super::name::Name;
 use super::why::Why;
 use super::{admission, memory};
@@ -20,26 +21,38 @@ const ENODATA: isize = Errno::ENODATA.raw() as isize;
 const ERANGE: isize = Errno::ERANGE.raw() as isize;
 const OF_USERS: &[u8] = b"user.";
 /// Longer values are left to the kernel.
-const VALUE_MAX: usize = XATTR_SHORT_MAX;
+pub(super) const VALUE_MAX: usize = XATTR_SHORT_MAX;
 
 /// Bytes of the program: where they are, and how many.
 pub(super) type Bytes = (usize, usize);
 
-/// The name at an address.
-pub(super) enum Named {
+/// The attribute that a name means.
+pub(super) enum Named<'a> {
     /// The flag of an inode that has this list.
     Acl(InodeFlags),
-    OfUser(XattrName),
+    OfUser(UserName<'a>),
 }
 
-/// None for a name that only the kernel knows.
-pub(super) fn name(address: usize) -> Option<Named> {
-    let mut name = Name::new();
-    name.copy(address).ok()?;
-    match name.bytes() {
+/// The name of an attribute of users. It lies on the program's stack until the lock is held,
+/// because only the lock's holder allocates.
+#[derive(Clone, Copy)]
+pub(super) struct UserName<'a>(&'a [u8]);
+
+impl UserName<'_> {
+    /// The name for a request. `None` if only the kernel knows such names. The caller holds the
+    /// lock, as `room` shows, and drops the name before it releases it.
+    pub(super) fn owned(self, _room: &Room) -> Option<XattrName> {
+        XattrName::new(self.0).ok()
+    }
+}
+
+/// Copies the name at an address to `into`. `None` for a name that only the kernel knows.
+pub(super) fn name(address: usize, into: &mut Name) -> Option<Named<'_>> {
+    into.copy(address).ok()?;
+    match into.bytes() {
         ACL_ACCESS => Some(Named::Acl(InodeFlags::ACL)),
         ACL_DEFAULT => Some(Named::Acl(InodeFlags::DEFAULT_ACL)),
-        name if name.starts_with(OF_USERS) => XattrName::new(name).ok().map(Named::OfUser),
+        name if name.starts_with(OF_USERS) => Some(Named::OfUser(UserName(name))),
         _ => None,
     }
 }
@@ -51,11 +64,12 @@ pub(super) fn get_at(
     (address, value): (usize, Bytes),
     admission: &Admission,
 ) -> Result<isize, Why> {
-    match name(address).ok_or(Why::Flags)? {
+    match name(address, &mut Name::new()).ok_or(Why::Flags)? {
         Named::Acl(flag) => without_acl(place, follow, admission, flag),
         Named::OfUser(name) => {
             let of = Bearer::At(place, follow);
             admission::under_lock(admission, |room| {
+                let name = name.owned(room).ok_or(Why::Flags)?;
                 result_of(fleet::get(&mut room.client, of, &name), value)
             })
         }
@@ -80,12 +94,15 @@ pub(super) fn change_at(
     (address, new): (usize, Option<(Bytes, usize)>),
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
-    match (name(address).ok_or(Why::Flags)?, new) {
+    match (name(address, &mut Name::new()).ok_or(Why::Flags)?, new) {
         (Named::OfUser(name), new) => {
-            let new = new.map(|(value, flags)| read_new(value, flags).ok_or(Why::Flags));
-            let (new, of) = (new.transpose()?, Bearer::At(place, follow));
-            let new = new.as_ref().map(|(value, mode)| (&**value, *mode));
+            let (mut copy, of) = ([0; VALUE_MAX], Bearer::At(place, follow));
+            let new = match new {
+                Some((value, flags)) => Some(read_new(value, flags, &mut copy).ok_or(Why::Flags)?),
+                None => None,
+            };
             admission::under_lock(admission, |room| {
+                let name = name.owned(room).ok_or(Why::Flags)?;
                 Ok(fleet::change(&mut room.client, of, &name, new))
             })
         }
@@ -114,11 +131,12 @@ pub(super) fn no_list(attr: &Attr, flag: InodeFlags) -> Option<isize> {
     has_none.then_some(-ENODATA)
 }
 
-/// Copies a value from the program. None for what the kernel is to refuse, or to do.
+/// Copies a value from the program to `copy`. `None` for what the kernel is to refuse, or to do.
 pub(super) fn read_new(
     (value, length): Bytes,
     flags: usize,
-) -> Option<(alloc::boxed::Box<[u8]>, XattrMode)> {
+    copy: &mut [u8; VALUE_MAX],
+) -> Option<(&[u8], XattrMode)> {
     let mode = match flags as u32 {
         0 => XattrMode::Any,
         1 => XattrMode::Create,
@@ -129,13 +147,13 @@ pub(super) fn read_new(
     if length > VALUE_MAX || !memory::are_readable(value, length) {
         return None;
     }
-    let mut copy = [0; VALUE_MAX];
     // SAFETY: the bytes can be read, and the program has named them for this.
     unsafe { core::ptr::copy_nonoverlapping(value as *const u8, copy.as_mut_ptr(), length) };
-    Some((copy[..length].into(), mode))
+    Some((&copy[..length], mode))
 }
 
-/// The result of a call that gives out what was found.
+/// The result of a call that gives out what was found. The caller holds the lock, because only the
+/// lock's holder frees what was found.
 pub(super) fn result_of<T: AsRef<[u8]>>(found: Found<T>, to: Bytes) -> Result<isize, Why> {
     match found {
         Found::Is(bytes) => give(bytes.as_ref(), to).ok_or(Why::Pointer),

@@ -10,7 +10,8 @@ use crate::fleet::{Found, directories};
 
 use super::super::admission;
 use super::super::lock::Room;
-use super::super::xattrs::{Named, name, no_list, read_new, result_of};
+use super::super::name::Name;
+use super::super::xattrs::{Named, VALUE_MAX, name, no_list, read_new, result_of};
 use super::table::Served;
 
 /// `fgetxattr`, `fsetxattr` and `flistxattr`. None if the kernel is to make the call.
@@ -19,23 +20,30 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     let of = Bearer::Open(file.node());
     match call.number {
         nr::FLISTXATTR => {
-            let found = admission::waiting(|room| fleet::list(&mut room.client, of))?;
-            result_of(found, (second, third)).ok()
+            let list =
+                |room: &mut Room| result_of(fleet::list(&mut room.client, of), (second, third));
+            admission::waiting(list)?.ok()
         }
-        nr::FGETXATTR => match name(second)? {
+        nr::FGETXATTR => match name(second, &mut Name::new())? {
             Named::Acl(flag) => no_list(&attr(file)?, flag),
             Named::OfUser(name) => {
-                let found = admission::waiting(|room| fleet::get(&mut room.client, of, &name))?;
-                result_of(found, (third, fourth)).ok()
+                let get = |room: &mut Room| {
+                    let name = name.owned(room)?;
+                    result_of(fleet::get(&mut room.client, of, &name), (third, fourth)).ok()
+                };
+                admission::waiting(get)?
             }
         },
-        nr::FSETXATTR => match name(second)? {
+        nr::FSETXATTR => match name(second, &mut Name::new())? {
             Named::Acl(_) => None,
             Named::OfUser(name) => {
-                let (value, mode) = read_new((third, fourth), fifth)?;
-                let new = Some((&*value, mode));
-                let change = |room: &mut Room| fleet::change(&mut room.client, of, &name, new);
-                match admission::waiting(change)? {
+                let mut copy = [0; VALUE_MAX];
+                let new = Some(read_new((third, fourth), fifth, &mut copy)?);
+                let change = |room: &mut Room| {
+                    let name = name.owned(room)?;
+                    Some(fleet::change(&mut room.client, of, &name, new))
+                };
+                match admission::waiting(change)?? {
                     Found::Is(()) => Some(0),
                     Found::Fails(errno) => Some(-(errno.raw() as isize)),
                     Found::Kernel => None,
