@@ -255,6 +255,18 @@ pub(crate) enum Debug {
     Dump(Dump),
     /// Print which processes of a fleet's cells ended lately, why, and how they were replaced
     Fault(Faults),
+    /// Print on which cells files depend: those of their directories, and their own
+    Depends(Depends),
+}
+
+#[derive(Args)]
+pub(crate) struct Depends {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Files and directories in mounts
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 #[derive(Args)]

@@ -12,8 +12,8 @@ use warren_runtime::{Blocks, FleetError, OfflinePool, Purpose};
 
 use crate::arguments::{Debug, Dump, DumpSubject};
 use crate::failure::{CODE_NOT_FOUND, Failure, print_json};
-use crate::fault;
 use crate::output::say;
+use crate::{depends, fault};
 
 /// The largest whole number up to which JSON readers that use doubles are exact.
 const EXACT_MAX: u64 = 1 << 53;
@@ -29,6 +29,7 @@ pub(crate) fn perform(task: &Debug) -> Result<ExitCode, Failure> {
     let arguments = match task {
         Debug::Dump(arguments) => arguments,
         Debug::Fault(arguments) => return fault::perform(arguments),
+        Debug::Depends(arguments) => return depends::perform(arguments),
     };
     let pool = OfflinePool::open(&arguments.pool, Purpose::Beside)?;
     let mut printed = Ok(());

@@ -12,6 +12,7 @@ mod arguments;
 mod bench;
 mod clients;
 mod debug;
+mod depends;
 mod documents;
 mod environment;
 mod failure;

@@ -35,7 +35,8 @@ const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT=", b
 const KEPT: usize = 4;
 /// The first ones are lists of libraries.
 const LISTS: usize = 2;
-/// With `WARREN_INTERPOSE` and the null at the end.
+/// The most entries that are added to an environment: the variables that are kept,
+/// `WARREN_INTERPOSE`, and the null at the end.
 const ADDED_MAX: usize = KEPT + 2;
 /// The library's file name, wherever it is.
 const LIBRARY: &[u8] = b"libwarren_interpose";

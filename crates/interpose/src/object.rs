@@ -137,7 +137,7 @@ fn unwind_table(base: usize) -> Option<usize> {
     Some(bias.wrapping_add(address_of(PT_GNU_EH_FRAME)?))
 }
 
-/// Those that fit into the first page with the header, rounded down.
+/// Program headers that fit into the first page behind the header, rounded down.
 const PROGRAM_HEADERS_MAX: usize = 64;
 
 impl Object {

@@ -70,7 +70,8 @@ pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
 pub use status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
-    LogStatus, LossCounters, SILENT, SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
+    LogStatus, LossCounters, PlaceStatus, SILENT, SpaceStatus, TakenOutStatus, UseStatus,
+    names_of_rules,
 };
 pub use warren_transport::control::Leave;
 pub use warren_transport::{Authority, ConnectOptions, Connection, InFlight, Slot};

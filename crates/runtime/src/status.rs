@@ -36,6 +36,8 @@ pub struct FleetStatus {
     pub space: SpaceStatus,
     pub shards: u16,
     #[serde(flatten)]
+    pub places: PlaceStatus,
+    #[serde(flatten)]
     pub harm: HarmStatus,
     /// The names of all mailboxes.
     pub mailboxes: Vec<String>,
@@ -65,6 +67,17 @@ pub struct FaultStatus {
     pub ended_us: u64,
     pub barrier_us: Option<u64>,
     pub recovery_us: Option<u64>,
+}
+
+/// What leads from an inode number to the cell that serves the inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PlaceStatus {
+    /// The cell of each shard.
+    #[serde(default)]
+    pub shard_cells: Vec<u16>,
+    /// The numbers that programs see are the dense ones of [`warren_base::InodeNumbers`].
+    #[serde(default)]
+    pub dense_inos: bool,
 }
 
 /// The blocks of a pool.

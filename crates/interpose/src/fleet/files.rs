@@ -236,7 +236,7 @@ pub(crate) fn refresh(client: &mut Client, held: Held) -> Option<Attr> {
     Some(refreshed(hot()?, client.slow()?, held)?.0)
 }
 
-/// With their lease.
+/// Asks for the attributes of an open file and copies them. Returns them with their lease.
 fn refreshed(hot: &Hot, slow: &mut Slow, held: Held) -> Option<(Attr, Guard)> {
     let (Handle { ino, .. }, capability) = hot.files.held.handle(held);
     let (attr, guard) = slow.attr(InodeRef { ino, capability })?;

@@ -30,7 +30,7 @@ struct Rooms {
     start: usize,
     /// The entry that had each room last, and 1. 0 for none.
     owners: &'static [AtomicU64],
-    /// Those in use.
+    /// The number of rooms that are used: it doubles when all of them have had an owner.
     count: AtomicU32,
     next: AtomicU32,
 }

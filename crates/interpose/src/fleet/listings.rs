@@ -19,7 +19,7 @@ pub(super) struct Listing {
     pub records: Vec<u8>,
 }
 
-/// Those of a client.
+/// The listings that a client keeps.
 #[derive(Default)]
 pub(super) struct Listings {
     pub kept: Vec<Listing>,

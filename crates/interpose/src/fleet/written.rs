@@ -17,7 +17,7 @@ pub(crate) struct WrittenFile {
     pub handle: Handle,
     pub node: InodeRef,
     pub client: u32,
-    /// Of the lease on the handle, which ends when a front opens the file for writing.
+    /// The guard of the lease on the handle, which ends when a front opens the file for writing.
     pub guard: Guard,
 }
 

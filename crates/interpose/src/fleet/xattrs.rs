@@ -59,7 +59,7 @@ pub(crate) fn get(client: &mut Client, of: Bearer<'_>, name: &XattrName) -> Foun
     }
 }
 
-/// None removes it.
+/// Sets an attribute to the new value, or removes it if there is none.
 pub(crate) fn change(
     client: &mut Client,
     of: Bearer<'_>,

@@ -60,7 +60,7 @@ const CALL_MAX: u64 = ADMIT_AFTER / 10;
 /// After each failure this many times as many.
 const PATIENCE: u32 = 8;
 const FAILURES_MAX: u32 = 4;
-/// Of the root, as the kernel has it and as the fleet has it.
+/// Comparisons of the root, as the kernel has it, with what the fleet has, until they agree.
 const COMPARISONS: usize = 4;
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;

@@ -29,7 +29,8 @@ use super::clock;
 const COST_MAX: u64 = 1_000_000;
 /// A mean moves by this part of the difference.
 const PART: u64 = 8;
-/// Of so many paths one takes the dearer way, times the ratio of the costs, which is at most this.
+/// One path of `TRIED` times the ratio of the costs takes the dearer way. The ratio counts as
+/// `RATIO_MAX` at most.
 const TRIED: usize = 32;
 const RATIO_MAX: u64 = 32;
 /// What the account holds at first and at most: some milliseconds.

@@ -19,7 +19,7 @@ use super::mountinfo::Options;
 use super::name::Prefix;
 
 const SLOTS: usize = 8;
-/// Of a process, with its parents that were admitted.
+/// Admissions of a process, counted with those of its parents.
 pub(crate) const ADMISSIONS_MAX: usize = 1024;
 
 pub(crate) struct Facts {
@@ -34,7 +34,7 @@ pub(crate) struct MountFacts {
     /// Major and minor number.
     pub device: (u32, u32),
     pub id: u64,
-    /// None if the kernel has no such ids.
+    /// The id of the mount that is never used again. `None` if the kernel has no such ids.
     pub unique_id: Option<u64>,
     pub has_btime: bool,
     pub attributes_mask: u64,

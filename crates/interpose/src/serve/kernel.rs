@@ -58,23 +58,23 @@ pub(crate) mod word {
 const _: () = assert!(size_of::<Statx>() == 256);
 
 impl Statx {
-    /// Of a path from the working directory. `path` is the address of a string. A link is not
-    /// followed.
+    /// The attributes of the file at a path from the working directory. `path` is the address of a
+    /// string. A link is not followed.
     pub(crate) fn of(path: usize, mask: u32) -> Option<Self> {
         Self::at(AT_FDCWD, path, FLAGS, mask)
     }
 
-    /// Of a path that may begin at a descriptor.
+    /// The attributes of the file at a path that may begin at a descriptor.
     pub(crate) fn of_path(descriptor: Option<usize>, path: usize, mask: u32) -> Option<Self> {
         Self::at(descriptor.unwrap_or(AT_FDCWD), path, FLAGS, mask)
     }
 
-    /// Of an open file, as the kernel has it: the file system is asked for nothing.
+    /// The attributes of an open file, as the kernel has them: the file system is not asked.
     pub(crate) fn of_descriptor(descriptor: usize, mask: u32) -> Option<Self> {
         Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | DONT_SYNC, mask)
     }
 
-    /// Of an open file, as the file system has it now.
+    /// The attributes of an open file, as the file system has them now.
     pub(crate) fn asked_for(descriptor: usize, mask: u32) -> Option<Self> {
         Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | FORCE_SYNC, mask)
     }

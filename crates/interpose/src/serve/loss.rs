@@ -22,7 +22,7 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    /// Of a call that names what it changes, by a path or a descriptor.
+    /// The loss by a call that names what it changes, by a path or a descriptor.
     pub(super) fn of(call: &SystemCall) -> Self {
         // Root needs no right. A user who is not known is another.
         let identity = facts::current().map(|admission| admission.facts.identity.uid);
@@ -44,7 +44,7 @@ impl Loss {
         }
     }
 
-    /// Of attributes that a user sets.
+    /// The loss if a user sets these attributes.
     pub(super) fn of_set(set: &SetAttr) -> Self {
         set.mode.map_or(Self::Nothing, |mode| Self::of_mode(mode.into()))
     }

@@ -6,7 +6,7 @@ use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
 use crate::stub;
 
 pub(crate) const OF_LINKS: &[u8] = b"/proc/self/fd/";
-/// Of the largest number, and a zero.
+/// Digits of the largest number, and a zero.
 const DIGITS: usize = 21;
 
 /// Opens a file.

@@ -54,7 +54,7 @@ fn is_filtered() -> bool {
     unsafe { stub::call(nr::PRCTL, [PR_GET_SECCOMP]) != 0 }
 }
 
-/// None if a field that is needed is not there.
+/// Parses a `struct statmount`. `None` if a field that is needed is not there.
 fn parse(text: &[u8]) -> Option<Seen<'_>> {
     let mask = u64::from_ne_bytes(*text.get(MASK..)?.first_chunk()?);
     let string = |at: usize| {

@@ -25,7 +25,7 @@ use super::{admission, memory};
 const IN_DONT_FOLLOW: usize = 0x0200_0000;
 const FAN_MARK_ADD: usize = 1;
 const FAN_MARK_DONT_FOLLOW: usize = 4;
-/// Of a mount or a file system.
+/// The flags for marks of a whole mount or file system.
 const FAN_MARK_WHOLE: usize = 0x10 | 0x100;
 
 /// Before the kernel begins to watch a file. Returns the call's result if that cannot be done.

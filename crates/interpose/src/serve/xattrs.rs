@@ -125,7 +125,8 @@ fn without_acl(
     })
 }
 
-/// None if the file has such a list, or the kernel would say something else.
+/// The result for a file without such a list. `None` if it has one, or if the kernel would say
+/// something else.
 pub(super) fn no_list(attr: &Attr, flag: InodeFlags) -> Option<isize> {
     let has_none = attr.kind != FileKind::Symlink && !attr.flags.contains(flag);
     has_none.then_some(-ENODATA)

@@ -6,11 +6,12 @@ use warren_shm::Counter;
 use warren_supervisor::{Cause, CellState, Discarded, Fault, GivenUp, Stage, TakenOut};
 
 use super::state::SupervisorLoop;
+use crate::pool::shares;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, DiscardedStatus, FaultStatus,
-    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, LossCounters, SpaceStatus, TakenOutStatus,
-    UseStatus, names_of_rules,
+    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, LossCounters, PlaceStatus, SpaceStatus,
+    TakenOutStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -68,6 +69,13 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
             bytes_behind: it.pool.bytes_behind(&layout),
         },
         shards: layout.shards(),
+        places: PlaceStatus {
+            shard_cells: shares::owners(layout.shards(), it.plan.cells)
+                .into_iter()
+                .map(|cell| cell.0)
+                .collect(),
+            dense_inos: numbers != InodeNumbers::STORED,
+        },
         harm: HarmStatus {
             given_up: core.given_up.iter().map(given_up_status).collect(),
             taken_out: core.taken_out.iter().map(taken_out_status).collect(),

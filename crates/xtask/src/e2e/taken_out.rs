@@ -57,6 +57,21 @@ const BESIDE: &str = r#"
     test "$(cat new*/? | wc -l)" = 72; sync new*/*
     for i in $(seq 24); do rm new$i/c; done
     code() { rc=0; said=$("${@:2}" 2>&1) || rc=$?; test $rc = $1 || { echo "${@:2}: $rc: $said"; exit 43; }; }
+    "$WARREN" debug depends --json $(for d in $(seq 56); do echo $d/{1,9,19}; done) | python3 -c '
+import json, sys
+refused = 0
+for it in json.load(sys.stdin)["paths"]:
+    try:
+        open(it["path"]).read()
+        is_refused = False
+    except OSError:
+        is_refused = True
+    needs_it = any(cell["state"] == "taken out" for cell in it["cells"])
+    assert is_refused == needs_it and 1 <= len(it["cells"]) <= 3 and it["of"] == 4, it
+    refused += is_refused
+assert refused > 0'
+    "$WARREN" debug depends . | grep ': 1 of 4 cells, and the mount ' > /dev/null
+    code 7 "$WARREN" debug depends none; code 1 "$WARREN" debug depends /
     code 9 "$WARREN" stop "$POOL"; grep -q 'warren rejoin' <<< "$said"
     code 1 "$WARREN" rejoin "$POOL" 2; code 1 "$WARREN" rejoin "$POOL" 9; code 2 "$WARREN" rejoin "$POOL" x
     code 5 setpriv --reuid 54321 --clear-groups "$WARREN" rejoin "$POOL" 3

@@ -81,7 +81,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "base", 3),
     except(Rule::Columns, "log", 1),
     except(Rule::Columns, "shm", 1),
-    except(Rule::Openings, "interpose", 44),
     except(Rule::Words, "mailbox", 1),
     except(Rule::Words, "shm", 1),
     except(Rule::Words, "xtask", 1),

@@ -16,12 +16,12 @@ const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const PERMISSIONS: usize = 0o7777;
-/// Of a new directory.
+/// The bits of the mode that a new directory can have.
 const DIRECTORY_MODE: usize = 0o1777;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Want {
-    /// With the umask not yet applied.
+    /// A new directory. The umask is not applied to its mode yet.
     MakeDirectory {
         mode: u16,
     },

@@ -102,7 +102,7 @@ pub(super) fn may_write(admission: &Admission) -> bool {
     options.lets_change() && !is_strict && may_write_any_length()
 }
 
-/// None if the kernel must open it.
+/// The access that the flags of an open ask for. `None` if the kernel must open it.
 pub(super) fn access(flags: u32) -> Option<AccessMode> {
     let access = match flags & O_ACCMODE {
         O_WRONLY => AccessMode::WRITE,

@@ -37,7 +37,7 @@ const MFD_CLOEXEC: usize = 1;
 const MFD_NOEXEC_SEAL: usize = 8;
 /// `/proc/PID/maps` shows this and the end of the path by which the file was opened.
 const NAME: &[u8] = b"warren:";
-/// With its final zero. The kernel takes 249 bytes.
+/// The longest name with its final zero. The kernel takes 249 bytes.
 const NAME_MAX: usize = 128;
 
 /// `mmap`. None if the kernel is to do it.

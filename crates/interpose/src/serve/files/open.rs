@@ -49,7 +49,7 @@ pub(in super::super) struct Opening<'a> {
     pub descriptor: Option<usize>,
     pub follow_last: bool,
     pub flags: u32,
-    /// Of a new file.
+    /// The mode of a new file.
     pub mode: u32,
 }
 

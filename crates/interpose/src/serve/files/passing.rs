@@ -19,7 +19,7 @@ const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 const NONE: usize = usize::MAX;
-/// Of a `struct cmsghdr` with one descriptor.
+/// The length of a `struct cmsghdr` with one descriptor, in bytes.
 const CONTROL_LENGTH: u64 = 20;
 
 /// The parent's, and the child's.

@@ -7,7 +7,7 @@ use super::super::memory;
 
 /// The most that the kernel reads or writes at once.
 pub(super) const READ_MAX: usize = 0x7fff_f000;
-/// Of a vector (`UIO_MAXIOV`).
+/// The most pieces of a vector (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 const PIECE: usize = size_of::<[usize; 2]>();
 
@@ -20,7 +20,8 @@ pub(super) enum Pieces {
 }
 
 impl Pieces {
-    /// Of a call that reads, with the position if it names one. None if the kernel is to make it.
+    /// The pieces that a call reads into, with the position if it names one. `None` if the kernel
+    /// is to make the call.
     pub(super) fn of_read(call: &SystemCall) -> Option<(Self, Option<isize>)> {
         let [_, second, third, ..] = call.args;
         let pieces = match call.number {
@@ -30,7 +31,8 @@ impl Pieces {
         Some((pieces, position(call)?))
     }
 
-    /// None for what the kernel refuses, or shortens. It looks at all pieces first.
+    /// The pieces of a `struct iovec` array. `None` if the kernel would refuse or shorten them,
+    /// which looks at all pieces first.
     fn vector(array: usize, count: usize) -> Option<Self> {
         let vector = (count <= PIECES_MAX).then_some(Self::Vector(array, count))?;
         let mut total = 0_usize;

@@ -38,7 +38,7 @@ const COUNT_SHIFT: u32 = 32;
 
 /// 0 in the low half: there is none.
 static TEMPLATE: AtomicU64 = AtomicU64::new(0);
-/// Of the mount. Set under the lock, as the next is.
+/// The device number of the mount. It is set under the lock, as the next is.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 /// The admission for which the mount was pinned.
 static ADMISSION: AtomicUsize = AtomicUsize::new(0);

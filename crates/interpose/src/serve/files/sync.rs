@@ -10,7 +10,8 @@ use crate::state::THREADS;
 use super::super::{admission, lock};
 use super::table::Served;
 
-/// None if the kernel is to do it. It can make several files durable at once, too.
+/// Makes a file durable. `None` if the kernel is to do it, which can make several files durable at
+/// once, too.
 pub(super) fn sync(file: &Served, data_only: bool) -> Option<isize> {
     let handle = file.handle();
     if handle.is_none() && !file.is_directory() {

@@ -46,7 +46,7 @@ const GENERATION_SHIFT: u32 = 32;
 const OFFSET_BITS: u32 = 48;
 /// Offsets are below.
 pub(crate) const OFFSET_END: u64 = 1 << (OFFSET_BITS - 1);
-/// Of the offset of a frozen file, which moves no more.
+/// The bit in the offset of a frozen file, which moves no more.
 const TAKEN: u64 = 1 << 63;
 const WORD: usize = size_of::<u64>();
 /// The longest path that is kept.
@@ -56,7 +56,7 @@ pub(crate) const PATH_MAX: usize = PATH_WORDS * WORD;
 pub(crate) struct File {
     state: AtomicU64,
     offset: AtomicU64,
-    /// Of a directory: the number of its place, which duplicates share.
+    /// The number of a directory's place, which duplicates share.
     place: AtomicUsize,
     /// The handle of a file that is written, and the guard of its lease.
     open: AtomicU64,
@@ -64,7 +64,7 @@ pub(crate) struct File {
     ino: AtomicU64,
     capability: AtomicU64,
     client: AtomicU32,
-    /// Of the process, when it was opened: what is held belongs to its client.
+    /// The admission of the process when the file was opened: what is held belongs to its client.
     admission: AtomicUsize,
     flags: AtomicU32,
     closes_on_exec: AtomicBool,
@@ -118,7 +118,7 @@ pub(crate) struct Served {
 pub(crate) enum Object {
     File(OpenFile),
     Written(WrittenFile),
-    /// With the number of its place.
+    /// A directory, and the number of its place.
     Directory(InodeRef, usize),
 }
 
@@ -361,19 +361,21 @@ impl Served {
         self.file.state.load(Acquire) == self.state
     }
 
-    /// None for what is no file that is read only, and if the client has ended that holds it.
+    /// What the client holds of a file that is only read. `None` for others, and if the client that
+    /// holds it has ended.
     pub(crate) fn held(&self) -> Option<Held> {
         let is_read = self.state & (DIRECTORY | WRITTEN) == 0;
         (is_read && self.is_here()).then_some(Held((self.state as u32) >> HELD_SHIFT))
     }
 
-    /// None for what is not written, and if the client has ended that holds it.
+    /// The handle of a file that is written. `None` for others, and if the client that holds it has
+    /// ended.
     pub(crate) fn handle(&self) -> Option<Handle> {
         let (ino, open) = (Ino(self.file.ino.load(Relaxed)), self.file.open.load(Relaxed));
         (self.is_written() && self.is_here()).then_some(Handle { ino, open })
     }
 
-    /// Of the lease on a handle for writing.
+    /// The guard of the lease on a handle for writing.
     pub(crate) fn guard(&self) -> Guard {
         Guard::load(&self.file.guard)
     }
@@ -471,7 +473,7 @@ impl Served {
         self.file.start.store(0, Relaxed);
     }
 
-    /// None if the file is not open any more, or becomes the kernel's.
+    /// The file's offset. `None` if the file is not open any more, or becomes the kernel's.
     pub(crate) fn offset(&self) -> Option<u64> {
         let word = self.file.offset.load(Acquire);
         let offset = word & ((1 << OFFSET_BITS) - 1);

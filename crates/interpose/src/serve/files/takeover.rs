@@ -73,7 +73,7 @@ pub(in super::super) fn in_child() {
     record_locks::forget();
 }
 
-/// Those that are wanted. What fails stays as it is.
+/// Hands over the files that are wanted. What fails stays as it is.
 pub(super) fn each(room: &mut Room, is_wanted: impl Fn(&Served) -> bool) {
     for file in table::among(0, usize::MAX) {
         if is_wanted(&file) {

@@ -25,7 +25,7 @@ const EINVAL: isize = Errno::EINVAL.raw() as isize;
 const EIO: isize = Errno::EIO.raw() as isize;
 const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 const PERMISSIONS: usize = 0o7777;
-/// Of one call. The kernel does more.
+/// The most pieces of one call. The kernel makes calls with more.
 const PIECES_MAX: usize = 16;
 
 /// A call on a file that is written. None if the kernel is to make it.
@@ -74,7 +74,8 @@ struct Data {
 }
 
 impl Data {
-    /// None if they cannot be read, or cannot be the program's although there are none.
+    /// The bytes at an address. `None` if they cannot be read, or if there are none and the address
+    /// cannot be the program's.
     fn of(start: usize, length: usize) -> Option<Self> {
         if !memory::is_range(start, length) {
             return None;
@@ -85,7 +86,7 @@ impl Data {
         memory::are_readable(start, length).then_some(Self { pieces, length })
     }
 
-    /// Of `count` pieces, by an array of `struct iovec`. They must fit one request.
+    /// The bytes of `count` pieces of a `struct iovec` array, which must fit one request.
     fn of_pieces(array: usize, count: usize) -> Option<Self> {
         if count > PIECES_MAX {
             return None;
