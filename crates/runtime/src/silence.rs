@@ -72,10 +72,10 @@ pub(crate) fn stopped(
     processes.into_iter().filter(Process::is_stopped).map(|process| process.pid).collect()
 }
 
-/// Whether the keeper of a mount is stopped and none of its fronts can resume it, because they are
-/// stopped too, or gone.
+/// Whether a signal has stopped the keeper of a mount and none of its fronts can resume it, because
+/// they are stopped too, or gone. A debugger's tracee does not count: SIGCONT does not resume it.
 pub(crate) fn is_mount_stopped(keeper: u32) -> bool {
-    if !is_stopped(keeper) {
+    if ProcessStat::of(keeper).is_none_or(|stat| stat.state != 'T') {
         return false;
     }
     let fronts = Process::of(keeper).map(|keeper| keeper.children()).unwrap_or_default();
