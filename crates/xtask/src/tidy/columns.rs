@@ -8,11 +8,7 @@ const COLUMNS_MAX: usize = 100;
 
 /// The excesses of crates.
 pub(super) fn check(sources: &[Source]) -> Vec<Excess> {
-    let mut excesses: Vec<Excess> = Vec::new();
-    for source in sources {
-        Excess::add(&mut excesses, Rule::Columns, source.part(), check_source(source));
-    }
-    excesses
+    Excess::of_crates(Rule::Columns, sources, check_source)
 }
 
 fn check_source(source: &Source) -> Vec<Finding> {
@@ -38,8 +34,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<usize> {
-        let source = Source::new("crates/x/src/lib.rs".into(), text.to_owned());
-        check(&[source]).into_iter().flat_map(|it| it.found).map(|it| it.line).collect()
+        check_source(&Source::of_crate(text)).into_iter().map(|it| it.line).collect()
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use super::finding::Finding;
+use super::source::Source;
 
 const TABLE: &str = "crates/xtask/src/tidy/exceptions.rs";
 
@@ -42,6 +43,19 @@ pub(super) struct Excess {
 }
 
 impl Excess {
+    /// Checks each source. The excesses are those of the crates.
+    pub(super) fn of_crates(
+        rule: Rule,
+        sources: &[Source],
+        check: impl Fn(&Source) -> Vec<Finding>,
+    ) -> Vec<Self> {
+        let mut excesses = Vec::new();
+        for source in sources {
+            Self::add(&mut excesses, rule, source.part(), check(source));
+        }
+        excesses
+    }
+
     /// Adds findings to those that `of` has already.
     pub(super) fn add(excesses: &mut Vec<Self>, rule: Rule, of: &str, found: Vec<Finding>) {
         let amount = found.len();

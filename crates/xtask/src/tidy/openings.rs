@@ -8,16 +8,12 @@ use super::source::{Prose, Source, line_of};
 
 const WORDS: &[&str] = &["Of", "Those", "With", "None"];
 
-/// What a line of a doc comment begins with.
+/// A line of a doc comment begins with one of these.
 const MARKERS: [&str; 2] = ["///", "//!"];
 
 /// The excesses of crates.
 pub(super) fn check(sources: &[Source]) -> Vec<Excess> {
-    let mut excesses: Vec<Excess> = Vec::new();
-    for source in sources {
-        Excess::add(&mut excesses, Rule::Openings, source.part(), check_source(source));
-    }
-    excesses
+    Excess::of_crates(Rule::Openings, sources, check_source)
 }
 
 fn check_source(source: &Source) -> Vec<Finding> {
@@ -61,8 +57,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<usize> {
-        let source = Source::new("crates/x/src/lib.rs".into(), text.to_owned());
-        check(&[source]).into_iter().flat_map(|it| it.found).map(|it| it.line).collect()
+        check_source(&Source::of_crate(text)).into_iter().map(|it| it.line).collect()
     }
 
     #[test]

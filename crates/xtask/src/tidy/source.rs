@@ -22,6 +22,12 @@ impl Source {
         Self { path, text, code, shipped }
     }
 
+    /// A file of the crate `x`.
+    #[cfg(test)]
+    pub(super) fn of_crate(text: &str) -> Self {
+        Self::new("crates/x/src/lib.rs".into(), text.to_owned())
+    }
+
     /// The shipped text, with its comments and literals.
     pub(super) fn shipped_text(&self) -> String {
         if self.shipped.is_empty() {

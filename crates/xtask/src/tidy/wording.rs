@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<usize> {
-        let source = Source::new("crates/x/src/lib.rs".into(), text.to_owned());
+        let source = Source::of_crate(text);
         check(&[source], &[]).into_iter().flat_map(|it| it.found).map(|it| it.line).collect()
     }
 
