@@ -5,7 +5,7 @@
 //! slow   admit, end, stat, ...        one thread, under the lock, with signals blocked
 //! ```
 //!
-//! What is slow takes the [`Client`], which the lock lends to its holder.
+//! Slow functions take the [`Client`], which the lock lends to its holder.
 //!
 //! The memory that the hot path reads exists as long as the process lives, because a thread may be
 //! in the middle of a read when an admission ends. The answers stay. The segments are replaced by

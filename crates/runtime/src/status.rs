@@ -69,7 +69,7 @@ pub struct FaultStatus {
     pub recovery_us: Option<u64>,
 }
 
-/// What leads from an inode number to the cell that serves the inode.
+/// The places of inodes: these two lead from an inode number to the cell that serves the inode.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlaceStatus {
     /// The cell of each shard.

@@ -75,7 +75,8 @@ pub(crate) struct Client(());
 const _: () = assert!(size_of::<Client>() == 0, "any bytes make a room, so its token has none");
 
 impl Client {
-    /// What the token stands for. `None` if no fleet has admitted the process.
+    /// Returns the part of the client that the token guards. `None` if no fleet has admitted the
+    /// process.
     pub(super) fn slow(&mut self) -> Option<&mut Slow> {
         self.locked().as_deref_mut()
     }

@@ -41,7 +41,7 @@ pub(crate) const TEXT: usize = 16 << 10;
 /// The longest path, with its final zero.
 pub(crate) const PATH: usize = 4096;
 
-/// What the lock lends to its holder: memory, and the right to use the client.
+/// The lock lends this to its holder: memory, and the right to use the client.
 pub(crate) struct Room {
     pub text: [u8; TEXT],
     pub path: [u8; PATH],

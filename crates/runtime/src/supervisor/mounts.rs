@@ -17,7 +17,7 @@ use crate::silence;
 /// The time between two looks at all mounts. A look takes some 20 us a mount.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What was seen of the mounts.
+/// The supervisor's looks at the mounts.
 #[derive(Default)]
 pub(super) struct MountLooks {
     next: Instant,

@@ -361,8 +361,8 @@ impl Served {
         self.file.state.load(Acquire) == self.state
     }
 
-    /// What the client holds of a file that is only read. `None` for others, and if the client that
-    /// holds it has ended.
+    /// Returns the client's number of a file that is only read. `None` for others, and if the
+    /// client that holds it has ended.
     pub(crate) fn held(&self) -> Option<Held> {
         let is_read = self.state & (DIRECTORY | WRITTEN) == 0;
         (is_read && self.is_here()).then_some(Held((self.state as u32) >> HELD_SHIFT))
