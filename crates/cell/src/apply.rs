@@ -32,7 +32,7 @@ use warren_proto::{
 pub(crate) use mode::Mode;
 
 use crate::budget::{ALLOCATE_BATCH, Reservation};
-use crate::frames::pages::forget_pages;
+use crate::cache::pages::forget_pages;
 use crate::run::wait::Stop;
 use crate::shard;
 use crate::shard::Shard;

@@ -1,7 +1,7 @@
 //! The budget of a change: its worst-case needs in blocks of a shard, in bytes of the log and in
 //! bytes of a reply, and the [`Reservation`] that states that the change has them.
 //!
-//! A change is admitted first: [`crate::chunks::claim::reserve`] fetches chunks and waits for room
+//! A change is admitted first: [`crate::supply::claim::reserve`] fetches chunks and waits for room
 //! in the log. Then the change is made within its reservation (`Shard::change`). Nothing waits in
 //! between, so the blocks that were free at admission are free when the change is made.
 //!

@@ -5,13 +5,14 @@
 //! nodes that will become dirty. Then word leases are revoked, and the trees are changed. Nothing
 //! waits in the second part.
 
+pub(crate) mod attributes;
+pub(crate) mod capability;
+
 use warren_base::ClientId;
 use warren_proto::{Change, LeaseKey};
 
 use crate::apply::{fetch_change, make_one};
 use crate::budget::{Growth, Need, Reservation};
-use crate::chunks::claim::reserve;
-use crate::lease::marks::Marked;
 use crate::plant::Plant;
 use crate::reap::unlinked;
 use crate::recall::{recall, wait_for_names};
@@ -19,6 +20,7 @@ use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 use crate::shards::Shards;
+use crate::supply::claim::reserve;
 use crate::turn::Turn;
 
 /// The leases whose copies the change makes wrong.
@@ -202,7 +204,7 @@ fn note_own_copies(
     for ((_, name), has_copy) in named.into_iter().zip(copies) {
         let Some(Shard { leases, .. }) = shards.get_mut(&name.shard()) else { continue };
         if has_copy {
-            leases.hold_again(Marked::new(name, turn), front, turn.leases);
+            leases.hold_again(turn.mark(name), front, turn.leases);
         } else {
             leases.drop_holder(&name, front, turn.leases);
         }

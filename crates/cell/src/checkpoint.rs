@@ -13,7 +13,6 @@
 //!    given for the failed checkpoint may be used again, unless it is not known which superblock
 //!    counts.
 
-pub(crate) mod phase;
 pub(crate) mod writeback;
 
 use std::collections::BTreeSet;
@@ -25,14 +24,11 @@ use warren_proto::{Handle, Step};
 
 use crate::budget::SESSION_BATCH;
 use crate::caretaker::part_of_checkpoint;
-use crate::checkpoint::phase::Phase;
 use crate::checkpoint::writeback::place_all;
-use crate::chunks::claim::claim_spare;
-use crate::chunks::host::reserve::{review_host, stock_up};
-use crate::chunks::supply::release_chunks;
+use crate::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::event::Effect;
 use crate::give_up::{stock_up_for_kept, write_given_up};
-use crate::log::durable::{fail_if_held, free_log, hold_log_for_ever};
+use crate::phase::Phase;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::task::{Task, Tasks};
@@ -40,6 +36,9 @@ use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
 use crate::shard::Shard;
 use crate::shards::Shards;
+use crate::supply::claim::claim_spare;
+use crate::supply::host::{review_host, stock_up};
+use crate::supply::pool::release_chunks;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
 

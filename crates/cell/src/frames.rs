@@ -12,12 +12,9 @@
 //! since it was written.
 
 pub(crate) mod io;
-pub(crate) mod pages;
-pub(crate) mod range;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod test_memory;
-pub(crate) mod transfer;
 
 use std::collections::VecDeque;
 

@@ -25,8 +25,8 @@ use warren_proto::{Change, Step};
 
 use crate::apply::fetch_change;
 use crate::log::record::After;
+use crate::log::record::parse;
 use crate::plant::Plant;
-use crate::recovery::scan::parse;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shards::Shards;

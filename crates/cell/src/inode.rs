@@ -1,14 +1,10 @@
 //! Requests that concern one inode or a handle, executed in the shard of the inode.
 
 pub(crate) mod acl;
-pub(crate) mod answer;
 pub(crate) mod attributes;
-pub(crate) mod capability;
 pub(crate) mod grant;
-pub(crate) mod idle;
 pub(crate) mod lock;
 pub(crate) mod open;
-pub(crate) mod ready;
 pub(crate) mod sync;
 pub(crate) mod xattr;
 
@@ -21,11 +17,11 @@ use crate::data::read::{data_at_hand, read};
 use crate::data::write::{WriteMode, write};
 use crate::event::SlotRef;
 use crate::permission;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
-use answer::{Finished, done};
 
 /// The context of a request that its execution needs.
 #[derive(Clone, Copy)]

@@ -16,7 +16,6 @@
 
 pub(crate) mod commit;
 pub(crate) mod depend;
-pub(crate) mod durable;
 pub(crate) mod image;
 pub(crate) mod record;
 
@@ -116,7 +115,7 @@ impl OpLog {
     }
 
     /// Whether to ask for a checkpoint that frees some of the log: once, when the log is half full.
-    fn needs_checkpoint(&mut self) -> bool {
+    pub(crate) fn needs_checkpoint(&mut self) -> bool {
         if self.is_kept {
             return false;
         }
@@ -169,7 +168,7 @@ impl OpLog {
 
     /// Ends a commit. If all of its records were made before the last one was over, an empty record
     /// says that this is durable.
-    fn end_commit(&mut self, memory: &mut dyn Memory) -> Lsn {
+    pub(crate) fn end_commit(&mut self, memory: &mut dyn Memory) -> Lsn {
         let durable = self.commits.durable();
         if self.image.vouched() < durable && self.image.takes_empty_record() {
             self.image.append(&mut Record::default(), &Cause::Cell, durable, memory);
@@ -178,7 +177,7 @@ impl OpLog {
     }
 
     /// Everything before `lsn` is in the trees that the superblock names.
-    fn free(&mut self, lsn: Lsn) {
+    pub(crate) fn free(&mut self, lsn: Lsn) {
         self.image.free(lsn);
         self.commits.reached(lsn);
         self.depends.free(lsn);

@@ -3,7 +3,6 @@
 //!
 //! Errors come in the order in which Linux's VFS finds them.
 
-pub(crate) mod ascent;
 mod create;
 pub(crate) mod execute;
 mod list;

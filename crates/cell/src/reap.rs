@@ -1,13 +1,15 @@
 //! The end of an inode: when it has no link and no open, its records and blocks are freed.
 
+pub(crate) mod idle;
+
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
 use warren_proto::{FileKind, LockMode, Step};
 
 use crate::apply::step;
 use crate::budget::{REAP_BATCH, Reservation};
-use crate::frames::pages::forget_pages;
-use crate::inode::idle::close_idle;
+use crate::cache::pages::forget_pages;
+use crate::reap::idle::close_idle;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;

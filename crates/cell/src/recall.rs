@@ -4,7 +4,6 @@ use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{Capability, LeaseKey, LockKey, LockMode, Reply};
 
 use crate::event::Effect;
-use crate::lease::marks::is_marked;
 use crate::lease::recalls::RecallEffect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
@@ -33,7 +32,7 @@ pub(crate) fn recall_for(
     effect: RecallEffect,
     turn: &mut Turn<'_>,
 ) -> bool {
-    let is_inherited = turn.leases.has_inherited() && is_marked(key, turn);
+    let is_inherited = turn.leases.has_inherited() && turn.is_marked(key);
     let free = shard.leases.recall(key, (except, is_inherited), effect, turn.leases);
     if !free {
         // A front's own copy ends before that of its kernel, which would get it again otherwise.
@@ -105,7 +104,7 @@ pub(crate) fn recall_inherited_pages(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let key = LeaseKey::Pages(ino);
-    if !is_marked(&key, turn) || turn.leases.recall_inherited(&key, from) {
+    if !turn.is_marked(&key) || turn.leases.recall_inherited(&key, from) {
         return Ok(());
     }
     send_recalls(turn);

@@ -8,9 +8,8 @@ use std::fmt;
 
 use warren_base::{CellId, ClientId, Epoch, Errno, MapVersion, ShardId, TxnId};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Change, Rules, Step};
+use warren_proto::{Cause, Change, LeaseKey, Rules, Step};
 
-use crate::checkpoint::phase::Checkpoints;
 use crate::chunks::free::Chunks;
 use crate::config::{CellConfig, LogConfig, Recovery};
 use crate::event::{Clock, Effect, FrameNo, Memory};
@@ -18,9 +17,11 @@ use crate::frames::Frames;
 use crate::frames::io::Io;
 use crate::frames::table::FrameTable;
 use crate::lease::ClientLeases;
+use crate::lease::marks::{Marked, is_marked};
 use crate::log::OpLog;
 use crate::log::record::{After, Record};
 use crate::peers::Peers;
+use crate::phase::Checkpoints;
 use crate::plant::{Plant, Planted};
 use crate::run::wait::{TaskId, Waits};
 use crate::session::answers::Answers;
@@ -244,6 +245,19 @@ impl Turn<'_> {
     #[inline]
     pub(crate) fn plants(&self, plant: Plant) -> bool {
         self.volume.plant == Some(plant)
+    }
+
+    /// Marks an object on which an acknowledged lease is granted.
+    pub(crate) fn mark(&mut self, key: LeaseKey) -> Marked {
+        if self.plants(Plant::GrantUnmarked) {
+            return Marked::without_mark(key);
+        }
+        Marked::new(key, self.volume.secret, self.memory)
+    }
+
+    /// Whether a process of this cell may have granted an acknowledged lease on the object.
+    pub(crate) fn is_marked(&self, key: &LeaseKey) -> bool {
+        is_marked(key, self.volume.secret, self.memory)
     }
 
     pub(crate) fn report(&mut self, report: Report) {

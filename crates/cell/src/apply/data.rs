@@ -5,8 +5,8 @@ use warren_base::{Ino, Timestamp};
 use warren_proto::{Cover, InlinePage, RangeChange, RangeCopy, Run};
 
 use super::mode::Mode;
-use crate::frames::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
-use crate::frames::range::{bring_cut_pages, change_with_pages};
+use crate::cache::pages::{cut_page, forget_pages, put_page, truncate_with_pages};
+use crate::cache::range::{bring_cut_pages, change_with_pages};
 use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;

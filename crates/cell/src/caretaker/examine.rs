@@ -43,8 +43,8 @@ use crate::event::{Effect, FrameNo, IoId};
 use crate::frames::PageNo;
 use crate::frames::io::Purpose;
 use crate::log::commit::LogEnd;
+use crate::log::record::parse;
 use crate::plant::Plant;
-use crate::recovery::scan::parse;
 use crate::run::wait::{Stop, Wait};
 use crate::turn::Turn;
 

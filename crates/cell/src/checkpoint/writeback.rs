@@ -1,9 +1,9 @@
 //! Write-back over all shards, before the cache is full of dirty pages.
 
 use crate::budget::WRITE_BACK_BATCH;
-use crate::checkpoint::phase::Phase;
+use crate::cache::transfer::read_node;
 use crate::data::writeback::{pages_a_turn, place_run};
-use crate::frames::transfer::read_node;
+use crate::phase::Phase;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shards::Shards;
 use crate::turn::Turn;

@@ -22,9 +22,6 @@
 //! tries a single chunk. If the host has no room for that either, tasks behave as in a full pool:
 //! they wait for a checkpoint, and then fail with ENOSPC.
 
-mod batch;
-pub(crate) mod reserve;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_base::limits::CHUNK_BLOCKS;
@@ -34,9 +31,9 @@ use crate::config::Backing;
 use crate::event::IoId;
 
 /// Chunks of one batch: 16 MiB.
-const BATCH: u64 = 64;
+pub(super) const BATCH: u64 = 64;
 /// A cell with fewer allocated free chunks begins the next batch: 4 MiB.
-const AHEAD_MIN: usize = 16;
+pub(super) const AHEAD_MIN: usize = 16;
 /// Allocated free chunks that a cell keeps: 32 MiB. Programs that write and delete repeatedly use
 /// no more than that.
 const KEEP: usize = 128;
@@ -44,26 +41,34 @@ const KEEP: usize = 128;
 /// 64 MiB.
 const TIGHT: u64 = 1 << 14;
 /// Chunks given back at a time: 64 MiB.
-const DISCARD_BATCH: usize = 256;
+pub(super) const DISCARD_BATCH: usize = 256;
+
+/// Whether free chunks may be given back to the host.
+pub(crate) enum Review {
+    GiveBack,
+    /// The host is asked for its room first.
+    Measure,
+    Nothing,
+}
 
 /// What the cell knows of the host's space.
 #[derive(Debug)]
 pub(crate) struct HostSpace {
     backing: Backing,
-    allocated: BTreeSet<u64>,
+    pub(super) allocated: BTreeSet<u64>,
     /// A batch that the host will be asked to reserve, and the runs of it that are being reserved.
-    batch: Vec<u64>,
-    reserving: BTreeMap<IoId, Vec<u64>>,
+    pub(super) batch: Vec<u64>,
+    pub(super) reserving: BTreeMap<IoId, Vec<u64>>,
     /// The number of chunks of that batch, and whether any was allocated.
-    batch_len: usize,
-    any_allocated: bool,
+    pub(super) batch_len: usize,
+    pub(super) any_allocated: bool,
     /// Shards that wait for it.
-    waiting: BTreeSet<ShardId>,
-    discarding: BTreeMap<IoId, Vec<u64>>,
-    keep: usize,
-    takes_back: bool,
+    pub(super) waiting: BTreeSet<ShardId>,
+    pub(super) discarding: BTreeMap<IoId, Vec<u64>>,
+    pub(super) keep: usize,
+    pub(super) takes_back: bool,
     /// Another batch is wanted soon.
-    wants_batch: bool,
+    pub(super) wants_batch: bool,
 }
 
 impl HostSpace {
@@ -88,9 +93,50 @@ impl HostSpace {
         !matches!(self.backing, Backing::OnDemand)
     }
 
-    /// Whether [`reserve::advance_host`] has anything to do.
+    /// Whether a batch is wanted, or one is filled that the host was not asked for.
     pub(crate) fn has_work(&self) -> bool {
         self.wants_batch || !self.batch.is_empty()
+    }
+
+    /// Another batch is wanted soon.
+    pub(crate) const fn want_batch(&mut self) {
+        self.wants_batch = true;
+    }
+
+    /// The runs of the batch, which the host is asked for now. None if no batch is filled.
+    pub(crate) fn take_batch(&mut self) -> Vec<Vec<u64>> {
+        if self.batch.is_empty() {
+            return Vec::new();
+        }
+        let batch = std::mem::take(&mut self.batch);
+        (self.batch_len, self.any_allocated) = (batch.len(), false);
+        runs(batch)
+    }
+
+    /// The run is being reserved.
+    pub(crate) fn reserves(&mut self, io: IoId, run: Vec<u64>) {
+        self.reserving.insert(io, run);
+    }
+
+    /// The run is being given back.
+    pub(crate) fn discards(&mut self, io: IoId, run: Vec<u64>) {
+        self.discarding.insert(io, run);
+    }
+
+    /// Whether free chunks may be given back now.
+    pub(crate) fn review(&self) -> Review {
+        match self.backing {
+            Backing::Device => Review::GiveBack,
+            Backing::OnDemand if !self.allocated.is_empty() => Review::Measure,
+            _ => Review::Nothing,
+        }
+    }
+
+    /// The host has so many blocks left.
+    pub(crate) fn measured(&mut self, blocks: u64) {
+        if self.backing == Backing::OnDemand {
+            self.keep = if blocks < TIGHT { 0 } else { KEEP };
+        }
     }
 
     pub(crate) fn is_reserving(&self) -> bool {
@@ -138,11 +184,13 @@ impl HostSpace {
     }
 }
 
-fn runs(mut chunks: Vec<u64>) -> Vec<Vec<u64>> {
+/// Runs of neighbouring chunks.
+pub(super) fn runs(mut chunks: Vec<u64>) -> Vec<Vec<u64>> {
     chunks.sort_unstable();
     chunks.chunk_by(|a, b| a + 1 == *b).map(<[u64]>::to_vec).collect()
 }
 
-fn blocks_of(run: &[u64]) -> (BlockNo, u64) {
+/// The blocks of a run of chunks: the first, and their number.
+pub(crate) fn blocks_of(run: &[u64]) -> (BlockNo, u64) {
     (BlockNo(run[0] * CHUNK_BLOCKS), run.len() as u64 * CHUNK_BLOCKS)
 }

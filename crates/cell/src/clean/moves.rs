@@ -20,8 +20,8 @@ use warren_disk::{Key, Value};
 
 use super::shared::share_others;
 use crate::budget::{Growth, Need};
+use crate::cache::pages::tag;
 use crate::data::writeback::place_pages_of;
-use crate::frames::pages::tag;
 use crate::frames::{PageNo, Placed};
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;

@@ -10,9 +10,9 @@ use warren_proto::{RangeCopy, Step};
 
 use crate::apply::step;
 use crate::budget::{Growth, Need};
+use crate::change::attributes::attributes_of;
 use crate::data::cover::cover_now;
 use crate::frames::PageNo;
-use crate::inode::ready::attributes_of;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 use crate::shard::cleaning::Walk;

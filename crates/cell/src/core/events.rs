@@ -8,22 +8,20 @@ use warren_proto::control::{Order, Report};
 use warren_proto::{Capability, Credentials, Reply, Request, RequestHeader};
 
 use crate::authority::{granted, may_name};
+use crate::cache::transfer::{probe, wake_io};
 use crate::change::revoke_late;
 use crate::checkpoint::reclaim_retracted;
-use crate::chunks::host::reserve::{discarded, host_measured, reserved};
-use crate::chunks::supply::{poll_pool, pool_message, take_found, take_grown};
 use crate::core::Core;
+use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
 use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
 use crate::frames::PageNo;
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
-use crate::frames::transfer::{probe, wake_io};
-use crate::log::durable::{
-    become_read_only, flush_done, hold_log, log_write_done, written_through,
-};
 use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
+use crate::supply::host::{discarded, host_measured, reserved};
+use crate::supply::pool::{poll_pool, pool_message, take_found, take_grown};
 use crate::turn::{Readiness, Shared, Turn};
 
 impl Core {
@@ -242,8 +240,8 @@ impl Core {
             }
             Purpose::WriteLog => log_write_done(result, turn),
             Purpose::ReadLog { upto } => self.replay.log_loaded(upto, result, turn),
-            Purpose::WriteThrough => {
-                let lost = written_through(result, turn);
+            Purpose::WriteThrough { goal } => {
+                let lost = written_through(goal, result, turn);
                 self.write_again(lost, turn);
             }
             Purpose::Flush => {

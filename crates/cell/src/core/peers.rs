@@ -20,14 +20,14 @@ use warren_proto::control::Report;
 use warren_proto::{PeerReply, PeerRequest};
 
 use crate::caretaker::owe;
-use crate::chunks::supply::poll_pool;
 use crate::core::Core;
 use crate::count::count;
+use crate::durable::{harden_again, harden_for, hardened};
 use crate::give_up::of_served;
-use crate::log::durable::{harden_again, harden_for, hardened};
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request, suspect};
+use crate::supply::pool::poll_pool;
 use crate::turn::Turn;
 use crate::txn::coordinator::Outcome;
 

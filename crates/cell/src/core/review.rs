@@ -8,14 +8,14 @@ use warren_pool::{Inquiry as OfChunks, SearchNo};
 use warren_proto::control::Report;
 use warren_proto::{Asked, PeerReply, PeerRequest};
 
-use crate::chunks::supply::poll_pool;
 use crate::core::Core;
-use crate::log::durable::harden_again;
+use crate::durable::harden_again;
 use crate::overdue::Inquiry;
 use crate::run::task::Task;
 use crate::run::wait::{TaskId, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
+use crate::supply::pool::poll_pool;
 use crate::turn::{Shared, Turn};
 
 impl Core {

@@ -12,15 +12,15 @@ use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, RangeCop
 
 use crate::apply::step;
 use crate::budget::{ALLOCATE_BATCH, Need, SHARE_BATCH};
+use crate::change::attributes::ready_to_change;
+use crate::change::capability;
 use crate::data::cover::cover_now;
 use crate::data::writeback::place_pages_of;
-use crate::inode::answer::{Finished, done};
-use crate::inode::capability;
-use crate::inode::ready::ready_to_change;
-use crate::log::durable::harden;
+use crate::durable::harden;
 use crate::permission;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;

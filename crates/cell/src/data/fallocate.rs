@@ -12,15 +12,15 @@ use warren_proto::{
 
 use crate::apply::step;
 use crate::budget::{ALLOCATE_BATCH, Need, blocks_of_pages};
+use crate::cache::range::bring_cut_pages;
+use crate::change::attributes::ready_to_change;
+use crate::change::capability;
 use crate::data::cover::cover_now;
 use crate::data::truncate::need_to_cut;
-use crate::frames::range::bring_cut_pages;
-use crate::inode::answer::{Finished, done};
-use crate::inode::capability;
-use crate::inode::ready::ready_to_change;
 use crate::permission;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;

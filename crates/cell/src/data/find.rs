@@ -8,9 +8,8 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, Handle, Reply};
 
-use crate::inode::answer::{Finished, done};
-use crate::inode::open::descriptor;
 use crate::recall::recall_pages;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
@@ -26,7 +25,7 @@ pub(crate) fn find_data(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = state.client.expect("a request");
-    descriptor(shard, handle, client)?;
+    shard.opens.descriptor(handle, client)?;
     let ino = handle.ino;
     let inode = shard.living_inode(ino)?;
     if inode.kind != FileKind::Regular {

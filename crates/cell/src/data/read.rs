@@ -7,11 +7,10 @@ use warren_proto::{
 };
 
 use crate::apply::step;
+use crate::cache::pages::{are_at_hand, bring_pages, pages_of, part_of};
+use crate::cache::transfer::load_pages;
 use crate::data::write::move_to;
 use crate::event::SlotRef;
-use crate::frames::pages::{are_at_hand, bring_pages, pages_of, part_of};
-use crate::frames::transfer::load_pages;
-use crate::lease::marks::Marked;
 use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
@@ -60,7 +59,7 @@ pub(crate) fn read(
         }
     }
     if !flags.contains(ReadFlags::DIRECT) && turn.clients.acknowledges(to.client) {
-        let pages = Marked::new(LeaseKey::Pages(ino), turn);
+        let pages = turn.mark(LeaseKey::Pages(ino));
         shard.leases.hold_again(pages, to.client, turn.leases);
     }
     let is_kept = file.access.contains(AccessMode::KEEP) && !turn.clients.acknowledges(to.client);

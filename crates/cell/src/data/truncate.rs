@@ -6,7 +6,7 @@ use warren_proto::{LeaseKey, Step};
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation, blocks_of_pages};
-use crate::frames::pages::bring_cut_page;
+use crate::cache::pages::bring_cut_page;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
 use crate::run::state::TaskState;

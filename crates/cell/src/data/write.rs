@@ -6,15 +6,13 @@ use warren_proto::{AccessMode, Credentials, Handle, LeaseKey, Position, Step};
 
 use crate::apply::step;
 use crate::budget::{Need, REWRITE_PAGES, Reservation, blocks_of_pages};
-use crate::chunks::claim::reserve;
-use crate::event::{FrameNo, SlotRef};
-use crate::frames::pages::{
+use crate::cache::pages::{
     PageWrite, move_for_change, pages_of, part_of, tag, take_frames, wait_for_frames,
     wait_for_these,
 };
-use crate::inode::capability;
-use crate::inode::ready::ready_to_change;
-use crate::lease::marks::Marked;
+use crate::change::attributes::ready_to_change;
+use crate::change::capability;
+use crate::event::{FrameNo, SlotRef};
 use crate::permission;
 use crate::recall::{recall, recall_pages};
 use crate::run::state::TaskState;
@@ -22,6 +20,7 @@ use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::shard::extents::BlockState;
 use crate::shard::pages::PageState;
+use crate::supply::claim::reserve;
 use crate::turn::Turn;
 
 /// How a request writes.
@@ -96,7 +95,7 @@ pub(crate) fn write(
         move_to(shard, handle, end, turn);
     }
     if !direct && turn.clients.acknowledges(from.client) {
-        let pages = Marked::new(LeaseKey::Pages(ino), turn);
+        let pages = turn.mark(LeaseKey::Pages(ino));
         shard.leases.hold_again(pages, from.client, turn.leases);
         if !write_back && turn.clients.fronts() > 1 {
             // A page that was recalled and read again since the kernel copied this write into it

@@ -5,13 +5,13 @@ use warren_proto::{Cover, Run, Step};
 
 use crate::apply::{cover_of, step};
 use crate::budget::WRITE_BACK_BATCH;
-use crate::chunks::claim::claim_spare;
+use crate::cache::transfer::write_pages;
 use crate::event::FrameNo;
 use crate::frames::PageNo;
-use crate::frames::transfer::write_pages;
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::supply::claim::claim_spare;
 use crate::turn::Turn;
 
 /// Pages that get places in one turn, or come from a predecessor. There may be GiBs of dirty pages;

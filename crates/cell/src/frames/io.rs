@@ -36,7 +36,10 @@ pub(crate) enum Purpose {
     ReadLog {
         upto: Lsn,
     },
-    WriteThrough,
+    /// The last blocks of the log before `goal`, written through.
+    WriteThrough {
+        goal: Lsn,
+    },
     Flush,
     /// Reads or writes what the log of a caretaker's predecessors names.
     Examine,

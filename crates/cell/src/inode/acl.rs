@@ -8,9 +8,9 @@ use warren_proto::{
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
-use crate::inode::answer::{Finished, done};
-use crate::inode::ready::{attributes_of, ready_to_change_rights};
+use crate::change::attributes::{attributes_of, ready_to_change_rights};
 use crate::permission::{self, SET_GID};
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::{Shard, xattrs};

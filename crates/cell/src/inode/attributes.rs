@@ -8,16 +8,17 @@ use warren_proto::{
 };
 
 use crate::apply::step;
+use crate::change::attributes::{ready_to_change, ready_to_change_rights};
+use crate::change::capability;
 use crate::data::truncate::{need_to_truncate, ready_to_truncate, truncate_now};
-use crate::inode::answer::{Finished, done, go_on_if};
+use crate::inode::acl;
 use crate::inode::grant::grant_attr;
-use crate::inode::idle::close_idle;
-use crate::inode::ready::{ready_to_change, ready_to_change_rights};
-use crate::inode::{acl, capability};
 use crate::permission;
 use crate::permission::WRITE;
 use crate::plant::Plant;
+use crate::reap::idle::close_idle;
 use crate::recall::recall_pages;
+use crate::run::answer::{Finished, done, go_on_if};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::shard::Shard;

@@ -3,7 +3,6 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
-use crate::lease::marks::Marked;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -129,7 +128,7 @@ fn grant(
         {
             return None;
         }
-        let is_held = shard.leases.hold(Marked::new(key, turn), client, turn.leases);
+        let is_held = shard.leases.hold(turn.mark(key), client, turn.leases);
         return is_held.then_some(Lease { word: 0, stamp: 0 });
     }
     Some(shard.leases.grant(key, client, turn.leases, turn.memory))

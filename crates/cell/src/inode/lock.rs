@@ -7,9 +7,9 @@ use warren_proto::{
 
 use crate::budget::LogBudget;
 use crate::event::{Effect, SlotRef};
-use crate::inode::answer::{Finished, done};
-use crate::inode::open::{check_opens, descriptor};
+use crate::inode::open::check_opens;
 use crate::recall::drop_old_pages;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::shard::Shard;
@@ -24,7 +24,7 @@ pub(crate) fn test_lock(
     client: ClientId,
     spec: &LockSpec,
 ) -> Result<Finished, Stop> {
-    descriptor(shard, handle, client)?;
+    shard.opens.descriptor(handle, client)?;
     done(Reply::LockHolder(shard.file_locks.test(handle.ino, client, spec)))
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn lock_file(
     let (ino, client) = (handle.ino, state.client.expect("a request"));
     let shard = shards.get_mut(&ino.shard()).ok_or(Errno::ESTALE)?;
     if !state.granted {
-        check_lock(descriptor(shard, handle, client)?, &spec)?;
+        check_lock(shard.opens.descriptor(handle, client)?, &spec)?;
         if wait && shard.file_locks.holds(ino, client, spec) {
             (state.granted, state.is_grant_logged) = (true, true);
         }

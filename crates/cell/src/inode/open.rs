@@ -9,15 +9,14 @@ use warren_proto::{
 
 use crate::apply::step;
 use crate::budget::Reservation;
+use crate::change::attributes::{attributes_of, ready_to_change};
+use crate::change::capability;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
-use crate::inode::answer::{Finished, done};
-use crate::inode::capability;
-use crate::inode::idle::close_idle;
-use crate::inode::ready::{attributes_of, ready_to_change};
-use crate::lease::marks::Marked;
 use crate::permission;
 use crate::plant::Plant;
+use crate::reap::idle::close_idle;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::run::work::Work;
@@ -110,7 +109,7 @@ pub(crate) fn open_now(
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
     let keep_pages = !direct
         && turn.clients.acknowledges(client)
-        && shard.leases.hold(Marked::new(LeaseKey::Pages(ino), turn), client, turn.leases);
+        && shard.leases.hold(turn.mark(LeaseKey::Pages(ino)), client, turn.leases);
     let kept = (keeps && wants_lease)
         .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
@@ -287,7 +286,7 @@ pub(crate) fn seek(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
-    descriptor(shard, handle, client)?;
+    shard.opens.descriptor(handle, client)?;
     move_to(shard, handle, position, turn);
     done(Reply::Done)
 }
@@ -307,18 +306,6 @@ pub(crate) fn is_writable(
     Ok(access.map(|file| file.access.contains(AccessMode::WRITE)))
 }
 
-/// The access of the open file, for a request for which Linux needs a descriptor. EBADF if the
-/// handle is not open, or open neither for reading nor for writing (`O_PATH`).
-pub(crate) fn descriptor(
-    shard: &Shard,
-    handle: Handle,
-    client: ClientId,
-) -> Result<AccessMode, Errno> {
-    let access = shard.opens.get(handle, client)?.access;
-    let is_open = access.intersects(AccessMode::READ | AccessMode::WRITE);
-    if is_open { Ok(access) } else { Err(Errno::EBADF) }
-}
-
 /// Whether the client has the inode open, or a front's kernel has it.
 pub(crate) fn check_descriptor(
     shard: &Shard,
@@ -328,7 +315,7 @@ pub(crate) fn check_descriptor(
     who: &Credentials,
 ) -> Result<(), Errno> {
     match handle {
-        Some(handle) if handle.ino == ino => descriptor(shard, handle, client).map(|_| ()),
+        Some(handle) if handle.ino == ino => shard.opens.descriptor(handle, client).map(|_| ()),
         None if who.checked_by_kernel => Ok(()),
         _ => Err(Errno::EBADF),
     }

@@ -4,10 +4,10 @@ use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Reply};
 
 use crate::data::cover::cover_file;
-use crate::inode::answer::{Finished, done};
-use crate::log::durable::harden;
+use crate::durable::harden;
 use crate::plant::Plant;
 use crate::recall::recall_inherited_pages;
+use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;

@@ -10,11 +10,11 @@ use warren_proto::{
 
 use crate::apply::step;
 use crate::budget::{Growth, Reservation};
+use crate::change::attributes::ready_to_change;
 use crate::event::SlotRef;
-use crate::inode::answer::{Finished, done, fits_answer};
-use crate::inode::ready::ready_to_change;
 use crate::permission;
 use crate::permission::{READ, STICKY, WRITE};
+use crate::run::answer::{Finished, done, fits_answer};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::{Shard, xattrs};

@@ -7,18 +7,21 @@
 use warren_disk::name_hash;
 use warren_proto::LeaseKey;
 
-use crate::plant::Plant;
-use crate::turn::Turn;
+use crate::event::Memory;
 
 /// An object that has a mark, so that its lease may be granted.
 #[derive(Debug)]
 pub(crate) struct Marked(LeaseKey);
 
 impl Marked {
-    pub(crate) fn new(key: LeaseKey, turn: &mut Turn<'_>) -> Self {
-        if !turn.plants(Plant::GrantUnmarked) {
-            turn.memory.mark(hash_of(&key, turn.volume.secret));
-        }
+    /// Marks the object. `secret` is the pool's.
+    pub(crate) fn new(key: LeaseKey, secret: u64, memory: &mut dyn Memory) -> Self {
+        memory.mark(hash_of(&key, secret));
+        Self(key)
+    }
+
+    /// The object without its mark, under [`crate::plant::Plant::GrantUnmarked`].
+    pub(crate) const fn without_mark(key: LeaseKey) -> Self {
         Self(key)
     }
 
@@ -39,8 +42,8 @@ impl From<LeaseKey> for Marked {
 }
 
 /// Whether a process of this cell may have granted an acknowledged lease on the object.
-pub(crate) fn is_marked(key: &LeaseKey, turn: &Turn<'_>) -> bool {
-    turn.memory.is_marked(hash_of(key, turn.volume.secret))
+pub(crate) fn is_marked(key: &LeaseKey, secret: u64, memory: &dyn Memory) -> bool {
+    memory.is_marked(hash_of(key, secret))
 }
 
 /// Its upper bits differ most.

@@ -22,7 +22,7 @@ use crate::event::{Effect, FrameNo, IoId};
 
 /// Where a commit stands. `goal` is the end of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Commit {
+pub(crate) enum Commit {
     Idle,
     Settling {
         goal: Lsn,
@@ -131,7 +131,7 @@ impl Crowd {
 
 #[derive(Debug)]
 pub(crate) struct Commits {
-    pub(super) state: Commit,
+    pub(crate) state: Commit,
     crowd: Crowd,
     hold: Hold,
     durable: Lsn,
@@ -147,7 +147,7 @@ pub(crate) struct Commits {
 }
 
 impl Commits {
-    pub(super) fn new(start: Lsn) -> Self {
+    pub(crate) fn new(start: Lsn) -> Self {
         Self {
             state: Commit::Idle,
             crowd: Crowd::default(),
@@ -165,7 +165,7 @@ impl Commits {
         self.durable
     }
 
-    pub(super) const fn wanted(&self) -> Lsn {
+    pub(crate) const fn wanted(&self) -> Lsn {
         self.wanted
     }
 
@@ -175,34 +175,34 @@ impl Commits {
     }
 
     /// Whether no commit is under way and none is wanted.
-    pub(super) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         self.state == Commit::Idle && self.wanted <= self.durable
     }
 
-    pub(super) fn want_nothing_more(&mut self) {
+    pub(crate) fn want_nothing_more(&mut self) {
         self.wanted = self.durable;
     }
 
-    pub(super) fn reached(&mut self, lsn: Lsn) {
+    pub(crate) fn reached(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
     }
 
     /// A recovery is over. What a predecessor has written may not be flushed.
-    pub(super) const fn resume(&mut self) {
+    pub(crate) const fn resume(&mut self) {
         self.wanted = self.durable;
         self.data_written = true;
     }
 
     /// The log is that of a caretaker's predecessors, or a flush has failed since its data was
     /// examined. Returns the frame that an earlier examination has used.
-    pub(super) fn unexamined(&mut self) -> Option<FrameNo> {
+    pub(crate) fn unexamined(&mut self) -> Option<FrameNo> {
         let frame = self.log_end().and_then(|end| end.block);
         self.data = Data::Unexamined;
         frame
     }
 
     /// Whether the data has to be examined, and that has not begun. It begins now.
-    pub(super) fn begin_examination(&mut self) -> bool {
+    pub(crate) fn begin_examination(&mut self) -> bool {
         let is_due = self.data == Data::Unexamined;
         if is_due {
             self.data = Data::Examining;
@@ -211,7 +211,7 @@ impl Commits {
     }
 
     /// Whether the data is being examined.
-    pub(super) fn is_examining(&self) -> bool {
+    pub(crate) fn is_examining(&self) -> bool {
         self.data == Data::Examining
     }
 
@@ -222,7 +222,7 @@ impl Commits {
     }
 
     /// Where the log has to end on the device.
-    pub(super) const fn log_end(&self) -> Option<LogEnd> {
+    pub(crate) const fn log_end(&self) -> Option<LogEnd> {
         match self.data {
             Data::Examined(end) => end,
             Data::Own | Data::Unexamined | Data::Examining => None,
@@ -230,14 +230,14 @@ impl Commits {
     }
 
     /// The log is durable up to where its data ends.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if self.hold != Hold::ForEver {
             self.hold = Hold::Ended { is_passed: false };
         }
     }
 
     /// Up to where the durability of the log is no concern of other cells any more.
-    pub(super) fn settled(&self) -> Lsn {
+    pub(crate) fn settled(&self) -> Lsn {
         match self.hold {
             Hold::Ended { is_passed: true } => Lsn(u64::MAX),
             _ => self.durable,
@@ -250,7 +250,7 @@ impl Commits {
     }
 
     /// Whether commits are on hold because the device has failed.
-    pub(super) const fn is_faulty(&self) -> bool {
+    pub(crate) const fn is_faulty(&self) -> bool {
         matches!(self.hold, Hold::UntilCheckpoint { is_faulty: true, .. } | Hold::ForEver)
     }
 
@@ -273,7 +273,7 @@ impl Commits {
     }
 
     /// The device has failed. `for_ever`: no checkpoint comes that writes everything again.
-    pub(super) fn hold(&mut self, for_ever: bool) {
+    pub(crate) fn hold(&mut self, for_ever: bool) {
         self.hold = match for_ever || self.is_last() {
             true => Hold::ForEver,
             false => Hold::UntilCheckpoint { is_faulty: true, ends: false },
@@ -300,19 +300,28 @@ impl Commits {
     }
 
     /// Data that was written before the flush under way is lost.
-    pub(super) fn doom(&mut self, errno: Errno) {
+    pub(crate) fn doom(&mut self, errno: Errno) {
         if self.state != Commit::Idle {
             self.doomed = Some(errno);
         }
     }
 
     /// The result of a flush.
-    pub(super) fn judge(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+    pub(crate) fn judge(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         result.and(self.doomed.map_or(Ok(()), Err))
     }
 
-    pub(super) const fn failed(&mut self) {
+    pub(crate) const fn failed(&mut self) {
         (self.state, self.doomed) = (Commit::Idle, None);
+    }
+
+    /// A write of the log is over. Returns up to where the log is written, or the error, once all
+    /// writes of the commit are over.
+    pub(crate) fn log_written(&mut self, result: Result<(), Errno>) -> Option<Result<Lsn, Errno>> {
+        let Commit::Writing { goal, left, failed } = &mut self.state else { return None };
+        *left -= 1;
+        *failed = failed.or(result.err());
+        (*left == 0).then_some(failed.map_or(Ok(*goal), Err))
     }
 
     /// The record at `lsn` names data whose write begins.
@@ -332,27 +341,27 @@ impl Commits {
     }
 
     /// Whether data that records before `goal` name is still being written.
-    pub(super) fn is_placing_before(&self, goal: Lsn) -> bool {
+    pub(crate) fn is_placing_before(&self, goal: Lsn) -> bool {
         self.placing.first_key_value().is_some_and(|(lsn, _)| *lsn < goal)
     }
 
     /// Whether data was written and not flushed since.
-    pub(super) const fn needs_data_flush(&self) -> bool {
+    pub(crate) const fn needs_data_flush(&self) -> bool {
         self.data_written
     }
 
     /// A flush begins.
-    pub(super) const fn flushing(&mut self) {
+    pub(crate) const fn flushing(&mut self) {
         self.data_written = false;
     }
 
     /// The data has to be flushed once more.
-    pub(super) const fn flush_again(&mut self) {
+    pub(crate) const fn flush_again(&mut self) {
         self.data_written = true;
     }
 
     /// Whether a commit begins now, for `here` waiting tasks and cells.
-    pub(super) fn is_due(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
+    pub(crate) fn is_due(&mut self, here: usize, now: Instant, effects: &mut Vec<Effect>) -> bool {
         if self.crowd.is_awaited(here, now, effects) {
             return false;
         }
@@ -361,7 +370,7 @@ impl Commits {
     }
 
     /// The commit is over, and `here` tasks and cells wait for it or for the next.
-    pub(super) fn done(&mut self, goal: Lsn, here: usize, now: Instant) {
+    pub(crate) fn done(&mut self, goal: Lsn, here: usize, now: Instant) {
         self.reached(goal);
         self.state = Commit::Idle;
         (self.crowd.size, self.crowd.took) = (here, now - self.crowd.begun);

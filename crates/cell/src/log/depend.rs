@@ -36,9 +36,9 @@ struct Rest {
 
 /// A cell that waits until this log is durable up to a point.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) by: CellId,
-    pub(super) lsn: Lsn,
+pub(crate) struct Asked {
+    pub(crate) by: CellId,
+    pub(crate) lsn: Lsn,
 }
 
 type Points = BTreeMap<CellId, Lsn>;
@@ -75,7 +75,7 @@ impl Depends {
 
     /// The record, which begins at `at`, names what was received.
     #[inline]
-    pub(super) fn name_in(&mut self, record: &mut Record, at: Lsn) {
+    pub(crate) fn name_in(&mut self, record: &mut Record, at: Lsn) {
         if !self.received.is_empty() {
             self.name_received(record, at);
         }
@@ -126,13 +126,13 @@ impl Depends {
     }
 
     /// Whether everything that records before `lsn` depend on is durable.
-    pub(super) fn are_durable(&self, lsn: Lsn) -> bool {
+    pub(crate) fn are_durable(&self, lsn: Lsn) -> bool {
         let open = |rests: &VecDeque<Rest>| rests.front().is_some_and(|rest| rest.first < lsn);
         !self.rests.values().any(open)
     }
 
     /// The points in other logs that records before `lsn` depend on.
-    pub(super) fn frontier(&self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
+    pub(crate) fn frontier(&self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
         let farthest = |rests: &VecDeque<Rest>| {
             rests.iter().take_while(|rest| rest.first < lsn).map(|rest| rest.there).last()
         };
@@ -141,7 +141,7 @@ impl Depends {
 
     /// Which cells must be asked, and up to where, so that everything that records before `lsn`
     /// depend on becomes durable.
-    pub(super) fn ask(&mut self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
+    pub(crate) fn ask(&mut self, lsn: Lsn) -> Vec<(CellId, Lsn)> {
         let mut to_ask = self.frontier(lsn);
         to_ask.retain(|(cell, there)| self.asked.get(cell).is_none_or(|asked| asked < there));
         self.asked.extend(to_ask.iter().copied());
@@ -149,7 +149,7 @@ impl Depends {
     }
 
     /// The cell must be asked again.
-    pub(super) fn forget_asked(&mut self, cell: CellId) {
+    pub(crate) fn forget_asked(&mut self, cell: CellId) {
         self.asked.remove(&cell);
     }
 
@@ -160,7 +160,7 @@ impl Depends {
     }
 
     /// Another cell wants this log durable up to `lsn`.
-    pub(super) fn asked_by(&mut self, by: CellId, lsn: Lsn) {
+    pub(crate) fn asked_by(&mut self, by: CellId, lsn: Lsn) {
         self.asking.push(Asked { by, lsn });
     }
 
@@ -176,13 +176,13 @@ impl Depends {
     }
 
     /// How many cells wait.
-    pub(super) const fn asking(&self) -> usize {
+    pub(crate) const fn asking(&self) -> usize {
         self.asking.len()
     }
 
     /// The cells to answer: all if the log could not be made durable (`failed`), otherwise those
     /// that asked for no more than `durable`.
-    pub(super) fn answerable(&mut self, durable: Lsn, failed: Option<Errno>) -> Vec<Asked> {
+    pub(crate) fn answerable(&mut self, durable: Lsn, failed: Option<Errno>) -> Vec<Asked> {
         let asking = std::mem::take(&mut self.asking);
         let (done, left) =
             asking.into_iter().partition(|asked| failed.is_some() || asked.lsn <= durable);
@@ -192,7 +192,7 @@ impl Depends {
 
     /// Another cell's log is durable up to `lsn`, and depends on `frontier` there, so this log
     /// depends on that too.
-    pub(super) fn hardened(
+    pub(crate) fn hardened(
         &mut self,
         cell: CellId,
         lsn: Lsn,
@@ -211,12 +211,12 @@ impl Depends {
 
     /// A checkpoint fixes its state: points are named again, because a recovery does not read the
     /// records that named them before.
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.named.clear();
     }
 
     /// Everything before `lsn` is in the trees that the superblock names.
-    pub(super) fn free(&mut self, lsn: Lsn) {
+    pub(crate) fn free(&mut self, lsn: Lsn) {
         for rests in self.rests.values_mut() {
             rests.retain(|rest| rest.last >= lsn);
         }

@@ -8,8 +8,8 @@
 //! The code of a turn notes steps into the record of that turn, and `append` leaves that without
 //! steps. So a step is in exactly one record, and a record is in the log exactly once.
 
-use warren_disk::{RECORD_HEADER, RECORD_MAX};
-use warren_proto::{Cause, Change, Step, Wire};
+use warren_disk::{RECORD_HEADER, RECORD_MAX, RawRecord};
+use warren_proto::{Cause, Change, Reader, Step, Wire};
 
 use crate::event::FrameNo;
 
@@ -108,4 +108,12 @@ impl Record {
         assert!(self.is_empty(), "a turn ends with all of its steps in the log");
         self.bytes
     }
+}
+
+/// A record's steps and cause. `None` for a record that is intact but invalid: no cell wrote it.
+pub(crate) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
+    let mut reader = Reader::new(&record.body);
+    let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
+    let steps = steps.collect::<Option<Vec<_>>>()?;
+    Some((steps, Cause::decode(&mut reader).ok()?))
 }

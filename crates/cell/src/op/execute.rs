@@ -12,19 +12,19 @@ use crate::budget::Reservation;
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
 use crate::data::read::data_at_hand;
-use crate::inode::answer::Finished;
 use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
 use crate::op::plan::{self, Plan, PlannedReply};
 use crate::op::view::{Seen, View};
 use crate::plant::Plant;
+use crate::run::answer::Finished;
 use crate::run::task::Task;
+use crate::run::txn::Txn;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::shards::Shards;
 use crate::turn::Turn;
-use crate::txn::Txn;
 use crate::txn::coordinator::Coordinator;
 
 /// The name to which the answer to a request may add a lease.

@@ -32,8 +32,8 @@ use warren_base::{BlockNo, Ino};
 use warren_proto::{LeaseKey, Run, Step};
 
 use crate::apply::{Mode, apply};
+use crate::cache::transfer::load_pages;
 use crate::event::FrameNo;
-use crate::frames::transfer::load_pages;
 use crate::frames::{PageNo, Placed};
 use crate::log::record::After;
 use crate::plant::Plant;

@@ -9,9 +9,9 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Ino, Lsn};
 use warren_proto::{RangeChange, RangeCopy, Step};
 
+use crate::cache::transfer::write_pages;
 use crate::data::writeback::pages_a_turn;
 use crate::event::FrameNo;
-use crate::frames::transfer::write_pages;
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::recovery::discard::Discards;

@@ -19,7 +19,7 @@ use warren_disk::{KeptRecords, RawRecord};
 use warren_proto::Step;
 
 use crate::apply::{Mode, make_again};
-use crate::recovery::scan::parse;
+use crate::log::record::parse;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
 use crate::shards::Shards;

@@ -12,11 +12,12 @@
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Lsn};
-use warren_disk::{FoundRecord, RECORD_MAX, RawRecord, durable_behind, find_record};
-use warren_proto::{Cause, Reader, Step, Wire};
+use warren_disk::{FoundRecord, RECORD_MAX, durable_behind, find_record};
+use warren_proto::Step;
 
 use crate::event::{Effect, FrameNo};
 use crate::frames::io::Purpose;
+use crate::log::record::parse;
 use crate::turn::Turn;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -50,14 +51,6 @@ struct Behind {
     last: Lsn,
     /// A block that cannot be read ends the search.
     is_over: bool,
-}
-
-/// A record's steps and cause. `None` for a record that is intact but invalid: no cell wrote it.
-pub(crate) fn parse(record: &RawRecord) -> Option<(Vec<Step>, Cause)> {
-    let mut reader = Reader::new(&record.body);
-    let steps = (0..record.steps).map(|_| Step::decode(&mut reader).ok());
-    let steps = steps.collect::<Option<Vec<_>>>()?;
-    Some((steps, Cause::decode(&mut reader).ok()?))
 }
 
 impl Scan {

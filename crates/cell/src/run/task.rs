@@ -11,9 +11,9 @@ use warren_proto::{Answer, Change};
 
 use crate::event::SlotRef;
 use crate::run::state::TaskState;
+use crate::run::txn::Txn;
 use crate::run::wait::TaskId;
 use crate::run::work::Work;
-use crate::txn::Txn;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Task {

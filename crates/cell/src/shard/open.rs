@@ -143,6 +143,14 @@ impl Opens {
         if file.access.contains(AccessMode::DISCARDED) { Err(Errno::EIO) } else { Ok(file) }
     }
 
+    /// The access of the open file, for a request for which Linux needs a descriptor. EBADF if the
+    /// handle is not open, or open neither for reading nor for writing (`O_PATH`).
+    pub(crate) fn descriptor(&self, handle: Handle, client: ClientId) -> Result<AccessMode, Errno> {
+        let access = self.get(handle, client)?.access;
+        let is_open = access.intersects(AccessMode::READ | AccessMode::WRITE);
+        if is_open { Ok(access) } else { Err(Errno::EBADF) }
+    }
+
     /// Pages of the inode were discarded: its handles serve no more than to be closed.
     pub(crate) fn end_with_eio(&mut self, ino: Ino) {
         for handle in self.by_inode.get(&ino).map_or(&[][..], |handles| handles) {

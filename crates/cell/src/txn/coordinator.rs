@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use warren_base::{CellId, Epoch, Errno, Ino, TxnId};
 use warren_proto::{Asked, Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest, Step};
 
-use super::{Awaits, Txn};
 use crate::plant::Plant;
 use crate::recall::recall_names;
 use crate::run::task::{Decided, Task, Tasks};
+use crate::run::txn::{Awaits, Txn};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::send::{send_request, suspect};
 use crate::shards::Shards;

@@ -15,7 +15,6 @@ use super::coordinator::unlock;
 use crate::apply::fetch_change;
 use crate::budget::{Growth, Need, Reservation};
 use crate::change::{make, ready};
-use crate::chunks::claim::reserve;
 use crate::data::cover::cover_replacement;
 use crate::give_up::of_served;
 use crate::plant::Plant;
@@ -26,6 +25,7 @@ use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::send::{send_reply, suspect};
 use crate::shards::Shards;
+use crate::supply::claim::reserve;
 use crate::turn::Turn;
 
 /// A transaction of another cell.

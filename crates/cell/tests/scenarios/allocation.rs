@@ -6,7 +6,7 @@
 //! A change of a range is one record of the log, and the record before it names the data of the
 //! file. So a power failure finds the file as it was before the change, or as after it.
 //!
-//! The code: `data/fallocate.rs`, `data/find.rs`, `frames/range.rs`, `shard/extents.rs`.
+//! The code: `data/fallocate.rs`, `data/find.rs`, `cache/range.rs`, `shard/extents.rs`.
 
 use warren_base::{ClientId, Errno};
 use warren_proto::{

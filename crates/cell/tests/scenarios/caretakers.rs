@@ -9,7 +9,7 @@
 //!            ──▶ data flush ──▶ the log is written: to its end, or to where data is nowhere
 //! ```
 //!
-//! The code: `caretaker/examine.rs`, `log/durable.rs`.
+//! The code: `caretaker/examine.rs`, `durable.rs`.
 
 use warren_base::{ClientId, Errno};
 use warren_cell::Effect;

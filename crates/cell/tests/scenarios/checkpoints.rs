@@ -11,7 +11,7 @@
 //!
 //! Requests go on meanwhile. Their changes come after the state that `Write` fixed.
 //!
-//! The code: `checkpoint.rs`, `checkpoint/phase.rs`, and `crates/supervisor` for the other side.
+//! The code: `checkpoint.rs`, `phase.rs`, and `crates/supervisor` for the other side.
 
 use warren_base::Errno;
 use warren_proto::{

@@ -6,7 +6,7 @@
 //! and for a successor until the record of the change is in the log. The extent holds a checksum of
 //! each page. A page that does not match its checksum is EIO.
 //!
-//! The code: `data/read.rs`, `data/write.rs`, `shard/pages.rs`, `frames.rs`, `frames/pages.rs`,
+//! The code: `data/read.rs`, `data/write.rs`, `shard/pages.rs`, `frames.rs`, `cache/pages.rs`,
 //! `frames/io.rs`.
 
 use warren_base::{ClientId, Errno};

@@ -3,7 +3,7 @@
 //! these I/Os fails, the first of its kind or a later one. What was acknowledged is durable,
 //! whatever failed; what was not is an error of those calls that waited, and of no later one.
 //!
-//! The code: `log/durable.rs`, `log/commit.rs`.
+//! The code: `durable.rs`, `log/commit.rs`.
 
 use std::time::Duration;
 

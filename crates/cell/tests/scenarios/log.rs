@@ -11,7 +11,7 @@
 //! A log that is half full requests a checkpoint, which frees it. While the log is full, changes
 //! wait.
 //!
-//! The code: `log.rs`, `log/commit.rs`, `log/durable.rs`, `apply.rs`.
+//! The code: `log.rs`, `log/commit.rs`, `durable.rs`, `apply.rs`.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@
 //!
 //! In a sparse file, the host allocates a chunk before a shard takes it.
 //!
-//! The code: `shard/space.rs`, `chunks/claim.rs`, `chunks/host.rs`, `budget.rs`.
+//! The code: `shard/space.rs`, `supply/claim.rs`, `chunks/host.rs`, `budget.rs`.
 
 use warren_base::{ClientId, Errno, Ino, ShardId};
 use warren_cell::SpaceReserve;

@@ -14,7 +14,7 @@ const ALLOCATION: &str = "test -p warren-cell --test scenarios allocation";
 
 pub(super) const DISK_MUTANTS: &[Mutant] = &[
     Mutant {
-        file: "crates/cell/src/frames/range.rs",
+        file: "crates/cell/src/cache/range.rs",
         what: "a punched page stays in the cache",
         find: "        unplaced = forget_pages(shard, ino, first..=last, turn);",
         replace: "        unplaced = forget_pages(shard, ino, first + 1..=last, turn);",
@@ -46,7 +46,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/chunks/claim.rs",
+        file: "crates/cell/src/supply/claim.rs",
         what: "a write to allocated blocks waits for one checkpoint only",
         find: "(false, true) => return Stop::Wait(Wait::Checkpoint),",
         replace: "(false, true) if std::mem::replace(&mut state.checkpointed, true) => {
@@ -57,7 +57,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/chunks/claim.rs",
+        file: "crates/cell/src/supply/claim.rs",
         what: "a removal over two cells waits for one checkpoint only",
         find: "(true, true) => return Errno::EAGAIN.into(),",
         replace: "(true, true) => return Errno::ENOSPC.into(),",

@@ -397,7 +397,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/log/durable.rs",
+        file: "crates/cell/src/durable.rs",
         what: "a commit does not wait for the data that its records name",
         find: "if commits.is_placing_before(goal) {",
         replace: "if false {",
@@ -405,7 +405,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/log/durable.rs",
+        file: "crates/cell/src/durable.rs",
         what: "a log whose write failed goes on",
         find: "    turn.log.commits.failed();\n    hold_log(turn);\n",
         replace: "    turn.log.commits.failed();\n",
@@ -541,7 +541,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/frames/pages.rs",
+        file: "crates/cell/src/cache/pages.rs",
         what: "bytes behind a new end stay in the page",
         find: "            turn.memory.frame_mut(new)[cut..].fill(0);\n",
         replace: "",

@@ -119,7 +119,7 @@ fn write_log(goal: Lsn, turn: &mut Turn<'_>) {
         }
         let start = area.start.offset(place);
         if left == 0 && at + count == end {
-            let io = turn.io.begin(Purpose::WriteThrough);
+            let io = turn.io.begin(Purpose::WriteThrough { goal });
             turn.log.commits.state = Commit::WritingThrough { goal };
             return turn.effects.push(Effect::WriteThrough { io, block: start, frames });
         }
@@ -134,26 +134,23 @@ fn write_log(goal: Lsn, turn: &mut Turn<'_>) {
 }
 
 pub(crate) fn log_write_done(result: Result<(), Errno>, turn: &mut Turn<'_>) {
-    let Commit::Writing { goal, left, failed } = turn.log.commits.state else {
-        unreachable!("writes of the log belong to a commit");
-    };
-    let (left, failed) = (left - 1, failed.or(result.err()));
-    turn.log.commits.state = match (left, failed) {
-        (0, None) => Commit::LogFlush { goal, io: flush(turn) },
-        (0, Some(errno)) => return commit_failed(errno, turn),
-        _ => Commit::Writing { goal, left, failed },
-    };
+    match turn.log.commits.log_written(result) {
+        Some(Ok(goal)) => {
+            let io = flush(turn);
+            turn.log.commits.state = Commit::LogFlush { goal, io };
+        }
+        Some(Err(errno)) => commit_failed(errno, turn),
+        None => {}
+    }
 }
 
-/// The log was written through, or the write failed. Returns the pages that may be lost, and their
-/// frames.
+/// The log was written through up to `goal`, or the write failed. Returns the pages that may be
+/// lost, and their frames.
 pub(crate) fn written_through(
+    goal: Lsn,
     result: Result<(), Errno>,
     turn: &mut Turn<'_>,
 ) -> Vec<(PageNo, FrameNo)> {
-    let Commit::WritingThrough { goal } = turn.log.commits.state else {
-        unreachable!("one commit at a time");
-    };
     match turn.log.commits.judge(result) {
         Ok(()) => {
             commit_done(goal, turn);

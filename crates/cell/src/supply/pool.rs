@@ -5,12 +5,12 @@ use warren_base::CellId;
 use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 use warren_proto::control::Report;
 
-use crate::chunks::claim::{claim, no_chunk_for};
-use crate::chunks::host::reserve::advance_host;
 use crate::event::{Effect, PeerBody};
 use crate::run::wait::WaitKey;
 use crate::send::suspect;
 use crate::shards::Shards;
+use crate::supply::claim::{claim, no_chunk_for};
+use crate::supply::host::advance_host;
 use crate::turn::Turn;
 
 /// The mark of a chunk in a message that the host has allocated.

@@ -7,7 +7,7 @@ use warren_proto::Step;
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
-use crate::checkpoint::phase::Phase;
+use crate::phase::Phase;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;

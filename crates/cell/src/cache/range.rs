@@ -4,7 +4,7 @@
 use warren_base::Ino;
 use warren_proto::RangeChange;
 
-use crate::frames::pages::{forget_pages, is_missing, move_for_change, tag};
+use crate::cache::pages::{forget_pages, is_missing, move_for_change, tag};
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};

@@ -5,13 +5,13 @@ use warren_disk::Inode;
 use warren_proto::{Attributes, FileKind, LeaseKey, LockMode};
 
 use crate::budget::{Need, Reservation};
-use crate::chunks::claim::reserve;
 use crate::lease::recalls::RecallEffect;
 use crate::permission::{SET_GID, SET_UID};
 use crate::recall::recall_for;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
+use crate::supply::claim::reserve;
 use crate::turn::Turn;
 
 /// Waits until the attributes of the inode may change, and reserves room for the change.

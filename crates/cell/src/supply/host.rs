@@ -1,0 +1,76 @@
+//! The host's space for free chunks: it is reserved ahead of need, and given back.
+
+use warren_base::Errno;
+
+use crate::chunks::host::{Review, blocks_of};
+use crate::event::{Effect, IoId};
+use crate::frames::io::Purpose;
+use crate::run::state::TaskState;
+use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::supply::claim::no_chunk_for;
+use crate::turn::Turn;
+
+/// Begins to reserve the chunks that are wanted.
+pub(crate) fn advance_host(turn: &mut Turn<'_>) {
+    if !turn.chunks.fill_wanted() {
+        // Other shards or cells have taken all chunks.
+        turn.waits.wake_all(WaitKey::Allocated);
+    }
+    for run in turn.chunks.host.take_batch() {
+        let (io, (block, count)) = (turn.io.begin(Purpose::Reserve), blocks_of(&run));
+        turn.chunks.host.reserves(io, run);
+        turn.effects.push(Effect::Reserve { io, block, count });
+    }
+}
+
+pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
+    let Some(batch) = turn.chunks.batch_reserved(io, result.is_ok()) else { return };
+    for shard in batch.waiting {
+        if batch.any_allocated {
+            turn.waits.wake_all(WaitKey::Chunk(shard));
+        } else {
+            no_chunk_for(shard, turn);
+        }
+    }
+    turn.waits.wake_all(WaitKey::Allocated);
+}
+
+/// A checkpoint cannot wait for chunks once it has begun to fix its state. So it begins with some
+/// allocated chunks, if there are any to allocate.
+pub(crate) fn stock_up(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    if turn.chunks.is_stocked() || state.granted {
+        return Ok(());
+    }
+    state.granted = true;
+    turn.chunks.host.want_batch();
+    Err(Stop::Wait(Wait::Allocated))
+}
+
+/// Checks whether some free chunks can be given back to the host.
+pub(crate) fn review_host(turn: &mut Turn<'_>) {
+    match turn.chunks.host.review() {
+        Review::GiveBack => discard(turn),
+        Review::Measure => turn.effects.push(Effect::MeasureHost),
+        Review::Nothing => {}
+    }
+}
+
+/// The host has measured its room: so many blocks.
+pub(crate) fn host_measured(blocks: u64, turn: &mut Turn<'_>) {
+    turn.chunks.host.measured(blocks);
+    discard(turn);
+}
+
+/// Gives allocated chunks back, except those that are kept.
+fn discard(turn: &mut Turn<'_>) {
+    for run in turn.chunks.take_surplus() {
+        let (io, (block, count)) = (turn.io.begin(Purpose::Discard), blocks_of(&run));
+        turn.chunks.host.discards(io, run);
+        turn.effects.push(Effect::Discard { io, block, count });
+    }
+}
+
+pub(crate) fn discarded(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
+    turn.chunks.discarded(io, result);
+    discard(turn);
+}
