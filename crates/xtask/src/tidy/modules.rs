@@ -145,6 +145,14 @@ impl Crate {
         })
     }
 
+    /// The child of `parent` that has the module below it or is it, and `parent` itself for its own
+    /// file. `None` if the module is elsewhere.
+    pub(super) fn folder(&self, parent: ModuleNo, module: ModuleNo) -> Option<ModuleNo> {
+        let below = self.modules[module].path.strip_prefix(&*self.modules[parent].path)?;
+        let Some(first) = below.first() else { return Some(parent) };
+        self.modules[parent].children.get(first).copied()
+    }
+
     fn parent(&self, module: ModuleNo) -> Option<ModuleNo> {
         let (_, parent) = self.modules[module].path.split_last()?;
         self.modules.iter().position(|module| module.path == parent)
