@@ -57,7 +57,7 @@ mod supervisor;
 pub mod watch;
 
 pub use client::control::{self, StopOptions, is_served, status};
-pub use client::{Admission, connect, rejoin};
+pub use client::{Admission, connect, grow, rejoin};
 pub use clients::Clients;
 pub use error::{ErrorKind, FleetError};
 pub use launch::{Fleet, Lifetime, ServeOptions, dispatch, serve, start_fleet};
@@ -65,7 +65,7 @@ pub use limit::raise as raise_descriptor_limit;
 pub use loads::Loads;
 pub use poll::poll_each;
 pub use pool::blocks::Blocks;
-pub use pool::grow::{behind_line, grow};
+pub use pool::grow::behind_line;
 pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
 pub use status::{

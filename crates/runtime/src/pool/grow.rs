@@ -1,4 +1,5 @@
-//! A pool grows: what is the same while a fleet serves it and while none does, and the latter.
+//! The growth of a pool: the steps that a fleet and a pool without a fleet share, and the latter.
+//! `client/grow.rs` decides which of both carries it out.
 //!
 //! ```text
 //! file extended, blocks allocated, fsync ─▶ map pages, log table ─▶ flush ─▶ superblock ─▶ flush
@@ -9,56 +10,19 @@
 //! that was not left in order grows without a recovery.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use warren_base::limits::{BLOCK_SIZE, POOL_BLOCKS_MAX};
 use warren_base::{BlockNo, Errno};
 use warren_device::{DeviceError, PoolFile};
 use warren_disk::{CopiesState, Superblock};
-use warren_transport::control::{CONTROL_VERSION, ControlReply, ControlRequest};
 
 use super::blocks::{self, Blocks};
 use super::offline::{OfflinePool, Purpose};
-use crate::client::control;
 use crate::error::FleetError;
 use crate::limit;
-use crate::message::STOP_TIMEOUT;
 
-/// How long a pool may be in use without a fleet that answers: one starts, or another command has
-/// the pool for a moment.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Makes a pool so many blocks large, and its file that long. A fleet that serves the pool does it.
-pub fn grow(path: &Path, blocks: u64) -> Result<(), FleetError> {
-    let until = Instant::now() + BUSY_TIMEOUT;
-    loop {
-        match grow_served(path, blocks) {
-            Err(FleetError::NoFleet(_)) => {}
-            outcome => return outcome,
-        }
-        match grow_offline(path, blocks) {
-            Err(FleetError::Device(DeviceError::Busy(_))) if Instant::now() < until => {
-                // Neither a lock on a file nor a socket that is about to be there can be awaited.
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-fn grow_served(path: &Path, blocks: u64) -> Result<(), FleetError> {
-    let request = ControlRequest::Grow { version: CONTROL_VERSION, blocks };
-    control::exchange(path, control::reply_deadline(), |call| {
-        // It waits for a checkpoint, as a stop does.
-        match control::ask(&mut call.link, &request, Instant::now() + STOP_TIMEOUT)?.0 {
-            ControlReply::Grown => Ok(()),
-            ControlReply::Failed { kind, line } => Err(FleetError::reported(kind, &line)),
-            _ => Err(FleetError::Refused(Errno::EPROTO)),
-        }
-    })
-}
-
-fn grow_offline(path: &Path, blocks: u64) -> Result<(), FleetError> {
+/// Makes a pool that no fleet serves so many blocks large.
+pub(crate) fn grow_offline(path: &Path, blocks: u64) -> Result<(), FleetError> {
     let mut pool = OfflinePool::open(path, Purpose::Repair)?;
     let (ledger, copies) = blocks::load(&pool, path)?;
     let before = ledger.superblock();

@@ -86,7 +86,6 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 const KNOWN: &[Exception] = &[
     except(Rule::Circles, "cell", 25),
     except(Rule::Circles, "interpose", 4),
-    except(Rule::Circles, "runtime", 2),
     except(Rule::Circles, "sim", 12),
     except(Rule::Fields, "sim::Fleet", 29),
     except(Rule::Fields, "sim::Mix", 27),
