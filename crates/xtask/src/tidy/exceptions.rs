@@ -84,7 +84,6 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 
 #[rustfmt::skip] // One line for each exception.
 const KNOWN: &[Exception] = &[
-    except(Rule::Circles, "cell", 25),
     except(Rule::Circles, "interpose", 4),
     except(Rule::Circles, "sim", 12),
     except(Rule::Fields, "sim::Fleet", 29),
