@@ -22,10 +22,10 @@ use std::collections::BTreeSet;
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX, XATTR_VALUE_MAX};
 use warren_base::{BlockNo, Errno, Ino, InodeFlags, Timestamp};
-use warren_disk::{Key, Part, TARGET_PIECE, Value};
+use warren_disk::{Inode, Key, Part, TARGET_PIECE, Value};
 use warren_proto::control::Report;
 use warren_proto::{
-    ACL_ACCESS, ACL_DEFAULT, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
+    ACL_ACCESS, ACL_DEFAULT, Acl, Attributes, Change, Cover, FileKind, InlinePage, LeaseKey,
     RangeChange, RangeKind, Run, Step,
 };
 
@@ -104,7 +104,9 @@ pub(crate) fn apply(
             make_wrote(shard, *ino, *size, *blocks, *bits, *now);
             shard.behind.resized(*ino, *size);
         }
-        Step::Discarded { .. } => make_discarded(shard, step, mode, turn),
+        Step::Discarded { ino, generation, blocks, holes, .. } => {
+            make_discarded(shard, (*ino, *generation), (*blocks, holes), mode, turn);
+        }
         Step::Opened { handle, client, access, offset, uid } => {
             let (client, uid, access, offset) = (*client, *uid, *access, *offset);
             let file = OpenFile { client, uid, access, offset, read_end: 0 };
@@ -283,14 +285,18 @@ fn make_wrote(shard: &mut Shard, ino: Ino, size: u64, blocks: u64, mode: u16, no
 
 /// Pages of the file that only a process had are gone. The supervisor may not have received the
 /// report of the process that logged the step.
-fn make_discarded(shard: &mut Shard, step: &Step, mode: Mode, turn: &mut Turn<'_>) {
-    let Step::Discarded { ino, generation, blocks, holes, .. } = step else { unreachable!() };
-    let (ino, generation) = (*ino, *generation);
+fn make_discarded(
+    shard: &mut Shard,
+    (ino, generation): (Ino, u32),
+    (blocks, holes): (u64, &[u64]),
+    mode: Mode,
+    turn: &mut Turn<'_>,
+) {
     let freed: u64 = holes.iter().map(|page| shard.replace_extents(ino, *page, *page, &[])).sum();
     let inode = shard.inode_mut(ino);
     inode.generation = generation;
     inode.blocks = match mode {
-        Mode::Live | Mode::Frames => *blocks,
+        Mode::Live | Mode::Frames => blocks,
         Mode::Power => inode.blocks.saturating_sub(freed),
     };
     shard.opens.end_with_eio(ino);
@@ -363,7 +369,10 @@ pub(crate) fn fetch_change(
 pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) {
     let secret = turn.volume.secret;
     match change {
-        Change::NewInode { .. } => make_new_inode(shard, change),
+        Change::NewInode { ino, new, uid, gid, parent, now } => {
+            let inode = shard::new_inode(new, *uid, *gid, *parent, *now);
+            make_new_inode(shard, *ino, inode, &new.target);
+        }
         Change::AddEntry { dir, name, ino, kind, now } => {
             shard.set_dentry(secret, *dir, name, Some((*ino, *kind)));
             let part = shard.part_mut(*dir);
@@ -416,36 +425,36 @@ pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) 
             inode.ctime = *now;
         }
         Change::Touch { ino, now } => shard.inode_mut(*ino).ctime = *now,
-        Change::Inherit { .. } => inherit(shard, change),
-    }
-}
-
-/// A damaged peer may send it without the inode.
-fn inherit(shard: &mut Shard, change: &Change) {
-    let Change::Inherit { ino, access, default, flags } = change else { unreachable!() };
-    if !matches!(shard.inode(*ino), Ok(Some(_))) {
-        return;
-    }
-    shard.inode_mut(*ino).flags |= *flags & InodeFlags::INHERITED;
-    for (name, list) in [(ACL_ACCESS, access), (ACL_DEFAULT, default)] {
-        if let Some(list) = list {
-            shard.set_xattr(*ino, name, Some(&list.to_xattr()));
+        Change::Inherit { ino, access, default, flags } => {
+            inherit(shard, *ino, [(ACL_ACCESS, access), (ACL_DEFAULT, default)], *flags);
         }
     }
 }
 
-fn make_new_inode(shard: &mut Shard, change: &Change) {
-    let Change::NewInode { ino, new, uid, gid, parent, now } = change else { unreachable!() };
-    let inode = shard::new_inode(new, *uid, *gid, *parent, *now);
-    shard.put(Key::inode(*ino), Value::Inode(Box::new(inode)));
-    if new.kind == FileKind::Directory {
-        let part = Part { entries: 0, subdirs: 0, mtime: *now, ctime: *now };
-        shard.put(Key::part(*ino, 0), Value::Part(Box::new(part)));
+/// A damaged peer may send it without the inode.
+fn inherit(shard: &mut Shard, ino: Ino, lists: [(&[u8], &Option<Acl>); 2], flags: InodeFlags) {
+    if !matches!(shard.inode(ino), Ok(Some(_))) {
+        return;
     }
-    for (piece, bytes) in new.target.chunks(TARGET_PIECE).enumerate() {
-        shard.put(Key::target(*ino, piece as u64), Value::Target(bytes.into()));
+    shard.inode_mut(ino).flags |= flags & InodeFlags::INHERITED;
+    for (name, list) in lists {
+        if let Some(list) = list {
+            shard.set_xattr(ino, name, Some(&list.to_xattr()));
+        }
     }
-    shard.use_sequence(*ino);
+}
+
+fn make_new_inode(shard: &mut Shard, ino: Ino, inode: Inode, target: &[u8]) {
+    let (kind, mtime, ctime) = (inode.kind, inode.mtime, inode.ctime);
+    shard.put(Key::inode(ino), Value::Inode(Box::new(inode)));
+    if kind == FileKind::Directory {
+        let part = Part { entries: 0, subdirs: 0, mtime, ctime };
+        shard.put(Key::part(ino, 0), Value::Part(Box::new(part)));
+    }
+    for (piece, bytes) in target.chunks(TARGET_PIECE).enumerate() {
+        shard.put(Key::target(ino, piece as u64), Value::Target(bytes.into()));
+    }
+    shard.use_sequence(ino);
     shard.inodes += 1;
 }
 

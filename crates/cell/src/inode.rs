@@ -113,15 +113,15 @@ pub(crate) fn execute(
         | Request::Sync
         | Request::StatFs
         | Request::Cancel { .. }
-        | Request::AwaitRecall { .. } => unreachable!("it concerns no inode"),
-        Request::Lock { .. } => unreachable!("it may concern other shards"),
-        Request::Lookup { .. }
+        | Request::AwaitRecall { .. }
+        | Request::Lock { .. }
+        | Request::Lookup { .. }
         | Request::Neighbours { .. }
         | Request::Create { .. }
         | Request::Link { .. }
         | Request::Unlink { .. }
         | Request::Rmdir { .. }
         | Request::Rename { .. }
-        | Request::ReadDir { .. } => unreachable!("an operation on names"),
+        | Request::ReadDir { .. } => unreachable!("its caller executes these"),
     }
 }

@@ -8,61 +8,9 @@ use warren_base::{Errno, Ino};
 use crate::{AccessMode, Answer, CreateFlags, FileName, LockType, Position, RenameFlags, Request};
 
 impl Request {
-    /// Whether the request is an operation on names. A cell plans such a request over a view of all
-    /// the inodes concerned, which may be on several cells; it executes any other request at once.
-    pub const fn is_on_names(&self) -> bool {
-        match self {
-            Self::Lookup { .. }
-            | Self::Neighbours { .. }
-            | Self::Create { .. }
-            | Self::Link { .. }
-            | Self::Unlink { .. }
-            | Self::Rmdir { .. }
-            | Self::Rename { .. }
-            | Self::ReadDir { .. } => true,
-            Self::Null
-            | Self::GetAttr { .. }
-            | Self::SetAttr { .. }
-            | Self::ReadLink { .. }
-            | Self::Open { .. }
-            | Self::Close { .. }
-            | Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Seek { .. }
-            | Self::Fsync { .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::Lock { .. }
-            | Self::TestLock { .. }
-            | Self::ReleaseLocks { .. }
-            | Self::Cancel { .. }
-            | Self::AwaitRecall { .. }
-            | Self::Claim { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. }
-            | Self::FindData { .. }
-            | Self::GetRemoved { .. } => false,
-        }
-    }
-
     /// The name that the request creates, unless it exists already.
-    pub const fn created_name(&self) -> Option<(Ino, &FileName)> {
-        match self {
-            Self::Create { flags, .. }
-                if flags.contains(CreateFlags::EXISTING)
-                    || flags.contains(CreateFlags::NAMELESS) =>
-            {
-                None
-            }
-            Self::Create { dir, name, .. }
-            | Self::Link { dir, name, .. }
-            | Self::Rename { dir, name, .. } => Some((*dir, name)),
-            _ => None,
-        }
+    pub fn created_name(&self) -> Option<(Ino, &FileName)> {
+        self.on_names()?.created_name()
     }
 
     /// The name that the request removes if the reply is [`Reply::Done`](crate::Reply::Done).

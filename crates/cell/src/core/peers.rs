@@ -131,7 +131,7 @@ impl Core {
         self.tasks.retain_work(|work| !matches!(work, Work::Peek { from, .. } if *from == lost));
         for id in self.tasks.with_txn(|txn| txn.rests_on(lost)) {
             let mut task = self.tasks.remove(id).expect("just listed");
-            self.coordinator.abort(&mut self.shards, &mut task, turn);
+            self.coordinator.abort(&mut self.shards, &mut task.state, turn);
             turn.waits.wait_for(WaitKey::Joined(lost), id);
             self.tasks.park(id, task);
         }

@@ -175,7 +175,7 @@ impl Core {
     fn begin_again(&mut self, txn: TxnId, turn: &mut Turn<'_>) {
         let Some(id) = self.coordinator.task_of(txn) else { return };
         let Some(mut task) = self.tasks.remove(id) else { return };
-        self.coordinator.abort(&mut self.shards, &mut task, turn);
+        self.coordinator.abort(&mut self.shards, &mut task.state, turn);
         self.tasks.park(id, task);
         turn.waits.wake(id);
     }
@@ -195,9 +195,9 @@ impl Core {
     /// Whether the task waits for another cell, or for a file lock of another client.
     fn is_awaited(&self, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
         let asks = |txn: TxnId| self.coordinator.task_of(txn) == Some(id);
-        let txn = task.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
+        let txn = task.state.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
         txn.is_some_and(|txn| asks(txn.id))
-            || (task.decided.is_some() && self.coordinator.answers(id))
+            || (task.state.decided.is_some() && self.coordinator.answers(id))
             || self.counting.waits(id)
             || turn.lock_index.file_of(id).is_some()
     }

@@ -2,7 +2,9 @@
 
 use warren_affinity::Affinity;
 use warren_base::{Errno, Ino, ShardId};
-use warren_proto::{Answer, Cause, Change, Credentials, Executed, Reply, Request};
+use warren_proto::{
+    Answer, Cause, Change, Credentials, Executed, NameRequest, Reply, Request, RequestHeader,
+};
 
 use crate::authority::granted;
 use crate::cache::transfer::{issue_node_writes, read_node, wait_for_pages};
@@ -17,19 +19,20 @@ use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
 use crate::inode::{Call, execute};
 use crate::lease::recalls::RecallClass;
-use crate::op::execute::run_on_names;
+use crate::op::execute::{NameCall, run_on_names};
 use crate::plant::Plant;
 use crate::reap::reap;
 use crate::recall::send_recalls;
 use crate::run::answer::{Finished, done};
-use crate::run::task::{Decided, Task};
+use crate::run::state::{Decided, TaskState};
+use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::run::work::Work;
 use crate::save::save;
 use crate::send::{send_reply, suspect};
 use crate::supply::pool::poll_pool;
 use crate::turn::Turn;
-use crate::txn::participant::Participants;
+use crate::txn::participant::{Participants, Prepare};
 
 impl Core {
     pub(super) fn run_ready(&mut self, turn: &mut Turn<'_>) {
@@ -93,10 +96,10 @@ impl Core {
             self.unpin(task, turn);
             turn.waits.wake_all(WaitKey::Frames);
         }
-        if task.txn.as_ref().is_some_and(|txn| txn.awaited_cell().is_some()) {
+        if task.state.txn.as_ref().is_some_and(|txn| txn.awaited_cell().is_some()) {
             return false;
         }
-        if task.decided.is_some() {
+        if task.state.decided.is_some() {
             return self.answer_decided(task, turn);
         }
         turn.seal();
@@ -121,12 +124,12 @@ impl Core {
             outcome = self.work(id, task, turn);
         }
         self.shards.leave();
-        if !turn.record.is_empty() || task.decided.is_some() {
+        if !turn.record.is_empty() || task.state.decided.is_some() {
             let done = outcome.as_ref().ok().and_then(Option::as_ref);
             seal_task(task, done.map(|(answer, _)| answer), turn);
         }
         match outcome {
-            Ok(ref mut answer) => match &mut task.decided {
+            Ok(ref mut answer) => match &mut task.state.decided {
                 Some(decided) => {
                     decided.answer = answer.take();
                     self.answer_decided(task, turn)
@@ -166,18 +169,18 @@ impl Core {
     fn stop(&mut self, id: TaskId, task: &mut Task, stop: Stop, turn: &mut Turn<'_>) -> bool {
         let wait = match stop {
             Stop::Fail(Errno::ENOSPC)
-                if task.txn.is_some()
+                if task.state.txn.is_some()
                     && let Some(wait) =
                         task.state.after_no_chunk(turn.chunks.are_certain(), None) =>
             {
                 // A task that holds locks must not wait for a checkpoint, because a checkpoint
                 // waits for transactions.
-                self.coordinator.abort(&mut self.shards, task, turn);
+                self.coordinator.abort(&mut self.shards, &mut task.state, turn);
                 wait
             }
             // Another cell's log is full, or blocks that are kept back for such changes are in use.
-            Stop::Fail(Errno::EAGAIN) if task.txn.is_some() => {
-                self.coordinator.abort(&mut self.shards, task, turn);
+            Stop::Fail(Errno::EAGAIN) if task.state.txn.is_some() => {
+                self.coordinator.abort(&mut self.shards, &mut task.state, turn);
                 Wait::Checkpoint
             }
             Stop::Fail(errno) if self.is_decided(&task.work, errno) => {
@@ -185,13 +188,13 @@ impl Core {
                 Wait::Yield
             }
             Stop::Fail(errno) => {
-                self.coordinator.abort(&mut self.shards, task, turn);
+                self.coordinator.abort(&mut self.shards, &mut task.state, turn);
                 self.finish(task, &mut Some((Err(errno), 0)), turn);
                 return true;
             }
             Stop::Wait(Wait::Joined(cell)) => {
                 // No other task may wait for a lost cell.
-                self.coordinator.abort(&mut self.shards, task, turn);
+                self.coordinator.abort(&mut self.shards, &mut task.state, turn);
                 Wait::Joined(cell)
             }
             Stop::Wait(wait) => wait,
@@ -205,7 +208,7 @@ impl Core {
     fn answer_decided(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         let is_complete =
             |decided: &mut Box<Decided>| !self.coordinator.changes_entries(decided.txn);
-        match task.decided.take_if(is_complete) {
+        match task.state.decided.take_if(is_complete) {
             Some(mut decided) => self.finish(task, &mut decided.answer, turn),
             None => return false,
         }
@@ -258,27 +261,26 @@ impl Core {
         turn: &mut Turn<'_>,
     ) -> Result<Finished, Stop> {
         match &task.work {
-            Work::Request { request: Request::Create { name, .. }, .. }
-                if turn.plants(Plant::Poison) && name.as_bytes() == Plant::POISON =>
-            {
-                panic!("a planted fault")
+            Work::Request { from, header, request, who } => {
+                self.run_request(id, (*from, header, who), request, &mut task.state, turn)
             }
-            Work::Request { request, .. } if request.is_on_names() => {
-                let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
-                run_on_names(shards, coordinator, id, task, turn)
-            }
-            Work::Request { .. } => self.run_request(id, task, turn),
-            Work::Prepare { .. } => {
-                self.participants.prepare(&mut self.shards, id, task, turn).map(|()| None)
+            Work::Prepare { from, txn, keys, next, .. } => {
+                let prepare = Prepare { from: *from, txn: *txn, keys, next: *next };
+                let (shards, state) = (&mut self.shards, &mut task.state);
+                self.participants.prepare(shards, prepare, (id, state), turn).map(|()| None)
             }
             Work::Peek { from, txn, ino } => {
                 Participants::answer_peek(&self.shards, (*from, *txn, *ino), turn).map(|()| None)
             }
-            Work::Commit { .. } => {
-                self.participants.commit(&mut self.shards, task, turn).map(|()| None)
+            Work::Commit { from, txn, changes } => {
+                let (shards, state) = (&mut self.shards, &mut task.state);
+                let decision = (*from, *txn, changes.as_slice());
+                self.participants.commit(shards, decision, state, turn).map(|()| None)
             }
-            Work::Again { .. } => {
-                self.participants.make_again(&mut self.shards, task, turn)?;
+            Work::Again { from, txn, changes } => {
+                let (shards, state) = (&mut self.shards, &mut task.state);
+                let decision = (*from, *txn, changes.as_slice());
+                self.participants.make_again(shards, decision, state, turn)?;
                 self.end_recovery_if_complete(turn);
                 Ok(None)
             }
@@ -330,18 +332,28 @@ impl Core {
         if elsewhere { Some(Ok(Reply::Moved(turn.volume.map_version))) } else { None }
     }
 
-    pub(super) fn run_request(
+    fn run_request(
         &mut self,
         id: TaskId,
-        task: &mut Task,
+        (from, header, who): (SlotRef, &RequestHeader, &Credentials),
+        request: &Request,
+        state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<Finished, Stop> {
-        let Work::Request { from, header, request, who } = &task.work else {
-            unreachable!("called for requests only");
-        };
+        if let Some(request) = request.on_names() {
+            if let NameRequest::Create { name, .. } = request
+                && turn.plants(Plant::Poison)
+                && name.as_bytes() == Plant::POISON
+            {
+                panic!("a planted fault");
+            }
+            let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
+            let call = NameCall { from, request, who };
+            return run_on_names(shards, coordinator, call, (id, state), turn);
+        }
         match request {
             Request::Null => done(Reply::Done),
-            Request::Sync => sync(&mut task.state, turn),
+            Request::Sync => sync(state, turn),
             Request::StatFs => {
                 done(Reply::StatFs(self.counting.stat_fs(&self.shards, (id, who.uid), turn)?))
             }
@@ -351,20 +363,20 @@ impl Core {
             }
             Request::AwaitRecall { pages, acknowledged } => {
                 let class = if *pages { RecallClass::Pages } else { RecallClass::Other };
-                self.listen(*from, header.seq, (class, *acknowledged), turn)?;
+                self.listen(from, header.seq, (class, *acknowledged), turn)?;
                 Ok(None)
             }
             Request::Lock { handle, spec, wait } => {
-                let (call, lock) = ((id, *from, who.uid), (*spec, *wait));
-                lock_file(&mut self.shards, call, *handle, lock, &mut task.state, turn)
+                let (call, lock) = ((id, from, who.uid), (*spec, *wait));
+                lock_file(&mut self.shards, call, *handle, lock, state, turn)
             }
             request => {
                 let shard = request.shard().and_then(|shard| self.shards.get_mut(&shard));
                 let lane = turn.clients.payload_max(from.client);
                 let payload = (header.payload_len as usize).min(lane);
-                let call = Call { from: *from, payload, who };
+                let call = Call { from, payload, who };
                 let shard = shard.ok_or(Errno::ESTALE)?;
-                execute(shard, call, request, &mut task.state, turn)
+                execute(shard, call, request, state, turn)
             }
         }
     }
@@ -539,7 +551,7 @@ fn is_privileged(work: &Work, turn: &Turn<'_>) -> bool {
 /// Logs the steps that a task has just made as one record.
 fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
     let cause = match (&task.work, answer) {
-        (Work::Request { from, header, .. }, Some(answer)) => match &mut task.decided {
+        (Work::Request { from, header, .. }, Some(answer)) => match &mut task.state.decided {
             Some(decided) => Cause::Decided {
                 txn: decided.txn,
                 request: executed(*from, header.seq, answer),

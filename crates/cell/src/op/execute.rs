@@ -4,14 +4,15 @@ use std::borrow::Cow;
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, Neighbour,
-    Opened, Reply, Request,
+    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, NameRequest,
+    Neighbour, Opened, Reply,
 };
 
 use crate::budget::Reservation;
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
 use crate::data::read::data_at_hand;
+use crate::event::SlotRef;
 use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
 use crate::op;
@@ -19,7 +20,7 @@ use crate::op::plan::{self, Plan, PlannedReply};
 use crate::op::view::{Seen, View};
 use crate::plant::Plant;
 use crate::run::answer::Finished;
-use crate::run::task::Task;
+use crate::run::state::TaskState;
 use crate::run::txn::Txn;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
@@ -27,15 +28,12 @@ use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::coordinator::Coordinator;
 
-/// The name to which the answer to a request may add a lease.
-fn leased_name(request: &Request) -> (Ino, &FileName) {
-    match request {
-        Request::Lookup { dir, name }
-        | Request::Neighbours { dir, name }
-        | Request::Create { dir, name, .. }
-        | Request::Link { dir, name, .. } => (*dir, name),
-        _ => unreachable!("planned for these requests only"),
-    }
+/// A request on names, and who has sent it.
+#[derive(Clone, Copy)]
+pub(crate) struct NameCall<'a> {
+    pub(crate) from: SlotRef,
+    pub(crate) request: NameRequest<'a>,
+    pub(crate) who: &'a Credentials,
 }
 
 /// The file that takes a name which led elsewhere before.
@@ -49,39 +47,37 @@ const fn replaced_by(change: &Change) -> Option<Ino> {
 pub(crate) fn run_on_names(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    id: TaskId,
-    task: &mut Task,
+    call: NameCall<'_>,
+    (id, state): (TaskId, &mut TaskState),
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     loop {
-        if task.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
-            coordinator.acquire(shards, (id, task), turn)?;
+        if state.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
+            coordinator.acquire(shards, (id, state), turn)?;
         }
-        let Work::Request { request, who, .. } = &task.work else {
-            unreachable!("only requests are on names");
-        };
-        let mut view = View::new(shards, (turn.volume, turn.now.wall), who, task.txn.as_deref());
-        let planned = op::plan(&mut view, request);
+        let txn = state.txn.as_deref();
+        let mut view = View::new(shards, (turn.volume, turn.now.wall), call.who, txn);
+        let planned = op::plan(&mut view, call.request);
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
-            && !hold(shards, coordinator, (id, task), seen, planned.as_ref().err(), turn)?
+            && !hold(shards, coordinator, (id, state), seen, planned.as_ref().err(), turn)?
         {
             continue;
         }
         match planned {
-            Ok(ref plan) if turn.is_read_only(task.state.client) && !plan.changes.is_empty() => {
+            Ok(ref plan) if turn.is_read_only(state.client) && !plan.changes.is_empty() => {
                 return Err(Errno::EROFS.into());
             }
             Ok(mut plan) => {
                 if turn.plants(Plant::DropDefaultAcl) {
                     plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
                 }
-                let room = get_ready(shards, task, &plan.changes, turn)?;
-                return carry_out(shards, coordinator, (id, task), (&mut plan, room), turn);
+                let room = get_ready(shards, state, &plan.changes, turn)?;
+                return carry_out(shards, coordinator, call, (id, state), (&mut plan, room), turn);
             }
-            Err(Stop::Wait(Wait::Remote)) if task.txn.is_none() => {
+            Err(Stop::Wait(Wait::Remote)) if state.txn.is_none() => {
                 // A transaction locks and changes any shard.
-                coordinator.begin(task, turn);
+                coordinator.begin(state, turn);
                 return Err(Stop::Wait(Wait::Coarser));
             }
             Err(stop) => return Err(stop),
@@ -94,22 +90,22 @@ pub(crate) fn run_on_names(
 fn hold(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    (id, task): (TaskId, &mut Task),
+    (id, state): (TaskId, &mut TaskState),
     seen: Seen,
     stop: Option<&Stop>,
     turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
-    if let Some(txn) = task.txn.as_mut().filter(|txn| txn.holds_tree()) {
+    if let Some(txn) = state.txn.as_mut().filter(|txn| txn.holds_tree()) {
         txn.ascents.extend(seen.ascents);
     }
     if let Some(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) = stop {
         return Ok(true);
     }
-    if !coordinator.hold_all(shards, (id, task), seen.touched, turn)? {
+    if !coordinator.hold_all(shards, (id, state), seen.touched, turn)? {
         return Ok(false);
     }
     match stop {
-        Some(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, task), *ino, turn)),
+        Some(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, state), *ino, turn)),
         Some(Stop::Wait(Wait::Remote)) => {
             // Everything touched is locked, but a value is missing: the peer did not send it.
             Err(Stop::Fail(Errno::EPROTO))
@@ -121,16 +117,16 @@ fn hold(
 /// Prepares those changes that are made on this cell. Returns their room.
 fn get_ready(
     shards: &mut Shards,
-    task: &mut Task,
+    state: &mut TaskState,
     changes: &[Change],
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
-    task.state.holds_locks = task.holds_locks();
+    state.holds_locks = state.txn.as_ref().is_some_and(|txn| txn.holds_any());
     if changes.is_empty() {
         return Ok(Reservation::none());
     }
-    let own = own_changes(shards, task.txn.as_deref(), changes);
-    let room = ready(shards, &own, task.state.client, &mut task.state, None, turn)?;
+    let own = own_changes(shards, state.txn.as_deref(), changes);
+    let room = ready(shards, &own, state.client, state, None, turn)?;
     if changes.iter().any(|change| replaced_by(change).is_some()) {
         cover_replacements(shards, changes, turn)?;
     }
@@ -167,45 +163,43 @@ fn own_changes<'a>(shards: &Shards, txn: Option<&Txn>, changes: &'a [Change]) ->
 fn carry_out(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    (id, task): (TaskId, &mut Task),
+    call: NameCall<'_>,
+    (id, state): (TaskId, &mut TaskState),
     (plan, room): (&mut Plan, Reservation),
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
-    let client = task.state.client.expect("a request");
+    let client = call.from.client;
     if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
-        let Work::Request { who, .. } = &task.work else {
-            unreachable!("only requests are on names")
-        };
-        check_opens(who.uid, turn)?;
+        check_opens(call.who.uid, turn)?;
     }
     let mut opening = Reservation::none();
     if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
         let shard = shards.own(attr.ino.shard());
-        opening = ready_to_open(shard, attr.ino, *access, &mut task.state, turn)?;
+        opening = ready_to_open(shard, attr.ino, *access, state, turn)?;
     }
     if !plan.changes.is_empty() {
-        let own = own_changes(shards, task.txn.as_deref(), &plan.changes);
-        make(shards, (&own, task.txn.is_none()), Some(client), room, turn);
+        let own = own_changes(shards, state.txn.as_deref(), &plan.changes);
+        make(shards, (&own, state.txn.is_none()), Some(client), room, turn);
     }
-    if task.txn.is_some() {
+    if state.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let changes = std::mem::take(&mut plan.changes);
         let remote = changes.into_iter().filter(|change| !owned(change)).collect();
-        coordinator.commit(shards, (id, task), remote, turn);
+        coordinator.commit(shards, (id, state), remote, turn);
     }
-    let Work::Request { request, who, .. } = &task.work else {
-        unreachable!("only requests are on names")
-    };
-    let answer = answer(shards, request, &mut plan.reply, opening, (client, who), turn);
-    let data = data_of(shards, task, &answer, turn);
+    let answer = answer(shards, call, &mut plan.reply, opening, turn);
+    let data = data_of(shards, call, &answer, turn);
     Ok(Some((answer, data)))
 }
 
 /// The data that come with the reply to a request that has opened a file: how many bytes.
-fn data_of(shards: &Shards, task: &Task, answer: &Answer, turn: &mut Turn<'_>) -> u32 {
-    let Work::Request { from, request: Request::Create { access, .. }, .. } = task.work else {
-        return 0;
-    };
+fn data_of(
+    shards: &Shards,
+    NameCall { from, request, .. }: NameCall<'_>,
+    answer: &Answer,
+    turn: &mut Turn<'_>,
+) -> u32 {
+    let Some(access) = request.access() else { return 0 };
     let opened = answer.as_ref().ok().and_then(Reply::opened);
     let shard = opened.and_then(|opened| shards.get(&opened.handle.ino.shard()));
     let found = opened.zip(shard);
@@ -214,12 +208,12 @@ fn data_of(shards: &Shards, task: &Task, answer: &Answer, turn: &mut Turn<'_>) -
 
 fn answer(
     shards: &mut Shards,
-    request: &Request,
+    NameCall { from: SlotRef { client, .. }, request, who }: NameCall<'_>,
     reply: &mut PlannedReply,
     opening: Reservation,
-    (client, who): (ClientId, &Credentials),
     turn: &mut Turn<'_>,
 ) -> Answer {
+    let leased = request.leased_name();
     match *reply {
         PlannedReply::Reply(ref mut reply) => Ok(std::mem::replace(reply, Reply::Done)),
         PlannedReply::LeasedListing { dir, ref mut reply } => {
@@ -230,20 +224,15 @@ fn answer(
             }
             Ok(std::mem::replace(reply, Reply::Done))
         }
-        PlannedReply::Absent => {
-            let (dir, name) = leased_name(request);
-            match lease_name(shards, dir, name, client, turn) {
-                Some(lease) => Ok(Reply::Absent(lease)),
-                None => Err(Errno::ENOENT),
-            }
-        }
+        PlannedReply::Absent => match lease_name(shards, leased, client, turn) {
+            Some(lease) => Ok(Reply::Absent(lease)),
+            None => Err(Errno::ENOENT),
+        },
         PlannedReply::Entry { ino, kind, attr } => {
-            let name = leased_name(request);
-            Ok(Reply::Entry(entry(shards, name, (ino, kind), attr, client, turn)))
+            Ok(Reply::Entry(entry(shards, leased, (ino, kind), attr, client, turn)))
         }
         PlannedReply::Neighbours(ref mut found) => {
-            let (dir, _) = leased_name(request);
-            Ok(neighbours(shards, dir, std::mem::take(found), client, turn))
+            Ok(neighbours(shards, leased, std::mem::take(found), client, turn))
         }
         PlannedReply::Created { mut attr, found, open } => {
             // A client that has disconnected meanwhile opens nothing more.
@@ -261,8 +250,7 @@ fn answer(
             if attr.nlink == 0 && !found {
                 return Ok(nameless(leads, opened, turn));
             }
-            let name = leased_name(request);
-            let entry = entry(shards, name, leads, Some(attr), client, turn);
+            let entry = entry(shards, leased, leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
         }
     }
@@ -280,7 +268,7 @@ fn nameless((ino, kind): (Ino, FileKind), opened: Option<Opened>, turn: &mut Tur
 /// The names, without those that may not be leased, because they may be changing.
 fn neighbours(
     shards: &mut Shards,
-    dir: Ino,
+    asked: Option<(Ino, &FileName)>,
     found: Vec<plan::Neighbour>,
     client: ClientId,
     turn: &mut Turn<'_>,
@@ -291,7 +279,8 @@ fn neighbours(
             Some(Neighbour { name, .. }) if turn.plants(Plant::NeighboursOneLease) => name,
             _ => &name,
         };
-        let entry = entry(shards, (dir, leased_name), (ino, kind), attr, client, turn);
+        let leased_name = asked.map(|(dir, _)| (dir, leased_name));
+        let entry = entry(shards, leased_name, (ino, kind), attr, client, turn);
         let is_first = leased.is_empty();
         if is_first || entry.lease.is_some() {
             let capability = turn.capabilities.capability(client, ino);
@@ -303,23 +292,23 @@ fn neighbours(
 
 fn lease_name(
     shards: &mut Shards,
-    dir: Ino,
-    name: &FileName,
+    leased: Option<(Ino, &FileName)>,
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
+    let (dir, name) = leased?;
     grant_name(shards.get_mut(&dir.shard())?, dir, name, client, turn)
 }
 
 fn entry(
     shards: &mut Shards,
-    (dir, name): (Ino, &FileName),
+    leased: Option<(Ino, &FileName)>,
     (ino, kind): (Ino, FileKind),
     attr: Option<Attr>,
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Entry {
-    let lease = lease_name(shards, dir, name, client, turn);
+    let lease = lease_name(shards, leased, client, turn);
     let attr = attr.map(|attr| {
         let shard = shards.get_mut(&ino.shard());
         (attr, shard.and_then(|shard| grant_attr(shard, ino, client, turn)))

@@ -1,13 +1,24 @@
 //! What a task remembers between its runs.
 
-use warren_base::{ClientId, Lsn};
+use warren_base::{ClientId, Lsn, TxnId};
+use warren_proto::{Answer, Change};
 
 use crate::frames::PageNo;
+use crate::run::txn::Txn;
 use crate::run::wait::Wait;
 
 /// Cleanings that a task waits for without coming nearer to what it needs. Each of them has made
 /// some chunk free, and others have taken it.
 const CLEANINGS_MAX: u32 = 4;
+
+/// A task's transaction that is decided, and the answer, which may have to wait for other cells.
+#[derive(Clone, Debug)]
+pub(crate) struct Decided {
+    pub(crate) txn: TxnId,
+    /// The changes of other cells.
+    pub(crate) others: Vec<Change>,
+    pub(crate) answer: Option<(Answer, u32)>,
+}
 
 /// A task runs from its start whenever something that it waited for has come. It remembers its
 /// requests here, so that it makes each only once.
@@ -46,6 +57,9 @@ pub(crate) struct TaskState {
     pub(crate) range_done: u64,
     /// The point of the op log whose durability it waits for.
     pub(crate) durable: Option<Lsn>,
+    /// The transaction that it has become, until that is decided.
+    pub(crate) txn: Option<Box<Txn>>,
+    pub(crate) decided: Option<Box<Decided>>,
 }
 
 impl TaskState {

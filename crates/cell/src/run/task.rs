@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use warren_base::{ClientId, ShardId, SlotNo, TxnId};
-use warren_proto::{Answer, Change};
+use warren_base::{ClientId, ShardId, SlotNo};
+use warren_proto::Answer;
 
 use crate::event::SlotRef;
 use crate::run::state::TaskState;
@@ -18,18 +18,7 @@ use crate::run::work::Work;
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) work: Work,
-    pub(crate) txn: Option<Box<Txn>>,
     pub(crate) state: TaskState,
-    pub(crate) decided: Option<Box<Decided>>,
-}
-
-/// A task's transaction that is decided, and the answer, which may have to wait for other cells.
-#[derive(Clone, Debug)]
-pub(crate) struct Decided {
-    pub(crate) txn: TxnId,
-    /// The changes of other cells.
-    pub(crate) others: Vec<Change>,
-    pub(crate) answer: Option<(Answer, u32)>,
 }
 
 impl Task {
@@ -41,7 +30,7 @@ impl Task {
             _ => None,
         };
         let state = TaskState { client, ..TaskState::default() };
-        Self { work, txn: None, state, decided: None }
+        Self { work, state }
     }
 
     /// Whether it is a request that changes only opens and locks.
@@ -52,13 +41,13 @@ impl Task {
 
     /// Whether other cells take part in it.
     pub(crate) fn is_of_txn(&self) -> bool {
-        self.txn.is_some() || self.decided.is_some()
+        self.state.txn.is_some() || self.state.decided.is_some()
     }
 
     /// Whether other tasks wait for its locks, so that it must not wait for a checkpoint.
     pub(crate) fn holds_locks(&self) -> bool {
         matches!(self.work, Work::Prepare { .. } | Work::Commit { .. } | Work::Again { .. })
-            || self.txn.as_ref().is_some_and(|txn| txn.holds_any())
+            || self.state.txn.as_ref().is_some_and(|txn| txn.holds_any())
     }
 
     /// Whether no part of its work can be refused. If it cannot read a shard, the shard is given
@@ -79,7 +68,7 @@ impl Task {
     /// shards.
     pub(crate) fn shard(&self) -> Option<ShardId> {
         match &self.work {
-            Work::Request { request, .. } if self.txn.is_none() => request.shard(),
+            Work::Request { request, .. } if self.state.txn.is_none() => request.shard(),
             Work::Peek { ino, .. } | Work::Reap { ino } => Some(ino.shard()),
             Work::OpenShard { shard } | Work::Clean { shard } => Some(*shard),
             Work::Request { .. }
@@ -143,7 +132,7 @@ impl Tasks {
     /// The slot, the number and the answer of a request whose transaction is decided.
     pub(crate) fn decided(&self, id: TaskId) -> Option<(SlotRef, u32, &Answer)> {
         let task = self.waiting.get(&id)?;
-        let (answer, _) = task.decided.as_ref()?.answer.as_ref()?;
+        let (answer, _) = task.state.decided.as_ref()?.answer.as_ref()?;
         match task.work {
             Work::Request { from, header, .. } => Some((from, header.seq, answer)),
             _ => None,
@@ -181,7 +170,7 @@ impl Tasks {
 
     /// The waiting tasks with a transaction for which `wanted` holds.
     pub(crate) fn with_txn(&self, wanted: impl Fn(&Txn) -> bool) -> Vec<TaskId> {
-        let is_wanted = |task: &Task| task.txn.as_ref().is_some_and(|txn| wanted(txn));
+        let is_wanted = |task: &Task| task.state.txn.as_ref().is_some_and(|txn| wanted(txn));
         self.waiting.iter().filter(|(_, task)| is_wanted(task)).map(|(id, _)| *id).collect()
     }
 
@@ -191,7 +180,7 @@ impl Tasks {
             Work::Prepare { keys, .. } => keys.iter().any(|(key, _)| key.shard() == shard),
             Work::Request { .. } => {
                 task.shard() == Some(shard)
-                    || task.txn.as_ref().is_some_and(|txn| txn.touches(shard))
+                    || task.state.txn.as_ref().is_some_and(|txn| txn.touches(shard))
             }
             _ => task.shard() == Some(shard),
         };

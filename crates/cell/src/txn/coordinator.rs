@@ -14,7 +14,8 @@ use warren_proto::{Asked, Change, InodeValue, KeyValue, LockKey, LockMode, PeerR
 
 use crate::plant::Plant;
 use crate::recall::recall_names;
-use crate::run::task::{Decided, Task, Tasks};
+use crate::run::state::{Decided, TaskState};
+use crate::run::task::Tasks;
 use crate::run::txn::{Awaits, Txn};
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::send::{send_request, suspect};
@@ -118,8 +119,8 @@ impl Coordinator {
     }
 
     /// Makes the task a transaction. The operation runs again to note what it touches.
-    pub(crate) fn begin(&mut self, task: &mut Task, turn: &Turn<'_>) {
-        task.txn = Some(Box::new(Txn::new(self.new_id(turn))));
+    pub(crate) fn begin(&mut self, state: &mut TaskState, turn: &Turn<'_>) {
+        state.txn = Some(Box::new(Txn::new(self.new_id(turn))));
     }
 
     /// Whether the transaction holds all keys that its operation touched. If not, it requests them,
@@ -127,11 +128,11 @@ impl Coordinator {
     pub(crate) fn hold_all(
         &mut self,
         shards: &mut Shards,
-        (id, task): (TaskId, &mut Task),
+        (id, state): (TaskId, &mut TaskState),
         touched: BTreeMap<LockKey, LockMode>,
         turn: &mut Turn<'_>,
     ) -> Result<bool, Stop> {
-        let txn = task.txn.as_mut().expect("a transaction");
+        let txn = state.txn.as_mut().expect("a transaction");
         if txn.holds(&touched) {
             return Ok(true);
         }
@@ -142,12 +143,12 @@ impl Coordinator {
             txn.wanted =
                 touched.into_iter().filter(|(key, _)| !txn.held.contains_key(key)).collect();
         } else {
-            self.abort(shards, task, turn);
+            self.abort(shards, state, turn);
             let mut txn = Txn::new(self.new_id(turn));
             txn.wanted = touched;
-            task.txn = Some(Box::new(txn));
+            state.txn = Some(Box::new(txn));
         }
-        self.acquire(shards, (id, task), turn)?;
+        self.acquire(shards, (id, state), turn)?;
         Ok(false)
     }
 
@@ -172,17 +173,17 @@ impl Coordinator {
     pub(crate) fn acquire(
         &mut self,
         shards: &mut Shards,
-        (id, task): (TaskId, &mut Task),
+        (id, state): (TaskId, &mut TaskState),
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let client = task.state.client.unwrap_or_default();
-        let txn = task.txn.as_mut().expect("a transaction");
+        let client = state.client.unwrap_or_default();
+        let txn = state.txn.as_mut().expect("a transaction");
         if txn.held.is_empty() && turn.checkpoints.is_drained() {
             turn.waits.wait_for(WaitKey::Undrained, id);
             return Err(Stop::Wait(Wait::Registered));
         }
         if txn.held.is_empty() {
-            recall_names(shards, txn.wanted.iter(), task.state.client, turn)?;
+            recall_names(shards, txn.wanted.iter(), state.client, turn)?;
         }
         turn.txn_begins(txn.id);
         if let Awaits::Lock(key) = &txn.awaits {
@@ -221,7 +222,7 @@ impl Coordinator {
             txn.participants.insert(owner);
             txn.asks(Awaits::Prepared(owner));
             self.tasks.insert(txn.id, id);
-            let is_privileged = task.state.is_privileged;
+            let is_privileged = state.is_privileged;
             let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
             send_request(owner, prepare, turn);
             return Err(Stop::Wait(Wait::Registered));
@@ -232,7 +233,7 @@ impl Coordinator {
     /// Looks at an inode of another cell. Locks prevent changes meanwhile.
     pub(crate) fn peek(
         &mut self,
-        (id, task): (TaskId, &mut Task),
+        (id, state): (TaskId, &mut TaskState),
         ino: Ino,
         turn: &mut Turn<'_>,
     ) -> Stop {
@@ -240,7 +241,7 @@ impl Coordinator {
         if turn.peers.is_lost(to) {
             return Stop::Wait(Wait::Joined(to));
         }
-        let txn = task.txn.as_mut().expect("only a transaction peeks");
+        let txn = state.txn.as_mut().expect("only a transaction peeks");
         txn.asks(Awaits::Peeked(to, ino));
         self.tasks.insert(txn.id, id);
         send_request(to, PeerRequest::Peek { txn: txn.id, ino }, turn);
@@ -259,7 +260,7 @@ impl Coordinator {
         let Some(task_id) = self.tasks.get(&id).copied() else { return };
         let Some(task) = tasks.get_mut(task_id) else { return };
         let is_asked = |txn: &&mut Box<Txn>| txn.id == id && txn.awaited_cell() == Some(from);
-        let Some(txn) = task.txn.as_mut().filter(is_asked) else { return };
+        let Some(txn) = task.state.txn.as_mut().filter(is_asked) else { return };
         match outcome {
             Outcome::Prepared(values) => {
                 let is_own = |key: &LockKey| turn.volume.owner(key.shard()) == Some(from);
@@ -293,11 +294,11 @@ impl Coordinator {
     pub(crate) fn commit(
         &mut self,
         shards: &mut Shards,
-        (id, task): (TaskId, &mut Task),
+        (id, state): (TaskId, &mut TaskState),
         remote: Vec<Change>,
         turn: &mut Turn<'_>,
     ) {
-        let txn = task.txn.take().expect("a transaction");
+        let txn = state.txn.take().expect("a transaction");
         let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in remote {
             let owner = turn.volume.owner(change.shard());
@@ -324,7 +325,7 @@ impl Coordinator {
             task: Some(id),
         };
         self.committing.insert(txn.id, committing);
-        task.decided = Some(Box::new(Decided { txn: txn.id, others, answer: None }));
+        state.decided = Some(Box::new(Decided { txn: txn.id, others, answer: None }));
         for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
             self.send_commit(txn.id, *cell, changes, turn);
@@ -441,8 +442,13 @@ impl Coordinator {
 
     /// Releases all keys of the task's transaction, here and elsewhere. The task has no transaction
     /// afterwards.
-    pub(crate) fn abort(&mut self, shards: &mut Shards, task: &mut Task, turn: &mut Turn<'_>) {
-        let Some(txn) = task.txn.take() else { return };
+    pub(crate) fn abort(
+        &mut self,
+        shards: &mut Shards,
+        state: &mut TaskState,
+        turn: &mut Turn<'_>,
+    ) {
+        let Some(txn) = state.txn.take() else { return };
         self.tasks.remove(&txn.id);
         if !turn.plants(Plant::SkipAbort) {
             for cell in &txn.participants {
@@ -461,7 +467,7 @@ impl Coordinator {
         tasks: &'a Tasks,
     ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
         self.tasks.iter().filter_map(|(id, task)| {
-            let txn = tasks.get(*task)?.txn.as_ref().filter(|txn| txn.id == *id)?;
+            let txn = tasks.get(*task)?.state.txn.as_ref().filter(|txn| txn.id == *id)?;
             Some((txn.awaited_cell()?, Asked::Txn { txn: *id, message: txn.messages }))
         })
     }

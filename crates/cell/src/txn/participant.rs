@@ -20,7 +20,6 @@ use crate::give_up::of_served;
 use crate::plant::Plant;
 use crate::recall::{recall, recall_names};
 use crate::run::state::TaskState;
-use crate::run::task::Task;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::send::{send_reply, suspect};
@@ -36,6 +35,15 @@ struct Participant {
     /// Blocks of each shard that are set aside for it.
     promised: Vec<(ShardId, u64)>,
     state: State,
+}
+
+/// Another cell asks for locks.
+pub(crate) struct Prepare<'a> {
+    pub(crate) from: CellId,
+    pub(crate) txn: TxnId,
+    pub(crate) keys: &'a [(LockKey, LockMode)],
+    /// How many keys earlier messages of the transaction have named.
+    pub(crate) next: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -135,13 +143,10 @@ impl Participants {
     pub(crate) fn prepare(
         &mut self,
         shards: &mut Shards,
-        id: TaskId,
-        task: &mut Task,
+        Prepare { from, txn, keys, next }: Prepare<'_>,
+        (id, state): (TaskId, &mut TaskState),
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let Work::Prepare { from, txn, mut keys, next, .. } = task.work.clone() else {
-            unreachable!("called for this work only");
-        };
         let Some(participant) = self.known.get(&txn) else { return Ok(()) };
         if keys.iter().any(|(key, _)| shards.is_given_up(key.shard())) {
             return Err(Errno::EIO.into());
@@ -150,7 +155,7 @@ impl Participants {
         let done = keys.len().min(participant.keys.len() - next);
         if participant.keys.is_empty() {
             let keys = keys.iter().map(|(key, mode)| (key, mode));
-            recall_names(shards, keys, task.state.client, turn)?;
+            recall_names(shards, keys, state.client, turn)?;
         }
         if let Some((key, _)) = participant.keys.last().filter(|_| done > 0)
             && key.is_lock()
@@ -168,9 +173,9 @@ impl Participants {
             }
         }
         let all = next + keys.len();
-        self.follow_names(shards, txn, &keys, turn)?;
-        keys.extend_from_slice(&self.known[&txn].keys[all..]);
-        let values = self.prepared(shards, (id, txn), &keys, &mut task.state, turn)?;
+        self.follow_names(shards, txn, keys, turn)?;
+        let keys = [keys, &self.known[&txn].keys[all..]].concat();
+        let values = self.prepared(shards, (id, txn), &keys, state, turn)?;
         self.known.get_mut(&txn).expect("just there").state = State::Prepared;
         send_reply(from, PeerReply::Prepared { txn, values }, turn);
         Ok(())
@@ -249,8 +254,8 @@ impl Participants {
                 let entry = shard.entry(turn.volume.secret, *dir, name)?;
                 shard.check_entry(*dir, name, entry)?;
             }
-            if !matches!(key, LockKey::New(_)) {
-                values.push((key.clone(), Self::value_of(shards, key, turn)?));
+            if let Some(value) = Self::value_of(shards, key, turn)? {
+                values.push((key.clone(), value));
             }
         }
         self.promise(shards, txn, keys, state, turn)?;
@@ -307,17 +312,18 @@ impl Participants {
         Ok(())
     }
 
-    fn value_of(shards: &Shards, key: &LockKey, turn: &Turn<'_>) -> Result<KeyValue, Stop> {
+    /// The value of a key at this cell. The number of a new inode is handed out later.
+    fn value_of(shards: &Shards, key: &LockKey, turn: &Turn<'_>) -> Result<Option<KeyValue>, Stop> {
         let shard = &shards[&key.shard()];
-        Ok(match key {
+        Ok(Some(match key {
             LockKey::Tree => KeyValue::Tree,
             LockKey::Inode(ino) => KeyValue::Inode(shard.linked_or_open(*ino)?),
             LockKey::Name(dir, name) => {
                 KeyValue::Name(shard.dentry(turn.volume.secret, *dir, name)?)
             }
             LockKey::Logged(_) => KeyValue::Logged,
-            LockKey::New(_) => unreachable!("handed out, not read"),
-        })
+            LockKey::New(_) => return Ok(None),
+        }))
     }
 
     pub(crate) fn answer_peek(
@@ -338,18 +344,16 @@ impl Participants {
     pub(crate) fn commit(
         &mut self,
         shards: &mut Shards,
-        task: &mut Task,
+        (from, txn, changes): (CellId, TxnId, &[Change]),
+        state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let Work::Commit { from, txn, changes } = &task.work else {
-            unreachable!("called for this work only");
-        };
-        let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
+        let changes = of_served(shards, changes.to_vec());
         let Some((client, promised)) = self.known.get(&txn).map(Participant::promised) else {
             return Ok(());
         };
         may_make(&changes, turn)?;
-        let room = ready(shards, &changes, client, &mut task.state, Some(promised), turn)?;
+        let room = ready(shards, &changes, client, state, Some(promised), turn)?;
         make(shards, (&changes, false), client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
@@ -362,18 +366,15 @@ impl Participants {
     pub(crate) fn make_again(
         &mut self,
         shards: &mut Shards,
-        task: &mut Task,
+        (from, txn, changes): (CellId, TxnId, &[Change]),
+        state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let Work::Again { from, txn, changes } = &task.work else {
-            unreachable!("called for this work only");
-        };
-        let (from, txn, changes) = (*from, *txn, of_served(shards, changes.clone()));
+        let changes = of_served(shards, changes.to_vec());
         if !self.applied.contains(&txn) {
             may_make(&changes, turn)?;
             let (client, room) = match self.known.get(&txn).map(Participant::promised) {
                 Some((client, promised)) => {
-                    let state = &mut task.state;
                     (client, ready(shards, &changes, client, state, Some(promised), turn)?)
                 }
                 // Copies were recalled when it was prepared, and none was granted since.

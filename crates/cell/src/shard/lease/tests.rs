@@ -89,11 +89,11 @@ impl Stores {
 
 impl Memory for Stores {
     fn frame(&self, _: FrameNo) -> &[u8; warren_base::limits::BLOCK_SIZE] {
-        unreachable!("leases have no frames")
+        panic!("leases have no frames")
     }
 
     fn frame_mut(&mut self, _: FrameNo) -> &mut [u8; warren_base::limits::BLOCK_SIZE] {
-        unreachable!("leases have no frames")
+        panic!("leases have no frames")
     }
 
     fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
