@@ -2,53 +2,30 @@
 //!
 //! ```text
 //! xtask e2e ── unshare: own mounts, own processes ── xtask e2e-inside
-//!                                                 | serve, mount, stop ...  (fleet)
-//!                                                 | scripts, twice each     (script)
-//!                                                 | commands and messages   (lifecycle, refusals)
+//!                                      │
+//!    script: the same twice, on a mount and on the reference file system
+//!    fleets, mounts, rights, interposed, pools, faults: cases by subject
+//!    suites: those of other projects
+//!                                      │
+//!                                   harness: fleets, commands, programs, the tally
 //! ```
+//!
+//! Cases stand in folders by subject; their scripts and programs are in `crates/xtask/cases`, in
+//! folders likewise.
 //!
 //! The outer process gives the inner one its own mount and process namespaces and a time limit.
 //! When the inner one ends, for any reason, the kernel ends everything in them, so nothing is left
 //! behind. Every command inside has a limit of its own. After it the FUSE connections are aborted
-//! and the command's process group is killed ([`process`]).
+//! and the command's process group is killed ([`harness::process`]).
 
-mod access;
-mod attacked;
-mod cell_memory;
-mod chaos;
-mod checks;
-mod damaged_memory;
-mod device_faults;
-mod dist;
-mod file_handles;
-mod fleet;
-mod full_host;
-mod ground;
-mod grow;
-mod hardship;
-mod held;
+mod faults;
+mod fleets;
+mod harness;
 mod interposed;
-mod kills;
-mod large;
-mod lifecycle;
-mod log;
-mod mount_options;
 mod mounts;
-mod narrow;
-mod options;
-mod preloaded;
-mod privileges;
-mod process;
-mod refusals;
-mod refused_writes;
-mod sandboxes;
-mod script;
-mod seldom;
+mod pools;
+mod rights;
 mod suites;
-mod taken_out;
-mod threads;
-mod tree;
-mod two_fleets;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -58,10 +35,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::{build_interposer, build_release, target_directory};
 use crate::packages;
-use ground::{Ground, Tally};
-use options::fresh_seed;
+use harness::ground::{Ground, Tally};
+use harness::options::fresh_seed;
+use harness::{preloaded, script};
 
-pub(crate) use options::Options;
+pub(crate) use harness::options::Options;
 
 /// The task's name inside the namespaces.
 pub(crate) const INSIDE: &str = "e2e-inside";
@@ -141,42 +119,22 @@ pub(crate) fn run_inside(root: &Path, options: &Options) -> Result<bool> {
     end_with_parent();
     let ground = Ground::prepare(root, options)?;
     preloaded::prepare(&ground)?;
-    let scripts = script::load(&root.join("crates/xtask/cases"))?;
+    let scripts = script::load(root)?;
     let mut tally = Tally::default();
     if options.rehearse {
         script::rehearse(&ground, &scripts, &mut tally);
     } else {
-        refusals::run(&ground, &mut tally);
-        dist::run(&ground, &mut tally);
-        taken_out::run(&ground, &mut tally);
+        fleets::run_once(&ground, &mut tally);
+        faults::run_once(&ground, &mut tally);
         for cells in options.cells() {
             script::run_all(&ground, &scripts, cells, &mut tally);
-            lifecycle::run(&ground, cells, &mut tally);
+            fleets::run(&ground, cells, &mut tally);
             mounts::run(&ground, cells, &mut tally);
-            mount_options::run(&ground, cells, &mut tally);
-            log::run(&ground, cells, &mut tally);
-            access::run(&ground, cells, &mut tally);
-            sandboxes::run(&ground, cells, &mut tally);
-            privileges::run(&ground, cells, &mut tally);
+            rights::run(&ground, cells, &mut tally);
             interposed::run(&ground, cells, &mut tally);
-            seldom::run(&ground, cells, &mut tally);
-            threads::run(&ground, cells, &mut tally);
-            held::run(&ground, cells, &mut tally);
-            file_handles::run(&ground, cells, &mut tally);
-            narrow::run(&ground, cells, &mut tally);
-            full_host::run(&ground, cells, &mut tally);
-            grow::run(&ground, cells, &mut tally);
-            two_fleets::run(&ground, cells, &mut tally);
-            device_faults::run(&ground, cells, &mut tally);
-            refused_writes::run(&ground, cells, &mut tally);
-            checks::run(&ground, cells, &mut tally);
-            hardship::run(&ground, cells, &mut tally);
-            large::run(&ground, cells, &mut tally);
-            damaged_memory::run(&ground, cells, &mut tally);
-            kills::run(&ground, cells, &mut tally);
-            chaos::run(&ground, cells, &mut tally);
+            pools::run(&ground, cells, &mut tally);
+            faults::run(&ground, cells, &mut tally);
             suites::run(&ground, cells, &mut tally);
-            attacked::run(&ground, cells, &mut tally);
         }
     }
     preloaded::check(&ground, &mut tally);

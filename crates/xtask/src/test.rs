@@ -294,19 +294,30 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// The files below a directory.
+    fn files(directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).expect("a directory").flatten();
+        let below = entries
+            .map(|entry| entry.path())
+            .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+        below.collect()
+    }
 
     /// Cases are named in the source, and the scripts by their files.
     #[test]
     fn every_long_case_is_a_case() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let files = std::fs::read_dir(here.join("src/e2e")).expect("the cases").flatten();
+        let (texts, scripts) = (files(&here.join("src/e2e")), files(&here.join("cases")));
         let texts: Vec<String> =
-            files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+            texts.iter().filter_map(|file| std::fs::read_to_string(file).ok()).collect();
         for name in LONG_CASES {
             let quoted = format!("\"{name}\"");
             let is_named = texts.iter().any(|text| text.contains(&quoted));
-            let is_script = here.join("cases").join(format!("{name}.sh")).exists();
+            let is_script = scripts.iter().any(|file| file.ends_with(format!("{name}.sh")));
             assert!(is_named || is_script, "no case is called {name}");
         }
     }

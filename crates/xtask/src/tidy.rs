@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     findings.extend(safety::check(&sources));
     findings.extend(docs::check_module_docs(&sources));
     findings.extend(docs::check_documents(root, &sources));
-    findings.extend(docs::check_named_files(&sources, &documents(root, &files)));
+    findings.extend(docs::check_named_files(&files, &documents(root, &files)));
     findings.extend(layers::check(&layers::manifests(root)?));
     findings.extend(paths::check(root, &files));
     for finding in &findings {

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::access::ANN;
-use super::fleet::Fleet;
-use super::ground::{Ground, Tally, Verdict};
-use super::interposed::compiled;
-use super::preloaded;
-use super::process::{self, Outcome, tail};
 use crate::cargo::{cargo, interposer, target_directory};
+use crate::e2e::harness::command::ANN;
+use crate::e2e::harness::fleet::Fleet;
+use crate::e2e::harness::ground::{Ground, Tally, Verdict};
+use crate::e2e::harness::preloaded;
+use crate::e2e::harness::process::{self, Outcome, tail};
+use crate::e2e::harness::programs::compiled;
 use crate::packages;
 
 /// Crates with their programs: versions that are known to build and to test what is expected here.
@@ -107,7 +107,7 @@ fn two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     fleet.with_second_front(|second| {
         let mut command = preloaded::program(ground, "python3");
         command
-            .arg(ground.root.join("crates/xtask/cases/two_fronts.py"))
+            .arg(ground.case("calls/two_fronts.py"))
             .args([&fleet.mounted, second])
             .args([steps, &ground.seed.to_string()]);
         process::run(command, &ground.path("run"), LIMIT)?.expect_success("two fronts").map(drop)
@@ -117,7 +117,7 @@ fn two_fronts(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
 
 /// Processes append to one file through two fronts: two of four with the library, or none.
 fn appended_twice(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
-    let program = compiled(ground, "appended")?;
+    let program = compiled(ground, "data/appended")?;
     let run = |words: &[&str], second: &Path, file: &str, is_loaded: bool| {
         let mut command = Command::new(&program);
         command.args(words).args([&fleet.mounted, second]).arg(file);
@@ -143,7 +143,7 @@ fn differences(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
         return skipped("python3");
     }
     let mut command = Command::new("python3");
-    command.arg(ground.root.join("crates/xtask/cases/differences.py")).arg(&fleet.mounted);
+    command.arg(ground.case("calls/differences.py")).arg(&fleet.mounted);
     process::run(command, &ground.path("run"), LIMIT)?.expect_success("differences")?;
     Ok(Verdict::Passed)
 }

@@ -73,18 +73,19 @@ fn unnamed(document: &str, text: &str, source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// Source files that a document names and that do not exist. It may leave out the first parts of a
-/// path, and `src`.
+/// Source files, and files of end-to-end cases, that a document names and that do not exist. It may
+/// leave out the first parts of a path, and `src`.
 pub(super) fn check_named_files(
-    sources: &[Source],
+    files: &[PathBuf],
     documents: &[(PathBuf, String)],
 ) -> Vec<Finding> {
-    let known: Vec<PathBuf> = sources.iter().map(|source| short(&source.path)).collect();
+    let known: Vec<PathBuf> = files.iter().map(|path| short(path)).collect();
     let mut findings = Vec::new();
     for (document, text) in documents {
         for (at, line) in text.lines().enumerate() {
             let spans = line.split('`').skip(1).step_by(2);
-            let named = spans.filter(|span| span.ends_with(".rs") && !span.contains([' ', '*']));
+            let is_file = |span: &&str| span.ends_with(".rs") || span.starts_with("cases/");
+            let named = spans.filter(is_file).filter(|span| !span.contains([' ', '*']));
             let missing = named.flat_map(alternatives).filter(|name| {
                 let name = short(Path::new(name));
                 !known.iter().any(|path| path.ends_with(&name))
@@ -148,11 +149,12 @@ mod tests {
     #[test]
     fn a_file_that_does_not_exist_is_found() {
         let paths = ["crates/cell/src/cell.rs", "crates/cell/src/op/{name}.rs"];
-        let sources = paths.map(|path| Source::new(path.replace("{name}", "a").into(), "".into()));
-        let named = "`cell/cell.rs` `crates/cell/src/cell.rs`\n`op/{a,b}.rs` `log/*.rs` `cell.rs`";
-        let found = check_named_files(&sources, &[("docs/a.md".into(), named.to_owned())]);
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].line, &*found[0].what), (2, "op/b.rs does not exist"));
+        let files = paths.map(|path| PathBuf::from(path.replace("{name}", "a")));
+        let named = "`cell/cell.rs` `crates/cell/src/cell.rs`\n`op/{a,b}.rs` `log/*.rs` `cell.rs`\n\
+                     `cases/a.c` `a.c`";
+        let found = check_named_files(&files, &[("docs/a.md".into(), named.to_owned())]);
+        let found: Vec<_> = found.iter().map(|it| (it.line, it.what.as_str())).collect();
+        assert_eq!(found, [(2, "op/b.rs does not exist"), (3, "cases/a.c does not exist")]);
     }
 
     #[test]
