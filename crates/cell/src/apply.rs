@@ -110,9 +110,9 @@ pub(crate) fn apply(
         Step::Opened { handle, client, access, offset, uid } => {
             let (client, uid, access, offset) = (*client, *uid, *access, *offset);
             let file = OpenFile { client, uid, access, offset, read_end: 0 };
-            shard.opens.restore(*handle, file, turn.opens);
+            shard.opens.restore(*handle, file, &mut turn.sessions.opens);
         }
-        Step::Closed { handle } => shard.opens.forget(*handle, turn.opens),
+        Step::Closed { handle } => shard.opens.forget(*handle, &mut turn.sessions.opens),
         Step::Moved { handle, offset } => {
             if let Some(file) = shard.opens.get_mut(*handle) {
                 file.offset = *offset;
@@ -301,7 +301,7 @@ fn make_discarded(
     };
     shard.opens.end_with_eio(ino);
     if mode != Mode::Power {
-        turn.report(Report::Discarded { cell: turn.volume.id, ino, generation });
+        turn.report(Report::Discarded { cell: turn.fleet.volume.id, ino, generation });
     }
 }
 
@@ -316,8 +316,8 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     shard.inodes = shard.inodes.saturating_sub(1);
     shard.behind.remove(ino);
     forget_pages(shard, ino, 0..=u64::MAX, turn);
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
-    shard.leases.forget_inode(ino, turn.leases);
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    shard.leases.forget_inode(ino, &mut turn.sessions.leases);
 }
 
 /// The cover that a step noted now has for the file. Waits for its inode; EIO if there is none.
@@ -345,7 +345,7 @@ pub(crate) fn fetch_change(
         Change::AddEntry { dir, name, .. }
         | Change::RemoveEntry { dir, name, .. }
         | Change::ReplaceEntry { dir, name, .. } => {
-            let entry = shard.entry(turn.volume.secret, *dir, name)?;
+            let entry = shard.entry(turn.fleet.volume.secret, *dir, name)?;
             exists(*dir)?;
             shard.check_entry(*dir, name, entry)
         }
@@ -367,7 +367,7 @@ pub(crate) fn fetch_change(
 }
 
 pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) {
-    let secret = turn.volume.secret;
+    let secret = turn.fleet.volume.secret;
     match change {
         Change::NewInode { ino, new, uid, gid, parent, now } => {
             let inode = shard::new_inode(new, *uid, *gid, *parent, *now);

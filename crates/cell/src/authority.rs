@@ -25,7 +25,7 @@ pub(crate) fn may_name(
     let (inode, other) = request.named();
     let presented = header.capabilities;
     let mut admits = |ino: Option<Ino>, capability| {
-        ino.is_none_or(|ino| turn.capabilities.admits(client, ino, capability))
+        ino.is_none_or(|ino| turn.sessions.capabilities.admits(client, ino, capability))
     };
     admits(inode, presented.inode) && admits(other, presented.other)
 }
@@ -53,7 +53,7 @@ pub(crate) fn granted(
     if who.checked_by_kernel {
         return Capability::NONE;
     }
-    turn.capabilities.capability(client, reached)
+    turn.sessions.capabilities.capability(client, reached)
 }
 
 /// The directory was read in the same run.

@@ -109,7 +109,8 @@ pub(crate) fn owe(
     (txn, changes): (TxnId, Vec<Change>),
     turn: &mut Turn<'_>,
 ) {
-    let is_own = |change: &Change| turn.volume.owner(change.shard()) == Some(turn.volume.id);
+    let is_own =
+        |change: &Change| turn.fleet.volume.owner(change.shard()) == Some(turn.fleet.volume.id);
     if txn.cell != from || !changes.iter().all(is_own) {
         return suspect(from, turn);
     }

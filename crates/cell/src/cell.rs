@@ -13,6 +13,7 @@ use crate::clean::Cleaner;
 use crate::config::{CellConfig, Recovery};
 use crate::core::Core;
 use crate::count::Counting;
+use crate::driver::Driver;
 use crate::event::{Clock, Effect, Event, Memory, SlotRef};
 use crate::overdue::Overdue;
 use crate::recovery::replay::Replay;
@@ -38,7 +39,7 @@ impl Cell {
             config.lost = config.roots.iter().map(|(id, _)| *id).collect();
         }
         let shared = Shared::new(&config);
-        let others = shared.peers.all().into_iter().collect();
+        let others = shared.fleet.peers.all().into_iter().collect();
         let mut replay = Replay::new(&config.log, others);
         replay.begin_with(&config.kept, &config.owned_chunks);
         let mut owned = config.owned_chunks;
@@ -64,7 +65,7 @@ impl Cell {
         };
         let mut cell = Self { core, shared };
         cell.core.shards.values_mut().for_each(|shard| shard.space.plant(config.plant));
-        cell.core.start_opening(&cell.shared.readiness, &mut cell.shared.waits);
+        cell.core.start_opening(&cell.shared.fleet.readiness, &mut cell.shared.waits);
         // The tasks run with the first event, so a tick is requested at once.
         effects.push(Effect::Wake(now.monotonic));
         cell
@@ -73,7 +74,7 @@ impl Cell {
     /// Plants a fault in a cell that runs.
     #[cfg(feature = "plants")]
     pub const fn plant(&mut self, plant: crate::plant::Plant) {
-        self.shared.volume.plant = crate::plant::Planted::of(Some(plant));
+        self.shared.fleet.volume.plant = crate::plant::Planted::of(Some(plant));
     }
 
     /// Loses a wake-up of a task in the next event, as a fault of the cell might.
@@ -96,20 +97,20 @@ impl Cell {
         memory: &mut dyn Memory,
         effects: &mut Vec<Effect>,
     ) {
-        self.core.take_in(event, &mut self.shared, (now, memory, effects));
+        self.core.take_in(event, &mut self.shared, Driver { now, memory, effects });
     }
 
     /// Adds checksums of so many of the pages that were changed and have none, with which a
     /// successor finds damaged ones. For a cell that has nothing else to do. Returns whether there
     /// are more.
     pub fn add_checksums(&mut self, most: usize, memory: &mut dyn Memory) -> bool {
-        self.shared.table.add_checksums(most, memory)
+        self.shared.cache.table.add_checksums(most, memory)
     }
 
     /// Whether the driver may offer requests of clients. It may always offer orders and peers'
     /// messages.
     pub const fn is_ready(&self) -> bool {
-        self.shared.readiness.is_ready()
+        self.shared.fleet.readiness.is_ready()
     }
 
     /// How often each kind of affinity ran.
@@ -151,7 +152,10 @@ impl Cell {
 
     /// Files that clients other than fronts have open for writing.
     pub fn files_written(&self) -> u64 {
-        self.shared.opens.written(|client| !self.shared.clients.acknowledges(client))
+        self.shared
+            .sessions
+            .opens
+            .written(|client| !self.shared.sessions.clients.acknowledges(client))
     }
 
     /// Requests that were executed and wait for other cells before they are answered.
@@ -162,6 +166,6 @@ impl Cell {
     /// Answers of a predecessor that no client has requested again, in the order in which they were
     /// logged. Their clients have them, or are gone.
     pub fn unanswered(&self) -> impl Iterator<Item = (SlotRef, u32, &Answer)> {
-        self.shared.answers.all()
+        self.shared.sessions.answers.all()
     }
 }

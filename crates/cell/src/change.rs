@@ -54,7 +54,7 @@ pub(crate) fn ready(
         fetch_change(&shards[&change.shard()], change, turn)?;
     }
     // Without a front no client holds such a lease, and the keys need not be built.
-    if turn.leases.has_acknowledged() {
+    if turn.sessions.leases.has_acknowledged() {
         for change in changes {
             for key in leases_of(change).iter().flatten() {
                 free &= recall(shards.own(change.shard()), key, client, turn);
@@ -64,7 +64,7 @@ pub(crate) fn ready(
     if !free {
         // What was decided elsewhere is not refused.
         let front = client.filter(|_| promised.is_none());
-        if let Some(front) = front.filter(|front| turn.clients.acknowledges(*front)) {
+        if let Some(front) = front.filter(|front| turn.sessions.clients.acknowledges(*front)) {
             give_way(shards, changes, front, turn)?;
         }
         return Err(Stop::Wait(Wait::Recall));
@@ -111,7 +111,7 @@ pub(crate) fn make(
     turn: &mut Turn<'_>,
 ) {
     if turn.plants(Plant::RevokeAfterCommit) {
-        turn.leases.late.push((changes.to_vec(), client));
+        turn.sessions.leases.late.push((changes.to_vec(), client));
     } else {
         revoke_all(shards, (changes, is_whole), client, turn);
     }
@@ -130,14 +130,14 @@ pub(crate) fn make(
 /// Makes the revocations that [`Plant::RevokeAfterCommit`] has delayed.
 #[inline]
 pub(crate) fn revoke_late(shards: &mut Shards, turn: &mut Turn<'_>) {
-    if !turn.leases.late.is_empty() {
+    if !turn.sessions.leases.late.is_empty() {
         revoke_put_off(shards, turn);
     }
 }
 
 #[cold]
 fn revoke_put_off(shards: &mut Shards, turn: &mut Turn<'_>) {
-    for (changes, client) in std::mem::take(&mut turn.leases.late) {
+    for (changes, client) in std::mem::take(&mut turn.sessions.leases.late) {
         revoke_all(shards, (&changes, false), client, turn);
     }
 }
@@ -153,18 +153,23 @@ fn revoke_all(
         let Some(Shard { leases, .. }) = shards.get_mut(&change.shard()) else { continue };
         for key in leases_of(change).iter().flatten() {
             if !turn.plants(Plant::ForgetRevoke) {
-                leases.revoke(key, turn.leases, turn.memory);
+                leases.revoke(key, &mut turn.sessions.leases, turn.driver.memory);
             }
         }
         if !change.is_of_entry() {
             continue;
         }
-        leases.names_changed(change.home(), client, turn.now.monotonic);
+        leases.names_changed(change.home(), client, turn.driver.now.monotonic);
         if !turn.plants(Plant::KeepListings) {
-            leases.revoke_listings(change.home(), client, turn.leases, turn.memory);
+            leases.revoke_listings(
+                change.home(),
+                client,
+                &mut turn.sessions.leases,
+                turn.driver.memory,
+            );
         }
     }
-    let front = client.filter(|client| turn.clients.acknowledges(*client));
+    let front = client.filter(|client| turn.sessions.clients.acknowledges(*client));
     if let Some(front) = front {
         note_own_copies(shards, (changes, is_whole), front, turn);
     }
@@ -182,10 +187,10 @@ fn note_own_copies(
         Some((change, name?))
     });
     let named: Vec<(&Change, LeaseKey)> = named.collect();
-    let now = turn.now.monotonic;
+    let now = turn.driver.now.monotonic;
     let may_hold = |name: &LeaseKey| {
         let shard = shards.get(&name.shard());
-        shard.is_some_and(|shard| shard.leases.may_hold(name, front, turn.leases))
+        shard.is_some_and(|shard| shard.leases.may_hold(name, front, &turn.sessions.leases))
     };
     let is_contended = |change: &Change| {
         let shard = shards.get(&change.shard());
@@ -204,9 +209,9 @@ fn note_own_copies(
     for ((_, name), has_copy) in named.into_iter().zip(copies) {
         let Some(Shard { leases, .. }) = shards.get_mut(&name.shard()) else { continue };
         if has_copy {
-            leases.hold_again(turn.mark(name), front, turn.leases);
+            leases.hold_again(turn.mark(name), front, &mut turn.sessions.leases);
         } else {
-            leases.drop_holder(&name, front, turn.leases);
+            leases.drop_holder(&name, front, &mut turn.sessions.leases);
         }
     }
 }

@@ -86,16 +86,16 @@ impl Checkpoint {
     }
 
     pub(crate) fn drain(&mut self, number: u64, turn: &mut Turn<'_>) {
-        turn.checkpoints.begin(number);
+        turn.fleet.checkpoints.begin(number);
         turn.waits.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
         turn.report_if_drained();
     }
 
     pub(crate) fn start_writing(&mut self, number: u64, count: bool, turn: &mut Turn<'_>) {
-        if turn.checkpoints.number() == number {
+        if turn.fleet.checkpoints.number() == number {
             self.count = count;
             turn.chunks.begin_count(count);
-            turn.checkpoints.enter(Phase::Fixing);
+            turn.fleet.checkpoints.enter(Phase::Fixing);
             turn.waits.start(Work::Fix);
         }
     }
@@ -110,13 +110,13 @@ impl Checkpoint {
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         // The checkpoint was abandoned meanwhile.
-        if turn.checkpoints.phase() != Phase::Fixing {
+        if turn.fleet.checkpoints.phase() != Phase::Fixing {
             return Ok(());
         }
         stock_up_for_kept(shards, state, turn)?;
         stock_up(state, turn)?;
         // Pages of failed writes are written again now, so only failures from here on count.
-        turn.io.take_write_error();
+        turn.cache.io.take_write_error();
         place_all(shards, turn)?;
         turn.check_log()?;
         let ids = shards.ids().to_vec();
@@ -130,7 +130,7 @@ impl Checkpoint {
         // session.
         turn.seal();
         let kept = write_given_up(shards, &mut written, turn);
-        turn.io.queue_nodes(kept);
+        turn.cache.io.queue_nodes(kept);
         written.log_start = match turn.log.snapshot() {
             Some(start) => start,
             None => snapshot_session(shards, turn),
@@ -143,30 +143,34 @@ impl Checkpoint {
         self.applied.append(participants.applied());
         turn.log.commits.fixed();
         self.written = written;
-        turn.checkpoints.enter(Phase::Writing);
+        turn.fleet.checkpoints.enter(Phase::Writing);
         Ok(())
     }
 
     /// The same for a caretaker, whose log has claimed these chunks.
     pub(crate) fn fix_kept(&mut self, claimed: &[u64], turn: &mut Turn<'_>) -> Result<(), Stop> {
-        if turn.checkpoints.phase() != Phase::Fixing {
+        if turn.fleet.checkpoints.phase() != Phase::Fixing {
             return Ok(());
         }
         self.written = part_of_checkpoint(claimed, self.count, turn)?;
         turn.log.commits.fixed();
-        turn.checkpoints.enter(Phase::Writing);
+        turn.fleet.checkpoints.enter(Phase::Writing);
         Ok(())
     }
 
     /// The state could not be fixed, so this checkpoint fails.
     pub(crate) fn fix_failed(errno: Errno, turn: &mut Turn<'_>) {
         // The checkpoint was abandoned meanwhile.
-        if turn.checkpoints.phase() != Phase::Fixing {
+        if turn.fleet.checkpoints.phase() != Phase::Fixing {
             return;
         }
-        turn.checkpoints.enter(Phase::Reported);
-        let (cell, number) = (turn.volume.id, turn.checkpoints.number());
-        turn.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
+        turn.fleet.checkpoints.enter(Phase::Reported);
+        let (cell, number) = (turn.fleet.volume.id, turn.fleet.checkpoints.number());
+        turn.driver.effects.push(Effect::Report(Report::Written {
+            cell,
+            number,
+            result: Err(errno),
+        }));
     }
 
     /// Gives the tree's dirty nodes places and queues them to be written.
@@ -218,7 +222,7 @@ impl Checkpoint {
             return Ok(());
         }
         let shard = shards.own(id);
-        let (root, height, nodes) = shard.tree.write_out(turn.checkpoints.number(), &places);
+        let (root, height, nodes) = shard.tree.write_out(turn.fleet.checkpoints.number(), &places);
         check_nodes(id, &nodes);
         shard.changed = false;
         let (claimed, released) = shard.space.seal();
@@ -234,26 +238,28 @@ impl Checkpoint {
             blocks: shard.space.used_blocks(),
         });
         self.roots.push((id, places));
-        turn.io.queue_nodes(nodes);
+        turn.cache.io.queue_nodes(nodes);
         Ok(())
     }
 
     /// Reports when the checkpoint's writes are done.
     pub(crate) fn advance(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
         self.turns += 1;
-        if self.turns.is_multiple_of(TURNS_PER_COUNT) && turn.checkpoints.phase() == Phase::Idle {
+        if self.turns.is_multiple_of(TURNS_PER_COUNT)
+            && turn.fleet.checkpoints.phase() == Phase::Idle
+        {
             self.evict_nodes(shards, turn);
         }
-        if turn.checkpoints.phase() != Phase::Writing || !turn.io.writes_are_done() {
+        if turn.fleet.checkpoints.phase() != Phase::Writing || !turn.cache.io.writes_are_done() {
             return;
         }
-        turn.checkpoints.enter(Phase::Reported);
+        turn.fleet.checkpoints.enter(Phase::Reported);
         let written = std::mem::take(&mut self.written);
         self.log_start = written.log_start;
-        self.next_write = Some(turn.frames.next_write());
-        let result = turn.io.take_write_error().map_or(Ok(written), Err);
-        let (cell, number) = (turn.volume.id, turn.checkpoints.number());
-        turn.effects.push(Effect::Report(Report::Written { cell, number, result }));
+        self.next_write = Some(turn.cache.frames.next_write());
+        let result = turn.cache.io.take_write_error().map_or(Ok(written), Err);
+        let (cell, number) = (turn.fleet.volume.id, turn.fleet.checkpoints.number());
+        turn.driver.effects.push(Effect::Report(Report::Written { cell, number, result }));
     }
 
     fn evict_nodes(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
@@ -274,7 +280,7 @@ impl Checkpoint {
     }
 
     pub(crate) fn switched(&mut self, shards: &mut Shards, number: u64, turn: &mut Turn<'_>) {
-        if turn.checkpoints.number() != number {
+        if turn.fleet.checkpoints.number() != number {
             return;
         }
         for (id, _) in std::mem::take(&mut self.roots) {
@@ -289,8 +295,8 @@ impl Checkpoint {
         turn.log.commits.switched();
         shards.values_mut().for_each(|shard| shard.behind.switched());
         if let Some(end) = self.next_write.take() {
-            for frame in turn.frames.flushed(end) {
-                turn.table.clear(frame, turn.memory);
+            for frame in turn.cache.frames.flushed(end) {
+                turn.cache.table.clear(frame, turn.driver.memory);
             }
             turn.waits.wake_all(WaitKey::Frames);
         }
@@ -307,7 +313,7 @@ impl Checkpoint {
         (number, errno, broken): (u64, Errno, bool),
         turn: &mut Turn<'_>,
     ) {
-        if turn.checkpoints.number() != number {
+        if turn.fleet.checkpoints.number() != number {
             return;
         }
         // No later checkpoint is begun.
@@ -348,7 +354,9 @@ impl Checkpoint {
         let is_refused = errno != Errno::ENOSPC && !turn.log_has_room();
         self.refused = if is_refused { self.refused + 1 } else { 0 };
         if self.refused == REFUSALS_MAX {
-            turn.effects.push(Effect::Report(Report::Stuck { cell: turn.volume.id, errno }));
+            turn.driver
+                .effects
+                .push(Effect::Report(Report::Stuck { cell: turn.fleet.volume.id, errno }));
         }
     }
 
@@ -361,7 +369,9 @@ impl Checkpoint {
         number: u64,
         turn: &mut Turn<'_>,
     ) {
-        if turn.checkpoints.number() == number && turn.checkpoints.phase() != Phase::Idle {
+        if turn.fleet.checkpoints.number() == number
+            && turn.fleet.checkpoints.phase() != Phase::Idle
+        {
             self.undo(shards, participants, false, turn);
             end(turn);
             turn.waits.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
@@ -377,7 +387,7 @@ impl Checkpoint {
         may_count: bool,
         turn: &mut Turn<'_>,
     ) {
-        turn.io.forget_queued_nodes();
+        turn.cache.io.forget_queued_nodes();
         for (id, mut places) in std::mem::take(&mut self.roots) {
             let Some(shard) = shards.get_mut(&id) else {
                 shards.space_mut(id).expect("owned").failed();
@@ -415,7 +425,7 @@ fn check_nodes(shard: ShardId, nodes: &[BlockWrite]) {
 
 /// Logs the session again that was logged before the checkpoint. Returns where these records begin.
 fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
-    let start = turn.log.begin_anew(turn.memory);
+    let start = turn.log.begin_anew(turn.driver.memory);
     let opened = |(handle, file): &(Handle, crate::shard::open::OpenFile)| Step::Opened {
         handle: *handle,
         client: file.client,
@@ -432,9 +442,9 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
         batch.iter().for_each(|step| turn.note(step));
         turn.seal();
     }
-    turn.answers.forget_gone(turn.clients);
+    turn.sessions.answers.forget_gone(&turn.sessions.clients);
     // Each answer gets a log record of its own, because two may be longer than a record can be.
-    for request in turn.answers.latest_within(turn.log.budget().unanswered()) {
+    for request in turn.sessions.answers.latest_within(turn.log.budget().unanswered()) {
         turn.note(&Step::Unanswered { request });
         turn.seal();
     }
@@ -445,13 +455,13 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
 /// Blocks of failed checkpoints may be used again when no node is being written. Otherwise a late
 /// write could overwrite a new one.
 pub(crate) fn reclaim_retracted(shards: &mut Shards, turn: &Turn<'_>) {
-    if !turn.io.writes_nodes() {
+    if !turn.cache.io.writes_nodes() {
         shards.values_mut().for_each(|shard| shard.space.reclaim());
     }
 }
 
 fn end(turn: &mut Turn<'_>) {
-    turn.checkpoints.enter(Phase::Idle);
+    turn.fleet.checkpoints.enter(Phase::Idle);
     turn.waits.wake_all(WaitKey::Undrained);
 }
 

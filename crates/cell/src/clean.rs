@@ -112,11 +112,11 @@ impl Cleaner {
     fn begin_ask(&mut self, turn: &mut Turn<'_>) {
         self.last_ask += 1;
         let (number, is_privileged) = (self.last_ask, std::mem::take(&mut self.wants_reserve));
-        let open: BTreeSet<CellId> = turn.volume.map.iter().copied().collect();
-        for to in open.iter().filter(|cell| **cell != turn.volume.id) {
+        let open: BTreeSet<CellId> = turn.fleet.volume.map.iter().copied().collect();
+        let own = turn.fleet.volume.id;
+        for to in open.iter().filter(|cell| **cell != own) {
             send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, turn);
         }
-        let own = turn.volume.id;
         if open.contains(&own) {
             self.asked.push((own, number));
         }
@@ -232,7 +232,7 @@ impl Cleaner {
     }
 
     fn advance_run(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
-        if !turn.readiness.is_ready() {
+        if !turn.fleet.readiness.is_ready() {
             return;
         }
         if self.run.is_none() {
@@ -286,7 +286,7 @@ impl Cleaner {
         });
         let chunks = leaving.sum::<u64>() + turn.chunks.at_hand();
         for (to, ask) in run.answers {
-            if to == turn.volume.id {
+            if to == turn.fleet.volume.id {
                 self.answered(to, ask, chunks, turn);
             } else {
                 send_reply(to, PeerReply::Cleaned { ask, chunks }, turn);

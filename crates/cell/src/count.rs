@@ -78,13 +78,19 @@ impl Counting {
         turn: &mut Turn<'_>,
     ) -> Result<StatFs, Stop> {
         let ask = self.asks.remove(&id).unwrap_or_else(|| {
-            let open: BTreeSet<_> =
-                turn.volume.map.iter().copied().filter(|c| *c != turn.volume.id).collect();
+            let open: BTreeSet<_> = turn
+                .fleet
+                .volume
+                .map
+                .iter()
+                .copied()
+                .filter(|c| *c != turn.fleet.volume.id)
+                .collect();
             for to in &open {
                 send_request(*to, PeerRequest::Count { ask: id.0 }, turn);
             }
             if !turn.chunks.host.has_all() {
-                turn.effects.push(Effect::MeasureHost);
+                turn.driver.effects.push(Effect::MeasureHost);
             }
             let host = turn.chunks.host.has_all().then_some(u64::MAX);
             Ask { open, sum: Count::default(), host }
@@ -96,7 +102,7 @@ impl Counting {
         let total = add(count(shards, turn), ask.sum);
         let of_host = total.blocks_allocated.saturating_add(host);
         let free = total.blocks_free.saturating_sub(total.blocks_kept).min(of_host);
-        let reserved = if turn.volume.is_privileged(uid) { 0 } else { total.blocks_reserved };
+        let reserved = if turn.fleet.volume.is_privileged(uid) { 0 } else { total.blocks_reserved };
         Ok(StatFs {
             blocks: total.blocks_used.saturating_add(free).min(turn.chunks.total_blocks()),
             blocks_free: free,

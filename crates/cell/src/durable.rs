@@ -88,7 +88,7 @@ pub(crate) fn hardened(
             return turn.waits.fail_all(WaitKey::Durable, errno);
         }
     };
-    let frontier = frontier.into_iter().filter(|(other, _)| *other != turn.volume.id);
+    let frontier = frontier.into_iter().filter(|(other, _)| *other != turn.fleet.volume.id);
     turn.log.depends.hardened(cell, lsn, frontier);
     ask_peers(turn.log.commits.wanted(), turn);
     turn.waits.wake_all(WaitKey::Durable);
@@ -97,9 +97,9 @@ pub(crate) fn hardened(
 /// Everything that was written so far will be durable when the flush is over.
 fn flush(turn: &mut Turn<'_>) -> IoId {
     turn.log.commits.flushing();
-    turn.frames.begin_flush();
-    let io = turn.io.begin(Purpose::Flush);
-    turn.effects.push(Effect::Flush { io });
+    turn.cache.frames.begin_flush();
+    let io = turn.cache.io.begin(Purpose::Flush);
+    turn.driver.effects.push(Effect::Flush { io });
     io
 }
 
@@ -119,12 +119,12 @@ fn write_log(goal: Lsn, turn: &mut Turn<'_>) {
         }
         let start = area.start.offset(place);
         if left == 0 && at + count == end {
-            let io = turn.io.begin(Purpose::WriteThrough { goal });
+            let io = turn.cache.io.begin(Purpose::WriteThrough { goal });
             turn.log.commits.state = Commit::WritingThrough { goal };
-            return turn.effects.push(Effect::WriteThrough { io, block: start, frames });
+            return turn.driver.effects.push(Effect::WriteThrough { io, block: start, frames });
         }
-        let io = turn.io.begin(Purpose::WriteLog);
-        turn.effects.push(Effect::Write { io, block: start, frames });
+        let io = turn.cache.io.begin(Purpose::WriteLog);
+        turn.driver.effects.push(Effect::Write { io, block: start, frames });
         (at, left) = (at + count, left + 1);
     }
     turn.log.commits.state = match left {
@@ -169,8 +169,8 @@ pub(crate) fn flush_done(
     if let Err(errno) = turn.log.commits.judge(result) {
         return flush_failed(errno, turn);
     }
-    for frame in turn.frames.end_flush() {
-        turn.table.clear(frame, turn.memory);
+    for frame in turn.cache.frames.end_flush() {
+        turn.cache.table.clear(frame, turn.driver.memory);
     }
     match turn.log.commits.state {
         Commit::DataFlush { goal, io: own } if own == io => write_log(goal, turn),
@@ -183,7 +183,7 @@ pub(crate) fn flush_done(
 
 fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
     let here = waiting_for_log(turn);
-    turn.log.commits.done(goal, here, turn.now.monotonic);
+    turn.log.commits.done(goal, here, turn.driver.now.monotonic);
     answer_peers(None, turn);
     turn.waits.wake_all(WaitKey::Durable);
     if turn.log.commits.log_end().is_some_and(|end| end.lsn <= goal) {
@@ -204,12 +204,12 @@ fn end_log(turn: &mut Turn<'_>) {
 
 /// A flush failed, so it is unknown which of the data written so far is on the device.
 fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<(PageNo, FrameNo)> {
-    let lost = turn.frames.lose_unflushed();
+    let lost = turn.cache.frames.lose_unflushed();
     turn.log.commits.flush_again();
     if turn.log.is_kept()
         && let Some(frame) = turn.log.commits.unexamined()
     {
-        turn.frames.give(frame);
+        turn.cache.frames.give(frame);
     }
     commit_failed(errno, turn);
     lost
@@ -218,7 +218,7 @@ fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<(PageNo, FrameNo)> {
 /// Data that records name may not be on the device, so nothing more is committed before a
 /// checkpoint has written everything again.
 pub(crate) fn hold_log(turn: &mut Turn<'_>) {
-    let is_news = !turn.log.commits.is_faulty() && !turn.checkpoints.will_write();
+    let is_news = !turn.log.commits.is_faulty() && !turn.fleet.checkpoints.will_write();
     turn.log.commits.hold(false);
     // After a repeated failure, the device is tried again only when a client or a cell asks for it.
     if is_news {
@@ -263,7 +263,7 @@ pub(crate) fn advance_log(turn: &mut Turn<'_>) {
     if turn.log.needs_checkpoint() {
         turn.want_checkpoint();
     }
-    if !turn.log.commits.is_at_rest() || turn.frames.has_unflushed() {
+    if !turn.log.commits.is_at_rest() || turn.cache.frames.has_unflushed() {
         advance_commit(turn);
     }
 }
@@ -272,13 +272,13 @@ fn advance_commit(turn: &mut Turn<'_>) {
     let commits = &turn.log.commits;
     if commits.state == Commit::Idle {
         if commits.wanted() > commits.durable() && !commits.is_held() {
-            let (here, now) = (waiting_for_log(turn), turn.now.monotonic);
-            if !turn.log.commits.is_due(here, now, turn.effects) {
+            let (here, now) = (waiting_for_log(turn), turn.driver.now.monotonic);
+            if !turn.log.commits.is_due(here, now, turn.driver.effects) {
                 return;
             }
-            let goal = turn.log.end_commit(turn.memory);
+            let goal = turn.log.end_commit(turn.driver.memory);
             turn.log.commits.state = Commit::Settling { goal };
-        } else if turn.frames.wants_flush(turn.waits.is_waited_for(WaitKey::Frames)) {
+        } else if turn.cache.frames.wants_flush(turn.waits.is_waited_for(WaitKey::Frames)) {
             let io = flush(turn);
             turn.log.commits.state = Commit::PlainFlush { io };
         }

@@ -36,13 +36,13 @@ use crate::turn::Turn;
 pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut Turn<'_>) {
     let Some(mut shard) = shards.give_up(id) else { return };
     for (handle, _) in shard.opens.all() {
-        shard.opens.forget(handle, turn.opens);
+        shard.opens.forget(handle, &mut turn.sessions.opens);
     }
-    shard.file_locks.clear(turn.lock_index);
-    shard.leases.give_up(turn.leases);
-    for page in shard.pages.drop_all(turn.frames) {
+    shard.file_locks.clear(&mut turn.sessions.lock_index);
+    shard.leases.give_up(&mut turn.sessions.leases);
+    for page in shard.pages.drop_all(&mut turn.cache.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-        turn.record.then(after(page.frame));
+        turn.log.record.then(after(page.frame));
     }
     turn.waits.wake_all(WaitKey::Frames);
     turn.waits.wake_all(WaitKey::Chunk(id));
@@ -54,7 +54,7 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
     } else {
         turn.settle();
     }
-    let cell = turn.volume.id;
+    let cell = turn.fleet.volume.id;
     turn.report(Report::GivenUp { cell, shard: id, errno });
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn write_given_up(
         let chunks = chunks_for(shards, id, kept.len(), turn);
         for (chunk, kept) in chunks.into_iter().zip(kept) {
             let start = BlockNo(chunk * CHUNK_BLOCKS);
-            let bytes = kept.encode(turn.volume.secret);
+            let bytes = kept.encode(turn.fleet.volume.secret);
             let block = |(at, bytes): (u64, &[u8])| (start.offset(at), Box::from(bytes));
             blocks.extend((0..).zip(bytes.chunks(BLOCK_SIZE)).map(block));
         }
@@ -115,7 +115,7 @@ pub(crate) fn write_given_up(
 /// `count` chunks of the shard: those that a failed checkpoint has claimed, then new ones. Returns
 /// none if the pool has too few at hand, because checkpoints must not wait.
 fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_>) -> Vec<u64> {
-    if turn.io.writes_nodes() {
+    if turn.cache.io.writes_nodes() {
         // A late write of the failed checkpoint would overtake a new one.
         shards.kept_in(id).clear();
     }
@@ -137,7 +137,7 @@ fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_
 /// The records of the log that concern the shard, each part as large as a chunk holds.
 fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
     let image = &turn.log.image;
-    let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+    let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
     let (mut at, mut all) = (image.start(), Vec::<KeptRecords>::new());
     while let Some(record) = read_record(at, image.end(), image.incarnation(), copy) {
         at = record.end;
@@ -155,9 +155,9 @@ fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
             _ => all.push(KeptRecords {
                 incarnation: image.incarnation(),
                 shard,
-                cell: turn.volume.id,
+                cell: turn.fleet.volume.id,
                 first: record.lsn,
-                checkpoint: turn.checkpoints.number(),
+                checkpoint: turn.fleet.checkpoints.number(),
                 part: 0,
                 parts: 0,
                 records: bytes,

@@ -39,8 +39,8 @@ pub(crate) struct OpLog {
     pub(crate) commits: Commits,
     /// The last snapshot of the session: that of the last checkpoint, or of one that failed since.
     snapshot: Range<Lsn>,
-    /// The memory of the last record, reused for the next.
-    buffer: Vec<u8>,
+    /// The steps that were made and are not in the log yet.
+    pub(crate) record: Record,
     /// Transactions that are under way here, at their coordinator or elsewhere.
     txns: usize,
     /// A checkpoint was asked for that will free some of the log.
@@ -62,7 +62,7 @@ impl OpLog {
             depends: Depends::default(),
             commits: Commits::new(start),
             snapshot: start..start,
-            buffer: Vec::new(),
+            record: Record::default(),
             txns: 0,
             is_checkpoint_asked: false,
             is_kept: false,
@@ -123,17 +123,6 @@ impl OpLog {
         is_half_full && !std::mem::replace(&mut self.is_checkpoint_asked, true)
     }
 
-    /// An empty record. `omits_session`: it need not hold opens and locks, because no successor
-    /// takes over from this cell.
-    pub(crate) fn open_record(&mut self, omits_session: bool) -> Record {
-        Record::in_buffer(std::mem::take(&mut self.buffer), omits_session)
-    }
-
-    /// A turn is over that has opened this record.
-    pub(crate) fn close_record(&mut self, record: Record) {
-        self.buffer = record.into_buffer();
-    }
-
     /// A transaction is under way that this cell takes part in.
     pub(crate) const fn begin_txn(&mut self) {
         self.txns += 1;
@@ -153,11 +142,11 @@ impl OpLog {
         self.commits.durable() >= self.image.end()
     }
 
-    /// Moves the steps of a record into the log. The actions that wait for it may be done now.
-    pub(crate) fn append(&mut self, record: &mut Record, cause: &Cause, memory: &mut dyn Memory) {
-        self.depends.name_in(record, self.image.end());
-        self.image.append(record, cause, self.commits.durable(), memory);
-        record.empty();
+    /// Moves the steps of the record into the log. The actions that wait for it may be done now.
+    pub(crate) fn append(&mut self, cause: &Cause, memory: &mut dyn Memory) {
+        self.depends.name_in(&mut self.record, self.image.end());
+        self.image.append(&mut self.record, cause, self.commits.durable(), memory);
+        self.record.empty();
     }
 
     /// Where the log of a checkpoint begins, whose state is being fixed now.
@@ -213,9 +202,8 @@ mod tests {
         let mut memory = Frames(vec![[0; BLOCK_SIZE]; BLOCKS as usize]);
         let mut log = OpLog::new(area, FrameNo(0), (1, Lsn(0)), true);
         let append = |log: &mut OpLog, memory: &mut Frames| {
-            let mut record = log.open_record(false);
-            record.note(&Step::Depends { cell: CellId(1), lsn: Lsn(1) });
-            log.append(&mut record, &Cause::Cell, memory);
+            log.record.note(&Step::Depends { cell: CellId(1), lsn: Lsn(1) });
+            log.append(&Cause::Cell, memory);
         };
         append(&mut log, &mut memory);
         let first = log.end_commit(&mut memory);

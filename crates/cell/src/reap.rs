@@ -26,7 +26,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     }
     remember(shard, ino);
     // A replay does not know which inodes are open, and the end is a step of its own.
-    let replaying = !turn.readiness.is_recovered();
+    let replaying = !turn.fleet.readiness.is_recovered();
     if !replaying {
         close_idle(shard, ino, turn);
     }

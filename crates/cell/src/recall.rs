@@ -8,6 +8,7 @@ use crate::lease::recalls::RecallEffect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::session::Sessions;
 use crate::shard::Shard;
 use crate::shard::lease::WaitFor;
 use crate::shards::Shards;
@@ -32,15 +33,15 @@ pub(crate) fn recall_for(
     effect: RecallEffect,
     turn: &mut Turn<'_>,
 ) -> bool {
-    let is_inherited = turn.leases.has_inherited() && turn.is_marked(key);
-    let free = shard.leases.recall(key, (except, is_inherited), effect, turn.leases);
+    let is_inherited = turn.sessions.leases.has_inherited() && turn.is_marked(key);
+    let free = shard.leases.recall(key, (except, is_inherited), effect, &mut turn.sessions.leases);
     if !free {
         // A front's own copy ends before that of its kernel, which would get it again otherwise.
         if !turn.plants(Plant::RecallKeepsCopies) {
-            shard.leases.revoke(key, turn.leases, turn.memory);
+            shard.leases.revoke(key, &mut turn.sessions.leases, turn.driver.memory);
         }
         if let LeaseKey::Name(dir, _) = key {
-            shard.leases.contend(*dir, except, turn.now.monotonic);
+            shard.leases.contend(*dir, except, turn.driver.now.monotonic);
         }
         send_recalls(turn);
     }
@@ -57,7 +58,7 @@ pub(crate) fn wait_for_names(
     front: ClientId,
     turn: &mut Turn<'_>,
 ) -> Result<(), Errno> {
-    let others = keys.iter().flat_map(|key| turn.leases.recalled_from(key, front));
+    let others = keys.iter().flat_map(|key| turn.sessions.leases.recalled_from(key, front));
     match shard.leases.waits_for_names(dir, front, others) {
         WaitFor::Others => {}
         WaitFor::OthersRefused => turn.waits.wake_all(WaitKey::Recall),
@@ -76,7 +77,7 @@ pub(crate) fn recall_names<'a>(
     client: Option<ClientId>,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    if !turn.leases.has_acknowledged() {
+    if !turn.sessions.leases.has_acknowledged() {
         return Ok(());
     }
     let mut free = true;
@@ -89,7 +90,7 @@ pub(crate) fn recall_names<'a>(
             continue;
         }
         free = false;
-        if let Some(front) = client.filter(|client| turn.clients.acknowledges(*client)) {
+        if let Some(front) = client.filter(|client| turn.sessions.clients.acknowledges(*client)) {
             wait_for_names(shard, *dir, &[name], front, turn)?;
         }
     }
@@ -104,11 +105,11 @@ pub(crate) fn recall_inherited_pages(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let key = LeaseKey::Pages(ino);
-    if !turn.is_marked(&key) || turn.leases.recall_inherited(&key, from) {
+    if !turn.is_marked(&key) || turn.sessions.leases.recall_inherited(&key, from) {
         return Ok(());
     }
     send_recalls(turn);
-    if turn.leases.await_pages(ino, None) {
+    if turn.sessions.leases.await_pages(ino, None) {
         turn.waits.wake_all(WaitKey::Recall);
     }
     Err(Stop::Wait(Wait::Recall))
@@ -128,11 +129,11 @@ pub(crate) fn recall_pages(
         return Ok(());
     }
     if let Some(client) = except.filter(|_| may_overtake)
-        && shard.leases.overtakes(ino, client, turn.leases)
+        && shard.leases.overtakes(ino, client, &turn.sessions.leases)
     {
         return Ok(());
     }
-    if turn.leases.await_pages(ino, except) {
+    if turn.sessions.leases.await_pages(ino, except) {
         // Some tasks may continue, because a task now waits for the pages of their own client.
         turn.waits.wake_all(WaitKey::Recall);
     }
@@ -147,10 +148,10 @@ pub(crate) fn drop_old_pages(ino: Ino, state: &TaskState, turn: &mut Turn<'_>) -
         return Ok(());
     }
     recall_inherited_pages(ino, |front| front == client, turn)?;
-    if !turn.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
+    if !turn.sessions.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
         return Ok(());
     }
-    if turn.leases.await_pages(ino, None) {
+    if turn.sessions.leases.await_pages(ino, None) {
         turn.waits.wake_all(WaitKey::Recall);
     }
     Err(Stop::Wait(Wait::Recall))
@@ -158,16 +159,16 @@ pub(crate) fn drop_old_pages(ino: Ino, state: &TaskState, turn: &mut Turn<'_>) -
 
 /// Sends recalls to the clients that listen.
 pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
-    if !turn.leases.has_listeners() {
+    if !turn.sessions.leases.has_listeners() {
         return;
     }
-    let Turn { clients, leases, effects, .. } = turn;
+    let Turn { driver, sessions: Sessions { clients, leases, .. }, .. } = turn;
     clients.answer_listeners(|client, lane, (to, seq)| {
         let Some(sent) = leases.take_recall(client, lane) else { return false };
         let (number, rights) = (sent.number, sent.effect == RecallEffect::Rights);
         let recall = Reply::Recall { number, keys: sent.keys.into_iter().collect(), rights };
         let (answer, granted) = (Ok(recall), Capability::NONE);
-        effects.push(Effect::Reply {
+        driver.effects.push(Effect::Reply {
             to,
             seq,
             answer,

@@ -9,12 +9,12 @@ use crate::turn::Turn;
 
 pub(crate) fn send_reply(to: CellId, reply: PeerReply, turn: &mut Turn<'_>) {
     let message = message(PeerBody::Reply(reply));
-    turn.effects.push(Effect::Send { to, message });
+    turn.driver.effects.push(Effect::Send { to, message });
 }
 
 pub(crate) fn send_request(to: CellId, request: PeerRequest, turn: &mut Turn<'_>) {
     let message = message(PeerBody::Request(request));
-    turn.effects.push(Effect::Send { to, message });
+    turn.driver.effects.push(Effect::Send { to, message });
 }
 
 /// A message. The point that it depends on is filled in at the end of the event that led to it.
@@ -24,5 +24,5 @@ pub(crate) const fn message(body: PeerBody) -> PeerMessage {
 
 /// The peer has sent a message that no correct cell sends. It is not executed.
 pub(crate) fn suspect(peer: CellId, turn: &mut Turn<'_>) {
-    turn.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
+    turn.driver.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
 }

@@ -10,6 +10,7 @@ use warren_proto::{AccessMode, CapabilityKey, FileName, Handle, NewInode, XattrN
 
 use super::*;
 use crate::config::{Backing, CellConfig, LogConfig, Recovery};
+use crate::driver::Driver;
 use crate::event::Clock;
 use crate::frames::test_memory::Frames;
 use crate::shard::lease::ShardLeases;
@@ -76,7 +77,11 @@ impl Room {
     fn in_turn<T>(&mut self, run: impl FnOnce(&mut Shard, &mut Turn<'_>) -> T) -> T {
         let clock = Clock { monotonic: Instant(1), wall: NOW };
         let mut effects = Vec::new();
-        let mut turn = self.shared.turn(clock, &mut self.memory, &mut effects);
+        let mut turn = self.shared.turn(Driver {
+            now: clock,
+            memory: &mut self.memory,
+            effects: &mut effects,
+        });
         let outcome = run(&mut self.shard, &mut turn);
         turn.settle();
         outcome
@@ -237,14 +242,14 @@ fn pages_that_a_record_holds_are_in_the_cache_after_a_power_failure_only() {
             // Live, the write has put the page into the cache. Before a replay of frames, the dead
             // process had.
             room.in_turn(|shard, turn| {
-                let frame = turn.frames.take().expect("a free frame");
-                shard.pages.insert((FILE, 0), frame, PageState::Dirty, turn.frames);
+                let frame = turn.cache.frames.take().expect("a free frame");
+                shard.pages.insert((FILE, 0), frame, PageState::Dirty, &mut turn.cache.frames);
             });
         }
         let cover = Cover { size: 5, mode: 0o644, mtime: NOW, ctime: NOW, complete: true };
         let pages = vec![InlinePage { page: 0, bytes: (*b"hello").into() }];
         room.make(&mut Step::Inline { ino: FILE, pages, cover });
-        let page = room.shard.pages.page((FILE, 0), &mut room.shared.frames);
+        let page = room.shard.pages.page((FILE, 0), &mut room.shared.cache.frames);
         assert_eq!(page.is_some(), is_there, "{mode:?}");
         let uncovered = room.shard.pages.uncovered_pages(FILE, usize::MAX).len();
         assert_eq!(uncovered, usize::from(mode != Mode::Live), "{mode:?}");

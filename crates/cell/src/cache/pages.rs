@@ -58,7 +58,7 @@ pub(crate) fn is_missing(
     page: u64,
     turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
-    Ok(match shard.pages.page((ino, page), turn.frames) {
+    Ok(match shard.pages.page((ino, page), &mut turn.cache.frames) {
         Some(found) => matches!(found.state, PageState::Loading(_)),
         None => shard.placed(ino, page)?.is_some(),
     })
@@ -90,7 +90,7 @@ pub(crate) fn wait_for_these(
 ) -> Stop {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
     for page in pages {
-        if shard.pages.page((ino, page), turn.frames).is_some() {
+        if shard.pages.page((ino, page), &mut turn.cache.frames).is_some() {
             needed.push(((ino, page), None));
             continue;
         }
@@ -111,16 +111,17 @@ pub(crate) fn take_frames(
     turn: &mut Turn<'_>,
 ) -> bool {
     // Only an eviction could take them.
-    let evicts = !turn.frames.are_free(plan.len());
+    let evicts = !turn.cache.frames.are_free(plan.len());
     let pages = plan.iter().map(|write| (ino, write.page)).filter(|_| evicts);
-    let found: Vec<PageNo> = pages.filter(|at| shard.pages.pin(*at, turn.frames)).collect();
-    let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.frames.take()).collect();
-    found.iter().for_each(|at| shard.pages.unpin(*at, turn.frames));
+    let found: Vec<PageNo> =
+        pages.filter(|at| shard.pages.pin(*at, &mut turn.cache.frames)).collect();
+    let frames: Vec<FrameNo> = plan.iter().map_while(|_| turn.cache.frames.take()).collect();
+    found.iter().for_each(|at| shard.pages.unpin(*at, &mut turn.cache.frames));
     let complete = frames.len() == plan.len();
     if complete {
         plan.iter_mut().zip(frames).for_each(|(write, frame)| write.frame = frame);
     } else {
-        frames.into_iter().for_each(|frame| turn.frames.give(frame));
+        frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
     }
     complete
 }
@@ -131,15 +132,15 @@ pub(crate) fn take_frame_beside(
     at: PageNo,
     turn: &mut Turn<'_>,
 ) -> Option<FrameNo> {
-    shard.pages.pin(at, turn.frames);
-    let frame = turn.frames.take();
-    shard.pages.unpin(at, turn.frames);
+    shard.pages.pin(at, &mut turn.cache.frames);
+    let frame = turn.cache.frames.take();
+    shard.pages.unpin(at, &mut turn.cache.frames);
     frame
 }
 
 /// Waits for frames, which become free with write-back. Fails if there could never be enough.
 pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, Stop> {
-    if pages > u64::from(turn.frames.count()) / 2 {
+    if pages > u64::from(turn.cache.frames.count()) / 2 {
         return Err(Errno::ENOMEM.into());
     }
     Err(Stop::Wait(Wait::Frames))
@@ -156,26 +157,26 @@ pub(crate) fn move_for_change(
     whole: bool,
     turn: &mut Turn<'_>,
 ) {
-    let Some(page) = shard.pages.page(at, turn.frames) else {
+    let Some(page) = shard.pages.page(at, &mut turn.cache.frames) else {
         if !whole {
-            turn.memory.frame_mut(new).fill(0);
+            turn.driver.memory.frame_mut(new).fill(0);
         }
-        return shard.pages.insert(at, new, PageState::Dirty, turn.frames);
+        return shard.pages.insert(at, new, PageState::Dirty, &mut turn.cache.frames);
     };
     if !whole {
-        let copy = *turn.memory.frame(page.frame);
-        *turn.memory.frame_mut(new) = copy;
+        let copy = *turn.driver.memory.frame(page.frame);
+        *turn.driver.memory.frame_mut(new) = copy;
     }
-    let is_used = shard.pages.move_page(at, new, turn.frames);
+    let is_used = shard.pages.move_page(at, new, &mut turn.cache.frames);
     let after = if is_used { After::Untag } else { After::Release };
-    turn.record.then(after(page.frame));
-    shard.pages.mark_dirty(at, turn.frames);
+    turn.log.record.then(after(page.frame));
+    shard.pages.mark_dirty(at, &mut turn.cache.frames);
 }
 
 /// Enters the page in the table for this frame, when its contents are there. The entry counts once
 /// the record is made.
 pub(crate) fn tag(frame: FrameNo, at: PageNo, turn: &mut Turn<'_>) {
-    turn.table.set(frame, at, turn.log.image.end(), turn.memory);
+    turn.cache.table.set(frame, at, turn.log.image.end(), turn.driver.memory);
 }
 
 /// Puts a page that a record holds into the cache. Returns whether the page was not dirty before.
@@ -185,15 +186,15 @@ pub(crate) fn put_page(
     bytes: &[u8],
     turn: &mut Turn<'_>,
 ) -> Result<bool, Stop> {
-    let found = shard.pages.page(at, turn.frames);
+    let found = shard.pages.page(at, &mut turn.cache.frames);
     let new = match found {
         Some(page) if matches!(page.state, PageState::Loading(_)) => None,
         Some(_) => take_frame_beside(shard, at, turn),
-        None => turn.frames.take(),
+        None => turn.cache.frames.take(),
     };
     let new = new.ok_or(Stop::Wait(Wait::Frames))?;
     move_for_change(shard, at, new, true, turn);
-    let frame = turn.memory.frame_mut(new);
+    let frame = turn.driver.memory.frame_mut(new);
     let len = bytes.len().min(frame.len());
     frame[..len].copy_from_slice(&bytes[..len]);
     frame[len..].fill(0);
@@ -210,9 +211,9 @@ pub(crate) fn forget_pages(
     turn: &mut Turn<'_>,
 ) -> u64 {
     let mut unplaced = 0;
-    for (number, page) in shard.pages.drop_pages(ino, pages, turn.frames) {
+    for (number, page) in shard.pages.drop_pages(ino, pages, &mut turn.cache.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-        turn.record.then(after(page.frame));
+        turn.log.record.then(after(page.frame));
         let has_block = shard.is_allocated(ino, number);
         unplaced += u64::from(page.state == PageState::Dirty && matches!(has_block, Ok(false)));
     }
@@ -241,9 +242,9 @@ pub(crate) fn bring_cut_page(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     bring_pages(shard, at.0, at.1..=at.1, turn)?;
-    if shard.pages.page(at, turn.frames).is_some() {
+    if shard.pages.page(at, &mut turn.cache.frames).is_some() {
         let frame = take_frame_beside(shard, at, turn).ok_or(Stop::Wait(Wait::Frames))?;
-        turn.frames.give(frame);
+        turn.cache.frames.give(frame);
     }
     Ok(())
 }
@@ -260,10 +261,10 @@ pub(crate) fn truncate_with_pages(
     let mut unplaced = 0;
     if size < old {
         let (cut, at) = ((size % PAGE) as usize, (ino, size / PAGE));
-        if cut > 0 && shard.pages.page(at, turn.frames).is_some() {
-            let new = turn.frames.take_given().expect("given when the page was brought");
+        if cut > 0 && shard.pages.page(at, &mut turn.cache.frames).is_some() {
+            let new = turn.cache.frames.take_given().expect("given when the page was brought");
             move_for_change(shard, at, new, false, turn);
-            turn.memory.frame_mut(new)[cut..].fill(0);
+            turn.driver.memory.frame_mut(new)[cut..].fill(0);
             tag(new, at, turn);
             shard.behind.insert(ino);
         }

@@ -25,7 +25,7 @@ pub(crate) fn bring_cut_pages(
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::with_capacity(cut.len());
     let mut missing = false;
     for at in cut {
-        let is_cached = shard.pages.page(at, turn.frames).is_some();
+        let is_cached = shard.pages.page(at, &mut turn.cache.frames).is_some();
         let placed = if is_cached { None } else { shard.placed(at.0, at.1)? };
         if is_cached || placed.is_some() {
             missing |= is_missing(shard, at.0, at.1, turn)?;
@@ -36,11 +36,12 @@ pub(crate) fn bring_cut_pages(
         return Err(Stop::Wait(Wait::Pages(shard.id, needed)));
     }
     let cached = needed.into_iter().map(|(at, _)| at);
-    let pinned: Vec<PageNo> = cached.filter(|at| shard.pages.pin(*at, turn.frames)).collect();
-    let frames: Vec<_> = pinned.iter().map_while(|_| turn.frames.take()).collect();
-    pinned.iter().for_each(|at| shard.pages.unpin(*at, turn.frames));
+    let pinned: Vec<PageNo> =
+        cached.filter(|at| shard.pages.pin(*at, &mut turn.cache.frames)).collect();
+    let frames: Vec<_> = pinned.iter().map_while(|_| turn.cache.frames.take()).collect();
+    pinned.iter().for_each(|at| shard.pages.unpin(*at, &mut turn.cache.frames));
     let complete = frames.len() == pinned.len();
-    frames.into_iter().for_each(|frame| turn.frames.give(frame));
+    frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
     if complete { Ok(()) } else { Err(Stop::Wait(Wait::Frames)) }
 }
 
@@ -55,10 +56,10 @@ pub(crate) fn change_with_pages(
     let size = shard.inode_mut(ino).size;
     for (page, part) in change.cut(size).into_iter().flatten() {
         let at = (ino, page);
-        if shard.pages.page(at, turn.frames).is_some() {
-            let new = turn.frames.take_given().expect("given when the page was brought");
+        if shard.pages.page(at, &mut turn.cache.frames).is_some() {
+            let new = turn.cache.frames.take_given().expect("given when the page was brought");
             move_for_change(shard, at, new, false, turn);
-            turn.memory.frame_mut(new)[part].fill(0);
+            turn.driver.memory.frame_mut(new)[part].fill(0);
             tag(new, at, turn);
             shard.behind.insert(ino);
         }

@@ -17,12 +17,12 @@ const BLOCKS_MAX: usize = 256;
 
 /// Starts to read a node; `None` if there is no frame to read it into.
 pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) -> Option<IoId> {
-    if let Some(io) = turn.io.load_of(pointer.block) {
+    if let Some(io) = turn.cache.io.load_of(pointer.block) {
         return Some(io);
     }
-    let frame = turn.frames.take_for_node()?;
-    let io = turn.io.begin(Purpose::LoadNode { shard, pointer, frame });
-    turn.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
+    let frame = turn.cache.frames.take_for_node()?;
+    let io = turn.cache.io.begin(Purpose::LoadNode { shard, pointer, frame });
+    turn.driver.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
     Some(io)
 }
 
@@ -35,15 +35,17 @@ pub(crate) fn wait_for_pages(
     pages: Vec<(PageNo, Option<Placed>)>,
     turn: &mut Turn<'_>,
 ) {
-    let budget = turn.frames.count() / 2;
+    let budget = turn.cache.frames.count() / 2;
     if pages.len() as u32 > budget {
         return turn.waits.fail(id, Errno::ENOMEM);
     }
-    if turn.frames.pinned_pages() + pages.len() as u32 > budget && turn.frames.pinned_pages() > 0 {
+    if turn.cache.frames.pinned_pages() + pages.len() as u32 > budget
+        && turn.cache.frames.pinned_pages() > 0
+    {
         return turn.waits.wait_for(WaitKey::Frames, id);
     }
     for (at, _) in &pages {
-        if shard.pages.pin(*at, turn.frames) {
+        if shard.pages.pin(*at, &mut turn.cache.frames) {
             state.pinned.push(*at);
         }
     }
@@ -51,22 +53,22 @@ pub(crate) fn wait_for_pages(
         pages.iter().filter_map(|(at, placed)| placed.map(|placed| (*at, placed))).collect();
     let mut frames = Vec::with_capacity(wanted.len());
     while frames.len() < wanted.len() {
-        match turn.frames.take() {
+        match turn.cache.frames.take() {
             Some(frame) => frames.push(frame),
             None => {
-                frames.into_iter().for_each(|frame| turn.frames.give(frame));
-                state.pinned.drain(..).for_each(|at| shard.pages.unpin(at, turn.frames));
+                frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
+                state.pinned.drain(..).for_each(|at| shard.pages.unpin(at, &mut turn.cache.frames));
                 return turn.waits.wait_for(WaitKey::Frames, id);
             }
         }
     }
     load_pages(shard, &wanted, frames, turn);
     for (at, _) in &wanted {
-        shard.pages.pin(*at, turn.frames);
+        shard.pages.pin(*at, &mut turn.cache.frames);
         state.pinned.push(*at);
     }
     for (at, _) in &pages {
-        let page = shard.pages.page(*at, turn.frames);
+        let page = shard.pages.page(*at, &mut turn.cache.frames);
         if let Some(PageState::Loading(io)) = page.map(|page| page.state) {
             return turn.waits.wait_for(WaitKey::Io(io), id);
         }
@@ -87,11 +89,11 @@ pub(crate) fn load_pages(
         let targets: Vec<_> = frames.by_ref().take(run.len()).collect();
         let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
         let (block, pages) = (run[0].1.block, pages.collect());
-        let io = turn.io.begin(Purpose::LoadPages { block, pages });
+        let io = turn.cache.io.begin(Purpose::LoadPages { block, pages });
         for ((at, _), frame) in run.iter().zip(&targets) {
-            shard.pages.insert(*at, *frame, PageState::Loading(io), turn.frames);
+            shard.pages.insert(*at, *frame, PageState::Loading(io), &mut turn.cache.frames);
         }
-        turn.effects.push(Effect::Read { io, block, frames: targets });
+        turn.driver.effects.push(Effect::Read { io, block, frames: targets });
     }
 }
 
@@ -106,44 +108,44 @@ pub(crate) fn write_pages(
     let adjacent =
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
-        let io = turn.io.begin(Purpose::WritePages { pages: run.to_vec(), lsn });
-        run.iter().for_each(|(at, ..)| shard.pages.start_write(*at, io, turn.frames));
+        let io = turn.cache.io.begin(Purpose::WritePages { pages: run.to_vec(), lsn });
+        run.iter().for_each(|(at, ..)| shard.pages.start_write(*at, io, &mut turn.cache.frames));
         turn.log.commits.placing(lsn);
         let frames = run.iter().map(|(_, frame, _)| *frame).collect();
-        turn.effects.push(Effect::Write { io, block: run[0].2, frames });
+        turn.driver.effects.push(Effect::Write { io, block: run[0].2, frames });
     }
 }
 
 /// Writes as many queued tree nodes as there are frames for.
 pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
-    while turn.io.may_write_node() {
+    while turn.cache.io.may_write_node() {
         let (mut start, mut frames) = (BlockNo(0), Vec::new());
-        while let Some(block) = turn.io.next_node()
+        while let Some(block) = turn.cache.io.next_node()
             && (frames.is_empty() || start.offset(frames.len() as u64) == block)
             && frames.len() < BLOCKS_MAX
-            && let Some(frame) = turn.frames.take_for_node()
-            && let Some((_, bytes)) = turn.io.take_node()
+            && let Some(frame) = turn.cache.frames.take_for_node()
+            && let Some((_, bytes)) = turn.cache.io.take_node()
         {
             if frames.is_empty() {
                 start = block;
             }
-            turn.memory.frame_mut(frame).copy_from_slice(&bytes);
+            turn.driver.memory.frame_mut(frame).copy_from_slice(&bytes);
             frames.push(frame);
         }
         if frames.is_empty() {
             return;
         }
-        let io = turn.io.begin(Purpose::WriteNodes { frames: frames.clone() });
-        turn.effects.push(Effect::Write { io, block: start, frames });
+        let io = turn.cache.io.begin(Purpose::WriteNodes { frames: frames.clone() });
+        turn.driver.effects.push(Effect::Write { io, block: start, frames });
     }
 }
 
 /// Asks the device for something else while it refuses a block: an idle cell would not notice that
 /// the device works.
 pub(crate) fn probe(turn: &mut Turn<'_>) {
-    if let Some(frame) = turn.frames.take_for_node() {
-        let io = turn.io.begin(Purpose::Probe { frame });
-        turn.effects.push(Effect::Read { io, block: BlockNo(0), frames: vec![frame] });
+    if let Some(frame) = turn.cache.frames.take_for_node() {
+        let io = turn.cache.io.begin(Purpose::Probe { frame });
+        turn.driver.effects.push(Effect::Read { io, block: BlockNo(0), frames: vec![frame] });
     }
 }
 

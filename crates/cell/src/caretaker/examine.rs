@@ -217,9 +217,9 @@ impl Examination {
         // After a failure each block is read alone.
         let most = if self.device.attempts > 0 { 1 } else { READ_MAX };
         let frames = take_frames(most.min(left as usize), turn)?;
-        let io = turn.io.begin(Purpose::Examine);
+        let io = turn.cache.io.begin(Purpose::Examine);
         let block = area.start.offset(place);
-        turn.effects.push(Effect::Read { io, block, frames: frames.clone() });
+        turn.driver.effects.push(Effect::Read { io, block, frames: frames.clone() });
         self.under_way.insert(io, UnderWay::Log { at, frames });
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Examination {
     /// record and its checksum.
     fn match_records(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
         let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
         for _ in 0..RECORDS_A_TURN {
             let Some(record) = read_record(self.at, self.end, image.incarnation(), copy) else {
                 (self.at, self.phase) = (image.start(), Phase::Scanning);
@@ -245,7 +245,7 @@ impl Examination {
     /// Finds the places that are named by records that the device does not have.
     fn scan(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
         let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
         for _ in 0..RECORDS_A_TURN {
             let Some(record) = read_record(self.at, self.end, image.incarnation(), copy) else {
                 self.phase = Phase::Searching;
@@ -285,9 +285,10 @@ impl Examination {
     /// Finds the frames that hold what was placed. The checksum decides, not the age of the entry:
     /// a frame with older or newer bytes of the page does not have it.
     fn search(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
-        let end = turn.frames.count().min(self.frame.saturating_add(pages_a_turn(turn) as u32));
+        let end =
+            turn.cache.frames.count().min(self.frame.saturating_add(pages_a_turn(turn) as u32));
         for frame in (self.frame..end).map(FrameNo) {
-            let Some(entry) = turn.table.read(frame, turn.memory) else { continue };
+            let Some(entry) = turn.cache.table.read(frame, turn.driver.memory) else { continue };
             let places = (entry.at, BlockNo(0))..=(entry.at, BlockNo(u64::MAX));
             let may_hold = |named: &Named| entry.checksum.is_none_or(|it| it == named.checksum);
             let mut places =
@@ -295,13 +296,13 @@ impl Examination {
             if places.peek().is_none() {
                 continue;
             }
-            let checksum = crc32c::crc32c(turn.memory.frame(frame));
+            let checksum = crc32c::crc32c(turn.driver.memory.frame(frame));
             for ((_, block), named) in places.filter(|(_, named)| named.checksum == checksum) {
                 self.found.insert(*block, (frame, *named));
             }
         }
         self.frame = end;
-        if end < turn.frames.count() {
+        if end < turn.cache.frames.count() {
             return Err(Stop::Wait(Wait::Turn));
         }
         let named = std::mem::take(&mut self.named).into_iter();
@@ -327,9 +328,9 @@ impl Examination {
         let batch = std::iter::from_fn(|| self.found.pop_first());
         let pages: Vec<(BlockNo, (FrameNo, Named))> = batch.take(pages_a_turn(turn)).collect();
         for run in pages.chunk_by(|a, b| a.0.0 + 1 == b.0.0) {
-            let io = turn.io.begin(Purpose::Examine);
+            let io = turn.cache.io.begin(Purpose::Examine);
             let frames = run.iter().map(|(_, (frame, _))| *frame).collect();
-            turn.effects.push(Effect::Write { io, block: run[0].0, frames });
+            turn.driver.effects.push(Effect::Write { io, block: run[0].0, frames });
             let blocks = run.iter().map(|(block, (_, named))| (*block, *named)).collect();
             self.under_way.insert(io, UnderWay::Write { blocks });
         }
@@ -353,9 +354,9 @@ impl Examination {
             a.block.0 + 1 == b.block.0 && a.attempts + b.attempts == 0
         };
         for run in blocks.chunk_by(adjacent) {
-            let io = turn.io.begin(Purpose::Examine);
+            let io = turn.cache.io.begin(Purpose::Examine);
             let frames = run.iter().map(|(_, frame)| *frame).collect();
-            turn.effects.push(Effect::Read { io, block: run[0].0.block, frames });
+            turn.driver.effects.push(Effect::Read { io, block: run[0].0.block, frames });
             self.under_way.insert(io, UnderWay::Read { blocks: run.to_vec() });
         }
         Ok(())
@@ -372,9 +373,9 @@ impl Examination {
         }
         let frame = take_frames(1, turn)?[0];
         let (last, offset) = turn.log.image.place(self.until);
-        let mut block = *turn.memory.frame(last);
+        let mut block = *turn.driver.memory.frame(last);
         block[offset..].fill(0);
-        *turn.memory.frame_mut(frame) = block;
+        *turn.driver.memory.frame_mut(frame) = block;
         Ok(Some(LogEnd { lsn: self.until, block: Some(frame) }))
     }
 
@@ -383,7 +384,7 @@ impl Examination {
         match self.under_way.remove(&io).expect("an I/O ends once") {
             UnderWay::Log { at, frames } => {
                 self.log_read(at, &frames, result, turn);
-                frames.into_iter().for_each(|frame| turn.frames.give(frame));
+                frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
             }
             UnderWay::Write { .. } if result.is_ok() => {}
             // The write may have been done in spite of that.
@@ -397,9 +398,9 @@ impl Examination {
             }
             UnderWay::Read { blocks } => {
                 for (unread, frame) in blocks {
-                    let checksum = crc32c::crc32c(turn.memory.frame(frame));
+                    let checksum = crc32c::crc32c(turn.driver.memory.frame(frame));
                     self.block_read(unread, result.map(|()| checksum));
-                    turn.frames.give(frame);
+                    turn.cache.frames.give(frame);
                 }
             }
         }
@@ -422,7 +423,7 @@ impl Examination {
         device.attempts = 0;
         for (block, frame) in (at.0 / BLOCK..).zip(frames) {
             let (own, _) = turn.log.image.place(Lsn(block * BLOCK));
-            let (own, there) = (turn.memory.frame(own), turn.memory.frame(*frame));
+            let (own, there) = (turn.driver.memory.frame(own), turn.driver.memory.frame(*frame));
             let same = own.iter().zip(there).take_while(|(a, b)| a == b).count();
             if same < BLOCK_SIZE {
                 device.different.insert(block, same);
@@ -444,6 +445,6 @@ impl Examination {
 
 /// Frames that hold no page: at least one, and `most` if there are so many.
 fn take_frames(most: usize, turn: &mut Turn<'_>) -> Result<Vec<FrameNo>, Stop> {
-    let frames: Vec<FrameNo> = (0..most).map_while(|_| turn.frames.take_for_node()).collect();
+    let frames: Vec<FrameNo> = (0..most).map_while(|_| turn.cache.frames.take_for_node()).collect();
     if frames.is_empty() { Err(Stop::Wait(Wait::Frames)) } else { Ok(frames) }
 }

@@ -29,6 +29,11 @@ pub(crate) fn loss(shard: &Shard, ino: Ino) -> Result<Option<Need>, Stop> {
 pub(crate) fn lose(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
     if matches!(has(shard, ino), Ok(true)) && !turn.plants(Plant::KeepCapability) {
         let name = XattrName::new(CAPABILITY).expect("a legal name");
-        step(shard, Step::SetXattr { ino, name, value: None, now: turn.now.wall }, room, turn);
+        step(
+            shard,
+            Step::SetXattr { ino, name, value: None, now: turn.driver.now.wall },
+            room,
+            turn,
+        );
     }
 }

@@ -14,8 +14,8 @@ const WRITES_MAX: usize = 16;
 /// Writes dirty pages before the cache is full of them.
 #[inline]
 pub(crate) fn write_back(shards: &mut Shards, turn: &mut Turn<'_>) {
-    let limit = turn.frames.count() as usize / 4;
-    if turn.frames.dirty_pages() > limit {
+    let limit = turn.cache.frames.count() as usize / 4;
+    if turn.cache.frames.dirty_pages() > limit {
         write_beyond(limit, shards, turn);
     }
 }
@@ -31,10 +31,10 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
         return;
     }
     // A checkpoint writes everything itself, and waits for all writes that were started.
-    if matches!(turn.checkpoints.phase(), Phase::Fixing | Phase::Writing) {
+    if matches!(turn.fleet.checkpoints.phase(), Phase::Fixing | Phase::Writing) {
         return;
     }
-    while turn.frames.dirty_pages() > limit && turn.io.writes_under_way() < WRITES_MAX {
+    while turn.cache.frames.dirty_pages() > limit && turn.cache.io.writes_under_way() < WRITES_MAX {
         match place_pages(shards, WRITE_BACK_BATCH, turn) {
             Ok(()) => turn.seal(),
             Err(Stop::Wait(Wait::Node(shard, pointer))) => {
@@ -58,9 +58,9 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
 /// dirty page was promised, and gets another place. Transactions do not start before the checkpoint
 /// is over.
 pub(super) fn place_all(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let left = turn.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
-    while turn.frames.dirty_pages() > left {
-        place_pages(shards, turn.frames.dirty_pages() - left, turn)?;
+    let left = turn.cache.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
+    while turn.cache.frames.dirty_pages() > left {
+        place_pages(shards, turn.cache.frames.dirty_pages() - left, turn)?;
         turn.seal();
     }
     if left > 0 { Err(Stop::Wait(Wait::Turn)) } else { Ok(()) }

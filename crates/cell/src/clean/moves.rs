@@ -107,7 +107,7 @@ fn empty(
     // changed since has other data.
     let mut first: BTreeMap<BlockNo, PageNo> = BTreeMap::new();
     let mut is_alone = |(at, block): &&(PageNo, BlockNo)| {
-        let page = shard.pages.page(*at, turn.frames);
+        let page = shard.pages.page(*at, &mut turn.cache.frames);
         let mut is_first =
             || !shard.space.sharing.is_shared(*block) || *first.entry(*block).or_insert(*at) == *at;
         page.is_some_and(|page| page.state == PageState::Dirty)
@@ -141,7 +141,7 @@ const EXTENT_BLOCKS_MAX: u64 = warren_disk::EXTENT_BLOCKS_MAX as u64;
 pub(crate) fn give_up_walk(shard: &mut Shard, turn: &mut Turn<'_>) {
     if let Cleaning::Walking(walk) = std::mem::take(&mut shard.space.cleaning) {
         for (at, block) in walk.batch {
-            if shard.pages.page(at, turn.frames).is_none() {
+            if shard.pages.page(at, &mut turn.cache.frames).is_none() {
                 shard.space.is_immovable(block);
             }
         }
@@ -203,19 +203,19 @@ fn move_pages(
     turn: &mut Turn<'_>,
 ) -> Result<usize, Stop> {
     let budget = shard.budget();
-    let mut count = pages.len().min((turn.frames.count() / 8).max(1) as usize);
+    let mut count = pages.len().min((turn.cache.frames.count() / 8).max(1) as usize);
     while count > 0 && budget.admit(shard.room(), budget.rewrite(count as u64)).is_none() {
         count /= 2;
     }
     let pages = &pages[..count];
     bring(shard, pages, turn)?;
     for (at, _) in pages {
-        let page = shard.pages.page(*at, turn.frames).expect("it was just brought");
+        let page = shard.pages.page(*at, &mut turn.cache.frames).expect("it was just brought");
         if page.state != PageState::Clean {
             continue;
         }
         tag(page.frame, *at, turn);
-        shard.pages.mark_dirty(*at, turn.frames);
+        shard.pages.mark_dirty(*at, &mut turn.cache.frames);
     }
     for file in pages.chunk_by(|a, b| a.0.0 == b.0.0) {
         place_pages_of(shard, file[0].0.0, turn)?;
@@ -230,10 +230,11 @@ fn bring(shard: &mut Shard, pages: &[(PageNo, BlockNo)], turn: &mut Turn<'_>) ->
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::with_capacity(pages.len());
     let (mut is_missing, mut is_written) = (false, false);
     for (at, _) in pages {
-        let page = shard.pages.page(*at, turn.frames);
+        let page = shard.pages.page(*at, &mut turn.cache.frames);
         is_missing |= page.is_none_or(|page| matches!(page.state, PageState::Loading(_)));
-        is_written |=
-            page.is_some_and(|page| page.writing.is_some() || !turn.frames.is_flushed(page.frame));
+        is_written |= page.is_some_and(|page| {
+            page.writing.is_some() || !turn.cache.frames.is_flushed(page.frame)
+        });
         let placed = if page.is_some() { None } else { shard.placed(at.0, at.1)? };
         needed.push((*at, placed));
     }

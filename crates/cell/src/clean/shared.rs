@@ -68,7 +68,7 @@ fn follow(
     if !is_there || shard.space.is_closed(place) || shard.inode(ino)?.is_none() {
         return Ok(false);
     }
-    let is_durable = |ino, page| shard.pages.are_durable(ino, page..=page, turn.frames);
+    let is_durable = |ino, page| shard.pages.are_durable(ino, page..=page, &turn.cache.frames);
     if !is_durable(source, from) || !is_durable(ino, page) {
         // Each I/O that ends wakes the tasks that wait for frames, and for these the cell flushes.
         return Err(Stop::Wait(Wait::Frames));

@@ -22,13 +22,13 @@ impl Core {
         (class, acknowledged): (RecallClass, u64),
         turn: &mut Turn<'_>,
     ) -> Result<(), Errno> {
-        if let Some((to, seq)) = turn.clients.listen(from, seq, class)? {
+        if let Some((to, seq)) = turn.sessions.clients.listen(from, seq, class)? {
             Self::reply_error(to, seq, Errno::EINTR, turn);
         }
-        if let Some(dropped) = turn.leases.listens(from.client, class, acknowledged) {
+        if let Some(dropped) = turn.sessions.leases.listens(from.client, class, acknowledged) {
             for key in dropped {
                 if let Some(shard) = self.shards.get_mut(&key.shard()) {
-                    shard.leases.dropped(&key, from.client, turn.leases);
+                    shard.leases.dropped(&key, from.client, &mut turn.sessions.leases);
                 }
             }
             turn.waits.wake_all(WaitKey::Recall);
@@ -39,7 +39,7 @@ impl Core {
     /// A client is gone. Its requests are dropped, except transactions, in which other cells take
     /// part: these are finished. No task waits for its copies.
     pub(super) fn expel(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if !turn.clients.expel(client) {
+        if !turn.sessions.clients.expel(client) {
             return;
         }
         for id in self.tasks.of_client(client) {
@@ -61,54 +61,56 @@ impl Core {
         if !self.tasks.of_client(client).is_empty() {
             return;
         }
-        turn.clients.remove(client);
+        turn.sessions.clients.remove(client);
         // The log names only clients that have something to lose. Otherwise clients that come and
         // go would fill the log.
-        let has_opens = turn.opens.has_any(client);
+        let has_opens = turn.sessions.opens.has_any(client);
         let is_kept = self.replay.held.names(client) && !turn.plants(Plant::ForgetExpelled);
-        if has_opens || is_kept || turn.lock_index.has_any(client) {
+        if has_opens || is_kept || turn.sessions.lock_index.has_any(client) {
             turn.note(&Step::Expelled { client });
             self.replay.held.apply(&Step::Expelled { client });
         }
         for shard in self.shards.values_mut().filter(|_| has_opens) {
             for handle in shard.opens.handles_of(client) {
-                if shard.opens.close(handle, client, turn.opens) == Ok(true) {
+                if shard.opens.close(handle, client, &mut turn.sessions.opens) == Ok(true) {
                     let key = LeaseKey::Attr(handle.ino);
-                    shard.leases.revoke(&key, turn.leases, turn.memory);
+                    shard.leases.revoke(&key, &mut turn.sessions.leases, turn.driver.memory);
                     turn.waits.start(Work::Reap { ino: handle.ino });
                 }
             }
         }
         if !turn.plants(Plant::KeepLocks) {
-            for ino in turn.lock_index.files_of(client) {
+            for ino in turn.sessions.lock_index.files_of(client) {
                 let locks = &mut self.shards.own(ino.shard()).file_locks;
-                locks.forget_client(ino, client, turn.lock_index);
+                locks.forget_client(ino, client, &mut turn.sessions.lock_index);
             }
             grant_file_locks(self.shards.values_mut(), turn);
         }
         self.forget_leases(client, turn);
-        turn.effects.push(Effect::Report(Report::Expelled { client }));
+        turn.driver.effects.push(Effect::Report(Report::Expelled { client }));
     }
 
     /// Word leases that other shards have displaced are forgotten when there are many.
     #[inline]
     pub(super) fn forget_displaced_leases(&mut self, turn: &mut Turn<'_>) {
-        if turn.leases.stamps.are_many_displaced() {
-            self.shards.values_mut().for_each(|shard| shard.leases.forget_displaced(turn.leases));
-            turn.leases.stamps.displaced_are_forgotten();
+        if turn.sessions.leases.stamps.are_many_displaced() {
+            self.shards
+                .values_mut()
+                .for_each(|shard| shard.leases.forget_displaced(&turn.sessions.leases));
+            turn.sessions.leases.stamps.displaced_are_forgotten();
         }
     }
 
     fn forget_leases(&mut self, client: ClientId, turn: &mut Turn<'_>) {
         for shard in self.shards.values_mut() {
-            shard.leases.forget_client(client, turn.leases);
+            shard.leases.forget_client(client, &mut turn.sessions.leases);
         }
-        turn.leases.forget_client(client);
+        turn.sessions.leases.forget_client(client);
     }
 
     /// Ends the wait of another slot's request, if it is one that can be interrupted.
     pub(super) fn cancel(&mut self, target: SlotRef, seq: u32, turn: &mut Turn<'_>) {
-        if turn.clients.end_listening(target, seq) {
+        if turn.sessions.clients.end_listening(target, seq) {
             return Self::reply_error(target, seq, Errno::EINTR, turn);
         }
         let Some(id) = self.tasks.of_slot(target) else { return };
@@ -124,7 +126,7 @@ impl Core {
     /// Answers a request with an error if it is not executed, or not to its end.
     pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, turn: &mut Turn<'_>) {
         let (answer, granted) = (Err(errno), Capability::NONE);
-        turn.effects.push(Effect::Reply {
+        turn.driver.effects.push(Effect::Reply {
             to,
             seq,
             answer,

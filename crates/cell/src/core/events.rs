@@ -12,8 +12,10 @@ use crate::cache::transfer::{probe, wake_io};
 use crate::change::revoke_late;
 use crate::checkpoint::reclaim_retracted;
 use crate::core::Core;
+use crate::driver::Driver;
 use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
-use crate::event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+use crate::event::{Effect, Event, FrameNo, IoId, PeerBody, PeerMessage, SlotRef};
+use crate::fleet::Readiness;
 use crate::frames::PageNo;
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
 use crate::plant::Plant;
@@ -22,18 +24,12 @@ use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
 use crate::supply::host::{discarded, host_measured, reserved};
 use crate::supply::pool::{poll_pool, pool_message, take_found, take_grown};
-use crate::turn::{Readiness, Shared, Turn};
+use crate::turn::{Shared, Turn};
 
 impl Core {
     /// One turn: takes the event in, and executes its consequences.
-    pub(crate) fn take_in(
-        &mut self,
-        event: Event,
-        shared: &mut Shared,
-        (now, memory, effects): (Clock, &mut dyn Memory, &mut Vec<Effect>),
-    ) {
-        let mut lent = shared.turn(now, memory, effects);
-        let turn = &mut lent;
+    pub(crate) fn take_in<'a>(&mut self, event: Event, shared: &'a mut Shared, driver: Driver<'a>) {
+        let turn = &mut shared.turn(driver);
         revoke_late(&mut self.shards, turn);
         self.forget_displaced_leases(turn);
         turn.waits.wake_all(WaitKey::Turn);
@@ -81,11 +77,10 @@ impl Core {
         }
         self.forget_evicted(turn);
         finish_messages(turn);
-        for (ino, is_watched) in turn.opens.take_watch_changes() {
-            turn.memory.watch(ino, is_watched);
+        for (ino, is_watched) in turn.sessions.opens.take_watch_changes() {
+            turn.driver.memory.watch(ino, is_watched);
         }
-        let record = lent.record;
-        shared.log.close_record(record);
+        assert!(turn.log.record.is_empty(), "a turn ends with all of its steps in the log");
     }
 
     /// The credentials with which the request is executed, or `None` if it is not executed. A
@@ -98,7 +93,7 @@ impl Core {
         request: Option<&Request>,
         turn: &mut Turn<'_>,
     ) -> Option<Arc<Credentials>> {
-        let who = turn.clients.acts_as(from, header)?;
+        let who = turn.sessions.clients.acts_as(from, header)?;
         // A slot that rings again before it was answered harms only itself.
         if self.tasks.of_slot(from).is_some() {
             return None;
@@ -110,7 +105,7 @@ impl Core {
         let answer = if turn.plants(Plant::ExecuteTwice) {
             None
         } else {
-            turn.answers.take(from, header.seq)
+            turn.sessions.answers.take(from, header.seq)
         };
         if let Some(answer) = answer {
             // The data that was read lies in the reply's payload, because it was put there before
@@ -120,7 +115,7 @@ impl Core {
                 granted(&mut self.shards, from.client, &who, request, &answer, turn)
             });
             let (to, seq) = (from, header.seq);
-            turn.effects.push(Effect::Reply {
+            turn.driver.effects.push(Effect::Reply {
                 to,
                 seq,
                 answer,
@@ -152,26 +147,31 @@ impl Core {
                 // The client may have been the predecessor's. If it was not, it only receives
                 // needless recalls.
                 if acknowledged_leases && self.replay.is_of_process() {
-                    turn.leases.inherit(client);
+                    turn.sessions.leases.inherit(client);
                 }
-                turn.leases.stamps.admit(client, shape.lanes().words());
-                turn.clients.admit(client, credentials, acknowledged_leases, (shape, rules));
-                if acknowledged_leases && turn.clients.fronts() > 1 {
+                turn.sessions.leases.stamps.admit(client, shape.lanes().words());
+                turn.sessions.clients.admit(
+                    client,
+                    credentials,
+                    acknowledged_leases,
+                    (shape, rules),
+                );
+                if acknowledged_leases && turn.sessions.clients.fronts() > 1 {
                     // From now on, files are opened for writing without the kernels' caches.
                     self.shards.values_mut().for_each(|shard| {
-                        shard.leases.revoke_opens(turn.leases, turn.memory);
+                        shard.leases.revoke_opens(&mut turn.sessions.leases, turn.driver.memory);
                     });
                 }
-                turn.effects.push(Effect::Report(Report::Admitted { client }));
+                turn.driver.effects.push(Effect::Report(Report::Admitted { client }));
             }
-            Order::Rule { client, rules } => turn.clients.rule(client, rules),
+            Order::Rule { client, rules } => turn.sessions.clients.rule(client, rules),
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
             Order::Expel { client } => self.expel(client, turn),
             Order::Drain { number } => self.checkpoint.drain(number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number, is_whole } => {
-                turn.checkpoints.is_whole = is_whole;
+                turn.fleet.checkpoints.is_whole = is_whole;
                 self.checkpoint.switched(&mut self.shards, number, turn);
                 turn.chunks.checkpointed();
                 self.cleaner.review(turn);
@@ -205,27 +205,32 @@ impl Core {
     }
 
     pub(super) fn io_done(&mut self, io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
-        let purpose = turn.io.end(io, result, turn.now.monotonic);
+        let purpose = turn.cache.io.end(io, result, turn.driver.now.monotonic);
         match purpose {
             Purpose::LoadNode { shard, pointer, frame } => {
                 let is_intact = result.is_ok()
                     && self.shards.get_mut(&shard).is_none_or(|shard| {
-                        shard.tree.load(pointer, turn.memory.frame(frame)).is_ok()
+                        shard.tree.load(pointer, turn.driver.memory.frame(frame)).is_ok()
                     });
-                turn.frames.give(frame);
+                turn.cache.frames.give(frame);
                 self.loaded(io, (shard, pointer.block), result, is_intact, turn);
             }
             Purpose::LoadPages { block, pages } => {
                 let (mut is_intact, id) = (true, pages[0].0.0.shard());
                 let mut shard = self.shards.get_mut(&id);
                 for (at, frame, checksum) in pages {
-                    let is_right =
-                        result.is_ok() && crc32c::crc32c(turn.memory.frame(frame)) == checksum;
+                    let is_right = result.is_ok()
+                        && crc32c::crc32c(turn.driver.memory.frame(frame)) == checksum;
                     match &mut shard {
                         Some(shard) => {
-                            shard.pages.finish_load((at, frame), io, is_right, turn.frames);
+                            shard.pages.finish_load(
+                                (at, frame),
+                                io,
+                                is_right,
+                                &mut turn.cache.frames,
+                            );
                         }
-                        None => turn.frames.give(frame),
+                        None => turn.cache.frames.give(frame),
                     }
                     is_intact &= is_right;
                 }
@@ -251,9 +256,9 @@ impl Core {
             Purpose::Examine => self.examination.io_done(io, result, turn),
             Purpose::Reserve => reserved(io, result, turn),
             Purpose::Discard => discarded(io, result, turn),
-            Purpose::Probe { frame } => turn.frames.give(frame),
+            Purpose::Probe { frame } => turn.cache.frames.give(frame),
             Purpose::WriteNodes { frames } => {
-                frames.into_iter().for_each(|frame| turn.frames.give(frame));
+                frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
                 reclaim_retracted(&mut self.shards, turn);
             }
         }
@@ -271,10 +276,10 @@ impl Core {
         let mut shard = self.shards.get_mut(&pages[0].0.0.shard());
         for page in pages {
             let Some(shard) = &mut shard else {
-                turn.frames.give(page.1);
+                turn.cache.frames.give(page.1);
                 continue;
             };
-            shard.pages.finish_write(page, io, is_written, turn.frames);
+            shard.pages.finish_write(page, io, is_written, &mut turn.cache.frames);
         }
     }
 
@@ -282,7 +287,7 @@ impl Core {
     fn write_again(&mut self, lost: Vec<(PageNo, FrameNo)>, turn: &mut Turn<'_>) {
         for (at, _) in lost {
             let shard = self.shards.own(at.0.shard());
-            shard.pages.mark_dirty(at, turn.frames);
+            shard.pages.mark_dirty(at, &mut turn.cache.frames);
             shard.behind.insert(at.0);
         }
     }
@@ -291,9 +296,9 @@ impl Core {
     /// reached.
     #[inline]
     fn forget_evicted(&mut self, turn: &mut Turn<'_>) {
-        while let Some(at) = turn.frames.next_evicted() {
+        while let Some(at) = turn.cache.frames.next_evicted() {
             if let Some(shard) = self.shards.get_mut(&at.0.shard()) {
-                shard.pages.forget(at, turn.frames);
+                shard.pages.forget(at, &turn.cache.frames);
             }
         }
     }
@@ -311,7 +316,7 @@ impl Core {
     ) {
         let errno = match result {
             Ok(()) if is_intact => {
-                turn.io.read(block);
+                turn.cache.io.read(block);
                 return wake_io(io, Ok(()), turn);
             }
             Ok(()) => Errno::EIO,
@@ -328,14 +333,14 @@ impl Core {
         };
         // A checkpoint may fail.
         let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
-        match turn.io.unread(block, result.is_err(), turn.now.monotonic) {
+        match turn.cache.io.unread(block, result.is_err(), turn.driver.now.monotonic) {
             Unread::Again => {
                 if result.is_err() {
                     probe(turn);
                 }
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
                 let pause = if result.is_ok() { Duration::ZERO } else { READ_PAUSE };
-                turn.effects.push(Effect::Wake(turn.now.monotonic + pause));
+                turn.driver.effects.push(Effect::Wake(turn.driver.now.monotonic + pause));
             }
             Unread::Damaged => {
                 self.give_up(shard, errno, turn);
@@ -343,7 +348,7 @@ impl Core {
             }
             Unread::Dead if may_fail => wake_io(io, Err(errno), turn),
             Unread::Dead => {
-                let cell = turn.volume.id;
+                let cell = turn.fleet.volume.id;
                 turn.report(Report::Unreadable { cell, errno });
             }
         }
@@ -363,16 +368,16 @@ impl Core {
 #[inline]
 fn finish_messages(turn: &mut Turn<'_>) {
     let lsn = turn.log.image.last();
-    for effect in turn.effects.iter_mut() {
+    for effect in turn.driver.effects.iter_mut() {
         if let Effect::Send { message, .. } = effect {
             message.lsn = lsn;
         }
     }
     // A message for a lost cell is sent again, if still needed, when its successor has joined.
-    if turn.peers.are_some_lost() {
-        let peers = &*turn.peers;
+    if turn.fleet.peers.are_some_lost() {
+        let peers = &turn.fleet.peers;
         let is_lost =
             |effect: &Effect| matches!(effect, Effect::Send { to, .. } if peers.is_lost(*to));
-        turn.effects.retain(|effect| !is_lost(effect));
+        turn.driver.effects.retain(|effect| !is_lost(effect));
     }
 }

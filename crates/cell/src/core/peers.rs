@@ -118,7 +118,7 @@ impl Core {
 
     /// The cell's process is gone, and all messages that it had sent were handled.
     pub(super) fn peer_lost(&mut self, lost: CellId, epoch: Epoch, turn: &mut Turn<'_>) {
-        turn.peers.lose(lost);
+        turn.fleet.peers.lose(lost);
         turn.chunks.peer_lost();
         turn.log.depends.forget_peer(lost);
         self.replay.early.forget_peer(lost);
@@ -140,10 +140,10 @@ impl Core {
 
     /// Asks a cell whether it still answers. This cell itself answers at once.
     pub(super) fn probe_peer(&mut self, cell: CellId, trial: u64, turn: &mut Turn<'_>) {
-        if cell == turn.volume.id {
+        if cell == turn.fleet.volume.id {
             return turn.report(Report::Answered { trial });
         }
-        if turn.peers.is_lost(cell) {
+        if turn.fleet.peers.is_lost(cell) {
             return;
         }
         send_request(cell, PeerRequest::Probe { trial }, turn);
@@ -152,7 +152,7 @@ impl Core {
 
     /// A successor of the lost cell starts.
     pub(super) fn peer_joined(&mut self, cell: CellId, turn: &mut Turn<'_>) {
-        turn.peers.join(cell);
+        turn.fleet.peers.join(cell);
         turn.chunks.peer_joined(cell);
         poll_pool(&mut self.shards, turn);
         self.counting.ask_again(cell, turn);
@@ -189,7 +189,7 @@ impl Core {
     /// Sends the decisions of this cell, and waits for those of the others.
     pub(super) fn exchange_decisions(&mut self, turn: &mut Turn<'_>) {
         let decided = self.replay.begin_exchange(turn);
-        turn.peers.send_decisions_to_all();
+        turn.fleet.peers.send_decisions_to_all();
         self.coordinator.resume(&mut self.shards, decided, turn);
         for owed in self.replay.take_owed() {
             self.participants.make_owed(owed, turn);
@@ -213,7 +213,7 @@ impl Core {
             return;
         }
         self.replay.end();
-        turn.readiness.recovered();
+        turn.fleet.readiness.recovered();
         for client in self.replay.early.take_expelled() {
             self.expel(client, turn);
         }

@@ -62,9 +62,9 @@ impl Core {
         let mut asked: BTreeSet<_> = decided.chain(chunks).collect();
         if self.replay.is_done() {
             let others = self.asked_while_serving(turn);
-            asked.extend(others.filter(|(cell, _)| !turn.peers.is_recovering(*cell)));
+            asked.extend(others.filter(|(cell, _)| !turn.fleet.peers.is_recovering(*cell)));
         }
-        asked.retain(|(cell, _)| !turn.peers.is_lost(*cell));
+        asked.retain(|(cell, _)| !turn.fleet.peers.is_lost(*cell));
         asked
     }
 
@@ -76,7 +76,7 @@ impl Core {
         let harden = turn.log.depends.open_asks();
         (self.coordinator.asked(&self.tasks))
             .chain(self.counting.asked())
-            .chain(self.cleaner.unanswered(turn.volume.id))
+            .chain(self.cleaner.unanswered(turn.fleet.volume.id))
             .chain(harden.map(|(cell, lsn)| (cell, Asked::Harden { lsn })))
             .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })))
     }
@@ -199,16 +199,16 @@ impl Core {
         txn.is_some_and(|txn| asks(txn.id))
             || (task.state.decided.is_some() && self.coordinator.answers(id))
             || self.counting.waits(id)
-            || turn.lock_index.file_of(id).is_some()
+            || turn.sessions.lock_index.file_of(id).is_some()
     }
 }
 
 /// Whether the event can still come.
 fn can_come(key: WaitKey, turn: &Turn<'_>) -> bool {
     match key {
-        WaitKey::Io(io) => turn.io.is_live(io),
-        WaitKey::Joined(cell) => turn.peers.is_lost(cell),
-        WaitKey::Undrained => turn.checkpoints.is_drained(),
+        WaitKey::Io(io) => turn.cache.io.is_live(io),
+        WaitKey::Joined(cell) => turn.fleet.peers.is_lost(cell),
+        WaitKey::Undrained => turn.fleet.checkpoints.is_drained(),
         // Each of these has its own owner, which wakes all that wait for it: a client, the
         // supervisor, another cell, the device or the next event.
         _ => true,

@@ -44,13 +44,13 @@ impl Core {
             // need.
             send_recalls(turn);
             poll_pool(&mut self.shards, turn);
-            if turn.lock_index.is_to_grant() {
+            if turn.sessions.lock_index.is_to_grant() {
                 grant_more_file_locks(&mut self.shards, turn);
             }
             write_back(&mut self.shards, turn);
             self.checkpoint.advance(&mut self.shards, turn);
             self.cleaner.advance(&mut self.shards, turn);
-            if turn.io.may_write_node() {
+            if turn.cache.io.may_write_node() {
                 issue_node_writes(turn);
             }
             turn.seal();
@@ -79,11 +79,11 @@ impl Core {
     pub(super) fn run(&mut self, id: TaskId, mut task: Task, turn: &mut Turn<'_>) {
         let request = task.request();
         if request.is_some() {
-            turn.memory.executes(request);
+            turn.driver.memory.executes(request);
         }
         let is_finished = self.run_task(id, &mut task, turn);
         if request.is_some() {
-            turn.memory.executes(None);
+            turn.driver.memory.executes(None);
         }
         if !is_finished {
             self.tasks.park(id, task);
@@ -102,7 +102,6 @@ impl Core {
         if task.state.decided.is_some() {
             return self.answer_decided(task, turn);
         }
-        turn.seal();
         let signals = turn.waits.take_signals(id);
         task.state.granted |= signals.granted;
         task.state.no_chunk |= signals.no_chunk;
@@ -114,20 +113,9 @@ impl Core {
         if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
             return self.stop(id, task, Stop::Fail(errno), turn);
         }
-        // The task runs in the affinity that its work names, or in a coarser one if it needs that.
-        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
-        self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
-        let mut outcome = self.work(id, task, turn);
-        while matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
-            self.shards.leave();
-            self.shards.enter(Affinity::Volume);
-            outcome = self.work(id, task, turn);
-        }
-        self.shards.leave();
-        if !turn.record.is_empty() || task.state.decided.is_some() {
-            let done = outcome.as_ref().ok().and_then(Option::as_ref);
-            seal_task(task, done.map(|(answer, _)| answer), turn);
-        }
+        let recorded = turn.record(|turn| self.work_in_affinity(id, task, turn));
+        let decides = task.state.decided.is_some();
+        let mut outcome = recorded.seal(decides, |outcome| cause_of(task, outcome), turn);
         match outcome {
             Ok(ref mut answer) => match &mut task.state.decided {
                 Some(decided) => {
@@ -143,16 +131,37 @@ impl Core {
         }
     }
 
+    /// Works in the affinity that the work names, or in a coarser one if it needs that.
+    fn work_in_affinity(
+        &mut self,
+        id: TaskId,
+        task: &mut Task,
+        turn: &mut Turn<'_>,
+    ) -> Result<Finished, Stop> {
+        let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
+        self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
+        let mut outcome = self.work(id, task, turn);
+        while matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
+            self.shards.leave();
+            self.shards.enter(Affinity::Volume);
+            outcome = self.work(id, task, turn);
+        }
+        self.shards.leave();
+        outcome
+    }
+
     /// A caretaker takes back what the task's client holds, if the task does nothing else. Returns
     /// whether it did.
     fn give_back(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         let step = self.replay.held.given_back(&task.work);
         let Some(step) = step.filter(|_| turn.log_has_room()) else { return false };
         self.replay.held.apply(&step);
-        turn.note(&step);
-        let answer = Ok(Reply::Done);
-        seal_task(task, Some(&answer), turn);
-        self.finish(task, &mut Some((answer, 0)), turn);
+        let recorded = turn.record(|turn| {
+            turn.note(&step);
+            Ok(Some((Ok(Reply::Done), 0)))
+        });
+        let outcome = recorded.seal(false, |outcome| cause_of(task, outcome), turn);
+        self.finish(task, &mut outcome.unwrap_or_default(), turn);
         true
     }
 
@@ -160,7 +169,7 @@ impl Core {
     pub(super) fn unpin(&mut self, task: &mut Task, turn: &mut Turn<'_>) {
         for at in task.state.pinned.drain(..) {
             if let Some(shard) = self.shards.get_mut(&at.0.shard()) {
-                shard.pages.unpin(at, turn.frames);
+                shard.pages.unpin(at, &mut turn.cache.frames);
             }
         }
     }
@@ -322,14 +331,15 @@ impl Core {
     /// cell's, or it names an inode that cannot exist. Inode numbers come from the client without
     /// any check.
     pub(super) fn misdirected(&self, request: &Request, turn: &Turn<'_>) -> Option<Answer> {
-        let is_nowhere = |ino: Ino| ino.sequence() == 0 || turn.volume.owner(ino.shard()).is_none();
+        let is_nowhere =
+            |ino: Ino| ino.sequence() == 0 || turn.fleet.volume.owner(ino.shard()).is_none();
         if request.inode().is_some_and(|ino| ino.sequence() == 0)
             || request.other_inode().is_some_and(is_nowhere)
         {
             return Some(Err(Errno::ESTALE));
         }
         let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
-        if elsewhere { Some(Ok(Reply::Moved(turn.volume.map_version))) } else { None }
+        if elsewhere { Some(Ok(Reply::Moved(turn.fleet.volume.map_version))) } else { None }
     }
 
     fn run_request(
@@ -372,7 +382,7 @@ impl Core {
             }
             request => {
                 let shard = request.shard().and_then(|shard| self.shards.get_mut(&shard));
-                let lane = turn.clients.payload_max(from.client);
+                let lane = turn.sessions.clients.payload_max(from.client);
                 let payload = (header.payload_len as usize).min(lane);
                 let call = Call { from, payload, who };
                 let shard = shard.ok_or(Errno::ESTALE)?;
@@ -431,9 +441,16 @@ impl Core {
         let changed =
             grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {
-            turn.effects.push(Effect::Reply { to, seq, answer, payload_len, granted, changed });
+            turn.driver.effects.push(Effect::Reply {
+                to,
+                seq,
+                answer,
+                payload_len,
+                granted,
+                changed,
+            });
         }
-        if turn.clients.is_leaving(to.client) {
+        if turn.sessions.clients.is_leaving(to.client) {
             self.let_go(to.client, turn);
         }
     }
@@ -455,8 +472,8 @@ impl Core {
 
     /// One more shard is open.
     fn shard_opened(&self, turn: &mut Turn<'_>) {
-        turn.readiness.shard_opened();
-        if !self.replay.is_done() && turn.readiness.shards_are_open() {
+        turn.fleet.readiness.shard_opened();
+        if !self.replay.is_done() && turn.fleet.readiness.shards_are_open() {
             turn.waits.start(Work::Recover);
         }
         turn.report_if_ready();
@@ -528,7 +545,7 @@ impl Core {
             Wait::Joined(cell) => turn.waits.wait_for(WaitKey::Joined(cell), id),
             Wait::Yield => turn.waits.wake(id),
             Wait::Turn => {
-                turn.effects.push(Effect::Wake(turn.now.monotonic));
+                turn.driver.effects.push(Effect::Wake(turn.driver.now.monotonic));
                 turn.waits.wait_for(WaitKey::Turn, id);
             }
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
@@ -542,15 +559,16 @@ impl Core {
 /// cell's own.
 fn is_privileged(work: &Work, turn: &Turn<'_>) -> bool {
     match work {
-        Work::Request { who, .. } => turn.volume.is_privileged(who.uid),
+        Work::Request { who, .. } => turn.fleet.volume.is_privileged(who.uid),
         Work::Prepare { is_privileged, .. } => *is_privileged,
         _ => true,
     }
 }
 
-/// Logs the steps that a task has just made as one record.
-fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
-    let cause = match (&task.work, answer) {
+/// The cause of the steps that a task has just made.
+fn cause_of(task: &mut Task, outcome: &Result<Finished, Stop>) -> Cause {
+    let done = outcome.as_ref().ok().and_then(Option::as_ref);
+    match (&task.work, done.map(|(answer, _)| answer)) {
         (Work::Request { from, header, .. }, Some(answer)) => match &mut task.state.decided {
             Some(decided) => Cause::Decided {
                 txn: decided.txn,
@@ -561,8 +579,7 @@ fn seal_task(task: &mut Task, answer: Option<&Answer>, turn: &mut Turn<'_>) {
         },
         (Work::Commit { txn, .. } | Work::Again { txn, .. }, _) => Cause::Applied { txn: *txn },
         _ => Cause::Cell,
-    };
-    turn.seal_as(&cause);
+    }
 }
 
 #[inline]

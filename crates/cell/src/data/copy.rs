@@ -55,7 +55,7 @@ pub(crate) fn copy_range(
     if !may_be_copied(shard, ino, source, &copy)? {
         return Err(Errno::EXDEV.into());
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
     let inode = shard.living_inode(ino)?;
     let (mode, gid, blocks) = (inode.mode, inode.gid, inode.blocks);
     let size = inode.size.max(copy.to + copy.length);
@@ -63,7 +63,7 @@ pub(crate) fn copy_range(
     if loss.is_some() {
         capability::lose(shard, ino, &mut room, turn);
     }
-    let now = turn.now.wall;
+    let now = turn.driver.now.wall;
     step(shard, Step::Shared { ino, source, copy, size, blocks, mode, now }, &mut room, turn);
     done(Reply::Written { len: copy.length as u32, size })
 }
@@ -143,7 +143,7 @@ fn settle(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let (from, _, count) = copy.blocks();
-    if shard.pages.are_durable(source, from..=from + count - 1, turn.frames) {
+    if shard.pages.are_durable(source, from..=from + count - 1, &turn.cache.frames) {
         return Ok(());
     }
     let is_in_time = state.durable.is_none_or(|lsn| !turn.log.is_durable(lsn));

@@ -32,7 +32,7 @@ pub(crate) fn cover_replacement(
 pub(crate) fn cover_now(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     // Places take the space that is kept for every dirty page; pages in line take more. A
     // participant that waited for locks may find less room in the log than when it came.
-    let has_room = turn.log_room(turn.frames.dirty_pages()) > INLINE_MAX;
+    let has_room = turn.log_room(turn.cache.frames.dirty_pages()) > INLINE_MAX;
     if !has_room && shard.pages.has_uncovered(ino) {
         return place_pages_of(shard, ino, turn);
     }
@@ -49,7 +49,7 @@ pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Re
         return place_pages_of(shard, ino, turn);
     }
     let inline = |(page, frame): &(u64, FrameNo)| {
-        let bytes = turn.memory.frame(*frame).as_slice().into();
+        let bytes = turn.driver.memory.frame(*frame).as_slice().into();
         InlinePage { page: *page, bytes }
     };
     let inlined = pages.iter().map(inline).collect();

@@ -69,7 +69,7 @@ pub(crate) fn fallocate(
         bring_cut_pages(shard, ino, &change, turn)?;
     }
     shard.fetch_extents(ino, first, last)?;
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
     room.spend(blocks_of_pages(2));
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (change.size_after(inode.size), inode.blocks);
@@ -78,7 +78,7 @@ pub(crate) fn fallocate(
     if loss.is_some() {
         capability::lose(shard, ino, &mut room, turn);
     }
-    let now = turn.now.wall;
+    let now = turn.driver.now.wall;
     step(shard, Step::Fallocated { ino, change, size, blocks, mode, now }, &mut room, turn);
     if change.end() < Some(end) {
         turn.seal();

@@ -52,7 +52,8 @@ pub(crate) fn find_data(
 fn may_be_mapped(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
     clients.any(|client| {
-        turn.clients.may_map(client) && shard.opens.has_open(ino, client, AccessMode::WRITE)
+        turn.sessions.clients.may_map(client)
+            && shard.opens.has_open(ino, client, AccessMode::WRITE)
     })
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn read(
 ) -> Result<(u32, bool), Stop> {
     let file = shard.opens.get(handle, to.client)?;
     // A front's kernel has checked this itself, and also reads pages for writers.
-    if !file.access.contains(AccessMode::READ) && !turn.clients.acknowledges(to.client) {
+    if !file.access.contains(AccessMode::READ) && !turn.sessions.clients.acknowledges(to.client) {
         return Err(Errno::EBADF.into());
     }
     let ino = handle.ino;
@@ -48,21 +48,22 @@ pub(crate) fn read(
         Position::Current => file.offset,
         Position::End => return Err(Errno::EINVAL.into()),
     };
-    let lane = turn.clients.payload_max(to.client) as u64;
+    let lane = turn.sessions.clients.payload_max(to.client) as u64;
     let len = u64::from(len).min(lane).min(size.saturating_sub(offset));
     if len > 0 {
         bring_pages(shard, ino, pages_of(offset, len), turn)?;
         copy_out(shard, to, ino, offset, len, turn);
         read_ahead(shard, handle, offset, len, size, turn);
         if !flags.contains(ReadFlags::NO_ATIME) {
-            touch_atime(shard, ino, turn.clients.rules(to.client), turn);
+            touch_atime(shard, ino, turn.sessions.clients.rules(to.client), turn);
         }
     }
-    if !flags.contains(ReadFlags::DIRECT) && turn.clients.acknowledges(to.client) {
+    if !flags.contains(ReadFlags::DIRECT) && turn.sessions.clients.acknowledges(to.client) {
         let pages = turn.mark(LeaseKey::Pages(ino));
-        shard.leases.hold_again(pages, to.client, turn.leases);
+        shard.leases.hold_again(pages, to.client, &mut turn.sessions.leases);
     }
-    let is_kept = file.access.contains(AccessMode::KEEP) && !turn.clients.acknowledges(to.client);
+    let is_kept =
+        file.access.contains(AccessMode::KEEP) && !turn.sessions.clients.acknowledges(to.client);
     let file = shard.opens.get_mut(handle).expect("just there");
     file.read_end = offset + len;
     if position == Position::Current {
@@ -81,13 +82,13 @@ pub(crate) fn data_at_hand(
     turn: &mut Turn<'_>,
 ) -> u32 {
     let Attr { ino, kind, size, atime, mtime, ctime, .. } = opened.attr;
-    let lane = turn.clients.payload_max(to.client) as u64;
+    let lane = turn.sessions.clients.payload_max(to.client) as u64;
     let is_wanted = access.contains(AccessMode::DATA | AccessMode::READ) && opened.kept.is_some();
     if !is_wanted || kind != FileKind::Regular || !(1..=OPEN_DATA_MAX.min(lane)).contains(&size) {
         return 0;
     }
-    let rules = turn.clients.rules(to.client);
-    if is_atime_due(rules, atime, [mtime, ctime], turn.now.wall)
+    let rules = turn.sessions.clients.rules(to.client);
+    if is_atime_due(rules, atime, [mtime, ctime], turn.driver.now.wall)
         || !are_at_hand(shard, ino, pages_of(0, size), turn) && !turn.plants(Plant::OpenDataMissing)
     {
         return 0;
@@ -100,9 +101,9 @@ fn copy_out(shard: &Shard, to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &
     let mut at = 0;
     for page in pages_of(offset, len) {
         let (start, count) = part_of(page, offset, offset + len);
-        match shard.pages.page((ino, page), turn.frames) {
-            Some(found) => turn.memory.frame_to_payload(found.frame, start, to, at, count),
-            None => turn.memory.zero_payload(to, at, count),
+        match shard.pages.page((ino, page), &mut turn.cache.frames) {
+            Some(found) => turn.driver.memory.frame_to_payload(found.frame, start, to, at, count),
+            None => turn.driver.memory.zero_payload(to, at, count),
         }
         at += count;
     }
@@ -119,18 +120,18 @@ fn read_ahead(
 ) {
     let sequential = shard.opens.get_mut(handle).is_some_and(|file| file.read_end == offset);
     let (next, last) = ((offset + len).div_ceil(PAGE), size.div_ceil(PAGE));
-    if !sequential || next >= last || turn.frames.count() < 8 * READ_AHEAD as u32 {
+    if !sequential || next >= last || turn.cache.frames.count() < 8 * READ_AHEAD as u32 {
         return;
     }
     let ino = handle.ino;
     // Only when the reader has reached the middle of the last read-ahead.
     let middle = (ino, (next + READ_AHEAD / 2).min(last - 1));
-    if shard.pages.page(middle, turn.frames).is_some() {
+    if shard.pages.page(middle, &mut turn.cache.frames).is_some() {
         return;
     }
     let mut wanted = Vec::new();
     for page in next..(next + READ_AHEAD).min(last) {
-        if shard.pages.page((ino, page), turn.frames).is_none()
+        if shard.pages.page((ino, page), &mut turn.cache.frames).is_none()
             && let Ok(Some(placed)) = shard.placed(ino, page)
         {
             wanted.push(((ino, page), placed));
@@ -138,7 +139,7 @@ fn read_ahead(
     }
     let mut frames = Vec::with_capacity(wanted.len());
     while frames.len() < wanted.len()
-        && let Some(frame) = turn.frames.take()
+        && let Some(frame) = turn.cache.frames.take()
     {
         frames.push(frame);
     }
@@ -159,7 +160,7 @@ fn is_atime_due(rules: Rules, atime: Timestamp, changed: [Timestamp; 2], now: Ti
 
 /// Updates the access time, if that is due.
 fn touch_atime(shard: &mut Shard, ino: Ino, rules: Rules, turn: &mut Turn<'_>) {
-    let now = turn.now.wall;
+    let now = turn.driver.now.wall;
     let Ok(Some(inode)) = shard.inode(ino) else { return };
     if !is_atime_due(rules, inode.atime, [inode.mtime, inode.ctime], now)
         || inode.atime == now
@@ -172,6 +173,6 @@ fn touch_atime(shard: &mut Shard, ino: Ino, rules: Rules, turn: &mut Turn<'_>) {
     let room = turn.log_has_room().then(|| budget.admit(shard.room(), budget.atime()));
     let Some(mut room) = room.flatten() else { return };
     // No task waits for this. A copy that cannot be revoked at once keeps its old time.
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
     step(shard, Step::Accessed { ino, atime: now }, &mut room, turn);
 }

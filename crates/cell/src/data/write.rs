@@ -82,8 +82,8 @@ pub(crate) fn write(
     let (plan, mut room) = plan_write(shard, ino, (offset, end), loss, state, turn)?;
     room.spend(blocks_of_pages(plan.len() as u64));
     let new_blocks = copy_in(shard, from, ino, (offset, end), plan, turn);
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
-    let now = turn.now.wall;
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    let now = turn.driver.now.wall;
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
     let mode = permission::after_change(strips, inode.mode, inode.gid);
@@ -94,10 +94,10 @@ pub(crate) fn write(
     if position != Position::At(offset) {
         move_to(shard, handle, end, turn);
     }
-    if !direct && turn.clients.acknowledges(from.client) {
+    if !direct && turn.sessions.clients.acknowledges(from.client) {
         let pages = turn.mark(LeaseKey::Pages(ino));
-        shard.leases.hold_again(pages, from.client, turn.leases);
-        if !write_back && turn.clients.fronts() > 1 {
+        shard.leases.hold_again(pages, from.client, &mut turn.sessions.leases);
+        if !write_back && turn.sessions.clients.fronts() > 1 {
             // A page that was recalled and read again since the kernel copied this write into it
             // does not contain the write.
             recall(shard, &LeaseKey::Pages(ino), None, turn);
@@ -136,7 +136,7 @@ fn plan_write(
     let frame = FrameNo(0);
     let (mut missing, mut keeps) = (false, true);
     for page in pages.clone() {
-        let hole = match shard.pages.page((ino, page), turn.frames) {
+        let hole = match shard.pages.page((ino, page), &mut turn.cache.frames) {
             Some(found) => {
                 missing |= matches!(found.state, PageState::Loading(_));
                 false
@@ -159,7 +159,8 @@ fn plan_write(
     let need =
         if keeps && count <= REWRITE_PAGES { budget.rewrite(count) } else { budget.write(count) };
     let room = reserve(shard, need.with(loss), state, turn)?;
-    if turn.frames.dirty_pages() as u64 + count > u64::from(turn.frames.count()) * 3 / 4 {
+    if turn.cache.frames.dirty_pages() as u64 + count > u64::from(turn.cache.frames.count()) * 3 / 4
+    {
         return wait_for_frames(count, turn);
     }
     if !take_frames(shard, ino, &mut plan, turn) {
@@ -181,7 +182,7 @@ fn copy_in(
     for PageWrite { page, frame, hole } in plan {
         let (start, count) = part_of(page, offset, end);
         move_for_change(shard, (ino, page), frame, count == BLOCK_SIZE, turn);
-        turn.memory.payload_to_frame(from, at, frame, start, count);
+        turn.driver.memory.payload_to_frame(from, at, frame, start, count);
         tag(frame, (ino, page), turn);
         at += count;
         filled += u64::from(hole);

@@ -19,7 +19,7 @@ use crate::turn::Turn;
 /// event makes fewer pages dirty than this: the largest request has a fourth of the smallest cache,
 /// and a write that may fail has no more. So the pages are placed faster than they come.
 pub(crate) fn pages_a_turn(turn: &Turn<'_>) -> usize {
-    (turn.frames.count() as usize / 3).clamp(1, WRITE_BACK_BATCH)
+    (turn.cache.frames.count() as usize / 3).clamp(1, WRITE_BACK_BATCH)
 }
 
 /// Gives places to all dirty pages of one file. Those of one record all count after a power
@@ -27,14 +27,14 @@ pub(crate) fn pages_a_turn(turn: &Turn<'_>) -> usize {
 /// next turn: it must not have made a step that rests on the places, or on what it has read.
 pub(crate) fn place_pages_of(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let dirty = |shard: &Shard| shard.pages.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
-    let left = turn.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
+    let left = turn.cache.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
     let mut placed = Ok(());
-    while turn.record.takes_another_step()
+    while turn.log.record.takes_another_step()
         && placed.is_ok()
-        && turn.frames.dirty_pages() > left
+        && turn.cache.frames.dirty_pages() > left
         && let Some(first) = dirty(shard)
     {
-        placed = place_run(shard, first, turn.frames.dirty_pages() - left, turn);
+        placed = place_run(shard, first, turn.cache.frames.dirty_pages() - left, turn);
     }
     turn.seal();
     placed?;
@@ -70,7 +70,7 @@ pub(crate) fn place_run(
             Some(block) => block,
             None => break,
         };
-        let page = shard.pages.page(at, turn.frames);
+        let page = shard.pages.page(at, &mut turn.cache.frames);
         let frame = page.expect("a dirty page is in the cache").frame;
         placed.push((at, frame, block));
     }
@@ -84,7 +84,7 @@ pub(crate) fn place_run(
 /// Whether the log and the shard have room to place every dirty page, and to place it once more if
 /// the write fails.
 fn may_place_twice(shard: &Shard, turn: &Turn<'_>) -> bool {
-    let (all, own) = (turn.frames.dirty_pages(), shard.pages.dirty_pages());
+    let (all, own) = (turn.cache.frames.dirty_pages(), shard.pages.dirty_pages());
     turn.log_room(2 * all) > 0 && shard.room_with(2 * own) > 0
 }
 
@@ -95,7 +95,8 @@ fn write_again(shard: &mut Shard, first: PageNo, turn: &mut Turn<'_>) -> bool {
     let mut again = Vec::new();
     let dirty: Vec<PageNo> = shard.pages.dirty_from(first).take(WRITE_BACK_BATCH).collect();
     for at in dirty {
-        let page = shard.pages.page(at, turn.frames).expect("a dirty page is in the cache");
+        let page =
+            shard.pages.page(at, &mut turn.cache.frames).expect("a dirty page is in the cache");
         let Some(block) = page.failed else { break };
         again.push((at, page.frame, block));
     }
@@ -122,7 +123,8 @@ fn record_places(
         |a: &(PageNo, FrameNo, BlockNo), b: &(PageNo, FrameNo, BlockNo)| a.2.offset(1) == b.2;
     let mut runs: Vec<Run> = Vec::new();
     for run in placed.chunk_by(adjacent) {
-        let checksum = |(at, frame, _): &_| turn.table.checksum(*frame, *at, turn.memory);
+        let checksum =
+            |(at, frame, _): &_| turn.cache.table.checksum(*frame, *at, turn.driver.memory);
         let checksums = run.iter().map(checksum).collect();
         runs.push(Run { page: run[0].0.1, block: run[0].2, checksums });
     }

@@ -50,11 +50,11 @@ pub(crate) fn set_acl(
     if kept.is_some() && shard.xattr(ino, name.as_bytes())?.is_none() {
         xattrs::check_list(shard, ino, name.as_bytes())?;
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
     if is_access && inode.attr.kind == FileKind::Directory {
-        shard.leases.revoke_names(ino, turn.leases, turn.memory);
+        shard.leases.revoke_names(ino, &mut turn.sessions.leases, turn.driver.memory);
     }
-    let now = turn.now.wall;
+    let now = turn.driver.now.wall;
     if mode != inode.attr.mode {
         let attributes = Attributes { mode, ctime: now, ..attributes_of(shard, ino)? };
         step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
@@ -100,7 +100,7 @@ pub(crate) fn follow(
     if let Some(list) = &inode.acl {
         let list = Acl::clone(list).with_mode(mode).to_xattr();
         let name = XattrName::new(ACL_ACCESS).expect("a legal name");
-        let (ino, value, now) = (inode.attr.ino, Some(list.into()), turn.now.wall);
+        let (ino, value, now) = (inode.attr.ino, Some(list.into()), turn.driver.now.wall);
         step(shard, Step::SetXattr { ino, name, value, now }, room, turn);
     }
 }

@@ -39,7 +39,12 @@ pub(crate) fn grant_names(
     if shard.locks.is_changing(&LockKey::Inode(dir)) {
         return None;
     }
-    Some(shard.leases.grant(LeaseKey::Names(dir), client, turn.leases, turn.memory))
+    Some(shard.leases.grant(
+        LeaseKey::Names(dir),
+        client,
+        &mut turn.sessions.leases,
+        turn.driver.memory,
+    ))
 }
 
 /// Grants the leases on attributes that come with an answer beside the reply.
@@ -67,8 +72,8 @@ pub(crate) fn grant_beside(
 /// file, and an access time that a read has changed has ended the last one.
 fn grant_kept(shards: &mut Shards, ino: Ino, client: ClientId, turn: &mut Turn<'_>) -> LeasedAttrs {
     let Some(shard) = shards.get_mut(&ino.shard()) else { return Vec::new() };
-    if turn.clients.acknowledges(client)
-        || shard.leases.holds_word(&LeaseKey::Attr(ino), client, turn.leases)
+    if turn.sessions.clients.acknowledges(client)
+        || shard.leases.holds_word(&LeaseKey::Attr(ino), client, &turn.sessions.leases)
     {
         return Vec::new();
     }
@@ -86,7 +91,7 @@ fn grant_changed(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> LeasedAttrs {
-    if !turn.clients.acknowledges(client) {
+    if !turn.sessions.clients.acknowledges(client) {
         return Vec::new();
     }
     let (dir, other) = match *request {
@@ -103,7 +108,8 @@ fn grant_changed(
         let Ok(Some(value)) = shard.inode_value(dir) else { continue };
         if value.attr.nlink > 0 && grant_attr(shard, dir, client, turn).is_some() {
             let key = LeaseKey::Attr(dir);
-            let lease = shard.leases.grant(key, client, turn.leases, turn.memory);
+            let lease =
+                shard.leases.grant(key, client, &mut turn.sessions.leases, turn.driver.memory);
             changed.push((value.attr, lease));
         }
     }
@@ -122,14 +128,14 @@ fn grant(
     if !locks.is_empty() && locks.is_changing(&lock()) {
         return None;
     }
-    if turn.clients.acknowledges(client) {
+    if turn.sessions.clients.acknowledges(client) {
         if let LeaseKey::Name(dir, _) = &key
-            && shard.leases.is_contended(*dir, turn.now.monotonic)
+            && shard.leases.is_contended(*dir, turn.driver.now.monotonic)
         {
             return None;
         }
-        let is_held = shard.leases.hold(turn.mark(key), client, turn.leases);
+        let is_held = shard.leases.hold(turn.mark(key), client, &mut turn.sessions.leases);
         return is_held.then_some(Lease { word: 0, stamp: 0 });
     }
-    Some(shard.leases.grant(key, client, turn.leases, turn.memory))
+    Some(shard.leases.grant(key, client, &mut turn.sessions.leases, turn.driver.memory))
 }

@@ -80,7 +80,7 @@ pub(crate) fn lock_file(
         Ok(LockOutcome::Granted) => done(Reply::Done),
         Ok(LockOutcome::Blocked) => {
             state.awaits_lock = true;
-            turn.effects.push(Effect::AwaitsLock { from });
+            turn.driver.effects.push(Effect::AwaitsLock { from });
             Err(Stop::Wait(Wait::Registered))
         }
         // Something was done, so the answer goes into its record.
@@ -101,7 +101,7 @@ fn lock_or_wait(
     turn: &mut Turn<'_>,
 ) -> Result<LockOutcome, Stop> {
     let locks = &mut shards.own(ino.shard()).file_locks;
-    if locks.lock(ino, who, spec, turn.lock_index)? == LockOutcome::Granted {
+    if locks.lock(ino, who, spec, &mut turn.sessions.lock_index)? == LockOutcome::Granted {
         return Ok(LockOutcome::Granted);
     }
     let id = wait.ok_or(Errno::EAGAIN)?;
@@ -110,12 +110,12 @@ fn lock_or_wait(
             let shard = shards.local(ino.shard())?;
             Ok::<_, Stop>(shard.map(|shard| &shard.file_locks))
         };
-        if would_deadlock((ino, who.0, spec), turn.lock_index, locks_of)? {
+        if would_deadlock((ino, who.0, spec), &turn.sessions.lock_index, locks_of)? {
             return Err(Errno::EDEADLK.into());
         }
     }
     let locks = &mut shards.own(ino.shard()).file_locks;
-    locks.wait(ino, id, who, spec, turn.lock_index);
+    locks.wait(ino, id, who, spec, &mut turn.sessions.lock_index);
     Ok(LockOutcome::Blocked)
 }
 
@@ -124,9 +124,9 @@ pub(crate) fn grant_file_locks<'a>(
     shards: impl IntoIterator<Item = &'a mut Shard>,
     turn: &mut Turn<'_>,
 ) {
-    let mut max = LogBudget::grants(turn.log_room(turn.frames.dirty_pages()));
+    let mut max = LogBudget::grants(turn.log_room(turn.cache.frames.dirty_pages()));
     for shard in shards {
-        let granted = shard.file_locks.grant(max, turn.lock_index);
+        let granted = shard.file_locks.grant(max, &mut turn.sessions.lock_index);
         max -= granted.len();
         for id in granted {
             turn.waits.signal(id).granted = true;
@@ -142,7 +142,13 @@ pub(crate) fn release_file_locks(
     owner: LockOwner,
     turn: &mut Turn<'_>,
 ) {
-    if !shard.file_locks.release(ino, client, LockFlavour::Record, owner, turn.lock_index) {
+    if !shard.file_locks.release(
+        ino,
+        client,
+        LockFlavour::Record,
+        owner,
+        &mut turn.sessions.lock_index,
+    ) {
         return;
     }
     let (flavour, lock, range) = (LockFlavour::Record, LockType::Unlock, ByteRange::ALL);
@@ -154,15 +160,15 @@ pub(crate) fn release_file_locks(
 /// Continues with grants for which the log had no room.
 pub(crate) fn grant_more_file_locks(shards: &mut Shards, turn: &mut Turn<'_>) {
     grant_file_locks(shards.values_mut(), turn);
-    if turn.lock_index.is_to_grant() && !turn.waits.has_ready() {
+    if turn.sessions.lock_index.is_to_grant() && !turn.waits.has_ready() {
         turn.want_checkpoint();
     }
 }
 
 /// The task stops waiting for a file lock, if it did.
 pub(crate) fn cancel_lock(id: TaskId, shards: &mut Shards, turn: &mut Turn<'_>) {
-    if let Some(ino) = turn.lock_index.file_of(id) {
-        shards.own(ino.shard()).file_locks.cancel(id, turn.lock_index);
+    if let Some(ino) = turn.sessions.lock_index.file_of(id) {
+        shards.own(ino.shard()).file_locks.cancel(id, &mut turn.sessions.lock_index);
     }
 }
 

@@ -45,8 +45,8 @@ pub(crate) fn open_file(
 /// users must fit a snapshot of the session. Each user has a share of it, however many clients it
 /// has.
 pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
-    let all = turn.opens.all() + turn.lock_index.count();
-    let own = turn.opens.of_user(uid) + turn.lock_index.count_of_user(uid);
+    let all = turn.sessions.opens.all() + turn.sessions.lock_index.count();
+    let own = turn.sessions.opens.of_user(uid) + turn.sessions.lock_index.count_of_user(uid);
     if may_take(uid, own, all, turn.log.budget().session_max()) {
         Ok(())
     } else {
@@ -96,7 +96,7 @@ pub(crate) fn open_now(
             step(shard, Step::SetAttr { ino, attributes }, &mut room, turn);
         }
     }
-    let direct = turn.clients.acknowledges(client) && is_direct(shard, ino, access, turn);
+    let direct = turn.sessions.clients.acknowledges(client) && is_direct(shard, ino, access, turn);
     let reads_direct = direct && !access.contains(AccessMode::WRITE);
     let is_mapped = !reads_direct && exclude_copies(shard, ino, access, client, turn);
     let uid = who.uid;
@@ -105,13 +105,19 @@ pub(crate) fn open_now(
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
     let access = access - (AccessMode::DATA | AccessMode::DISCARDED);
     let access = if keeps { access } else { access - AccessMode::KEEP };
-    let handle = turn.opens.new_handle(ino);
+    let handle = turn.sessions.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
     let keep_pages = !direct
-        && turn.clients.acknowledges(client)
-        && shard.leases.hold(turn.mark(LeaseKey::Pages(ino)), client, turn.leases);
-    let kept = (keeps && wants_lease)
-        .then(|| shard.leases.grant(LeaseKey::Opens(ino), client, turn.leases, turn.memory));
+        && turn.sessions.clients.acknowledges(client)
+        && shard.leases.hold(turn.mark(LeaseKey::Pages(ino)), client, &mut turn.sessions.leases);
+    let kept = (keeps && wants_lease).then(|| {
+        shard.leases.grant(
+            LeaseKey::Opens(ino),
+            client,
+            &mut turn.sessions.leases,
+            turn.driver.memory,
+        )
+    });
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
 }
 
@@ -123,13 +129,13 @@ pub(crate) fn open_now(
 /// was read, and dropped, before the file grew.
 fn is_direct(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bool {
     if access.contains(AccessMode::WRITE) {
-        return turn.clients.fronts() > 1 && !turn.plants(Plant::CacheTwoWriters);
+        return turn.sessions.clients.fronts() > 1 && !turn.plants(Plant::CacheTwoWriters);
     }
     shard.opens.is_open(ino)
         && shard.opens.clients_of(ino).into_iter().any(|other| {
-            !turn.clients.acknowledges(other)
+            !turn.sessions.clients.acknowledges(other)
                 && shard.opens.has_open(ino, other, AccessMode::WRITE)
-                && !turn.memory.is_idle(other, ino)
+                && !turn.driver.memory.is_idle(other, ino)
         })
 }
 
@@ -137,7 +143,7 @@ fn is_direct(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bo
 /// take at most a quarter of the room for open files. (An inode without a name must end with its
 /// last close, so no handle of it is kept.)
 fn may_keep(turn: &Turn<'_>) -> bool {
-    turn.opens.all() < turn.log.budget().session_max() / KEPT_PART
+    turn.sessions.opens.all() < turn.log.budget().session_max() / KEPT_PART
 }
 
 /// A front's kernel may change the pages of a file that it has open for writing without a request,
@@ -158,16 +164,21 @@ fn exclude_copies(
     turn: &mut Turn<'_>,
 ) -> bool {
     let leased = AccessMode::KEEP | AccessMode::SOLE;
-    let is_front = turn.clients.acknowledges(client);
+    let is_front = turn.sessions.clients.acknowledges(client);
     if !shard.opens.is_open(ino) || !(is_front || access.intersects(leased)) {
         return false;
     }
     if is_front {
         let mut others = shard.opens.clients_of(ino).into_iter();
-        let is_excluded =
-            |other| !turn.clients.acknowledges(other) && conflicts(shard, ino, other, access);
+        let is_excluded = |other| {
+            !turn.sessions.clients.acknowledges(other) && conflicts(shard, ino, other, access)
+        };
         if others.any(is_excluded) && !turn.plants(Plant::MapBesideCopies) {
-            shard.leases.revoke(&LeaseKey::Opens(ino), turn.leases, turn.memory);
+            shard.leases.revoke(
+                &LeaseKey::Opens(ino),
+                &mut turn.sessions.leases,
+                turn.driver.memory,
+            );
         }
         return false;
     }
@@ -190,14 +201,17 @@ fn conflicts(shard: &Shard, ino: Ino, client: ClientId, access: AccessMode) -> b
 fn is_appended(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
     clients.any(|client| {
-        turn.clients.acknowledges(client) && shard.opens.has_open(ino, client, AccessMode::APPEND)
+        turn.sessions.clients.acknowledges(client)
+            && shard.opens.has_open(ino, client, AccessMode::APPEND)
     })
 }
 
 /// Whether a front has the inode open in conflict with this access.
 fn is_mapped(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
-    clients.any(|client| turn.clients.may_map(client) && conflicts(shard, ino, client, access))
+    clients.any(|client| {
+        turn.sessions.clients.may_map(client) && conflicts(shard, ino, client, access)
+    })
 }
 
 /// EBUSY if the request changes data through a handle of a client that wanted the file for itself
@@ -224,7 +238,7 @@ pub(crate) fn check_sole(
     }
     let is_sole = shard.opens.get(handle, client)?.access.contains(AccessMode::SOLE);
     let key = LeaseKey::Opens(handle.ino);
-    if is_sole && !shard.leases.holds_word(&key, client, turn.leases) {
+    if is_sole && !shard.leases.holds_word(&key, client, &turn.sessions.leases) {
         return Err(Errno::EBUSY);
     }
     Ok(())
@@ -240,10 +254,10 @@ pub(crate) fn claim(
     (client, who): (ClientId, &Credentials),
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
-    if !turn.clients.acknowledges(client) {
+    if !turn.sessions.clients.acknowledges(client) {
         return Err(Errno::EPERM.into());
     }
-    let is_right = turn.capabilities.admits(holder, ino, presented)
+    let is_right = turn.sessions.capabilities.admits(holder, ino, presented)
         || turn.plants(Plant::ClaimWithoutCapability);
     let is_open =
         shard.opens.is_open_for(ino, holder, who.uid) || turn.plants(Plant::ClaimUnopened);
@@ -272,7 +286,11 @@ pub(crate) fn close(
         // An inode without a name ends with its last close, however long it takes to free its
         // blocks.
         if nameless {
-            shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+            shard.leases.revoke(
+                &LeaseKey::Attr(ino),
+                &mut turn.sessions.leases,
+                turn.driver.memory,
+            );
         }
         turn.waits.start(Work::Reap { ino });
     }

@@ -17,7 +17,7 @@ use crate::turn::Turn;
 /// not synced there is in its frames alone.
 pub(crate) fn sync(state: &mut TaskState, turn: &Turn<'_>) -> Result<Finished, Stop> {
     await_checkpoint(state)?;
-    if turn.checkpoints.is_whole { done(Reply::Done) } else { Err(Errno::EIO.into()) }
+    if turn.fleet.checkpoints.is_whole { done(Reply::Done) } else { Err(Errno::EIO.into()) }
 }
 
 fn await_checkpoint(state: &mut TaskState) -> Result<(), Stop> {
@@ -42,12 +42,12 @@ pub(crate) fn fsync(
     if shard.opens.has_open(ino, client, AccessMode::DISCARDED) {
         return Err(Errno::EIO.into());
     }
-    if state.durable.is_none() && turn.clients.acknowledges(client) {
+    if state.durable.is_none() && turn.sessions.clients.acknowledges(client) {
         // A program that has synced a mapping may notify other programs, and these must not see
         // older pages.
         recall_inherited_pages(ino, |other| other != client, turn)?;
         if shard.leases.has_overtaken(ino, client) {
-            if turn.leases.await_pages(ino, Some(client)) {
+            if turn.sessions.leases.await_pages(ino, Some(client)) {
                 turn.waits.wake_all(WaitKey::Recall);
             }
             return Err(Stop::Wait(Wait::Recall));

@@ -49,7 +49,7 @@ pub(crate) fn sent_value(
         0 => Ok(body.into()),
         1..=XATTR_VALUE_MAX => {
             let mut value = vec![0; payload];
-            turn.memory.read_payload(from, &mut value);
+            turn.driver.memory.read_payload(from, &mut value);
             Ok(value.into())
         }
         _ => Err(Errno::E2BIG),
@@ -97,9 +97,9 @@ pub(crate) fn set_xattr(
         // A record has room for one long value, and for nothing but its step.
         turn.seal();
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), turn.leases, turn.memory);
+    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
     let value = new.map(|(value, _)| value);
-    step(shard, Step::SetXattr { ino, name, value, now: turn.now.wall }, &mut room, turn);
+    step(shard, Step::SetXattr { ino, name, value, now: turn.driver.now.wall }, &mut room, turn);
     done(Reply::Done)
 }
 
@@ -120,7 +120,8 @@ fn ready_to_set(
     let room = ready_to_change(shard, ino, budget.xattr(growth).with(pieces), state, turn)?;
     let len = new.map_or(0, <[u8]>::len);
     let left = turn.log.budget().left_by_long_values();
-    if len > XATTR_SHORT_MAX && turn.log_room(turn.frames.dirty_pages()) <= len as u64 + left {
+    if len > XATTR_SHORT_MAX && turn.log_room(turn.cache.frames.dirty_pages()) <= len as u64 + left
+    {
         return Err(Stop::Wait(Wait::LogRoom));
     }
     Ok(room)
@@ -151,9 +152,9 @@ pub(crate) fn list_xattrs(
 /// Replies with the payload, if the client's lane has room for it.
 fn long(bytes: &[u8], to: SlotRef, turn: &mut Turn<'_>) -> Result<Finished, Stop> {
     let len = bytes.len() as u32;
-    let fits = bytes.len() <= turn.clients.payload_max(to.client);
+    let fits = bytes.len() <= turn.sessions.clients.payload_max(to.client);
     if fits {
-        turn.memory.write_payload(to, bytes);
+        turn.driver.memory.write_payload(to, bytes);
     }
     Ok(Some((Ok(Reply::LongXattr { len }), if fits { len } else { 0 })))
 }

@@ -34,9 +34,10 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// An empty record in the memory of an earlier one.
-    pub(super) const fn in_buffer(buffer: Vec<u8>, omits_session: bool) -> Self {
-        Self { bytes: buffer, steps: 0, after: Vec::new(), omits_session }
+    /// Whether later records need not hold opens and locks, because no successor takes over from
+    /// this cell.
+    pub(crate) const fn omit_session(&mut self, omits: bool) {
+        self.omits_session = omits;
     }
 
     /// Notes a step that is being made.
@@ -101,12 +102,6 @@ impl Record {
     pub(super) fn empty(&mut self) {
         self.bytes.clear();
         self.steps = 0;
-    }
-
-    /// The memory of a record that has nothing in it.
-    pub(super) fn into_buffer(self) -> Vec<u8> {
-        assert!(self.is_empty(), "a turn ends with all of its steps in the log");
-        self.bytes
     }
 }
 

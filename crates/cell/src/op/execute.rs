@@ -56,7 +56,8 @@ pub(crate) fn run_on_names(
             coordinator.acquire(shards, (id, state), turn)?;
         }
         let txn = state.txn.as_deref();
-        let mut view = View::new(shards, (turn.volume, turn.now.wall), call.who, txn);
+        let mut view =
+            View::new(shards, (&mut turn.fleet.volume, turn.driver.now.wall), call.who, txn);
         let planned = op::plan(&mut view, call.request);
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
@@ -236,7 +237,7 @@ fn answer(
         }
         PlannedReply::Created { mut attr, found, open } => {
             // A client that has disconnected meanwhile opens nothing more.
-            let open = open.filter(|_| turn.clients.is_known(client));
+            let open = open.filter(|_| turn.sessions.clients.is_known(client));
             // A new file is empty. Only an existing file is truncated, with all the consequences.
             let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
             let opened = open.map(|access| {
@@ -283,7 +284,7 @@ fn neighbours(
         let entry = entry(shards, leased_name, (ino, kind), attr, client, turn);
         let is_first = leased.is_empty();
         if is_first || entry.lease.is_some() {
-            let capability = turn.capabilities.capability(client, ino);
+            let capability = turn.sessions.capabilities.capability(client, ino);
             leased.push(Neighbour { name, entry, capability });
         }
     }

@@ -14,12 +14,12 @@ use warren_proto::{
     LockMode,
 };
 
+use crate::fleet::Volume;
 use crate::permission::{self, CHANGE_NAMES};
 use crate::run::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::run::txn::Txn;
 use crate::run::wait::{Stop, Wait};
 use crate::shards::Shards;
-use crate::turn::Volume;
 
 enum Mode<'a> {
     Local,

@@ -17,15 +17,15 @@ pub(crate) fn close_idle(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     }
     let key = LeaseKey::Opens(ino);
     if !turn.plants(Plant::CloseUsed) {
-        shard.leases.revoke(&key, turn.leases, turn.memory);
+        shard.leases.revoke(&key, &mut turn.sessions.leases, turn.driver.memory);
     }
     for client in shard.opens.clients_of(ino) {
-        if !turn.clients.is_known(client) || !turn.memory.is_idle(client, ino) {
+        if !turn.sessions.clients.is_known(client) || !turn.driver.memory.is_idle(client, ino) {
             continue;
         }
         for handle in shard.opens.kept(ino, client) {
             step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
         }
-        turn.memory.mark_closed(client, ino);
+        turn.driver.memory.mark_closed(client, ino);
     }
 }

@@ -174,7 +174,7 @@ impl Damaged {
 
     /// Puts the latest version into the frame. `from` is its place, if the tree names it.
     fn make_again(&mut self, bytes: &[u8], from: Option<BlockNo>, turn: &mut Turn<'_>) {
-        let frame = turn.memory.frame_mut(self.frame);
+        let frame = turn.driver.memory.frame_mut(self.frame);
         let len = bytes.len().min(BLOCK_SIZE);
         frame[..len].copy_from_slice(&bytes[..len]);
         frame[len..].fill(0);
@@ -211,11 +211,11 @@ impl Damaged {
                     BlockState::Hole => return self.becomes(Fate::Hole),
                 },
             };
-            match shard.pages.page(self.at, turn.frames) {
+            match shard.pages.page(self.at, &mut turn.cache.frames) {
                 Some(found) if matches!(found.state, PageState::Loading(_)) => return Ok(()),
                 Some(found) => {
-                    let bytes = *turn.memory.frame(found.frame);
-                    shard.pages.drop_pages(ino, page..=page, turn.frames);
+                    let bytes = *turn.driver.memory.frame(found.frame);
+                    shard.pages.drop_pages(ino, page..=page, &mut turn.cache.frames);
                     if is_in_tree && latest.zeroed.is_empty() && place.checksum != self.checksum {
                         return self.becomes(Fate::Placed);
                     }
@@ -228,11 +228,11 @@ impl Damaged {
                     self.fate = Fate::Unknown;
                 }
                 None => {
-                    let frames = &mut *turn.frames;
+                    let frames = &mut turn.cache.frames;
                     let frame = if is_alone { frames.take_for_node() } else { frames.take() };
                     let frame = frame.ok_or(Stop::Wait(Wait::Frames))?;
                     load_pages(shard, &[(self.at, place)], vec![frame], turn);
-                    shard.pages.pin(self.at, turn.frames);
+                    shard.pages.pin(self.at, &mut turn.cache.frames);
                     return self.becomes(Fate::Reading);
                 }
             }
@@ -387,12 +387,12 @@ impl Discards {
             }
         }
         let dropped = self.pages.iter().filter(|page| page.is_dropped());
-        dropped.for_each(|page| turn.record.then(After::Release(page.frame)));
+        dropped.for_each(|page| turn.log.record.then(After::Release(page.frame)));
         turn.seal();
         for page in std::mem::take(&mut self.pages) {
             let is_served = shards.serves(page.at.0.shard());
             if page.fate == Fate::Older && is_served {
-                turn.table.add_checksum(page.frame, turn.memory);
+                turn.cache.table.add_checksum(page.frame, turn.driver.memory);
             }
         }
     }
@@ -416,7 +416,7 @@ fn discard(shard: &mut Shard, ino: Ino, lost: &Lost, turn: &mut Turn<'_>) {
         let made = apply(shard, &mut step, Mode::Live, turn);
         made.expect("a live step waits for nothing");
         turn.note(&step);
-        if !turn.record.takes_another_step() {
+        if !turn.log.record.takes_another_step() {
             turn.seal();
         }
         (holes, replaced) = (later, others);

@@ -97,17 +97,17 @@ impl InheritedFrames {
     /// damaged pages.
     pub(super) fn check(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let mut left = pages_a_turn(turn);
-        while self.checked < turn.frames.count() {
+        while self.checked < turn.cache.frames.count() {
             let frame = FrameNo(self.checked);
-            if let Some(entry) = turn.table.read(frame, turn.memory) {
+            if let Some(entry) = turn.cache.table.read(frame, turn.driver.memory) {
                 if left == 0 {
                     return Err(Stop::Wait(Wait::Turn));
                 }
                 left -= 1;
                 match entry.checksum {
-                    None => turn.table.add_checksum(frame, turn.memory),
+                    None => turn.cache.table.add_checksum(frame, turn.driver.memory),
                     Some(wanted) => {
-                        let is_whole = crc32c::crc32c(turn.memory.frame(frame)) == wanted;
+                        let is_whole = crc32c::crc32c(turn.driver.memory.frame(frame)) == wanted;
                         if !is_whole && !turn.plants(Plant::KeepDamaged) {
                             self.discards.add(entry.at, frame, wanted);
                         }
@@ -115,7 +115,7 @@ impl InheritedFrames {
                 }
             }
             self.checked += 1;
-            if self.checked == turn.frames.count() {
+            if self.checked == turn.cache.frames.count() {
                 self.discards.all_are_known();
             }
         }
@@ -156,8 +156,8 @@ impl InheritedFrames {
     /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some
     /// frames never hold any ([`crate::frames`]).
     pub(crate) fn keep(&mut self, turn: &mut Turn<'_>) {
-        let (table, memory) = (&turn.table, &*turn.memory);
-        turn.frames.keep_used(|frame| table.read(frame, memory).is_some());
+        let (table, memory) = (&turn.cache.table, &*turn.driver.memory);
+        turn.cache.frames.keep_used(|frame| table.read(frame, memory).is_some());
         self.are_kept = true;
     }
 
@@ -193,8 +193,8 @@ impl InheritedFrames {
         // A shard may have been given up after pages of it were found.
         self.placed.retain(|(at, ..)| shards.serves(at.0.shard()));
         for frame in taking.spare {
-            turn.table.clear(frame, turn.memory);
-            turn.frames.give(frame);
+            turn.cache.table.clear(frame, turn.driver.memory);
+            turn.cache.frames.give(frame);
         }
         Ok(())
     }
@@ -247,7 +247,11 @@ impl InheritedFrames {
             if taking.looked_at == end {
                 return Err(Stop::Wait(Wait::Turn));
             }
-            let entry = turn.table.read(*frame, turn.memory).expect("it was found by its entry");
+            let entry = turn
+                .cache
+                .table
+                .read(*frame, turn.driver.memory)
+                .expect("it was found by its entry");
             if !self.discards.has(*at, *frame)
                 && let Some(shard) = shards.get(&at.0.shard())
                 && let Some(place) = shard.placed(at.0, at.1)?
@@ -287,7 +291,7 @@ fn take_pages(shards: &mut Shards, taking: &mut Taking, turn: &mut Turn<'_>) -> 
         }
         match shards.get_mut(&at.0.shard()) {
             Some(shard) => {
-                shard.pages.insert(at, frame, PageState::Dirty, turn.frames);
+                shard.pages.insert(at, frame, PageState::Dirty, &mut turn.cache.frames);
                 shard.behind.insert(at.0);
             }
             None => taking.spare.push(frame),
@@ -304,18 +308,18 @@ fn is_made(since: Lsn, end: Lsn) -> bool {
 
 /// Clears the entries of changes that did not happen. They would count after the next record.
 pub(super) fn clear_unmade(end: Lsn, turn: &mut Turn<'_>) {
-    for frame in (0..turn.frames.count()).map(FrameNo) {
-        let entry = turn.table.read(frame, turn.memory);
+    for frame in (0..turn.cache.frames.count()).map(FrameNo) {
+        let entry = turn.cache.table.read(frame, turn.driver.memory);
         if entry.is_some_and(|entry| !is_made(entry.since, end)) {
-            turn.table.clear(frame, turn.memory);
+            turn.cache.table.clear(frame, turn.driver.memory);
         }
     }
 }
 
 impl Looking {
     fn begin(turn: &Turn<'_>) -> Self {
-        let (table, memory) = (&*turn.table, &*turn.memory);
-        let frames = (0..turn.frames.count()).map(FrameNo);
+        let (table, memory) = (&turn.cache.table, &*turn.driver.memory);
+        let frames = (0..turn.cache.frames.count()).map(FrameNo);
         let entry = |frame| table.read(frame, memory).map(|it| (it.at, it.since, frame));
         Self { tagged: frames.filter_map(entry).collect(), sized: 0, sizes: BTreeMap::new() }
     }

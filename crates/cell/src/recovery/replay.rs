@@ -153,7 +153,7 @@ impl Replay {
 
     fn read_record(&self, limit: Lsn, turn: &Turn<'_>) -> Option<RawRecord> {
         let log = &*turn.log;
-        let copy = |at, into: &mut [u8]| log.image.copy_out(at, into, turn.memory);
+        let copy = |at, into: &mut [u8]| log.image.copy_out(at, into, turn.driver.memory);
         read_record(self.at, limit, log.image.incarnation(), copy)
     }
 
@@ -170,7 +170,7 @@ impl Replay {
     }
 
     fn report_cut(&self, turn: &mut Turn<'_>) {
-        let (cell, lsn) = (turn.volume.id, self.cut);
+        let (cell, lsn) = (turn.fleet.volume.id, self.cut);
         turn.report(Report::LogEnd { cell, lsn });
     }
 
@@ -235,7 +235,7 @@ impl Replay {
     fn check_cause(&self, cause: &Cause, turn: &mut Turn<'_>) -> Result<(), Stop> {
         let Cause::Decided { others, .. } = cause else { return Ok(()) };
         let is_theirs = |change: &Change| {
-            turn.volume.owner(change.shard()).is_some_and(|it| it != turn.volume.id)
+            turn.fleet.volume.owner(change.shard()).is_some_and(|it| it != turn.fleet.volume.id)
         };
         if others.iter().all(is_theirs) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
@@ -282,7 +282,7 @@ impl Replay {
                 Step::Owed { txn, changes } => self.owed.push((*txn, changes.clone())),
                 Step::Finished { txn } => {
                     if let Some((from, _)) = self.decided.remove(txn) {
-                        turn.answers.waited_until(from, self.at);
+                        turn.sessions.answers.waited_until(from, self.at);
                     }
                 }
                 _ => {}
@@ -290,9 +290,9 @@ impl Replay {
         }
         match cause {
             Cause::Cell => {}
-            Cause::Request(executed) => drop(turn.answers.insert(executed, self.at)),
+            Cause::Request(executed) => drop(turn.sessions.answers.insert(executed, self.at)),
             Cause::Decided { txn, request, others } => {
-                let from = turn.answers.insert(request, self.at);
+                let from = turn.sessions.answers.insert(request, self.at);
                 self.decided.insert(txn, (from, others));
             }
             Cause::Applied { txn } => drop(participants.was_applied(txn)),
@@ -336,7 +336,7 @@ impl Replay {
             _ => shards.values_mut().for_each(|shard| shard.behind.clear()),
         }
         self.phase = Phase::Claiming;
-        turn.log.resume(self.cut, turn.memory);
+        turn.log.resume(self.cut, turn.driver.memory);
         for (shard, errno) in shards.newly_given_up() {
             turn.note(&Step::GivenUp { shard, errno });
         }
@@ -350,8 +350,8 @@ impl Replay {
             turn.log.commits.hold_after_recovery();
         }
         if !self.is_of_process() {
-            let (cell, chunks) = (turn.volume.id, std::mem::take(&mut self.claimed));
-            turn.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
+            let (cell, chunks) = (turn.fleet.volume.id, std::mem::take(&mut self.claimed));
+            turn.driver.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
         }
         Ok(())
     }
@@ -374,21 +374,23 @@ impl Replay {
                 // An earlier step has released the locks that blocked this one.
                 if let Some(shard) = shards.get_mut(&ino.shard()) {
                     let locks = &mut shard.file_locks;
-                    let _ = locks.lock(*ino, (*client, *uid), *spec, turn.lock_index);
+                    let _ = locks.lock(*ino, (*client, *uid), *spec, &mut turn.sessions.lock_index);
                 }
             }
             Step::Expelled { client } => {
                 for shard in shards.values_mut() {
                     for handle in shard.opens.handles_of(*client) {
-                        shard.opens.forget(handle, turn.opens);
+                        shard.opens.forget(handle, &mut turn.sessions.opens);
                     }
                 }
-                for ino in turn.lock_index.files_of(*client) {
+                for ino in turn.sessions.lock_index.files_of(*client) {
                     let locks = &mut shards.own(ino.shard()).file_locks;
-                    locks.forget_client(ino, *client, turn.lock_index);
+                    locks.forget_client(ino, *client, &mut turn.sessions.lock_index);
                 }
             }
-            Step::Unanswered { request } => drop(turn.answers.insert(request.clone(), self.at)),
+            Step::Unanswered { request } => {
+                turn.sessions.answers.insert(request.clone(), self.at);
+            }
             _ => {}
         }
         Ok(())
@@ -407,7 +409,7 @@ impl Replay {
         self.phase = Phase::Exchanging;
         let mut decided = BTreeMap::new();
         for (txn, (from, others)) in std::mem::take(&mut self.decided) {
-            turn.answers.waited_until(from, self.at);
+            turn.sessions.answers.waited_until(from, self.at);
             decided.insert(txn, others);
         }
         decided

@@ -69,7 +69,7 @@ impl Scan {
     /// The next record in the loaded part.
     fn find_record(&self, turn: &Turn<'_>) -> FoundRecord {
         let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
         find_record(self.at, self.loaded, image.incarnation(), copy)
     }
 
@@ -109,7 +109,7 @@ impl Scan {
     fn look_behind(&mut self, limit: Lsn, turn: &Turn<'_>) -> Result<bool, Errno> {
         let Some(mut behind) = self.behind else { return Ok(false) };
         let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.memory);
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
         // A record may begin in what was loaded before, and end in what was loaded now.
         let from = behind.looked.0.saturating_sub(RECORD_MAX as u64).max(self.at.0);
         let found = durable_behind(Lsn(from), self.loaded, image.incarnation(), copy);
@@ -129,7 +129,7 @@ impl Scan {
         let mut rest = [0; BLOCK_SIZE];
         let next = Lsn(self.at.0.next_multiple_of(BLOCK));
         let rest = &mut rest[..(next.0 - self.at.0) as usize];
-        turn.log.image.copy_out(self.at, rest, turn.memory);
+        turn.log.image.copy_out(self.at, rest, turn.driver.memory);
         if rest.iter().all(|byte| *byte == 0) { next } else { self.at }
     }
 
@@ -140,8 +140,8 @@ impl Scan {
         let count = self.blocks_a_read.min(left).min(area.blocks - place);
         let first = turn.log.image.place(from).0.0;
         let frames: Vec<FrameNo> = (first..first + count as u32).map(FrameNo).collect();
-        let io = turn.io.begin(Purpose::ReadLog { upto: Lsn(from.0 + count * BLOCK) });
-        turn.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
+        let io = turn.cache.io.begin(Purpose::ReadLog { upto: Lsn(from.0 + count * BLOCK) });
+        turn.driver.effects.push(Effect::Read { io, block: area.start.offset(place), frames });
     }
 
     /// Blocks of the log up to `lsn` were read, or the read failed. EIO if a block is needed that

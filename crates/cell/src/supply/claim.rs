@@ -69,7 +69,7 @@ pub(crate) fn reserve(
 
 /// Asks for a checkpoint while chunks are left, so that the next tasks need not wait for one.
 fn checkpoint_ahead(is_reserve: bool, turn: &mut Turn<'_>) {
-    if turn.chunks.is_half_gone(is_reserve) && turn.checkpoints.phase() == Phase::Idle {
+    if turn.chunks.is_half_gone(is_reserve) && turn.fleet.checkpoints.phase() == Phase::Idle {
         turn.want_checkpoint();
     }
 }
@@ -122,7 +122,7 @@ fn take_private(
 /// Claims a chunk for a change that is not made yet. A long range takes more chunks than one record
 /// can name. The record has only these, because a change is admitted before it is made.
 fn claim_in_part(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) {
-    if !turn.record.takes_another_step() {
+    if !turn.log.record.takes_another_step() {
         turn.seal();
     }
     claim(shard, chunk, turn);

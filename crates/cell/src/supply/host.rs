@@ -17,9 +17,9 @@ pub(crate) fn advance_host(turn: &mut Turn<'_>) {
         turn.waits.wake_all(WaitKey::Allocated);
     }
     for run in turn.chunks.host.take_batch() {
-        let (io, (block, count)) = (turn.io.begin(Purpose::Reserve), blocks_of(&run));
+        let (io, (block, count)) = (turn.cache.io.begin(Purpose::Reserve), blocks_of(&run));
         turn.chunks.host.reserves(io, run);
-        turn.effects.push(Effect::Reserve { io, block, count });
+        turn.driver.effects.push(Effect::Reserve { io, block, count });
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn stock_up(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(),
 pub(crate) fn review_host(turn: &mut Turn<'_>) {
     match turn.chunks.host.review() {
         Review::GiveBack => discard(turn),
-        Review::Measure => turn.effects.push(Effect::MeasureHost),
+        Review::Measure => turn.driver.effects.push(Effect::MeasureHost),
         Review::Nothing => {}
     }
 }
@@ -64,9 +64,9 @@ pub(crate) fn host_measured(blocks: u64, turn: &mut Turn<'_>) {
 /// Gives allocated chunks back, except those that are kept.
 fn discard(turn: &mut Turn<'_>) {
     for run in turn.chunks.take_surplus() {
-        let (io, (block, count)) = (turn.io.begin(Purpose::Discard), blocks_of(&run));
+        let (io, (block, count)) = (turn.cache.io.begin(Purpose::Discard), blocks_of(&run));
         turn.chunks.host.discards(io, run);
-        turn.effects.push(Effect::Discard { io, block, count });
+        turn.driver.effects.push(Effect::Discard { io, block, count });
     }
 }
 

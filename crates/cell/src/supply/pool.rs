@@ -40,7 +40,7 @@ pub(crate) fn take_grown(
     turn.chunks.reserve(reserve);
     take_found(shards, runs, turn);
     if last {
-        let cell = turn.volume.id;
+        let cell = turn.fleet.volume.id;
         turn.report(Report::Grown { cell });
     }
 }
@@ -114,7 +114,7 @@ fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) 
                 }
             }
             let message = crate::send::message(PeerBody::Pool(message));
-            turn.effects.push(Effect::Send { to, message });
+            turn.driver.effects.push(Effect::Send { to, message });
         }
         PoolEffect::Resolved { ticket, element } => chunk_resolved(shards, ticket, element, turn),
         PoolEffect::Ready => {

@@ -115,7 +115,7 @@ impl Coordinator {
 
     fn new_id(&mut self, turn: &Turn<'_>) -> TxnId {
         self.next += 1;
-        TxnId { cell: turn.volume.id, seq: self.next }
+        TxnId { cell: turn.fleet.volume.id, seq: self.next }
     }
 
     /// Makes the task a transaction. The operation runs again to note what it touches.
@@ -178,7 +178,7 @@ impl Coordinator {
     ) -> Result<(), Stop> {
         let client = state.client.unwrap_or_default();
         let txn = state.txn.as_mut().expect("a transaction");
-        if txn.held.is_empty() && turn.checkpoints.is_drained() {
+        if txn.held.is_empty() && turn.fleet.checkpoints.is_drained() {
             turn.waits.wait_for(WaitKey::Undrained, id);
             return Err(Stop::Wait(Wait::Registered));
         }
@@ -195,8 +195,8 @@ impl Coordinator {
         }
         while let Some((key, mode)) = txn.wanted.pop_first() {
             // No operation touches a key without an owner, because the view checks that.
-            let owner = turn.volume.owner(key.shard()).ok_or(Errno::ESTALE)?;
-            if owner == turn.volume.id {
+            let owner = turn.fleet.volume.owner(key.shard()).ok_or(Errno::ESTALE)?;
+            if owner == turn.fleet.volume.id {
                 txn.held.insert(key.clone(), mode);
                 let shard = shards.get_mut(&key.shard()).ok_or(Errno::EIO)?;
                 if let LockKey::New(_) = key {
@@ -209,12 +209,12 @@ impl Coordinator {
                 }
                 continue;
             }
-            if turn.peers.is_lost(owner) {
+            if turn.fleet.peers.is_lost(owner) {
                 return Err(Stop::Wait(Wait::Joined(owner)));
             }
             let mut keys = vec![(key, mode)];
             while let Some(next) = txn.wanted.first_entry()
-                && turn.volume.owner(next.key().shard()) == Some(owner)
+                && turn.fleet.volume.owner(next.key().shard()) == Some(owner)
             {
                 keys.push(next.remove_entry());
             }
@@ -237,8 +237,8 @@ impl Coordinator {
         ino: Ino,
         turn: &mut Turn<'_>,
     ) -> Stop {
-        let Some(to) = turn.volume.owner(ino.shard()) else { return Errno::EIO.into() };
-        if turn.peers.is_lost(to) {
+        let Some(to) = turn.fleet.volume.owner(ino.shard()) else { return Errno::EIO.into() };
+        if turn.fleet.peers.is_lost(to) {
             return Stop::Wait(Wait::Joined(to));
         }
         let txn = state.txn.as_mut().expect("only a transaction peeks");
@@ -263,7 +263,7 @@ impl Coordinator {
         let Some(txn) = task.state.txn.as_mut().filter(is_asked) else { return };
         match outcome {
             Outcome::Prepared(values) => {
-                let is_own = |key: &LockKey| turn.volume.owner(key.shard()) == Some(from);
+                let is_own = |key: &LockKey| turn.fleet.volume.owner(key.shard()) == Some(from);
                 let is_locked =
                     |key: &LockKey| txn.held.contains_key(key) || is_led_to(key, &values);
                 let is_right = |(key, value): &(LockKey, KeyValue)| {
@@ -301,7 +301,7 @@ impl Coordinator {
         let txn = state.txn.take().expect("a transaction");
         let mut by_cell: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in remote {
-            let owner = turn.volume.owner(change.shard());
+            let owner = turn.fleet.volume.owner(change.shard());
             let owner = owner.filter(|cell| txn.participants.contains(cell));
             let owner = owner.expect("a change lies where something is locked");
             by_cell.entry(owner).or_default().push(change);
@@ -310,16 +310,16 @@ impl Coordinator {
         // The shape of the tree stays locked until every cell has made its changes: the next
         // transaction that locks it looks at directories without locking them.
         let shape = txn.holds_tree();
-        let owner = turn.volume.owner(LockKey::Tree.shard());
+        let owner = turn.fleet.volume.owner(LockKey::Tree.shard());
         let owner = owner.expect("every volume has its first shard");
-        let last = (shape && owner != turn.volume.id)
+        let last = (shape && owner != turn.fleet.volume.id)
             .then(|| (owner, by_cell.remove(&owner).unwrap_or_default()));
         let others = by_cell.values().chain(last.iter().map(|(_, changes)| changes));
         let others = others.flatten().cloned().collect();
         let committing = Committing {
             sent: BTreeMap::new(),
             last,
-            unlock_tree: shape && owner == turn.volume.id,
+            unlock_tree: shape && owner == turn.fleet.volume.id,
             is_recovered: false,
             held: txn.held.into_keys().filter(|key| *key != LockKey::Tree).collect(),
             task: Some(id),
@@ -353,7 +353,7 @@ impl Coordinator {
             commit.sent.insert(to, changes.clone());
         }
         // A cell that recovers has nothing prepared.
-        let request = match turn.peers.is_recovering(to) {
+        let request = match turn.fleet.peers.is_recovering(to) {
             true => PeerRequest::Again { txn, changes },
             false => PeerRequest::Commit { txn, changes },
         };
@@ -375,7 +375,8 @@ impl Coordinator {
     fn take_over(&mut self, txn: TxnId, others: Vec<Change>, turn: &Turn<'_>) {
         let mut sent: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in others {
-            let owner = turn.volume.owner(change.shard()).expect("this cell has made the record");
+            let owner =
+                turn.fleet.volume.owner(change.shard()).expect("this cell has made the record");
             sent.entry(owner).or_default().push(change);
         }
         let (last, unlock_tree, is_recovered) = (None, false, true);
@@ -393,7 +394,7 @@ impl Coordinator {
     ) {
         let txns: Vec<TxnId> = decided.keys().copied().collect();
         decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others, turn));
-        for cell in turn.peers.all() {
+        for cell in turn.fleet.peers.all() {
             self.send_again(cell, turn);
         }
         // Some wait for no cell.
@@ -509,9 +510,9 @@ impl Coordinator {
             return;
         }
         let early = turn.plants(Plant::SayAllEarly);
-        for cell in turn.peers.recovering() {
+        for cell in turn.fleet.peers.recovering() {
             if !self.committing.values().any(|commit| commit.waits_for(cell, early)) {
-                turn.peers.was_sent_all(cell);
+                turn.fleet.peers.was_sent_all(cell);
                 send_request(cell, PeerRequest::AllSaid { is_repeated: false }, turn);
             }
         }
@@ -519,7 +520,7 @@ impl Coordinator {
 
     /// Sends `AllSaid` again to a recovering cell that has not received it.
     pub(crate) fn repeat_all_said(&self, cell: CellId, turn: &mut Turn<'_>) {
-        if !turn.peers.is_recovering(cell) {
+        if !turn.fleet.peers.is_recovering(cell) {
             send_request(cell, PeerRequest::AllSaid { is_repeated: true }, turn);
         }
     }

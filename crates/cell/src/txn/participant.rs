@@ -108,7 +108,7 @@ impl Participants {
         if txn.cell != from || !changes.iter().all(owned) {
             return suspect(from, turn);
         }
-        if !turn.readiness.is_recovered() || changes.iter().all(locked) {
+        if !turn.fleet.readiness.is_recovered() || changes.iter().all(locked) {
             self.making_again += 1;
             turn.waits.start(Work::Again { from, txn, changes });
         } else if self.applied.contains(&txn) {
@@ -195,7 +195,9 @@ impl Participants {
         for (key, mode) in keys {
             let (LockKey::Name(dir, name), LockMode::Write) = (key, mode) else { continue };
             let shard = shards.own(dir.shard());
-            let Some((ino, _)) = shard.dentry(turn.volume.secret, *dir, name)? else { continue };
+            let Some((ino, _)) = shard.dentry(turn.fleet.volume.secret, *dir, name)? else {
+                continue;
+            };
             let inode = LockKey::Inode(ino);
             let is_missing =
                 ino.shard() == dir.shard() && held.iter().all(|(key, _)| *key != inode);
@@ -221,20 +223,20 @@ impl Participants {
                 let shard = shards.own(key.shard());
                 free &= recall(shard, &lease, state.client, turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
-                if !kept.iter().any(|plant| turn.volume.plant == *plant) {
-                    shard.leases.revoke(&lease, turn.leases, turn.memory);
+                if !kept.iter().any(|plant| turn.fleet.volume.plant == *plant) {
+                    shard.leases.revoke(&lease, &mut turn.sessions.leases, turn.driver.memory);
                 }
                 if let LockKey::Inode(ino) = key {
                     // With the last name, kept handles are closed. Once the request is answered, no
                     // client uses them again.
                     let opens = LeaseKey::Opens(*ino);
-                    shard.leases.revoke(&opens, turn.leases, turn.memory);
+                    shard.leases.revoke(&opens, &mut turn.sessions.leases, turn.driver.memory);
                 }
                 if let LockKey::Name(dir, _) = key
                     && !turn.plants(Plant::KeepListings)
                 {
-                    let (client, leases) = (state.client, &mut *turn.leases);
-                    shard.leases.revoke_listings(*dir, client, leases, turn.memory);
+                    let (client, leases) = (state.client, &mut turn.sessions.leases);
+                    shard.leases.revoke_listings(*dir, client, leases, turn.driver.memory);
                 }
             }
         }
@@ -251,7 +253,7 @@ impl Participants {
                 && shard.linked_or_open(*dir)?.is_some()
             {
                 // A decision of the coordinator cannot be refused later.
-                let entry = shard.entry(turn.volume.secret, *dir, name)?;
+                let entry = shard.entry(turn.fleet.volume.secret, *dir, name)?;
                 shard.check_entry(*dir, name, entry)?;
             }
             if let Some(value) = Self::value_of(shards, key, turn)? {
@@ -295,7 +297,7 @@ impl Participants {
             let grows = own().any(|(key, mode)| match key {
                 LockKey::New(_) => true,
                 LockKey::Name(dir, name) if writes(*mode) => {
-                    !matches!(shard.dentry(turn.volume.secret, *dir, name), Ok(Some(_)))
+                    !matches!(shard.dentry(turn.fleet.volume.secret, *dir, name), Ok(Some(_)))
                 }
                 _ => false,
             });
@@ -319,7 +321,7 @@ impl Participants {
             LockKey::Tree => KeyValue::Tree,
             LockKey::Inode(ino) => KeyValue::Inode(shard.linked_or_open(*ino)?),
             LockKey::Name(dir, name) => {
-                KeyValue::Name(shard.dentry(turn.volume.secret, *dir, name)?)
+                KeyValue::Name(shard.dentry(turn.fleet.volume.secret, *dir, name)?)
             }
             LockKey::Logged(_) => KeyValue::Logged,
             LockKey::New(_) => return Ok(None),
@@ -391,7 +393,7 @@ impl Participants {
         self.leave(shards, txn, turn);
         self.making_again -= 1;
         // What a caretaker owed was acknowledged when it was logged.
-        if from != turn.volume.id {
+        if from != turn.fleet.volume.id {
             send_reply(from, PeerReply::Committed { txn }, turn);
         }
         Ok(())
@@ -506,7 +508,7 @@ impl Participants {
     /// A predecessor owes its part of a transaction. It is made unless a later record has it.
     pub(crate) fn make_owed(&mut self, (txn, changes): (TxnId, Vec<Change>), turn: &mut Turn<'_>) {
         self.making_again += 1;
-        turn.waits.start(Work::Again { from: turn.volume.id, txn, changes });
+        turn.waits.start(Work::Again { from: turn.fleet.volume.id, txn, changes });
     }
 
     /// The transactions whose changes were made here and that no checkpoint has made durable.
